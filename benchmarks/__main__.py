@@ -1,4 +1,7 @@
-"""``python -m benchmarks [--only NAME ...] [--quick] [--peers] [--output FILE]``: see benchmarks/README.md."""
+"""``python -m benchmarks [--only NAME ...] [--quick] [--peers] [--output FILE]``.
+
+See benchmarks/README.md.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,22 @@ from . import machine, peers
 from .book import Options, Section, page, write
 
 HERE = Path(__file__).resolve().parent
-SECTIONS = ("start", "local_maps", "shaping", "subnetworks", "kernels", "compiled", "finite_width", "depth", "sizes", "attention")
-PARTIAL = "A partial run: some sections only, or small sizes. The full run is `python -m benchmarks --peers`."
+SECTIONS = (
+    "start",
+    "local_maps",
+    "shaping",
+    "subnetworks",
+    "kernels",
+    "compiled",
+    "finite_width",
+    "depth",
+    "sizes",
+    "attention",
+)
+PARTIAL = (
+    "A partial run: some sections only, or small sizes. The full run is `python -m benchmarks "
+    "--peers`."
+)
 
 
 def say(text: str) -> None:
@@ -23,13 +40,38 @@ def say(text: str) -> None:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure everything and write benchmarks/RESULTS.md.")
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="NAME", default=SECTIONS, help=f"some of {', '.join(SECTIONS)}")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure everything and write benchmarks/RESULTS.md.",
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=SECTIONS,
+        metavar="NAME",
+        default=SECTIONS,
+        help=f"some of {', '.join(SECTIONS)}",
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes, one minute")
-    parser.add_argument("--peers", action="store_true", help="compare with deepmind/dks and neural-tangents, in environments of their own")
-    parser.add_argument("--cache", type=Path, default=peers.cache(), help="where those are kept; default %(default)s")
-    parser.add_argument("--folder", help="where large temporary files go (7 GB); by default as the system has it")
-    parser.add_argument("--output", type=Path, help="default benchmarks/RESULTS.md; with --only or --quick, standard output")
+    parser.add_argument(
+        "--peers",
+        action="store_true",
+        help="compare with deepmind/dks and neural-tangents, in environments of their own",
+    )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=peers.cache(),
+        help="where those are kept; default %(default)s",
+    )
+    parser.add_argument(
+        "--folder", help="where large temporary files go (7 GB); by default as the system has it"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="default benchmarks/RESULTS.md; with --only or --quick, standard output",
+    )
     return parser
 
 
@@ -43,10 +85,19 @@ def main() -> None:
     sections: list[Section] = []
     for name in (name for name in SECTIONS if name in options.only):
         sections.append(measured(name, chosen))
-        heading = machine.heading(command_of(options), before, time.perf_counter() - start, peers.described(environments))
+        heading = machine.heading(
+            command_of(options), before, time.perf_counter() - start, peers.described(environments)
+        )
         whole = complete and len(sections) == len(SECTIONS)
-        text = page(sections, [*heading, *([] if whole else [PARTIAL])], judged=not options.quick, every=set(options.only) == set(SECTIONS))
-        if output is not None:  # after every section, so that a run cut short leaves what it measured
+        text = page(
+            sections,
+            [*heading, *([] if whole else [PARTIAL])],
+            judged=not options.quick,
+            every=set(options.only) == set(SECTIONS),
+        )
+        if (
+            output is not None
+        ):  # after every section, so that a run cut short leaves what it measured
             write(text, output)
     if output is None:
         print(text)
@@ -58,17 +109,25 @@ def main() -> None:
 def command_of(options: argparse.Namespace) -> str:
     """The command to type for the same, without folders of this machine."""
     only = f" --only {' '.join(options.only)}" if set(options.only) != set(SECTIONS) else ""
-    return f"python -m benchmarks{only}{' --quick' if options.quick else ''}{' --peers' if options.peers else ''}"
+    return (
+        f"python -m "
+        f"benchmarks{only}{' --quick' if options.quick else ''}{' --peers' if options.peers else ''}"
+    )
 
 
 def measured(name: str, options: Options) -> Section:
-    """What a module of benchmarks/sections finds; what stopped it, where something did, so that the others are not lost."""
+    """What a module of benchmarks/sections finds.
+
+    What stopped it, where something did, so that the others are not lost.
+    """
     start = time.perf_counter()
     try:
         found = importlib.import_module(f"benchmarks.sections.{name}").run(options)
     except Exception as error:
         traceback.print_exc()
-        found = Section(name, f"**Did not finish**: {type(error).__name__}: {error}", [], finished=False)
+        found = Section(
+            name, f"**Did not finish**: {type(error).__name__}: {error}", [], finished=False
+        )
     say(f"{name}: {time.perf_counter() - start:.0f} s")
     return found
 

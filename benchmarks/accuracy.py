@@ -1,7 +1,9 @@
-"""Accuracy instead of time: ``python -m benchmarks.accuracy [--only rolled precision kernels digits optimizers] [--journal FOLDER]``.
+"""Accuracy instead of time: ``python -m benchmarks.accuracy [--only rolled precision kernels digits
+optimizers] [--journal FOLDER]``.
 
-Prints the tables of benchmarks/ACCURACY.md; the whole takes about an hour on two cores, most of it training, which goes on where it was
-interrupted if it has a folder for its journals.  K-FAC is among the optimisers where kfac-jax steps.
+Prints the tables of benchmarks/ACCURACY.md; the whole takes about an hour on two cores, most of it
+training, which goes on where it was interrupted if it has a folder for its journals. K-FAC is among
+the optimisers where kfac-jax steps.
 """
 
 from __future__ import annotations
@@ -34,16 +36,26 @@ def rolled(options: argparse.Namespace) -> list[Table]:
     """Rolled networks against the same unrolled, with the same weights."""
     rows = []
     resnet = kc.shape(kc.architectures.rescaled_resnet(12), "softplus", method="dks").network
-    for name, network in {"100 layers, tanh, DKS": shaped(100).network, "36-layer rescaled ResNet, softplus, DKS": resnet}.items():
+    for name, network in {
+        "100 layers, tanh, DKS": shaped(100).network,
+        "36-layer rescaled ResNet, softplus, DKS": resnet,
+    }.items():
         model, plain = kc.to_jax(network, 64), kc.to_jax(network, 64, rolled=False)
         x = jax.random.normal(jax.random.key(1), (32, 64))
         params, own = model.init(0), plain.init(0)
         gap = relative(model.apply(params, x), plain.apply(own, x))
         slopes = [gradient_step(m.apply)(p, x)[1] for m, p in ((model, params), (plain, own))]
         by_node = [m.unstack(g) for m, g in zip((model, plain), slopes, strict=True)]
-        worst = max(relative(by_node[0][n][leaf], v) for n, leaves in by_node[1].items() for leaf, v in leaves.items())
+        worst = max(
+            relative(by_node[0][n][leaf], v)
+            for n, leaves in by_node[1].items()
+            for leaf, v in leaves.items()
+        )
         rows.append((name, f"{gap:.1e}", f"{worst:.1e}"))
-    caption = "Rolled against unrolled, the same weights: largest difference, relative to the largest entry"
+    caption = (
+        "Rolled against unrolled, the same weights: largest difference, relative to the largest "
+        "entry"
+    )
     return [Table(caption, ("network", "output", "gradient"), rows)]
 
 
@@ -58,21 +70,33 @@ def precision(options: argparse.Namespace) -> list[Table]:
         output, slope = np.asarray(exact.apply(truth, x)), jax.tree.map(np.asarray, loss(truth)[1])
     for dtype in ("float32", "bfloat16", "float16"):
         model = kc.to_jax(shaping, 64, dtype=dtype)
-        params = jax.tree.map(lambda leaf, d=dtype: jnp.asarray(np.asarray(leaf, np.float32)).astype(d), truth)
+        params = jax.tree.map(
+            lambda leaf, d=dtype: jnp.asarray(np.asarray(leaf, np.float32)).astype(d), truth
+        )
         found = gradient_step(model.apply)(params, jnp.asarray(x, dtype))[1]
-        gap = max(relative(a, b) for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(slope), strict=True))
+        gap = max(
+            relative(a, b)
+            for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(slope), strict=True)
+        )
         rows.append((dtype, f"{relative(model.apply(params, x), output):.1e}", f"{gap:.1e}"))
-    caption = "Precision: outputs against float64 with the same weights, 100 layers of DKS tanh, width 64"
+    caption = (
+        "Precision: outputs against float64 with the same weights, 100 layers of DKS tanh, width 64"
+    )
     return [Table(caption, ("dtype", "output", "gradient"), rows)]
 
 
 def kernels(options: argparse.Namespace) -> list[Table]:
     """Empirical c values of real networks against the C map."""
     rows = []
-    methods: dict[str, dict[str, Any]] = {"relu": {"method": "tat", "eta": 0.9}, "softplus": {"method": "dks", "zeta": 10.0}}
+    methods: dict[str, dict[str, Any]] = {
+        "relu": {"method": "tat", "eta": 0.9},
+        "softplus": {"method": "dks", "zeta": 10.0},
+    }
     for weights in ("gaussian", "orthogonal"):
         for name, method in methods.items():
-            model = kc.to_jax(kc.shape(kc.architectures.vanilla(100), name, **method), weights=weights)
+            model = kc.to_jax(
+                kc.shape(kc.architectures.vanilla(100), name, **method), weights=weights
+            )
             for width in options.widths:
                 case = f"{name} ({method['method'].upper()}), {weights}, {width}"
                 rows.append((case, *_kernel_cells(model, width, options.draws)))
@@ -86,23 +110,39 @@ def kernels(options: argparse.Namespace) -> list[Table]:
         "deviation",
         "bias",
     )
-    caption = f"Empirical c values of 100 layers against the C map: {options.draws} draws x 64 pairs, inputs with c = 0 and .8"
+    caption = (
+        f"Empirical c values of 100 layers against the C map: {options.draws} draws x 64 pairs, "
+        f"inputs with c = 0 and .8"
+    )
     return [Table(caption, columns, rows)]
 
 
 def _kernel_cells(model: Any, width: int, draws: int) -> tuple[str, ...]:
-    check = kc.verify_kernels(model, (0.0, 0.8), draws=draws, pairs=64, widths=[width], tangent=False, gradients=False)
+    check = kc.verify_kernels(
+        model, (0.0, 0.8), draws=draws, pairs=64, widths=[width], tangent=False, gradients=False
+    )
     s, judged, bias = check.statistic("c"), check.judged(), check.bias("c").values[0]
     beyond = sum(d.quantity == "c" for d in check.deviating())
     first = next(d for d in check.deviations if d.quantity == "c")
     errors = (f"{e:.4f}" for e in s.error[judged].max(axis=0))
-    where = (f"{abs(first.z):.2f}", f"{first.mean - first.expected:+.4f}", f"{beyond} of {2 * judged.sum()}")
-    return *errors, *where, f"{check.fluctuation('c').values[0]:.3f}", "-" if np.isnan(bias) else f"{bias:.4f}"
+    where = (
+        f"{abs(first.z):.2f}",
+        f"{first.mean - first.expected:+.4f}",
+        f"{beyond} of {2 * judged.sum()}",
+    )
+    return (
+        *errors,
+        *where,
+        f"{check.fluctuation('c').values[0]:.3f}",
+        "-" if np.isnan(bias) else f"{bias:.4f}",
+    )
 
 
 def digits(options: argparse.Namespace) -> list[Table]:
     """What DKS and TAT make of deep networks without shortcuts."""
-    return [_compared(options, "headline", part, seeds) for part, seeds in (("folds", 5), ("last", 3))]
+    return [
+        _compared(options, "headline", part, seeds) for part, seeds in (("folds", 5), ("last", 3))
+    ]
 
 
 def optimizers(options: argparse.Namespace) -> list[Table]:
@@ -112,8 +152,17 @@ def optimizers(options: argparse.Namespace) -> list[Table]:
 
 def _compared(options: argparse.Namespace, recipe: str, part: str, seeds: int) -> Table:
     journal = None if options.journal is None else Path(options.journal) / f"{recipe}-{part}.jsonl"
-    found = training.compare(training.recipe(recipe).configurations(), training.load("digits"), SETTINGS, seeds, part, journal=journal)
-    title = "stratified 5-fold" if part == "folds" else "the last 360 (writers that are not trained on)"
+    found = training.compare(
+        training.recipe(recipe).configurations(),
+        training.load("digits"),
+        SETTINGS,
+        seeds,
+        part,
+        journal=journal,
+    )
+    title = (
+        "stratified 5-fold" if part == "folds" else "the last 360 (writers that are not trained on)"
+    )
     columns = ("network", "learning rate", "test %", "+-", "train %", "steps to 95 %", "diverged")
     return Table(f"{recipe}, {title}, {seeds} runs per learning rate", columns, _rows(found))
 
@@ -133,11 +182,19 @@ def _rows(found: Comparison) -> list[tuple[str, ...]]:
     ]
 
 
-TABLES = {"rolled": rolled, "precision": precision, "kernels": kernels, "digits": digits, "optimizers": optimizers}
+TABLES = {
+    "rolled": rolled,
+    "precision": precision,
+    "kernels": kernels,
+    "digits": digits,
+    "optimizers": optimizers,
+}
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=(__doc__ or "").split("\n")[0])
+    options = argparse.ArgumentParser(
+        prog="python -m benchmarks.accuracy", description=(__doc__ or "").split("\n")[0]
+    )
     options.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES))
     options.add_argument("--journal", metavar="FOLDER", help="keep finished trainings here")
     options.add_argument("--draws", type=int, default=50)

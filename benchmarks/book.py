@@ -1,4 +1,6 @@
-"""The book: sections of tables and figures, what was demanded of them, and the file they are written to."""
+"""The book: sections of tables and figures, what was demanded of them, and the file they are
+written to.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Options:
-    """What a section is told: small sizes for a quick look, the peers' interpreters by name, where large files may go."""
+    """What a section is told: small sizes for a quick look, the peers' interpreters by name, where
+    large files may go.
+    """
 
     quick: bool = False
     peers: Mapping[str, str] = field(default_factory=dict)
@@ -37,13 +41,22 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     def markdown(self) -> str:
-        lines = [self.caption, "", _row(self.columns), _row("---" for _ in self.columns), *map(_row, self.rows)]
+        lines = [
+            self.caption,
+            "",
+            _row(self.columns),
+            _row("---" for _ in self.columns),
+            *map(_row, self.rows),
+        ]
         return "\n".join(lines)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure that something was demanded of; ``shown`` says more than the number where there is more to say."""
+    """A figure that something was demanded of.
+
+    ``shown`` says more than the number where there is more to say.
+    """
 
     value: float
     shown: str
@@ -61,7 +74,12 @@ class Section:
     finished: bool = True
 
     def markdown(self) -> str:
-        parts = [f"## {self.title}", self.intro, *(table.markdown() for table in self.tables), *self.notes]
+        parts = [
+            f"## {self.title}",
+            self.intro,
+            *(table.markdown() for table in self.tables),
+            *self.notes,
+        ]
         return "\n\n".join(parts)
 
 
@@ -69,7 +87,7 @@ def _row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-# -- numbers as text ---------------------------------------------------------------------------------------------------------------------
+# -- numbers as text -------------------------------------------------------------------------------
 
 
 def seconds(value: float) -> str:
@@ -96,16 +114,23 @@ def times(value: float) -> str:
     return f"{digits(value)} x"
 
 
-# -- the page ----------------------------------------------------------------------------------------------------------------------------
+# -- the page --------------------------------------------------------------------------------------
 
 
 def demanded(figures: Mapping[str, Figure], judged: bool = True, every: bool = True) -> Table:
-    """What was demanded, what was measured, and (unless ``judged=False``, at small sizes) whether that meets it; of some sections alone
-    (``every=False``), what they measured."""
+    """What was demanded, what was measured, and (unless ``judged=False``, at small sizes) whether
+    that meets it; of some sections alone
+    (``every=False``), what they measured.
+    """
     return Table(
-        "Demanded and measured. Where a figure has a reason for falling short, it stands beside it.",
+        "Demanded and measured. Where a figure has a reason for falling short, it stands beside "
+        "it.",
         ("what", "demanded", "measured", "verdict"),
-        [_row_of(demand, figures.get(demand.key), judged) for demand in DEMANDS if every or demand.key in figures],
+        [
+            _row_of(demand, figures.get(demand.key), judged)
+            for demand in DEMANDS
+            if every or demand.key in figures
+        ],
     )
 
 
@@ -115,11 +140,15 @@ def _row_of(demand: Demand, figure: Figure | None, judged: bool) -> tuple[str, .
         return demand.what, demand.text, "-", missing
     if not judged:
         return demand.what, demand.text, figure.shown, "not judged: small sizes"
-    verdict = "met" if demand.met(figure.value) else f"**short**{': ' if demand.why else ''}{demand.why}"
+    verdict = (
+        "met" if demand.met(figure.value) else f"**short**{': ' if demand.why else ''}{demand.why}"
+    )
     return demand.what, demand.text, figure.shown, verdict
 
 
-def page(sections: Sequence[Section], heading: Sequence[str], judged: bool = True, every: bool = True) -> str:
+def page(
+    sections: Sequence[Section], heading: Sequence[str], judged: bool = True, every: bool = True
+) -> str:
     """The whole text: machine, demands, sections (all of them, or some: ``every=False``)."""
     figures = {key: figure for section in sections for key, figure in section.figures.items()}
     unknown = set(figures) - {demand.key for demand in DEMANDS}

@@ -1,6 +1,7 @@
 """Jobs in processes of their own, for peak memory, cold starts and peers' interpreters.
 
-``python -m benchmarks.child MODULE:FUNCTION JSON`` calls the function with the JSON's fields and prints what it returns as its last line.
+``python -m benchmarks.child MODULE:FUNCTION JSON`` calls the function with the JSON's fields and
+prints what it returns as its last line.
 """
 
 from __future__ import annotations
@@ -23,35 +24,62 @@ class JobError(RuntimeError):
     """A job that did not finish; the text is its last line."""
 
 
-def run(function: str, python: str = sys.executable, environment: Mapping[str, str] | None = None, limit: float = 600.0, **job: Any) -> Any:
-    """What ``module:function`` returns in a fresh process. Raises: JobError with its last line, or after ``limit`` seconds."""
+def run(
+    function: str,
+    python: str = sys.executable,
+    environment: Mapping[str, str] | None = None,
+    limit: float = 600.0,
+    **job: Any,
+) -> Any:
+    """What ``module:function`` returns in a fresh process.
+
+    Raises: JobError with its last line, or after ``limit`` seconds.
+    """
     command = [python, "-m", "benchmarks.child", function, json.dumps(job)]
-    settings: Any = {"capture_output": True, "text": True, "cwd": ROOT, "env": inherited(environment)}
+    settings: Any = {
+        "capture_output": True,
+        "text": True,
+        "cwd": ROOT,
+        "env": inherited(environment),
+    }
     try:
         done = subprocess.run(command, timeout=limit, check=False, **settings)
     except subprocess.TimeoutExpired:
         raise JobError(f"{function} {job}: not finished after {limit:g} s") from None
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
-        raise JobError(f"{function} {job}: {(done.stderr.strip().splitlines() or ['killed'])[-1][:300]}")
+        raise JobError(
+            f"{function} {job}: {(done.stderr.strip().splitlines() or ['killed'])[-1][:300]}"
+        )
     return json.loads(lines[-1])
 
 
 def inherited(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a job: this one, but with compiled modules kept, as an installation has them."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | dict(more or {})
+    """The environment of a job: this one, but with compiled modules kept, as an installation has
+    them.
+    """
+    return {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    } | dict(more or {})
 
 
 def output(command: Sequence[str]) -> str:
     """What a command prints. Raises: JobError where it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=inherited(), check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=inherited(), check=False
+    )
     if done.returncode:
-        raise JobError(f"{' '.join(command)}: {(done.stderr.strip().splitlines() or ['killed'])[-1][:300]}")
+        raise JobError(
+            f"{' '.join(command)}: {(done.stderr.strip().splitlines() or ['killed'])[-1][:300]}"
+        )
     return done.stdout
 
 
 def process(command: Sequence[str]) -> tuple[float, float]:
-    """(seconds by the clock, seconds of CPU) of a whole process. Raises: JobError where it fails."""
+    """(seconds by the clock, seconds of CPU) of a whole process.
+
+    Raises: JobError where it fails.
+    """
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     output(command)
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -59,16 +87,23 @@ def process(command: Sequence[str]) -> tuple[float, float]:
 
 
 def peak() -> float:
-    """The peak of this process's resident set in bytes; on Linux without what the process that started it held, which rusage counts."""
+    """The peak of this process's resident set in bytes.
+
+    On Linux without what the process that started it held, which rusage counts.
+    """
     known = status("VmHWM")
-    return known or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024.0)
+    return known or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024.0
+    )
 
 
 def status(field: str) -> float:
     """A size that Linux tells of this process, in bytes; 0 elsewhere."""
     file = Path("/proc/self/status")
     lines = file.read_text().splitlines() if file.exists() else []
-    return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:")), 0.0)
+    return next(
+        (1024.0 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:")), 0.0
+    )
 
 
 def imported(code: str) -> float:

@@ -37,7 +37,11 @@ def dense(size: int) -> kc.Network:
     steps: list[Any] = [("x", Input(), ())]
     maps: list[Any] = ["x"]
     for i in range(size):
-        steps += [(f"c{i}", Concat(), tuple(maps)), (f"a{i}", affine, (f"c{i}",)), (i, phi, (f"a{i}",))]
+        steps += [
+            (f"c{i}", Concat(), tuple(maps)),
+            (f"a{i}", affine, (f"c{i}",)),
+            (i, phi, (f"a{i}",)),
+        ]
         maps.append(i)
     return kc.Network.from_steps(steps)
 

@@ -1,4 +1,6 @@
-"""Cost against size: the same work at growing sizes, in CPU time (what else runs matters less), with fitted exponents."""
+"""Cost against size: the same work at growing sizes, in CPU time (what else runs matters less),
+with fitted exponents.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ STEEP_STEP = 1.4  # of the last step alone, which other work on the machine dist
 class Work:
     """Something done at every size: ``prepare(size)`` is not timed, ``action(prepared)`` is.
 
-    ``budget``: a size whose time is foreseen to exceed it (in seconds) is left out, and so are those above. ``rounds``: the best counts.
-    ``why``: what explains an exponent above 1.2.
+    ``budget``: a size whose time is foreseen to exceed it (in seconds) is left out, and so are
+    those above. ``rounds``: the best counts. ``why``: what explains an exponent above 1.2.
     """
 
     name: str
@@ -51,13 +53,23 @@ class Measured:
     def remark(self) -> str:
         """The explanation of a steep one, or that there is none."""
         steep = len(self.found) > 2 and (self.fitted > STEEP or self.last > STEEP_STEP)
-        return (f"steep: {self.work.why}" if self.work.why else "**steep, not explained**") if steep else ""
+        return (
+            (f"steep: {self.work.why}" if self.work.why else "**steep, not explained**")
+            if steep
+            else ""
+        )
 
 
 def grown(
-    works: Sequence[Work], sizes: Sequence[int], prepare: Callable[[int], Any], measure: Callable[[Any], float] | None = None
+    works: Sequence[Work],
+    sizes: Sequence[int],
+    prepare: Callable[[int], Any],
+    measure: Callable[[Any], float] | None = None,
 ) -> list[Measured]:
-    """Time every work at every size, sizes in turn within a round; ``measure(prepared)`` is the size that exponents are taken in."""
+    """Time every work at every size, sizes in turn within a round.
+
+    ``measure(prepared)`` is the size that exponents are taken in.
+    """
     found: dict[str, dict[float, float]] = {work.name: {} for work in works}
     for size in sizes:
         ready = prepare(size)
@@ -77,7 +89,10 @@ def _best(work: Work, ready: Any) -> float:
 
 
 def foreseen(known: Mapping[float, float], size: float) -> float:
-    """Seconds at a size, from the last two known ones (at least linear); 0 where nothing is known."""
+    """Seconds at a size, from the last two known ones (at least linear).
+
+    0 where nothing is known.
+    """
     if not known:
         return 0.0
     sizes = list(known)[-2:]

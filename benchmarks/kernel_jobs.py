@@ -52,11 +52,16 @@ def ours(activation: str, depth: int, rows: int, repeats: int) -> dict[str, Any]
             made.append(floor_of(x))
         made[0]()
 
-    return job(floor, lambda: x @ x.T, first=first, later=lambda: kept[0].matrices(x), repeats=repeats)
+    return job(
+        floor, lambda: x @ x.T, first=first, later=lambda: kept[0].matrices(x), repeats=repeats
+    )
 
 
 def once(activation: str, depth: int) -> dict[str, float]:
-    """What is done once per network: the kernel's checks, the table, and what XLA adds to the first call over later ones."""
+    """What is done once per network.
+
+    The kernel's checks, the table, and what XLA adds to the first call over later ones.
+    """
     import jax
 
     x = data(512)
@@ -72,7 +77,10 @@ def once(activation: str, depth: int) -> dict[str, float]:
 
 
 class Anonymous(threading.Thread):
-    """The peak of memory that is no file's, sampled (Linux); pages of a mapped result are the system's to drop."""
+    """The peak of memory that is no file's, sampled (Linux).
+
+    Pages of a mapped result are the system's to drop.
+    """
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -84,7 +92,9 @@ class Anonymous(threading.Thread):
 
 
 def large(way: str, rows: int, folder: str) -> dict[str, float]:
-    """N rows: both kernels streamed to files, or one in memory, through JAX devices or a dask cluster, compared with what was streamed."""
+    """N rows: both kernels streamed to files, or one in memory, through JAX devices or a dask
+    cluster, compared with what was streamed.
+    """
     x, kernel = data(rows), kc.ntk(network("relu", 100))
     kernel.matrices(x[:64])
     paths = tuple(str(Path(folder) / name) for name in ("nngp.npy", "ntk.npy"))
@@ -95,7 +105,12 @@ def large(way: str, rows: int, folder: str) -> dict[str, float]:
     watch.join()
     kept = isinstance(found[0], np.ndarray) or hasattr(found[0], "addressable_shards")
     worst = apart(found[0], paths[1], rows) if kept else float(found[0])
-    return {"wall": took.wall, "cpu": took.cpu, "beyond": watch.most - base - 8.0 * rows * rows * kept, "difference": worst}
+    return {
+        "wall": took.wall,
+        "cpu": took.cpu,
+        "beyond": watch.most - base - 8.0 * rows * rows * kept,
+        "difference": worst,
+    }
 
 
 def streamed(kernel: Any, x: np.ndarray, paths: tuple[str, str]) -> float:
@@ -110,14 +125,21 @@ def on_devices(kernel: Any, x: np.ndarray, paths: tuple[str, str]) -> Any:
 
 
 def by_dask(kernel: Any, x: np.ndarray, paths: tuple[str, str]) -> float:
-    """The largest relative difference between blocks made on a local cluster of processes and what was streamed."""
+    """The largest relative difference between blocks made on a local cluster of processes and what
+    was streamed.
+    """
     import dask.array as da
     from dask.distributed import Client, LocalCluster
 
     rows = min(2000, len(x))
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster):
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster),
+    ):
         found = kernel.matrix(da.from_array(x, chunks=(rows, FEATURES)))  # pyright: ignore[reportArgumentType]
-        return float(found.map_blocks(difference, path=paths[1], chunks=(1, 1), dtype=float).max().compute())
+        return float(
+            found.map_blocks(difference, path=paths[1], chunks=(1, 1), dtype=float).max().compute()
+        )
 
 
 WAYS: dict[str, Callable[[Any, np.ndarray, tuple[str, str]], Any]] = {
@@ -131,11 +153,18 @@ WAYS: dict[str, Callable[[Any, np.ndarray, tuple[str, str]], Any]] = {
 def apart(found: Any, path: str, rows: int) -> float:
     """The largest relative difference from what was streamed."""
     truth = np.load(path, mmap_mode="r")
-    return max(float(np.abs(np.asarray(found[i : i + 500]) / truth[i : i + 500] - 1).max()) for i in range(0, rows, 500))
+    return max(
+        float(np.abs(np.asarray(found[i : i + 500]) / truth[i : i + 500] - 1).max())
+        for i in range(0, rows, 500)
+    )
 
 
 def difference(block: np.ndarray, path: str, block_info: Any = None) -> np.ndarray:
     """Of a block from what lies there in a file, which every worker opens for itself."""
-    place = tuple(slice(*ends) for ends in block_info[0]["array-location"]) if block_info else (slice(0, 0),) * 2
+    place = (
+        tuple(slice(*ends) for ends in block_info[0]["array-location"])
+        if block_info
+        else (slice(0, 0),) * 2
+    )
     truth = np.load(path, mmap_mode="r")[place]
     return np.abs(block / truth - 1).max(initial=0.0, keepdims=True)

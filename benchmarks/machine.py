@@ -9,13 +9,27 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-PACKAGES = ("numpy", "scipy", "sympy", "mpmath", "networkx", "python-flint", "jax", "jaxlib", "matplotlib")
+PACKAGES = (
+    "numpy",
+    "scipy",
+    "sympy",
+    "mpmath",
+    "networkx",
+    "python-flint",
+    "jax",
+    "jaxlib",
+    "matplotlib",
+)
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "XLA_FLAGS")
 
 
 def load() -> str:
     """The load averages over 1, 5 and 15 minutes."""
-    return ", ".join(f"{value:.1f}" for value in os.getloadavg()) if hasattr(os, "getloadavg") else "not known"
+    return (
+        ", ".join(f"{value:.1f}" for value in os.getloadavg())
+        if hasattr(os, "getloadavg")
+        else "not known"
+    )
 
 
 def cores() -> int:
@@ -27,7 +41,10 @@ def processor() -> str:
     """The name of the CPU, where the system tells it."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.exists() else []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor() or "unknown")
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.processor() or "unknown",
+    )
 
 
 def memory() -> str:
@@ -51,12 +68,18 @@ def heading(command: str, before: str, taken: float, peers: Sequence[str]) -> li
     from kcalc.version import __version__
 
     versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
-    threads = ", ".join(f"{name}={os.environ[name]}" for name in THREADS if name in os.environ) or "as the libraries have them"
+    threads = (
+        ", ".join(f"{name}={os.environ[name]}" for name in THREADS if name in os.environ)
+        or "as the libraries have them"
+    )
     return [
-        f"Written by `{command}` on {time.strftime('%Y-%m-%d')} in {taken / 60:.1f} minutes. Medians of alternating rounds; read ratios "
+        f"Written by `{command}` on {time.strftime('%Y-%m-%d')} in {taken / 60:.1f} minutes. "
+        f"Medians of alternating rounds; read ratios "
         "rather than milliseconds.",
-        f"- Machine: {cores()} CPUs ({processor()}), {memory()}, {platform.system()} {platform.machine()}; load average {before} at the "
-        f"start and {load()} at the end (1, 5, 15 minutes), so anything far above {cores()} had to share\n"
+        f"- Machine: {cores()} CPUs ({processor()}), {memory()}, {platform.system()} "
+        f"{platform.machine()}; load average {before} at the "
+        f"start and {load()} at the end (1, 5, 15 minutes), so anything far above {cores()} had "
+        f"to share\n"
         f"- Python {platform.python_version()}, kcalc {__version__}, {versions}\n"
         f"- Threads: {threads}\n"
         f"- Peers: {'; '.join(peers) or 'none (without --peers)'}",

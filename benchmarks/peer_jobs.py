@@ -1,4 +1,7 @@
-"""What peers are asked, run by :mod:`benchmarks.child` in their environments: nothing of kcalc may be imported here."""
+"""What peers are asked, run by :mod:`benchmarks.child` in their environments.
+
+Nothing of kcalc may be imported here.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,12 @@ def data(rows: int) -> np.ndarray:
     return x * (math.sqrt(FEATURES) / np.linalg.norm(x, axis=1, keepdims=True))
 
 
-def job(*others: Callable[[], Any], first: Callable[[], Any], later: Callable[[], Any], repeats: int) -> dict[str, Any]:
-    """Seconds and added memory of the first call, and the medians of later ones, in turn with ``others``."""
+def job(
+    *others: Callable[[], Any], first: Callable[[], Any], later: Callable[[], Any], repeats: int
+) -> dict[str, Any]:
+    """Seconds and added memory of the first call, and the medians of later ones, in turn with
+    ``others``.
+    """
     before, start = peak(), time.perf_counter()
     first()
     found: dict[str, Any] = {"first": time.perf_counter() - start, "memory": peak() - before}
@@ -63,18 +70,22 @@ def neural_tangents(activation: str, depth: int, rows: int, repeats: int) -> dic
     return job(first=matrices, later=matrices, repeats=repeats)
 
 
-# -- dks ---------------------------------------------------------------------------------------------------------------------------------
+# -- dks -------------------------------------------------------------------------------------------
 
 
 def dks(names: list[str], depth: int, zeta: float, repeats: int) -> dict[str, Any]:
-    """{activation: CPU seconds and constants, or the error} of a plain network under DKS, warmed up."""
+    """{activation: CPU seconds and constants, or the error} of a plain network under DKS, warmed
+    up.
+    """
     from dks.base import activation_transform as peer  # type: ignore[import-not-found]
 
     def slope(psi: float) -> float:
         return psi**depth
 
     def ask(name: str) -> Any:
-        return peer.get_transformed_activations([name], method="DKS", dks_params={"c_slope_1_target": zeta}, max_slope_func=slope)
+        return peer.get_transformed_activations(
+            [name], method="DKS", dks_params={"c_slope_1_target": zeta}, max_slope_func=slope
+        )
 
     ask("tanh")
     found: dict[str, Any] = {}
@@ -86,14 +97,19 @@ def dks(names: list[str], depth: int, zeta: float, repeats: int) -> dict[str, An
                 start = time.process_time()
                 ask(theirs)
                 times.append(time.process_time() - start)
-            found[name] = {"cpu": float(np.median(times)), "constants": _dks_constants(theirs, zeta, slope)}
+            found[name] = {
+                "cpu": float(np.median(times)),
+                "constants": _dks_constants(theirs, zeta, slope),
+            }
         except ValueError as error:
             found[name] = {"error": str(error)}
     return found
 
 
 def dks_resnet(name: str, zeta: float, power: dict[str, Any]) -> dict[str, float]:
-    """Constants where the maximal slope function is ``(r psi^a + 1 - r)^m (r psi^b + 1 - r)^n psi^k``."""
+    """Constants where the maximal slope function is
+    ``(r psi^a + 1 - r)^m (r psi^b + 1 - r)^n psi^k``.
+    """
     r, factors, alone = power["share"], power["factors"], power["alone"]
 
     def slope(psi: float) -> float:
@@ -109,16 +125,24 @@ def dks_tailored(name: str, depth: int, tau: float) -> dict[str, float]:
     """Constants under the curvature condition of TAT."""
     from dks.base import activation_transform as peer  # type: ignore[import-not-found]
 
-    found = peer._get_activations_params([name], "TAT", {}, {"c_curve_target": tau}, None, lambda curvature: depth * curvature, None)[name]
+    found = peer._get_activations_params(
+        [name], "TAT", {}, {"c_curve_target": tau}, None, lambda curvature: depth * curvature, None
+    )[name]
     return _plain(found)
 
 
 def _dks_constants(name: str, zeta: float, slope: Callable[[float], float]) -> dict[str, float]:
     from dks.base import activation_transform as peer  # type: ignore[import-not-found]
 
-    return _plain(peer._get_activations_params([name], "DKS", {"c_slope_1_target": zeta}, {}, slope, None, None)[name])
+    return _plain(
+        peer._get_activations_params(
+            [name], "DKS", {"c_slope_1_target": zeta}, {}, slope, None, None
+        )[name]
+    )
 
 
 def _plain(found: dict[str, Any]) -> dict[str, float]:
     kept = {key: float(found.get(key, default)) for key, default in ORDER}
-    return kept | ({"negative_slope": float(found["negative_slope"])} if "negative_slope" in found else {})
+    return kept | (
+        {"negative_slope": float(found["negative_slope"])} if "negative_slope" in found else {}
+    )

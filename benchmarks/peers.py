@@ -1,6 +1,8 @@
-"""The peers' environments: built once in a cache folder, or given by the variables ``KCALC_BENCH_DKS`` and ``KCALC_BENCH_NEURAL_TANGENTS``.
+"""The peers' environments: built once in a cache folder, or given by the variables
+``KCALC_BENCH_DKS`` and ``KCALC_BENCH_NEURAL_TANGENTS``.
 
-neural-tangents 0.6.5 imports on old versions of JAX only, and dks needs nothing of its many dependencies for its constants.
+neural-tangents 0.6.5 imports on old versions of JAX only, and dks needs nothing of its many
+dependencies for its constants.
 """
 
 from __future__ import annotations
@@ -33,7 +35,13 @@ PEERS = (
     Peer(
         "neural-tangents",
         "neural_tangents",
-        ("neural-tangents==0.6.5", "jax==0.4.30", "jaxlib==0.4.30", "numpy==1.26.4", "scipy==1.13.1"),
+        (
+            "neural-tangents==0.6.5",
+            "jax==0.4.30",
+            "jaxlib==0.4.30",
+            "numpy==1.26.4",
+            "scipy==1.13.1",
+        ),
     ),
 )
 
@@ -49,8 +57,13 @@ def cache() -> Path:
 
 
 def interpreters(folder: Path, say: Callable[[str], None]) -> dict[str, str]:
-    """{peer: its Python}, environments built where they are not at hand. Raises: PeerError with pip's last line."""
-    return {peer.name: os.environ.get(peer.variable) or str(_built(peer, folder, say)) for peer in PEERS}
+    """{peer: its Python}, environments built where they are not at hand.
+
+    Raises: PeerError with pip's last line.
+    """
+    return {
+        peer.name: os.environ.get(peer.variable) or str(_built(peer, folder, say)) for peer in PEERS
+    }
 
 
 def _built(peer: Peer, folder: Path, say: Callable[[str], None]) -> Path:
@@ -74,19 +87,35 @@ def _recipe(peer: Peer) -> str:
 
 
 def _pip(peer: Peer, python: Path, arguments: tuple[str, ...]) -> None:
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
+    command = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        *arguments,
+    ]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode:
-        raise PeerError(f"the environment of {peer.name} cannot be built: {(found.stderr.strip().splitlines() or ['?'])[-1]}")
+        raise PeerError(
+            f"the environment of {peer.name} cannot be built: "
+            f"{(found.stderr.strip().splitlines() or ['?'])[-1]}"
+        )
 
 
 def described(peers: Mapping[str, str]) -> list[str]:
     """What each environment holds."""
-    code = "import importlib.metadata as m, sys; print(', '.join(f'{p} {m.version(p)}' for p in sys.argv[1:]))"
+    code = (
+        "import importlib.metadata as m, sys; print(', '.join(f'{p} {m.version(p)}' for p in "
+        "sys.argv[1:]))"
+    )
     found = []
     for peer in PEERS:
         if peer.name in peers:
             names = [package.split("==")[0] for package in (*peer.bare, *peer.packages)]
-            done = subprocess.run([peers[peer.name], "-c", code, *names], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [peers[peer.name], "-c", code, *names], capture_output=True, text=True, check=False
+            )
             found.append(done.stdout.strip() or peer.name)
     return found

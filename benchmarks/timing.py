@@ -1,6 +1,9 @@
-"""Timing, the same for every section: alternating rounds, medians, CPU time beside wall time, exponents by least squares.
+"""Timing, the same for every section.
 
-As in :mod:`timeit` the garbage collector is off while something is timed: its passes over all that is alive are no part of the work.
+Alternating rounds, medians, CPU time beside wall time, exponents by least squares.
+
+As in :mod:`timeit` the garbage collector is off while something is timed: its passes over all that
+is alive are no part of the work.
 """
 
 from __future__ import annotations
@@ -41,10 +44,15 @@ def spent(action: Action) -> Spent:
     return timed(action)[0]
 
 
-def rounds_of(actions: Mapping[str, Action], rounds: int, repeats: int = 1, warm: bool = True) -> dict[str, list[Spent]]:
-    """What every action takes in each round: A B A B ..., the order reversed in every other round, after a round that is not measured.
+def rounds_of(
+    actions: Mapping[str, Action], rounds: int, repeats: int = 1, warm: bool = True
+) -> dict[str, list[Spent]]:
+    """What every action takes in each round.
 
-    ``repeats`` calls are timed together, for what is too short for the clock; the times are those of one.
+    A B A B ..., the order reversed in every other round, after a round that is not measured.
+
+    ``repeats`` calls are timed together, for what is too short for the clock; the times are those
+    of one.
     """
     found: dict[str, list[Spent]] = {name: [] for name in actions}
     if warm:
@@ -64,9 +72,13 @@ def median(times: Iterable[Spent]) -> Spent:
     return Spent(statistics.median(t.wall for t in kept), statistics.median(t.cpu for t in kept))
 
 
-def alternated(actions: Mapping[str, Action], rounds: int, repeats: int = 1, warm: bool = True) -> dict[str, Spent]:
+def alternated(
+    actions: Mapping[str, Action], rounds: int, repeats: int = 1, warm: bool = True
+) -> dict[str, Spent]:
     """The median of every action over alternating rounds; see :func:`rounds_of`."""
-    return {name: median(times) for name, times in rounds_of(actions, rounds, repeats, warm).items()}
+    return {
+        name: median(times) for name, times in rounds_of(actions, rounds, repeats, warm).items()
+    }
 
 
 def paired_ratio(first: Sequence[Spent], second: Sequence[Spent]) -> float:
@@ -80,4 +92,6 @@ def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
         return math.nan
     x, y = [math.log(size) for size in sizes], [math.log(second) for second in seconds]
     middle, height = statistics.fmean(x), statistics.fmean(y)
-    return sum((a - middle) * (b - height) for a, b in zip(x, y, strict=True)) / sum((a - middle) ** 2 for a in x)
+    return sum((a - middle) * (b - height) for a, b in zip(x, y, strict=True)) / sum(
+        (a - middle) ** 2 for a in x
+    )

@@ -23,7 +23,14 @@ version = release = __version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "mathml", "pictures", "docstrings", "catalogue"]
 exclude_patterns = ["_build", "_ext", "_generated", "**.ipynb_checkpoints"]
 html_math_renderer = "mathml"
-myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist", "attrs_inline", "smartquotes"]
+myst_enable_extensions = [
+    "dollarmath",
+    "amsmath",
+    "colon_fence",
+    "deflist",
+    "attrs_inline",
+    "smartquotes",
+]
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
 nb_execution_mode = "off"  # notebooks are stored executed
@@ -75,15 +82,21 @@ def _reachable(app, pagename, templatename, context, doctree) -> None:
     region = 'tabindex="0" role="region" aria-label="table"'
     if "body" in context:
         body = context["body"].replace("<pre>", '<pre tabindex="0">')
-        body = body.replace('<div class="output text_html">', f'<div {region} class="output text_html">')
-        context["body"] = body.replace('<div class="table-wrapper', f'<div {region} class="table-wrapper')
+        body = body.replace(
+            '<div class="output text_html">', f'<div {region} class="output text_html">'
+        )
+        context["body"] = body.replace(
+            '<div class="table-wrapper', f'<div {region} class="table-wrapper'
+        )
 
 
 def _levelled(app, pagename, templatename, context, doctree) -> None:
     """Furo's captions in the sidebar say that they are headings, but not of which level."""
     if "furo_navigation_tree" in context:
         tree = context["furo_navigation_tree"]
-        context["furo_navigation_tree"] = tree.replace('class="caption" role="heading"', 'class="caption" role="heading" aria-level="2"')
+        context["furo_navigation_tree"] = tree.replace(
+            'class="caption" role="heading"', 'class="caption" role="heading" aria-level="2"'
+        )
 
 
 def setup(app) -> None:

@@ -1,7 +1,8 @@
 """kcalc: kernel calculus on neural networks.
 
-Give it a network as a directed acyclic graph; it derives local and global Q/C maps and slope polynomials, and from
-them the constants that make the network trainable. jax, matplotlib and torch are imported only when they are used.
+Give it a network as a directed acyclic graph; it derives local and global Q/C maps and slope
+polynomials, and from them the constants that make the network trainable. jax, matplotlib and torch
+are imported only when they are used.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from . import claims
-    from .backend import Model, coordinate_check, lsuv, normalise_locations, scale_output, to_jax, wli
+    from .backend import (
+        Model,
+        coordinate_check,
+        lsuv,
+        normalise_locations,
+        scale_output,
+        to_jax,
+        wli,
+    )
     from .calculi.attention.sampled import Sampling
     from .calculi.batches import large_batch
     from .calculi.comparison import MapComparison, compare
@@ -38,8 +47,20 @@ if TYPE_CHECKING:
     from .calculi.ntk import ntk
     from .calculi.scaling import Scaling, scaling
     from .calculi.slopes import slope_polynomial
-    from .calculi.smoothness import ResidualSpectrum, Smoothness, activation_bounds, residual_spectrum, smoothness
-    from .calculi.subnetworks import maximal, maximal_c_value, maximal_curvature, maximal_slope, subnetworks
+    from .calculi.smoothness import (
+        ResidualSpectrum,
+        Smoothness,
+        activation_bounds,
+        residual_spectrum,
+        smoothness,
+    )
+    from .calculi.subnetworks import (
+        maximal,
+        maximal_c_value,
+        maximal_curvature,
+        maximal_slope,
+        subnetworks,
+    )
     from .calculi.tied_readout import TiedReadout, tied_readout
     from .interchange import Reading, load_json, read, save_json
     from .regression import gaussian_process, kernel_regression, sklearn_kernel, training_curve
@@ -70,12 +91,14 @@ _ROOMS = {
     "calculi.ntk": "ntk",
     "calculi.scaling": "Scaling scaling",
     "calculi.slopes": "slope_polynomial",
-    "calculi.smoothness": "ResidualSpectrum Smoothness activation_bounds residual_spectrum smoothness",
+    "calculi.smoothness": "ResidualSpectrum Smoothness activation_bounds residual_spectrum "
+    "smoothness",
     "calculi.subnetworks": "maximal maximal_c_value maximal_curvature maximal_slope subnetworks",
     "calculi.tied_readout": "TiedReadout tied_readout",
     "interchange": "Reading load_json read save_json",
     "regression": "gaussian_process kernel_regression sklearn_kernel training_curve",
-    "shaping": "Constants Shaping depth_limit equivalent_parameters phase_diagram residual_blocks shape vanilla_maps with_residual_weights",
+    "shaping": "Constants Shaping depth_limit equivalent_parameters phase_diagram residual_blocks "
+    "shape vanilla_maps with_residual_weights",
     "verification": "empirical_ntk hessian_blocks verify_kernels",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}

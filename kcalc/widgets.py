@@ -1,4 +1,6 @@
-"""Sliders in a notebook: the global C map of a network while its activation, depth, shortcut weight and shaping change.
+"""Sliders in a notebook for the global C map of a network.
+
+The activation, depth, shortcut weight and shaping of the network change with the sliders.
 
 Needs ipywidgets, the extra ``widgets``; nothing else in kcalc does.
 """
@@ -32,7 +34,10 @@ DRAWN = 4.2  # inches
 
 @dataclass(frozen=True, eq=False)
 class Explorer:
-    """Controls and a picture; a notebook shows ``box``. ``values`` are those of the controls now, ``network`` the network for them."""
+    """Controls and a picture; a notebook shows ``box``.
+
+    ``values`` are those of the controls now, ``network`` the network for them.
+    """
 
     box: Any
     controls: Mapping[str, Any]
@@ -51,7 +56,11 @@ class Explorer:
         return self._make(self.values)
 
     def redraw(self, *_: Any) -> None:
-        """Draw anew; where the settings cannot be met the message says so and the picture shows the unshaped network, if there is one."""
+        """Draw the picture anew.
+
+        Where the settings cannot be met, the message says so and the picture shows the unshaped
+        network, if there is one.
+        """
         self.message.value = ""
         maps: dict[str, Any] = {}
         try:
@@ -60,7 +69,9 @@ class Explorer:
             method = self.controls["method"].value
             if method != "none":
                 target = {"dks": "zeta", "tat": "eta"}[method]
-                maps["shaped"] = c_map(shape(network, method=method, **{target: self.controls[target].value}).network)
+                maps["shaped"] = c_map(
+                    shape(network, method=method, **{target: self.controls[target].value}).network
+                )
             drawn = _png(maps)
         except KcalcError as error:
             self.message.value = f"<p role='alert'>{escape(str(error))}</p>"
@@ -82,12 +93,14 @@ class Explorer:
 def explore(net_or_builder: Network | Callable[..., Network]) -> Explorer:
     """Sliders that redraw the global C map of a network.
 
-    A network: its activations are replaced by the chosen one, the shortcut weight (where it has residual blocks) by that of the slider,
-    both "as given" at first. A function that builds networks (``kc.architectures.vanilla``): each of its arguments ``activation``,
-    ``depth`` (or ``blocks``, ``layers``) and ``shortcut_weight`` gets a control. ``method`` shapes the network by DKS with the slope
-    ``zeta`` or by TAT with the c value ``eta``.
+    A network: its activations are replaced by the chosen one, the shortcut weight (where it has
+    residual blocks) by that of the slider, both "as given" at first. A function that builds
+    networks (``kc.architectures.vanilla``): each of its arguments ``activation``, ``depth`` (or
+    ``blocks``, ``layers``) and ``shortcut_weight`` gets a control. ``method`` shapes the network by
+    DKS with the slope ``zeta`` or by TAT with the c value ``eta``.
 
-    Returns: an :class:`Explorer`. Raises: KcalcError without ipywidgets (the extra ``widgets``), and for anything else given.
+    Returns: an :class:`Explorer`. Raises: KcalcError without ipywidgets (the extra ``widgets``),
+    and for anything else given.
     """
     widgets = _ipywidgets()
     if isinstance(net_or_builder, Network):
@@ -95,14 +108,25 @@ def explore(net_or_builder: Network | Callable[..., Network]) -> Explorer:
     elif callable(net_or_builder) and not isinstance(net_or_builder, type):
         controls, make = _of_builder(net_or_builder, widgets)
     else:
-        raise KcalcError(f"explore needs a kcalc.Network or a function that builds one, got {type(net_or_builder).__name__}")
+        raise KcalcError(
+            f"explore needs a kcalc.Network or a function that builds one, got "
+            f"{type(net_or_builder).__name__}"
+        )
     wide = {"description_width": "10em"}
-    controls["method"] = widgets.Dropdown(options=["none", "dks", "tat"], value="none", description="shaping", style=wide)
+    controls["method"] = widgets.Dropdown(
+        options=["none", "dks", "tat"], value="none", description="shaping", style=wide
+    )
     late: dict[str, Any] = {"continuous_update": False, "style": wide}
-    controls["zeta"] = widgets.FloatSlider(value=1.5, min=1.01, max=5, step=0.01, description="zeta (DKS)", **late)
-    controls["eta"] = widgets.FloatSlider(value=0.9, min=0.05, max=0.99, step=0.01, description="eta (TAT)", **late)
+    controls["zeta"] = widgets.FloatSlider(
+        value=1.5, min=1.01, max=5, step=0.01, description="zeta (DKS)", **late
+    )
+    controls["eta"] = widgets.FloatSlider(
+        value=0.9, min=0.05, max=0.99, step=0.01, description="eta (TAT)", **late
+    )
     picture, message = widgets.Image(format="png", layout={"max_width": "100%"}), widgets.HTML()
-    found = Explorer(widgets.VBox([*controls.values(), message, picture]), controls, picture, message, make)
+    found = Explorer(
+        widgets.VBox([*controls.values(), message, picture]), controls, picture, message, make
+    )
     for control in controls.values():
         control.observe(found.redraw, names="value")
     found.redraw()
@@ -117,14 +141,22 @@ def _of_network(network: Network, widgets: Any) -> tuple[dict[str, Any], Maker]:
     if residual_blocks(network):
         weights = [GIVEN, *(f"{k / 20:.2f}" for k in range(20))]
         style = {"description_width": "10em"}
-        slider = widgets.SelectionSlider(options=weights, value=GIVEN, description="shortcut weight", continuous_update=False, style=style)
+        slider = widgets.SelectionSlider(
+            options=weights,
+            value=GIVEN,
+            description="shortcut weight",
+            continuous_update=False,
+            style=style,
+        )
         controls["shortcut_weight"] = slider
 
     def make(values: dict[str, Any]) -> Network:
         made, phi, weight = network, values["activation"], values.get("shortcut_weight", GIVEN)
         if phi != GIVEN:
             made = made.written_out().map_layers(lambda node, layer: Nonlinear(phi), Nonlinear)
-        return made if weight == GIVEN else with_residual_weights(made, shortcut_weight=float(weight))
+        return (
+            made if weight == GIVEN else with_residual_weights(made, shortcut_weight=float(weight))
+        )
 
     return controls, make
 
@@ -137,12 +169,23 @@ def _of_builder(builder: Callable[..., Network], widgets: Any) -> tuple[dict[str
         controls["activation"] = _activations(widgets)
     depth = next((name for name in DEPTHS if name in known), None)
     if depth is not None:
-        controls[depth] = widgets.IntSlider(value=10, min=1, max=100, description=depth, continuous_update=False, style=style)
+        controls[depth] = widgets.IntSlider(
+            value=10, min=1, max=100, description=depth, continuous_update=False, style=style
+        )
     if "shortcut_weight" in known:
-        options: dict[str, Any] = {"description": "shortcut weight", "continuous_update": False, "style": style}
-        controls["shortcut_weight"] = widgets.FloatSlider(value=0.7, min=0, max=0.99, step=0.01, **options)
+        options: dict[str, Any] = {
+            "description": "shortcut weight",
+            "continuous_update": False,
+            "style": style,
+        }
+        controls["shortcut_weight"] = widgets.FloatSlider(
+            value=0.7, min=0, max=0.99, step=0.01, **options
+        )
     if not controls:
-        raise KcalcError(f"the builder takes none of activation, {', '.join(DEPTHS)}, shortcut_weight, so that there is nothing to change")
+        raise KcalcError(
+            f"the builder takes none of activation, {', '.join(DEPTHS)}, shortcut_weight, so that "
+            f"there is nothing to change"
+        )
 
     def make(values: dict[str, Any]) -> Network:
         made = builder(**{name: values[name] for name in values if name in known})
@@ -155,7 +198,9 @@ def _of_builder(builder: Callable[..., Network], widgets: Any) -> tuple[dict[str
 
 def _activations(widgets: Any, *first: str) -> Any:
     names = [*first, *ACTIVATIONS]
-    return widgets.Dropdown(options=names, value=names[0], description="activation", style={"description_width": "10em"})
+    return widgets.Dropdown(
+        options=names, value=names[0], description="activation", style={"description_width": "10em"}
+    )
 
 
 def _png(maps: dict[str, Any]) -> bytes:
@@ -168,7 +213,9 @@ def _png(maps: dict[str, Any]) -> bytes:
     levels = {label: one(0.0) for label, one in maps.items()}
     if not any(isinstance(level, Mapping) for level in levels.values()):
         claim(
-            ax, "Orthogonal inputs come out with c = " + ", ".join(f"{plot_claims.three_digits(v)} {label}" for label, v in levels.items())
+            ax,
+            "Orthogonal inputs come out with c = "
+            + ", ".join(f"{plot_claims.three_digits(v)} {label}" for label, v in levels.items()),
         )
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=110)
@@ -179,4 +226,6 @@ def _ipywidgets() -> Any:
     try:
         return import_module("ipywidgets")
     except ImportError:
-        raise KcalcError("sliders need ipywidgets, which is not installed; pip install 'kcalc[widgets]'") from None
+        raise KcalcError(
+            "sliders need ipywidgets, which is not installed; pip install 'kcalc[widgets]'"
+        ) from None

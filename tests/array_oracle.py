@@ -1,4 +1,7 @@
-"""Networks on arrays in plain NumPy, double precision, one location and one window at a time: no JAX, no kcalc rules."""
+"""Networks on arrays in plain NumPy, double precision, one location and one window at a time.
+
+No JAX, no kcalc rules.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,17 @@ def starts(size: int, window: int, stride: int, padding: Any, axis: int) -> list
     return list(range(-pad, size + pad - window + 1, stride))
 
 
-def windows(x: Array, window: tuple[int, int], stride: tuple[int, int], padding: Any) -> tuple[Array, Array]:
-    """(values, inside): (n, rows out, columns out, window rows, window columns, channels), zero and False outside the image."""
+def windows(
+    x: Array, window: tuple[int, int], stride: tuple[int, int], padding: Any
+) -> tuple[Array, Array]:
+    """(values, inside): (n, rows out, columns out, window rows, window columns, channels), zero and
+    False outside the image.
+    """
     n, height, width, channels = x.shape
-    rows, columns = (starts(s, k, t, padding, i) for i, (s, k, t) in enumerate(zip((height, width), window, stride, strict=True)))
+    rows, columns = (
+        starts(s, k, t, padding, i)
+        for i, (s, k, t) in enumerate(zip((height, width), window, stride, strict=True))
+    )
     values = np.zeros((n, len(rows), len(columns), *window, channels))
     inside = np.zeros((len(rows), len(columns), *window), bool)
     for a, top in enumerate(rows):
@@ -52,7 +62,11 @@ def convolution(layer: layers.Affine, x: Array, weight: Array) -> Array:
     values, _ = windows(x, weight.shape[:2], two(layer.stride), layer.padding)
     size, out = x.shape[-1] // layer.groups, weight.shape[-1] // layer.groups
     parts = [
-        np.einsum("nabijc,ijco->nabo", values[..., g * size : (g + 1) * size], weight[..., g * out : (g + 1) * out])
+        np.einsum(
+            "nabijc,ijco->nabo",
+            values[..., g * size : (g + 1) * size],
+            weight[..., g * out : (g + 1) * out],
+        )
         for g in range(layer.groups)
     ]
     return np.concatenate(parts, axis=-1)
@@ -61,7 +75,10 @@ def convolution(layer: layers.Affine, x: Array, weight: Array) -> Array:
 def dense(layer: layers.Affine, x: Array, weight: Array) -> Array:
     """Groups one by one."""
     size, out = x.shape[-1] // layer.groups, weight.shape[-1] // layer.groups
-    parts = [x[..., g * size : (g + 1) * size] @ weight[:, g * out : (g + 1) * out] for g in range(layer.groups)]
+    parts = [
+        x[..., g * size : (g + 1) * size] @ weight[:, g * out : (g + 1) * out]
+        for g in range(layer.groups)
+    ]
     return np.concatenate(parts, axis=-1)
 
 
@@ -70,7 +87,11 @@ def pooled(layer: layers.Pool, x: Array, weight: Array | None) -> Array:
     whole = layer.window is None
     window = x.shape[1:3] if whole else two(layer.window)
     stride = window if layer.stride is None else two(layer.stride)
-    values, inside = (x[:, None, None], np.ones((1, 1, *window), bool)) if whole else windows(x, window, stride, layer.padding)
+    values, inside = (
+        (x[:, None, None], np.ones((1, 1, *window), bool))
+        if whole
+        else windows(x, window, stride, layer.padding)
+    )
     mask = inside[None, ..., None]
     count = inside.sum(axis=(2, 3))[None, :, :, None]
     if layer.kind == "max":
@@ -88,7 +109,9 @@ def run(
     params: Mapping[Any, Mapping[str, Any]],
     scales: Callable[[Any], float] = lambda node: 1.0,
 ) -> dict[Any, Array]:
-    """Every feature map; ``params[node]`` holds weight and bias, ``scales(node)`` multiplies the weight."""
+    """Every feature map; ``params[node]`` holds weight and bias, ``scales(node)`` multiplies the
+    weight.
+    """
     graph = network.graph
     values: dict[Any, Array] = {}
     for node, layer, parents in network.steps():
@@ -100,12 +123,19 @@ def run(
                 values[node] = np.asarray(x[node] if isinstance(x, dict) else x, float)
             case layers.Affine():
                 weight = own["weight"] * scales(node)
-                out = convolution(layer, below[0], weight) if weight.ndim == 4 else dense(layer, below[0], weight)
+                out = (
+                    convolution(layer, below[0], weight)
+                    if weight.ndim == 4
+                    else dense(layer, below[0], weight)
+                )
                 values[node] = out + own.get("bias", 0.0)
             case layers.Nonlinear():
                 values[node] = activation(layer.activation, below[0])
             case layers.Sum():
-                values[node] = sum(float(w) * h for w, h in zip(layer.weights or (1,) * len(below), below, strict=True))
+                values[node] = sum(
+                    float(w) * h
+                    for w, h in zip(layer.weights or (1,) * len(below), below, strict=True)
+                )
             case layers.Product():
                 values[node] = np.prod(np.stack(below), axis=0)
             case layers.Concat():
@@ -134,4 +164,6 @@ def activation(phi: Any, x: Array) -> Array:
     base = FUNCTIONS.get(phi.base.name, phi.base)
     if t is None:
         return base(x)
-    return float(t.output_scale) * (base(float(t.input_scale) * x + float(t.input_shift)) + float(t.output_shift))
+    return float(t.output_scale) * (
+        base(float(t.input_scale) * x + float(t.input_shift)) + float(t.output_shift)
+    )

@@ -1,7 +1,9 @@
-"""Transformers of finite width against their kernel maps: kinds, widths and what counts as agreement.
+"""Transformers of finite width against their kernel maps.
 
-``python tests/attention_protocol.py`` runs the whole protocol, six kinds at three widths with 100 networks of 8 pairs of
-sequences, and prints a line per check.
+Kinds, widths and what counts as agreement.
+
+``python tests/attention_protocol.py`` runs the whole protocol, six kinds at three widths with 100
+networks of 8 pairs of sequences, and prints a line per check.
 """
 
 from __future__ import annotations
@@ -48,15 +50,27 @@ class Kind:
             return add(f"{name} norm", L.RMSNorm(), total) if self.norm == "post" else total
 
         def attention(name: str, below: str) -> str:
-            reads = [add(f"{name} {what}", L.Affine(width, sigma_b=b), below) for what, b in (("q", 0.3), ("k", 0.2), ("v", 0.1))]
-            add(f"{name} read", L.Attend(heads=heads, key_width=key_width, causal=self.causal), *reads)
+            reads = [
+                add(f"{name} {what}", L.Affine(width, sigma_b=b), below)
+                for what, b in (("q", 0.3), ("k", 0.2), ("v", 0.1))
+            ]
+            add(
+                f"{name} read",
+                L.Attend(heads=heads, key_width=key_width, causal=self.causal),
+                *reads,
+            )
             return add(f"{name} out", L.Affine(width))
 
         def mlp(name: str, below: str) -> str:
             add(f"{name} up", L.Affine(2 * width, sigma_w=1.4), below)
             inside = add(f"{name} phi", L.Nonlinear("swish" if self.gated else "gelu"))
             if self.gated:
-                inside = add(f"{name} gated", L.Product(), inside, add(f"{name} other", L.Affine(2 * width), below))
+                inside = add(
+                    f"{name} gated",
+                    L.Product(),
+                    inside,
+                    add(f"{name} other", L.Affine(2 * width), below),
+                )
             return add(f"{name} down", L.Affine(width, sigma_w=1.4), inside)
 
         below = "embedding"
@@ -66,20 +80,41 @@ class Kind:
         add("readout", L.Affine(width), below)
         return kc.Network.from_steps(steps)
 
-    def check(self, heads: int, draws: int = 100, pairs: int = 8, key: int = 0, **options: Any) -> Any:
+    def check(
+        self, heads: int, draws: int = 100, pairs: int = 8, key: int = 0, **options: Any
+    ) -> Any:
         """The measurement at one width."""
-        network = self.network(heads, options.pop("blocks", BLOCKS), options.pop("key_width", KEY_WIDTH))
+        network = self.network(
+            heads, options.pop("blocks", BLOCKS), options.pop("key_width", KEY_WIDTH)
+        )
         model = kc.to_jax(network, image_shape=(TOKENS, 1), weights="delta_gaussian")
-        given: dict[str, Any] = {"tokens": TOKENS, "token_cosine": COSINE, "tangent": False} | options
+        given: dict[str, Any] = {
+            "tokens": TOKENS,
+            "token_cosine": COSINE,
+            "tangent": False,
+        } | options
         if self.causal:
             given.setdefault("sampling", kc.Sampling(draws=400, chains=12))
-        return kc.verify_kernels(model, 0.5, 1.0, None if self.q2 == 1 else self.q2, draws=draws, pairs=pairs, key=key, **given)
+        return kc.verify_kernels(
+            model,
+            0.5,
+            1.0,
+            None if self.q2 == 1 else self.q2,
+            draws=draws,
+            pairs=pairs,
+            key=key,
+            **given,
+        )
 
 
 KINDS = (
-    Kind("pre-norm, GELU"), Kind("post-norm, GELU", "post"), Kind("no norm, GELU", "none"), Kind("pre-norm, SwiGLU", gated=True),
-    Kind("causal, pre-norm, GELU", causal=True), Kind("two inputs of unequal q", "none", q2=2.0),
-)  # fmt: skip
+    Kind("pre-norm, GELU"),
+    Kind("post-norm, GELU", "post"),
+    Kind("no norm, GELU", "none"),
+    Kind("pre-norm, SwiGLU", gated=True),
+    Kind("causal, pre-norm, GELU", causal=True),
+    Kind("two inputs of unequal q", "none", q2=2.0),
+)
 
 
 def statistics(check: Any) -> Iterator[tuple[str, Statistic, np.ndarray]]:
@@ -95,10 +130,20 @@ def outliers(check: Any, share: float = MOST_SHARE) -> list[str]:
     found = []
     for name, s, counted in statistics(check):
         off = np.abs(s.mean - s.expected)
-        size = np.maximum(np.abs(s.expected), 0.05) if "c" in name.split("_")[0] or "cosine" in name else np.abs(s.expected)
-        bad = counted.reshape(-1, *(1,) * (s.z.ndim - 1)) & (np.abs(s.z) > MOST_Z) & (off > share * size)
+        size = (
+            np.maximum(np.abs(s.expected), 0.05)
+            if "c" in name.split("_")[0] or "cosine" in name
+            else np.abs(s.expected)
+        )
+        bad = (
+            counted.reshape(-1, *(1,) * (s.z.ndim - 1))
+            & (np.abs(s.z) > MOST_Z)
+            & (off > share * size)
+        )
         found += [
-            f"{name} at {_node(check, name, i)}: z {s.z[tuple(i)]:.1f}, {off[tuple(i)] / size[tuple(i)]:.2%}" for i in np.argwhere(bad)
+            f"{name} at {_node(check, name, i)}: z {s.z[tuple(i)]:.1f}, "
+            f"{off[tuple(i)] / size[tuple(i)]:.2%}"
+            for i in np.argwhere(bad)
         ]
     return found
 
@@ -108,9 +153,16 @@ def _node(check: Any, name: str, place: np.ndarray) -> str:
 
 
 def fall(checks: list[Any], quantity: str = "c") -> Power:
-    """The power of the number of heads with which deviations of the mean fall, at the nodes of all widths."""
+    """The power of the number of heads with which deviations of the mean fall, at the nodes of all
+    widths.
+    """
     k = checks[0].quantities.index(quantity)
-    rows = [(check.samples[0].means - check.samples[0].expected)[:, check.judged(), k].reshape(check.draws, -1) for check in checks]
+    rows = [
+        (check.samples[0].means - check.samples[0].expected)[:, check.judged(), k].reshape(
+            check.draws, -1
+        )
+        for check in checks
+    ]
     return bias(rows, HEADS)
 
 
@@ -127,11 +179,17 @@ def main() -> None:
                 f"{np.nanmax(np.abs(s.mean - s.expected)[counted] / np.maximum(np.abs(s.expected[counted]), 0.05)):.2%}"
                 for name, s, counted in statistics(check)
             ]
-            say(f"{kind.name}, {heads} heads, {time.perf_counter() - start:.0f} s: {'; '.join(parts)}")
+            say(
+                f"{kind.name}, {heads} heads, {time.perf_counter() - start:.0f} s: "
+                f"{'; '.join(parts)}"
+            )
             for line in outliers(check):
                 say(f"   too far: {line}")
     for name, checks in found.items():
-        say(f"{name}, power of the heads: { {q: str(fall(checks, q)) for q in checks[0].quantities} }")
+        say(
+            f"{name}, power of the heads: "
+            f"{ {q: str(fall(checks, q)) for q in checks[0].quantities} }"
+        )
 
 
 def say(line: str) -> None:

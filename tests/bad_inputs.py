@@ -15,7 +15,7 @@ import sympy as sp
 from good_calls import Good
 from result_examples import shaped
 
-# -- the kinds ---------------------------------------------------------------------------------------------------------------
+# -- the kinds -------------------------------------------------------------------------------------
 
 
 class Hostile:
@@ -24,7 +24,9 @@ class Hostile:
     def _fail(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError("hostile")
 
-    __float__ = __int__ = __index__ = __complex__ = __array__ = __iter__ = __len__ = __bool__ = _fail  # pyright: ignore
+    __float__ = __int__ = __index__ = __complex__ = __array__ = __iter__ = __len__ = __bool__ = (
+        _fail  # pyright: ignore
+    )
     __repr__ = __str__ = __format__ = __lt__ = __gt__ = __le__ = __ge__ = __add__ = __mul__ = _fail  # pyright: ignore
 
 
@@ -72,16 +74,24 @@ KINDS: dict[str, tuple[Callable[[], Any], bool]] = {
 }
 
 
-# -- spoiling -----------------------------------------------------------------------------------------------------------------
+# -- spoiling --------------------------------------------------------------------------------------
 
 
 def slots(function: Callable[..., Any], call: Good) -> Iterator[tuple[str, Callable[[Any], Good]]]:
-    """(parameter, how to put a value there) for every parameter of a function, whether or not the good call gives it."""
+    """(parameter, how to put a value there) for every parameter of a function, whether or not the
+    good call gives it.
+    """
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            fixed = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in inspect.signature(function).parameters.values())
+            fixed = sum(
+                p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+                for p in inspect.signature(function).parameters.values()
+            )
             for i in range(fixed, max(len(call.args), fixed + 1)):
-                yield f"{name}[{i}]", lambda v, i=i: Good((*call.args[:i], v, *call.args[i + 1 :]), call.named)
+                yield (
+                    f"{name}[{i}]",
+                    lambda v, i=i: Good((*call.args[:i], v, *call.args[i + 1 :]), call.named),
+                )
         elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
             for key in call.named.keys() - inspect.signature(function).parameters.keys():
                 yield key, lambda v, key=key: Good(call.args, {**call.named, key: v})
@@ -89,14 +99,20 @@ def slots(function: Callable[..., Any], call: Good) -> Iterator[tuple[str, Calla
             order = list(inspect.signature(function).parameters)
             at = order.index(name)
             if at < len(call.args) and parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
-                yield name, lambda v, at=at: Good((*call.args[:at], v, *call.args[at + 1 :]), call.named)
+                yield (
+                    name,
+                    lambda v, at=at: Good((*call.args[:at], v, *call.args[at + 1 :]), call.named),
+                )
             else:
                 yield name, lambda v, name=name: Good(call.args, {**call.named, name: v})
 
 
 @contextlib.contextmanager
 def within(seconds: int) -> Iterator[None]:
-    """What is inside may take so many seconds of the processor, however busy it is. Raises: TimeoutError where it takes more."""
+    """What is inside may take so many seconds of the processor, however busy it is.
+
+    Raises: TimeoutError where it takes more.
+    """
 
     def late(*_: Any) -> None:
         raise TimeoutError(f"more than {seconds} seconds")

@@ -1,4 +1,7 @@
-"""A plain model of what a graph must be to be a network: dictionaries and loops, nothing of kcalc but its layer classes."""
+"""A plain model of what a graph must be to be a network.
+
+Dictionaries and loops, nothing of kcalc but its layer classes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ ABSENT = object()  # an attribute that is not set
 
 @dataclass
 class Draft:
-    """A graph under construction, right or wrong: layers by node, and slots by edge (ABSENT: no such attribute)."""
+    """A graph under construction, right or wrong.
+
+    Layers by node, and slots by edge (ABSENT: no such attribute).
+    """
 
     layers: dict[Node, Any] = field(default_factory=dict)
     slots: dict[tuple[Node, Node], Any] = field(default_factory=dict)
@@ -44,25 +50,36 @@ class Draft:
         """The graph, its nodes and edges put in in an order of nodes."""
         out, order = nx.DiGraph(), list(self.layers) if order is None else order
         for node in order:
-            out.add_node(node, **({} if self.layers[node] is ABSENT else {"layer": self.layers[node]}))
-        for (parent, child), slot in sorted(self.slots.items(), key=lambda item: order.index(item[0][0])):
+            out.add_node(
+                node, **({} if self.layers[node] is ABSENT else {"layer": self.layers[node]})
+            )
+        for (parent, child), slot in sorted(
+            self.slots.items(), key=lambda item: order.index(item[0][0])
+        ):
             out.add_edge(parent, child, **({} if slot is ABSENT else {"slot": slot}))
         return out
 
-    # -- what follows from it ----------------------------------------------------------------------------------------------------------
+    # -- what follows from it ----------------------------------------------------------------------
 
     def read_by(self, node: Node) -> list[tuple[int | None, Node]]:
-        """(slot or None, parent) for everything that a node reads, by slot; raises ValueError where slots make no sense."""
+        """(slot or None, parent) for everything that a node reads, by slot.
+
+        Raises ValueError where slots make no sense.
+        """
         rows: list[tuple[int | None, Node]] = []
         for (parent, child), slot in self.slots.items():
             if child == node:
-                given = slot if isinstance(slot, tuple | list) else [None if slot is ABSENT else slot]
+                given = (
+                    slot if isinstance(slot, tuple | list) else [None if slot is ABSENT else slot]
+                )
                 if not given:
                     raise ValueError
                 rows += [(one, parent) for one in given]
         if len(rows) == 1 and rows[0][0] is None:
             rows = [(0, rows[0][1])]
-        if not all(type(slot) is int for slot, _ in rows) or sorted(slot for slot, _ in rows) != list(range(len(rows))):  # type: ignore[type-var]
+        if not all(type(slot) is int for slot, _ in rows) or sorted(
+            slot for slot, _ in rows
+        ) != list(range(len(rows))):  # type: ignore[type-var]
             raise ValueError
         return sorted(rows, key=lambda row: row[0])  # type: ignore[arg-type, return-value]
 
@@ -71,7 +88,11 @@ class Draft:
 
     def count(self, node: Node) -> int:
         """How many feature maps a node reads."""
-        return sum(len(slot) if isinstance(slot, tuple | list) else 1 for (_, child), slot in self.slots.items() if child == node)
+        return sum(
+            len(slot) if isinstance(slot, tuple | list) else 1
+            for (_, child), slot in self.slots.items()
+            if child == node
+        )
 
     def sinks(self) -> list[Node]:
         read = {parent for parent, _ in self.slots}
@@ -84,7 +105,9 @@ class Draft:
             node = waiting.pop()
             if node not in found:
                 found.add(node)
-                waiting += [child for parent, child in self.slots if parent == node and child != without]
+                waiting += [
+                    child for parent, child in self.slots if parent == node and child != without
+                ]
         return found
 
     def on_cycles(self) -> set[Node]:
@@ -94,7 +117,11 @@ class Draft:
         """A topological order, of a graph without cycles."""
         done: list[Node] = []
         while len(done) < len(self.layers):
-            done += [n for n in self.layers if n not in done and all(p in done for p, child in self.slots if child == n)]
+            done += [
+                n
+                for n in self.layers
+                if n not in done and all(p in done for p, child in self.slots if child == n)
+            ]
         return done
 
     def widths(self) -> tuple[dict[Node, int | None], list[Node]]:
@@ -110,7 +137,11 @@ class Draft:
             elif isinstance(layer, L.Concat):
                 counts = below if layer.channels is None else list(layer.channels)
                 bad = any(k is not None and k != c for k, c in zip(below, counts, strict=True))
-                known[node] = None if any(c is None for c in counts) else sum(c for c in counts if c is not None)
+                known[node] = (
+                    None
+                    if any(c is None for c in counts)
+                    else sum(c for c in counts if c is not None)
+                )
             elif isinstance(layer, L.Input | L.Flatten | L.Opaque):
                 bad = False
             else:
@@ -122,10 +153,17 @@ class Draft:
         """The nodes without which no input leads to an output."""
         inputs = [node for node, layer in self.layers.items() if isinstance(layer, L.Input)]
         ends = set(self.sinks() if self.outputs is None else self.outputs)
-        return {node for node in self.layers if not any(self.reach(start, node) & ends for start in inputs)}
+        return {
+            node
+            for node in self.layers
+            if not any(self.reach(start, node) & ends for start in inputs)
+        }
 
     def culprits(self) -> set[str]:
-        """What an error may name: nodes as they print, or words where it is nobody's fault. Empty for a network."""
+        """What an error may name: nodes as they print, or words where it is nobody's fault.
+
+        Empty for a network.
+        """
         if not self.layers:
             return {"no nodes"}
         wrong = {node for node, layer in self.layers.items() if not isinstance(layer, L.Layer)}
@@ -152,7 +190,13 @@ class Draft:
             return count >= 1 and (layer.weights is None or len(layer.weights) == count)
         if isinstance(layer, L.Concat):
             return count >= 1 and (layer.channels is None or len(layer.channels) == count)
-        return count >= 2 if isinstance(layer, L.Product) else count >= 1 if isinstance(layer, L.Opaque) else count == 1
+        return (
+            count >= 2
+            if isinstance(layer, L.Product)
+            else count >= 1
+            if isinstance(layer, L.Opaque)
+            else count == 1
+        )
 
     def _loose(self) -> set[Node]:
         ends = self.sinks()

@@ -1,4 +1,6 @@
-"""Shared test options: ``--run-slow`` runs the genuinely long checks, ``--every N`` every N-th case of those with many."""
+"""Shared test options: ``--run-slow`` runs the genuinely long checks, ``--every N`` every N-th case
+of those with many.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-# Tests run in a process per core; linear algebra on as many threads again would only wait for each other.
+# Tests run in a process per core; linear algebra on as many threads again would only wait for each
+# other.
 for _library in ("OPENBLAS", "OMP", "MKL"):
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 # Graphics processors round the factors of float32 products to 10 bits unless asked not to.
@@ -18,20 +21,39 @@ os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
 
 
 def _compile_quickly() -> None:
-    """Most programs run once on small arrays: the compiler's optimisations take longer than they save."""
+    """Most programs run once on small arrays.
+
+    The compiler's optimisations take longer than they save.
+    """
     given = os.environ.get("XLA_FLAGS", "")
-    flags = [given, *(flag for flag in QUICK if flag.split("=")[0] not in given and _known(flag.strip("-").split("=")[0]))]
+    flags = [
+        given,
+        *(
+            flag
+            for flag in QUICK
+            if flag.split("=")[0] not in given and _known(flag.strip("-").split("=")[0])
+        ),
+    ]
     os.environ["XLA_FLAGS"] = " ".join(filter(None, flags))
 
 
 def _known(flag: str) -> bool:
     """Whether the compiler has a flag; one that it does not know ends the process."""
     found = importlib.util.find_spec("jaxlib")
-    library = Path(found.origin).with_name("libjax_common.so") if found is not None and found.origin else None
+    library = (
+        Path(found.origin).with_name("libjax_common.so")
+        if found is not None and found.origin
+        else None
+    )
     if library is None or not library.exists():
         return False
-    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return content.find(b"\0" + flag.encode() + b"\0") >= 0  # the names of retired flags stay in the file, as parts of longer texts
+    with (
+        library.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        return (
+            content.find(b"\0" + flag.encode() + b"\0") >= 0
+        )  # the names of retired flags stay in the file, as parts of longer texts
 
 
 QUICK = (
@@ -49,7 +71,13 @@ matplotlib.use("Agg")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--run-slow", action="store_true", help="run checks marked slow")
-    parser.addoption("--every", type=int, default=1, metavar="N", help="of the cases of a long check, run every N-th")
+    parser.addoption(
+        "--every",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of the cases of a long check, run every N-th",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -63,14 +91,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What has been imported and collected stays to the end: the garbage collector need not go through it again and again."""
+    """What has been imported and collected stays to the end.
+
+    The garbage collector need not go through it again and again.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
 
 
 def _thin_out(config: pytest.Config, items: list[pytest.Item], step: int) -> None:
-    seen = Counter(item.nodeid.split("[")[0] for item in items if "slow" not in item.keywords)  # cases of the same check that always run
+    seen = Counter(
+        item.nodeid.split("[")[0] for item in items if "slow" not in item.keywords
+    )  # cases of the same check that always run
     kept, left = [], []
     for item in items:
         name = item.nodeid.split("[")[0]

@@ -1,4 +1,7 @@
-"""What the tests of exported code share: every activation in one network, the text of it, and how far two functions are apart."""
+"""What the tests of exported code share.
+
+Every activation in one network, the text of it, and how far two functions are apart.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ x = sp.Symbol("x", real=True)
 TYPED = (
     sp.sin(x) + x / 3,
     x * sp.tanh(sp.log(1 + sp.exp(x))),
-    sp.Piecewise((x**2 / 4 + x, x < 0), (sp.log(1 + x), x < 3), (sp.sqrt(x) + sp.log(4) - sp.sqrt(3), True)),
+    sp.Piecewise(
+        (x**2 / 4 + x, x < 0), (sp.log(1 + x), x < 3), (sp.sqrt(x) + sp.log(4) - sp.sqrt(3), True)
+    ),
     sp.Max(x, sp.Abs(x) / 3, sp.sin(x)),
     sp.Abs(x) * sp.erf(x),
     sp.Heaviside(x - 1) * x + sp.sign(-x) / 5,
@@ -28,17 +33,34 @@ TYPED = (
     sp.asinh(x) * sp.atan(x),
     sp.exp(x) / (1 + sp.exp(x)) ** 2,
 )
-KERNELS = ((64, 64), (48, 96), (96, 48), (3, 3, 40, 40), (5, 24, 60), (1, 1, 40, 8))  # (*window, in, out)
+KERNELS = (
+    (64, 64),
+    (48, 96),
+    (96, 48),
+    (3, 3, 40, 40),
+    (5, 24, 60),
+    (1, 1, 40, 8),
+)  # (*window, in, out)
 LAWS = tuple((shape, groups) for shape in KERNELS for groups in (1, 4))
 FEW = (((40, 24), 1), ((3, 3, 16, 32), 4))  # where every shape is compiled
 
 
 def activations() -> list[Any]:
-    """Every registered activation and the typed ones, plain and transformed as DKS and TAT transform them."""
+    """Every registered activation and the typed ones, plain and transformed as DKS and TAT
+    transform them.
+    """
     plain = [
-        *map(kc.activation, kc.activations.names()), *(kc.activation(expr, name=f"typed {index}") for index, expr in enumerate(TYPED))
-    ]  # fmt: skip
-    return [*plain, *(phi.transformed(0.17526, 0.58838, 3.90635, -0.51743) for phi in plain if phi.name != "identity")]
+        *map(kc.activation, kc.activations.names()),
+        *(kc.activation(expr, name=f"typed {index}") for index, expr in enumerate(TYPED)),
+    ]
+    return [
+        *plain,
+        *(
+            phi.transformed(0.17526, 0.58838, 3.90635, -0.51743)
+            for phi in plain
+            if phi.name != "identity"
+        ),
+    ]
 
 
 @cache
@@ -46,11 +68,21 @@ def everything() -> Content:
     """A content that holds them all."""
     steps: list[Any] = [("x", kc.layers.Input(), ())]
     for index, phi in enumerate(activations()):
-        steps += [(f"a{index}", kc.layers.Affine(), (steps[-1][0],)), (f"n{index}", kc.layers.Nonlinear(phi), (f"a{index}",))]
+        steps += [
+            (f"a{index}", kc.layers.Affine(), (steps[-1][0],)),
+            (f"n{index}", kc.layers.Nonlinear(phi), (f"a{index}",)),
+        ]
     shaping = SimpleNamespace(
-        method="dks", options={}, network=kc.Network.from_steps(steps), constants=ConstantsTable({}), targets={}, global_targets={},
-        values={}, residuals={}, warnings=(),
-    )  # fmt: skip
+        method="dks",
+        options={},
+        network=kc.Network.from_steps(steps),
+        constants=ConstantsTable({}),
+        targets={},
+        global_targets={},
+        values={},
+        residuals={},
+        warnings=(),
+    )
     return content_of(shaping, "0")
 
 
@@ -67,14 +99,20 @@ def module(target: str) -> dict[str, Any]:
 
 
 def points(phi: Any) -> np.ndarray:
-    """Where to compare: |x| <= 30, moved away from kinks by more than rounding; always as many, so that nothing is compiled twice."""
+    """Where to compare: |x| <= 30, moved away from kinks by more than rounding.
+
+    Always as many, so that nothing is compiled twice.
+    """
     grid = np.linspace(-30, 30, 1201)
     near = [any(abs(t - k) < 1e-4 * (1 + abs(k)) for k in phi.kink_points) for t in grid]
     return np.where(near, grid + 3e-4 * (1 + np.abs(grid)), grid)
 
 
 def size(phi: Any, values: np.ndarray) -> np.ndarray:
-    """What an error is measured against: 1, the value, or the terms that the transformation adds up."""
+    """What an error is measured against.
+
+    1, the value, or the terms that the transformation adds up.
+    """
     least = np.maximum(1.0, np.abs(values))
     if phi.transformation is None:
         return least
@@ -83,9 +121,16 @@ def size(phi: Any, values: np.ndarray) -> np.ndarray:
 
 
 def argument_rounding(phi: Any, at: np.ndarray) -> np.ndarray:
-    """What rounding the inner argument twice to float32 does to phi: nobody computing in float32 can do better."""
+    """What rounding the inner argument twice to float32 does to phi.
+
+    Nobody computing in float32 can do better.
+    """
     t, base = phi.transformation, phi.base
-    a, b, scale = (1.0, 0.0, 1.0) if t is None else (float(t.input_scale), float(t.input_shift), float(t.output_scale))
+    a, b, scale = (
+        (1.0, 0.0, 1.0)
+        if t is None
+        else (float(t.input_scale), float(t.input_shift), float(t.output_scale))
+    )
     inside = a * at + b
     with np.errstate(all="ignore"):
         steps = [np.abs(base(inside * (1 + s)) - base(inside)) for s in (2.4e-7, -2.4e-7)]
@@ -93,7 +138,9 @@ def argument_rounding(phi: Any, at: np.ndarray) -> np.ndarray:
 
 
 def check_values(phi: Any, function: Any) -> None:
-    """1e-14 in float64, 1e-6 in float32 (apart from the rounding of the argument), and no nan for |x| = 1e4."""
+    """1e-14 in float64, 1e-6 in float32 (apart from the rounding of the argument), and no nan for
+    |x| = 1e4.
+    """
     at = points(phi)
     wanted, found = np.asarray(phi(at)), np.asarray(function(at))
     assert found.dtype == np.float64 and found.shape == at.shape
@@ -101,10 +148,16 @@ def check_values(phi: Any, function: Any) -> None:
     single = at.astype(np.float32)
     wanted, found = np.asarray(phi(single.astype(float))), np.asarray(function(single))
     assert found.dtype == np.float32
-    assert np.all(np.abs(found - wanted) <= 1e-6 * size(phi, wanted) + argument_rounding(phi, single.astype(float)))
+    assert np.all(
+        np.abs(found - wanted)
+        <= 1e-6 * size(phi, wanted) + argument_rounding(phi, single.astype(float))
+    )
     far = np.array([-1e4, -1e3, 1e3, 1e4])
     wanted, found = np.asarray(phi(far)), np.asarray(function(far))
-    assert np.array_equal(np.isfinite(wanted), np.isfinite(found)) and not np.isnan(function(far.astype(np.float32))).any()
+    assert (
+        np.array_equal(np.isfinite(wanted), np.isfinite(found))
+        and not np.isnan(function(far.astype(np.float32))).any()
+    )
     assert np.allclose(found, wanted, rtol=1e-10, atol=1e-10)
 
 
@@ -119,11 +172,16 @@ def check_gradients(phi: Any, gradient: Any) -> None:
     if phi.kink_points:
         kinks = np.resize(np.array(phi.kink_points), 4)
         sides = np.array([phi.numeric(1)(kinks - 1e-9), phi.numeric(1)(kinks + 1e-9)])
-        assert np.all(np.abs(gradient(kinks) - sides).min(axis=0) <= 1e-6 * (1 + np.abs(sides).max(axis=0)))
+        assert np.all(
+            np.abs(gradient(kinks) - sides).min(axis=0) <= 1e-6 * (1 + np.abs(sides).max(axis=0))
+        )
 
 
 def check_law(draw: Any, orthogonal: bool, delta: bool = True, cases: Any = LAWS) -> None:
-    """Mean, variance, orthogonality and place of initial weights; ``draw(shape, groups)`` gives kernels (*window, in / groups, out)."""
+    """Mean, variance, orthogonality and place of initial weights.
+
+    ``draw(shape, groups)`` gives kernels (*window, in / groups, out).
+    """
     for shape, groups in cases:
         inner = (*shape[:-2], shape[-2] // groups, shape[-1])
         weight = np.asarray(draw(inner, groups), dtype=float)
@@ -136,7 +194,9 @@ def check_law(draw: Any, orthogonal: bool, delta: bool = True, cases: Any = LAWS
         variance = 1 / (k if delta else k * np.prod(window))
         count = entries.size
         assert abs(entries.mean()) < 5 * np.sqrt(variance / count)
-        assert abs((entries**2).mean() / variance - 1) < (1e-5 if orthogonal else 5 * np.sqrt(2 / count))
+        assert abs((entries**2).mean() / variance - 1) < (
+            1e-5 if orthogonal else 5 * np.sqrt(2 / count)
+        )
         if orthogonal:
             m = total // groups
             for group in range(groups):
@@ -152,7 +212,9 @@ def check_locations(
     dtype: Any = np.float64,
     shapes: Any = ((3, 4, 5, 6), (2, 7, 3), (4, 9)),
 ) -> None:
-    """Per-location normalisation against kcalc's own, for images, sequences and vectors, and for numbers of any size."""
+    """Per-location normalisation against kcalc's own, for images, sequences and vectors, and for
+    numbers of any size.
+    """
     rng = np.random.default_rng(5)
     small, rounding = (1e-120, 1e-14) if dtype == np.float64 else (1e-20, 2e-6)
     for shape in shapes:
@@ -160,7 +222,9 @@ def check_locations(
             given = (scale * rng.standard_normal(shape)).astype(dtype)
             for extra in variants:
                 wanted = kc.normalise_locations(given.astype(float), extra)
-                found = np.asarray(function(np.moveaxis(given, -1, 1) if channels_first else given, extra))
+                found = np.asarray(
+                    function(np.moveaxis(given, -1, 1) if channels_first else given, extra)
+                )
                 found = np.moveaxis(found, 1, -1) if channels_first else found
                 assert found.dtype == dtype and found.shape == wanted.shape
                 assert np.allclose(found, wanted, rtol=rounding, atol=rounding)
@@ -173,12 +237,20 @@ def run_onnx(model: Any, name: str, *values: np.ndarray) -> np.ndarray:
 
     kind = helper.np_dtype_to_tensor_dtype(values[0].dtype)
     names = [f"x{index}" for index in range(len(values))]
-    inputs = [helper.make_tensor_value_info(n, kind, v.shape) for n, v in zip(names, values, strict=True)]
+    inputs = [
+        helper.make_tensor_value_info(n, kind, v.shape) for n, v in zip(names, values, strict=True)
+    ]
     node = helper.make_node(name, names, ["y"], domain="kcalc")
-    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", kind, [None] * values[0].ndim)])
+    graph = helper.make_graph(
+        [node], "g", inputs, [helper.make_tensor_value_info("y", kind, [None] * values[0].ndim)]
+    )
     function = next(f for f in model.functions if f.name == name)
-    alone = helper.make_model(graph, functions=[function], opset_imports=model.opset_import, ir_version=model.ir_version)
+    alone = helper.make_model(
+        graph, functions=[function], opset_imports=model.opset_import, ir_version=model.ir_version
+    )
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 3, 1
-    session = onnxruntime.InferenceSession(alone.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        alone.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     return session.run(None, dict(zip(names, values, strict=True)))[0]

@@ -1,7 +1,9 @@
-"""Functions made of polynomials times exponentials between kinks, and their Gaussian expectations in as many digits as wanted.
+"""Functions made of polynomials times exponentials between kinks, and their Gaussian expectations
+in as many digits as wanted.
 
-Under a Gaussian every piece has moments in closed form (erfc and a recurrence).  Derivatives in the mean, the correlation or q fall on
-the density, as Hermite polynomials: what jumps contribute needs no rule of its own.
+Under a Gaussian every piece has moments in closed form (erfc and a recurrence). Derivatives in the
+mean, the correlation or q fall on the density, as Hermite polynomials: what jumps contribute needs
+no rule of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ def digits(n: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Pieces:
-    """sum_j parts[i][j] x^j exp(rates[i] x) on the i-th piece; what kcalc.gaussian.expectations asks of a function."""
+    """sum_j parts[i][j] x^j exp(rates[i] x) on the i-th piece.
+
+    What kcalc.gaussian.expectations asks of a function.
+    """
 
     name: str
     kink_points: tuple[float, ...]
@@ -68,14 +73,18 @@ class Pieces:
 
     def jump_sizes(self, n: int) -> tuple[float, ...]:
         sizes = []
-        for k, ((left, a), (right, b)) in zip(self.kink_points, pairwise(self._derived(n)), strict=True):
+        for k, ((left, a), (right, b)) in zip(
+            self.kink_points, pairwise(self._derived(n)), strict=True
+        ):
             sizes.append(float(right(k) * math.exp(b * k) - left(k) * math.exp(a * k)))
         return tuple(sizes)
 
     def exact(self, x: Any) -> Any:
         """The value at an arb, right-continuous."""
         index = sum(bool(x >= k) for k in self.kink_points)
-        return arb_poly([arb(a) for a in self.parts[index]])(x) * (arb(self._rates()[index]) * x).exp()
+        return (
+            arb_poly([arb(a) for a in self.parts[index]])(x) * (arb(self._rates()[index]) * x).exp()
+        )
 
 
 @dataclass(frozen=True)
@@ -99,7 +108,10 @@ def wave(frequency: float, phase: float) -> Given:
     """cos(w x + phase)."""
     return Given(
         "wave",
-        tuple(lambda x, n=n: frequency**n * np.cos(frequency * x + phase + n * math.pi / 2) for n in range(5)),  # type: ignore[misc]
+        tuple(
+            lambda x, n=n: frequency**n * np.cos(frequency * x + phase + n * math.pi / 2)
+            for n in range(5)
+        ),  # type: ignore[misc]
     )
 
 
@@ -125,7 +137,11 @@ def _share(low: Any, high: Any) -> Any:
         return arb(1) if high is None else (-high / root).erfc() / 2
     if high is None:
         return (low / root).erfc() / 2
-    return ((low / root).erfc() - (high / root).erfc()) / 2 if low > 0 else ((-high / root).erfc() - (-low / root).erfc()) / 2
+    return (
+        ((low / root).erfc() - (high / root).erfc()) / 2
+        if low > 0
+        else ((-high / root).erfc() - (-low / root).erfc()) / 2
+    )
 
 
 def _truncated(low: Any, high: Any, count: int) -> list[Any]:
@@ -134,7 +150,9 @@ def _truncated(low: Any, high: Any, count: int) -> list[Any]:
     at_low, at_high = (arb(0) if end is None else density(end) for end in (low, high))
     for j in range(1, count):
         out.append((j - 1) * out[j - 2] + at_low - at_high if j > 1 else at_low - at_high)
-        at_low, at_high = (part if end is None else part * end for part, end in ((at_low, low), (at_high, high)))
+        at_low, at_high = (
+            part if end is None else part * end for part, end in ((at_low, low), (at_high, high))
+        )
     return out
 
 
@@ -146,7 +164,9 @@ def hermite(n: int) -> arb_poly:
     return arb_poly([0, 1]) * hermite(n - 1) - (n - 1) * hermite(n - 2)
 
 
-def weighted(f: Pieces, m: Any, sigma: Any, factors: Sequence[arb_poly], power: int = 1) -> list[Any]:
+def weighted(
+    f: Pieces, m: Any, sigma: Any, factors: Sequence[arb_poly], power: int = 1
+) -> list[Any]:
     """E[f(m + sigma y)^power g(y)] for each polynomial g of ``factors``."""
     m, sigma, totals = arb(m), arb(sigma), [arb(0)] * len(factors)
     ends = [None, *((arb(k) - m) / sigma for k in f.kink_points), None]
@@ -158,18 +178,30 @@ def weighted(f: Pieces, m: Any, sigma: Any, factors: Sequence[arb_poly], power: 
         inside = arb_poly([arb(a) for a in part])(arb_poly([m + sigma * shift, sigma])) ** power
         scale = (b * m + shift * shift / 2).exp()
         moved = [inside * g(arb_poly([shift, 1])) for g in factors]
-        moments = _truncated(*(None if end is None else end - shift for end in (low, high)), max(map(len, moved)))
+        moments = _truncated(
+            *(None if end is None else end - shift for end in (low, high)), max(map(len, moved))
+        )
         for i, g in enumerate(moved):
-            totals[i] += scale * sum((a * t for a, t in zip(g.coeffs(), moments, strict=False)), arb(0))
+            totals[i] += scale * sum(
+                (a * t for a, t in zip(g.coeffs(), moments, strict=False)), arb(0)
+            )
     return totals
 
 
 def smooth(f: Pieces, n: int, m: Any, sigma: Any) -> Any:
     """E f^(n)(m + sigma y), f^(n) away from kinks."""
-    exact = [(arb_poly([arb(a) for a in part]), arb(rate)) for part, rate in zip(f.parts, f._rates(), strict=True)]
+    exact = [
+        (arb_poly([arb(a) for a in part]), arb(rate))
+        for part, rate in zip(f.parts, f._rates(), strict=True)
+    ]
     for _ in range(n):
         exact = [(poly.derivative() + rate * poly, rate) for poly, rate in exact]
-    pieces = Pieces(f.name, f.kink_points, tuple(tuple(poly.coeffs()) or (0,) for poly, _ in exact), tuple(rate for _, rate in exact))
+    pieces = Pieces(
+        f.name,
+        f.kink_points,
+        tuple(tuple(poly.coeffs()) or (0,) for poly, _ in exact),
+        tuple(rate for _, rate in exact),
+    )
     return weighted(pieces, m, sigma, [arb_poly([1])])[0]
 
 
@@ -180,9 +212,12 @@ def _legendre(n: int, dps: int) -> list[tuple[Any, Any]]:
 
 
 def plane(phi: Pieces, q1: float, psi: Pieces, q2: float, sign: int, theta: float) -> list[Any]:
-    """Gamma, Gamma' and Gamma'' at c = sign cos(theta), 0 < theta < pi: over u, of the mean of psi given u.
+    """Gamma, Gamma' and Gamma'' at c = sign cos(theta), 0 < theta < pi.
 
-    With m = c r2 x, v = c r2 x + s r2 y: d/dc = r2 x d/dm - c r2^2 d^2/dm^2 of the mean, derivatives in m being Hermite weights.
+    Over u, of the mean of psi given u.
+
+    With m = c r2 x, v = c r2 x + s r2 y: d/dc = r2 x d/dm - c r2^2 d^2/dm^2 of the mean,
+    derivatives in m being Hermite weights.
     """
     t = arb(theta)
     c, s, r1, r2 = sign * t.cos(), t.sin(), arb(q1).sqrt(), arb(q2).sqrt()
@@ -190,8 +225,15 @@ def plane(phi: Pieces, q1: float, psi: Pieces, q2: float, sign: int, theta: floa
     for k in psi.kink_points:
         edges |= {float(k / (c * r2) + i * s) for i in range(-16, 17, 2)}
     kinks = [arb(k) / r1 for k in phi.kink_points]
-    cuts = sorted([*(arb(e) for e in edges if all(abs(e - float(k)) > 1e-30 for k in kinks)), *kinks], key=lambda e: e.mid())
-    totals, table, factors = [arb(0)] * 3, _legendre(28, flint.ctx.dps), [hermite(n) for n in range(5)]
+    cuts = sorted(
+        [*(arb(e) for e in edges if all(abs(e - float(k)) > 1e-30 for k in kinks)), *kinks],
+        key=lambda e: e.mid(),
+    )
+    totals, table, factors = (
+        [arb(0)] * 3,
+        _legendre(28, flint.ctx.dps),
+        [hermite(n) for n in range(5)],
+    )
     for low, high in pairwise(cuts):
         middle, half = (low + high) / 2, (high - low) / 2
         for node, weight in table:
@@ -200,15 +242,27 @@ def plane(phi: Pieces, q1: float, psi: Pieces, q2: float, sign: int, theta: floa
             means = weighted(psi, c * r2 * x, s * r2, factors)
             m = [mean / (s * r2) ** n for n, mean in enumerate(means)]
             slope = r2 * x * m[1] - c * r2**2 * m[2]
-            bend = (r2 * x) ** 2 * m[2] - 2 * c * r2**3 * x * m[3] + c * c * r2**4 * m[4] - r2**2 * m[2]
-            totals = [total + outer * part for total, part in zip(totals, (m[0], slope, bend), strict=True)]
+            bend = (
+                (r2 * x) ** 2 * m[2]
+                - 2 * c * r2**3 * x * m[3]
+                + c * c * r2**4 * m[4]
+                - r2**2 * m[2]
+            )
+            totals = [
+                total + outer * part
+                for total, part in zip(totals, (m[0], slope, bend), strict=True)
+            ]
     return totals
 
 
 def at_end(phi: Pieces, q1: float, psi: Pieces, q2: float, sign: int) -> Any:
     """E[phi(r1 x) psi(sign r2 x)]."""
     r1, r2 = arb(q1).sqrt(), sign * arb(q2).sqrt()
-    points = [*(arb(x) for x in range(-14, 15)), *(k / r1 for k in phi.kink_points), *(k / r2 for k in psi.kink_points)]
+    points = [
+        *(arb(x) for x in range(-14, 15)),
+        *(k / r1 for k in phi.kink_points),
+        *(k / r2 for k in psi.kink_points),
+    ]
     total, cuts = arb(0), sorted(points, key=lambda e: e.mid())
     for low, high in pairwise(cuts):
         middle, half = (low + high) / 2, (high - low) / 2

@@ -1,8 +1,9 @@
 """Gaussian expectations at any number of digits by rules that share nothing with kcalc.
 
-Smooth functions, written out over Arb numbers, are integrated by the trapezoid rule on the line and over the plane, with Gamma' and Gamma''
-from the derivatives of the bivariate density (Plackett: d/dc N2 = d^2/dx dw N2); functions homogeneous on both sides of 0 over the angle;
-pieces between kinks by Gauss-Legendre panels.
+Smooth functions, written out over Arb numbers, are integrated by the trapezoid rule on the line and
+over the plane, with Gamma' and Gamma'' from the derivatives of the bivariate density (Plackett:
+d/dc N2 = d^2/dx dw N2); functions homogeneous on both sides of 0 over the angle; pieces between
+kinks by Gauss-Legendre panels.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ def mp(x: Any) -> Any:
     """A SymPy rational, an arb or a number as an mpmath number."""
     if isinstance(x, arb):
         return mpmath.mpf(x.mid().str(mpmath.mp.dps, radius=False))
-    return mpmath.mpf(Fraction(str(x)).numerator) / Fraction(str(x)).denominator if isinstance(x, sp.Rational) else mpmath.mpf(x)
+    return (
+        mpmath.mpf(Fraction(str(x)).numerator) / Fraction(str(x)).denominator
+        if isinstance(x, sp.Rational)
+        else mpmath.mpf(x)
+    )
 
 
 def exact(x: Any) -> arb:
@@ -50,7 +55,10 @@ def line(f: Callable[[Any], Any], q: Any) -> tuple[Any, Any, Any]:
     root, totals = exact(q).sqrt(), [arb(0)] * 3
     for x in z:
         value, weight = f(root * x), (-x * x / 2).exp()
-        totals = [t + weight * part for t, part in zip(totals, (value, value * value, value * x / root), strict=True)]
+        totals = [
+            t + weight * part
+            for t, part in zip(totals, (value, value * value, value * x / root), strict=True)
+        ]
     return tuple(t * arb(STEP) / 2 / (2 * arb.pi()).sqrt() for t in totals)  # type: ignore[return-value]
 
 
@@ -67,7 +75,13 @@ def plane(f: Callable[[Any], Any], c: Any, q1: Any, q2: Any) -> tuple[Any, Any, 
         for y, wy in zip(z, weights, strict=True):
             a, b = x - c * y / s, y / s
             first = a * b + c / square
-            second = 1 / square**2 + c * c / square**2 - (a * a + b * b) / square + 2 * c / square * a * b + first * first
+            second = (
+                1 / square**2
+                + c * c / square**2
+                - (a * a + b * b) / square
+                + 2 * c / square * a * b
+                + first * first
+            )
             value = wy * f(r2 * (c * x + s * y))
             inner = [inner[0] + value, inner[1] + value * first, inner[2] + value * second]
         totals = [total + outer * part for total, part in zip(totals, inner, strict=True)]
@@ -75,17 +89,32 @@ def plane(f: Callable[[Any], Any], c: Any, q1: Any, q2: Any) -> tuple[Any, Any, 
 
 
 def angular(k: int, a: Any, b: Any, c: Any) -> Any:
-    """E[f(x) f(c x + s y)] for f = a x^k on the left, b x^k on the right: (x, y) in polar coordinates, E r^(2k) = 2^k k!."""
+    """E[f(x) f(c x + s y)] for f = a x^k on the left, b x^k on the right.
+
+    (x, y) in polar coordinates, E r^(2k) = 2^k k!.
+    """
     theta = mpmath.acos(c)
     a, b = mp(sp.Rational(a)), mp(sp.Rational(b))
 
     def f(x: Any) -> Any:
         return (b if x > 0 else a) * x**k
 
-    cuts = sorted({mpmath.mpf(-1) * mpmath.pi / 2, mpmath.pi / 2, 3 * mpmath.pi / 2, theta - mpmath.pi / 2, theta + mpmath.pi / 2})
+    cuts = sorted(
+        {
+            mpmath.mpf(-1) * mpmath.pi / 2,
+            mpmath.pi / 2,
+            3 * mpmath.pi / 2,
+            theta - mpmath.pi / 2,
+            theta + mpmath.pi / 2,
+        }
+    )
     cuts = [cut for cut in cuts if -mpmath.pi / 2 <= cut <= 3 * mpmath.pi / 2]
     whole = mpmath.fsum(
-        mpmath.quad(lambda t: f(mpmath.cos(t)) * f(mpmath.cos(t - theta)), [low, high], method="gauss-legendre")
+        mpmath.quad(
+            lambda t: f(mpmath.cos(t)) * f(mpmath.cos(t - theta)),
+            [low, high],
+            method="gauss-legendre",
+        )
         for low, high in pairwise(cuts)
         if high - low > mpmath.mpf(10) ** (3 - mpmath.mp.dps)
     )
@@ -94,17 +123,33 @@ def angular(k: int, a: Any, b: Any, c: Any) -> Any:
 
 def exactly(expr: Any) -> Any:
     """Floats as the fractions they are."""
-    return sp.sympify(expr).xreplace({number: sp.Rational(number) for number in sp.sympify(expr).atoms(sp.Float)})
+    return sp.sympify(expr).xreplace(
+        {number: sp.Rational(number) for number in sp.sympify(expr).atoms(sp.Float)}
+    )
 
 
 def moments(phi: Any, symbol: sp.Symbol, q: Any) -> tuple[Any, Any, Any]:
     """E phi, E phi^2, E[phi z]/sqrt q by quadrature of the pieces."""
     pieces = [sp.lambdify(symbol, exactly(piece), "mpmath") for piece in phi.pieces]
-    kinks = [mpmath.mpf(str(sp.N(exactly(k), mpmath.mp.dps + 5))) / mpmath.sqrt(mp(q)) for k in phi.kinks]
+    kinks = [
+        mpmath.mpf(str(sp.N(exactly(k), mpmath.mp.dps + 5))) / mpmath.sqrt(mp(q)) for k in phi.kinks
+    ]
     reach = 14 + 3 * mpmath.sqrt(mp(q))
     totals, root = [mpmath.mpf(0)] * 3, mpmath.sqrt(mp(q))
     for f, low, high in zip(pieces, [-reach, *kinks], [*kinks, reach], strict=True):
         cuts = mpmath.linspace(low, high, max(2, int((high - low) / 3) + 2))
-        for n, part in enumerate((lambda z, f=f: f(root * z), lambda z, f=f: f(root * z) ** 2, lambda z, f=f: f(root * z) * z / root)):
-            totals[n] += mpmath.quad(lambda z, part=part: part(z) * mpmath.npdf(z), cuts, method="gauss-legendre") if high > low else 0
+        for n, part in enumerate(
+            (
+                lambda z, f=f: f(root * z),
+                lambda z, f=f: f(root * z) ** 2,
+                lambda z, f=f: f(root * z) * z / root,
+            )
+        ):
+            totals[n] += (
+                mpmath.quad(
+                    lambda z, part=part: part(z) * mpmath.npdf(z), cuts, method="gauss-legendre"
+                )
+                if high > low
+                else 0
+            )
     return tuple(totals)  # type: ignore[return-value]

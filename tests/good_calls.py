@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 from good_arguments import Good, good, path_to
 from good_training import TRAINING, TRAINING_EXAMPLES, TRAINING_METHODS
-from result_examples import block, block_of_relu, data, model, ntk, relu, residual, shaped, torch_model, vanilla
+from result_examples import (
+    block,
+    block_of_relu,
+    data,
+    model,
+    ntk,
+    relu,
+    residual,
+    shaped,
+    torch_model,
+    vanilla,
+)
 
 import kcalc as kc
 
@@ -101,7 +112,9 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "to_jax": lambda: good(relu(), features=8),
     "training_curve": lambda: good(ntk(), x(), y()),
     "vanilla_maps": lambda: good("relu"),
-    "verify_kernels": lambda: good(kc.to_jax(relu(), features=8), draws=2, gradients=False, tangent=False),
+    "verify_kernels": lambda: good(
+        kc.to_jax(relu(), features=8), draws=2, gradients=False, tangent=False
+    ),
     "with_residual_weights": lambda: good(residual(), 0.8),
     "wli": lambda: good(*model()),
     "layers.Input": lambda: good(),
@@ -122,7 +135,9 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "layers.Positions": lambda: good(),
     "activations.abrelu": lambda: good(1, 0.5),
     "activations.celu": lambda: good(),
-    "activations.combine": lambda: good([(1, kc.activation("tanh"), 1), (1, kc.activation("erf"), 1)]),
+    "activations.combine": lambda: good(
+        [(1, kc.activation("tanh"), 1), (1, kc.activation("erf"), 1)]
+    ),
     "activations.exponential_linear": lambda: good("e"),
     "activations.gabor": lambda: good(),
     "activations.gaussian": lambda: good(),
@@ -217,7 +232,9 @@ METHODS: dict[str, Callable[[], Good]] = {
     "Network.named": lambda: good("two layers"),
     "latex": lambda: good(),
     "shown": lambda: good(),
-    "Network.draw": lambda: good(regions=None, labels=True, max_nodes=40, collapse=None, columns=None, legend=True),
+    "Network.draw": lambda: good(
+        regions=None, labels=True, max_nodes=40, collapse=None, columns=None, legend=True
+    ),
     # networks
     "Network.isomorphic": lambda: good(vanilla()),
     "Network.layer": lambda: good("affine_1"),
@@ -261,7 +278,9 @@ METHODS: dict[str, Callable[[], Good]] = {
     "SpatialTangentKernel.layer_kernel": lambda: good("affine_1", spatial()),
     "LearnableKernel.__call__": lambda: good(kc.learnable_kernel(A.vanilla(2)).init(), x()),
     "LearnableKernel.init": lambda: good(),
-    "LearnableKernel.log_marginal_likelihood": lambda: good(kc.learnable_kernel(A.vanilla(2)).init(), x(), y(), 0.1),
+    "LearnableKernel.log_marginal_likelihood": lambda: good(
+        kc.learnable_kernel(A.vanilla(2)).init(), x(), y(), 0.1
+    ),
     "Maximal.inverse": lambda: good(1.5, 1.0, 2.0),
     "MaximalCurvature.inverse": lambda: good(0.5),
     "MaximalCValue.active": lambda: good(0.5),
@@ -329,9 +348,22 @@ METHODS: dict[str, Callable[[], Good]] = {
 
 # hooks between the parts of the library, which hand each other states, fields and jets
 HOOKS = {
-    "ball_gaps", "ball_values", "gaps", "values", "cross_drop", "jax_values", "mean_slope_series", "q_product_series", "q_series",
-    "refuse_numeric_only", "refuse_symbols", "taylor", "Enclosure.checked", "Enclosure.of", "Finding.of",
-}  # fmt: skip
+    "ball_gaps",
+    "ball_values",
+    "gaps",
+    "values",
+    "cross_drop",
+    "jax_values",
+    "mean_slope_series",
+    "q_product_series",
+    "q_series",
+    "refuse_numeric_only",
+    "refuse_symbols",
+    "taylor",
+    "Enclosure.checked",
+    "Enclosure.of",
+    "Finding.of",
+}
 
 
 @cache
@@ -341,27 +373,76 @@ def torch_shaped() -> Any:
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
 
 
-MORE: dict[str, Callable[[], Any]] = {  # beside those of tests/result_examples.py, where some methods need others
+MORE: dict[
+    str, Callable[[], Any]
+] = {  # beside those of tests/result_examples.py, where some methods need others
     "moments.open": lambda: kc.moments(A.vanilla(2), features=8),
     "training_curve.tested": lambda: kc.training_curve(ntk(), x(), y(), x(2)),
-    "verify_kernels.wide": lambda: kc.verify_kernels(kc.to_jax(A.vanilla(1)), draws=3, widths=(16, 32), gradients=False, tangent=False),
-    "smoothness.level": lambda: kc.smoothness(A.vanilla(1, activation="tanh", features=4), radius=0.1, level=0.5),
+    "verify_kernels.wide": lambda: kc.verify_kernels(
+        kc.to_jax(A.vanilla(1)), draws=3, widths=(16, 32), gradients=False, tangent=False
+    ),
+    "smoothness.level": lambda: kc.smoothness(
+        A.vanilla(1, activation="tanh", features=4), radius=0.1, level=0.5
+    ),
     "shape.read": lambda: kc.shape(kc.read(torch_shaped(), (2, 8)).network, zeta=1.2),
     **TRAINING_EXAMPLES,
 }
 
 # of the results in tests/result_examples.py those that have methods of their own
 EXAMPLES = (
-    "Network", "activation", "activation.c_map", "activation.q_map", "activation.c_map.derivative", "activation.c_map.table",
-    "activation.q_map.table", "verification.training_spectra", "verification.variance_spectra",
-    "activation.c_map.ball", "c_map", "c_map.derivative", "q_map", "c_map.expr", "c_map.spatial", "compare", "coordinate_check",
-    "equivalent_parameters", "fluctuations", "gaussian_process", "gradients", "hessian_blocks", "kernel_regression", "learnable_kernel",
-    "maximal", "maximal_c_value", "maximal_curvature", "maximal_slope", "moments.open", "moments_at_depth", "ntk", "ntk.regime",
-    "ntk.regime.limit", "ntk.spectrum", "ntk.spatial", "phase_diagram", "residual_spectrum", "scaling", "shape.read", "shape.constants",
+    "Network",
+    "activation",
+    "activation.c_map",
+    "activation.q_map",
+    "activation.c_map.derivative",
+    "activation.c_map.table",
+    "activation.q_map.table",
+    "verification.training_spectra",
+    "verification.variance_spectra",
+    "activation.c_map.ball",
+    "c_map",
+    "c_map.derivative",
+    "q_map",
+    "c_map.expr",
+    "c_map.spatial",
+    "compare",
+    "coordinate_check",
+    "equivalent_parameters",
+    "fluctuations",
+    "gaussian_process",
+    "gradients",
+    "hessian_blocks",
+    "kernel_regression",
+    "learnable_kernel",
+    "maximal",
+    "maximal_c_value",
+    "maximal_curvature",
+    "maximal_slope",
+    "moments.open",
+    "moments_at_depth",
+    "ntk",
+    "ntk.regime",
+    "ntk.regime.limit",
+    "ntk.spectrum",
+    "ntk.spatial",
+    "phase_diagram",
+    "residual_spectrum",
+    "scaling",
+    "shape.read",
+    "shape.constants",
     "shape.geometric",
-    "smoothness.level", "subnetworks", "to_jax", "training_curve.tested", "vanilla_maps", "verify_kernels.wide", "claims.verify",
-    "training.Comparison", "training.Run", *TRAINING_EXAMPLES, "verification.layer_jacobians",
-)  # fmt: skip
+    "smoothness.level",
+    "subnetworks",
+    "to_jax",
+    "training_curve.tested",
+    "vanilla_maps",
+    "verify_kernels.wide",
+    "claims.verify",
+    "training.Comparison",
+    "training.Run",
+    *TRAINING_EXAMPLES,
+    "verification.layer_jacobians",
+)
 
 
 def methods(label: str, example: Any) -> Iterator[tuple[str, str]]:
@@ -375,7 +456,11 @@ def methods(label: str, example: Any) -> Iterator[tuple[str, str]]:
         if not inspect.isfunction(found) and not inspect.ismethod(found):
             continue
         parameters = [p for p in inspect.signature(found).parameters if p != "self"]
-        if parameters and name not in HOOKS and not any(f"{cls.__name__}.{name}" in HOOKS for cls in kind.__mro__):
+        if (
+            parameters
+            and name not in HOOKS
+            and not any(f"{cls.__name__}.{name}" in HOOKS for cls in kind.__mro__)
+        ):
             yield f"{label}.{name}", name
 
 

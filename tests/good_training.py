@@ -1,4 +1,6 @@
-"""One good call of every public function of :mod:`kcalc.training`, small enough to be spoilt many times."""
+"""One good call of every public function of :mod:`kcalc.training`, small enough to be spoilt many
+times.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,14 @@ def folder() -> str:
 
 
 def fitting() -> dict[str, Any]:
-    return {"params": params(), "checkpoint": None, "resume": False, "log": None, "progress": False, "begun": None}
+    return {
+        "params": params(),
+        "checkpoint": None,
+        "resume": False,
+        "log": None,
+        "progress": False,
+        "begun": None,
+    }
 
 
 TRAINING: dict[str, Callable[[], Good]] = {
@@ -59,9 +68,13 @@ TRAINING: dict[str, Callable[[], Good]] = {
     "training.Dataset": lambda: good("a", images().images, images().labels, 2, 4),
     "training.Preparation": lambda: good(),
     "training.Settings": lambda: good(),
-    "training.Split": lambda: good("a", split().x, split().y, split().train, split().test, 2, Preparation()),
+    "training.Split": lambda: good(
+        "a", split().x, split().y, split().train, split().test, 2, Preparation()
+    ),
     "training.Trainer": lambda: good(model(), QUICK),
-    "training.compare": lambda: good([RunConfiguration("a", LINEAR)], images(), QUICK, 1, rates=(0.01,)),
+    "training.compare": lambda: good(
+        [RunConfiguration("a", LINEAR)], images(), QUICK, 1, rates=(0.01,)
+    ),
     "training.data_mesh": lambda: good(1),
     "training.evaluate": lambda: good(model(), params(), split()),
     "training.fit": lambda: good(model(), split(), QUICK, learning_rate=0.01, seed=0, **fitting()),

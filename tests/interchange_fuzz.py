@@ -1,4 +1,7 @@
-"""Spoilt files in great numbers, judged in a process of their own: ``python tests/interchange_fuzz.py --kind json --count 1000``."""
+"""Spoilt files in great numbers, judged in a process of their own.
+
+``python tests/interchange_fuzz.py --kind json --count 1000``.
+"""
 
 from __future__ import annotations
 
@@ -22,35 +25,81 @@ import kcalc as kc
 
 SECONDS, MEGABYTES = 1.0, 500
 FORBIDDEN = (
-    "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.spawn", "subprocess.Popen", "socket.connect", "ctypes.dlopen", "os.remove",
-    "os.rename", "shutil.rmtree",
-)  # fmt: skip
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "os.spawn",
+    "subprocess.Popen",
+    "socket.connect",
+    "ctypes.dlopen",
+    "os.remove",
+    "os.rename",
+    "shutil.rmtree",
+)
 ARMED: dict[str, Any] = {"on": False, "seen": [], "folder": "/no/folder/yet"}
-COMPILED = ("<lambdifygenerated", "<class 'networkx.utils.decorators.argmap'>")  # SymPy's trees as array functions; networkx's decorators
-TEMPLATES = (os.path.join("sympy", "polys", "monomials.py"), os.path.join("mpmath", "libmp", "libhyper.py"))  # unroll loops of their own
-DECORATORS = os.path.join("networkx", "utils", "decorators.py")  # compiles the signature of a function when it is first called
-LAMBDIFY = os.path.join("sympy", "utilities", "lambdify.py")  # imports erf and the like from where its printers say
-LIBRARIES = (sys.prefix, sys.base_prefix, str(Path(kc.__file__).parent), "/dev/null", "/proc/", "/sys/")
+COMPILED = (
+    "<lambdifygenerated",
+    "<class 'networkx.utils.decorators.argmap'>",
+)  # SymPy's trees as array functions; networkx's decorators
+TEMPLATES = (
+    os.path.join("sympy", "polys", "monomials.py"),
+    os.path.join("mpmath", "libmp", "libhyper.py"),
+)  # unroll loops of their own
+DECORATORS = os.path.join(
+    "networkx", "utils", "decorators.py"
+)  # compiles the signature of a function when it is first called
+LAMBDIFY = os.path.join(
+    "sympy", "utilities", "lambdify.py"
+)  # imports erf and the like from where its printers say
+LIBRARIES = (
+    sys.prefix,
+    sys.base_prefix,
+    str(Path(kc.__file__).parent),
+    "/dev/null",
+    "/proc/",
+    "/sys/",
+)
 
 
 def _harmless(code: Any, caller: str) -> bool:
     """Whether code is that of a library, or text that a library makes of templates of its own."""
-    if code.co_filename.startswith((*COMPILED, *LIBRARIES[:3])) or "frozen" in code.co_filename or caller.endswith(TEMPLATES):
+    if (
+        code.co_filename.startswith((*COMPILED, *LIBRARIES[:3]))
+        or "frozen" in code.co_filename
+        or caller.endswith(TEMPLATES)
+    ):
         return True
     if not caller.endswith(LAMBDIFY) or not code.co_names:
         return False
-    return code.co_names == ("functools", "reduce") or code.co_names[0].split(".")[0] in ("numpy", "scipy", "mpmath", "math", "sympy")
+    return code.co_names == ("functools", "reduce") or code.co_names[0].split(".")[0] in (
+        "numpy",
+        "scipy",
+        "mpmath",
+        "math",
+        "sympy",
+    )
 
 
 def watch(event: str, arguments: tuple[Any, ...]) -> None:
-    """An audit hook: code made from text, programs started, files opened that are neither the model nor a library."""
+    """An audit hook: code made from text, programs started, files opened that are neither the model
+    nor a library.
+    """
     if not ARMED["on"]:
         return
     if event in FORBIDDEN:
         ARMED["seen"].append(f"{event} {str(arguments)[:80]}")
-    elif event == "compile" and str(arguments[1]).startswith(COMPILED) and not sys._getframe(1).f_code.co_filename.endswith(DECORATORS):
+    elif (
+        event == "compile"
+        and str(arguments[1]).startswith(COMPILED)
+        and not sys._getframe(1).f_code.co_filename.endswith(DECORATORS)
+    ):
         text = arguments[0].decode() if isinstance(arguments[0], bytes) else str(arguments[0])
-        if bad := [word for word in ("import", "__", "open", "eval", "exec", "os.", "sys.", "getattr") if word in text]:
+        if bad := [
+            word
+            for word in ("import", "__", "open", "eval", "exec", "os.", "sys.", "getattr")
+            if word in text
+        ]:
             ARMED["seen"].append(f"compile {bad[0]} in {text[:80]}")
     elif event == "exec" and not _harmless(arguments[0], sys._getframe(1).f_code.co_filename):
         ARMED["seen"].append(f"exec {arguments[0].co_filename}")
@@ -100,7 +149,9 @@ def cases(kind: str, folder: str) -> tuple[Any, Any]:
 
         rng = random.Random(11)
         documents = [network_to_dict(any_network(rng)) for _ in range(60)]
-        return (lambda r: spoilt_text(r.choice(documents), r)), lambda text: network_from_dict(parse_json(text, "the document"))
+        return (lambda r: spoilt_text(r.choice(documents), r)), lambda text: network_from_dict(
+            parse_json(text, "the document")
+        )
     models = onnx_models()
     words = vocabulary(models)
     path = Path(folder) / "case.onnx"
@@ -117,7 +168,9 @@ def cases(kind: str, folder: str) -> tuple[Any, Any]:
 
 
 def fuzz(kind: str, count: int, first: int = 0) -> dict[str, Any]:
-    """Counts of outcomes over ``count`` seeds in this process, and the first faults with their seeds."""
+    """Counts of outcomes over ``count`` seeds in this process, and the first faults with their
+    seeds.
+    """
     with tempfile.TemporaryDirectory() as folder:
         ARMED["folder"] = folder
         make, run = cases(kind, folder)
@@ -138,15 +191,36 @@ def fuzz(kind: str, count: int, first: int = 0) -> dict[str, Any]:
             if outcome not in ("read", "refused"):
                 faults.append((seed, outcome, text))
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024
-    return {"kind": kind, "counts": counts, "faults": faults[:40], "longest": longest, "grown_mb": grown}
+    return {
+        "kind": kind,
+        "counts": counts,
+        "faults": faults[:40],
+        "longest": longest,
+        "grown_mb": grown,
+    }
 
 
 def in_child(kind: str, count: int, first: int = 0) -> dict[str, Any]:
     """:func:`fuzz` in a process of its own, which a crash ends."""
-    command = [sys.executable, __file__, "--kind", kind, "--count", str(count), "--first", str(first)]
+    command = [
+        sys.executable,
+        __file__,
+        "--kind",
+        kind,
+        "--count",
+        str(count),
+        "--first",
+        str(first),
+    ]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode:
-        return {"kind": kind, "counts": {}, "faults": [(-1, "crash", found.stderr[-600:])], "longest": 0.0, "grown_mb": 0.0}
+        return {
+            "kind": kind,
+            "counts": {},
+            "faults": [(-1, "crash", found.stderr[-600:])],
+            "longest": 0.0,
+            "grown_mb": 0.0,
+        }
     return json.loads(found.stdout)
 
 

@@ -1,6 +1,8 @@
-"""Kernel maps of networks of polynomials, computed as functions of a few Gaussians on a grid that integrates them exactly.
+"""Kernel maps of networks of polynomials, computed as functions of a few Gaussians on a grid that
+integrates them exactly.
 
-A channel of a feature map is an array of its values at all points, for either input; nothing here knows what a cross term is.
+A channel of a feature map is an array of its values at all points, for either input; nothing here
+knows what a cross term is.
 """
 
 from __future__ import annotations
@@ -31,7 +33,20 @@ POLYNOMIALS = (
 )
 GAUSSIANS, POINTS = 3, 7
 SINGLE = ("affine", "phi", "scale", "norm", "rms")
-KINDS = ("affine", "affine", "phi", "phi", "sum", "sum", "sum", "product", "scale", "norm", "rms", "concat")
+KINDS = (
+    "affine",
+    "affine",
+    "phi",
+    "phi",
+    "sum",
+    "sum",
+    "sum",
+    "product",
+    "scale",
+    "norm",
+    "rms",
+    "concat",
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +57,10 @@ class Functions:
 
 
 class Grid:
-    """Points (a, b) for every Gaussian: (sqrt(q1) a, sqrt(q2) (c a + sqrt(1 - c^2) b)) is the pair of its values."""
+    """Points (a, b) for every Gaussian.
+
+    (sqrt(q1) a, sqrt(q2) (c a + sqrt(1 - c^2) b)) is the pair of its values.
+    """
 
     def __init__(self) -> None:
         nodes, weights = hermegauss(POINTS)
@@ -60,7 +78,9 @@ GRID = Grid()
 
 
 class Oracle:
-    """(q1, q2, c) of every node, and the tangent kernel by nudging the covariances of the Gaussians."""
+    """(q1, q2, c) of every node, and the tangent kernel by nudging the covariances of the
+    Gaussians.
+    """
 
     def __init__(self, c: float, q1: float, q2: float, nudge: float = 0.0) -> None:
         self.entry, self.nudge, self.used = (q1, q2, c), nudge, 0
@@ -70,45 +90,81 @@ class Oracle:
         """(E f1^2, E f2^2, E f1 f2, E f1, E f2) over channels."""
         sums = np.zeros(5)
         for share, one, two in state.groups:
-            sums += float(share) * np.array([GRID.mean(v) for v in (one * one, two * two, one * two, one, two)])
+            sums += float(share) * np.array(
+                [GRID.mean(v) for v in (one * one, two * two, one * two, one, two)]
+            )
         return tuple(map(float, sums))  # type: ignore[return-value]
 
     def gaussian(self, q1: float, q2: float, joint: float) -> Functions:
         a, b = GRID.axes[2 * self.used : 2 * self.used + 2]
         self.used += 1
         c = joint / np.sqrt(q1 * q2)
-        return Functions(((Fraction(1), np.sqrt(q1) * a, np.sqrt(q2) * (c * a + np.sqrt(1 - c * c) * b)),))
+        return Functions(
+            ((Fraction(1), np.sqrt(q1) * a, np.sqrt(q2) * (c * a + np.sqrt(1 - c * c) * b)),)
+        )
 
     def rule(self, layer: Any, node: Node, inputs: Sequence[Any]) -> Any:
         """The state a layer emits; None stands for the network's input."""
         if isinstance(layer, L.Affine):
             q1, q2, c = self.entry
             own = (q1, q2, c * np.sqrt(q1 * q2)) if inputs[0] is None else self.table(inputs[0])[:3]
-            first, second, joint = (float(layer.sigma_w) ** 2 * v + float(layer.sigma_b) ** 2 for v in own)
+            first, second, joint = (
+                float(layer.sigma_w) ** 2 * v + float(layer.sigma_b) ** 2 for v in own
+            )
             return self.gaussian(first, second, joint + self.nudge * joint)
         if isinstance(layer, L.Nonlinear):
             function = sp.lambdify(X, layer.activation.expr)
-            return Functions(tuple((share, function(one), function(two)) for share, one, two in inputs[0].groups))
+            return Functions(
+                tuple((share, function(one), function(two)) for share, one, two in inputs[0].groups)
+            )
         if isinstance(layer, L.Scale):
-            return Functions(tuple((share, float(layer.factor) * one, float(layer.factor) * two) for share, one, two in inputs[0].groups))
+            return Functions(
+                tuple(
+                    (share, float(layer.factor) * one, float(layer.factor) * two)
+                    for share, one, two in inputs[0].groups
+                )
+            )
         if isinstance(layer, L.Concat):
-            return Functions(tuple((share / len(inputs), one, two) for state in inputs for share, one, two in state.groups))
+            return Functions(
+                tuple(
+                    (share / len(inputs), one, two)
+                    for state in inputs
+                    for share, one, two in state.groups
+                )
+            )
         if isinstance(layer, L.LayerNorm | L.RMSNorm):
             q1, q2, _, mean1, mean2 = self.table(inputs[0])
             mean1, mean2 = (mean1, mean2) if isinstance(layer, L.LayerNorm) else (0.0, 0.0)
             one, two = np.sqrt(q1 - mean1**2), np.sqrt(q2 - mean2**2)
-            return Functions(tuple((share, (f - mean1) / one, (g - mean2) / two) for share, f, g in inputs[0].groups))
-        weights = [float(w) for w in sum_weights(layer, len(inputs))] if isinstance(layer, L.Sum) else None
+            return Functions(
+                tuple(
+                    (share, (f - mean1) / one, (g - mean2) / two)
+                    for share, f, g in inputs[0].groups
+                )
+            )
+        weights = (
+            [float(w) for w in sum_weights(layer, len(inputs))]
+            if isinstance(layer, L.Sum)
+            else None
+        )
         groups = []
-        for low, high in itertools.pairwise(sorted({edge for state in inputs for edge in _edges(state)})):
+        for low, high in itertools.pairwise(
+            sorted({edge for state in inputs for edge in _edges(state)})
+        ):
             parts = [_at(state, low) for state in inputs]
-            groups.append((high - low, *(_joined([part[i] for part in parts], weights) for i in (0, 1))))
+            groups.append(
+                (high - low, *(_joined([part[i] for part in parts], weights) for i in (0, 1)))
+            )
         return Functions(tuple(groups))
 
     def read(self, network: kc.Network) -> dict[Node, Any]:
         states: dict[Node, Any] = {}
         for node, layer, parents in network.steps():
-            states[node] = None if isinstance(layer, L.Input) else self.rule(layer, node, [states[p] for p in parents])
+            states[node] = (
+                None
+                if isinstance(layer, L.Input)
+                else self.rule(layer, node, [states[p] for p in parents])
+            )
         return states
 
 
@@ -118,7 +174,9 @@ def _edges(state: Functions) -> list[Fraction]:
 
 def _at(state: Functions, low: Fraction) -> tuple[Array, Array]:
     edges = _edges(state)
-    return next((one, two) for (_, one, two), end in zip(state.groups, edges[1:], strict=True) if low < end)
+    return next(
+        (one, two) for (_, one, two), end in zip(state.groups, edges[1:], strict=True) if low < end
+    )
 
 
 def _joined(parts: list[Array], weights: list[float] | None) -> Array:
@@ -128,7 +186,9 @@ def _joined(parts: list[Array], weights: list[float] | None) -> Array:
     return out
 
 
-def node_values(network: kc.Network, c: float, q1: float, q2: float) -> dict[Node, tuple[float, float, float]]:
+def node_values(
+    network: kc.Network, c: float, q1: float, q2: float
+) -> dict[Node, tuple[float, float, float]]:
     """{node: (q1, q2, c)} of all nodes but the input."""
     oracle = Oracle(c, q1, q2)
     found = {}
@@ -139,7 +199,9 @@ def node_values(network: kc.Network, c: float, q1: float, q2: float) -> dict[Nod
     return found
 
 
-def output_values(network: kc.Network, c: float, q1: float, q2: float) -> tuple[float, float, float]:
+def output_values(
+    network: kc.Network, c: float, q1: float, q2: float
+) -> tuple[float, float, float]:
     """(q1, q2, c) of the output."""
     oracle = Oracle(c, q1, q2)
     first, second, joint = oracle.table(oracle.read(network)[network.outputs[0]])[:3]
@@ -147,7 +209,10 @@ def output_values(network: kc.Network, c: float, q1: float, q2: float) -> tuple[
 
 
 def tangent(network: kc.Network, c: float, q1: float, q2: float) -> float:
-    """The tangent kernel of the output: every Affine's covariance k adds e k, and this is the derivative in e."""
+    """The tangent kernel of the output.
+
+    Every Affine's covariance k adds e k, and this is the derivative in e.
+    """
 
     def kernel(nudge: float) -> float:
         oracle = Oracle(c, q1, q2, nudge)
@@ -155,13 +220,21 @@ def tangent(network: kc.Network, c: float, q1: float, q2: float) -> float:
 
     h = 1e-3
     around = {k: kernel(k * h) for k in (-3, -2, -1, 1, 2, 3)}
-    return (45 * (around[1] - around[-1]) - 9 * (around[2] - around[-2]) + around[3] - around[-3]) / (60 * h)
+    return (
+        45 * (around[1] - around[-1]) - 9 * (around[2] - around[-2]) + around[3] - around[-3]
+    ) / (60 * h)
 
 
 def random_network(seed: int, size: int = 12) -> kc.Network:
-    """A random network of these layers whose kernel maps kcalc has: what it refuses is left out again."""
+    """A random network of these layers whose kernel maps kcalc has.
+
+    What it refuses is left out again.
+    """
     rng = random.Random(seed)
-    steps: list[Any] = [("x", L.Input(4), ()), ("affine0", L.Affine(4, sigma_w=0.9, sigma_b=0.2), ("x",))]
+    steps: list[Any] = [
+        ("x", L.Input(4), ()),
+        ("affine0", L.Affine(4, sigma_w=0.9, sigma_b=0.2), ("x",)),
+    ]
     width, affine = {"x": 4, "affine0": 4}, 1
     for i in range(1, 4 * size):
         usable = [name for name, *_ in steps[-6:] if name != "x"]
@@ -169,20 +242,34 @@ def random_network(seed: int, size: int = 12) -> kc.Network:
         parents = tuple(rng.choices(usable, k=1 if kind in SINGLE else rng.randint(2, 3)))
         if kind == "affine":
             parents = (rng.choice(["x", *usable]),)
-        if (kind == "affine" and affine == GAUSSIANS) or (kind not in SINGLE and len({width[p] for p in parents}) > 1):
+        if (kind == "affine" and affine == GAUSSIANS) or (
+            kind not in SINGLE and len({width[p] for p in parents}) > 1
+        ):
             continue
         layer = {
-            "affine": lambda: L.Affine(4, sigma_w=rng.uniform(0.6, 1.2), sigma_b=rng.choice([0, 0.3])),
+            "affine": lambda: L.Affine(
+                4, sigma_w=rng.uniform(0.6, 1.2), sigma_b=rng.choice([0, 0.3])
+            ),
             "phi": lambda: L.Nonlinear(kc.activation(rng.choice(POLYNOMIALS))),
             "sum": lambda parents=parents: L.Sum([rng.uniform(-1.2, 1.2) for _ in parents]),
-            "product": L.Product, "scale": lambda: L.Scale(rng.choice([-0.7, 1.3])),
-            "norm": L.LayerNorm, "rms": L.RMSNorm, "concat": L.Concat,
-        }[kind]()  # fmt: skip
-        name, channels = f"{kind}{i}", sum(width[p] for p in parents) if kind == "concat" else width[parents[0]]
+            "product": L.Product,
+            "scale": lambda: L.Scale(rng.choice([-0.7, 1.3])),
+            "norm": L.LayerNorm,
+            "rms": L.RMSNorm,
+            "concat": L.Concat,
+        }[kind]()
+        name, channels = (
+            f"{kind}{i}",
+            sum(width[p] for p in parents) if kind == "concat" else width[parents[0]],
+        )
         tried = [*steps, (name, layer, parents)]
         if channels > 16 or _degree(tried) > 2 * POINTS - 1 or not _followed(tried):
             continue
-        steps, affine, width[name] = tried, affine + (kind == "affine"), 4 if kind == "affine" else channels
+        steps, affine, width[name] = (
+            tried,
+            affine + (kind == "affine"),
+            4 if kind == "affine" else channels,
+        )
         if len(steps) > size:
             break
     return kc.Network.from_steps(steps, [steps[-1][0]])

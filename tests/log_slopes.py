@@ -1,4 +1,7 @@
-"""Slopes of a network by floating-point numbers, node by node: a reading of the convex calculus apart from slope polynomials."""
+"""Slopes of a network by floating-point numbers, node by node.
+
+a reading of the convex calculus apart from slope polynomials.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ Node = Hashable
 
 
 class LogSlope(NamedTuple):
-    """``log p(psi)`` and the mean degree ``d log p / d log psi``; at ``psi = 1`` the latter is the curvature ``p'(1)``."""
+    """``log p(psi)`` and the mean degree ``d log p / d log psi``.
+
+    At ``psi = 1`` the latter is the curvature ``p'(1)``.
+    """
 
     log: Array
     degree: Array
@@ -41,16 +47,22 @@ class _LogSlopes(ConvexCalculus[LogSlope]):
 
     def mix(self, shares: Sequence[sp.Expr], states: Sequence[LogSlope]) -> LogSlope:
         weights = as_floats(shares).reshape(-1, *[1] * self.log_psi.ndim)
-        logs, degrees = np.stack([state.log for state in states]), np.stack([state.degree for state in states])
+        logs, degrees = (
+            np.stack([state.log for state in states]),
+            np.stack([state.degree for state in states]),
+        )
         log, degree = mixed(weights, logs, degrees, np.zeros(1, np.intp))
         return LogSlope(log[0], degree[0])
 
 
 def log_slopes(network: Network, psi: Any, q: Any = None) -> dict[Node, LogSlope]:
-    """``log V(t)`` and mean degree at every node ``t``, where ``V(t)`` is the slope from the inputs to ``t``.
+    """``log V(t)`` and mean degree at every node ``t``, where ``V(t)`` is the slope from the inputs
+    to ``t``.
 
-    A subnetwork (s, t) has slope ``V(t)/V(s)`` and, at ``psi = 1``, curvature ``degree(t) - degree(s)``.
-    Parameters: ``psi`` > 0, a number or an array. Raises: KcalcError for other values and for symbols in mixing weights.
+    A subnetwork (s, t) has slope ``V(t)/V(s)`` and, at ``psi = 1``, curvature
+    ``degree(t) - degree(s)``.
+    Parameters: ``psi`` > 0, a number or an array. Raises: KcalcError for other values and for
+    symbols in mixing weights.
     """
     values = real_array(psi, "psi")
     if not np.all(values > 0):

@@ -1,6 +1,9 @@
-"""Dense networks drawn and differentiated in NumPy, and random networks: independent truth for exact moments.
+"""Dense networks drawn and differentiated in NumPy, and random networks.
 
-Nothing here knows the recursion: weights are drawn, feature maps computed, Jacobians propagated backwards as matrices.
+Independent truth for exact moments.
+
+Nothing here knows the recursion: weights are drawn, feature maps computed, Jacobians propagated
+backwards as matrices.
 """
 
 from __future__ import annotations
@@ -48,7 +51,13 @@ def flat_input(n: int) -> Array:
     return np.where(np.arange(n) % 2, -1.0, 1.0) / np.sqrt(n)
 
 
-def draw(network: Network, draws: int, rng: np.random.Generator, laws: dict[Node, str] | str = "gaussian", x: Array | None = None) -> Any:
+def draw(
+    network: Network,
+    draws: int,
+    rng: np.random.Generator,
+    laws: dict[Node, str] | str = "gaussian",
+    x: Array | None = None,
+) -> Any:
     """(|y|^2 by node, |J|^2 by Affine) of many draws, each an array of shape (draws,)."""
 
     def entries(node: Node, shape: tuple[int, int]) -> Array:
@@ -57,8 +66,13 @@ def draw(network: Network, draws: int, rng: np.random.Generator, laws: dict[Node
     return propagated(network, entries, x)
 
 
-def propagated(network: Network, entries: Callable[[Node, tuple[int, int]], Array], x: Array | None = None) -> Any:
-    """(|y|^2 by node, |J|^2 by Affine) for many weights: ``entries(node, (out, in))`` has shape (many, out, in) and variance 1."""
+def propagated(
+    network: Network, entries: Callable[[Node, tuple[int, int]], Array], x: Array | None = None
+) -> Any:
+    """(|y|^2 by node, |J|^2 by Affine) for many weights.
+
+    ``entries(node, (out, in))`` has shape (many, out, in) and variance 1.
+    """
     values: dict[Node, Array] = {}
     weights: dict[Node, Array] = {}
     for node, layer, parents in network.steps():
@@ -66,14 +80,20 @@ def propagated(network: Network, entries: Callable[[Node, tuple[int, int]], Arra
         if isinstance(layer, layers.Affine):
             n = below[0].shape[1]
             weights[node] = entries(node, (layer.features, n)) * float(layer.sigma_w) / np.sqrt(n)  # type: ignore[arg-type]
-            values[node] = np.einsum("bij,bj->bi", weights[node], np.broadcast_to(below[0], (len(weights[node]), n)))
+            values[node] = np.einsum(
+                "bij,bj->bi", weights[node], np.broadcast_to(below[0], (len(weights[node]), n))
+            )
         elif isinstance(layer, layers.Input):
             values[node] = (flat_input(layer.features) if x is None else x)[None]  # type: ignore[arg-type]
         elif isinstance(layer, layers.Sum):
-            values[node] = sum(float(w) * h for w, h in zip(sum_weights(layer, len(below)), below, strict=True))  # type: ignore[assignment]
+            values[node] = sum(
+                float(w) * h for w, h in zip(sum_weights(layer, len(below)), below, strict=True)
+            )  # type: ignore[assignment]
         elif isinstance(layer, layers.Concat):
             many = max(len(h) for h in below)
-            values[node] = np.concatenate([np.broadcast_to(h, (many, h.shape[1])) for h in below], axis=1)
+            values[node] = np.concatenate(
+                [np.broadcast_to(h, (many, h.shape[1])) for h in below], axis=1
+            )
         elif isinstance(layer, layers.Scale):
             values[node] = float(layer.factor) * below[0]
         elif isinstance(layer, layers.Nonlinear):
@@ -82,10 +102,14 @@ def propagated(network: Network, entries: Callable[[Node, tuple[int, int]], Arra
             values[node] = below[0]
     many = max(len(v) for v in values.values())
     values = {node: np.broadcast_to(v, (many, v.shape[1])) for node, v in values.items()}
-    return {node: np.sum(v**2, axis=1) for node, v in values.items()}, _jacobians(network, values, weights)
+    return {node: np.sum(v**2, axis=1) for node, v in values.items()}, _jacobians(
+        network, values, weights
+    )
 
 
-def _jacobians(network: Network, values: dict[Node, Array], weights: dict[Node, Array]) -> dict[Node, Array]:
+def _jacobians(
+    network: Network, values: dict[Node, Array], weights: dict[Node, Array]
+) -> dict[Node, Array]:
     out = network.outputs[0]
     draws, n = values[out].shape
     back: dict[Node, Array] = {node: np.zeros((draws, n, v.shape[1])) for node, v in values.items()}
@@ -116,9 +140,17 @@ def _jacobians(network: Network, values: dict[Node, Array], weights: dict[Node, 
 
 
 def deviations(
-    moments: Any, network: Network, draws: int, seed: int, laws: Any = "gaussian", x: Array | None = None, jacobian: bool = True
+    moments: Any,
+    network: Network,
+    draws: int,
+    seed: int,
+    laws: Any = "gaussian",
+    x: Array | None = None,
+    jacobian: bool = True,
 ) -> dict[Any, float]:
-    """{(what, node): standard errors between predicted and drawn E s and E s^2} of all nodes and weights."""
+    """{(what, node): standard errors between predicted and drawn E s and E s^2} of all nodes and
+    weights.
+    """
     rng, batch = np.random.default_rng(seed), max(1, min(draws, 4000))
     parts = [draw(network, batch, rng, laws, x) for _ in range(max(1, draws // batch))]
     found: dict[Any, float] = {}
@@ -131,7 +163,7 @@ def deviations(
     return found
 
 
-# -- networks ----------------------------------------------------------------------------------------------------------------------------
+# -- networks --------------------------------------------------------------------------------------
 
 
 def resnet(blocks: int, branch: int, n: int, alpha: Any = 1) -> Network:
@@ -141,37 +173,58 @@ def resnet(blocks: int, branch: int, n: int, alpha: Any = 1) -> Network:
     for b in range(blocks):
         h = tail
         for j in range(branch - 1):
-            steps.append((f"W{b}{j}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (h,)))
+            steps.append(
+                (f"W{b}{j}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (h,))
+            )
             steps.append((f"r{b}{j}", layers.Nonlinear("relu"), (f"W{b}{j}",)))
             h = f"r{b}{j}"
-        steps.append((f"W{b}{branch - 1}", layers.Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), (h,)))
+        steps.append(
+            (f"W{b}{branch - 1}", layers.Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), (h,))
+        )
         steps.append((f"y{b}", layers.Sum(), (tail, f"W{b}{branch - 1}")))
         tail = f"y{b}"
     return Network.from_steps(steps)
 
 
 def densenet(count: int, n: int, alpha: Any = 1, flat: bool = False) -> Network:
-    """y_l = relu(W [y_0 ... y_{l-1}]), weights 2 alpha/(n l); ``flat``: every Concat lists all, else it extends the one before."""
+    """y_l = relu(W [y_0 ... y_{l-1}]), weights 2 alpha/(n l).
+
+    ``flat``: every Concat lists all, else it extends the one before.
+    """
     steps: list[Any] = [("y0", layers.Input(n), ())]
     tail: Node = "y0"
     for i in range(1, count + 1):
         steps.append((f"W{i}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (tail,)))
         steps.append((f"y{i}", layers.Nonlinear("relu"), (f"W{i}",)))
         if i < count:
-            steps.append((f"c{i}", layers.Concat(), tuple(f"y{j}" for j in range(i + 1)) if flat else (tail, f"y{i}")))
+            steps.append(
+                (
+                    f"c{i}",
+                    layers.Concat(),
+                    tuple(f"y{j}" for j in range(i + 1)) if flat else (tail, f"y{i}"),
+                )
+            )
             tail = f"c{i}"
     return Network.from_steps(steps)
 
 
 def crelu(depth: int, n: int, alpha: Any = 1) -> Network:
-    """y = W [relu(y), relu(-y)] repeated after a first linear layer; entries of weights have variance alpha/n."""
-    steps: list[Any] = [("x", layers.Input(n), ()), ("W0", layers.Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), ("x",))]
+    """y = W [relu(y), relu(-y)] repeated after a first linear layer.
+
+    Entries of weights have variance alpha/n.
+    """
+    steps: list[Any] = [
+        ("x", layers.Input(n), ()),
+        ("W0", layers.Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), ("x",)),
+    ]
     for i in range(1, depth + 1):
         steps.append((f"p{i}", layers.Nonlinear("relu"), (f"W{i - 1}",)))
         steps.append((f"m{i}", layers.Scale(-1), (f"W{i - 1}",)))
         steps.append((f"n{i}", layers.Nonlinear("relu"), (f"m{i}",)))
         steps.append((f"c{i}", layers.Concat(), (f"p{i}", f"n{i}")))
-        steps.append((f"W{i}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (f"c{i}",)))
+        steps.append(
+            (f"W{i}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (f"c{i}",))
+        )
     return Network.from_steps(steps)
 
 
@@ -179,14 +232,20 @@ ACTIVATIONS = ("relu", "leaky_relu", "abs", "identity", "abrelu")
 
 
 def random_network(seed: int, size: int = 9) -> Network:
-    """A random network of the class: weights, activations after them, sums with fresh addends, stacks, scales, reused nodes."""
+    """A random network of the class.
+
+    Weights, activations after them, sums with fresh addends, stacks, scales, reused nodes.
+    """
     rng = np.random.default_rng(seed)
     width = {"x": int(rng.integers(2, 6))}
     steps: list[Any] = [("x", layers.Input(width["x"]), ())]
     linear: list[str] = []
     usable = ["x"]
     for i in range(size):
-        kind, source = rng.choice(["affine", "relu", "relu", "sum", "sum", "concat", "scale"]), str(rng.choice(usable[-4:]))
+        kind, source = (
+            rng.choice(["affine", "relu", "relu", "sum", "sum", "concat", "scale"]),
+            str(rng.choice(usable[-4:])),
+        )
         name = f"{kind}{i}"
         if kind == "relu" and linear:
             source = str(rng.choice(linear))
@@ -194,9 +253,21 @@ def random_network(seed: int, size: int = 9) -> Network:
             width[name] = width[source]
         elif kind == "sum":
             other = str(rng.choice(usable[-4:]))
-            steps.append((f"W{i}", layers.Affine(width[source], sigma_w=float(rng.uniform(0.5, 1.5))), (other,)))
+            steps.append(
+                (
+                    f"W{i}",
+                    layers.Affine(width[source], sigma_w=float(rng.uniform(0.5, 1.5))),
+                    (other,),
+                )
+            )
             width[f"W{i}"] = width[source]
-            steps.append((name, layers.Sum((float(rng.uniform(0.3, 1)), float(rng.uniform(-1, 1)))), (source, f"W{i}")))
+            steps.append(
+                (
+                    name,
+                    layers.Sum((float(rng.uniform(0.3, 1)), float(rng.uniform(-1, 1)))),
+                    (source, f"W{i}"),
+                )
+            )
             width[name] = width[source]
         elif kind == "concat":
             other = str(rng.choice(usable[-4:]))
@@ -207,7 +278,9 @@ def random_network(seed: int, size: int = 9) -> Network:
             width[name] = width[source]
         else:
             width[name] = int(rng.integers(2, 6))
-            steps.append((name, layers.Affine(width[name], sigma_w=float(rng.uniform(0.7, 1.6))), (source,)))
+            steps.append(
+                (name, layers.Affine(width[name], sigma_w=float(rng.uniform(0.7, 1.6))), (source,))
+            )
             linear.append(name)
         usable.append(name)
     read = {p for _, _, parents in steps for p in parents}

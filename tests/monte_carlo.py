@@ -1,11 +1,15 @@
-"""A plain simulator of networks at initialisation: real random features, no kernel calculus anywhere.
+"""A plain simulator of networks at initialisation.
 
-A network is run on two inputs whose mean squares and cosine are exact. Width is finite, weights are random, and what is
-reported per node is the measured mean square, the measured cosine, and their standard errors over independent draws.
+Real random features, no kernel calculus anywhere.
 
-An affine layer is not formed as a matrix. For two fixed input vectors the rows of a Gaussian weight matrix (and the bias)
-give independent pairs of Gaussians with covariance ``sigma_w^2 h_i . h_j / fan_in + sigma_b^2``, whatever the two
-vectors are, so drawing those pairs is exact in distribution and costs O(width). ``matrices=True`` forms the matrices.
+A network is run on two inputs whose mean squares and cosine are exact. Width is finite, weights are
+random, and what is reported per node is the measured mean square, the measured cosine, and their
+standard errors over independent draws.
+
+An affine layer is not formed as a matrix. For two fixed input vectors the rows of a Gaussian weight
+matrix (and the bias) give independent pairs of Gaussians with covariance
+``sigma_w^2 h_i . h_j / fan_in + sigma_b^2``, whatever the two vectors are, so drawing those pairs
+is exact in distribution and costs O(width). ``matrices=True`` forms the matrices.
 """
 
 from __future__ import annotations
@@ -48,8 +52,9 @@ class Estimate:
     def deviation(self, expected: float) -> float:
         """How far ``expected`` lies from the mean, in standard errors of a normal law.
 
-        The t statistic (Student's, ``draws - 1`` degrees of freedom) is mapped to the normal quantile of the same
-        probability; differences at the level of single precision count as none.
+        The t statistic (Student's, ``draws - 1`` degrees of freedom) is mapped to the normal
+        quantile of the same probability; differences at the level of single precision count as
+        none.
         """
         distance = abs(self.mean - expected)
         floor = ROUNDING * max(abs(expected), 1e-2)
@@ -70,13 +75,19 @@ class Measured:
     def deviations(self, expected: tuple[float, float, float]) -> tuple[float, float, float]:
         """Deviations of expected (q1, q2, c)."""
         q1, q2, c = expected
-        return self.q1.deviation(float(q1)), self.q2.deviation(float(q2)), self.c.deviation(float(c))
+        return (
+            self.q1.deviation(float(q1)),
+            self.q2.deviation(float(q2)),
+            self.c.deviation(float(c)),
+        )
 
 
 def input_pair(rng: np.random.Generator, width: int, c: float, q1: float, q2: float) -> Array:
-    """Two vectors, shape (2, width), with channel mean 0, mean squares q1 and q2 and cosine c, all exact up to rounding.
+    """Two vectors, shape (2, width), with channel mean 0, mean squares q1 and q2 and cosine c, all
+    exact up to rounding.
 
-    Entries are far from Gaussian (two-sided exponential with a skew), so that nothing may rely on Gaussian inputs.
+    Entries are far from Gaussian (two-sided exponential with a skew), so that nothing may rely on
+    Gaussian inputs.
     """
     raw = rng.exponential(size=(2, width)) - 0.4 * rng.exponential(size=(2, width))
     raw -= raw.mean(axis=1, keepdims=True)
@@ -87,17 +98,31 @@ def input_pair(rng: np.random.Generator, width: int, c: float, q1: float, q2: fl
     return np.stack([np.sqrt(q1) * first, np.sqrt(q2) * second]).astype(np.float32)
 
 
-def affine(layer: layers.Affine, h: Array, width: int, rng: np.random.Generator, matrices: bool = False) -> Array:
-    """``W h + b`` for both inputs, shape (2, features); channels in ``groups`` blocks with weights of their own."""
+def affine(
+    layer: layers.Affine, h: Array, width: int, rng: np.random.Generator, matrices: bool = False
+) -> Array:
+    """``W h + b`` for both inputs, shape (2, features).
+
+    Channels in ``groups`` blocks with weights of their own.
+    """
     groups, out = layer.groups, layer.features or width
     below = h.reshape(2, groups, -1)
     fan_in, fan_out = below.shape[2], out // groups
     scale, shift = float(layer.sigma_w), float(layer.sigma_b)
     if matrices or fan_in == 1:
-        weights = rng.standard_normal((groups, fan_out, fan_in), dtype=np.float32) * np.float32(scale / np.sqrt(fan_in))
+        weights = rng.standard_normal((groups, fan_out, fan_in), dtype=np.float32) * np.float32(
+            scale / np.sqrt(fan_in)
+        )
         bias = shift * rng.standard_normal((groups, fan_out), dtype=np.float32)
-        return (np.einsum("gok,igk->igo", weights, below, optimize=True) + bias).reshape(2, out).astype(np.float32)
-    k11, k22, k12 = (scale**2 * np.einsum("gk,gk->g", below[i], below[j]) / fan_in + shift**2 for i, j in ((0, 0), (1, 1), (0, 1)))
+        return (
+            (np.einsum("gok,igk->igo", weights, below, optimize=True) + bias)
+            .reshape(2, out)
+            .astype(np.float32)
+        )
+    k11, k22, k12 = (
+        scale**2 * np.einsum("gk,gk->g", below[i], below[j]) / fan_in + shift**2
+        for i, j in ((0, 0), (1, 1), (0, 1))
+    )
     first = np.sqrt(k11)
     along = np.divide(k12, first, out=np.zeros_like(k12), where=first > 0)
     across = np.sqrt(np.maximum(k22 - along**2, 0))
@@ -122,7 +147,13 @@ def slot_parents(graph: nx.DiGraph, node: Node) -> list[Node]:
     return [slots[k] for k in sorted(slots)]
 
 
-def run(graph: nx.DiGraph, inputs: Mapping[Node, Array], width: int, rng: np.random.Generator, matrices: bool = False) -> dict[Node, Array]:
+def run(
+    graph: nx.DiGraph,
+    inputs: Mapping[Node, Array],
+    width: int,
+    rng: np.random.Generator,
+    matrices: bool = False,
+) -> dict[Node, Array]:
     """The feature map of every node, shape (2, channels), for one draw of all weights."""
     values: dict[Node, Array] = {}
     for node in nx.lexicographical_topological_sort(graph, key=str):
@@ -135,13 +166,21 @@ def run(graph: nx.DiGraph, inputs: Mapping[Node, Array], width: int, rng: np.ran
     return values
 
 
-def apply(layer: layers.Layer, below: list[Array], width: int, rng: np.random.Generator, matrices: bool = False) -> Array:
+def apply(
+    layer: layers.Layer,
+    below: list[Array],
+    width: int,
+    rng: np.random.Generator,
+    matrices: bool = False,
+) -> Array:
     """What one layer emits; draws its weights if it has any."""
     match layer:
         case layers.Affine():
             return affine(layer, below[0], width, rng, matrices)
         case layers.Nonlinear():
-            return FUNCTIONS.get(layer.activation.name, layer.activation)(below[0]).astype(np.float32)
+            return FUNCTIONS.get(layer.activation.name, layer.activation)(below[0]).astype(
+                np.float32
+            )
         case layers.Sum():
             weights = layer.weights or (1,) * len(below)
             return sum(np.float32(w) * h for w, h in zip(weights, below, strict=True))
@@ -173,16 +212,22 @@ def simulate(
 ) -> dict[Node, Measured]:
     """(q1, q2, c) of every node, measured on ``draws`` independent networks and inputs.
 
-    ``width`` is the number of channels of inputs and affine layers that do not give their own. Finite width biases a
-    mean by O(depth / width) and a draw scatters by O(sqrt(depth / width)), so the bias stays below a standard error
-    as long as ``draws`` is well below ``width / depth``.
+    ``width`` is the number of channels of inputs and affine layers that do not give their own.
+    Finite width biases a mean by O(depth / width) and a draw scatters by O(sqrt(depth / width)), so
+    the bias stays below a standard error as long as ``draws`` is well below ``width / depth``.
     """
     graph = network.graph
     rng = np.random.default_rng(seed)
-    sources = {n: data["layer"].features or width for n, data in graph.nodes(data=True) if isinstance(data["layer"], layers.Input)}
+    sources = {
+        n: data["layer"].features or width
+        for n, data in graph.nodes(data=True)
+        if isinstance(data["layer"], layers.Input)
+    }
     samples: dict[Node, list[tuple[float, float, float]]] = {node: [] for node in graph}
     for _ in range(draws):
-        pairs = {node: input_pair(rng, k, c, q1, q1 if q2 is None else q2) for node, k in sources.items()}
+        pairs = {
+            node: input_pair(rng, k, c, q1, q1 if q2 is None else q2) for node, k in sources.items()
+        }
         for node, h in run(graph, pairs, width, rng, matrices).items():
             k = h.shape[1]
             a, b, ab = (float(np.dot(h[i], h[j])) / k for i, j in ((0, 0), (1, 1), (0, 1)))
@@ -191,5 +236,7 @@ def simulate(
     for node, rows in samples.items():
         table = np.array(rows)
         means, errors = table.mean(axis=0), table.std(axis=0, ddof=1) / np.sqrt(draws)
-        out[node] = Measured(*(Estimate(float(m), float(e), draws) for m, e in zip(means, errors, strict=True)))
+        out[node] = Measured(
+            *(Estimate(float(m), float(e), draws) for m, e in zip(means, errors, strict=True))
+        )
     return out

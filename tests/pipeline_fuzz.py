@@ -1,8 +1,11 @@
-"""Random networks through the whole pipeline: ``python tests/pipeline_fuzz.py --count 2000 --seed 0 [--start 0] [--processes 2]``.
+"""Random networks through the whole pipeline.
 
-Graph -> JSON -> network -> maps in NumPy, mpmath, Arb balls, SymPy and JAX -> shape -> export -> run. Every number is compared with one
-that was made otherwise: maps with :mod:`pipeline_truth`, residuals with a quadrature of their own, exported code with a forward pass in
-plain NumPy. Prints one line; exit status 1 where anything disagrees or fails otherwise than by a KcalcError.
+``python tests/pipeline_fuzz.py --count 2000 --seed 0 [--start 0] [--processes 2]``.
+
+Graph -> JSON -> network -> maps in NumPy, mpmath, Arb balls, SymPy and JAX -> shape -> export ->
+run. Every number is compared with one that was made otherwise: maps with :mod:`pipeline_truth`,
+residuals with a quadrature of their own, exported code with a forward pass in plain NumPy. Prints
+one line; exit status 1 where anything disagrees or fails otherwise than by a KcalcError.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")  # programs run once
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)  # programs run once
 
 import mpmath
 import numpy as np
@@ -59,16 +64,23 @@ class Tally:
         self.networks += other.networks
         self.compared += other.compared
         self.refused += other.refused
-        self.worst = {kind: max(self.worst.get(kind, 0), other.worst.get(kind, 0)) for kind in self.worst | other.worst}
+        self.worst = {
+            kind: max(self.worst.get(kind, 0), other.worst.get(kind, 0))
+            for kind in self.worst | other.worst
+        }
         self.faults += other.faults
 
     def line(self) -> str:
         """One line of text."""
-        found = ", ".join(f"{kind} {count} (worst {self.worst.get(kind, 0):.1e})" for kind, count in sorted(self.compared.items()))
+        found = ", ".join(
+            f"{kind} {count} (worst {self.worst.get(kind, 0):.1e})"
+            for kind, count in sorted(self.compared.items())
+        )
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.refused.most_common())
         seeds = sorted({seed for seed, _, _ in self.faults})
         return (
-            f"{self.networks} networks; {sum(self.compared.values())} comparisons: {found}; {sum(self.refused.values())} refusals: "
+            f"{self.networks} networks; {sum(self.compared.values())} comparisons: {found}; "
+            f"{sum(self.refused.values())} refusals: "
             f"{reasons or 'none'}; {len(self.faults)} mismatches; failing seeds {seeds}"
         )
 
@@ -88,7 +100,16 @@ class Judge:
     def run(self) -> None:
         """All stages; a refusal ends one of them, a mismatch is recorded."""
         self.tally.networks += 1
-        for stage in (self.document, self.numbers, self.angles, self.wide, self.balls, self.symbols, self.jax, self.shaping):
+        for stage in (
+            self.document,
+            self.numbers,
+            self.angles,
+            self.wide,
+            self.balls,
+            self.symbols,
+            self.jax,
+            self.shaping,
+        ):
             try:
                 stage()
             except kc.KcalcError as error:
@@ -97,14 +118,21 @@ class Judge:
                 text = str(error) if isinstance(error, Mismatch) else traceback.format_exc(limit=-3)
                 self.tally.faults.append((self.case.seed, stage.__name__, text[-900:]))
 
-    def agree(self, kind: str, found: Any, wanted: Any, tolerance: float, scale: Any = 1, what: Any = "") -> None:
-        """Record how far two numbers (arrays) are apart. Raises: Mismatch beyond the tolerance, and for nan."""
+    def agree(
+        self, kind: str, found: Any, wanted: Any, tolerance: float, scale: Any = 1, what: Any = ""
+    ) -> None:
+        """Record how far two numbers (arrays) are apart.
+
+        Raises: Mismatch beyond the tolerance, and for nan.
+        """
         with mpmath.workdps(DIGITS):
             apart = float(np.max(np.abs(found - wanted) / scale))
         self.tally.compared[kind] += 1
         self.tally.worst[kind] = max(self.tally.worst.get(kind, 0.0), apart)
         if not apart <= tolerance:
-            raise Mismatch(f"{kind} {what}: {found!s:.60} against {wanted!s:.60}, {apart:.1e} apart")
+            raise Mismatch(
+                f"{kind} {what}: {found!s:.60} against {wanted!s:.60}, {apart:.1e} apart"
+            )
 
     def same(self, kind: str, holds: Any, what: str = "") -> None:
         """Record that something holds. Raises: Mismatch."""
@@ -112,7 +140,7 @@ class Judge:
         if not holds:
             raise Mismatch(f"{kind}: {what}")
 
-    # -- the network -------------------------------------------------------------------------------------------------------------------
+    # -- the network -------------------------------------------------------------------------------
 
     def document(self) -> None:
         """Through JSON and back, symbols and all."""
@@ -120,13 +148,19 @@ class Judge:
         for net in (given.symbolic, given.network):
             text = json.dumps(network_to_dict(net), allow_nan=False)
             back = network_from_dict(json.loads(text))
-            self.same("JSON", back == net and hash(back) == hash(net) and list(back) == list(net), "differs")
+            self.same(
+                "JSON",
+                back == net and hash(back) == hash(net) and list(back) == list(net),
+                "differs",
+            )
             self.same("JSON", back.outputs == net.outputs, "its outputs differ")
             self.same("JSON", json.dumps(network_to_dict(back)) == text, "second text differs")
             self.net = back
-        self.same("subs", given.symbolic.subs(given.symbols) == given.network, f"subs {given.symbols}")
+        self.same(
+            "subs", given.symbolic.subs(given.symbols) == given.network, f"subs {given.symbols}"
+        )
 
-    # -- maps --------------------------------------------------------------------------------------------------------------------------
+    # -- maps --------------------------------------------------------------------------------------
 
     def numbers(self) -> None:
         """NumPy at every node; the truth is made here."""
@@ -136,20 +170,28 @@ class Judge:
         found = kc.node_values(self.net, c, q1, q2)
         whole = runs.by_output(self.net, kc.c_map(self.net)(c, q1, q2))
         for node in self.net.outputs:
-            self.same("C is that of the node", whole[node] == found[node][2], f"{node}: {whole[node]!r} and {found[node][2]!r}")
+            self.same(
+                "C is that of the node",
+                whole[node] == found[node][2],
+                f"{node}: {whole[node]!r} and {found[node][2]!r}",
+            )
         if given.kind == "wild":
             self.exact = self._fold()
         else:
             self.exact = truth(self.net, given.c, number(given.q1), number(given.q2))
         self.compare("NumPy", found, NUMPY)
         for node, value in runs.by_output(self.net, kc.q_map(self.net)(q1)).items():
-            self.agree("NumPy", value, self.exact[node][0], NUMPY, self.exact[node][0], f"Q at {node}")
+            self.agree(
+                "NumPy", value, self.exact[node][0], NUMPY, self.exact[node][0], f"Q at {node}"
+            )
 
     def compare(self, kind: str, found: Values, tolerance: float) -> None:
         """(q1, q2, c) of nodes against the truth."""
         assert self.exact is not None
         for node, values in found.items():
-            for value, wanted, scale in zip(values, self.exact[node], (*self.exact[node][:2], 1), strict=True):
+            for value, wanted, scale in zip(
+                values, self.exact[node], (*self.exact[node][:2], 1), strict=True
+            ):
                 self.agree(kind, value, wanted, tolerance, scale, f"at {node}")
 
     def angles(self) -> None:
@@ -160,23 +202,34 @@ class Judge:
         for angle in (1e-7, 1e-3):
             with mpmath.workdps(DIGITS):
                 cosine = mpmath.cos(mpmath.mpf(angle))
-            exact = truth(net, dict.fromkeys(net.inputs, cosine), number(given.q1), number(given.q1))
-            for node, found in runs.by_output(net, kc.c_map(net).gap_at_angle(angle, float(given.q1))).items():
+            exact = truth(
+                net, dict.fromkeys(net.inputs, cosine), number(given.q1), number(given.q1)
+            )
+            for node, found in runs.by_output(
+                net, kc.c_map(net).gap_at_angle(angle, float(given.q1))
+            ).items():
                 with mpmath.workdps(DIGITS):
                     wanted = 1 - exact[node][2]
                 self.agree("1 - C", found, wanted, GAP, wanted, f"at angle {angle}, {node}")
 
     def wide(self) -> None:
         """The calculus in mpmath numbers of 30 digits."""
-        if self.exact is not None and self.case.kind != "wild" and accuracy(self.net) < WIDE:  # integrals take half a minute there
+        if (
+            self.exact is not None and self.case.kind != "wild" and accuracy(self.net) < WIDE
+        ):  # integrals take half a minute there
             self.compare("mpmath", self._fold(), WIDE)
 
     def _fold(self) -> Values:
         system, given, net = mpmath_field(30), self.case, self.net
         kernel = kernel_over(system, given.uniform, True)
         q1, q2 = system.number(given.q1), system.number(given.q2)
-        inputs = {node: kernel.start(node, q1, q2, Jet((1 - system.number(given.c[node]),))) for node in net.inputs}
-        states = {node: kernel.whole(state) for node, state in interpret(net, kernel, inputs).items()}
+        inputs = {
+            node: kernel.start(node, q1, q2, Jet((1 - system.number(given.c[node]),)))
+            for node in net.inputs
+        }
+        states = {
+            node: kernel.whole(state) for node, state in interpret(net, kernel, inputs).items()
+        }
         return {node: (one, two, 1 - gap.value) for node, (one, two, gap) in states.items()}
 
     def balls(self) -> None:
@@ -195,21 +248,36 @@ class Judge:
                 with mpmath.workdps(DIGITS):
                     middle, radius, wanted = ball.mid, ball.radius, self.exact[node][position]
                     held = abs(middle - wanted) <= radius + spare * max(1, abs(wanted))
-                self.same("ball", held, f"{letter} at {node}: {ball} without {mpmath.nstr(wanted, 25)}")
+                self.same(
+                    "ball", held, f"{letter} at {node}: {ball} without {mpmath.nstr(wanted, 25)}"
+                )
 
     def symbols(self) -> None:
         """The named composition, evaluated in mpmath."""
         given = self.case
-        if self.exact is None or (given.seed % 10 != 3 and given.seed % 40 != 8 and given.seed % 30):
+        if self.exact is None or (
+            given.seed % 10 != 3 and given.seed % 40 != 8 and given.seed % 30
+        ):
             return
         many = len(given.network.inputs) > 1
-        values: dict[str, Any] = {f"c_{node}" if many else "c": number(c) for node, c in given.c.items()}
+        values: dict[str, Any] = {
+            f"c_{node}" if many else "c": number(c) for node, c in given.c.items()
+        }
         values |= {str(symbol): number(value) for symbol, value in given.symbols.items()}
         made = kc.c_map(given.symbolic).symbolic(given.q1, None if given.uniform else given.q2)
         for node, composition in runs.by_output(self.net, made).items():
             used = {str(symbol) for symbol in composition.arguments}
-            found = composition.evaluate({name: value for name, value in values.items() if name in used}, digits=30)
-            self.agree("SymPy", found, self.exact[node][2], WIDE if given.kind == "exact" else ROUNDED, 1, f"C at {node}")
+            found = composition.evaluate(
+                {name: value for name, value in values.items() if name in used}, digits=30
+            )
+            self.agree(
+                "SymPy",
+                found,
+                self.exact[node][2],
+                WIDE if given.kind == "exact" else ROUNDED,
+                1,
+                f"C at {node}",
+            )
 
     def jax(self) -> None:
         """The NNGP kernel of two data points as a JAX function."""
@@ -224,7 +292,7 @@ class Judge:
         wanted = np.array([[q1, c * np.sqrt(q1 * q2)], [c * np.sqrt(q1 * q2), q2]])
         self.agree("JAX", kernel, wanted, CLOSE, np.sqrt(q1 * q2))
 
-    # -- shaping -----------------------------------------------------------------------------------------------------------------------
+    # -- shaping -----------------------------------------------------------------------------------
 
     def shaping(self) -> None:
         """Shape, measure again, export, run."""
@@ -240,13 +308,20 @@ class Judge:
         self.exported(shaped)
 
     def conditions(self, shaped: Any) -> None:
-        """Residuals of the local conditions by another quadrature; small unless a warning says otherwise."""
+        """Residuals of the local conditions by another quadrature.
+
+        Small unless a warning says otherwise.
+        """
         measured = [conditions(shaped.constants[name].transformed) for name in shaped.constants]
         for condition, target in shaped.targets.items():
             off = max(abs(float(values[condition] - target)) for values in measured)
             claimed, scale = shaped.residuals[condition], max(1.0, abs(target))
             self.agree("residuals", off, claimed, RESIDUAL, scale, condition)
-            self.same("targets", claimed < MISSED * scale or shaped.warnings, f"{condition} is off by {claimed}, and no warning says so")
+            self.same(
+                "targets",
+                claimed < MISSED * scale or shaped.warnings,
+                f"{condition} is off by {claimed}, and no warning says so",
+            )
 
     def shaped_maps(self, shaped: Any) -> None:
         """Q = 1 at the outputs, and C at every node against the truth for the shaped network."""
@@ -260,11 +335,15 @@ class Judge:
 
     def compare_shaped(self, found: Values, wanted: Values) -> None:
         for node, values in found.items():
-            for value, exact, scale in zip(values, wanted[node], (*wanted[node][:2], 1), strict=True):
+            for value, exact, scale in zip(
+                values, wanted[node], (*wanted[node][:2], 1), strict=True
+            ):
                 self.agree("shaped", value, exact, NUMPY, scale, f"at {node}")
 
     def exported(self, shaped: Any) -> None:
-        """Exported documents and code, run on arrays, against a forward pass in NumPy and the network in JAX."""
+        """Exported documents and code, run on arrays, against a forward pass in NumPy and the
+        network in JAX.
+        """
         net, seed = shaped.network, self.case.seed
         document = json.loads(shaped.export("json"))
         back = network_from_dict(document["network"])
@@ -277,14 +356,36 @@ class Judge:
         wanted = runs.forward(net, x, params)
         for target in runs.targets(seed):
             found = runs.run_exported(shaped, target, x, params)
-            if any(np.isnan(wanted[node]).any() for node in net):  # a norm of four channels that are all 0 in this draw
-                self.same(f"nan of {target}", all(np.array_equal(np.isnan(found[node]), np.isnan(wanted[node])) for node in net))
+            if any(
+                np.isnan(wanted[node]).any() for node in net
+            ):  # a norm of four channels that are all 0 in this draw
+                self.same(
+                    f"nan of {target}",
+                    all(
+                        np.array_equal(np.isnan(found[node]), np.isnan(wanted[node]))
+                        for node in net
+                    ),
+                )
                 continue
             for node in net:
-                self.agree(f"export {target}", found[node], wanted[node], EXPORTED, runs.size(wanted, net, node), f"at {node}")
+                self.agree(
+                    f"export {target}",
+                    found[node],
+                    wanted[node],
+                    EXPORTED,
+                    runs.size(wanted, net, node),
+                    f"at {node}",
+                )
         if seed // 4 % 20 == 4:
             for node, value in runs.run_jax(shaped, x, params).items():
-                self.agree("to_jax", value, wanted[node], EXPORTED, runs.size(wanted, net, node), f"at {node}")
+                self.agree(
+                    "to_jax",
+                    value,
+                    wanted[node],
+                    EXPORTED,
+                    runs.size(wanted, net, node),
+                    f"at {node}",
+                )
 
 
 def number(value: Any) -> Any:
@@ -317,9 +418,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200, help="networks")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--start", type=int, default=0, help="leave out so many of them, done before")
+    parser.add_argument(
+        "--start", type=int, default=0, help="leave out so many of them, done before"
+    )
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--thin", type=int, default=1, help="shape, export and run every so many networks alone")
+    parser.add_argument(
+        "--thin", type=int, default=1, help="shape, export and run every so many networks alone"
+    )
     options = parser.parse_args()
     seeds, begin = range(options.seed + options.start, options.seed + options.count), time.time()
     tally = Tally()
@@ -328,7 +433,11 @@ def main() -> int:
             tally.add(done)
             for seed, stage, text in done.faults:
                 print(f"seed {seed}, {stage}: {text}", file=sys.stderr)
-            print(f"{tally.networks} of {len(seeds)}, {len(tally.faults)} faults", end="\r", file=sys.stderr)
+            print(
+                f"{tally.networks} of {len(seeds)}, {len(tally.faults)} faults",
+                end="\r",
+                file=sys.stderr,
+            )
     print(tally.line(), f"({time.time() - begin:.0f} s)")
     return 1 if tally.faults else 0
 

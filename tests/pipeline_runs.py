@@ -1,4 +1,7 @@
-"""Networks on arrays for the fuzz of the pipeline: in plain NumPy, with the functions of exported code, and by kcalc itself in JAX."""
+"""Networks on arrays for the fuzz of the pipeline.
+
+In plain NumPy, with the functions of exported code, and by kcalc itself in JAX.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,13 @@ def widths_of(net: kc.Network) -> dict[Any, int]:
     widths: dict[Any, int] = {}
     for node, layer, parents in net.steps():
         below = [widths[parent] for parent in parents]
-        own = layer.features if isinstance(layer, L.Input | L.Affine) else sum(below) if isinstance(layer, L.Concat) else below[0]
+        own = (
+            layer.features
+            if isinstance(layer, L.Input | L.Affine)
+            else sum(below)
+            if isinstance(layer, L.Concat)
+            else below[0]
+        )
         widths[node] = own or 4
     return widths
 
@@ -69,18 +78,27 @@ def weights_of(net: kc.Network, seed: int) -> dict[Any, dict[str, Array]]:
     return out
 
 
-def forward(net: kc.Network, x: Mapping[Any, Array], params: Mapping[Any, Mapping[str, Array]]) -> dict[Any, Array]:
+def forward(
+    net: kc.Network, x: Mapping[Any, Array], params: Mapping[Any, Mapping[str, Array]]
+) -> dict[Any, Array]:
     """Every feature map, in plain NumPy."""
     with np.errstate(all="ignore"):
         return array_oracle.run(net, dict(x), params)
 
 
 def size(values: Mapping[Any, Array], net: kc.Network, node: Any) -> float:
-    """What an error at a node is measured against: the largest number there and at what it reads, times what an activation adds up."""
+    """What an error at a node is measured against.
+
+    The largest number there and at what it reads, times what an activation adds up.
+    """
     largest = max(float(np.abs(values[n]).max()) for n in (node, *net.parents(node)))
     layer = net.layer(node)
     t = layer.activation.transformation if isinstance(layer, L.Nonlinear) else None
-    return max(1.0, largest, 0.0 if t is None else abs(float(t.output_scale)) * (1 + abs(float(t.output_shift))))
+    return max(
+        1.0,
+        largest,
+        0.0 if t is None else abs(float(t.output_scale)) * (1 + abs(float(t.output_shift))),
+    )
 
 
 def targets(seed: int) -> tuple[str, ...]:
@@ -89,10 +107,14 @@ def targets(seed: int) -> tuple[str, ...]:
     return ("numpy",) if other is None or not INSTALLED.get(other, True) else ("numpy", other)
 
 
-def run_exported(shaped: Any, target: str, x: Mapping[Any, Array], params: Mapping[Any, Mapping[str, Array]]) -> dict[Any, Array]:
+def run_exported(
+    shaped: Any, target: str, x: Mapping[Any, Array], params: Mapping[Any, Mapping[str, Array]]
+) -> dict[Any, Array]:
     """Every feature map with the activations and sums of exported code."""
     net = shaped.network
-    activations, sums = _onnx_functions(shaped) if target == "onnx" else _code_functions(shaped, target)
+    activations, sums = (
+        _onnx_functions(shaped) if target == "onnx" else _code_functions(shaped, target)
+    )
     values: dict[Any, Array] = {}
     for node, layer, parents in net.steps():
         below = [values[p] for p in parents]
@@ -109,8 +131,12 @@ def run_exported(shaped: Any, target: str, x: Mapping[Any, Array], params: Mappi
 
 def one_layer(layer: Any, below: list[Array], params: Mapping[str, Array]) -> Array:
     """A layer that exports leave to the framework."""
-    steps: list[Any] = [(i, L.Input(), ()) for i in range(len(below))] + [("y", layer, tuple(range(len(below))))]
-    return array_oracle.run(kc.Network.from_steps(steps), dict(enumerate(below)), {"y": params})["y"]
+    steps: list[Any] = [(i, L.Input(), ()) for i in range(len(below))] + [
+        ("y", layer, tuple(range(len(below))))
+    ]
+    return array_oracle.run(kc.Network.from_steps(steps), dict(enumerate(below)), {"y": params})[
+        "y"
+    ]
 
 
 Functions = Mapping[Any, Callable[..., Array]]
@@ -127,7 +153,10 @@ def _code_functions(shaped: Any, target: str) -> tuple[Functions, Functions]:
 
         return call
 
-    return tuple({node: wrapped(f) for node, f in names.get(table, {}).items()} for table in ("ACTIVATIONS", "SUMS"))  # type: ignore[return-value]
+    return tuple(
+        {node: wrapped(f) for node, f in names.get(table, {}).items()}
+        for table in ("ACTIVATIONS", "SUMS")
+    )  # type: ignore[return-value]
 
 
 def _arrays(target: str) -> tuple[Any, Any]:
@@ -161,7 +190,9 @@ def _onnx_functions(shaped: Any) -> tuple[Functions, Functions]:
     return activations, {node: call(item.name) for item in content.sums for node in item.nodes}
 
 
-def run_jax(shaped: Any, x: Mapping[Any, Array], params: Mapping[Any, Mapping[str, Array]]) -> dict[Any, Array]:
+def run_jax(
+    shaped: Any, x: Mapping[Any, Array], params: Mapping[Any, Mapping[str, Array]]
+) -> dict[Any, Array]:
     """Every feature map by kcalc's own lowering, in double precision, with the same weights."""
     model = kc.to_jax(shaped, dtype="float64")
     given: Any = x if len(x) > 1 else next(iter(x.values()))
@@ -170,4 +201,9 @@ def run_jax(shaped: Any, x: Mapping[Any, Array], params: Mapping[Any, Mapping[st
         str(node): {k: v.shape for k, v in leaf.items()} for node, leaf in params.items()
     }
     with model.precision():
-        return {node: np.asarray(value) for node, value in model.trace({str(n): dict(p) for n, p in params.items()}, given).items()}
+        return {
+            node: np.asarray(value)
+            for node, value in model.trace(
+                {str(n): dict(p) for n, p in params.items()}, given
+            ).items()
+        }

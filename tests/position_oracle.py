@@ -1,10 +1,11 @@
 """NNGP covariances at all positions of a model's output, by the model's own forward pass.
 
-Protocol of the Monte Carlo: models have no biases, their widths are WIDTH, and every weight is drawn anew in every
-draw, Gaussian of variance 1 / fan-in: the dense ensemble with sigma_w = 1 for which `kc.read(..., sigmas=False)` gives
-the network. The model's own forward pass on two images gives y; the mean over channels of y_i y_j at every position of
-the output estimates the covariance. Its mean over DRAWS networks is compared with that of kcalc in standard errors
-(Student's t as a normal deviate).
+Protocol of the Monte Carlo: models have no biases, their widths are WIDTH, and every weight is
+drawn anew in every draw, Gaussian of variance 1 / fan-in: the dense ensemble with sigma_w = 1 for
+which `kc.read(..., sigmas=False)` gives the network. The model's own forward pass on two images
+gives y; the mean over channels of y_i y_j at every position of the output estimates the covariance.
+Its mean over DRAWS networks is compared with that of kcalc in standard errors (Student's t as a
+normal deviate).
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ import kcalc as kc
 WIDTH = 256
 DRAWS = 16
 MOST = 4.5  # standard errors
-Draw = Callable[[np.ndarray], np.ndarray]  # images, channels last, to outputs, channels last, with new weights
+Draw = Callable[
+    [np.ndarray], np.ndarray
+]  # images, channels last, to outputs, channels last, with new weights
 
 
 def deviation(network: kc.Network, draw: Draw, shape: tuple[int, ...], seed: int = 0) -> float:
-    """The largest difference of covariances in standard errors, at all positions. Raises: KcalcError where kcalc refuses."""
+    """The largest difference of covariances in standard errors, at all positions.
+
+    Raises: KcalcError where kcalc refuses.
+    """
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(2, *shape)).astype(np.float32)
     x[1] = 0.6 * x[0] + 0.8 * x[1]
@@ -43,13 +49,17 @@ def deviation(network: kc.Network, draw: Draw, shape: tuple[int, ...], seed: int
 
 
 def compared(reading: Any, draw: Draw, shape: tuple[int, ...], words: str) -> None:
-    """Computed and right, or noted with these words, refused, and the note among the assumptions of maps."""
+    """Computed and right, or noted with these words, refused, and the note among the assumptions of
+    maps.
+    """
     if not words:
         assert reading.fidelity.level in ("exact", "pooling")
         assert deviation(reading.network, draw, shape) < MOST
         return
     notes = [note for note in reading.notes if words in note.text and note.level == "locations"]
-    assert notes and all(note.node in reading.network for note in notes), list(map(str, reading.notes))
+    assert notes and all(note.node in reading.network for note in notes), list(
+        map(str, reading.notes)
+    )
     with pytest.raises(kc.KcalcError, match=f"node '{notes[0].node}': "):
         deviation(reading.network, draw, shape)
     assert {note.assumption for note in notes} <= set(kc.c_map(reading.network).assumptions)

@@ -13,14 +13,22 @@ CARRY = 1 - 1 / (1 + sp.exp(-sp.Symbol("x", real=True)))
 
 
 def _net(*steps: Any, outputs: Any = None) -> kc.Network:
-    return kc.Network.from_steps([(node, layer, tuple(parents)) for node, layer, *parents in steps], outputs)
+    return kc.Network.from_steps(
+        [(node, layer, tuple(parents)) for node, layer, *parents in steps], outputs
+    )
 
 
 def _with_widths(net: kc.Network) -> kc.Network:
     """The network with 4 inputs and 3 outputs, where they are not said."""
 
     def change(_: Any, layer: Any) -> Any:
-        return L.Input(4) if isinstance(layer, L.Input) else L.Affine(3) if layer == L.Affine() else layer
+        return (
+            L.Input(4)
+            if isinstance(layer, L.Input)
+            else L.Affine(3)
+            if layer == L.Affine()
+            else layer
+        )
 
     return net.map_layers(change)
 
@@ -88,7 +96,14 @@ def networks(phi: str = "tanh") -> dict[str, kc.Network]:
         "gated stack": A.gated_mlp(6, phi, features=8),
         "dense": _with_widths(A.densenet(3, phi, growth=4)),
         "dense, two activations in a row": _net(
-            x, a, f, ("g", act, "f"), ("b", L.Affine(4), "g"), ("c", L.Concat(), "f", "b"), ("h", act, "c"), ("y", L.Affine(3), "h")
+            x,
+            a,
+            f,
+            ("g", act, "f"),
+            ("b", L.Affine(4), "g"),
+            ("c", L.Concat(), "f", "b"),
+            ("h", act, "c"),
+            ("y", L.Affine(3), "h"),
         ),
         "dense, activations joined": _net(
             *two[:3],
@@ -112,8 +127,24 @@ def networks(phi: str = "tanh") -> dict[str, kc.Network]:
             ("i", act, "h"),
             ("y", L.Affine(3), "i"),
         ),
-        "V1": _net(x, a, f, ("b", L.Affine(8), "f"), ("s", L.Sum((0.6, 0.8)), "f", "b"), ("g", act, "s"), ("y", L.Affine(3), "g")),
-        "V1, plain sums": _net(x, a, f, ("b", L.Affine(8), "f"), ("s", L.Sum(), "f", "b"), ("g", act, "s"), ("y", L.Affine(3), "g")),
+        "V1": _net(
+            x,
+            a,
+            f,
+            ("b", L.Affine(8), "f"),
+            ("s", L.Sum((0.6, 0.8)), "f", "b"),
+            ("g", act, "s"),
+            ("y", L.Affine(3), "g"),
+        ),
+        "V1, plain sums": _net(
+            x,
+            a,
+            f,
+            ("b", L.Affine(8), "f"),
+            ("s", L.Sum(), "f", "b"),
+            ("g", act, "s"),
+            ("y", L.Affine(3), "g"),
+        ),
         "two activations added": _net(
             *two,
             ("s", L.Sum((0.6, 0.8)), "f", "g"),
@@ -122,14 +153,34 @@ def networks(phi: str = "tanh") -> dict[str, kc.Network]:
             ("y", L.Affine(3), "i"),
         ),
         "two activations added and activated": _net(
-            x, a, f, ("b", L.Affine(8), "x"), ("g", act, "b"), ("s", L.Sum((0.6, 0.8)), "f", "g"), ("i", act, "s"), ("y", L.Affine(3), "i")
+            x,
+            a,
+            f,
+            ("b", L.Affine(8), "x"),
+            ("g", act, "b"),
+            ("s", L.Sum((0.6, 0.8)), "f", "g"),
+            ("i", act, "s"),
+            ("y", L.Affine(3), "i"),
         ),
         "one layer added twice": _net(
-            x, a, f, ("b", L.Affine(8), "f"), ("g", act, "b"), ("s", L.Sum((0.6, 0.8)), "b", "b"), ("i", act, "s"), ("y", L.Affine(3), "i")
+            x,
+            a,
+            f,
+            ("b", L.Affine(8), "f"),
+            ("g", act, "b"),
+            ("s", L.Sum((0.6, 0.8)), "b", "b"),
+            ("i", act, "s"),
+            ("y", L.Affine(3), "i"),
         ),
         "residual": A.rescaled_resnet(3, 1, 0.7, phi, features=8),
         "LayerNorm of activations": _net(
-            x, a, f, ("n", L.LayerNorm(), "f"), ("b", L.Affine(8), "n"), ("g", act, "b"), ("y", L.Affine(3), "g")
+            x,
+            a,
+            f,
+            ("n", L.LayerNorm(), "f"),
+            ("b", L.Affine(8), "n"),
+            ("g", act, "b"),
+            ("y", L.Affine(3), "g"),
         ),
         "LayerNorm in front": _net(
             x,
@@ -141,7 +192,9 @@ def networks(phi: str = "tanh") -> dict[str, kc.Network]:
             ("g", act, "m"),
             ("y", L.Affine(3), "g"),
         ),
-        "LayerNorm then activation of activations": _net(x, a, f, ("n", L.LayerNorm(), "f"), ("g", act, "n"), ("y", L.Affine(3), "g")),
+        "LayerNorm then activation of activations": _net(
+            x, a, f, ("n", L.LayerNorm(), "f"), ("g", act, "n"), ("y", L.Affine(3), "g")
+        ),
         "residual with LayerNorm": A.layernorm_resnet(50, phi).normalised(),
         "BatchNorm": _net(
             x,
@@ -184,13 +237,29 @@ def networks(phi: str = "tanh") -> dict[str, kc.Network]:
             ("y", L.Affine(3), "g"),
         ),
         "one channel normalised": _net(
-            image, ("a", L.Affine(8, 3), "x"), ("n", L.GroupNorm(8), "a"), ("f", act, "n"), ("y", L.Affine(3), "f")
+            image,
+            ("a", L.Affine(8, 3), "x"),
+            ("n", L.GroupNorm(8), "a"),
+            ("f", act, "n"),
+            ("y", L.Affine(3), "f"),
         ),
         "groups of joined maps": _net(
-            x, a, f, ("c", L.Concat(), "f", "a"), ("b", L.Affine(16, groups=4), "c"), ("g", act, "b"), ("y", L.Affine(3), "g")
+            x,
+            a,
+            f,
+            ("c", L.Concat(), "f", "a"),
+            ("b", L.Affine(16, groups=4), "c"),
+            ("g", act, "b"),
+            ("y", L.Affine(3), "g"),
         ),
         "not read": _net(
-            x, a, f, ("o", L.Opaque("attention", "not covered", 8), "f"), ("b", L.Affine(8), "o"), ("g", act, "b"), ("y", L.Affine(3), "g")
+            x,
+            a,
+            f,
+            ("o", L.Opaque("attention", "not covered", 8), "f"),
+            ("b", L.Affine(8), "o"),
+            ("g", act, "b"),
+            ("y", L.Affine(3), "g"),
         ),
         "tokens": _net(
             ("x", L.Input(8, (2,))),
@@ -211,7 +280,12 @@ def networks(phi: str = "tanh") -> dict[str, kc.Network]:
             ("y", L.Affine(3), "g"),
         ),
         "two inputs added": _net(
-            ("x", L.Input(8)), ("z", L.Input(8)), ("s", L.Sum((0.6, 0.8)), "x", "z"), ("a", L.Affine(8), "s"), f, ("y", L.Affine(3), "f")
+            ("x", L.Input(8)),
+            ("z", L.Input(8)),
+            ("s", L.Sum((0.6, 0.8)), "x", "z"),
+            ("a", L.Affine(8), "s"),
+            f,
+            ("y", L.Affine(3), "f"),
         ),
         "two inputs and outputs": _net(
             ("x", L.Input(8)),
@@ -234,8 +308,12 @@ def networks(phi: str = "tanh") -> dict[str, kc.Network]:
             ("y", L.Affine(3), "n"),
         ),
         "an activation at the end": _net(*two),
-        "activations of the input": _net(x, ("f", act, "x"), ("b", L.Affine(8), "f"), ("g", act, "b"), ("y", L.Affine(3), "g")),
-        "no bias": kc.chain(L.Input(8), *[L.Affine(8, bias=False), act] * 3, L.Affine(3, bias=False)),
+        "activations of the input": _net(
+            x, ("f", act, "x"), ("b", L.Affine(8), "f"), ("g", act, "b"), ("y", L.Affine(3), "g")
+        ),
+        "no bias": kc.chain(
+            L.Input(8), *[L.Affine(8, bias=False), act] * 3, L.Affine(3, bias=False)
+        ),
         "linear": kc.chain(L.Input(8), L.Affine(8), L.Affine(3)),
         "unknown widths": kc.chain(L.Input(), *[L.Affine(), act] * 3, L.Affine()),
         "shared": _net(

@@ -1,4 +1,7 @@
-"""One of every public result: by public function where there is one, and by attribute for what results hand out."""
+"""One of every public result.
+
+By public function where there is one, and by attribute for what results hand out.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ def relu() -> kc.Network:
 @cache
 def residual() -> kc.Network:
     branch = kc.chain(L.Nonlinear("relu"), L.Affine(8), L.Nonlinear("relu"), L.Affine(8))
-    return kc.chain(L.Input(8), L.Affine(8), kc.residual(branch, 0.6), L.Nonlinear("relu"), L.Affine(8))
+    return kc.chain(
+        L.Input(8), L.Affine(8), kc.residual(branch, 0.6), L.Nonlinear("relu"), L.Affine(8)
+    )
 
 
 @cache
@@ -63,14 +68,20 @@ def block() -> kc.Network:
 @cache
 def comparison() -> training.Comparison:
     curve = ((0, 0.1, 0.1), (10, 0.8, 0.7), (20, 0.99, 0.96))
-    results = [training.results.Result(label, 0.1, seed, "a", curve, 0.96, 1.0) for label in ("dks tanh", "relu") for seed in (0, 1)]
+    results = [
+        training.results.Result(label, 0.1, seed, "a", curve, 0.96, 1.0)
+        for label in ("dks tanh", "relu")
+        for seed in (0, 1)
+    ]
     return training.Comparison("a comparison", tuple(results))
 
 
 def run() -> training.Run:
     record = training.logs.Record
     names = record.__dataclass_fields__
-    history = tuple(record(**{n: (step if n == "step" else 0.5) for n in names}) for step in (0, 10, 20))
+    history = tuple(
+        record(**{n: (step if n == "step" else 0.5) for n in names}) for step in (0, 10, 20)
+    )
     return training.Run(training.Settings(), history, None, None)
 
 
@@ -89,14 +100,18 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "activation_bounds": lambda: kc.activation_bounds(kc.activation("tanh")),
     "c_map": lambda: kc.c_map(vanilla()),
     "Sampling": lambda: kc.Sampling(),
-    "tied_readout": lambda: kc.tied_readout(kc.architectures.gpt2(1, 8, 2, 20, 4, causal=False), tokens=4),
+    "tied_readout": lambda: kc.tied_readout(
+        kc.architectures.gpt2(1, 8, 2, 20, 4, causal=False), tokens=4
+    ),
     "ntk.tokens": lambda: kc.ntk(vanilla(), tokens=np.eye(3)),
     "token_map": lambda: kc.token_map(vanilla(), 8),
     "c_map.derivative": lambda: kc.c_map(vanilla()).derivative(1),
     "c_map.expr": lambda: kc.c_map(residual()).expr,
     "c_map.spatial": lambda: kc.c_map(A.lenet(), spatial="exact"),
     "compare": lambda: kc.compare([vanilla(), A.vanilla(2)], ["relu", "tanh"]),
-    "coordinate_check": lambda: kc.coordinate_check(A.vanilla(2), data()[0], 3, widths=(16, 32), draws=2),
+    "coordinate_check": lambda: kc.coordinate_check(
+        A.vanilla(2), data()[0], 3, widths=(16, 32), draws=2
+    ),
     "crelu_budget": lambda: kc.crelu_budget(64, 10),
     "depth_limit": lambda: kc.depth_limit(block()),
     "depth_stability": lambda: kc.depth_stability(block_of_relu(), features=8),
@@ -104,7 +119,9 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "fluctuations": lambda: kc.fluctuations(vanilla(), features=16),
     "gaussian_process": lambda: kc.gaussian_process(ntk().nngp, *data(), noise=0.1),
     "gradients": lambda: kc.gradients(vanilla()),
-    "hessian_blocks": lambda: kc.hessian_blocks(A.vanilla(2, features=8), features=8, draws=2, batch=4),
+    "hessian_blocks": lambda: kc.hessian_blocks(
+        A.vanilla(2, features=8), features=8, draws=2, batch=4
+    ),
     "kernel_regression": lambda: kc.kernel_regression(ntk(), *data(), ridge=0.1),
     "learnable_kernel": lambda: kc.learnable_kernel(A.vanilla(2)),
     "lsuv": lambda: kc.lsuv(*model()),
@@ -137,20 +154,26 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "shape.tat": lambda: kc.shape(A.vanilla(20), method="tat", eta=0.9),
     "shape.eoc": lambda: kc.shape(vanilla(), method="eoc", sigma_b=0.1),
     "shape.geometric": lambda: kc.shape(A.lenet(), method="geometric"),
-    "smoothness": lambda: kc.smoothness(A.vanilla(2, activation="tanh", features=4), features=4, radius=1.0),
+    "smoothness": lambda: kc.smoothness(
+        A.vanilla(2, activation="tanh", features=4), features=4, radius=1.0
+    ),
     "subnetworks": lambda: kc.subnetworks(residual()),
     "subnetworks[]": lambda: kc.subnetworks(residual())[0],
     "to_jax": lambda: model()[0],
     "training_curve": lambda: kc.training_curve(ntk(), *data()),
     "vanilla_maps": lambda: kc.vanilla_maps("relu"),
-    "verify_kernels": lambda: kc.verify_kernels(kc.to_jax(relu(), features=8), draws=4, gradients=False, tangent=False),
+    "verify_kernels": lambda: kc.verify_kernels(
+        kc.to_jax(relu(), features=8), draws=4, gradients=False, tangent=False
+    ),
     "wli": lambda: kc.wli(*model()),
     "claims.verify": lambda: kc.claims.verify([kc.claims.all()[0].id]),
     "claims.all": lambda: kc.claims.all()[0],
     "claims.verify.findings": lambda: kc.claims.verify([kc.claims.all()[0].id]).findings[0],
     "training.Comparison": comparison,
     "training.Run": run,
-    "verification.training_spectra": lambda: verification.training_spectra(A.vanilla(2, features=8), data()[0], [0, 1] * 6, steps=2),
+    "verification.training_spectra": lambda: verification.training_spectra(
+        A.vanilla(2, features=8), data()[0], [0, 1] * 6, steps=2
+    ),
     "verification.variance_spectra": lambda: verification.variance_spectra(relu(), draws=2),
     "verification.layer_jacobians": lambda: verification.layer_jacobians(model()[0]),
 }

@@ -1,7 +1,9 @@
-"""Networks with random weights, run forward and back in plain NumPy, a fresh network per draw: no kcalc rule is used.
+"""Networks with random weights, run forward and back in plain NumPy, a fresh network per draw.
 
-Arrays are (draws, locations, channels). Weights, inputs and cotangents are independent from draw to draw, so that second moments come with
-a standard error.
+No kcalc rule is used.
+
+Arrays are (draws, locations, channels). Weights, inputs and cotangents are independent from draw to
+draw, so that second moments come with a standard error.
 """
 
 from __future__ import annotations
@@ -50,7 +52,10 @@ def mean_of(samples: Array) -> Mean:
 
 @dataclass(frozen=True)
 class Measured:
-    """{node: E x^2}, {node: E g^2} by location, means over channels; {Affine: nu}; all :class:`Mean`."""
+    """{node: E x^2}, {node: E g^2} by location, means over channels; {Affine: nu}.
+
+    All :class:`Mean`.
+    """
 
     forward: dict[Node, Mean]
     backward: dict[Node, Mean]
@@ -59,9 +64,14 @@ class Measured:
     scalars: dict[Node, Mean]
 
 
-def sources(sizes: tuple[int, int], window: tuple[int, int], stride: tuple[int, int], padding: Any) -> tuple[Array, tuple[int, int]]:
+def sources(
+    sizes: tuple[int, int], window: tuple[int, int], stride: tuple[int, int], padding: Any
+) -> tuple[Array, tuple[int, int]]:
     """(output locations, taps) of input locations, -1 outside, and the output's extents."""
-    rows, columns = (starts(n, k, s, padding, i) for i, (n, k, s) in enumerate(zip(sizes, window, stride, strict=True)))
+    rows, columns = (
+        starts(n, k, s, padding, i)
+        for i, (n, k, s) in enumerate(zip(sizes, window, stride, strict=True))
+    )
     out = np.full((len(rows) * len(columns), window[0] * window[1]), -1)
     for a, top in enumerate(rows):
         for b, left in enumerate(columns):
@@ -93,7 +103,15 @@ def scattered(g: Array, places: Array, size: int) -> Array:
 class Run:
     """One batch of draws of a network."""
 
-    def __init__(self, network: Any, features: Mapping[Node, int], draws: int, seed: int, law: str, moment: float) -> None:
+    def __init__(
+        self,
+        network: Any,
+        features: Mapping[Node, int],
+        draws: int,
+        seed: int,
+        law: str,
+        moment: float,
+    ) -> None:
         self.network, self.features, self.draws = network, features, draws
         self.rng, self.law, self.moment = np.random.default_rng(seed), LAWS[law], moment
         self.x: dict[Node, Array] = {}
@@ -103,7 +121,9 @@ class Run:
         self.variance: dict[Node, float] = {}
         self.scalar: dict[Node, Array] = {}
         for node, layer, parents in network.steps():
-            self.forward(node, layer, [self.x[p] for p in parents], [self.shape[p] for p in parents])
+            self.forward(
+                node, layer, [self.x[p] for p in parents], [self.shape[p] for p in parents]
+            )
         self.g: dict[Node, Array] = {node: np.zeros_like(x) for node, x in self.x.items()}
         for node in network.outputs:
             self.g[node] += self.rng.standard_normal(self.x[node].shape)
@@ -116,8 +136,12 @@ class Run:
         match layer:
             case layers.Input():
                 self.shape[node] = layer.image_shape
-                size = 1 if layer.image_shape is None else layer.image_shape[0] * layer.image_shape[1]
-                self.x[node] = self.moment**0.5 * self.rng.standard_normal((self.draws, size, layer.features or self.features[node]))
+                size = (
+                    1 if layer.image_shape is None else layer.image_shape[0] * layer.image_shape[1]
+                )
+                self.x[node] = self.moment**0.5 * self.rng.standard_normal(
+                    (self.draws, size, layer.features or self.features[node])
+                )
                 self.back[node] = lambda g: []
             case layers.Affine():
                 self.affine(node, layer, xs[0], shapes[0])
@@ -143,7 +167,9 @@ class Run:
 
                 self.back[node] = scaled
             case layers.Dropout():
-                mask = (self.rng.uniform(size=xs[0].shape) >= float(layer.rate)) / (1 - float(layer.rate))
+                mask = (self.rng.uniform(size=xs[0].shape) >= float(layer.rate)) / (
+                    1 - float(layer.rate)
+                )
                 self.x[node] = mask * xs[0]
                 self.back[node] = lambda g: [g * mask]
             case layers.Flatten():
@@ -159,18 +185,26 @@ class Run:
         n, m, groups = x.shape[2], layer.features or self.features[node], layer.groups
         places = np.zeros((1, 1), int)
         if shape is not None:
-            places, self.shape[node] = sources(shape, two(layer.kernel), two(layer.stride), layer.padding)
+            places, self.shape[node] = sources(
+                shape, two(layer.kernel), two(layer.stride), layer.padding
+            )
         taps = places.shape[1]
         self.variance[node] = float(layer.sigma_w) ** 2 / (n / groups * taps)
-        weight = self.variance[node] ** 0.5 * self.law(self.rng, (self.draws, groups, taps, n // groups, m // groups))
+        weight = self.variance[node] ** 0.5 * self.law(
+            self.rng, (self.draws, groups, taps, n // groups, m // groups)
+        )
         seen = gathered(x, places).reshape(self.draws, places.shape[0], taps, groups, n // groups)
-        self.x[node] = np.einsum("dptgc,dgtco->dpgo", seen, weight, optimize=True).reshape(self.draws, places.shape[0], m)
+        self.x[node] = np.einsum("dptgc,dgtco->dpgo", seen, weight, optimize=True).reshape(
+            self.draws, places.shape[0], m
+        )
 
         def back(g: Array) -> list[Array]:
             parted = g.reshape(self.draws, places.shape[0], groups, m // groups)
             own = np.einsum("dptgc,dpgo->dgtco", seen, parted, optimize=True)
             self.gradient[node] = (own**2).mean(axis=(1, 2, 3, 4))
-            down = np.einsum("dpgo,dgtco->dptgc", parted, weight, optimize=True).reshape(self.draws, places.shape[0], taps, n)
+            down = np.einsum("dpgo,dgtco->dptgc", parted, weight, optimize=True).reshape(
+                self.draws, places.shape[0], taps, n
+            )
             return [scattered(down, places, x.shape[1])]
 
         self.back[node] = back
@@ -193,7 +227,12 @@ class Run:
 
 
 def measure(
-    network: Any, features: Mapping[Node, int] | None = None, draws: int = 4000, seed: int = 0, law: str = "gaussian", moment: float = 1.0
+    network: Any,
+    features: Mapping[Node, int] | None = None,
+    draws: int = 4000,
+    seed: int = 0,
+    law: str = "gaussian",
+    moment: float = 1.0,
 ) -> Measured:
     """Second moments over ``draws`` networks."""
     run = Run(network, features or {}, draws, seed, law, moment)
@@ -201,4 +240,10 @@ def measure(
     backward = {node: mean_of((g**2).mean(axis=(1, 2))) for node, g in run.g.items()}
     ratio = {node: mean_of(g / run.variance[node]) for node, g in run.gradient.items()}
     maps = {node: (x**2).mean(axis=(0, 2)) for node, x in run.x.items()}
-    return Measured(forward, backward, ratio, maps, {node: mean_of(values) for node, values in run.scalar.items()})
+    return Measured(
+        forward,
+        backward,
+        ratio,
+        maps,
+        {node: mean_of(values) for node, values in run.scalar.items()},
+    )

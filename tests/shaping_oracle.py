@@ -1,4 +1,6 @@
-"""Local kernel quantities of a transformed activation in 50 digits by rules of their own, from the four constants alone."""
+"""Local kernel quantities of a transformed activation in 50 digits by rules of their own, from the
+four constants alone.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,20 @@ def _functions(phi: kc.Activation) -> list[list[Any]]:
 
 
 def truth(constants: Any, curvature: bool = False) -> dict[str, Any]:
-    """{condition: value} at q = 1 of gamma (phi(alpha x + beta) + delta).  Smooth phi: trapezoid sums, halved until two agree to
-    1e-20; kinked phi: tanh-sinh quadrature between the kinks."""
+    """{condition: value} at q = 1 of gamma (phi(alpha x + beta) + delta).
+
+    Smooth phi: trapezoid sums, halved until two agree to
+    1e-20; kinked phi: tanh-sinh quadrature between the kinks.
+    """
     phi = constants.activation
     with mpmath.workdps(DIGITS):
         alpha, beta, gamma, delta = (
             mpmath.mpf(d if v is None else v)
-            for v, d in zip((constants.alpha, constants.beta, constants.gamma, constants.delta), (1, 0, 1, 0), strict=True)
+            for v, d in zip(
+                (constants.alpha, constants.beta, constants.gamma, constants.delta),
+                (1, 0, 1, 0),
+                strict=True,
+            )
         )
         functions = _functions(phi)
 
@@ -44,20 +53,37 @@ def truth(constants: Any, curvature: bool = False) -> dict[str, Any]:
             weight = mpmath.exp(-t * t / 2) / mpmath.sqrt(2 * mpmath.pi)
             return [weight * f, weight * f * f, weight * f * g * t, weight * g * g, weight * h * h]
 
-        mean, square, mixed, gradient, bend = _kinked(phi, alpha, beta, terms) if phi.kinks else _smooth(lambda t: terms(t, 0))
-        return {"Q(1)": square, "Q'(1)": mixed, "C(0)": mean**2 / square, "C'(1)": gradient / square, "C''(1)": bend / square}
+        mean, square, mixed, gradient, bend = (
+            _kinked(phi, alpha, beta, terms) if phi.kinks else _smooth(lambda t: terms(t, 0))
+        )
+        return {
+            "Q(1)": square,
+            "Q'(1)": mixed,
+            "C(0)": mean**2 / square,
+            "C'(1)": gradient / square,
+            "C''(1)": bend / square,
+        }
 
 
 def _smooth(terms: Any) -> list[Any]:
     step = mpmath.mpf(1) / 4
     count = 4 * REACH
-    sums = [mpmath.fsum(column) for column in zip(*(terms(k * step) for k in range(-count, count + 1)), strict=True)]
+    sums = [
+        mpmath.fsum(column)
+        for column in zip(*(terms(k * step) for k in range(-count, count + 1)), strict=True)
+    ]
     for _ in range(8):
         middle = [
-            mpmath.fsum(column) for column in zip(*(terms((k + mpmath.mpf(1) / 2) * step) for k in range(-count, count)), strict=True)
+            mpmath.fsum(column)
+            for column in zip(
+                *(terms((k + mpmath.mpf(1) / 2) * step) for k in range(-count, count)), strict=True
+            )
         ]
         fine = [(a + b) / 2 for a, b in zip(sums, middle, strict=True)]
-        done = all(abs(a - b) * step <= AGREED * (1 + abs(a) * step) for a, b in zip(sums, fine, strict=True))
+        done = all(
+            abs(a - b) * step <= AGREED * (1 + abs(a) * step)
+            for a, b in zip(sums, fine, strict=True)
+        )
         step, count = step / 2, 2 * count
         sums = [2 * value for value in fine]
         if done:
@@ -76,9 +102,15 @@ def _kinked(phi: Any, alpha: Any, beta: Any, terms: Any) -> list[Any]:
             continue
         count = max(1, int(mpmath.ceil((high - low) * max(1, alpha))))
         for k in range(count):
-            half, middle = (high - low) / (2 * count), low + (high - low) * (2 * k + 1) / (2 * count)
+            half, middle = (
+                (high - low) / (2 * count),
+                low + (high - low) * (2 * k + 1) / (2 * count),
+            )
             for t, w in nodes:
-                totals = [total + half * w * value for total, value in zip(totals, terms(middle + half * t, piece), strict=True)]
+                totals = [
+                    total + half * w * value
+                    for total, value in zip(totals, terms(middle + half * t, piece), strict=True)
+                ]
     return totals
 
 

@@ -1,4 +1,6 @@
-"""Random networks whose mixes, norms and products are known by hand, and their slopes at 50 digits, straight from the definitions."""
+"""Random networks whose mixes, norms and products are known by hand, and their slopes at 50 digits,
+straight from the definitions.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Slope(NamedTuple):
 
 @lru_cache(maxsize=256)
 def mixing_network(seed: int, products: bool = True) -> kc.Network:
-    """ReLUs behind weights, LayerNorms behind some, and mixes of two to ten maps, each behind weights of its own, with unequal shares."""
+    """ReLUs behind weights, LayerNorms behind some, and mixes of two to ten maps, each behind
+    weights of its own, with unequal shares.
+    """
     rng = random.Random(f"mixes {seed}")
     steps: list[Any] = [(f"x{i}", Input(), ()) for i in range(rng.choice([1, 1, 1, 2]))]
     maps = [step[0] for step in steps]
@@ -44,7 +48,9 @@ def mixing_network(seed: int, products: bool = True) -> kc.Network:
         steps.append((f"n{len(steps)}", layer, parents))
         return steps[-1][0]
 
-    kinds = ["relu", "relu", "relu", "norm", "sum", "sum", "concat", "plain norm"] + ["product"] * products
+    kinds = ["relu", "relu", "relu", "norm", "sum", "sum", "concat", "plain norm"] + [
+        "product"
+    ] * products
     for _ in range(rng.randint(4, 9)):
         kind = rng.choice(kinds)
         if kind in ("relu", "norm"):
@@ -56,25 +62,40 @@ def mixing_network(seed: int, products: bool = True) -> kc.Network:
             count = rng.randint(2, 3) if kind == "product" else rng.choice([2, 2, 3, 10])
             chosen = [rng.choice(maps[-5:]) for _ in range(count)]
             parents = [add(Affine(), parent) for parent in chosen]
-            weights = tuple(sp.Rational(rng.randint(0 if k else 1, 5), rng.randint(1, 4)) for k in range(count))
-            layer = {"sum": Sum(weights), "concat": Concat(tuple(rng.randint(1, 6) for _ in chosen)), "product": Product()}[kind]
+            weights = tuple(
+                sp.Rational(rng.randint(0 if k else 1, 5), rng.randint(1, 4)) for k in range(count)
+            )
+            layer = {
+                "sum": Sum(weights),
+                "concat": Concat(tuple(rng.randint(1, 6) for _ in chosen)),
+                "product": Product(),
+            }[kind]
             maps.append(add(layer, *parents))
     read = {parent for step in steps for parent in step[2]}
     loose = [step[0] for step in steps if step[0] not in read]
-    last = add(Sum(tuple(sp.Rational(k + 1, 3) for k in range(len(loose)))), *(add(Affine(), node) for node in loose))
+    last = add(
+        Sum(tuple(sp.Rational(k + 1, 3) for k in range(len(loose)))),
+        *(add(Affine(), node) for node in loose),
+    )
     heads = [node for node in maps if rng.random() < 0.15 and node not in ("x0", "x1")]
     return kc.Network.from_steps(steps, list(dict.fromkeys([last, *heads])))
 
 
 def amounts(layer: Any, count: int) -> list[Fraction]:
     """What a mix takes of each map, but for q values."""
-    given = [Fraction(str(v)) ** 2 for v in layer.weights or (1,) * count] if isinstance(layer, Sum) else map(Fraction, layer.channels)
+    given = (
+        [Fraction(str(v)) ** 2 for v in layer.weights or (1,) * count]
+        if isinstance(layer, Sum)
+        else map(Fraction, layer.channels)
+    )
     return list(given)
 
 
 @lru_cache(maxsize=256)
 def q_values(net: kc.Network, start: Fraction) -> dict[Node, Fraction]:
-    """The q value of every node of a :func:`mixing_network`, of which every addend and factor is a Gaussian of its own."""
+    """The q value of every node of a :func:`mixing_network`, of which every addend and factor is a
+    Gaussian of its own.
+    """
     q: dict[Node, Fraction] = {}
     for node, layer, parents in net.steps():
         below = [q[p] for p in parents]
@@ -106,7 +127,12 @@ def shares_of(net: kc.Network, node: Node, q: Fraction | None) -> list[Any]:
     if q is not None:
         table = q_values(net, q)
         parts = [a * table[p] for a, p in zip(parts, parents, strict=True)]
-    return [MP.mpf(part.numerator) / part.denominator / (MP.mpf(sum(parts).numerator) / sum(parts).denominator) for part in parts]
+    return [
+        MP.mpf(part.numerator)
+        / part.denominator
+        / (MP.mpf(sum(parts).numerator) / sum(parts).denominator)
+        for part in parts
+    ]
 
 
 def slopes(net: kc.Network, psi: Any, q: Fraction | None = None) -> dict[Node, Slope]:
@@ -121,7 +147,9 @@ def slopes(net: kc.Network, psi: Any, q: Fraction | None = None) -> dict[Node, S
             found[node] = Slope(psi * below[0].value, psi * (below[0].value + below[0].moved))
         elif isinstance(layer, Sum | Concat | Product):
             parts = [1] * len(below) if isinstance(layer, Product) else shares_of(net, node, q)
-            found[node] = Slope(*(sum(a * s[i] for a, s in zip(parts, below, strict=True)) for i in (0, 1)))
+            found[node] = Slope(
+                *(sum(a * s[i] for a, s in zip(parts, below, strict=True)) for i in (0, 1))
+            )
         else:
             factor = steepness(net, node, q) if isinstance(layer, LayerNorm) else 1
             found[node] = Slope(factor * below[0].value, factor * below[0].moved)
@@ -129,14 +157,22 @@ def slopes(net: kc.Network, psi: Any, q: Fraction | None = None) -> dict[Node, S
 
 
 def longest_paths(net: kc.Network, q: Fraction | None = None) -> tuple[int, Any]:
-    """The most nonlinear layers, and the greatest product of LayerNorm slopes and numbers of factors, on any path of nonzero weights."""
+    """The most nonlinear layers, and the greatest product of LayerNorm slopes and numbers of
+    factors, on any path of nonzero weights.
+    """
     depth: dict[Node, int] = {}
     steep: dict[Node, Any] = {}
     for node, layer, parents in net.steps():
         used = list(parents)
         if isinstance(layer, Sum | Concat):
             used = [p for p, a in zip(parents, amounts(layer, len(parents)), strict=True) if a]
-        factor: Any = len(parents) if isinstance(layer, Product) else steepness(net, node, q) if isinstance(layer, LayerNorm) else 1
+        factor: Any = (
+            len(parents)
+            if isinstance(layer, Product)
+            else steepness(net, node, q)
+            if isinstance(layer, LayerNorm)
+            else 1
+        )
         depth[node] = max((depth[p] for p in used), default=0) + isinstance(layer, Nonlinear)
         steep[node] = max((steep[p] for p in used), default=MP.mpf(1)) * factor
     return max(depth.values()), max(steep.values())
@@ -144,7 +180,10 @@ def longest_paths(net: kc.Network, q: Fraction | None = None) -> tuple[int, Any]
 
 def log_of_mix(weights: Any, logs: Any) -> Any:
     """``log sum_j w_j exp(l_j) / sum_j w_j`` of floats."""
-    return MP.log(sum(MP.mpf(w) * MP.exp(MP.mpf(x)) for w, x in zip(weights, logs, strict=True)) / sum(map(MP.mpf, weights)))
+    return MP.log(
+        sum(MP.mpf(w) * MP.exp(MP.mpf(x)) for w, x in zip(weights, logs, strict=True))
+        / sum(map(MP.mpf, weights))
+    )
 
 
 def degree_of_mix(weights: Any, logs: Any, degrees: Any) -> Any:
@@ -153,7 +192,7 @@ def degree_of_mix(weights: Any, logs: Any, degrees: Any) -> Any:
     return sum(p * MP.mpf(d) for p, d in zip(parts, degrees, strict=True)) / sum(parts)
 
 
-# -- subnetworks -----------------------------------------------------------------------------------------------------------------------
+# -- subnetworks -----------------------------------------------------------------------------------
 
 
 def behind(parents: Parents, entry: Any, exit: Any) -> set[Any]:
@@ -170,9 +209,13 @@ def behind(parents: Parents, entry: Any, exit: Any) -> set[Any]:
 def is_region(parents: Parents, outputs: Iterable[Any], entry: Any, exit: Any) -> bool:
     """Rules 1-3: nothing but ``entry`` is read from outside, and only ``exit`` is used there."""
     inside = behind(parents, entry, exit)
-    if any(not parents[node] for node in inside) or not any(entry in parents[node] for node in inside):
+    if any(not parents[node] for node in inside) or not any(
+        entry in parents[node] for node in inside
+    ):
         return False
-    used = {p for node, above in parents.items() if node not in inside for p in above} | set(outputs)
+    used = {p for node, above in parents.items() if node not in inside for p in above} | set(
+        outputs
+    )
     return inside & used == {exit}
 
 
@@ -182,7 +225,9 @@ def strict_pairs(net: kc.Network) -> list[tuple[Node, Node]]:
     return [(s, t) for t in net for s in net if s != t and is_region(parents, net.outputs, s, t)]
 
 
-def strict_slopes(net: kc.Network, psi: Any, q: Fraction | None = None) -> dict[tuple[Node, Node], Slope]:
+def strict_slopes(
+    net: kc.Network, psi: Any, q: Fraction | None = None
+) -> dict[tuple[Node, Node], Slope]:
     """The slope of every subnetwork and its derivative: that at its exit over that at its entry."""
     at = slopes(net, psi, q)
     found = {}
@@ -192,8 +237,13 @@ def strict_slopes(net: kc.Network, psi: Any, q: Fraction | None = None) -> dict[
     return found
 
 
-def value_between(net: kc.Network, entry: Node, exit: Node, x: Any, r: Callable[[Any], Any], q: Fraction | None) -> Any:
-    """``U_{g,r}(x)`` of the subnetwork between two nodes: LayerNorms act as ``1 - slope (1 - c)``, products multiply c values."""
+def value_between(
+    net: kc.Network, entry: Node, exit: Node, x: Any, r: Callable[[Any], Any], q: Fraction | None
+) -> Any:
+    """``U_{g,r}(x)`` of the subnetwork between two nodes.
+
+    LayerNorms act as ``1 - slope (1 - c)``, products multiply c values.
+    """
     inside = behind({node: above for node, _, above in net.steps()}, entry, exit)
     found = {entry: MP.mpf(x)}
     for node, layer, parents in net.steps():
@@ -207,5 +257,7 @@ def value_between(net: kc.Network, entry: Node, exit: Node, x: Any, r: Callable[
         elif isinstance(layer, Product):
             found[node] = MP.fprod(below)
         else:
-            found[node] = 1 - (steepness(net, node, q) if isinstance(layer, LayerNorm) else 1) * (1 - below[0])
+            found[node] = 1 - (steepness(net, node, q) if isinstance(layer, LayerNorm) else 1) * (
+                1 - below[0]
+            )
     return found[exit]

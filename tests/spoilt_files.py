@@ -10,16 +10,62 @@ from typing import Any
 import numpy as np
 
 NUMBERS = (
-    0, 1, -1, 2, 3, 7, 64, -3, 255, 2**31, 2**53 + 1, -(2**62), 2**63 - 1, 10**38, 10**45, 10**400, 0.5, -0.25, 1e-300, 1e300,
+    0,
+    1,
+    -1,
+    2,
+    3,
+    7,
+    64,
+    -3,
+    255,
+    2**31,
+    2**53 + 1,
+    -(2**62),
+    2**63 - 1,
+    10**38,
+    10**45,
+    10**400,
+    0.5,
+    -0.25,
+    1e-300,
+    1e300,
     float("1e-5"),
-)  # fmt: skip
+)
 ODD: tuple[Any, ...] = (
-    None, True, False, "", "x", "pi", "relu", [], {}, [[]], {"op": "exp", "args": [700]}, {"rational": ["1", "3"]}, "__import__('os')",
-)  # fmt: skip
+    None,
+    True,
+    False,
+    "",
+    "x",
+    "pi",
+    "relu",
+    [],
+    {},
+    [[]],
+    {"op": "exp", "args": [700]},
+    {"rational": ["1", "3"]},
+    "__import__('os')",
+)
 KEYS = ("reads", "layer", "op", "args", "evil", "expr", "symbol", "is", "schema", "kinks", "name")
 OPERATIONS = (
-    "Add", "Mul", "Pow", "exp", "log", "Max", "Min", "Abs", "Heaviside", "erf", "tan", "acosh", "atanh", "Piecewise", "asin", "sign",
-)  # fmt: skip
+    "Add",
+    "Mul",
+    "Pow",
+    "exp",
+    "log",
+    "Max",
+    "Min",
+    "Abs",
+    "Heaviside",
+    "erf",
+    "tan",
+    "acosh",
+    "atanh",
+    "Piecewise",
+    "asin",
+    "sign",
+)
 
 
 def places(data: Any) -> list[tuple[Any, Any]]:
@@ -38,16 +84,31 @@ def tree(rng: random.Random, depth: int) -> Any:
     """A random expression tree, sensible or not."""
     if depth == 0 or rng.random() < 0.3:
         pair = [str(rng.choice(NUMBERS)), str(rng.randint(-2, 9))]
-        return rng.choice([
-            {"symbol": "x"}, {"constant": "pi"}, rng.choice(NUMBERS), {"rational": pair}, {"symbol": "y", "is": ["real", "negative"]},
-            {"float": str(rng.choice(NUMBERS)), "digits": rng.choice((1, 30, 999))},
-        ])  # fmt: skip
+        return rng.choice(
+            [
+                {"symbol": "x"},
+                {"constant": "pi"},
+                rng.choice(NUMBERS),
+                {"rational": pair},
+                {"symbol": "y", "is": ["real", "negative"]},
+                {"float": str(rng.choice(NUMBERS)), "digits": rng.choice((1, 30, 999))},
+            ]
+        )
     op = rng.choice(OPERATIONS)
     args = [tree(rng, depth - 1) for _ in range(rng.choice((1, 1, 2, 2, 3)))]
     if op == "Piecewise":
         return {
             "op": op,
-            "rows": [{"value": a, "if": {"rel": rng.choice(("<", "<=", ">")), "args": [tree(rng, 1), tree(rng, 1)]}} for a in args],
+            "rows": [
+                {
+                    "value": a,
+                    "if": {
+                        "rel": rng.choice(("<", "<=", ">")),
+                        "args": [tree(rng, 1), tree(rng, 1)],
+                    },
+                }
+                for a in args
+            ],
         }
     return {"op": op, "args": args}
 
@@ -94,7 +155,20 @@ def spoil(data: Any, rng: random.Random) -> Any:
     elif roll < 0.85 and isinstance(home, dict):
         home[rng.choice(KEYS)] = copied(other_home[other_key])
     elif isinstance(home[key], str):
-        home[key] = rng.choice(["Affine", "Nonlinear", "Sum", "GroupNorm", "n0", "n1", "input", home[key] * 50, home[key][::-1], "\u0000"])
+        home[key] = rng.choice(
+            [
+                "Affine",
+                "Nonlinear",
+                "Sum",
+                "GroupNorm",
+                "n0",
+                "n1",
+                "input",
+                home[key] * 50,
+                home[key][::-1],
+                "\u0000",
+            ]
+        )
     else:
         home[key] = [home[key]] * rng.choice((0, 1, 2, 40))
     return data
@@ -109,7 +183,12 @@ def spoilt_text(data: Any, rng: random.Random) -> str:
     for _ in range(rng.choice((0, 0, 1, 3))):
         at, cut = rng.randrange(len(text)), rng.randint(0, 4)
         text = (
-            text[:at] + "".join(rng.choice('{}[]":,0123456789.eE-xnulltruefalse \\') for _ in range(rng.randint(0, 3))) + text[at + cut :]
+            text[:at]
+            + "".join(
+                rng.choice('{}[]":,0123456789.eE-xnulltruefalse \\')
+                for _ in range(rng.randint(0, 3))
+            )
+            + text[at + cut :]
         )
     return text[: rng.randrange(len(text) + 1)] if rng.random() < 0.05 else text
 
@@ -127,13 +206,25 @@ def onnx_models() -> list[Any]:
             attributes = json.loads(rest[0]) if rest else {}
             nodes.append(
                 helper.make_node(
-                    op, reads.replace("_", "").split() if reads != "-" else [], makes.split(), name=f"/b/{op}_{len(nodes)}", **attributes
+                    op,
+                    reads.replace("_", "").split() if reads != "-" else [],
+                    makes.split(),
+                    name=f"/b/{op}_{len(nodes)}",
+                    **attributes,
                 )
             )
         tensors = [numpy_helper.from_array(np.asarray(v), k) for k, v in held.items()]
         entry = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
-        graph = helper.make_graph(nodes, "g", entry, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], tensors)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+        graph = helper.make_graph(
+            nodes,
+            "g",
+            entry,
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            tensors,
+        )
+        return helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8
+        )
 
     def w(*shape: int) -> np.ndarray:
         return rng.standard_normal(shape).astype(np.float32)
@@ -196,7 +287,8 @@ def onnx_models() -> list[Any]:
             "c": np.array([True]),
         },
     )
-    folded = made("""
+    folded = made(
+        """
         Shape|x|s
         Gather|s i|n
         Unsqueeze|n ax|u
@@ -213,23 +305,48 @@ def onnx_models() -> list[Any]:
         MatMul|f wt|h
         Erf|h|e
         Slice|e st en|y
-    """, ["N", 3, 4], {"i": np.array(0), "ax": np.array([0]), "r": np.array([-1]), "sz": np.array([3]), "a": np.array(0), "i2": np.array(6),
-                         "j": np.array(1),
-                         "w": w(6, 12), "st": np.array([0]), "en": np.array([1]), "ex": np.array([3, 6]), "rp": np.array([2])})  # fmt: skip
+    """,
+        ["N", 3, 4],
+        {
+            "i": np.array(0),
+            "ax": np.array([0]),
+            "r": np.array([-1]),
+            "sz": np.array([3]),
+            "a": np.array(0),
+            "i2": np.array(6),
+            "j": np.array(1),
+            "w": w(6, 12),
+            "st": np.array([0]),
+            "en": np.array([1]),
+            "ex": np.array([3, 6]),
+            "rp": np.array([2]),
+        },
+    )
     simple = made(
-        'Gemm|x w|h\nElu|h|e|{"alpha": 0.5}\nHardSigmoid|e|k\nMul|e k|m\nInstanceNormalization|m o o|y',
+        'Gemm|x w|h\nElu|h|e|{"alpha": 0.5}\nHardSigmoid|e|k\nMul|e k|m\nInstanceNormalization|m '
+        "o o|y",
         [2, 4],
         {"w": w(4, 4), "o": one},
         11,
     )
     branch = made("Relu|x|r\nNeg|r|y", [2, 4], {"c": np.array(True)})
     graphs = {
-        n: helper.make_graph([helper.make_node("Tanh", ["r"], ["t"])], n, [], [helper.make_tensor_value_info("t", 1, None)]) for n in "ab"
+        n: helper.make_graph(
+            [helper.make_node("Tanh", ["r"], ["t"])],
+            n,
+            [],
+            [helper.make_tensor_value_info("t", 1, None)],
+        )
+        for n in "ab"
     }
-    branch.graph.node.insert(1, helper.make_node("If", ["c"], ["y2"], then_branch=graphs["a"], else_branch=graphs["b"]))
+    branch.graph.node.insert(
+        1, helper.make_node("If", ["c"], ["y2"], then_branch=graphs["a"], else_branch=graphs["b"])
+    )
     branch.graph.node[-1].input[0] = "y2"
     body = [helper.make_node("Relu", ["p"], ["q"]), helper.make_node("Mul", ["q", "p"], ["z"])]
-    branch.functions.append(helper.make_function("own", "Gate", ["p"], ["z"], body, [helper.make_opsetid("", 17)]))
+    branch.functions.append(
+        helper.make_function("own", "Gate", ["p"], ["z"], body, [helper.make_opsetid("", 17)])
+    )
     branch.graph.node.append(helper.make_node("Gate", ["y"], ["yy"], domain="own"))
     branch.graph.output[0].name = "yy"
     branch.opset_import.append(helper.make_opsetid("own", 1))
@@ -242,12 +359,20 @@ def spoil_message(proto: Any, rng: random.Random, words: list[str]) -> None:
 
     message = proto
     while True:
-        choices = list(message.DESCRIPTOR.fields) if rng.random() < 0.1 else [f for f, _ in message.ListFields()]
+        choices = (
+            list(message.DESCRIPTOR.fields)
+            if rng.random() < 0.1
+            else [f for f, _ in message.ListFields()]
+        )
         if not choices:
             return
         field = rng.choice(choices)
         value = getattr(message, field.name)
-        many = not isinstance(value, str | bytes | int | float) and hasattr(value, "__len__") and not hasattr(value, "DESCRIPTOR")
+        many = (
+            not isinstance(value, str | bytes | int | float)
+            and hasattr(value, "__len__")
+            and not hasattr(value, "DESCRIPTOR")
+        )
         if field.type != Field.TYPE_MESSAGE:
             break
         if many and (len(value) == 0 or rng.random() < 0.12):
@@ -300,13 +425,41 @@ def fresh(field: Any, rng: random.Random, words: list[str]) -> Any:
         return rng.choice(words)
     if field.type == Field.TYPE_BYTES:
         return rng.choice(
-            [b"", b"\x00" * rng.randint(1, 400), b"\xff" * 16, rng.choice(words).encode(), bytes(rng.randrange(256) for _ in range(12))]
+            [
+                b"",
+                b"\x00" * rng.randint(1, 400),
+                b"\xff" * 16,
+                rng.choice(words).encode(),
+                bytes(rng.randrange(256) for _ in range(12)),
+            ]
         )
     if field.type in (Field.TYPE_FLOAT, Field.TYPE_DOUBLE):
         return rng.choice([0.0, -1.0, 1e-30, 1e30, float("nan"), float("inf"), 0.5, 3.0])
     if field.type == Field.TYPE_ENUM:
         return rng.randint(0, 30)
-    return rng.choice([0, 1, -1, 2, 3, 4, 5, 7, 11, 16, 100, 1000, 65536, 10**6, 2**31 - 1, -(2**31), 2**33, 2**62, -(2**63)])
+    return rng.choice(
+        [
+            0,
+            1,
+            -1,
+            2,
+            3,
+            4,
+            5,
+            7,
+            11,
+            16,
+            100,
+            1000,
+            65536,
+            10**6,
+            2**31 - 1,
+            -(2**31),
+            2**33,
+            2**62,
+            -(2**63),
+        ]
+    )
 
 
 def spoilt_onnx(models: list[Any], rng: random.Random, words: list[str]) -> bytes:
@@ -319,7 +472,9 @@ def spoilt_onnx(models: list[Any], rng: random.Random, words: list[str]) -> byte
     data = bytearray(proto.SerializeToString())
     for _ in range(rng.choice((1, 2, 5, 20))):
         at = rng.randrange(len(data))
-        data[at : at + rng.choice((0, 1, 1, 4))] = bytes(rng.randrange(256) for _ in range(rng.choice((0, 1, 1, 4))))
+        data[at : at + rng.choice((0, 1, 1, 4))] = bytes(
+            rng.randrange(256) for _ in range(rng.choice((0, 1, 1, 4)))
+        )
     return bytes(data[: rng.randrange(len(data))] if rng.random() < 0.15 else data)
 
 
@@ -329,4 +484,18 @@ def vocabulary(models: list[Any]) -> list[str]:
 
     own = {name for m in models for n in m.graph.node for name in (*n.input, *n.output)}
     ops = sorted({schema.name for schema in defs.get_all_schemas()})
-    return [*sorted(own), *ops, "", "", "../../etc/passwd", "/etc/passwd", "own", "axis", "perm", "axes", "location", "Z" * 300, "\u00e4"]
+    return [
+        *sorted(own),
+        *ops,
+        "",
+        "",
+        "../../etc/passwd",
+        "/etc/passwd",
+        "own",
+        "axis",
+        "perm",
+        "axes",
+        "location",
+        "Z" * 300,
+        "\u00e4",
+    ]

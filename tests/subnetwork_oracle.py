@@ -48,9 +48,18 @@ def _draw(rng: random.Random, kinds: list[str]) -> kc.Network:
         kind = rng.choice(kinds)
         few = [2, 2, 3] if kind == "product" else [1, 2, 2, 3]
         count = 1 if kind in ("affine", "norm", "phi") else rng.choice(few)
-        parents = tuple(rng.choice(unread if unread and rng.random() < 0.6 else recent) for _ in range(count))
+        parents = tuple(
+            rng.choice(unread if unread and rng.random() < 0.6 else recent) for _ in range(count)
+        )
         if kind == "sum":
-            layer: Any = Sum(rng.choice([None, tuple(sp.Rational(rng.randint(1, 4), rng.randint(1, 3)) for _ in parents)]))
+            layer: Any = Sum(
+                rng.choice(
+                    [
+                        None,
+                        tuple(sp.Rational(rng.randint(1, 4), rng.randint(1, 3)) for _ in parents),
+                    ]
+                )
+            )
         elif kind == "concat":
             layer = Concat(rng.choice([None, tuple(rng.randint(1, 5) for _ in parents)]))
         else:
@@ -70,7 +79,8 @@ def _draw(rng: random.Random, kinds: list[str]) -> kc.Network:
 
 @lru_cache(maxsize=64)
 def mix_shares(net: kc.Network) -> dict[Node, list[Fraction]]:
-    """The shares of every Sum and Concat, from weights, channel counts, or the widths of what is read.
+    """The shares of every Sum and Concat, from weights, channel counts, or the widths of what is
+    read.
 
     Raises: TypeError where only some widths are known.
     """
@@ -78,7 +88,11 @@ def mix_shares(net: kc.Network) -> dict[Node, list[Fraction]]:
     found: dict[Node, list[Fraction]] = {}
     for node, layer, parents in net.steps():
         known = [width[p] for p in parents]
-        width[node] = None if isinstance(layer, Input | Affine) else max((k for k in known if k), default=None)
+        width[node] = (
+            None
+            if isinstance(layer, Input | Affine)
+            else max((k for k in known if k), default=None)
+        )
         if isinstance(layer, Sum):
             amounts = [Fraction(str(v)) ** 2 for v in layer.weights or (1,) * len(parents)]
         elif isinstance(layer, Concat):
@@ -91,8 +105,18 @@ def mix_shares(net: kc.Network) -> dict[Node, list[Fraction]]:
     return found
 
 
-def read_forward(net: kc.Network, members: frozenset[Node], entry: Node, start: Any, r: Callable[..., Any], number: Any = Fraction) -> Any:
-    """``U_{g,r}`` straight from its definition; ``r(x, node)`` acts at nonlinear nodes. Returns: {node: value}."""
+def read_forward(
+    net: kc.Network,
+    members: frozenset[Node],
+    entry: Node,
+    start: Any,
+    r: Callable[..., Any],
+    number: Any = Fraction,
+) -> Any:
+    """``U_{g,r}`` straight from its definition; ``r(x, node)`` acts at nonlinear nodes.
+
+    Returns: {node: value}.
+    """
     values: dict[Node, Any] = {entry: start}
     shares = mix_shares(net)
     for node, layer, parents in net.steps():
@@ -110,9 +134,12 @@ def read_forward(net: kc.Network, members: frozenset[Node], entry: Node, start: 
 
 
 def enumerate_subnetworks(net: kc.Network) -> tuple[Pairs, Pairs]:
-    """All sets of layers that are subnetworks, with (entry, exit): in the strict and in the permissive reading.
+    """All sets of layers that are subnetworks, with (entry, exit).
 
-    A set reads one feature map from outside. Strict: one member is used outside. Permissive: one member is read by no other member.
+    In the strict and in the permissive reading.
+
+    A set reads one feature map from outside. Strict: one member is used outside. Permissive: one
+    member is read by no other member.
     """
     layers = [node for node in net if not isinstance(net.layer(node), Input)]
     names = [*layers, *net.inputs]
@@ -126,7 +153,9 @@ def enumerate_subnetworks(net: kc.Network) -> tuple[Pairs, Pairs]:
     sets = np.arange(1 << len(layers))
     read = np.zeros(1, np.int64)
     for mask in reads:
-        read = np.concatenate([read, read | mask])  # of all sets of the first layers, then of those with the next one too
+        read = np.concatenate(
+            [read, read | mask]
+        )  # of all sets of the first layers, then of those with the next one too
     outside = read & ~sets
     one_entry = (outside != 0) & (outside & (outside - 1) == 0)
     member = (sets[:, None] >> np.arange(len(layers))) & 1 == 1
@@ -136,7 +165,9 @@ def enumerate_subnetworks(net: kc.Network) -> tuple[Pairs, Pairs]:
     return tuple(_pairs(sets, outside, one_entry, flags, layers, names) for flags in (leaves, ends))  # pyright: ignore
 
 
-def _pairs(sets: Any, outside: Any, one_entry: Any, flags: Any, layers: list[Node], names: list[Node]) -> Pairs:
+def _pairs(
+    sets: Any, outside: Any, one_entry: Any, flags: Any, layers: list[Node], names: list[Node]
+) -> Pairs:
     found: Pairs = {}
     for k in np.nonzero(one_entry & (flags.sum(axis=1) == 1))[0]:
         members = frozenset(layer for i, layer in enumerate(layers) if sets[k] >> i & 1)
@@ -144,7 +175,12 @@ def _pairs(sets: Any, outside: Any, one_entry: Any, flags: Any, layers: list[Nod
     return found
 
 
-def greatest(net: kc.Network, pairs: Mapping[frozenset[Node], tuple[Node, Node]], r: Callable[..., Any], x: Any) -> Any:
+def greatest(
+    net: kc.Network,
+    pairs: Mapping[frozenset[Node], tuple[Node, Node]],
+    r: Callable[..., Any],
+    x: Any,
+) -> Any:
     """``max_g U_{g,r}(x)`` over given subnetworks, x where there is none."""
     values = [read_forward(net, g, s, x, r, float)[t] for g, (s, t) in pairs.items()]
     return np.max(values, axis=0) if values else x

@@ -23,13 +23,23 @@ class Tape:
         self.names, self.shapes, self.axis = Names(), {"x": shape}, axis
         self.ops: list[Op] = [Entry(name=self.names("x"), shape=shape)]
 
-    def add(self, op: type[Op], wish: str, shape: tuple[int, ...], reads: tuple[str, ...], /, **more: Any) -> str:
+    def add(
+        self,
+        op: type[Op],
+        wish: str,
+        shape: tuple[int, ...],
+        reads: tuple[str, ...],
+        /,
+        **more: Any,
+    ) -> str:
         name = self.names(wish)
         self.ops.append(op(name=name, shape=shape, reads=reads, **more))
         self.shapes[name] = shape
         return name
 
-    def dense(self, read: str, out: int, wish: str = "fc", parameter: str | None = None, **more: Any) -> str:
+    def dense(
+        self, read: str, out: int, wish: str = "fc", parameter: str | None = None, **more: Any
+    ) -> str:
         shape = self.shapes[read]
         weight = RNG.standard_normal((out, shape[-1])) / math.sqrt(shape[-1])
         axis = len(shape) - 1
@@ -45,14 +55,32 @@ class Tape:
             **more,
         )
 
-    def conv(self, read: str, out: int, k: int = 3, stride: int = 1, pad: tuple[int, int] = (1, 1), **more: Any) -> str:
+    def conv(
+        self,
+        read: str,
+        out: int,
+        k: int = 3,
+        stride: int = 1,
+        pad: tuple[int, int] = (1, 1),
+        **more: Any,
+    ) -> str:
         n, c, *size = self.shapes[read]
         weight = RNG.standard_normal((out, c // more.get("groups", 1), k, k))
         sizes = [(s + sum(pad) - k) // stride + 1 for s in size]
         return self.add(
-            Linear, "conv", (n, out, *sizes), (read,), weight=weight, parameter=f"conv{len(self.ops)}", axis=1, out_axis=1,
-            stride=(stride,) * 2, padding=(pad,) * 2, dilation=(1, 1), **more,
-        )  # fmt: skip
+            Linear,
+            "conv",
+            (n, out, *sizes),
+            (read,),
+            weight=weight,
+            parameter=f"conv{len(self.ops)}",
+            axis=1,
+            out_axis=1,
+            stride=(stride,) * 2,
+            padding=(pad,) * 2,
+            dilation=(1, 1),
+            **more,
+        )
 
     def apply(self, function: Callable[..., Any], *reads: str, label: str = "f") -> str:
         shapes = np.broadcast_shapes(*(self.shapes[r] for r in reads))

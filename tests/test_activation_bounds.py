@@ -1,4 +1,6 @@
-"""Bounds of activations against suprema in closed form, and enclosures against values of many digits."""
+"""Bounds of activations against suprema in closed form, and enclosures against values of many
+digits.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ CASES: list[tuple[Any, float | None, float | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("expr", "slope", "curvature"), CASES, ids=[str(case[0])[:50] for case in CASES])
+@pytest.mark.parametrize(
+    ("expr", "slope", "curvature"), CASES, ids=[str(case[0])[:50] for case in CASES]
+)
 def test_bounds_hold_and_are_tight(expr: Any, slope: float | None, curvature: float | None) -> None:
     phi = kc.activation(expr) if _has_corners(expr) else _made(expr)
     b = kc.activation_bounds(phi)
@@ -141,9 +145,15 @@ def test_enclosures_hold_values_of_fifty_digits(expr: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "expr", [1 / (1 + _exp(-10000 * x)), _written_tanh(1000 * x), _log(1 + _exp(1000 * x)), sp.cosh(800 * x) / (1 + sp.cosh(800 * x))],
+    "expr",
+    [
+        1 / (1 + _exp(-10000 * x)),
+        _written_tanh(1000 * x),
+        _log(1 + _exp(1000 * x)),
+        sp.cosh(800 * x) / (1 + sp.cosh(800 * x)),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_values_that_overflow_on_the_way(expr: Any) -> None:
     own, points = expr.xreplace({x: X}), np.array([-40.0, -3.1, -0.9, 0.9, 3.1, 40.0])
     with mpmath.workdps(60):

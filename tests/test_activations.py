@@ -1,4 +1,6 @@
-"""The catalogue against frozen truth, laws every activation must obey, and what users may and may not call an activation."""
+"""The catalogue against frozen truth, laws every activation must obey, and what users may and may
+not call an activation.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from kcalc.fields import NUMPY, SYMPY, mpmath_field
 from kcalc.foundation.errors import KcalcError
 from kcalc.gaussian.expectations.single import hermite
 
-RECORDS = json.loads((Path(__file__).parent / "oracles" / "activations.json").read_text())["records"]
+RECORDS = json.loads((Path(__file__).parent / "oracles" / "activations.json").read_text())[
+    "records"
+]
 Y = sp.Symbol("y")
 FAR = np.array([-1e3, -400.0, -36.0, -1.0, -1e-3, 0.0, 1e-3, 0.3, 36.0, 400.0, 1e3])
 
@@ -27,7 +31,7 @@ def test_every_registered_activation_has_frozen_truth_and_is_documented():
     assert all(type(activation(name)).__doc__ for name in names())
 
 
-# --- frozen truth --------------------------------------------------------------------------------------------------------------------
+# --- frozen truth ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", names())
@@ -36,7 +40,10 @@ def test_one_dimensional_moments(name):
     for row in RECORDS[name]["moments"]:
         for quantity in ("mean", "second_moment", "mean_slope", "q_slope"):
             truth = float(row[quantity])
-            assert getattr(phi, quantity)(row["q"]) == pytest.approx(truth, rel=1e-14, abs=1e-14), (quantity, row["q"])
+            assert getattr(phi, quantity)(row["q"]) == pytest.approx(truth, rel=1e-14, abs=1e-14), (
+                quantity,
+                row["q"],
+            )
 
 
 def check_c_map(name, rows):
@@ -54,7 +61,10 @@ def check_c_map(name, rows):
 
 @pytest.mark.parametrize("name", names())
 def test_c_maps_and_two_derivatives_at_q_one(name):
-    check_c_map(name, [row for row in RECORDS[name]["gammas"] if row["q1"] == row["q2"] == 1 and row["c"] > -0.9])
+    check_c_map(
+        name,
+        [row for row in RECORDS[name]["gammas"] if row["q1"] == row["q2"] == 1 and row["c"] > -0.9],
+    )
 
 
 @pytest.mark.slow
@@ -67,7 +77,9 @@ def test_c_maps_and_two_derivatives_at_every_q(name):
 def test_the_gap_keeps_its_digits_at_small_angles(name):
     for row in RECORDS[name]["gaps"]:
         gap = float(2 * mpmath.sin(mpmath.mpf(row["theta"]) / 2) ** 2)
-        assert activation(name).taylor(gap, row["q"])[0] == pytest.approx(float(row["gap"]), rel=1e-12), row
+        assert activation(name).taylor(gap, row["q"])[0] == pytest.approx(
+            float(row["gap"]), rel=1e-12
+        ), row
 
 
 def test_selu_and_softplus_of_softplus():
@@ -78,7 +90,7 @@ def test_selu_and_softplus_of_softplus():
     assert 0.5 / (0.5 - mu**2) == pytest.approx(1.46694, abs=5e-6)
 
 
-# --- laws ----------------------------------------------------------------------------------------------------------------------------
+# --- laws -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", names())
@@ -110,7 +122,12 @@ def test_derivatives_are_those_of_the_function(name):
         low, high = (phi.numeric(n)(x + step) for step in (-1e-5, 1e-5))
         np.testing.assert_allclose(phi.numeric(n + 1)(x), (high - low) / 2e-5, rtol=1e-6, atol=1e-6)
         expr = sp.lambdify(X, phi.derivative_expr(n), "mpmath")
-        np.testing.assert_allclose(phi.numeric(n)(x), [float(expr(mpmath.mpf(value))) for value in x], rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(
+            phi.numeric(n)(x),
+            [float(expr(mpmath.mpf(value))) for value in x],
+            rtol=1e-12,
+            atol=1e-14,
+        )
 
 
 @pytest.mark.parametrize("name", sorted(set(names()) - {"exp"}))
@@ -135,20 +152,30 @@ def test_closed_forms_agree_in_every_field(name):
     expr = SYMPY.cosine(phi.taylor(1 - c, q, 2 * q, 0, SYMPY)[0])
     for at, size in ((sp.Rational(3, 10), sp.Rational(1, 2)), (sp.Rational(-7, 10), sp.Integer(2))):
         value = float(expr.subs({c: at, q: size}))
-        assert 1 - phi.taylor(1 - float(at), float(size), 2 * float(size))[0] == pytest.approx(value, abs=1e-14)
-        assert 1 - float(phi.taylor(1 - at, size, 2 * size, 0, field)[0]) == pytest.approx(value, abs=1e-14)
+        assert 1 - phi.taylor(1 - float(at), float(size), 2 * float(size))[0] == pytest.approx(
+            value, abs=1e-14
+        )
+        assert 1 - float(phi.taylor(1 - at, size, 2 * size, 0, field)[0]) == pytest.approx(
+            value, abs=1e-14
+        )
         for quantity in ("mean", "second_moment", "mean_slope"):
             exact = float(getattr(phi, quantity)(size, SYMPY))
             assert getattr(phi, quantity)(float(size)) == pytest.approx(exact, rel=1e-13, abs=1e-15)
-        assert float(phi.q_slope(size, SYMPY)) == pytest.approx(phi.q_slope(float(size)), rel=1e-13, abs=1e-15)
+        assert float(phi.q_slope(size, SYMPY)) == pytest.approx(
+            phi.q_slope(float(size)), rel=1e-13, abs=1e-15
+        )
 
 
 @pytest.mark.parametrize("name", mostly_slow(["tanh", "elu", "hard_tanh"]))
 def test_mpmath_agrees_with_numpy_and_knows_more_digits(name):
     phi, field = activation(name), mpmath_field(22)
     for quantity in ("mean", "second_moment", "mean_slope", "q_slope"):
-        assert float(getattr(phi, quantity)(2, field)) == pytest.approx(getattr(phi, quantity)(2), rel=1e-14, abs=1e-15)
-    assert float(phi.taylor(0.5, 1, None, 0, field)[0]) == pytest.approx(phi.taylor(0.5)[0], rel=1e-14)
+        assert float(getattr(phi, quantity)(2, field)) == pytest.approx(
+            getattr(phi, quantity)(2), rel=1e-14, abs=1e-15
+        )
+    assert float(phi.taylor(0.5, 1, None, 0, field)[0]) == pytest.approx(
+        phi.taylor(0.5)[0], rel=1e-14
+    )
     with mpmath.workdps(30):
         truth = mpmath.mpf(RECORDS[name]["moments"][2]["second_moment"])
         assert abs(phi.second_moment(1, field) - truth) < 1e-21
@@ -161,19 +188,26 @@ def test_unknown_closed_forms_print_as_functions():
     assert not tanh.has_closed_form and activation("erf").has_closed_form
 
 
-# --- new activations from old --------------------------------------------------------------------------------------------------------
+# --- new activations from old ---------------------------------------------------------------------
 
 
 def test_transformations_compute_what_they_say_and_merge():
     tanh, x = activation("tanh"), np.linspace(-3, 3, 7)
     one = tanh.transformed(0.5, 0.25, 2, -0.125)
     np.testing.assert_allclose(one(x), 2 * (np.tanh(0.5 * x + 0.25) - 0.125), rtol=1e-15)
-    np.testing.assert_allclose(one.numeric(2)(x), 2 * 0.25 * tanh.numeric(2)(0.5 * x + 0.25), rtol=1e-15)
+    np.testing.assert_allclose(
+        one.numeric(2)(x), 2 * 0.25 * tanh.numeric(2)(0.5 * x + 0.25), rtol=1e-15
+    )
     two = one.transformed(3, 1, 0.5, 1)
     assert two.base == tanh
     np.testing.assert_allclose(two(x), 0.5 * (one(3 * x + 1) + 1), rtol=1e-14)
     assert tanh.transformed() is tanh and tanh.transformed(2).transformed(sp.Rational(1, 2)) == tanh
-    for bad in ({"input_scale": 0}, {"output_scale": 0}, {"input_shift": float("nan")}, {"output_shift": Y}):
+    for bad in (
+        {"input_scale": 0},
+        {"output_scale": 0},
+        {"input_shift": float("nan")},
+        {"output_shift": Y},
+    ):
         with pytest.raises(KcalcError):
             tanh.transformed(**bad)
 
@@ -183,9 +217,13 @@ def test_transformed_closed_forms(constants):
     phi = activation("gelu").transformed(*constants)
     assert phi.has_closed_form
     for q in (sp.Rational(1, 2), sp.Integer(3)):
-        assert float(phi.second_moment(q, SYMPY)) == pytest.approx(phi.second_moment(float(q)), rel=1e-13)
+        assert float(phi.second_moment(q, SYMPY)) == pytest.approx(
+            phi.second_moment(float(q)), rel=1e-13
+        )
         assert float(phi.mean_slope(q, SYMPY)) == pytest.approx(phi.mean_slope(float(q)), rel=1e-13)
-        assert float(phi.taylor(sp.Rational(2, 5), q, 2, 0, SYMPY)[0]) == pytest.approx(phi.taylor(0.4, float(q), 2)[0], abs=1e-14)
+        assert float(phi.taylor(sp.Rational(2, 5), q, 2, 0, SYMPY)[0]) == pytest.approx(
+            phi.taylor(0.4, float(q), 2)[0], abs=1e-14
+        )
 
 
 def test_kinks_and_jumps_follow():
@@ -203,12 +241,24 @@ def test_kinks_and_jumps_follow():
 
 def test_celu_of_other_alpha_is_elu_on_another_scale():
     """celu(2)(x) = 2 elu(x/2), so that the frozen rows of elu at q are those of celu(2) at 4 q."""
-    assert activation("celu")(-1.5) == pytest.approx(math.expm1(-1.5), rel=1e-15) and activation("celu").name == "celu"
+    assert (
+        activation("celu")(-1.5) == pytest.approx(math.expm1(-1.5), rel=1e-15)
+        and activation("celu").name == "celu"
+    )
     moments = {row["q"]: float(row["second_moment"]) for row in RECORDS["elu"]["moments"]}
-    for row in [row for row in RECORDS["elu"]["gammas"] if row["q1"] != row["q2"] and max(row["q1"], row["q2"]) <= 10]:
-        gamma, slope = (float(value) / math.sqrt(moments[row["q1"]] * moments[row["q2"]]) for value in row["values"][:2])
+    for row in [
+        row
+        for row in RECORDS["elu"]["gammas"]
+        if row["q1"] != row["q2"] and max(row["q1"], row["q2"]) <= 10
+    ]:
+        gamma, slope = (
+            float(value) / math.sqrt(moments[row["q1"]] * moments[row["q2"]])
+            for value in row["values"][:2]
+        )
         got = celu(2).taylor(1 - row["c"], 4 * row["q1"], 4 * row["q2"], 1)
-        assert got[0] == pytest.approx(1 - gamma, abs=1e-13) and got[1] == pytest.approx(slope, rel=1e-12)
+        assert got[0] == pytest.approx(1 - gamma, abs=1e-13) and got[1] == pytest.approx(
+            slope, rel=1e-12
+        )
 
 
 def test_composed_derivatives_match_the_expression():
@@ -219,18 +269,26 @@ def test_composed_derivatives_match_the_expression():
         np.testing.assert_allclose(composed.numeric(n)(x), expr(x), rtol=1e-10, atol=1e-13)
 
 
-# --- what a user may call an activation ----------------------------------------------------------------------------------------------
+# --- what a user may call an activation -----------------------------------------------------------
 
 
 def test_names_aliases_and_case():
-    assert activation("SiLU") == activation("swish") and activation("Linear") == activation("identity")
+    assert activation("SiLU") == activation("swish") and activation("Linear") == activation(
+        "identity"
+    )
     assert set(aliases().values()) <= set(names())
     with pytest.raises(KcalcError, match="tanh"):
         activation("tahn")
     assert activation("tanh", name="mine").name == "mine"
 
 
-@pytest.mark.parametrize("spelling", [sp.Piecewise((sp.exp(Y) - 1, Y < 0), (Y, True)), sp.Piecewise((Y, Y > 0), (sp.exp(Y) - 1, True))])
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        sp.Piecewise((sp.exp(Y) - 1, Y < 0), (Y, True)),
+        sp.Piecewise((Y, Y > 0), (sp.exp(Y) - 1, True)),
+    ],
+)
 def test_of_two_names_of_one_function_the_usual_one_is_found(spelling):
     assert activation(spelling).name == "elu"
 

@@ -1,4 +1,7 @@
-"""Shaped networks given back as JAX models of the kind that was read: what they compute, by NumPy written down apart from them."""
+"""Shaped networks given back as JAX models of the kind that was read.
+
+What they compute, by NumPy written down apart from them.
+"""
 
 import os
 from types import SimpleNamespace
@@ -23,30 +26,47 @@ from kcalc.network import layers as kl
 
 
 def shaped(reading, **options):
-    return kc.shape(reading.network.without_normalization().normalised(), method="dks", zeta=1.5, **options)
+    return kc.shape(
+        reading.network.without_normalization().normalised(), method="dks", zeta=1.5, **options
+    )
 
 
 def conv(x, w, stride=1, layout="NHWC"):
-    return lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=(layout, "HWIO", layout))
+    return lax.conv_general_dilated(
+        x, w, (stride, stride), "SAME", dimension_numbers=(layout, "HWIO", layout)
+    )
 
 
 def residual(p, x, layout="NHWC"):
     axes = (1, 2) if layout == "NHWC" else (2, 3)
     h = conv(x, p["stem"], layout=layout)
     a = jnp.tanh(h)
-    h = conv(a, p["short"], 2, layout) + conv(jnp.tanh(conv(a, p["a"], 2, layout)), p["b"], layout=layout)
+    h = conv(a, p["short"], 2, layout) + conv(
+        jnp.tanh(conv(a, p["a"], 2, layout)), p["b"], layout=layout
+    )
     return {"out": jnp.tanh(h).mean(axes) @ p["head"] + p["bias"], "other": 3}
 
 
 def residual_params():
-    shapes = {"stem": (3, 3, 3, 8), "a": (3, 3, 8, 8), "b": (3, 3, 8, 8), "short": (1, 1, 8, 8), "head": (8, 5)}
+    shapes = {
+        "stem": (3, 3, 3, 8),
+        "a": (3, 3, 8, 8),
+        "b": (3, 3, 8, 8),
+        "short": (1, 1, 8, 8),
+        "head": (8, 5),
+    }
     keys = jax.random.split(jax.random.key(0), len(shapes))
-    return {n: jax.random.normal(k, s) for k, (n, s) in zip(keys, shapes.items(), strict=True)} | {"bias": jnp.ones(5)}
+    return {n: jax.random.normal(k, s) for k, (n, s) in zip(keys, shapes.items(), strict=True)} | {
+        "bias": jnp.ones(5)
+    }
 
 
 @pytest.mark.parametrize("layout", mostly_slow(["NHWC", "NCHW"], 2))
 def test_functions_compute_the_shaped_network(layout):
-    params, x = residual_params(), jax.random.normal(jax.random.key(1), (4, 8, 8, 3) if layout == "NHWC" else (4, 3, 8, 8))
+    params, x = (
+        residual_params(),
+        jax.random.normal(jax.random.key(1), (4, 8, 8, 3) if layout == "NHWC" else (4, 3, 8, 8)),
+    )
 
     def model(p, x):
         return residual(p, x, layout)
@@ -66,15 +86,22 @@ def test_functions_compute_the_shaped_network(layout):
         a = phi(np.asarray(h, np.float64)).astype(np.float32)
         b = phi(np.asarray(conv(a, p["a"], 2, layout), np.float64)).astype(np.float32)
         h = (conv(a, p["short"], 2, layout) + conv(b, p["b"], layout=layout)) / np.sqrt(2)
-        return phi(np.asarray(h, np.float64)).mean((1, 2) if layout == "NHWC" else (2, 3)) @ p["head"]
+        return (
+            phi(np.asarray(h, np.float64)).mean((1, 2) if layout == "NHWC" else (2, 3)) @ p["head"]
+        )
 
     out = function(new, x)
     assert np.allclose(out["out"], by_hand(new, x), atol=2e-5)
     assert set(out) == {"out", "other"}
     assert np.allclose(jax.jit(function)(new, x)["out"], out["out"], atol=1e-5)
     gradient = jax.jit(jax.grad(lambda p: function(p, x)["out"].sum()))(new)
-    assert all(bool(jnp.isfinite(leaf).all() and jnp.abs(leaf).max() > 0) for leaf in jax.tree.leaves(gradient))
-    assert np.allclose(jax.jit(jax.vmap(lambda one: function(new, one[None])["out"][0]))(x), out["out"], atol=1e-5)
+    assert all(
+        bool(jnp.isfinite(leaf).all() and jnp.abs(leaf).max() > 0)
+        for leaf in jax.tree.leaves(gradient)
+    )
+    assert np.allclose(
+        jax.jit(jax.vmap(lambda one: function(new, one[None])["out"][0]))(x), out["out"], atol=1e-5
+    )
 
 
 def test_initial_weights_are_orthogonal_on_the_central_tap():
@@ -86,7 +113,11 @@ def test_initial_weights_are_orthogonal_on_the_central_tap():
         assert np.allclose(w[1, 1].T @ w[1, 1], np.eye(8), atol=1e-5)
         w[1, 1] = 0
         assert not w.any()
-    assert np.allclose(np.asarray(new["stem"])[1, 1] @ np.asarray(new["stem"])[1, 1].T, 8 / 3 * np.eye(3), atol=1e-5)
+    assert np.allclose(
+        np.asarray(new["stem"])[1, 1] @ np.asarray(new["stem"])[1, 1].T,
+        8 / 3 * np.eye(3),
+        atol=1e-5,
+    )
     _, again = apply_jax(residual, r, shaped(r))
     _, other = apply_jax(residual, r, shaped(r), key=jax.random.key(7))
     assert np.array_equal(new["a"], again["a"])
@@ -137,8 +168,15 @@ def test_a_v1_network_rewritten_as_v2():
 
 class Small(nnx.Module):
     def __init__(self, rngs):
-        self.conv, self.norm = nnx.Conv(3, 8, (3, 3), use_bias=False, rngs=rngs), nnx.BatchNorm(8, rngs=rngs)
-        self.drop, self.fc, self.out = nnx.Dropout(0.5, rngs=rngs), nnx.Linear(128, 8, rngs=rngs), nnx.Linear(8, 2, rngs=rngs)
+        self.conv, self.norm = (
+            nnx.Conv(3, 8, (3, 3), use_bias=False, rngs=rngs),
+            nnx.BatchNorm(8, rngs=rngs),
+        )
+        self.drop, self.fc, self.out = (
+            nnx.Dropout(0.5, rngs=rngs),
+            nnx.Linear(128, 8, rngs=rngs),
+            nnx.Linear(8, 2, rngs=rngs),
+        )
 
     def __call__(self, x):
         h = nnx.max_pool(nnx.tanh(self.norm(self.conv(x))), (2, 2), strides=(2, 2))
@@ -164,11 +202,19 @@ def test_nnx():
     s = without_dropout(r)
     new = apply_jax(model, r, s)
     inner = new.model
-    wanted = small_by_hand(x, s.constants["tanh"].transformed, inner.conv.kernel[...], inner.fc.kernel[...], inner.out.kernel[...])
+    wanted = small_by_hand(
+        x,
+        s.constants["tanh"].transformed,
+        inner.conv.kernel[...],
+        inner.fc.kernel[...],
+        inner.out.kernel[...],
+    )
     assert np.allclose(new(x), wanted, atol=1e-5)
     assert np.array_equal(kernel, model.conv.kernel[...])
     assert not np.array_equal(kernel, inner.conv.kernel[...])
-    inner.norm.bias[...] = jnp.ones(8)  # the bias of the BatchNorm that is gone is the convolution's
+    inner.norm.bias[...] = jnp.ones(
+        8
+    )  # the bias of the BatchNorm that is gone is the convolution's
     assert not np.allclose(new(x), wanted, atol=1e-3)
     inner.norm.bias[...] = jnp.zeros(8)
     assert np.allclose(nnx.jit(lambda m, x: m(x))(new, x), wanted, atol=1e-5)
@@ -205,7 +251,9 @@ def test_linen_equinox_and_keras():
 
     if keras.backend.backend() != "jax":
         return
-    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(7, activation="tanh"), keras.layers.Dense(2)])
+    model = keras.Sequential(
+        [keras.Input((5,)), keras.layers.Dense(7, activation="tanh"), keras.layers.Dense(2)]
+    )
     r = read(model)
     s = shaped(r)
     new = apply_jax(model, r, s)
@@ -227,7 +275,11 @@ def test_weights_are_not_the_numbers_that_numpy_gives_users():
     s = shaped(r)
     x = np.random.default_rng(0).normal(size=(64, 64))
     function, new = apply_jax(model, r, s, weights="gaussian_delta")
-    correlations = [np.corrcoef(x.ravel(), np.asarray(w).ravel())[0, 1] for leaf in new.values() for w in (leaf, leaf.T)]
+    correlations = [
+        np.corrcoef(x.ravel(), np.asarray(w).ravel())[0, 1]
+        for leaf in new.values()
+        for w in (leaf, leaf.T)
+    ]
     assert max(np.abs(correlations)) < 5 / 64
     assert function(new, x).var() == pytest.approx(1, abs=0.1)
     starts = {tuple(np.random.default_rng(n).normal(size=3)) for n in range(200)}

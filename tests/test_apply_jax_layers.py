@@ -1,4 +1,7 @@
-"""The network of a JAX model, unchanged and with the model's own weights, given back: it computes what the model computes."""
+"""The network of a JAX model, unchanged and with the model's own weights, given back.
+
+It computes what the model computes.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,28 @@ from jax import lax  # noqa: E402
 from kcalc.interchange.jax_model import apply_jax  # noqa: E402
 
 R = np.random.default_rng(3)
-SIZES = {"w": (6, 4), "v": (6, 4), "u": (4, 5), "k": (3, 3, 3, 4), "c": (8, 5), "f": (36, 5), "t": (3, 5), "q": (6, 12)}
+SIZES = {
+    "w": (6, 4),
+    "v": (6, 4),
+    "u": (4, 5),
+    "k": (3, 3, 3, 4),
+    "c": (8, 5),
+    "f": (36, 5),
+    "t": (3, 5),
+    "q": (6, 12),
+}
 SIZES |= {"r": (2, 4, 5), "r3": (1, 3, 4), "e": (2, 2, 4, 3), "a": ()}
-P = {name: jnp.asarray(R.standard_normal(shape) / np.sqrt(np.prod(shape[:-1])), jnp.float32) for name, shape in SIZES.items()}
+P = {
+    name: jnp.asarray(R.standard_normal(shape) / np.sqrt(np.prod(shape[:-1])), jnp.float32)
+    for name, shape in SIZES.items()
+}
 FLAT, IMAGE = (2, 6), (2, 6, 6, 3)
 
 
 def conv(x: Any, w: Any, padding: str = "SAME") -> Any:
-    return lax.conv_general_dilated(x, w, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return lax.conv_general_dilated(
+        x, w, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
 
 
 def padded(x: Any, mode: str) -> Any:
@@ -45,7 +62,9 @@ def row(x: Any, w: Any) -> Any:
 
 def mean_pool(x: Any) -> Any:
     window = ((1, 3, 3, 1), (1, 2, 2, 1), "SAME")
-    return lax.reduce_window(x, 0.0, lax.add, *window) / lax.reduce_window(jnp.ones(x.shape), 0.0, lax.add, *window)
+    return lax.reduce_window(x, 0.0, lax.add, *window) / lax.reduce_window(
+        jnp.ones(x.shape), 0.0, lax.add, *window
+    )
 
 
 def flat_pool(x: Any) -> Any:
@@ -74,20 +93,59 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     "flattened": (lambda p, x: flat_pool(jnp.tanh(conv(x, p["k"]))).reshape(2, -1) @ p["f"], IMAGE),
     "an input reshaped": (lambda p, x: jnp.tanh(x.reshape(2, 6) @ p["w"]) @ p["u"], (2, 2, 3)),
     "an input scaled": (lambda p, x: jnp.tanh((2 * x - 1) @ p["w"]), FLAT),
-    "an image as a row": (lambda p, x: row(jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4), p["r"][:, :4]), IMAGE),
-    "an image of other rows": (lambda p, x: conv(jnp.tanh(conv(x, p["k"])).reshape(2, 9, 4, 4), p["e"]), IMAGE),
-    "an image handed on with other rows": (lambda p, x: jnp.tanh(conv(x, p["k"])).reshape(2, 9, 4, 4), IMAGE),
-    "an image handed on as a row": (lambda p, x: jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4), IMAGE),
-    "a row plus an image": (lambda p, x: jnp.sin(jnp.tanh(conv(x, p["k"])) + row(x.reshape(2, 36, 3), p["r3"]).reshape(2, 6, 6, 4)), IMAGE),
-    "an image plus a row": (lambda p, x: jnp.sin(jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4) + row(x.reshape(2, 36, 3), p["r3"])), IMAGE),
-    "a row beside an image": (
-        lambda p, x: jnp.sin(jnp.concatenate([jnp.tanh(conv(x, p["k"])), row(x.reshape(2, 36, 3), p["r3"]).reshape(2, 6, 6, 4)], -1)),
+    "an image as a row": (
+        lambda p, x: row(jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4), p["r"][:, :4]),
         IMAGE,
     ),
-    "a row times an image": (lambda p, x: jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4) * row(x.reshape(2, 36, 3), p["r3"]), IMAGE),
-    "channels in the middle": (lambda p, x: jnp.tanh(x @ p["t"]).reshape(2, 2, 3, 6, 5).transpose(0, 1, 2, 4, 3), IMAGE),
+    "an image of other rows": (
+        lambda p, x: conv(jnp.tanh(conv(x, p["k"])).reshape(2, 9, 4, 4), p["e"]),
+        IMAGE,
+    ),
+    "an image handed on with other rows": (
+        lambda p, x: jnp.tanh(conv(x, p["k"])).reshape(2, 9, 4, 4),
+        IMAGE,
+    ),
+    "an image handed on as a row": (
+        lambda p, x: jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4),
+        IMAGE,
+    ),
+    "a row plus an image": (
+        lambda p, x: jnp.sin(
+            jnp.tanh(conv(x, p["k"])) + row(x.reshape(2, 36, 3), p["r3"]).reshape(2, 6, 6, 4)
+        ),
+        IMAGE,
+    ),
+    "an image plus a row": (
+        lambda p, x: jnp.sin(
+            jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4) + row(x.reshape(2, 36, 3), p["r3"])
+        ),
+        IMAGE,
+    ),
+    "a row beside an image": (
+        lambda p, x: jnp.sin(
+            jnp.concatenate(
+                [jnp.tanh(conv(x, p["k"])), row(x.reshape(2, 36, 3), p["r3"]).reshape(2, 6, 6, 4)],
+                -1,
+            )
+        ),
+        IMAGE,
+    ),
+    "a row times an image": (
+        lambda p, x: (
+            jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4) * row(x.reshape(2, 36, 3), p["r3"])
+        ),
+        IMAGE,
+    ),
+    "channels in the middle": (
+        lambda p, x: jnp.tanh(x @ p["t"]).reshape(2, 2, 3, 6, 5).transpose(0, 1, 2, 4, 3),
+        IMAGE,
+    ),
     "windows of one": (
-        lambda p, x: jnp.sin(lax.reduce_window(conv(x, p["k"]), -jnp.inf, lax.max, (1, 1, 1, 1), (1, 1, 1, 1), "VALID")),
+        lambda p, x: jnp.sin(
+            lax.reduce_window(
+                conv(x, p["k"]), -jnp.inf, lax.max, (1, 1, 1, 1), (1, 1, 1, 1), "VALID"
+            )
+        ),
         IMAGE,
     ),
     "weights computed from a parameter": (lambda p, x: jnp.tanh(x @ (2 * p["w"])) @ p["u"], FLAT),
@@ -102,8 +160,12 @@ def test_an_unchanged_network_computes_what_the_model_computes(name: str) -> Non
     x = jnp.asarray(np.random.default_rng(1).standard_normal(shape), jnp.float32)
     reading = read(function, P, x)
     assert reading.fidelity.counts.get("not read", 0) == 0, [str(note) for note in reading.notes]
-    again, new = apply_jax(function, reading, SimpleNamespace(network=reading.network), weights="keep")
-    assert np.asarray(again(new, x)) == pytest.approx(np.asarray(function(P, x)), rel=1e-4, abs=1e-5)
+    again, new = apply_jax(
+        function, reading, SimpleNamespace(network=reading.network), weights="keep"
+    )
+    assert np.asarray(again(new, x)) == pytest.approx(
+        np.asarray(function(P, x)), rel=1e-4, abs=1e-5
+    )
 
 
 def test_dropout_is_left_out() -> None:
@@ -115,7 +177,9 @@ def test_dropout_is_left_out() -> None:
     reading = read(model, P, x)
     assert len(reading.network.nodes_of(L.Dropout)) == 1
     again, new = apply_jax(model, reading, SimpleNamespace(network=reading.network), weights="keep")
-    assert np.asarray(again(new, x)) == pytest.approx(np.tanh(np.asarray(x) @ np.asarray(P["w"])) @ np.asarray(P["u"]), rel=1e-4, abs=1e-5)
+    assert np.asarray(again(new, x)) == pytest.approx(
+        np.tanh(np.asarray(x) @ np.asarray(P["w"])) @ np.asarray(P["u"]), rel=1e-4, abs=1e-5
+    )
 
 
 def test_exchanged_locations_and_missing_inputs_are_refused() -> None:
@@ -143,7 +207,9 @@ def test_networks_that_are_not_the_models_are_refused_by_name() -> None:
     with pytest.raises(kc.KcalcError, match="the shaped network has 2 outputs, the model 1"):
         apply_jax(model, reading, SimpleNamespace(network=inner))
     renamed = kc.Network.from_steps([*steps, ("new", L.Nonlinear("tanh"), (last,))])
-    with pytest.raises(kc.KcalcError, match="'new' of the shaped network is no operation of the model"):
+    with pytest.raises(
+        kc.KcalcError, match="'new' of the shaped network is no operation of the model"
+    ):
         apply_jax(model, reading, SimpleNamespace(network=renamed))
     with pytest.raises(kc.KcalcError, match="not of a JAX model"):
         apply_jax(model, replace(reading, trace=None), SimpleNamespace(network=reading.network))
@@ -151,7 +217,9 @@ def test_networks_that_are_not_the_models_are_refused_by_name() -> None:
         with pytest.raises(kc.KcalcError, match="the key must be one"):
             apply_jax(model, reading, SimpleNamespace(network=reading.network), key=key)
     function, new = apply_jax(model, reading, SimpleNamespace(network=reading.network))
-    with pytest.raises(kc.KcalcError, match="the parameters have 1 leaves, the model that was read 2"):
+    with pytest.raises(
+        kc.KcalcError, match="the parameters have 1 leaves, the model that was read 2"
+    ):
         function({"u": new["u"]}, x)
 
 
@@ -161,9 +229,16 @@ def test_a_layer_that_reads_the_input_in_another_place() -> None:
     x = jnp.asarray(R.standard_normal(FLAT), jnp.float32)
     reading = read(model, own, x)
     entry, last = reading.network.inputs[0], reading.network.nodes_of(L.Affine)[-1]
-    steps = [(entry, reading.network.layer(entry), ()), (last, reading.network.layer(last), (entry,))]
-    function, new = apply_jax(model, reading, SimpleNamespace(network=kc.Network.from_steps(steps)), weights="keep")
-    assert np.asarray(function(new, x)) == pytest.approx(np.asarray(x) @ np.asarray(own["u"]), rel=1e-5, abs=1e-5)
+    steps = [
+        (entry, reading.network.layer(entry), ()),
+        (last, reading.network.layer(last), (entry,)),
+    ]
+    function, new = apply_jax(
+        model, reading, SimpleNamespace(network=kc.Network.from_steps(steps)), weights="keep"
+    )
+    assert np.asarray(function(new, x)) == pytest.approx(
+        np.asarray(x) @ np.asarray(own["u"]), rel=1e-5, abs=1e-5
+    )
 
 
 def test_parameters_whose_paths_fall_together() -> None:
@@ -174,6 +249,10 @@ def test_parameters_whose_paths_fall_together() -> None:
         return jnp.tanh(x @ p["a.b"]) @ p["a"]["b"]
 
     reading = read(two, own, x)
-    function, new = apply_jax(two, reading, SimpleNamespace(network=reading.network), weights="keep")
+    function, new = apply_jax(
+        two, reading, SimpleNamespace(network=reading.network), weights="keep"
+    )
     assert jax.tree.all(jax.tree.map(np.array_equal, new, own))
-    assert np.asarray(function(new, x)) == pytest.approx(np.asarray(two(own, x)), rel=1e-5, abs=1e-5)
+    assert np.asarray(function(new, x)) == pytest.approx(
+        np.asarray(two(own, x)), rel=1e-5, abs=1e-5
+    )

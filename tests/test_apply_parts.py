@@ -35,9 +35,15 @@ ROWS = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
 
 def of_torch(middle: bool) -> tuple[Any, tuple[Any, ...]]:
     inner = [nn.Softmax(1)] if middle else []
-    return nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), *inner, nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 2)), (
-        torch.tensor(ROWS),
-    )
+    return nn.Sequential(
+        nn.Linear(6, 6),
+        nn.Tanh(),
+        nn.Linear(6, 6),
+        *inner,
+        nn.Linear(6, 6),
+        nn.Tanh(),
+        nn.Linear(6, 2),
+    ), (torch.tensor(ROWS),)
 
 
 def layers_of_jax(dense: Callable[[int, Any], Any], x: Any, middle: bool) -> Any:
@@ -47,7 +53,10 @@ def layers_of_jax(dense: Callable[[int, Any], Any], x: Any, middle: bool) -> Any
 
 def of_a_function(middle: bool) -> tuple[Any, tuple[Any, ...]]:
     weights = [jax.random.normal(jax.random.key(i), (6, 6)) for i in range(4)]
-    return lambda p, x: layers_of_jax(lambda i, h: h @ p[i], x, middle), (weights, jnp.asarray(ROWS))
+    return lambda p, x: layers_of_jax(lambda i, h: h @ p[i], x, middle), (
+        weights,
+        jnp.asarray(ROWS),
+    )
 
 
 def of_linen(middle: bool) -> tuple[Any, tuple[Any, ...]]:
@@ -77,34 +86,52 @@ def of_equinox(middle: bool) -> tuple[Any, tuple[Any, ...]]:
         def __call__(self, x: Any) -> Any:
             return layers_of_jax(lambda i, h: self.layers[i](h), x, middle)
 
-    return Model([eqx.nn.Linear(6, 6, key=jax.random.key(i)) for i in range(4)]), (jnp.asarray(ROWS[0]),)
+    return Model([eqx.nn.Linear(6, 6, key=jax.random.key(i)) for i in range(4)]), (
+        jnp.asarray(ROWS[0]),
+    )
 
 
 def of_keras(middle: bool) -> tuple[Any, tuple[Any, ...]]:
     inner = [keras.layers.Softmax()] if middle else []
     dense = keras.layers.Dense
-    return keras.Sequential([keras.Input((6,)), dense(6, "tanh"), dense(6), *inner, dense(6, "tanh"), dense(2)]), ()
+    return keras.Sequential(
+        [keras.Input((6,)), dense(6, "tanh"), dense(6), *inner, dense(6, "tanh"), dense(2)]
+    ), ()
 
 
 MODELS = {
-    "torch": of_torch, "function": of_a_function, "linen": of_linen, "nnx": of_nnx, "equinox": of_equinox, "keras": of_keras,
-}  # fmt: skip
+    "torch": of_torch,
+    "function": of_a_function,
+    "linen": of_linen,
+    "nnx": of_nnx,
+    "equinox": of_equinox,
+    "keras": of_keras,
+}
 if keras.backend.backend() != "jax":
     del MODELS["keras"]
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_part_cut_where_a_layer_was_not_read_is_refused_by_the_name_of_that_layer(name: str) -> None:
+def test_a_part_cut_where_a_layer_was_not_read_is_refused_by_the_name_of_that_layer(
+    name: str,
+) -> None:
     model, example = MODELS[name](True)
     reading = read(model, *example)
     (unread,) = reading.network.nodes_of(Opaque)
     assert len(reading.parts) == 2
     for part in reading.parts:
         s = kc.shape(part)
-        with pytest.raises(kc.KcalcError, match="is a part of the model, and a new model would lose layers that were not read") as refused:
+        with pytest.raises(
+            kc.KcalcError,
+            match="is a part of the model, and a new model would lose layers that were not read",
+        ) as refused:
             apply_to(model, s, *example)
         assert repr(unread) in str(refused.value) and "softmax" in str(refused.value)
-        (target,) = (word for word in ("torch", "jax", "flax", "keras") if f"shaping.export({word!r})" in str(refused.value))
+        (target,) = (
+            word
+            for word in ("torch", "jax", "flax", "keras")
+            if f"shaping.export({word!r})" in str(refused.value)
+        )
         assert "tanh" in s.export(target)
 
 
@@ -114,7 +141,10 @@ def test_a_network_cut_off_anywhere_else_is_refused_too_and_a_whole_one_is_not(n
     network = read(model, *example).network
     steps = list(network.steps())
     for cut in (steps[:-1], [(steps[2][0], kc.layers.Input(6), ()), *steps[3:]]):
-        with pytest.raises(kc.KcalcError, match=r"is a part of the model, and a new model would lose the rest of it \(at '"):
+        with pytest.raises(
+            kc.KcalcError,
+            match=r"is a part of the model, and a new model would lose the rest of it \(at '",
+        ):
             apply_to(model, kc.shape(kc.Network.from_steps(cut)), *example)
     assert apply_to(model, kc.shape(network), *example) is not None
     assert apply_to(model, SimpleNamespace(network=network), *example, weights="keep") is not None
@@ -124,7 +154,12 @@ def test_one_of_two_outputs_and_outputs_that_were_normalised() -> None:
     class Heads(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.stem, self.a, self.b, self.norm = nn.Linear(6, 6), nn.Linear(6, 2), nn.Linear(6, 3), nn.LayerNorm(3)
+            self.stem, self.a, self.b, self.norm = (
+                nn.Linear(6, 6),
+                nn.Linear(6, 2),
+                nn.Linear(6, 3),
+                nn.LayerNorm(3),
+            )
 
         def forward(self, x: torch.Tensor) -> Any:
             h = torch.tanh(self.stem(x))

@@ -29,15 +29,36 @@ from kcalc.interchange.torch_model.activation import ShapedActivation  # noqa: E
 from kcalc.network.layers import Affine, BatchNorm, Flatten  # noqa: E402
 
 SEEN_BY_JAX = (
-    "mlp_modules", "mlp_functional", "hand_written_activations", "scalar_weighted_residuals", "crelu", "two_inputs_two_outputs", "lenet",
+    "mlp_modules",
+    "mlp_functional",
+    "hand_written_activations",
+    "scalar_weighted_residuals",
+    "crelu",
+    "two_inputs_two_outputs",
+    "lenet",
     "vgg",
-    "resnet_v1_basic", "resnet_v2_bottleneck", "wide_resnet", "densenet", "squeezenet", "mobilenet", "resnext_groupnorm",
-)  # fmt: skip
+    "resnet_v1_basic",
+    "resnet_v2_bottleneck",
+    "wide_resnet",
+    "densenet",
+    "squeezenet",
+    "mobilenet",
+    "resnext_groupnorm",
+)
 QUICK = SEEN_BY_JAX[:8]
 FRESH = (
-    "mlp_functional", "scalar_weighted_residuals", "crelu", "two_inputs_two_outputs", "vgg", "resnet_v1_basic", "resnet_v2_bottleneck",
-    "wide_resnet", "densenet", "squeezenet", "unet",
-)  # fmt: skip
+    "mlp_functional",
+    "scalar_weighted_residuals",
+    "crelu",
+    "two_inputs_two_outputs",
+    "vgg",
+    "resnet_v1_basic",
+    "resnet_v2_bottleneck",
+    "wide_resnet",
+    "densenet",
+    "squeezenet",
+    "unet",
+)
 
 
 def seed(number: int) -> Any:
@@ -51,12 +72,21 @@ def shaped(name: str, dtype: Any = None) -> tuple[Any, Any, Any, Any]:
     model = model.to(dtype or torch.float64)
     reading = read(model, *examples, sigmas=False)
     net = reading.network.without_normalization().normalised()
-    return model, examples, reading, kc.shape(net.preactivated() if "v1" in name else net, "tanh", "dks")
+    return (
+        model,
+        examples,
+        reading,
+        kc.shape(net.preactivated() if "v1" in name else net, "tanh", "dks"),
+    )
 
 
 def inputs(examples: Any, dtype: Any) -> list[Any]:
     """Random inputs of the shapes of the examples, one by one."""
-    flat = [tensor for e in examples for tensor in (list(e.values()) if isinstance(e, dict) else [torch.zeros(e)])]
+    flat = [
+        tensor
+        for e in examples
+        for tensor in (list(e.values()) if isinstance(e, dict) else [torch.zeros(e)])
+    ]
     return [torch.randn(tensor.shape, dtype=dtype, generator=seed(5)) for tensor in flat]
 
 
@@ -72,15 +102,21 @@ def weights_for_jax(new: Any, reading: Any, network: Any, wanted: Any) -> dict[A
         parent = network.parents(node)[0]
         if isinstance(network.layer(parent), Flatten):  # JAX keeps channels last
             channels, *places = ops[ops[str(parent)].reads[0]].shape[1:]
-            weight = np.moveaxis(weight.reshape(len(weight), channels, *places), 1, -1).reshape(len(weight), -1)
-        own[node] = {"weight": np.moveaxis(weight, (0, 1), (-1, -2)).reshape(wanted[node]["weight"].shape)}
+            weight = np.moveaxis(weight.reshape(len(weight), channels, *places), 1, -1).reshape(
+                len(weight), -1
+            )
+        own[node] = {
+            "weight": np.moveaxis(weight, (0, 1), (-1, -2)).reshape(wanted[node]["weight"].shape)
+        }
         if network.layer(node).bias:
             own[node]["bias"] = held[f"{node}.bias"].detach().double().numpy()
     return own
 
 
 def agreement(name: str, dtype: Any) -> float:
-    """The largest difference between the new model and kc.to_jax of the shaped network, relative to the largest output."""
+    """The largest difference between the new model and kc.to_jax of the shaped network, relative to
+    the largest output.
+    """
     model, examples, reading, s = shaped(name, dtype)
     new = apply_to(model, s, generator=seed(1)).eval()
     for path, parameter in new.named_parameters():
@@ -119,7 +155,7 @@ def test_same_outputs_in_single_precision(name: str) -> None:
     assert agreement(name, torch.float32) < 1e-5
 
 
-# -- q and c values of every node -------------------------------------------------------------------------------------
+# -- q and c values of every node ------------------------------------------------------------------
 
 
 def pair(channels: int, c: float, generator: Any) -> Any:
@@ -145,12 +181,19 @@ def everything(new: Any, *xs: Any) -> dict[Any, Any]:
 
 
 def deviations(name: str, times: int, draws: int, c: float = 0.3) -> dict[Any, tuple[float, float]]:
-    """{node: standard errors by which (q, c) miss the prediction}: features ``times`` as many, inputs equal at all locations.
+    """{node: standard errors by which (q, c) miss the prediction}.
 
-    Orthogonal Delta weights, biases 0. Equal locations make pooling and resizing the identity that the theory takes them for.
+    Features ``times`` as many, inputs equal at all locations.
+
+    Orthogonal Delta weights, biases 0. Equal locations make pooling and resizing the identity that
+    the theory takes them for.
     """
     model, examples, _, s = shaped(name)
-    wide = s.network.map_layers(lambda _, layer: replace(layer, features=layer.features * times) if isinstance(layer, Affine) else layer)
+    wide = s.network.map_layers(
+        lambda _, layer: (
+            replace(layer, features=layer.features * times) if isinstance(layer, Affine) else layer
+        )
+    )
     expected = node_values(s.network, np.array([c]), 1.0)
     generator, found = seed(3), {node: [] for node in wide}
     single = inputs(examples, torch.float64)
@@ -160,11 +203,15 @@ def deviations(name: str, times: int, draws: int, c: float = 0.3) -> dict[Any, t
         xs = []
         for _, x in many:
             point = pair(x.shape[1], c, generator)
-            xs.append(point.reshape(2, -1, *(1,) * (x.ndim - 2)).expand(2, *x.shape[1:]).contiguous())
+            xs.append(
+                point.reshape(2, -1, *(1,) * (x.ndim - 2)).expand(2, *x.shape[1:]).contiguous()
+            )
         for node, value in everything(new, *xs).items():
             value = value.flatten(1)
             q = value.square().mean(1)
-            found[node].append((float(q.mean()), float((value[0] * value[1]).mean() / q.prod().sqrt())))
+            found[node].append(
+                (float(q.mean()), float((value[0] * value[1]).mean() / q.prod().sqrt()))
+            )
     out = {}
     for node, rows in found.items():
         theory = np.array([np.ravel(expected[node][0])[0], np.ravel(expected[node][2])[0]])
@@ -183,11 +230,17 @@ def test_q_and_c_values_are_those_predicted(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FRESH)
 def test_q_and_c_values_are_those_predicted_in_wide_models(name: str) -> None:
-    worst = deviations(name, 24 if name in ("mlp_functional", "two_inputs_two_outputs", "scalar_weighted_residuals") else 16, 20)
+    worst = deviations(
+        name,
+        24
+        if name in ("mlp_functional", "two_inputs_two_outputs", "scalar_weighted_residuals")
+        else 16,
+        20,
+    )
     assert max(max(z) for z in worst.values()) < 5, worst
 
 
-# -- what the new model is ----------------------------------------------------------------------------------------------
+# -- what the new model is -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +270,9 @@ def test_changes_are_listed(made: Any) -> None:
         assert any(change.startswith(f"{name}: BatchNorm removed") for change in new.kcalc_changes)
         assert f"{name}.weight: parameter gone" in new.kcalc_changes
     assert any("blocks.0.conv1: a bias of zeros" in change for change in new.kcalc_changes)
-    assert any("blocks.0.add: sum weights 0.707107, 0.707107" in change for change in new.kcalc_changes)
+    assert any(
+        "blocks.0.add: sum weights 0.707107, 0.707107" in change for change in new.kcalc_changes
+    )
     assert any("tanh -> " in change for change in new.kcalc_changes)
     assert not any(isinstance(module, nn.BatchNorm2d) for module in new.modules())
     assert not s.network.nodes_of(BatchNorm)
@@ -226,8 +281,17 @@ def test_changes_are_listed(made: Any) -> None:
 def test_parameters_keep_names_and_shapes(made: Any) -> None:
     model, _, new = made
     old, now = dict(model.named_parameters()), dict(new.named_parameters())
-    assert all(now[name].shape == old[name].shape and now[name].requires_grad for name in now if name in old)
-    assert set(now) - set(old) == {"blocks.0.conv1.bias", "blocks.0.conv2.bias", "blocks.1.conv1.bias", "blocks.1.conv2.bias"}
+    assert all(
+        now[name].shape == old[name].shape and now[name].requires_grad
+        for name in now
+        if name in old
+    )
+    assert set(now) - set(old) == {
+        "blocks.0.conv1.bias",
+        "blocks.0.conv2.bias",
+        "blocks.1.conv1.bias",
+        "blocks.1.conv2.bias",
+    }
     assert all(not now[name].detach().any() for name in now if name.endswith("bias"))
 
 
@@ -261,7 +325,11 @@ def test_copies_are_the_same_model(made: Any) -> None:
     file = io.BytesIO()
     torch.save(new, file)
     file.seek(0)
-    copies = (copy.deepcopy(new), pickle.loads(pickle.dumps(new)), torch.load(file, weights_only=False))
+    copies = (
+        copy.deepcopy(new),
+        pickle.loads(pickle.dumps(new)),
+        torch.load(file, weights_only=False),
+    )
     assert torch.equal(copy.deepcopy(copies[1])(x), new(x))
     for twin in copies:
         assert torch.equal(twin(x), new(x))
@@ -283,13 +351,25 @@ def test_dropout_only_in_training() -> None:
 
 def test_kept_weights_give_the_model_itself() -> None:
     """Nothing to shape: the network as read, the weights as they are."""
-    for name in ("mlp_modules", "lenet", "crelu", "scalar_weighted_residuals", "densenet", "squeezenet", "unet", "audio_conv1d", "highway"):
+    for name in (
+        "mlp_modules",
+        "lenet",
+        "crelu",
+        "scalar_weighted_residuals",
+        "densenet",
+        "squeezenet",
+        "unet",
+        "audio_conv1d",
+        "highway",
+    ):
         torch.manual_seed(1)
         model, examples, _ = ZOO[name]()
         model = model.double().eval()
         reading = read(model, *examples)
         network = reading.network.without_normalization()
-        new = apply_to(_without_batch_norm(model), SimpleNamespace(network=network), *examples, weights="keep").eval()
+        new = apply_to(
+            _without_batch_norm(model), SimpleNamespace(network=network), *examples, weights="keep"
+        ).eval()
         x = inputs(examples, torch.float64)[0]
         assert torch.allclose(new(x), _without_batch_norm(model)(x), rtol=1e-12, atol=1e-13), name
 
@@ -303,7 +383,7 @@ def _without_batch_norm(model: Any) -> Any:
     return twin
 
 
-# -- activations ----------------------------------------------------------------------------------------------------------
+# -- activations -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", names())
@@ -311,7 +391,10 @@ def test_activations_are_kcalcs(name: str) -> None:
     x = torch.linspace(-30, 30, 2001, dtype=torch.float64)
     if name in ("exp", "cube", "hermite4", "relu5", "relu4"):
         x = x / 10
-    for phi in (kc.activation(name), kc.activation(name).transformed(0.7312345678901234, 0.3, 1.7, -0.2)):
+    for phi in (
+        kc.activation(name),
+        kc.activation(name).transformed(0.7312345678901234, 0.3, 1.7, -0.2),
+    ):
         want = np.asarray(phi(x.numpy()))
         got = ShapedActivation(phi)(x).numpy()
         assert np.abs(got - want).max() <= 4e-14 * max(1.0, np.abs(want).max())
@@ -324,13 +407,17 @@ def test_gradients_of_activations_are_finite_far_out() -> None:
         assert torch.isfinite(x.grad).all(), name
 
 
-# -- errors -----------------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 
 def test_errors_name_what_is_wrong(made: Any) -> None:
     model, s, _ = made
-    stranger = SimpleNamespace(network=kc.Network.from_steps([*s.network.steps(), ("new", Affine(5), s.network.outputs)]))
-    with pytest.raises(kc.KcalcError, match="'new' of the shaped network is no Linear of the model"):
+    stranger = SimpleNamespace(
+        network=kc.Network.from_steps([*s.network.steps(), ("new", Affine(5), s.network.outputs)])
+    )
+    with pytest.raises(
+        kc.KcalcError, match="'new' of the shaped network is no Linear of the model"
+    ):
         apply_to(model, stranger)
     with pytest.raises(kc.KcalcError, match="law of initial weights"):
         apply_to(model, s, weights="he")
@@ -342,12 +429,17 @@ def test_errors_name_what_is_wrong(made: Any) -> None:
     with pytest.raises(kc.KcalcError, match="'cell_2' was not read"):
         apply_to(shared, SimpleNamespace(network=read(shared, *example).network))
     block, example, _ = ZOO["transformer_block"]()
-    with pytest.raises(kc.KcalcError, match="'attn.bmm_2' is an Attend of a transformer, which is not built anew"):
+    with pytest.raises(
+        kc.KcalcError, match="'attn.bmm_2' is an Attend of a transformer, which is not built anew"
+    ):
         apply_to(block, SimpleNamespace(network=read(block, *example).network))
 
 
 def test_sums_within_sums_of_several_blocks_and_options() -> None:
-    """Labels like add_2 are those that a graph gives by itself; everything that changed is listed."""
+    """Labels like add_2 are those that a graph gives by itself.
+
+    Everything that changed is listed.
+    """
 
     class Nested(torch.nn.Module):
         def __init__(self) -> None:
@@ -368,9 +460,13 @@ def test_sums_within_sums_of_several_blocks_and_options() -> None:
     shaped = kc.shape(network, "tanh")
     assert shaped.apply_to(model)(torch.randn(3, 8)).shape == (3, 8)
     kept = shaped.apply_to(model, weights="keep")
-    assert torch.equal(kept.stem.weight, model.stem.weight) and not any("sigma_w" in change for change in kept.kcalc_changes)
+    assert torch.equal(kept.stem.weight, model.stem.weight) and not any(
+        "sigma_w" in change for change in kept.kcalc_changes
+    )
     both = (kept, shaped.apply_to(model))
-    assert [any("are the model's own" in change for change in new.kcalc_changes) for new in both] == [True, False]
+    assert [
+        any("are the model's own" in change for change in new.kcalc_changes) for new in both
+    ] == [True, False]
     with pytest.raises(kc.KcalcError, match="foo"):
         shaped.apply_to(model, foo=1)
     with pytest.raises(kc.KcalcError, match="apply_to"):

@@ -1,4 +1,6 @@
-"""Combinators and builders: the networks of the papers, counted and shaped as the papers count them."""
+"""Combinators and builders: the networks of the papers, counted and shaped as the papers count
+them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ def test_chain_puts_an_input_in_front_and_composes_networks() -> None:
     piece = kc.chain(L.Nonlinear("relu"), L.Affine())
     assert piece.inputs == ("input",)
     net = kc.chain(L.Input(3), L.Affine(), piece, piece)
-    assert [type(layer).__name__ for _, layer, _ in net.steps()] == ["Input", "Affine", "Nonlinear", "Affine", "Nonlinear", "Affine"]
+    assert [type(layer).__name__ for _, layer, _ in net.steps()] == [
+        "Input",
+        "Affine",
+        "Nonlinear",
+        "Affine",
+        "Nonlinear",
+        "Affine",
+    ]
     assert net.layer("input") == L.Input(3)
     assert kc.repeat(piece, 3) == kc.chain(piece, piece, piece)
 
@@ -48,8 +57,13 @@ def test_bad_pieces_are_refused(make, message: str) -> None:
 
 
 def test_residual_weights_are_amplitudes_with_squares_summing_to_one() -> None:
-    assert kc.residual(L.Affine(), shortcut_weight=0.6).layer("sum_1").weights == pytest.approx((0.6, 0.8))
-    assert kc.residual(L.Affine(), residual_weight=w).layer("sum_1").weights == (sp.sqrt(1 - w**2), w)
+    assert kc.residual(L.Affine(), shortcut_weight=0.6).layer("sum_1").weights == pytest.approx(
+        (0.6, 0.8)
+    )
+    assert kc.residual(L.Affine(), residual_weight=w).layer("sum_1").weights == (
+        sp.sqrt(1 - w**2),
+        w,
+    )
     assert kc.residual(L.Affine()).layer("sum_1").weights is None
     assert kc.residual(L.Affine(), 2, 3).layer("sum_1").weights == (2, 3)
     assert not kc.residual(L.Affine(), shortcut_weight=0).nodes_of(L.Sum)
@@ -66,7 +80,9 @@ def test_resnet_v2_has_depth_minus_one_nonlinear_layers_and_four_transitions(dep
 
 
 @pytest.mark.parametrize("depth", [10, 16, 28, 40, 250])
-def test_wide_resnet_has_depth_minus_three_nonlinear_layers_and_three_transitions(depth: int) -> None:
+def test_wide_resnet_has_depth_minus_three_nonlinear_layers_and_three_transitions(
+    depth: int,
+) -> None:
     net = A.wide_resnet(depth)
     assert len(net.nodes_of(L.Nonlinear)) == depth - 3 + 3
     assert len(net.nodes_of(L.Sum)) == (depth - 4) // 2
@@ -89,7 +105,9 @@ STAGES = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
 def layernorm_resnet_c(depth: int, c: np.ndarray) -> np.ndarray:
-    """[DKS App. J] by hand: T = (C^3 + C)/2, then B_q = (C^3 + q c)/(1 + q) for q = 2, 3, ..., and C at the end."""
+    """[DKS App. J] by hand: T = (C^3 + C)/2, then B_q = (C^3 + q c)/(1 + q) for q = 2, 3, ..., and
+    C at the end.
+    """
     for blocks in STAGES[depth]:
         c = (relu_c(relu_c(relu_c(c))) + relu_c(c)) / 2
         for q in range(2, blocks + 1):
@@ -106,14 +124,21 @@ def test_layernorm_resnet_is_appendix_j(depth: int, least: float) -> None:
 
 
 def constant_q_resnet(depth: int) -> kc.Network:
-    """The same C map with q = 1 throughout: residual weight 1/sqrt(q + 1) in the block that q would enter."""
+    """The same C map with q = 1 throughout.
+
+    Residual weight 1/sqrt(q + 1) in the block that q would enter.
+    """
     gain = sp.sqrt(2)
     combined = kc.chain(L.Nonlinear("relu"), L.Affine(sigma_w=gain))
     branch = kc.repeat(combined, 3)
     pieces: list[object] = [L.Input(), L.Affine()]
     for blocks in STAGES[depth]:
-        pieces.append(kc.residual(branch, residual_weight=sp.sqrt(sp.Rational(1, 2)), shortcut=combined))
-        pieces.extend(kc.residual(branch, residual_weight=1 / sp.sqrt(q + 1)) for q in range(2, blocks + 1))
+        pieces.append(
+            kc.residual(branch, residual_weight=sp.sqrt(sp.Rational(1, 2)), shortcut=combined)
+        )
+        pieces.extend(
+            kc.residual(branch, residual_weight=1 / sp.sqrt(q + 1)) for q in range(2, blocks + 1)
+        )
     return kc.chain(*pieces, combined)  # type: ignore[arg-type]
 
 
@@ -149,16 +174,24 @@ def test_channels_of_a_geometric_block_are_whole_numbers(count: object) -> None:
 def test_a_downsampling_block_takes_odd_images() -> None:
     block = A.preconditioned_block(4, 8, 2, downsample=True)
     net = kc.chain(L.Input(4, (7, 9)), block, L.Pool("mean"), L.Affine(3))
-    assert kc.to_jax(net).apply(kc.to_jax(net).init(0), np.ones((2, 7, 9, 4), np.float32)).shape == (2, 3)
+    assert kc.to_jax(net).apply(
+        kc.to_jax(net).init(0), np.ones((2, 7, 9, 4), np.float32)
+    ).shape == (2, 3)
     assert kc.scaling(net).tensors
 
 
-@pytest.mark.parametrize("name", [name for name in A.__all__ if inspect.isfunction(getattr(A, name))])
+@pytest.mark.parametrize(
+    "name", [name for name in A.__all__ if inspect.isfunction(getattr(A, name))]
+)
 def test_unknown_options_are_refused_at_the_call(name: str) -> None:
     build = getattr(A, name)
-    needed = {key: 1 for key, p in inspect.signature(build).parameters.items() if p.default is p.empty}
+    needed = {
+        key: 1 for key, p in inspect.signature(build).parameters.items() if p.default is p.empty
+    }
     for option in ("sigma_c", "nonsense"):
-        with pytest.raises(TypeError, match=f"{name}.* unexpected keyword argument '{option}'") as refusal:
+        with pytest.raises(
+            TypeError, match=f"{name}.* unexpected keyword argument '{option}'"
+        ) as refusal:
             build(**needed, **{option: 1})
         assert len(refusal.traceback) == 1, "raised inside of kcalc"
 
@@ -168,7 +201,10 @@ def test_arrays_and_ragged_rows_as_options() -> None:
         A.transformer(1, [[[1], [1, 2]]])
     with pytest.raises(kc.KcalcError, match="padding"):
         A.preconditioned_block(8, 8, 8, downsample=True, padding=np.array([-1, 2]))
-    by_array, by_tuple = (A.preconditioned_block(8, 8, 8, downsample=True, padding=p) for p in (np.array([1, 1]), (1, 1)))
+    by_array, by_tuple = (
+        A.preconditioned_block(8, 8, 8, downsample=True, padding=p)
+        for p in (np.array([1, 1]), (1, 1))
+    )
     assert by_array == by_tuple
 
 

@@ -1,4 +1,6 @@
-"""Networks on JAX arrays against plain NumPy, against PyTorch, and at initialisation against the kernel maps."""
+"""Networks on JAX arrays against plain NumPy, against PyTorch, and at initialisation against the
+kernel maps.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,11 @@ def relative(found: Any, expected: np.ndarray) -> float:
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
-@pytest.mark.parametrize(("net", "shape"), [(dense_network(), (7, 10)), (image_network(), (3, 9, 8, 4))], ids=["dense", "images"])
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [(dense_network(), (7, 10)), (image_network(), (3, 9, 8, 4))],
+    ids=["dense", "images"],
+)
 def test_every_node_is_what_numpy_makes_of_it(net: kc.Network, shape: tuple[int, ...]):
     x = np.random.default_rng(0).standard_normal(shape)
     model = kc.to_jax(net, weights="gaussian", dtype="float64")
@@ -91,14 +97,25 @@ def test_ntk_parameterization_is_the_same_function_of_the_same_draws():
     net = dense_network()
     x = np.random.default_rng(1).standard_normal((4, 10)).astype(np.float32)
     fan_in = {"a": 10, "g": 4, "b": 6, "y": 18}
-    models = {name: kc.to_jax(net, weights="gaussian", parameterization=name) for name in ("standard", "ntk")}
+    models = {
+        name: kc.to_jax(net, weights="gaussian", parameterization=name)
+        for name in ("standard", "ntk")
+    }
     params = {name: model.init(5, x) for name, model in models.items()}
     for node, k in fan_in.items():
         layer: Any = net.layer(node)
-        ratio = np.asarray(params["standard"][node]["weight"]) / np.asarray(params["ntk"][node]["weight"])
+        ratio = np.asarray(params["standard"][node]["weight"]) / np.asarray(
+            params["ntk"][node]["weight"]
+        )
         assert np.allclose(ratio, float(layer.sigma_w) / np.sqrt(k), rtol=1e-5)
     assert [node for node in fan_in if "bias" in params["ntk"][node]] == ["a"]
-    assert relative(models["ntk"].apply(params["ntk"], x), np.asarray(models["standard"].apply(params["standard"], x))) < 1e-5
+    assert (
+        relative(
+            models["ntk"].apply(params["ntk"], x),
+            np.asarray(models["standard"].apply(params["standard"], x)),
+        )
+        < 1e-5
+    )
 
 
 def test_functions_transform():
@@ -109,15 +126,24 @@ def test_functions_transform():
     params = model.init(jax.random.key(1))
     y = model.apply(params, x)
     assert relative(jax.jit(model.apply)(params, x), np.asarray(y)) < 1e-6
-    assert relative(jax.jit(jax.vmap(lambda one: model.apply(params, one)))(x), np.asarray(y)) < 1e-6
-    assert relative(model.apply(params, x.reshape(2, 4, 16)), np.asarray(y).reshape(2, 4, -1)) < 1e-6
+    assert (
+        relative(jax.jit(jax.vmap(lambda one: model.apply(params, one)))(x), np.asarray(y)) < 1e-6
+    )
+    assert (
+        relative(model.apply(params, x.reshape(2, 4, 16)), np.asarray(y).reshape(2, 4, -1)) < 1e-6
+    )
     many = jax.jit(jax.vmap(model.init))(jax.random.split(jax.random.key(1), 3))
     assert jax.jit(jax.vmap(model.apply, (0, None)))(many, x).shape == (3, *y.shape)
     gradient = jax.jit(jax.grad(lambda p: (model.apply(p, x) ** 2).mean()))(params)
-    assert all(bool(jnp.isfinite(leaf).all()) and float(jnp.abs(leaf).max()) > 0 for leaf in jax.tree.leaves(gradient))
+    assert all(
+        bool(jnp.isfinite(leaf).all()) and float(jnp.abs(leaf).max()) > 0
+        for leaf in jax.tree.leaves(gradient)
+    )
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     spec = jax.sharding.PartitionSpec
-    parallel = jax.shard_map(model.apply, mesh=mesh, in_specs=(spec(), spec("data")), out_specs=spec("data"))
+    parallel = jax.shard_map(
+        model.apply, mesh=mesh, in_specs=(spec(), spec("data")), out_specs=spec("data")
+    )
     assert relative(jax.jit(parallel)(params, x), np.asarray(y)) < 1e-6
 
 
@@ -133,9 +159,18 @@ def test_gradients_are_difference_quotients():
             return jnp.sum(jnp.sin(model.apply(p, x)))
 
         gradient = jax.jit(jax.grad(loss))(params)
-        direction = jax.tree.map(lambda leaf: jax.random.normal(jax.random.key(leaf.size), leaf.shape, leaf.dtype), params)
-        slope = sum(float((g * d).sum()) for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
-        ends = [float(loss(jax.tree.map(lambda p, d, h=h: p + h * d, params, direction))) for h in (1e-5, -1e-5)]
+        direction = jax.tree.map(
+            lambda leaf: jax.random.normal(jax.random.key(leaf.size), leaf.shape, leaf.dtype),
+            params,
+        )
+        slope = sum(
+            float((g * d).sum())
+            for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
+        )
+        ends = [
+            float(loss(jax.tree.map(lambda p, d, h=h: p + h * d, params, direction)))
+            for h in (1e-5, -1e-5)
+        ]
     assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6)
 
 
@@ -164,7 +199,9 @@ def test_weight_standardisation():
 
 def test_groups_are_normalised_over_locations_and_channels() -> None:
     x = 0.3 + np.random.default_rng(1).standard_normal((5, 4, 3, 6))
-    found = kc.to_jax(network(("x", L.Input(6, (4, 3))), ("y", L.GroupNorm(2), "x")), dtype="float64")
+    found = kc.to_jax(
+        network(("x", L.Input(6, (4, 3))), ("y", L.GroupNorm(2), "x")), dtype="float64"
+    )
     split = x.reshape(5, 12, 2, 3)
     mean, std = split.mean(axis=(1, 3), keepdims=True), split.std(axis=(1, 3), keepdims=True)
     params = found.init(jax.random.key(0), x)
@@ -175,13 +212,24 @@ def test_groups_are_normalised_over_locations_and_channels() -> None:
 def test_linear_activations_multiply(factor: float) -> None:
     x = np.linspace(-2, 2, 12).reshape(3, 4)
     found = kc.to_jax(
-        network(("x", L.Input(4)), ("y", L.Nonlinear(kc.activation("identity").transformed(1, 0, factor)), "x")), dtype="float64"
+        network(
+            ("x", L.Input(4)),
+            ("y", L.Nonlinear(kc.activation("identity").transformed(1, 0, factor)), "x"),
+        ),
+        dtype="float64",
     )
-    np.testing.assert_allclose(found.apply(found.init(jax.random.key(0), x), x), factor * x, rtol=1e-15)
+    np.testing.assert_allclose(
+        found.apply(found.init(jax.random.key(0), x), x), factor * x, rtol=1e-15
+    )
 
 
 def test_constant_channels_are_normalised_to_zero_with_finite_gradients():
-    net = network(("x", L.Input(4)), ("n", L.LayerNorm(), "x"), ("r", L.RMSNorm(), "n"), ("y", L.Affine(2), "r"))
+    net = network(
+        ("x", L.Input(4)),
+        ("n", L.LayerNorm(), "x"),
+        ("r", L.RMSNorm(), "n"),
+        ("y", L.Affine(2), "r"),
+    )
     model = kc.to_jax(net)
     params = model.init(0)
     x = jnp.ones((1, 4))
@@ -197,18 +245,22 @@ def test_dtypes(dtype: Any):
     model = kc.to_jax(net, dtype=dtype)
     params = model.init(0)
     y = model.apply(params, x)
-    assert all(leaf.dtype == y.dtype for leaf in jax.tree.leaves(params)) and y.dtype == jnp.dtype(dtype)
+    assert all(leaf.dtype == y.dtype for leaf in jax.tree.leaves(params)) and y.dtype == jnp.dtype(
+        dtype
+    )
     reference = np.asarray(exact.apply(jax.tree.map(lambda p: np.asarray(p, float), params), x))
     assert relative(y, reference) < {"bfloat16": 0.1, "float16": 0.02}.get(str(dtype), 1e-5)
     assert not jax.config.jax_enable_x64  # pyright: ignore
 
 
-# -- against the theory -------------------------------------------------------------------------------------------------------------------
+# -- against the theory ----------------------------------------------------------------------------
 
 
 def pair_of_images(rng: np.random.Generator, channels: int, c: float) -> np.ndarray:
     """Two images (2, 3, 3, channels) with q = 1 and cosine c at every location."""
-    return np.stack([input_pair(rng, channels, c, 1.0, 1.0) for _ in range(9)], axis=1).reshape(2, 3, 3, channels)
+    return np.stack([input_pair(rng, channels, c, 1.0, 1.0) for _ in range(9)], axis=1).reshape(
+        2, 3, 3, channels
+    )
 
 
 def conv_net(phi: Any) -> kc.Network:
@@ -225,15 +277,26 @@ GAINED = kc.activation("relu").transformed(output_scale=2**0.5)
     [
         (DKS, "delta_gaussian", 192, 96),
         (DKS, "delta_orthogonal", 64, 24),
-        pytest.param(kc.architectures.vanilla(5, "relu", sigma_w=2**0.5), "gaussian", 192, 96, marks=pytest.mark.slow),
+        pytest.param(
+            kc.architectures.vanilla(5, "relu", sigma_w=2**0.5),
+            "gaussian",
+            192,
+            96,
+            marks=pytest.mark.slow,
+        ),
         (kc.architectures.rescaled_resnet(3, 2, 0.8, GAINED), "delta_gaussian", 192, 96),
         (kc.shape(conv_net("tanh"), method="dks", zeta=3.0).network, "delta_gaussian", 192, 96),
         pytest.param(conv_net(GAINED), "delta_orthogonal", 64, 24, marks=pytest.mark.slow),
     ],
     ids=["dks", "dks-orthogonal", "relu", "resnet", "conv", "conv-orthogonal"],
 )
-def test_measured_q_and_c_are_those_of_the_maps(net: kc.Network, weights: str, width: int, draws: int):
-    """The mean over draws within four standard errors at every node; finite width biases a mean by less than one."""
+def test_measured_q_and_c_are_those_of_the_maps(
+    net: kc.Network, weights: str, width: int, draws: int
+):
+    """The mean over draws within four standard errors at every node.
+
+    Finite width biases a mean by less than one.
+    """
     c, rng = 0.4, np.random.default_rng(7)
     located = net.layer("input").image_shape is not None  # pyright: ignore
     x = pair_of_images(rng, width, c) if located else input_pair(rng, width, c, 1.0, 1.0)
@@ -245,10 +308,14 @@ def test_measured_q_and_c_are_those_of_the_maps(net: kc.Network, weights: str, w
         rows = []
         for node in affine:
             a, b = trace[node].reshape(2, -1)
-            rows.append(jnp.stack([(a * a).mean(), (a * b).sum() / jnp.sqrt((a * a).sum() * (b * b).sum())]))
+            rows.append(
+                jnp.stack([(a * a).mean(), (a * b).sum() / jnp.sqrt((a * a).sum() * (b * b).sum())])
+            )
         return jnp.stack(rows)
 
-    optimised = {"xla_backend_optimization_level": 1}  # drawing is what takes long here, not compiling
+    optimised = {
+        "xla_backend_optimization_level": 1
+    }  # drawing is what takes long here, not compiling
     run = jax.jit(jax.vmap(measure), compiler_options=optimised)
     measured = np.asarray(run(jax.random.split(jax.random.key(11), draws)), float)
     mean, error = measured.mean(axis=0), measured.std(axis=0, ddof=1) / np.sqrt(draws)
@@ -260,31 +327,54 @@ def test_measured_q_and_c_are_those_of_the_maps(net: kc.Network, weights: str, w
     assert model.assumptions == ()
 
 
-# -- PyTorch ------------------------------------------------------------------------------------------------------------------------------
+# -- PyTorch ---------------------------------------------------------------------------------------
 
 
 def test_outputs_and_gradients_are_those_of_pytorch():
-    """A small network with batch normalisation in training: outputs, gradients, running means, and evaluation."""
+    """A small network with batch normalisation in training.
+
+    Outputs, gradients, running means, and evaluation.
+    """
     torch = pytest.importorskip("torch")
     net = kc.chain(
-        L.Input(3, (8, 8)), L.Affine(8, kernel=3, stride=2, padding=1), L.BatchNorm(), L.Nonlinear("relu"), L.Pool("max", 2),
-        L.Affine(6, kernel=3, groups=2, sigma_b=0.1), L.Nonlinear("tanh"), L.Pool("mean"), L.Flatten(), L.Affine(4, sigma_b=0.1),
-    )  # fmt: skip
+        L.Input(3, (8, 8)),
+        L.Affine(8, kernel=3, stride=2, padding=1),
+        L.BatchNorm(),
+        L.Nonlinear("relu"),
+        L.Pool("max", 2),
+        L.Affine(6, kernel=3, groups=2, sigma_b=0.1),
+        L.Nonlinear("tanh"),
+        L.Pool("mean"),
+        L.Flatten(),
+        L.Affine(4, sigma_b=0.1),
+    )
     x = np.random.default_rng(0).standard_normal((5, 8, 8, 3)).astype(np.float32)
     model = kc.to_jax(net, weights="gaussian")
     params, state = model.init(0), model.init_state()
     modules = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3, 2, 1), torch.nn.BatchNorm2d(8, affine=False), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
-        torch.nn.Conv2d(8, 6, 3, 1, 1, groups=2), torch.nn.Tanh(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(6, 4),
-    )  # fmt: skip
+        torch.nn.Conv2d(3, 8, 3, 2, 1),
+        torch.nn.BatchNorm2d(8, affine=False),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Conv2d(8, 6, 3, 1, 1, groups=2),
+        torch.nn.Tanh(),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(6, 4),
+    )
     places = {"affine_1": modules[0], "affine_2": modules[4], "affine_3": modules[8]}
 
     def turned(leaf: Any) -> Any:
         leaf = np.asarray(leaf)
-        return torch.tensor(np.ascontiguousarray(leaf.transpose(3, 2, 0, 1) if leaf.ndim == 4 else leaf.T))
+        return torch.tensor(
+            np.ascontiguousarray(leaf.transpose(3, 2, 0, 1) if leaf.ndim == 4 else leaf.T)
+        )
 
     for node, module in places.items():
-        module.weight.data, module.bias.data = turned(params[node]["weight"]), turned(params[node]["bias"])
+        module.weight.data, module.bias.data = (
+            turned(params[node]["weight"]),
+            turned(params[node]["bias"]),
+        )
     images = torch.tensor(x.transpose(0, 3, 1, 2).copy())
     expected = modules(images)
     (expected**2).sum().backward()
@@ -301,7 +391,9 @@ def test_outputs_and_gradients_are_those_of_pytorch():
             assert np.abs(wanted - found).max() < 1e-5 * max(1, np.abs(wanted).max()), (node, leaf)
     assert np.allclose(new["batchnorm_1"]["mean"], modules[1].running_mean.numpy(), atol=1e-6)
     unbiased = 1 + 0.1 / 79  # PyTorch keeps the unbiased variance of the 5 x 4 x 4 values
-    assert np.allclose(new["batchnorm_1"]["variance"], modules[1].running_var.numpy(), rtol=unbiased - 1 + 1e-4)
+    assert np.allclose(
+        new["batchnorm_1"]["variance"], modules[1].running_var.numpy(), rtol=unbiased - 1 + 1e-4
+    )
     modules.eval()
     with torch.no_grad():
         modules[1].running_var.copy_(torch.tensor(np.asarray(new["batchnorm_1"]["variance"])))
@@ -309,21 +401,30 @@ def test_outputs_and_gradients_are_those_of_pytorch():
     assert relative(model.apply(params, x, state=new)[0], wanted) < 1e-5
 
 
-# -- several inputs and outputs -----------------------------------------------------------------------------------------------------------
+# -- several inputs and outputs --------------------------------------------------------------------
 
 
 def test_several_inputs_and_outputs_of_any_label():
-    net = network((("in", 1), L.Input(3)), (2, L.Input(3)), ("s", L.Sum(), ("in", 1), 2), ("2", L.Affine(4), "s"), ((0,), L.Affine(5), 2))
+    net = network(
+        (("in", 1), L.Input(3)),
+        (2, L.Input(3)),
+        ("s", L.Sum(), ("in", 1), 2),
+        ("2", L.Affine(4), "s"),
+        ((0,), L.Affine(5), 2),
+    )
     model = kc.to_jax(net)
     params = model.init(0)
-    assert sorted(params) == ["'2'", "(0,)"] and params["'2'"]["weight"].shape == (3, 4)  # "2" is what the input 2 prints as
+    assert sorted(params) == ["'2'", "(0,)"] and params["'2'"]["weight"].shape == (
+        3,
+        4,
+    )  # "2" is what the input 2 prints as
     out = model.apply(params, {2: np.ones((6, 3)), ("in", 1): np.zeros((6, 3))})
     assert {node: y.shape for node, y in out.items()} == {"2": (6, 4), (0,): (6, 5)}
     with pytest.raises(kc.KcalcError, match="2 inputs"):
         model.apply(params, np.ones((6, 3)))
 
 
-# -- bad input ----------------------------------------------------------------------------------------------------------------------------
+# -- bad input -------------------------------------------------------------------------------------
 
 MLP = kc.architectures.vanilla(2)
 CNN = kc.chain(L.Input(3), L.Affine(4, kernel=3), L.Nonlinear("relu"), L.Pool("mean"), L.Affine(2))
@@ -338,38 +439,104 @@ def opaque() -> kc.Network:
 
 
 REFUSED = {
-    "sum": (lambda: kc.to_jax(kc.chain(L.Input(3), kc.residual(L.Affine(5), 0.6)), 8), r"'sum_1' \(Sum\).*'input': 3, 'affine_1': 5"),
-    "default width": (lambda: kc.to_jax(kc.chain(L.Input(3), kc.residual(L.Affine(), 0.6)), 8), r"'sum_1' \(Sum\).*'affine_1': 8"),
-    "concat": (lambda: kc.to_jax(kc.architectures.densenet(2, growth=None), 8).init(0), r"'concat_1' \(Concat\).*ratio 2:1.*'stem': 8"),
-    "even kernel": (lambda: kc.to_jax(kc.chain(L.Input(3, (4, 4)), L.Affine(4, kernel=2))), r"'affine_1'.*2 x 2 kernel has no centre tap"),
+    "sum": (
+        lambda: kc.to_jax(kc.chain(L.Input(3), kc.residual(L.Affine(5), 0.6)), 8),
+        r"'sum_1' \(Sum\).*'input': 3, 'affine_1': 5",
+    ),
+    "default width": (
+        lambda: kc.to_jax(kc.chain(L.Input(3), kc.residual(L.Affine(), 0.6)), 8),
+        r"'sum_1' \(Sum\).*'affine_1': 8",
+    ),
+    "concat": (
+        lambda: kc.to_jax(kc.architectures.densenet(2, growth=None), 8).init(0),
+        r"'concat_1' \(Concat\).*ratio 2:1.*'stem': 8",
+    ),
+    "even kernel": (
+        lambda: kc.to_jax(kc.chain(L.Input(3, (4, 4)), L.Affine(4, kernel=2))),
+        r"'affine_1'.*2 x 2 kernel has no centre tap",
+    ),
     "no image": (lambda: kc.to_jax(CNN), r"'affine_1' is a convolution.*image_shape="),
-    "pool": (lambda: kc.to_jax(kc.chain(L.Input(3), L.Pool("max", 2), L.Affine(2))), r"'pool_1' pools.*image_shape="),
-    "no features": (lambda: kc.to_jax(MLP).init(0, np.ones((2, 3))), r"'affine_1': its width is not known"),
-    "no input width": (lambda: kc.to_jax(MLP, {"affine_1": 3}).init(0), r"input 'input'.*not known.*model.init\(key, x\)"),
+    "pool": (
+        lambda: kc.to_jax(kc.chain(L.Input(3), L.Pool("max", 2), L.Affine(2))),
+        r"'pool_1' pools.*image_shape=",
+    ),
+    "no features": (
+        lambda: kc.to_jax(MLP).init(0, np.ones((2, 3))),
+        r"'affine_1': its width is not known",
+    ),
+    "no input width": (
+        lambda: kc.to_jax(MLP, {"affine_1": 3}).init(0),
+        r"input 'input'.*not known.*model.init\(key, x\)",
+    ),
     "unknown node": (lambda: kc.to_jax(MLP, {"afine_1": 3}), r"unknown node 'afine_1'.*affine_1"),
     "width of relu": (lambda: kc.to_jax(MLP, {"nonlinear_1": 3}), r"'nonlinear_1' is a Nonlinear"),
-    "contradiction": (lambda: kc.to_jax(CNN, {"affine_1": 3}, (4, 4)), r"'affine_1' has features=4 in its layer, got 3"),
+    "contradiction": (
+        lambda: kc.to_jax(CNN, {"affine_1": 3}, (4, 4)),
+        r"'affine_1' has features=4 in its layer, got 3",
+    ),
     "bad width": (lambda: kc.to_jax(MLP, 2.5), r"features must be a whole number >= 1, got 2.5"),
-    "weights": (lambda: kc.to_jax(MLP, 4, weights="orthogonl"), r"unknown law of initial weights 'orthogonl'.*orthogonal"),
-    "weights of relu": (lambda: kc.to_jax(MLP, 4, weights={"nonlinear_1": "gaussian"}), r"'nonlinear_1' is a Nonlinear.*no weights"),
-    "parameterization": (lambda: kc.to_jax(MLP, 4, parameterization="tp5"), r"unknown parameterization.*mup"),
+    "weights": (
+        lambda: kc.to_jax(MLP, 4, weights="orthogonl"),
+        r"unknown law of initial weights 'orthogonl'.*orthogonal",
+    ),
+    "weights of relu": (
+        lambda: kc.to_jax(MLP, 4, weights={"nonlinear_1": "gaussian"}),
+        r"'nonlinear_1' is a Nonlinear.*no weights",
+    ),
+    "parameterization": (
+        lambda: kc.to_jax(MLP, 4, parameterization="tp5"),
+        r"unknown parameterization.*mup",
+    ),
     "dtype": (lambda: kc.to_jax(MLP, 4, dtype="int32"), r"unknown dtype"),
-    "symbols": (lambda: kc.to_jax(kc.architectures.rescaled_resnet(2, 1, kc.symbols.psi), 4), r"symbols \(psi\).*net.subs"),
+    "symbols": (
+        lambda: kc.to_jax(kc.architectures.rescaled_resnet(2, 1, kc.symbols.psi), 4),
+        r"symbols \(psi\).*net.subs",
+    ),
     "opaque": (lambda: kc.to_jax(opaque()), r"'what'.*Opaque.*recurrent"),
     "no network": (lambda: kc.to_jax(nx.DiGraph(), 3), r"expected a kcalc.Network"),  # pyright: ignore
-    "image shape": (lambda: kc.to_jax(CNN, image_shape=(4, 4, 3)), r"\(height, width\).*\(4, 4, 3\)"),  # pyright: ignore
-    "other image": (lambda: kc.to_jax(kc.architectures.resnet_v2(), image_shape=(32, 32)), r"image_shape=\(224, 224\) in its layer"),
-    "window": (lambda: kc.to_jax(kc.chain(L.Input(3, (2, 2)), L.Affine(kernel=3, padding="valid")), 4), r"'affine_1'.*fit into 2 x 2"),
-    "groups": (lambda: kc.to_jax(kc.chain(L.Input(), L.Affine(6, groups=3)), {"input": 4}), r"'affine_1': 3 groups.*4 input"),
-    "shape of x": (lambda: kc.to_jax(CNN, image_shape=(4, 4)).init(0, np.ones((2, 5, 4, 3))), r"\(\.\.\., 4, 4, channels\), got \(2, 5"),
-    "channels of x": (lambda: kc.to_jax(CNN, image_shape=(4, 4)).init(0, np.ones((2, 4, 4, 1))), r"must have 3 channels, got 1"),
+    "image shape": (
+        lambda: kc.to_jax(CNN, image_shape=(4, 4, 3)),
+        r"\(height, width\).*\(4, 4, 3\)",
+    ),  # pyright: ignore
+    "other image": (
+        lambda: kc.to_jax(kc.architectures.resnet_v2(), image_shape=(32, 32)),
+        r"image_shape=\(224, 224\) in its layer",
+    ),
+    "window": (
+        lambda: kc.to_jax(kc.chain(L.Input(3, (2, 2)), L.Affine(kernel=3, padding="valid")), 4),
+        r"'affine_1'.*fit into 2 x 2",
+    ),
+    "groups": (
+        lambda: kc.to_jax(kc.chain(L.Input(), L.Affine(6, groups=3)), {"input": 4}),
+        r"'affine_1': 3 groups.*4 input",
+    ),
+    "shape of x": (
+        lambda: kc.to_jax(CNN, image_shape=(4, 4)).init(0, np.ones((2, 5, 4, 3))),
+        r"\(\.\.\., 4, 4, channels\), got \(2, 5",
+    ),
+    "channels of x": (
+        lambda: kc.to_jax(CNN, image_shape=(4, 4)).init(0, np.ones((2, 4, 4, 1))),
+        r"must have 3 channels, got 1",
+    ),
     "key": (lambda: kc.to_jax(MLP, 4).init(None), r"jax.random.key\(seed\)"),
-    "params": (lambda: kc.to_jax(MLP, 4).apply({}, np.ones((1, 4))), r"lack 'affine_1'.*model.init"),
-    "text": (lambda: kc.to_jax(MLP, 4).apply({}, "ones"), r"'input' must be a real number or an array"),
-    "state": (lambda: bn().apply(bn().init(0), np.ones((2, 3))), r"'batchnorm_1' \(BatchNorm\).*init_state"),
-    "single example": (lambda: bn().apply(bn().init(0), np.ones(3), state=bn().init_state(), train=True), r"'batchnorm_1'.*needs a batch"),
+    "params": (
+        lambda: kc.to_jax(MLP, 4).apply({}, np.ones((1, 4))),
+        r"lack 'affine_1'.*model.init",
+    ),
+    "text": (
+        lambda: kc.to_jax(MLP, 4).apply({}, "ones"),
+        r"'input' must be a real number or an array",
+    ),
+    "state": (
+        lambda: bn().apply(bn().init(0), np.ones((2, 3))),
+        r"'batchnorm_1' \(BatchNorm\).*init_state",
+    ),
+    "single example": (
+        lambda: bn().apply(bn().init(0), np.ones(3), state=bn().init_state(), train=True),
+        r"'batchnorm_1'.*needs a batch",
+    ),
     "remat": (lambda: kc.to_jax(MLP, 4, remat=True, rolled=False), r"rolled=True"),
-}  # fmt: skip
+}
 
 
 def bn() -> kc.Model:

@@ -1,4 +1,7 @@
-"""Files appear whole or not at all: failures in the middle of every writer of the library, a full disk, a killed process."""
+"""Files appear whole or not at all.
+
+Failures in the middle of every writer of the library, a full disk, a killed process.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,10 @@ def figure() -> Any:
 
 
 def checkpoint(path: Path) -> None:
-    save(Checkpoint(Fingerprint("a", "b"), {}, 1, (), (0, 0.0, 0), {"params": {"w": np.ones(800)}}), path)
+    save(
+        Checkpoint(Fingerprint("a", "b"), {}, 1, (), (0, 0.0, 0), {"params": {"w": np.ones(800)}}),
+        path,
+    )
 
 
 def claims_page(path: Path) -> None:
@@ -69,8 +75,13 @@ WRITERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "checkpoint": ("run.npz", checkpoint),
     "claims": ("verify.html", lambda path: verify_command._write(str(path), "x" * 5000)),
     "what_holds": ("holds.md", claims_page),
-    "command": ("out.py", lambda path: run("shape", "vanilla-3", "--activation", "tanh", "--export", "numpy", "-o", str(path))),
-}  # fmt: skip
+    "command": (
+        "out.py",
+        lambda path: run(
+            "shape", "vanilla-3", "--activation", "tanh", "--export", "numpy", "-o", str(path)
+        ),
+    ),
+}
 
 
 def run(*arguments: str) -> None:
@@ -92,7 +103,9 @@ class Halfway:
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 @pytest.mark.parametrize("kind", list(WRITERS))
-def test_a_failure_in_the_middle_leaves_the_old_file_and_nothing_else(kind: str, step: str, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_failure_in_the_middle_leaves_the_old_file_and_nothing_else(
+    kind: str, step: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
     name, write = WRITERS[kind]
     path = tmp_path / name
     path.write_bytes(OLD)
@@ -184,18 +197,27 @@ print(json.dumps(found))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, resource limits and signals")
 def test_a_full_disk_and_a_killed_process(tmp_path: Path) -> None:
-    """A limit of 1000 bytes a file, and SIGKILL while the new file is written: the old one is as it was; only a kill may leave litter."""
+    """A limit of 1000 bytes a file, and SIGKILL while the new file is written.
+
+    The old one is as it was; only a kill may leave litter.
+    """
     places = os.pathsep.join([str(Path(kc.__file__).parents[1]), str(Path(__file__).parent)])
     environment = os.environ | {"PYTHONPATH": places, "MPLBACKEND": "Agg"}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found) == 10
     for place, (code, intact, entries) in found.items():
         assert intact, place
-        assert (code, entries) == (7, 1) if place.endswith("limited") else (code, entries) == (-9, 2), (place, code, entries)
+        assert (
+            (code, entries) == (7, 1) if place.endswith("limited") else (code, entries) == (-9, 2)
+        ), (place, code, entries)
 
 
 def test_permissions_are_the_usual_ones_or_those_there_were(tmp_path: Path) -> None:
@@ -230,13 +252,18 @@ def test_links_stay_and_pipes_are_written_to(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_refused(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     for path, said in (
-        (tmp_path, "is a folder"), (tmp_path / "no" / "file", "its folder does not exist"), (tmp_path / ("n" * 300), "File name too long"),
-        (tmp_path / "nu\0ll", "null byte"), (tmp_path / "circle", "cannot write"),
-    ):  # fmt: skip
+        (tmp_path, "is a folder"),
+        (tmp_path / "no" / "file", "its folder does not exist"),
+        (tmp_path / ("n" * 300), "File name too long"),
+        (tmp_path / "nu\0ll", "null byte"),
+        (tmp_path / "circle", "cannot write"),
+    ):
         with pytest.raises(kc.KcalcError, match=said):
             write_whole(path, b"")
     (tmp_path / "mine").write_bytes(OLD)
-    monkeypatch.setattr(os, "access", lambda *_: False)  # as of a file that may not be written, for others than root
+    monkeypatch.setattr(
+        os, "access", lambda *_: False
+    )  # as of a file that may not be written, for others than root
     with pytest.raises(kc.KcalcError, match="Permission denied"):
         write_whole(tmp_path / "mine", b"")
     assert (tmp_path / "mine").read_bytes() == OLD
@@ -277,40 +304,75 @@ def test_writers_at_the_same_time_leave_one_of_their_files(tmp_path: Path) -> No
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
-# files that grow by lines (their readers drop a last one cut short), a matrix that is written stripe by stripe beside a record, a probe
+# files that grow by lines (their readers drop a last one cut short), a matrix that is written
+# stripe by stripe beside a record, a probe
 DIRECT = {
-    "claims/journal.py": ["open", "open", "open"], "training/journal.py": ["open"], "training/logs.py": ["open"],
-    "matrices/gram/sinks.py": ["open_memmap"], "foundation/files.py": ["open", "open", "replace"],
-}  # fmt: skip
+    "claims/journal.py": ["open", "open", "open"],
+    "training/journal.py": ["open"],
+    "training/logs.py": ["open"],
+    "matrices/gram/sinks.py": ["open_memmap"],
+    "foundation/files.py": ["open", "open", "replace"],
+}
 
 
 ALWAYS = ("write_text", "write_bytes", "tofile", "mkstemp", "NamedTemporaryFile")
-WRITING = {*ALWAYS, "open", "fdopen", "open_memmap", "memmap", "savefig", "replace", "save", "savez", "savetxt", "savez_compressed"}
+WRITING = {
+    *ALWAYS,
+    "open",
+    "fdopen",
+    "open_memmap",
+    "memmap",
+    "savefig",
+    "replace",
+    "save",
+    "savez",
+    "savetxt",
+    "savez_compressed",
+}
 MODES = ("w", "wb", "a", "ab", "x", "xb", "r+", "r+b", "w+", "w+b")
 
 
 def test_nothing_else_in_the_library_opens_a_file_to_write() -> None:
     root = Path(kc.__file__).parent
-    found = {str(path.relative_to(root)): calls for path in sorted(root.rglob("*.py")) if (calls := sorted(_writing(path)))}
+    found = {
+        str(path.relative_to(root)): calls
+        for path in sorted(root.rglob("*.py"))
+        if (calls := sorted(_writing(path)))
+    }
     assert found == DIRECT
 
 
 def _writing(path: Path) -> list[str]:
-    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    calls = [
+        node
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+    ]
     return [name for call in calls if (name := _name(call.func)) and _writes(name, call)]
 
 
 def _name(function: ast.expr) -> str:
-    return function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    return (
+        function.attr
+        if isinstance(function, ast.Attribute)
+        else function.id
+        if isinstance(function, ast.Name)
+        else ""
+    )
 
 
 def _writes(name: str, call: ast.Call) -> bool:
     if name not in WRITING:
         return False
-    given = [ast.unparse(argument) for argument in (*call.args, *(keyword.value for keyword in call.keywords))]
+    given = [
+        ast.unparse(argument)
+        for argument in (*call.args, *(keyword.value for keyword in call.keywords))
+    ]
     if name in ("open", "fdopen", "open_memmap", "memmap"):
         return any(
-            text.strip("'") in ("w", "wb", "a", "ab", "x", "xb", "r+", "r+b", "w+", "w+b") or "O_WRONLY" in text for text in given
+            text.strip("'") in ("w", "wb", "a", "ab", "x", "xb", "r+", "r+b", "w+", "w+b")
+            or "O_WRONLY" in text
+            for text in given
         ) and (name != "open_memmap" or "'w+'" in given)
     if name == "savefig":
         return given[0] != "stream"

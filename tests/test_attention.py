@@ -1,4 +1,6 @@
-"""Kernel maps of attention over tokens, against drawn attention matrices written out here, and their modes against one another."""
+"""Kernel maps of attention over tokens, against drawn attention matrices written out here, and
+their modes against one another.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ WORST = 4.5  # standard errors: the largest of some 150 numbers
 
 @dataclass(frozen=True)
 class Case:
-    """One layer of attention and two inputs: mean squares, cosine c between them, cosine rho of two tokens, sizes of weights and biases."""
+    """One layer of attention and two inputs.
+
+    Mean squares, cosine c between them, cosine rho of two tokens, sizes of weights and biases.
+    """
 
     tokens: int = 6
     q: tuple[float, float] = (1.0, 1.0)
@@ -32,8 +37,13 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
 
     def network(self) -> kc.Network:
-        """The layer, from ``x``, or queries from ``x`` and the rest from ``y``; the mean over its tokens."""
-        steps: list[Any] = [("x", L.Input(), ()), ("y", L.Input(), ())] if self.cross else [("x", L.Input(), ())]
+        """The layer, from ``x``, or queries from ``x`` and the rest from ``y``.
+
+        The mean over its tokens.
+        """
+        steps: list[Any] = (
+            [("x", L.Input(), ()), ("y", L.Input(), ())] if self.cross else [("x", L.Input(), ())]
+        )
         reads = ("x", "y", "y") if self.cross else ("x",) * 3
         names = []
         for name, read, sigma, bias in zip("qkv", reads, self.sigma, self.bias, strict=True):
@@ -73,7 +83,10 @@ class Case:
         else:
             q, k = (root(m) @ rng.standard_normal((DRAWS, count, width)) for m in (queries, keys))
             full = size * q @ k.swapaxes(1, 2) / math.sqrt(width)
-        return tuple(self.weights(full[:, part, part]) for part in (slice(0, self.tokens), slice(self.tokens, count)))
+        return tuple(
+            self.weights(full[:, part, part])
+            for part in (slice(0, self.tokens), slice(self.tokens, count))
+        )
 
     def weights(self, scores: Array) -> Array:
         """The weights of scores, (..., T, T)."""
@@ -88,7 +101,11 @@ class Case:
             return np.where(scores < -1e29, 0, scores)
         powers = np.exp(scores)
         made = powers / (powers.sum(axis=-1, keepdims=True) + self.options.get("sink", False))
-        return self.options.get("identity", 0) * np.eye(count) + made - self.options.get("centre", 0) / count
+        return (
+            self.options.get("identity", 0) * np.eye(count)
+            + made
+            - self.options.get("centre", 0) / count
+        )
 
 
 def root(covariance: Array) -> Array:
@@ -114,16 +131,20 @@ CASES = {
     "cross-attention": Case(cross=True, bias=(0.5, 0.8, 0.4), q=(0.7, 1.9)),
     "dropout": Case(options={"dropout": 0.3}),
     "sigmoid": Case(options={"normaliser": "sigmoid"}),
-    "sigmoid, unequal q": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), options={"normaliser": "sigmoid"}),
+    "sigmoid, unequal q": Case(
+        q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), options={"normaliser": "sigmoid"}
+    ),
     "relu": Case(options={"normaliser": "relu"}),
     "relu, unequal q": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), options={"normaliser": "relu"}),
     "sink": Case(bias=(0.5, 0.8, 0.4), options={"sink": True}),
     "sink, unequal q": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), rho=0.1, options={"sink": True}),
     "sink, one token": Case(tokens=1, rho=0.0, bias=(0.5, 0.8, 0.4), options={"sink": True}),
     "narrow": Case(options={"key_width": 4, "wide": False}),
-    "narrow, unequal q": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), options={"key_width": 8, "wide": False}),
+    "narrow, unequal q": Case(
+        q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), options={"key_width": 8, "wide": False}
+    ),
     "identity": Case(bias=(0.5, 0.8, 0.4), options={"normaliser": "identity"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -141,20 +162,32 @@ def test_values_are_those_of_drawn_attention(case: Case) -> None:
         "q1": (own[0].trace(axis1=1, axis2=2) / T, value.q1),
         "q2": (own[1].trace(axis1=1, axis2=2) / T, value.q2),
         "joint": (across.trace(axis1=1, axis2=2) / T, value.c * math.sqrt(value.q1 * value.q2)),
-        "tokens 1": ((own[0].sum(axis=(1, 2)) - own[0].trace(axis1=1, axis2=2)) / others, value.q1 * value.token_cosine1 * (T > 1)),
-        "tokens 2": ((own[1].sum(axis=(1, 2)) - own[1].trace(axis1=1, axis2=2)) / others, value.q2 * value.token_cosine2 * (T > 1)),
+        "tokens 1": (
+            (own[0].sum(axis=(1, 2)) - own[0].trace(axis1=1, axis2=2)) / others,
+            value.q1 * value.token_cosine1 * (T > 1),
+        ),
+        "tokens 2": (
+            (own[1].sum(axis=(1, 2)) - own[1].trace(axis1=1, axis2=2)) / others,
+            value.q2 * value.token_cosine2 * (T > 1),
+        ),
         "mean": (own[0].mean(axis=(1, 2)), mean.q1),
         "mean, joint": (across.mean(axis=(1, 2)), mean.c * math.sqrt(mean.q1 * mean.q2)),
     }
     for name, (drawn, exact) in expected.items():
         error = drawn.std() / math.sqrt(len(drawn))
-        assert abs(drawn.mean() - exact) <= WORST * error + 1e-12, (name, drawn.mean(), exact, error)
+        assert abs(drawn.mean() - exact) <= WORST * error + 1e-12, (
+            name,
+            drawn.mean(),
+            exact,
+            error,
+        )
 
 
 MASKED = {
-    "one input": Case(options={"causal": True}), "unequal q": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), options={"causal": True}),
+    "one input": Case(options={"causal": True}),
+    "unequal q": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), options={"causal": True}),
     "negative c": Case(tokens=3, c=-0.7, rho=0.0, options={"causal": True}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", MASKED.values(), ids=MASKED)
@@ -172,7 +205,7 @@ def test_the_first_causal_layer_is_exact(case: Case) -> None:
     assert (np.abs(drawn.mean(axis=0) - exact.reshape(2 * T, 2 * T)) <= WORST * error + 1e-12).all()
 
 
-# -- derivatives ---------------------------------------------------------------------------------------------------------------------
+# -- derivatives -----------------------------------------------------------------------------------
 
 
 def stacked(case: Case, count: int = 2) -> kc.Network:
@@ -200,18 +233,26 @@ def stacked(case: Case, count: int = 2) -> kc.Network:
 
 
 FLAT = ("one token", "negative c", "opposite inputs")
-SMOOTH = {n: c for n, c in CASES.items() if not (c.cross or n in FLAT or c.options.get("sink") or not c.options.get("wide", True))}
+SMOOTH = {
+    n: c
+    for n, c in CASES.items()
+    if not (c.cross or n in FLAT or c.options.get("sink") or not c.options.get("wide", True))
+}
 
 
 @pytest.mark.parametrize("case", SMOOTH.values(), ids=SMOOTH)
 def test_gradients_and_the_tangent_kernel_agree(case: Case) -> None:
-    """``|d out / d parameters|^2``, backwards through both modes, is the tangent kernel at c = 1, the jet through two sequences."""
+    """``|d out / d parameters|^2``, backwards through both modes, is the tangent kernel at c = 1,
+    the jet through two sequences.
+    """
     net = stacked(case)
     found = kc.gradients(net, q=case.q[0], **case.given)
     kernel = kc.ntk(net, **case.given)
     assert sum(found.weights.values()) == pytest.approx(kernel(1.0, case.q[0]), rel=1e-11)
     for node in ("q0", "k0", "v1"):
-        assert found.weights[node] == pytest.approx(kernel.layers[node](1.0, case.q[0]), rel=1e-10, abs=1e-13)
+        assert found.weights[node] == pytest.approx(
+            kernel.layers[node](1.0, case.q[0]), rel=1e-10, abs=1e-13
+        )
 
 
 @pytest.mark.parametrize("case", SMOOTH.values(), ids=SMOOTH)
@@ -221,14 +262,20 @@ def test_derivatives_are_those_of_the_map(case: Case) -> None:
     for q in ((1.0, None), (0.7, 1.9)):
         slope = (C(0.4 + step, *q) - C(0.4 - step, *q)) / (2 * step)
         assert C.derivative(1)(0.4, *q) == pytest.approx(slope, rel=1e-7)
-    assert C.derivative(1)(1.0) == pytest.approx((math.sin(C.at_angle(1e-5) / 2) / math.sin(5e-6)) ** 2, rel=1e-5)
+    assert C.derivative(1)(1.0) == pytest.approx(
+        (math.sin(C.at_angle(1e-5) / 2) / math.sin(5e-6)) ** 2, rel=1e-5
+    )
     Q = kc.q_map(net, **case.given)
-    assert Q.derivative(1)(1.2) == pytest.approx((Q(1.2 + step) - Q(1.2 - step)) / (2 * step), rel=1e-6, abs=1e-9)
+    assert Q.derivative(1)(1.2) == pytest.approx(
+        (Q(1.2 + step) - Q(1.2 - step)) / (2 * step), rel=1e-6, abs=1e-9
+    )
     R = kc.token_map(net, case.tokens)
-    assert R.derivative(1)(0.3) == pytest.approx((R(0.3 + step) - R(0.3 - step)) / (2 * step), rel=1e-7)
+    assert R.derivative(1)(0.3) == pytest.approx(
+        (R(0.3 + step) - R(0.3 - step)) / (2 * step), rel=1e-7
+    )
 
 
-# -- bad input -----------------------------------------------------------------------------------------------------------------------
+# -- bad input -------------------------------------------------------------------------------------
 
 
 def plain(**options: Any) -> kc.Network:
@@ -237,37 +284,89 @@ def plain(**options: Any) -> kc.Network:
 
 GPT = kc.architectures.gpt2(blocks=1, features=8, heads=2, vocabulary=10, length=3, causal=False)
 AFTER_POOLING = kc.Network.from_steps(
-    [("x", L.Input(), ()), ("m", L.Pool("mean"), ("x",)), ("q", L.Affine(), ("x",)), ("k", L.Affine(), ("m",)), ("v", L.Affine(), ("m",)),
-     ("a", L.Attend(), ("q", "k", "v"))]
-)  # fmt: skip
+    [
+        ("x", L.Input(), ()),
+        ("m", L.Pool("mean"), ("x",)),
+        ("q", L.Affine(), ("x",)),
+        ("k", L.Affine(), ("m",)),
+        ("v", L.Affine(), ("m",)),
+        ("a", L.Attend(), ("q", "k", "v")),
+    ]
+)
 REFUSED = {
     "no tokens": (lambda: kc.node_values(plain()), "node 'attention' .* pass tokens="),
     "no tokens, ntk": (lambda: kc.ntk(plain()), "pass tokens="),
     "no tokens, gradients": (lambda: kc.gradients(plain()), "pass tokens="),
     "cosine alone": (lambda: kc.node_values(plain(), token_cosine=0.3), "say how many tokens"),
     "no token": (lambda: kc.node_values(plain(), tokens=0), "must be a whole number >= 1"),
-    "a cosine too small": (lambda: kc.node_values(plain(), tokens=3, token_cosine=-0.6), "smallest eigenvalue .* is -0.2"),
-    "a covariance": (lambda: kc.node_values(plain(), tokens=[[1.0, 2.0], [2.0, 1.0]]), "eigenvalue -1"),
-    "one that is not symmetric": (lambda: kc.node_values(plain(), tokens=[[1.0, 0.2], [0.3, 1.0]]), "symmetric"),
-    "a token that is 0": (lambda: kc.node_values(plain(), tokens=[[1.0, 0.0], [0.0, 0.0]]), "node 'x' has q = 0"),
-    "q beside a covariance": (lambda: kc.node_values(plain(), q=2, tokens=[[1.0, 0.0], [0.0, 1.0]]), "says itself .*drop q="),
+    "a cosine too small": (
+        lambda: kc.node_values(plain(), tokens=3, token_cosine=-0.6),
+        "smallest eigenvalue .* is -0.2",
+    ),
+    "a covariance": (
+        lambda: kc.node_values(plain(), tokens=[[1.0, 2.0], [2.0, 1.0]]),
+        "eigenvalue -1",
+    ),
+    "one that is not symmetric": (
+        lambda: kc.node_values(plain(), tokens=[[1.0, 0.2], [0.3, 1.0]]),
+        "symmetric",
+    ),
+    "a token that is 0": (
+        lambda: kc.node_values(plain(), tokens=[[1.0, 0.0], [0.0, 0.0]]),
+        "node 'x' has q = 0",
+    ),
+    "q beside a covariance": (
+        lambda: kc.node_values(plain(), q=2, tokens=[[1.0, 0.0], [0.0, 1.0]]),
+        "says itself .*drop q=",
+    ),
     "tokens in a C map": (lambda: kc.c_map(plain(), tokens=[1, 2]), "must be a whole number"),
     "infinite numbers": (lambda: kc.node_values(plain(), tokens=np.full((2, 2), np.inf)), "finite"),
     "ids below 0": (lambda: kc.node_values(GPT, tokens=[0, -4]), "ids are whole numbers >= 0"),
-    "ids beyond the vocabulary": (lambda: kc.node_values(GPT, tokens=[0, 10]), "embeds the ids 0 to 9"),
-    "more ids than positions": (lambda: kc.node_values(GPT, tokens=[0, 1, 2, 3]), "knows 3 positions, and the input has 4"),
-    "more tokens than positions": (lambda: kc.node_values(GPT, tokens=4), "knows 3 positions, and the input has 4"),
-    "large scores": (lambda: kc.node_values(plain(), q=1e3, tokens=8), "variance 1.37e\\+06.* norm before"),
+    "ids beyond the vocabulary": (
+        lambda: kc.node_values(GPT, tokens=[0, 10]),
+        "embeds the ids 0 to 9",
+    ),
+    "more ids than positions": (
+        lambda: kc.node_values(GPT, tokens=[0, 1, 2, 3]),
+        "knows 3 positions, and the input has 4",
+    ),
+    "more tokens than positions": (
+        lambda: kc.node_values(GPT, tokens=4),
+        "knows 3 positions, and the input has 4",
+    ),
+    "large scores": (
+        lambda: kc.node_values(plain(), q=1e3, tokens=8),
+        "variance 1.37e\\+06.* norm before",
+    ),
     "scores that overflow": (lambda: kc.node_values(plain(), q=1e200, tokens=8), "variance inf"),
-    "drawn scores that overflow": (lambda: kc.node_values(plain(), q=1e160, tokens=8, sampling=kc.Sampling()), "variance inf"),
-    "heads of queries": (lambda: L.Attend(heads=5, key_heads=2), "key_heads = 2 must divide heads = 5"),
-    "heads and channels": (lambda: kc.Network.from_steps([
-        ("x", L.Input(4), ()), *((n, L.Affine(4), ("x",)) for n in "qkv"), ("a", L.Attend(3), ("q", "k", "v"))
-    ]), "3 heads do not divide the 4 channels of its queries"),
+    "drawn scores that overflow": (
+        lambda: kc.node_values(plain(), q=1e160, tokens=8, sampling=kc.Sampling()),
+        "variance inf",
+    ),
+    "heads of queries": (
+        lambda: L.Attend(heads=5, key_heads=2),
+        "key_heads = 2 must divide heads = 5",
+    ),
+    "heads and channels": (
+        lambda: kc.Network.from_steps(
+            [
+                ("x", L.Input(4), ()),
+                *((n, L.Affine(4), ("x",)) for n in "qkv"),
+                ("a", L.Attend(3), ("q", "k", "v")),
+            ]
+        ),
+        "3 heads do not divide the 4 channels of its queries",
+    ),
     "pooled keys": (lambda: kc.node_values(AFTER_POOLING, tokens=4), "tokens were pooled"),
-    "a causal mask in maps": (lambda: kc.c_map(plain(causal=True), tokens=4), "node 'attention' attends with a causal mask.*node_values"),
+    "a causal mask in maps": (
+        lambda: kc.c_map(plain(causal=True), tokens=4),
+        "node 'attention' attends with a causal mask.*node_values",
+    ),
     "a causal mask in kernels": (lambda: kc.ntk(plain(causal=True), tokens=4), "causal mask"),
-    "rotary without widths": (lambda: kc.node_values(plain(rotary=1e4), tokens=4), "the angles need key_width"),
+    "rotary without widths": (
+        lambda: kc.node_values(plain(rotary=1e4), tokens=4),
+        "the angles need key_width",
+    ),
     "odd widths": (lambda: L.Attend(rotary=1e4, key_width=3), "is odd"),
     "normaliser": (lambda: L.Attend(normaliser="softmix"), "unknown normaliser .* softmax"),
     "linear scale": (lambda: L.Attend(normaliser="relu", scale="linear"), "vanish for wide heads"),
@@ -276,14 +375,24 @@ REFUSED = {
     "width without width": (lambda: L.Attend(wide=False), "needs key_width >= 4"),
     "scale": (lambda: L.Attend(scale=-1, key_width=3), "must be > 0"),
     "dropout": (lambda: L.Attend(dropout=1), r"\[0, 1\)"),
-    "the slope with a sink": (lambda: kc.c_map(plain(sink=True), tokens=4).derivative(1)(0.5), "values only.*use sink=False"),
-    "the kernel at finite width": (
-        lambda: kc.ntk(stacked(Case(options={"key_width": 8, "wide": False})), tokens=4), "values only.*use wide=True"
+    "the slope with a sink": (
+        lambda: kc.c_map(plain(sink=True), tokens=4).derivative(1)(0.5),
+        "values only.*use sink=False",
     ),
-    "gradients with a sink": (lambda: kc.gradients(plain(sink=True), tokens=4), "no gradients here; use sink=False"),
-    "keys of negative cosine with a sink": (lambda: kc.node_values(plain(sink=True), tokens=4, token_cosine=-0.2), "cosine >= 0"),
+    "the kernel at finite width": (
+        lambda: kc.ntk(stacked(Case(options={"key_width": 8, "wide": False})), tokens=4),
+        "values only.*use wide=True",
+    ),
+    "gradients with a sink": (
+        lambda: kc.gradients(plain(sink=True), tokens=4),
+        "no gradients here; use sink=False",
+    ),
+    "keys of negative cosine with a sink": (
+        lambda: kc.node_values(plain(sink=True), tokens=4, token_cosine=-0.2),
+        "cosine >= 0",
+    ),
     "sampling": (lambda: kc.node_values(plain(), tokens=4, sampling=3), r"kc.Sampling\(draws="),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
@@ -292,14 +401,17 @@ def test_bad_input_is_refused(call: Any, message: str) -> None:
         call()
 
 
-# -- tokens that are sampled ---------------------------------------------------------------------------------------------------------
+# -- tokens that are sampled -----------------------------------------------------------------------
 
 DRAWN = {
-    "alike": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4)), "sigmoid": Case(options={"normaliser": "sigmoid"}),
-    "relu": Case(options={"normaliser": "relu"}), "identity": Case(options={"normaliser": "identity"}),
-    "sink": Case(options={"sink": True}), "shaped": Case(options={"identity": 0.6, "centre": 0.5}),
+    "alike": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4)),
+    "sigmoid": Case(options={"normaliser": "sigmoid"}),
+    "relu": Case(options={"normaliser": "relu"}),
+    "identity": Case(options={"normaliser": "identity"}),
+    "sink": Case(options={"sink": True}),
+    "shaped": Case(options={"identity": 0.6, "centre": 0.5}),
     "narrow": Case(options={"key_width": 4, "wide": False}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", DRAWN.values(), ids=DRAWN)
@@ -313,13 +425,28 @@ def test_sampled_values_agree_with_exact_ones(case: Case) -> None:
     for truth, entries, spread in (
         (exact.q1, mean[0, :, 0].diagonal(), error[0, :, 0].diagonal()),
         (exact.q2 * exact.token_cosine2, mean[1, :, 1][off], error[1, :, 1][off]),
-        (exact.c * math.sqrt(exact.q1 * exact.q2), mean[0, :, 1].diagonal(), error[0, :, 1].diagonal()),
+        (
+            exact.c * math.sqrt(exact.q1 * exact.q2),
+            mean[0, :, 1].diagonal(),
+            error[0, :, 1].diagonal(),
+        ),
     ):
-        assert abs(entries.mean() - truth) <= WORST * math.sqrt((spread**2).mean()) + 1e-14 * abs(truth)
+        assert abs(entries.mean() - truth) <= WORST * math.sqrt((spread**2).mean()) + 1e-14 * abs(
+            truth
+        )
 
 
-def matrices(covariance: Array, width: int, rng: np.random.Generator, rotary: float | None, alibi: bool, heads: int = 8) -> Array:
-    """Causal attention of heads of the given width over tokens of a covariance, queries and keys of unit weights."""
+def matrices(
+    covariance: Array,
+    width: int,
+    rng: np.random.Generator,
+    rotary: float | None,
+    alibi: bool,
+    heads: int = 8,
+) -> Array:
+    """Causal attention of heads of the given width over tokens of a covariance, queries and keys of
+    unit weights.
+    """
     T = len(covariance)
     q, k = (root(covariance) @ rng.standard_normal((DRAWS, T, width)) for _ in range(2))
     if rotary:
@@ -335,9 +462,16 @@ def matrices(covariance: Array, width: int, rng: np.random.Generator, rotary: fl
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-@pytest.mark.parametrize("options", [{}, {"rotary": 100.0}, {"alibi": True, "heads": 8}], ids=["causal", "rotary", "alibi"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"rotary": 100.0}, {"alibi": True, "heads": 8}],
+    ids=["causal", "rotary", "alibi"],
+)
 def test_layers_of_tokens_that_differ(options: dict[str, Any]) -> None:
-    """Two causal layers over tokens of one's own: every entry within its stated error of the mean of drawn layers."""
+    """Two causal layers over tokens of one's own.
+
+    Every entry within its stated error of the mean of drawn layers.
+    """
     width, rng = 8, np.random.default_rng(9)
     x = rng.standard_normal((5, 4))
     tokens = x @ x.T / 4 + 0.5 * np.eye(5)
@@ -345,8 +479,13 @@ def test_layers_of_tokens_that_differ(options: dict[str, Any]) -> None:
     for name, below in (("a", "x"), ("b", "a_out")):
         steps += [(name + part, L.Affine(), (below,)) for part in "qkv"]
         attend = L.Attend(key_width=width, causal=True, **options)
-        steps += [(name, attend, (f"{name}q", f"{name}k", f"{name}v")), (f"{name}_out", L.Affine(), (name,))]
-    found: Any = kc.node_values(kc.Network.from_steps(steps), tokens=tokens, sampling=kc.Sampling(400, 16, 1))
+        steps += [
+            (name, attend, (f"{name}q", f"{name}k", f"{name}v")),
+            (f"{name}_out", L.Affine(), (name,)),
+        ]
+    found: Any = kc.node_values(
+        kc.Network.from_steps(steps), tokens=tokens, sampling=kc.Sampling(400, 16, 1)
+    )
     K, errors = tokens, np.zeros_like(tokens)
     for name in ("a", "b"):
         A = matrices(K, width, rng, options.get("rotary"), options.get("alibi", False))
@@ -358,17 +497,35 @@ def test_layers_of_tokens_that_differ(options: dict[str, Any]) -> None:
         assert (stated[1:, 1:] > 0).all() and stated.max() < 0.05 * K.max()
 
 
-@pytest.mark.parametrize("options", [{"normaliser": "sigmoid"}, {"normaliser": "relu", "causal": True}, {"sink": True, "causal": True},
-                                     {"normaliser": "identity", "causal": True}, {"identity": 0.5, "centre": 0.3}], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"normaliser": "sigmoid"},
+        {"normaliser": "relu", "causal": True},
+        {"sink": True, "causal": True},
+        {"normaliser": "identity", "causal": True},
+        {"identity": 0.5, "centre": 0.3},
+    ],
+    ids=str,
+)
 def test_arrays_are_attended_as_the_case_says(options: dict[str, Any]) -> None:
     """``to_jax`` against the weights written out here."""
     import jax
 
-    steps: list[Any] = [("x", L.Input(6, image_shape=(5, 1)), ()), *((n, L.Affine(6, bias=False), ("x",)) for n in "qkv")]
-    model = kc.to_jax(kc.Network.from_steps([*steps, ("a", L.Attend(2, **options), ("q", "k", "v"))]))
+    steps: list[Any] = [
+        ("x", L.Input(6, image_shape=(5, 1)), ()),
+        *((n, L.Affine(6, bias=False), ("x",)) for n in "qkv"),
+    ]
+    model = kc.to_jax(
+        kc.Network.from_steps([*steps, ("a", L.Attend(2, **options), ("q", "k", "v"))])
+    )
     x = jax.random.normal(jax.random.key(0), (5, 1, 6))
     params = model.init(jax.random.key(1), x)
-    q, k, v = (np.asarray(x @ params[n]["weight"], float).reshape(5, 2, 3).swapaxes(0, 1) for n in "qkv")
+    q, k, v = (
+        np.asarray(x @ params[n]["weight"], float).reshape(5, 2, 3).swapaxes(0, 1) for n in "qkv"
+    )
     A = Case(tokens=5, options=options).weights(q @ k.swapaxes(1, 2) / math.sqrt(3))
     expected = (A @ v).swapaxes(0, 1).reshape(5, 6)
-    np.testing.assert_allclose(np.asarray(model.apply(params, x)).reshape(5, 6), expected, atol=2e-5)
+    np.testing.assert_allclose(
+        np.asarray(model.apply(params, x)).reshape(5, 6), expected, atol=2e-5
+    )

@@ -1,4 +1,7 @@
-"""Attention over given sequences against neural-tangents: values frozen in ``oracles/attention_peer.json``."""
+"""Attention over given sequences against neural-tangents.
+
+Values frozen in ``oracles/attention_peer.json``.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,9 @@ class Stack:
     def dense(self, sigma_w: float = 1.0, sigma_b: float = 0.0) -> str:
         return self.add(L.Affine(sigma_w=sigma_w, sigma_b=sigma_b, bias=sigma_b > 0))
 
-    def attention(self, scores: float = 1.0, values: float = 1.0, out: float = 1.0, b: float = 0.0) -> str:
+    def attention(
+        self, scores: float = 1.0, values: float = 1.0, out: float = 1.0, b: float = 0.0
+    ) -> str:
         """Tied queries and keys, whose scores are ``scores`` times their covariance."""
         below = self.last
         tied = self.add(L.Affine(sigma_w=scores**0.5, bias=False), below)
@@ -40,9 +45,19 @@ class Stack:
         self.add(L.Attend(scale="linear"), tied, tied, read)
         return self.dense(out, b)
 
-    def identity(self, queries: float = 1.0, keys: float = 1.0, values: float = 1.0, out: float = 1.0, b: float = 0.0) -> str:
+    def identity(
+        self,
+        queries: float = 1.0,
+        keys: float = 1.0,
+        values: float = 1.0,
+        out: float = 1.0,
+        b: float = 0.0,
+    ) -> str:
         below = self.last
-        reads = [self.add(L.Affine(sigma_w=sigma, bias=False), below) for sigma in (queries, keys, values)]
+        reads = [
+            self.add(L.Affine(sigma_w=sigma, bias=False), below)
+            for sigma in (queries, keys, values)
+        ]
         self.add(L.Attend(normaliser="identity"), *reads)
         return self.dense(out, b)
 
@@ -130,7 +145,9 @@ def identity_blocks(s: Stack) -> None:
     s.dense()
 
 
-@pytest.mark.parametrize("make", [bare, mean, flat, deep, blocks, identity_mean, identity_flat, identity_blocks])
+@pytest.mark.parametrize(
+    "make", [bare, mean, flat, deep, blocks, identity_mean, identity_flat, identity_blocks]
+)
 def test_kernels_of_attention_are_those_of_a_peer(make: Any):
     stack = Stack()
     make(stack)

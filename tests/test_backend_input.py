@@ -1,4 +1,6 @@
-"""What users give to models: keys, parameters by node, batches, number types, double precision inside jit; coordinate checks."""
+"""What users give to models: keys, parameters by node, batches, number types, double precision
+inside jit; coordinate checks.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,41 @@ PARAMS = MODEL.init(0, X)
 NAME = next(iter(PARAMS))
 OWN = MODEL.unstack(PARAMS, X)
 PAIR = kc.Network.from_steps(
-    [("a", L.Input(5), ()), ("b", L.Input(3), ()), ("u", L.Affine(4), ("a",)), ("v", L.Affine(4), ("b",)), ("s", L.Sum(), ("u", "v"))]
+    [
+        ("a", L.Input(5), ()),
+        ("b", L.Input(3), ()),
+        ("u", L.Affine(4), ("a",)),
+        ("v", L.Affine(4), ("b",)),
+        ("s", L.Sum(), ("u", "v")),
+    ]
 )
 
 
 def test_keys_of_every_kind_draw_what_the_whole_number_draws() -> None:
     for key in (np.int64(3), jnp.int32(3), jax.random.key(3), jax.random.PRNGKey(3)):
         drawn = MODEL.init(key, X)
-        assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(drawn), jax.tree.leaves(MODEL.init(3, X)), strict=True))
+        assert all(
+            np.array_equal(a, b)
+            for a, b in zip(jax.tree.leaves(drawn), jax.tree.leaves(MODEL.init(3, X)), strict=True)
+        )
     many = jax.jit(jax.vmap(lambda key: MODEL.init(key, X)))(jax.random.split(jax.random.key(0), 2))
     assert many[NAME]["weight"].shape[0] == 2
 
 
-@pytest.mark.parametrize("key", [None, True, 1.5, np.float64(3), "a", [1, 2], {}, 2**70, jax.random.split(jax.random.key(0), 3)])
+@pytest.mark.parametrize(
+    "key",
+    [
+        None,
+        True,
+        1.5,
+        np.float64(3),
+        "a",
+        [1, 2],
+        {},
+        2**70,
+        jax.random.split(jax.random.key(0), 3),
+    ],
+)
 def test_what_is_no_key_is_one_error(key: Any) -> None:
     with pytest.raises(KcalcError, match="the key must"):
         MODEL.init(key, X)
@@ -50,20 +74,50 @@ def pair() -> Any:
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "no mapping": (lambda: MODEL.stack(None, X), "model.unstack"),  # pyright: ignore[reportArgumentType]
     "no arrays": (lambda: MODEL.stack({}, X), "no arrays for node 'affine_1'"),
-    "no bias": (lambda: MODEL.stack(OWN | {"affine_1": {"weight": X}}, X), "node 'affine_1' must have"),
-    "other shape": (lambda: MODEL.stack(OWN | {"affine_1": OWN["affine_1"] | {"bias": X}}, X), r"bias of node .*\(4,\), got \(3, 4\)"),
-    "text": (lambda: MODEL.stack(OWN | {"affine_1": OWN["affine_1"] | {"bias": "a"}}, X), "array of numbers, got str"),
+    "no bias": (
+        lambda: MODEL.stack(OWN | {"affine_1": {"weight": X}}, X),
+        "node 'affine_1' must have",
+    ),
+    "other shape": (
+        lambda: MODEL.stack(OWN | {"affine_1": OWN["affine_1"] | {"bias": X}}, X),
+        r"bias of node .*\(4,\), got \(3, 4\)",
+    ),
+    "text": (
+        lambda: MODEL.stack(OWN | {"affine_1": OWN["affine_1"] | {"bias": "a"}}, X),
+        "array of numbers, got str",
+    ),
     "another node": (lambda: MODEL.stack(OWN | {"zz": {}}, X), "'zz' has no weights"),
-    "a number": (lambda: MODEL.apply(PARAMS | {NAME: {"weight": 3, "bias": 4}}, X), "must be an array of numbers, got int"),
-    "a list": (lambda: MODEL.apply(PARAMS | {NAME: {"weight": [[1]], "bias": [1]}}, X), "must be an array of numbers, got list"),
+    "a number": (
+        lambda: MODEL.apply(PARAMS | {NAME: {"weight": 3, "bias": 4}}, X),
+        "must be an array of numbers, got int",
+    ),
+    "a list": (
+        lambda: MODEL.apply(PARAMS | {NAME: {"weight": [[1]], "bias": [1]}}, X),
+        "must be an array of numbers, got list",
+    ),
     "an entry": (lambda: MODEL.apply(PARAMS | {NAME: 3}, X), "got int"),  # pyright: ignore[reportArgumentType]
-    "channels": (lambda: MODEL.apply(PARAMS, np.ones((3, 5))), "'input' has 5 channels, but these params are for 4"),
-    "channels of lsuv": (lambda: kc.lsuv(MODEL, PARAMS, np.ones((3, 5))), "'input' has 5 channels, but these params are for 4"),
-    "batches": (lambda: pair()[0].apply(pair()[1], {"a": np.ones((20, 5)), "b": np.ones((3, 3))}), r"'a': \(20,\), 'b': \(3,\)"),
-    "batch of one": (lambda: pair()[0].apply(pair()[1], {"a": np.ones((20, 5)), "b": np.ones((1, 3))}), "same axes of examples"),
+    "channels": (
+        lambda: MODEL.apply(PARAMS, np.ones((3, 5))),
+        "'input' has 5 channels, but these params are for 4",
+    ),
+    "channels of lsuv": (
+        lambda: kc.lsuv(MODEL, PARAMS, np.ones((3, 5))),
+        "'input' has 5 channels, but these params are for 4",
+    ),
+    "batches": (
+        lambda: pair()[0].apply(pair()[1], {"a": np.ones((20, 5)), "b": np.ones((3, 3))}),
+        r"'a': \(20,\), 'b': \(3,\)",
+    ),
+    "batch of one": (
+        lambda: pair()[0].apply(pair()[1], {"a": np.ones((20, 5)), "b": np.ones((1, 3))}),
+        "same axes of examples",
+    ),
     "side": (lambda: Geometric(typical=-1), "positive side"),
     "no side": (lambda: Geometric(typical="a"), "positive side"),  # pyright: ignore[reportArgumentType]
-    "opaque": (lambda: kc.to_jax(kc.chain(L.Input(), L.Affine(), L.Opaque("a", "b"))), "'opaque_1'"),
+    "opaque": (
+        lambda: kc.to_jax(kc.chain(L.Input(), L.Affine(), L.Opaque("a", "b"))),
+        "'opaque_1'",
+    ),
     "switch": (lambda: kc.to_jax(NET, 4, remat="no"), "remat must be True or False"),  # pyright: ignore[reportArgumentType]
     "integers": (lambda: kc.to_jax(NET, 4, dtype=np.int32), "unknown dtype"),
     "nan": (lambda: kc.lsuv(MODEL, PARAMS, X * np.nan), "not finite"),
@@ -71,7 +125,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "memory in words": (lambda: kc.empirical_ntk(MODEL, PARAMS, X, memory="a"), "memory must be"),  # pyright: ignore[reportArgumentType]
     "axes": (lambda: kc.normalise_locations(X, batch_axes=-1), "batch_axes"),
     "axes in words": (lambda: kc.normalise_locations(X, batch_axes="a"), "batch_axes"),  # pyright: ignore[reportArgumentType]
-    "nan in x": (lambda: kc.normalise_locations(np.where(X[1, 2] == X, np.nan, X)), r"x holds nan at \(1, 2\)"),
+    "nan in x": (
+        lambda: kc.normalise_locations(np.where(X[1, 2] == X, np.nan, X)),
+        r"x holds nan at \(1, 2\)",
+    ),
 }
 
 
@@ -83,7 +140,12 @@ def test_what_does_not_fit_is_one_error(name: str) -> None:
 
 
 def test_number_types_and_extents_of_numpy_are_understood() -> None:
-    names = {np.float64: "float64", jnp.bfloat16: "bfloat16", np.dtype("float32"): "float32", "float16": "float16"}
+    names = {
+        np.float64: "float64",
+        jnp.bfloat16: "bfloat16",
+        np.dtype("float32"): "float32",
+        "float16": "float16",
+    }
     assert [kc.to_jax(NET, 4, dtype=given).dtype for given in names] == list(names.values())
     image = kc.chain(L.Input(), L.Affine(4, kernel=3))
     shapes: tuple[Any, ...] = (tuple(np.array([8, 6])), np.array([8, 6]), [8, 6])
@@ -95,9 +157,16 @@ def test_huge_and_tiny_vectors_are_normalised() -> None:
     expected = kc.normalise_locations(X[:, None])
     for scale in (1e200, 1e-200):
         assert np.allclose(kc.normalise_locations(scale * X[:, None]), expected, rtol=1e-14)
-    assert np.allclose(kc.normalise_locations(1e200 * X, "constant")[:, :4], np.sqrt(5) * X / np.linalg.norm(X, axis=1, keepdims=True))
+    assert np.allclose(
+        kc.normalise_locations(1e200 * X, "constant")[:, :4],
+        np.sqrt(5) * X / np.linalg.norm(X, axis=1, keepdims=True),
+    )
     assert kc.normalise_locations(X.astype(np.float32)).dtype == np.float32
-    assert np.allclose(kc.normalise_locations(jnp.asarray(1e25 * X, jnp.float32)), kc.normalise_locations(X), atol=1e-6)
+    assert np.allclose(
+        kc.normalise_locations(jnp.asarray(1e25 * X, jnp.float32)),
+        kc.normalise_locations(X),
+        atol=1e-6,
+    )
 
 
 def test_double_precision_is_not_lost_in_silence_inside_jit() -> None:
@@ -109,7 +178,9 @@ def test_double_precision_is_not_lost_in_silence_inside_jit() -> None:
     with model.precision():
         assert np.array_equal(jax.jit(model.apply)(params, X), plain)
     assert np.allclose(jax.jit(lambda p: model.apply(p, X))(params), plain, rtol=1e-13)
-    dropped = kc.to_jax(kc.chain(L.Input(4), L.Affine(4), L.Dropout(0.5), L.Affine(4)), dtype="float64")
+    dropped = kc.to_jax(
+        kc.chain(L.Input(4), L.Affine(4), L.Dropout(0.5), L.Affine(4)), dtype="float64"
+    )
     weights = dropped.init(0)
     with pytest.raises(KcalcError, match="dropout of a float64 model"):
         jax.jit(lambda p: dropped.apply(p, X, train=True, key=3))(weights)
@@ -125,7 +196,10 @@ def test_double_precision_is_not_lost_in_silence_inside_jit() -> None:
         ({"outputs": 0}, "outputs must be"),
         ({"features": 3}, "features= is no option"),
         ({"network": "v"}, "Network"),
-        ({"network": kc.chain(L.Input(), L.Affine(), L.BatchNorm(), L.Affine())}, "without_normalization"),
+        (
+            {"network": kc.chain(L.Input(), L.Affine(), L.BatchNorm(), L.Affine())},
+            "without_normalization",
+        ),
         ({"x": X * np.nan}, "not finite"),
         ({"x": X * 0}, "0 everywhere"),
         ({"widths": "ab"}, "must be a sequence"),
@@ -133,7 +207,13 @@ def test_double_precision_is_not_lost_in_silence_inside_jit() -> None:
     ],
 )
 def test_coordinate_checks_that_cannot_be(changes: dict[str, Any], match: str) -> None:
-    arguments: dict[str, Any] = {"network": NET, "x": X, "outputs": 3, "widths": (8, 16), "draws": 2} | changes
+    arguments: dict[str, Any] = {
+        "network": NET,
+        "x": X,
+        "outputs": 3,
+        "widths": (8, 16),
+        "draws": 2,
+    } | changes
     with pytest.raises(KcalcError, match=match):
         kc.coordinate_check(**arguments)
 

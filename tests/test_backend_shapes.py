@@ -1,4 +1,7 @@
-"""JAX models of layers and arguments seldom met: token mixing, mirrored weights behind pools, BatchNorm on data; shapes that do not fit."""
+"""JAX models of layers and arguments seldom met.
+
+Token mixing, mirrored weights behind pools, BatchNorm on data; shapes that do not fit.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,11 @@ NORMED = kc.chain(L.Input(6), L.Affine(8), L.BatchNorm(), L.Nonlinear("tanh"), L
 def test_tokens_are_mixed_by_the_matrix(rows: int, standing: bool) -> None:
     matrix = RNG.normal(size=(rows, 4))
     x = IMAGES if standing else np.moveaxis(IMAGES, 1, 2)
-    model = kc.to_jax(kc.chain(L.Input(6), L.Affine(5), L.TokenMix(matrix)), image_shape=(4, 1) if standing else (1, 4), dtype="float64")
+    model = kc.to_jax(
+        kc.chain(L.Input(6), L.Affine(5), L.TokenMix(matrix)),
+        image_shape=(4, 1) if standing else (1, 4),
+        dtype="float64",
+    )
     params = model.init(0, x)
     weight = np.asarray(next(iter(model.unstack(params, x).values()))["weight"]).reshape(6, 5)
     truth = np.einsum("st,ntc,cd->nsd", matrix, IMAGES[:, :, 0], weight)
@@ -33,11 +40,21 @@ def test_tokens_are_mixed_by_the_matrix(rows: int, standing: bool) -> None:
 
 
 def mirrored(*between: Any, head: Any = None) -> Any:
-    net = kc.chain(L.Input(6, (4, 4)), L.Affine(5, kernel=3), L.Nonlinear("relu"), *between, head or L.Affine(7))
+    net = kc.chain(
+        L.Input(6, (4, 4)),
+        L.Affine(5, kernel=3),
+        L.Nonlinear("relu"),
+        *between,
+        head or L.Affine(7),
+    )
     return kc.to_jax(kc.shape(net, method="looks_linear"), dtype="float64")
 
 
-@pytest.mark.parametrize("between", [(L.Pool("mean"),), (L.Pool("mean"), L.Flatten()), (L.Pool("mean", 2),), (L.Identity(),)], ids=str)
+@pytest.mark.parametrize(
+    "between",
+    [(L.Pool("mean"),), (L.Pool("mean"), L.Flatten()), (L.Pool("mean", 2),), (L.Identity(),)],
+    ids=str,
+)
 def test_mirrored_weights_read_pairs_through_pools(between: tuple[Any, ...]) -> None:
     """The network is linear where it starts: f(x + 2 y) = f(x) + 2 f(y), and f(x) is not 0."""
     model = mirrored(*between)
@@ -48,20 +65,36 @@ def test_mirrored_weights_read_pairs_through_pools(between: tuple[Any, ...]) -> 
 
 
 def joined() -> Any:
-    paths = [(name, layer, (source,)) for i in "ab" for name, layer, source in ((i, L.Affine(5), "x"), (f"r{i}", L.Nonlinear("relu"), i))]
-    steps = [("x", L.Input(6), ()), *paths, ("j", L.Concat(), ("ra", "rb")), ("y", L.Affine(3), ("j",))]
+    paths = [
+        (name, layer, (source,))
+        for i in "ab"
+        for name, layer, source in ((i, L.Affine(5), "x"), (f"r{i}", L.Nonlinear("relu"), i))
+    ]
+    steps = [
+        ("x", L.Input(6), ()),
+        *paths,
+        ("j", L.Concat(), ("ra", "rb")),
+        ("y", L.Affine(3), ("j",)),
+    ]
     return kc.to_jax(kc.shape(kc.Network.from_steps(steps), method="looks_linear"))
 
 
 def joined_with_the_input() -> Any:
-    steps = [("x", L.Input(6), ()), ("a", L.Affine(5), ("x",)), ("b", L.Affine(5), ("x",)), ("r", L.Nonlinear("relu"), ("a",))]
+    steps = [
+        ("x", L.Input(6), ()),
+        ("a", L.Affine(5), ("x",)),
+        ("b", L.Affine(5), ("x",)),
+        ("r", L.Nonlinear("relu"), ("a",)),
+    ]
     steps += [("j", L.Concat(), ("b", "r")), ("y", L.Affine(3), ("j",))]
     return kc.to_jax(kc.shape(kc.Network.from_steps(steps), method="looks_linear"))
 
 
 @pytest.mark.parametrize("state", [False, True])
 def test_lsuv_with_batch_statistics(state: bool) -> None:
-    """Every Affine emits variance 1 over the batch, the one behind BatchNorm on what the statistics of the batch make of it."""
+    """Every Affine emits variance 1 over the batch, the one behind BatchNorm on what the statistics
+    of the batch make of it.
+    """
     model = kc.to_jax(NORMED, dtype="float64", rolled=False)
     params = model.init(0, X)
     given = {"state": model.init_state(X)} if state else {}
@@ -79,7 +112,13 @@ def repeated() -> Any:
 
 
 def test_an_output_scale_takes_no_name_that_is_taken() -> None:
-    net = kc.Network.from_steps([("x", L.Input(6), ()), ("y: output scale", L.Affine(6), ("x",)), ("y", L.Affine(4), ("y: output scale",))])
+    net = kc.Network.from_steps(
+        [
+            ("x", L.Input(6), ()),
+            ("y: output scale", L.Affine(6), ("x",)),
+            ("y", L.Affine(4), ("y: output scale",)),
+        ]
+    )
     model = kc.to_jax(net, dtype="float64")
     done = kc.scale_output(model, model.init(0, X), X, std=0.5)
     assert np.asarray(done.model.apply(done.params, X)).std() == pytest.approx(0.5, rel=1e-9)
@@ -89,14 +128,23 @@ def test_an_output_scale_takes_no_name_that_is_taken() -> None:
 def test_one_layer_has_no_width() -> None:
     """With weights between input and output only, muP is the standard parameterization."""
     net = kc.chain(L.Input(6), L.Affine(4))
-    plain, mup = (kc.to_jax(net, parameterization=name, dtype="float64") for name in ("standard", "mup"))
+    plain, mup = (
+        kc.to_jax(net, parameterization=name, dtype="float64") for name in ("standard", "mup")
+    )
     assert kc.backend.ABC().growth("single") == 0
     assert np.array_equal(plain.apply(plain.init(0, X), X), mup.apply(mup.init(0, X), X))
 
 
 @pytest.mark.parametrize("name", ["standard", "ntk"])
 def test_coordinates_keep_their_size_in_the_standard_parameterization(name: str) -> None:
-    check = kc.coordinate_check(kc.architectures.vanilla(2, "tanh"), X, outputs=3, widths=(32, 64, 128), draws=20, parameterization=name)
+    check = kc.coordinate_check(
+        kc.architectures.vanilla(2, "tanh"),
+        X,
+        outputs=3,
+        widths=(32, 64, 128),
+        draws=20,
+        parameterization=name,
+    )
     assert set(check.expected.values()) == {0.0}
     assert not any(check.deviates(node) for node in check.expected)
     with pytest.raises(KcalcError, match="Affine node.*'zz'"):
@@ -110,21 +158,53 @@ def batch_of(net: kc.Network, x: Any, **options: Any) -> Callable[[], Any]:
 TOKENS = kc.chain(L.Input(6), L.Affine(5), L.TokenMix(np.ones((3, 4))))
 ROW = kc.chain(L.Input(6), L.Affine(5, kernel=(3, 3, 3)))
 APART = kc.Network.from_steps(
-    [("x", L.Input(6, (4, 4)), ()), ("a", L.Affine(5, stride=2), ("x",)), ("b", L.Affine(5), ("x",)), ("c", L.Concat(), ("a", "b"))]
+    [
+        ("x", L.Input(6, (4, 4)), ()),
+        ("a", L.Affine(5, stride=2), ("x",)),
+        ("b", L.Affine(5), ("x",)),
+        ("c", L.Concat(), ("a", "b")),
+    ]
 )
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "no tokens": (batch_of(TOKENS, X), "mixes 4 tokens, but its input has none"),
-    "other tokens": (batch_of(TOKENS, RNG.normal(size=(2, 5, 1, 6)), image_shape=(5, 1)), "mixes 4 tokens, but its input has"),
-    "tokens of an image": (batch_of(TOKENS, RNG.normal(size=(2, 2, 2, 6)), image_shape=(2, 2)), "a matrix over an image must be square"),
-    "three axes": (batch_of(ROW, RNG.normal(size=(2, 4, 4, 6)), image_shape=(4, 4)), r"two-dimensional, got kernel=\(3, 3, 3\)"),
-    "locations apart": (batch_of(APART, RNG.normal(size=(2, 4, 4, 6))), r"'c' \(Concat\) reads feature maps with different locations"),
-    "groups": (batch_of(kc.chain(L.Input(6), L.Affine(6), L.GroupNorm(4)), X), "4 groups do not divide its 6 channels"),
-    "an unknown input": (batch_of(kc.chain(L.Input(6), L.Affine(6)), X, image_shape={"zz": (4, 4)}), "input.*'zz'"),
-    "an input too many": (lambda: kc.to_jax(NORMED, dtype="float64").init(0, {"input": X, "zz": X}), "an array for each of the inputs"),
+    "other tokens": (
+        batch_of(TOKENS, RNG.normal(size=(2, 5, 1, 6)), image_shape=(5, 1)),
+        "mixes 4 tokens, but its input has",
+    ),
+    "tokens of an image": (
+        batch_of(TOKENS, RNG.normal(size=(2, 2, 2, 6)), image_shape=(2, 2)),
+        "a matrix over an image must be square",
+    ),
+    "three axes": (
+        batch_of(ROW, RNG.normal(size=(2, 4, 4, 6)), image_shape=(4, 4)),
+        r"two-dimensional, got kernel=\(3, 3, 3\)",
+    ),
+    "locations apart": (
+        batch_of(APART, RNG.normal(size=(2, 4, 4, 6))),
+        r"'c' \(Concat\) reads feature maps with different locations",
+    ),
+    "groups": (
+        batch_of(kc.chain(L.Input(6), L.Affine(6), L.GroupNorm(4)), X),
+        "4 groups do not divide its 6 channels",
+    ),
+    "an unknown input": (
+        batch_of(kc.chain(L.Input(6), L.Affine(6)), X, image_shape={"zz": (4, 4)}),
+        "input.*'zz'",
+    ),
+    "an input too many": (
+        lambda: kc.to_jax(NORMED, dtype="float64").init(0, {"input": X, "zz": X}),
+        "an array for each of the inputs",
+    ),
     "complex": (batch_of(NORMED, jax.numpy.asarray(X * 1j)), "must be real, got complex"),
     "stacked statistics": (lambda: kc.lsuv(repeated(), repeated().init(0, X), X), "rolled=False"),
-    "scaled batch statistics": (lambda: kc.scale_output(repeated(), repeated().init(0, X), X), "without BatchNorm"),
-    "pairs in a grouped layer": (lambda: mirrored(head=L.Affine(5, groups=5)), "reads the pair at.*put an Affine between"),
+    "scaled batch statistics": (
+        lambda: kc.scale_output(repeated(), repeated().init(0, X), X),
+        "without BatchNorm",
+    ),
+    "pairs in a grouped layer": (
+        lambda: mirrored(head=L.Affine(5, groups=5)),
+        "reads the pair at.*put an Affine between",
+    ),
     "joined pairs": (joined, r"'j' \(Concat\) reads the pair at 'ra'"),
     "a joined pair": (joined_with_the_input, r"'j' \(Concat\) reads the pair at 'r'"),
     "flattened pairs": (lambda: mirrored(L.Flatten()), r"\(Flatten\) reads the pair at"),

@@ -1,4 +1,7 @@
-"""Every option of every command, given what it should not be given: status 1 or 2 and one line, or an answer; never a traceback."""
+"""Every option of every command, given what it should not be given.
+
+Status 1 or 2 and one line, or an answer; never a traceback.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,61 @@ GOOD = {
     "read": "network.json",
 }
 DEAR = {"report", "train"}  # seconds a run: their bad values of the default suite are few
-NUMBERS = ("nan", "inf", "-inf", "-1", "0", "1e999", "1" + "0" * 5000, "1e-320", "1+2j", "1e3", "0x10", "1_000", "٣")
-WORDS = ("", " ", "dsk", "a,b", ",", "=", "1,", "1x", "x1", "[", "{", "é\u2028", "a" * 5000, "%s", "-", "--", "None", "True")
+NUMBERS = (
+    "nan",
+    "inf",
+    "-inf",
+    "-1",
+    "0",
+    "1e999",
+    "1" + "0" * 5000,
+    "1e-320",
+    "1+2j",
+    "1e3",
+    "0x10",
+    "1_000",
+    "٣",
+)
+WORDS = (
+    "",
+    " ",
+    "dsk",
+    "a,b",
+    ",",
+    "=",
+    "1,",
+    "1x",
+    "x1",
+    "[",
+    "{",
+    "é\u2028",
+    "a" * 5000,
+    "%s",
+    "-",
+    "--",
+    "None",
+    "True",
+)
 FILES = (
-    "/", ".", "missing/folder/file", "file/below", "missing.json", "truncated.json", "deep.json", "other.json", "bytes.json",
-    "empty.json", "truncated.onnx", "empty.py", "raising.py", "a\0b", "missing:name", "empty:name", "raising:name", "../x:y",
-)  # fmt: skip
+    "/",
+    ".",
+    "missing/folder/file",
+    "file/below",
+    "missing.json",
+    "truncated.json",
+    "deep.json",
+    "other.json",
+    "bytes.json",
+    "empty.json",
+    "truncated.onnx",
+    "empty.py",
+    "raising.py",
+    "a\0b",
+    "missing:name",
+    "empty:name",
+    "raising:name",
+    "../x:y",
+)
 VALUES = (*NUMBERS, *WORDS, *FILES)
 
 
@@ -48,9 +100,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     text = Path("network.json").read_text()
     Path("file").write_text("")
     contents = {
-        "truncated.json": text[: len(text) // 2], "deep.json": "[" * 100_000,
-        "other.json": '{"format": 3, "nodes": [null]}', "empty.json": "", "empty.py": "", "raising.py": "raise RuntimeError('of its own')",
-    }  # fmt: skip
+        "truncated.json": text[: len(text) // 2],
+        "deep.json": "[" * 100_000,
+        "other.json": '{"format": 3, "nodes": [null]}',
+        "empty.json": "",
+        "empty.py": "",
+        "raising.py": "raise RuntimeError('of its own')",
+    }
     for name, content in contents.items():
         Path(name).write_text(content)
     Path("bytes.json").write_bytes(b"\xff\x00\xfe")
@@ -60,7 +116,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def options(command: str) -> list[argparse.Action]:
     (verbs,) = [a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)]
-    return [action for action in verbs.choices[command]._actions if action.dest != "help" and action.nargs != 0]
+    return [
+        action
+        for action in verbs.choices[command]._actions
+        if action.dest != "help" and action.nargs != 0
+    ]
 
 
 def spoilt(command: str, values: tuple[str, ...]) -> Iterator[list[str]]:
@@ -84,7 +144,11 @@ def complaint(arguments: list[str]) -> str | None:
         status = end.code
     except BaseException as error:
         return f"{type(error).__name__}: {str(error)[:100]}"
-    said = [line for line in err.getvalue().split("\n") if line and not line.startswith(("INFO", "WARNING"))]
+    said = [
+        line
+        for line in err.getvalue().split("\n")
+        if line and not line.startswith(("INFO", "WARNING"))
+    ]
     if status not in (0, 1, 2):
         return f"status {status}"
     if "Traceback" in err.getvalue():

@@ -1,4 +1,7 @@
-"""Every argument of every public function and method replaced by what nobody should give: a KcalcError, or a result that makes sense."""
+"""Every argument of every public function and method replaced by what nobody should give.
+
+a KcalcError, or a result that makes sense.
+"""
 
 from __future__ import annotations
 
@@ -21,29 +24,134 @@ import kcalc as kc
 ROOMS = ("activations", "architectures", "claims", "layers", "symbols", "token_mixing", "training")
 # results, which functions make; and what enters the catalogue of the process
 MADE = {
-    "Activation", "Constants", "Fluctuations", "Gradients", "MapComparison", "Model", "Moments", "Reading", "ResidualSpectrum", "Scaling",
-    "Shaping", "Smoothness", "activations.register", "activations.Erf", "activations.Exponential", "activations.Leaky",
+    "Activation",
+    "Constants",
+    "Fluctuations",
+    "Gradients",
+    "MapComparison",
+    "Model",
+    "Moments",
+    "Reading",
+    "ResidualSpectrum",
+    "Scaling",
+    "Shaping",
+    "Smoothness",
+    "activations.register",
+    "activations.Erf",
+    "activations.Exponential",
+    "activations.Leaky",
     "activations.Polynomial",
-    "activations.RectifiedPower", "activations.Transformation", "claims.Claim", "claims.Erratum", "claims.Evidence", "claims.Method",
-    "claims.Paper", "claims.Report", "claims.Verdict", "training.Comparison", "training.Diverged", "training.Run", "training.Unfinished",
-    "training.Recipe", "training.connect",
-}  # fmt: skip
+    "activations.RectifiedPower",
+    "activations.Transformation",
+    "claims.Claim",
+    "claims.Erratum",
+    "claims.Evidence",
+    "claims.Method",
+    "claims.Paper",
+    "claims.Report",
+    "claims.Verdict",
+    "training.Comparison",
+    "training.Diverged",
+    "training.Run",
+    "training.Unfinished",
+    "training.Recipe",
+    "training.connect",
+}
 # what compiles, measures or reads a framework: one kind of the default suite, all behind slow
 DEAR = (
-    "coordinate_check", "empirical_ntk", "hessian_blocks", "verify_kernels", "lsuv", "wli", "scale_output", "to_jax", "report", "read",
-    "c_map.spatial", "ntk.spatial", "claims", "verification", "shape.", "learnable_kernel", "gaussian_process", "Network.draw",
-    "sklearn_kernel", "smoothness", "activation.plot", "ntk", "phase_diagram", "architectures.preactivation", "architectures.layernorm",
-    "training.Comparison", "training.Run", "training.compare", "training.fit",
-)  # fmt: skip
+    "coordinate_check",
+    "empirical_ntk",
+    "hessian_blocks",
+    "verify_kernels",
+    "lsuv",
+    "wli",
+    "scale_output",
+    "to_jax",
+    "report",
+    "read",
+    "c_map.spatial",
+    "ntk.spatial",
+    "claims",
+    "verification",
+    "shape.",
+    "learnable_kernel",
+    "gaussian_process",
+    "Network.draw",
+    "sklearn_kernel",
+    "smoothness",
+    "activation.plot",
+    "ntk",
+    "phase_diagram",
+    "architectures.preactivation",
+    "architectures.layernorm",
+    "training.Comparison",
+    "training.Run",
+    "training.compare",
+    "training.fit",
+)
 TRUE_OR_FALSE = {
-    "assume_independent", "batch_norm", "bias", "biases", "by_layer", "causal", "centre", "centred", "collapse", "downsample",
-    "equivalent", "expand", "flat", "free_slope", "gated", "gradients", "heuristic", "input_symmetric", "jacobian", "jacobians", "labels",
-    "legend", "nonnegative", "pairs", "permissive", "progress", "readout", "remat", "resume", "rolled", "shared", "sigmas",
+    "assume_independent",
+    "batch_norm",
+    "bias",
+    "biases",
+    "by_layer",
+    "causal",
+    "centre",
+    "centred",
+    "collapse",
+    "downsample",
+    "equivalent",
+    "expand",
+    "flat",
+    "free_slope",
+    "gated",
+    "gradients",
+    "heuristic",
+    "input_symmetric",
+    "jacobian",
+    "jacobians",
+    "labels",
+    "legend",
+    "nonnegative",
+    "pairs",
+    "permissive",
+    "progress",
+    "readout",
+    "remat",
+    "resume",
+    "rolled",
+    "shared",
+    "sigmas",
     "standardised",
-    "symbols_by_activation", "tangent", "train", "trainable_norms", "uniform",
-}  # fmt: skip
-ARRAYS = {"c", "gap", "q", "q1", "q2", "theta", "x", "t", "kappa", "psi", "negative_slope", "target"}  # of any shape, also without numbers
-SYMBOLIC = ("activation.c_map", "activation.q_map", "activation.c_map.derivative", "c_map", "c_map.derivative", "q_map", "ntk")
+    "symbols_by_activation",
+    "tangent",
+    "train",
+    "trainable_norms",
+    "uniform",
+}
+ARRAYS = {
+    "c",
+    "gap",
+    "q",
+    "q1",
+    "q2",
+    "theta",
+    "x",
+    "t",
+    "kappa",
+    "psi",
+    "negative_slope",
+    "target",
+}  # of any shape, also without numbers
+SYMBOLIC = (
+    "activation.c_map",
+    "activation.q_map",
+    "activation.c_map.derivative",
+    "c_map",
+    "c_map.derivative",
+    "q_map",
+    "ntk",
+)
 EXACT = {"huge", "tower"}  # numbers of exact or certified arithmetic
 # {call.parameter, or .parameter of any call: kinds that never make sense elsewhere and do here}
 TAKEN: dict[str, set[str]] = {
@@ -61,7 +169,14 @@ TAKEN: dict[str, set[str]] = {
     **{f"{name}.dtype": {"empty array"} for name in ("to_jax", "training.RunConfiguration")},
     "read.shapes": {"unknown keys"},
     ".looks": {"unknown keys"},  # of lines that are not drawn
-    "report.example_inputs": {"ragged", "objects", "generator", "recursive", "empty array", "texts"},  # a network needs none
+    "report.example_inputs": {
+        "ragged",
+        "objects",
+        "generator",
+        "recursive",
+        "empty array",
+        "texts",
+    },  # a network needs none
     **{f"sklearn_kernel.sigma_{name}_bounds": set(KINDS) for name in "wb"},  # scikit-learn's own
     "to_jax.inputs_of.x": {"nan", "inf", "-inf", "True"},
     "shape.constants.get.default": set(KINDS),
@@ -69,9 +184,13 @@ TAKEN: dict[str, set[str]] = {
 }
 # functions of the caller's own, whose failures are theirs
 OWN = {
-    "Network.map_layers.change": {"function", "class"}, "Network.relabelled.names": {"class"}, "maximal.r": {"class"},
-    "training.compare.report": {"class"}, "training.fit.begun": {"function", "class"}, "training.Trainer.fit.begun": {"function", "class"},
-}  # fmt: skip
+    "Network.map_layers.change": {"function", "class"},
+    "Network.relabelled.names": {"class"},
+    "maximal.r": {"class"},
+    "training.compare.report": {"class"},
+    "training.fit.begun": {"function", "class"},
+    "training.Trainer.fit.begun": {"function", "class"},
+}
 
 
 def taken(label: str, parameter: str) -> set[str]:
@@ -87,7 +206,9 @@ def called(name: str) -> Callable[..., Any]:
     if name != "sklearn_kernel":
         return found
 
-    def checked(*args: Any, **named: Any) -> Any:  # scikit-learn checks its parameters as they are used
+    def checked(
+        *args: Any, **named: Any
+    ) -> Any:  # scikit-learn checks its parameters as they are used
         return found(*args, **named)(x())
 
     checked.__signature__ = inspect.signature(found)  # pyright: ignore
@@ -131,7 +252,12 @@ def complaint(label: str, parameter: str, kind: str) -> str | None:
 def check(label: str, kinds: list[str]) -> None:
     function, good = call_of(label)
     names = [name for name, _ in slots(function, good())]
-    found = [f"{label}({name} = {kind}): {bad}" for name in names for kind in kinds if (bad := complaint(label, name, kind))]
+    found = [
+        f"{label}({name} = {kind}): {bad}"
+        for name in names
+        for kind in kinds
+        if (bad := complaint(label, name, kind))
+    ]
     assert not found, "\n".join(found)
 
 
@@ -141,7 +267,10 @@ def third(label: str) -> list[str]:
 
 
 def thrifty(labels: Iterable[str]) -> list[Any]:
-    return [pytest.param(label, marks=pytest.mark.slow) if label.startswith(DEAR) else label for label in labels]
+    return [
+        pytest.param(label, marks=pytest.mark.slow) if label.startswith(DEAR) else label
+        for label in labels
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +304,11 @@ def test_methods_refuse_all_that_makes_no_sense(one: str, every: int) -> None:
 
 def test_every_public_function_has_a_good_call() -> None:
     given = {name: getattr(kc, name) for name in kc.__all__}
-    public = {name for name, one in given.items() if callable(one) and not (inspect.isclass(one) and issubclass(one, Exception))}
+    public = {
+        name
+        for name, one in given.items()
+        if callable(one) and not (inspect.isclass(one) and issubclass(one, Exception))
+    }
     for room in ROOMS:
         module = getattr(kc, room)
         listed = kc.layers.KINDS if room == "layers" else module.__all__
@@ -186,13 +319,21 @@ def test_every_public_function_has_a_good_call() -> None:
 
 
 def takes_something(one: Any) -> bool:
-    return (inspect.isfunction(one) or inspect.isclass(one)) and bool(inspect.signature(one).parameters)
+    return (inspect.isfunction(one) or inspect.isclass(one)) and bool(
+        inspect.signature(one).parameters
+    )
 
 
 @pytest.mark.slow
 def test_every_public_method_has_a_good_call() -> None:
-    covered = {inspect.getattr_static(type(example(one)), name) for one in EXAMPLES for _, name in methods(one, example(one))}
+    covered = {
+        inspect.getattr_static(type(example(one)), name)
+        for one in EXAMPLES
+        for _, name in methods(one, example(one))
+    }
     for one in RESULTS:
         for label, name in methods(one, example(one)):
             good_method(type(example(one)), name)
-            assert inspect.getattr_static(type(example(one)), name) in covered, f"enter {label} into EXAMPLES of tests/good_calls.py"
+            assert inspect.getattr_static(type(example(one)), name) in covered, (
+                f"enter {label} into EXAMPLES of tests/good_calls.py"
+            )

@@ -1,4 +1,7 @@
-"""Arb balls as a number system: what goes in is enclosed, what comes out contains the truth, flint's precision is left alone."""
+"""Arb balls as a number system.
+
+What goes in is enclosed, what comes out contains the truth, flint's precision is left alone.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +43,25 @@ def holds(ball: arb, truth: mpmath.mpf, slack: str = "1e-70") -> bool:
     return exact(found.lower) - room <= exact(truth) <= exact(found.upper) + room
 
 
-# --- numbers in --------------------------------------------------------------------------------------------------------------------------
+# --- numbers in -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [float("nan"), math.inf, 1j, sp.I, sp.oo, sp.nan, "1", True, None, np.array([1.0, 2.0]), sp.sqrt(-2)])
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        math.inf,
+        1j,
+        sp.I,
+        sp.oo,
+        sp.nan,
+        "1",
+        True,
+        None,
+        np.array([1.0, 2.0]),
+        sp.sqrt(-2),
+    ],
+)
 def test_what_is_not_a_finite_real_number_is_refused(value):
     with pytest.raises(KcalcError):
         FIELD.number(value)
@@ -56,7 +74,20 @@ def test_balls_that_are_not_finite_are_refused():
         Enclosure.of(arb(1) / 0)
 
 
-@pytest.mark.parametrize("value", [7, -3, 0.1, 2.0**-300, np.float32(0.1), np.int64(5), np.array(0.3), mpmath.mpf("0.1"), sp.Float(0.1)])
+@pytest.mark.parametrize(
+    "value",
+    [
+        7,
+        -3,
+        0.1,
+        2.0**-300,
+        np.float32(0.1),
+        np.int64(5),
+        np.array(0.3),
+        mpmath.mpf("0.1"),
+        sp.Float(0.1),
+    ],
+)
 def test_binary_numbers_are_exact(value):
     ball = FIELD.number(value)
     assert ball.is_exact()
@@ -73,8 +104,24 @@ def test_high_precision_floats_keep_all_their_bits():
 
 _X = sp.Symbol("x")
 CONSTANTS = [
-    *(sp.sqrt(2), sp.pi / 3, sp.E, sp.exp(sp.Rational(1, 3)), sp.log(2), sp.Rational(2, 7), sp.cbrt(5), sp.atan(sp.Rational(1, 2))),
-    *(sp.erf(1), sp.sin(1) * sp.cosh(2), sp.GoldenRatio, sp.EulerGamma, sp.sqrt(2 / sp.pi), sp.asinh(1) ** 3),
+    *(
+        sp.sqrt(2),
+        sp.pi / 3,
+        sp.E,
+        sp.exp(sp.Rational(1, 3)),
+        sp.log(2),
+        sp.Rational(2, 7),
+        sp.cbrt(5),
+        sp.atan(sp.Rational(1, 2)),
+    ),
+    *(
+        sp.erf(1),
+        sp.sin(1) * sp.cosh(2),
+        sp.GoldenRatio,
+        sp.EulerGamma,
+        sp.sqrt(2 / sp.pi),
+        sp.asinh(1) ** 3,
+    ),
     sp.real_roots(_X**5 - _X - 1)[0],
 ]
 
@@ -90,7 +137,9 @@ def test_symbolic_constants_are_enclosed_tightly(constant):
 
 def test_fractions_contain_themselves():
     assert Enclosure.of(FIELD.number(Fraction(1, 3))).contains(Fraction(1, 3))
-    assert not Enclosure.of(FIELD.number(Fraction(1, 3))).contains(Fraction(1, 3) + Fraction(1, 10**38))
+    assert not Enclosure.of(FIELD.number(Fraction(1, 3))).contains(
+        Fraction(1, 3) + Fraction(1, 10**38)
+    )
 
 
 @pytest.mark.parametrize("digits", [4, 0, True, 2.5, "30", 1001])
@@ -104,9 +153,25 @@ def test_one_field_per_precision():
     assert FIELD.name == "balls(30)" and FIELD.digits == 30 and FIELD.bits > 30 * math.log2(10)
 
 
-# --- functions ---------------------------------------------------------------------------------------------------------------------------
+# --- functions ------------------------------------------------------------------------------------
 
-FUNCTIONS = ["sqrt", "exp", "expm1", "log", "sin", "cos", "tan", "atan", "asin", "acos", "erf", "erfc", "cosh", "sinh", "tanh"]
+FUNCTIONS = [
+    "sqrt",
+    "exp",
+    "expm1",
+    "log",
+    "sin",
+    "cos",
+    "tan",
+    "atan",
+    "asin",
+    "acos",
+    "erf",
+    "erfc",
+    "cosh",
+    "sinh",
+    "tanh",
+]
 
 
 @settings(max_examples=40, deadline=None)
@@ -119,7 +184,20 @@ def test_functions_enclose_their_values(x, radius):
             assert radius or float(ball.rad()) < 1e-38 * max(1.0, abs(float(ball)))
 
 
-GAPS = ["0", "1e-300", "1e-40", "1e-16", "1e-8", "0.001", "0.29", "0.5", "1", "1.5", "1.999999999", "2"]
+GAPS = [
+    "0",
+    "1e-300",
+    "1e-40",
+    "1e-16",
+    "1e-8",
+    "0.001",
+    "0.29",
+    "0.5",
+    "1",
+    "1.5",
+    "1.999999999",
+    "2",
+]
 
 
 @pytest.mark.parametrize("gap", GAPS)
@@ -128,13 +206,19 @@ def test_angle_helpers_are_tight_at_every_gap(gap):
     ball = FIELD.number(u)
     with mpmath.workdps(400 if u < 1e-20 else 120):
         t = 2 * mpmath.asin(mpmath.sqrt(u / 2))
-        truths = {"angle": t, "sine": mpmath.sin(t), "sine_excess": mpmath.sin(t) - t * mpmath.cos(t)}
+        truths = {
+            "angle": t,
+            "sine": mpmath.sin(t),
+            "sine_excess": mpmath.sin(t) - t * mpmath.cos(t),
+        }
         if u < mpmath.mpf("1e-100"):
             truths["sine_excess"] = t**3 / 3 - t**5 / 30
         for name, truth in truths.items():
             got = getattr(FIELD, name)(ball)
             error = abs(exact(Enclosure.of(got).mid) - exact(truth))
-            rounding = abs(exact(truth)) * Fraction(1, 10**80) + Fraction(1, 10 ** (100 if u == 2 else 900))
+            rounding = abs(exact(truth)) * Fraction(1, 10**80) + Fraction(
+                1, 10 ** (100 if u == 2 else 900)
+            )
             assert error <= exact(Enclosure.of(got).radius) + rounding
             if name != "sine" or u < 2:
                 assert exact(Enclosure.of(got).radius) <= abs(exact(truth)) * Fraction(1, 10**36)
@@ -149,7 +233,10 @@ def test_uncertain_gaps_at_the_ends_stay_inside_the_domain():
             assert around.is_finite() and around.overlaps(at_end)
             assert float(around.rad()) < 1e-14
     with FIELD.working():
-        inside, other = FIELD.sine_excess(arb(0.5, 1e-20)), FIELD.sine_excess(arb(0.5) + arb(2) ** -70)
+        inside, other = (
+            FIELD.sine_excess(arb(0.5, 1e-20)),
+            FIELD.sine_excess(arb(0.5) + arb(2) ** -70),
+        )
     assert inside.contains(other) and float(inside.rad()) < 2e-20
 
 
@@ -159,7 +246,7 @@ def test_arguments_outside_the_domain_are_refused(function, value):
         getattr(FIELD, function)(FIELD.number(value))
 
 
-# --- precision ---------------------------------------------------------------------------------------------------------------------------
+# --- precision ------------------------------------------------------------------------------------
 
 
 def _fail(bits):
@@ -175,7 +262,7 @@ def test_precision_comes_back_after_errors():
     assert ctx.prec == 53
 
 
-# --- results -----------------------------------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 def test_an_enclosure_is_its_ball_exactly():
@@ -185,7 +272,9 @@ def test_an_enclosure_is_its_ball_exactly():
     assert exact(found.lower) == exact(found.mid) - exact(found.radius)
     assert exact(found.upper) == exact(found.mid) + exact(found.radius)
     assert found.contains(1 / sp.pi) and not found.contains(1 / sp.pi + sp.Rational(1, 10**40))
-    assert Enclosure.of(arb(0.25, 0.125)).contains(0.375) and Enclosure.of(arb(0.25, 0.125)).contains("0.375")
+    assert Enclosure.of(arb(0.25, 0.125)).contains(0.375) and Enclosure.of(
+        arb(0.25, 0.125)
+    ).contains("0.375")
     assert not Enclosure.of(arb(0.25, 0.125)).contains("0.3750001")
     assert found.contains(found) and abs(float(found) - 1 / math.pi) < 1e-15
 
@@ -199,7 +288,9 @@ def test_enclosures_compare_with_text_fractions_and_each_other():
 
 
 @settings(max_examples=60, deadline=None)
-@given(mid=st.floats(min_value=-1e6, max_value=1e6), exponent=st.integers(min_value=-60, max_value=3))
+@given(
+    mid=st.floats(min_value=-1e6, max_value=1e6), exponent=st.integers(min_value=-60, max_value=3)
+)
 def test_what_is_printed_covers_the_ball(mid, exponent):
     found = Enclosure.of(arb(mid, 10.0**exponent))
     text, error = repr(found).split(" +/- ")
@@ -213,8 +304,14 @@ def test_printing_is_one_short_line():
     with working(110):
         found = Enclosure.of(1 / arb.pi())
     assert repr(found).startswith("0.3183098861837906715377675267450") and "\n" not in repr(found)
-    assert found._repr_latex_().startswith("$0.31830988618379067153776752674") and r"\cdot 10^{-" in found._repr_latex_()
-    assert repr(Enclosure.of(arb(2.5))) == "2.5 +/- 0" and Enclosure.of(arb(2.5))._repr_latex_() == "$2.5$"
+    assert (
+        found._repr_latex_().startswith("$0.31830988618379067153776752674")
+        and r"\cdot 10^{-" in found._repr_latex_()
+    )
+    assert (
+        repr(Enclosure.of(arb(2.5))) == "2.5 +/- 0"
+        and Enclosure.of(arb(2.5))._repr_latex_() == "$2.5$"
+    )
     assert repr(Enclosure.of(arb(0))) == "0 +/- 0"
     assert repr(Enclosure.of(arb(3) * arb(2) ** 1500)) == f"{3 * 2**1500} +/- 0"
 
@@ -225,5 +322,7 @@ def test_flint_version_has_what_is_used():
 
 def test_functions_without_a_ball_method_are_named():
     for expr in (sp.zeta(3), sp.besselj(0, sp.Integer(1)), sp.Function("f")(1)):
-        with pytest.raises(KcalcError, match=f"{type(expr).__name__} is not known to the ball arithmetic"):
+        with pytest.raises(
+            KcalcError, match=f"{type(expr).__name__} is not known to the ball arithmetic"
+        ):
             FIELD.number(expr)

@@ -1,4 +1,7 @@
-"""The benchmark book: it runs at small sizes and says something about every demand; no time is asserted."""
+"""The benchmark book: it runs at small sizes and says something about every demand.
+
+No time is asserted.
+"""
 
 from __future__ import annotations
 
@@ -30,22 +33,39 @@ def tables_of(text: str) -> list[list[list[str]]]:
     before = ""
     for line in text.splitlines():
         if line.startswith("|"):
-            groups[-1].append(cells(line)) if before.startswith("|") else groups.append([cells(line)])
+            groups[-1].append(cells(line)) if before.startswith("|") else groups.append(
+                [cells(line)]
+            )
         before = line
     return groups
 
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Of the three processes that it starts to measure in, one is started; what the others do happens here."""
+    """Of the three processes that it starts to measure in, one is started.
+
+    What the others do happens here.
+    """
     path = tmp_path_factory.mktemp("book") / "found.md"
     started = child.run
 
     def run(function: str, **job: Any) -> Any:
         module, name = function.split(":")
-        return started(function, **job) if name == "dense" else getattr(importlib.import_module(module), name)(**job)
+        return (
+            started(function, **job)
+            if name == "dense"
+            else getattr(importlib.import_module(module), name)(**job)
+        )
 
-    command = ["benchmarks", "--quick", "--only", "subnetworks", "finite_width", "--output", str(path)]
+    command = [
+        "benchmarks",
+        "--quick",
+        "--only",
+        "subnetworks",
+        "finite_width",
+        "--output",
+        str(path),
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", command)
         patch.setattr(child, "run", run)
@@ -59,14 +79,22 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_some_sections_show_what_they_measured(book: str) -> None:
     rows = tables_of(book)[0]
     assert rows[0] == ["what", "demanded", "measured", "verdict"]
-    measured = [demand.what for demand in DEMANDS if demand.key == "moments" or demand.key.startswith("subnetworks")]
+    measured = [
+        demand.what
+        for demand in DEMANDS
+        if demand.key == "moments" or demand.key.startswith("subnetworks")
+    ]
     assert [row[0] for row in rows[2:]] == measured
-    assert {row[3] for row in rows[2:]} == {"not judged: small sizes"} and "-" not in {row[2] for row in rows[2:]}
+    assert {row[3] for row in rows[2:]} == {"not judged: small sizes"} and "-" not in {
+        row[2] for row in rows[2:]
+    }
 
 
 def test_tables_are_complete(book: str) -> None:
     found = tables_of(book)
-    assert len(found) == 1 + 3 + 4  # demands; two families and a dense network; three families and single questions
+    assert (
+        len(found) == 1 + 3 + 4
+    )  # demands; two families and a dense network; three families and single questions
     for table in found:
         assert len({len(row) for row in table}) == 1 and len(table) > 2
         assert not any(cell in ("", "nan", "None") for row in table[2:] for cell in row[:2])
@@ -82,7 +110,10 @@ def test_exponents_are_slopes_of_logarithms() -> None:
     assert exponent([10, 100, 1000], [2e-3 * n**1.5 for n in (10, 100, 1000)]) == pytest.approx(1.5)
     assert math.isnan(exponent([10], [1.0]))
     steep = Measured(Work("w", len, why="N^2 entries"), {10.0: 1.0, 100.0: 100.0, 1000.0: 1e4})
-    assert (steep.fitted, steep.last) == (pytest.approx(2), pytest.approx(2)) and steep.remark == "steep: N^2 entries"
+    assert (steep.fitted, steep.last) == (
+        pytest.approx(2),
+        pytest.approx(2),
+    ) and steep.remark == "steep: N^2 entries"
     assert "not explained" in Measured(Work("w", len), steep.found).remark
     assert Measured(Work("w", len), {10.0: 1.0, 100.0: 11.0, 1000.0: 120.0}).remark == ""
 
@@ -100,7 +131,12 @@ def test_rounds_alternate_and_reverse() -> None:
 
 
 def test_numbers_as_text() -> None:
-    assert [seconds(v) for v in (2.5, 0.0123, 4.2e-6, math.nan)] == ["2.50 s", "12.3 ms", "4.20 us", "-"]
+    assert [seconds(v) for v in (2.5, 0.0123, 4.2e-6, math.nan)] == [
+        "2.50 s",
+        "12.3 ms",
+        "4.20 us",
+        "-",
+    ]
     assert [digits(v) for v in (0.0, 1234.5, 0.5, 1e-9)] == ["0", "1234", "0.500", "1e-09"]
 
 
@@ -110,12 +146,15 @@ def test_verdicts_follow_from_the_figures() -> None:
     every = tables_of(page([Section("s", "", [], figures)], []))[0]
     assert [row[0] for row in every[2:]] == [demand.what for demand in DEMANDS]
     rows = {row[0]: row for row in every}
-    assert rows[keys["import"].what][3].startswith("**short**") and rows[keys["unrolled"].what][3] == "met"
+    assert (
+        rows[keys["import"].what][3].startswith("**short**")
+        and rows[keys["unrolled"].what][3] == "met"
+    )
     assert rows[keys["dks_ratio"].what][3] == "not measured: needs --peers"
     some = tables_of(page([Section("s", "", [], figures)], [], every=False))[0]
-    assert {row[0] for row in some[1:]} >= {keys["import"].what, keys["unrolled"].what} and keys["dks_ratio"].what not in {
-        r[0] for r in some
-    }
+    assert {row[0] for row in some[1:]} >= {keys["import"].what, keys["unrolled"].what} and keys[
+        "dks_ratio"
+    ].what not in {r[0] for r in some}
     with pytest.raises(KeyError, match="never"):
         page([Section("s", "", [], {"never": Figure(1, "1")})], [])
 
@@ -124,7 +163,9 @@ def test_bars_in_cells_do_not_break_a_table() -> None:
     assert Table("t", ("a",), [("|y|",)]).markdown().endswith("| \\|y\\| |")
 
 
-def test_a_book_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_book_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "book.md"
     write("first", path)
     monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("full")))

@@ -1,4 +1,6 @@
-"""Branches of solutions: continuous up to their folds, said where they jump, folds to nine digits, mirror images marked."""
+"""Branches of solutions: continuous up to their folds, said where they jump, folds to nine digits,
+mirror images marked.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,16 @@ def systems(name: str, slope: float) -> list[SlopeSystem]:
 
 
 @pytest.mark.parametrize(
-    "name", mostly_slow(["atan", "erf", "gelu", "mish", "sigmoid", "softplus", "softsign", "swish", "tanh"])
-)  # fmt: skip
+    "name",
+    mostly_slow(
+        ["atan", "erf", "gelu", "mish", "sigmoid", "softplus", "softsign", "swish", "tanh"]
+    ),
+)
 def test_constants_are_continuous_except_where_a_warning_says_so(name: str) -> None:
     last = None
-    for slope in (float(t) for t in GRID if t < FOLDS.get(name, 1.44 if name == "softplus" else 5.0) + 0.05):
+    for slope in (
+        float(t) for t in GRID if t < FOLDS.get(name, 1.44 if name == "softplus" else 5.0) + 0.05
+    ):
         try:
             k = solve(systems(name, slope))
         except kc.UnreachableTarget:
@@ -57,12 +64,25 @@ def test_a_jump_is_a_warning_of_the_shaping(name: str, fold: float) -> None:
 
 
 def test_a_fold_is_found_to_nine_digits() -> None:
-    """At the fold the two equations have parallel gradients; on either side of it there are two solutions and none."""
+    """At the fold the two equations have parallel gradients.
+
+    On either side of it there are two solutions and none.
+    """
     end = walk(SlopeSystem(kc.activation("gelu"), 0.6), Point(*_start("gelu", 1.45)))[1]
     assert end is not None and end.exact
-    assert solve(systems("gelu", 1 + end.target * (1 - 1e-9))).beta == pytest.approx(end.point.beta, abs=1e-3)
-    near = [k for k in solve_all(systems("gelu", 1 + end.target * (1 - 1e-6))) if abs(k.beta - end.point.beta) < 0.1]
-    far = [k for k in solve_all(systems("gelu", 1 + end.target * (1 + 1e-6))) if abs(k.beta - end.point.beta) < 0.1]
+    assert solve(systems("gelu", 1 + end.target * (1 - 1e-9))).beta == pytest.approx(
+        end.point.beta, abs=1e-3
+    )
+    near = [
+        k
+        for k in solve_all(systems("gelu", 1 + end.target * (1 - 1e-6)))
+        if abs(k.beta - end.point.beta) < 0.1
+    ]
+    far = [
+        k
+        for k in solve_all(systems("gelu", 1 + end.target * (1 + 1e-6)))
+        if abs(k.beta - end.point.beta) < 0.1
+    ]
     assert near and not far
 
 
@@ -71,7 +91,9 @@ def _start(name: str, slope: float) -> tuple[float, float]:
     return math.log(k.alpha), k.beta
 
 
-@pytest.mark.parametrize(("name", "slope"), [("tanh", 3.9), ("atan", 3.0), ("softplus", 1.42), ("sigmoid", 3.5)])
+@pytest.mark.parametrize(
+    ("name", "slope"), [("tanh", 3.9), ("atan", 3.0), ("softplus", 1.42), ("sigmoid", 3.5)]
+)
 def test_steep_targets_at_large_input_scales(name: str, slope: float) -> None:
     k = solve(systems(name, slope))
     values = truth(k, False)
@@ -80,10 +102,16 @@ def test_steep_targets_at_large_input_scales(name: str, slope: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "near"), mostly_slow([("gelu", "1.97905"), ("swish", "1.74709"), ("mish", "1.72861"), ("sin", "2.25643")])
+    ("name", "near"),
+    mostly_slow(
+        [("gelu", "1.97905"), ("swish", "1.74709"), ("mish", "1.72861"), ("sin", "2.25643")]
+    ),
 )
 def test_the_nearest_target_is_exact(name: str, near: str) -> None:
-    with pytest.raises(kc.UnreachableTarget, match=rf"the nearest that can be reached is C'\(1\) = {re.escape(near)}"):
+    with pytest.raises(
+        kc.UnreachableTarget,
+        match=rf"the nearest that can be reached is C'\(1\) = {re.escape(near)}",
+    ):
         solve(systems(name, 2.5))
     assert solve(systems(name, float(near) - 2e-4)).alpha > 0
     with pytest.raises(kc.UnreachableTarget):
@@ -96,7 +124,9 @@ def test_all_solutions_solve_and_mirrors_are_visible(name: str, slope: float) ->
     found = solve_all(systems(name, slope))
     for k in found:
         values = truth(k, False)
-        assert abs(float(values["Q'(1)"] - 1)) < 1e-11 and abs(float(values["C'(1)"] - slope)) < 1e-11
+        assert (
+            abs(float(values["Q'(1)"] - 1)) < 1e-11 and abs(float(values["C'(1)"] - slope)) < 1e-11
+        )
     odd = name in ("tanh", "erf")
     assert found.mirror_of == ({1: 0} if odd else {})
     assert "mirror of" in str(found) and ("<td>0</td></tr>" in found._repr_html_()) == odd
@@ -109,22 +139,32 @@ def test_all_solutions_of_a_shaping_are_marked() -> None:
     assert len(kc.shape(A.vanilla(50), "relu").all_solutions["relu"]) == 1
 
 
-# -- steep activations -----------------------------------------------------------------------------------------------------------------
+# -- steep activations -----------------------------------------------------------------------------
 
 
 def steep_values(k: kc.Constants, f, g, centre: float) -> dict[str, float]:
-    """The four conditions by Gauss-Legendre panels of this test, graded towards the place where the activation is steep."""
+    """The four conditions by Gauss-Legendre panels of this test, graded towards the place where the
+    activation is steep.
+    """
     t, w = np.polynomial.legendre.leggauss(32)
     graded = np.concatenate([[0.0], np.geomspace(1e-7, 60.0, 120)])
-    edges = np.concatenate([(centre - k.beta) / k.alpha + np.concatenate([-graded[::-1], graded[1:]]), np.linspace(-11, 11, 89)])
+    edges = np.concatenate(
+        [
+            (centre - k.beta) / k.alpha + np.concatenate([-graded[::-1], graded[1:]]),
+            np.linspace(-11, 11, 89),
+        ]
+    )
     edges = np.unique(edges[np.abs(edges) <= 11])
     x = ((edges[1:] + edges[:-1])[:, None] + np.diff(edges)[:, None] * t).ravel() / 2
     weight = (np.diff(edges)[:, None] * w).ravel() / 2 * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
     u = k.alpha * x + k.beta
     value, slope = k.gamma * (f(u) + k.delta), k.gamma * k.alpha * g(u)
     return {
-        "Q(1)": weight @ value**2, "Q'(1)": weight @ (value * slope * x), "C(0)": (weight @ value) ** 2, "C'(1)": weight @ slope**2,
-    }  # fmt: skip
+        "Q(1)": weight @ value**2,
+        "Q'(1)": weight @ (value * slope * x),
+        "C(0)": (weight @ value) ** 2,
+        "C'(1)": weight @ slope**2,
+    }
 
 
 def bentid(u):
@@ -137,7 +177,9 @@ STEEP = {
     "softplus": (lambda u: np.logaddexp(0, u), lambda u: np.exp(-np.logaddexp(0, -u))),
     "atan": (np.arctan, lambda u: 1 / (1 + u * u)),
 }
-FAR = [("asinh", c) for c in (2.1, 2.15443, 2.2, 3.05, 4, 10)] + [("bentid", c) for c in (1.13, 1.138, 1.1425)]
+FAR = [("asinh", c) for c in (2.1, 2.15443, 2.2, 3.05, 4, 10)] + [
+    ("bentid", c) for c in (1.13, 1.138, 1.1425)
+]
 FAR += [("softplus", 1.46), ("softplus", 1.465), ("atan", 5), ("atan", 10)]
 
 
@@ -146,22 +188,33 @@ def test_targets_that_need_input_scales_beyond_ten(name: str, slope: float) -> N
     k = solve(systems(name, slope))
     assert k.alpha > 10
     values = steep_values(k, *STEEP[name], 0.0)
-    assert values == pytest.approx({"Q(1)": 1.0, "Q'(1)": 1.0, "C(0)": 0.0, "C'(1)": slope}, abs=2e-12 * slope)
+    assert values == pytest.approx(
+        {"Q(1)": 1.0, "Q'(1)": 1.0, "C(0)": 0.0, "C'(1)": slope}, abs=2e-12 * slope
+    )
 
 
 @pytest.mark.parametrize("slope", [1.01, 1.5])
 def test_narrow_features_of_the_users_own(slope: float) -> None:
     x = sp.Symbol("x")
-    k = solve([SlopeSystem(kc.activation(x / 10 + sp.tanh(1000 * x + sp.Rational(1000, 3))), slope - 1)])
+    k = solve(
+        [SlopeSystem(kc.activation(x / 10 + sp.tanh(1000 * x + sp.Rational(1000, 3))), slope - 1)]
+    )
     assert k.alpha < 0.01
     values = steep_values(
-        k, lambda u: u / 10 + np.tanh(1000 * (u + 1 / 3)), lambda u: 0.1 + 1000 / np.cosh(1000 * (u + 1 / 3)) ** 2, -1 / 3
+        k,
+        lambda u: u / 10 + np.tanh(1000 * (u + 1 / 3)),
+        lambda u: 0.1 + 1000 / np.cosh(1000 * (u + 1 / 3)) ** 2,
+        -1 / 3,
     )
-    assert values == pytest.approx({"Q(1)": 1.0, "Q'(1)": 1.0, "C(0)": 0.0, "C'(1)": slope}, abs=1e-10)
+    assert values == pytest.approx(
+        {"Q(1)": 1.0, "Q'(1)": 1.0, "C(0)": 0.0, "C'(1)": slope}, abs=1e-10
+    )
 
 
 @pytest.mark.parametrize("name", ["selu", "softsign", "tanh"])
-def test_a_point_is_confirmed_by_a_finer_rule_than_its_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_point_is_confirmed_by_a_finer_rule_than_its_own(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However exactly the rule that found it is met."""
     import kcalc.shaping.solver as solver
 
@@ -175,13 +228,27 @@ def test_a_point_is_confirmed_by_a_finer_rule_than_its_own(name: str, monkeypatc
     monkeypatch.setattr(solver, "moments", spy)
     for own in (0, 1, 2):
         asked.clear()
-        assert refined(SlopeSystem(kc.activation(name), 0.2), Point(math.log(k.alpha), k.beta, 0.0, own)) is not None
+        assert (
+            refined(
+                SlopeSystem(kc.activation(name), 0.2), Point(math.log(k.alpha), k.beta, 0.0, own)
+            )
+            is not None
+        )
         assert asked and min(asked) > own
 
 
 @pytest.mark.parametrize(
     ("name", "zeta"),
-    mostly_slow([("hard_tanh", 1.03), ("selu", 8.0), ("swish", 20.0), ("abs", 1e3), ("cube", 1e3), ("hard_swish", 1e3)]),
+    mostly_slow(
+        [
+            ("hard_tanh", 1.03),
+            ("selu", 8.0),
+            ("swish", 20.0),
+            ("abs", 1e3),
+            ("cube", 1e3),
+            ("hard_swish", 1e3),
+        ]
+    ),
 )
 def test_the_nearest_value_that_is_printed_can_be_reached(name: str, zeta: float) -> None:
     with pytest.raises(kc.UnreachableTarget) as refusal:
@@ -193,13 +260,23 @@ def test_the_nearest_value_that_is_printed_can_be_reached(name: str, zeta: float
 
 
 def test_rounding_inwards() -> None:
-    assert inwards(1.4669422, True) == "1.46694" and inwards(1.4669422, False) == "1.46695" and inwards(1.4669422, None) == "1.46694"
-    with pytest.raises(kc.UnreachableTarget, match=r"C'\(1\) = 1 \+ 3\.33.*e-11.*asked for: 1 \+ 1.*e-10"):
+    assert (
+        inwards(1.4669422, True) == "1.46694"
+        and inwards(1.4669422, False) == "1.46695"
+        and inwards(1.4669422, None) == "1.46694"
+    )
+    with pytest.raises(
+        kc.UnreachableTarget, match=r"C'\(1\) = 1 \+ 3\.33.*e-11.*asked for: 1 \+ 1.*e-10"
+    ):
         kc.shape(A.vanilla(3), "tanh", zeta=1 + 1e-10)
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("activation", "options"), [(sp.exp(sp.Symbol("x") ** 2), {}), ("tanh", {"q_slope": 1e300})])
-def test_what_cannot_be_met_is_refused_without_noise(activation: object, options: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    ("activation", "options"), [(sp.exp(sp.Symbol("x") ** 2), {}), ("tanh", {"q_slope": 1e300})]
+)
+def test_what_cannot_be_met_is_refused_without_noise(
+    activation: object, options: dict[str, float]
+) -> None:
     with pytest.raises(kc.KcalcError):
         kc.shape(A.vanilla(100), activation, **options)

@@ -1,4 +1,6 @@
-"""Networks built step by step in any order, right and wrong, against a plain model of what must hold."""
+"""Networks built step by step in any order, right and wrong, against a plain model of what must
+hold.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +18,69 @@ import pytest
 import sympy as sp
 from building_model import ABSENT, NORMS, Draft
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import kcalc as kc
 
 L = kc.layers
 a, b = sp.symbols("a b", positive=True)
 ONE_INPUT = (
-    L.Affine(), L.Affine(8), L.Affine(4, sigma_w=a), L.Affine(8, groups=4), L.Affine(9, groups=3), L.Affine(8, bias=False),
-    L.Affine(6, kernel=3, stride=2), L.Affine(8, standardised=True),
-    L.Nonlinear("relu"), L.Nonlinear("tanh"), L.Nonlinear(kc.activations.leaky_relu(sp.Rational(1, 3))), L.Scale(2), L.Scale(a + b),
-    L.LayerNorm(), L.RMSNorm(), L.BatchNorm(), L.GroupNorm(2), L.Pool("mean", 2), L.Dropout(0.25), L.Flatten(), L.Identity(),
-    L.TokenMix([[0.5, 0.5], [0.0, 1.0]]), L.Opaque("lstm", "recurrent"),
-)  # fmt: skip
+    L.Affine(),
+    L.Affine(8),
+    L.Affine(4, sigma_w=a),
+    L.Affine(8, groups=4),
+    L.Affine(9, groups=3),
+    L.Affine(8, bias=False),
+    L.Affine(6, kernel=3, stride=2),
+    L.Affine(8, standardised=True),
+    L.Nonlinear("relu"),
+    L.Nonlinear("tanh"),
+    L.Nonlinear(kc.activations.leaky_relu(sp.Rational(1, 3))),
+    L.Scale(2),
+    L.Scale(a + b),
+    L.LayerNorm(),
+    L.RMSNorm(),
+    L.BatchNorm(),
+    L.GroupNorm(2),
+    L.Pool("mean", 2),
+    L.Dropout(0.25),
+    L.Flatten(),
+    L.Identity(),
+    L.TokenMix([[0.5, 0.5], [0.0, 1.0]]),
+    L.Opaque("lstm", "recurrent"),
+)
 WEIGHTS = (0.5, 3, sp.Rational(2, 3), sp.sqrt(2), a)
 WRONG_SLOTS = (ABSENT, 0, 1, 2, 7, -1, True, 0.0, "0", (0, 1), (1,), [0, 1], ())
-WRONG_LAYERS = (ABSENT, None, L.Affine, "relu", L.Sum((1, 1)), L.Concat((8,)), L.Product(), L.Affine(7, groups=7), L.Input(), L.Identity())
+WRONG_LAYERS = (
+    ABSENT,
+    None,
+    L.Affine,
+    "relu",
+    L.Sum((1, 1)),
+    L.Concat((8,)),
+    L.Product(),
+    L.Affine(7, groups=7),
+    L.Input(),
+    L.Identity(),
+)
 INDEX = st.integers(0, 10**6)
 PIECES = (
     lambda: kc.chain(L.Input(8), L.Affine(8), L.Nonlinear("relu")),
-    lambda: kc.chain(L.Input(8), kc.residual(kc.chain(L.Nonlinear("tanh"), L.Affine(8)), shortcut_weight=sp.Rational(3, 5)), L.Affine(4)),
-    lambda: kc.repeat(kc.residual(kc.chain(L.Nonlinear("relu"), L.LayerNorm(), L.Affine()), residual_weight=b), 3),
+    lambda: kc.chain(
+        L.Input(8),
+        kc.residual(kc.chain(L.Nonlinear("tanh"), L.Affine(8)), shortcut_weight=sp.Rational(3, 5)),
+        L.Affine(4),
+    ),
+    lambda: kc.repeat(
+        kc.residual(kc.chain(L.Nonlinear("relu"), L.LayerNorm(), L.Affine()), residual_weight=b), 3
+    ),
     lambda: kc.skip_network("average", width=4, image_shape=(4, 4)),
     lambda: kc.architectures.vanilla(4, "relu"),
     lambda: kc.architectures.rescaled_resnet(2, 2, 0.8),
@@ -45,7 +89,9 @@ PIECES = (
 
 
 class Building(RuleBasedStateMachine):
-    """A draft, edited by rules; an invariant compares the network of it with the model, or its refusal with the model's culprits."""
+    """A draft, edited by rules; an invariant compares the network of it with the model, or its
+    refusal with the model's culprits.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +116,7 @@ class Building(RuleBasedStateMachine):
     def edge(self, k: int) -> tuple[Any, Any]:
         return list(self.draft.slots)[k % len(self.draft.slots)]
 
-    # -- right edits -------------------------------------------------------------------------------------------------------------------
+    # -- right edits -------------------------------------------------------------------------------
 
     @rule(width=st.sampled_from([None, 4, 8]), k=INDEX)
     def another_input(self, width: int | None, k: int) -> None:
@@ -84,9 +130,17 @@ class Building(RuleBasedStateMachine):
         self.draft.add(self.label(), kind, [self.node(k)])
 
     @precondition(lambda self: self.draft.layers)
-    @rule(kind=st.sampled_from([L.Sum, L.Product, L.Concat]), ks=st.lists(st.integers(0, 4), min_size=2, max_size=4), rng=st.randoms())
+    @rule(
+        kind=st.sampled_from([L.Sum, L.Product, L.Concat]),
+        ks=st.lists(st.integers(0, 4), min_size=2, max_size=4),
+        rng=st.randoms(),
+    )
     def join(self, kind: type[L.Layer], ks: list[int], rng: random.Random) -> None:
-        layer = L.Sum(tuple(rng.choice(WEIGHTS) for _ in ks)) if kind is L.Sum and rng.random() < 0.6 else kind()
+        layer = (
+            L.Sum(tuple(rng.choice(WEIGHTS) for _ in ks))
+            if kind is L.Sum and rng.random() < 0.6
+            else kind()
+        )
         self.draft.add(self.label(), layer, [self.node(k) for k in ks])
 
     @rule(piece=st.sampled_from(PIECES))
@@ -104,7 +158,7 @@ class Building(RuleBasedStateMachine):
     def declare_nothing(self) -> None:
         self.draft.outputs = None
 
-    # -- edits that may be wrong -------------------------------------------------------------------------------------------------------
+    # -- edits that may be wrong -------------------------------------------------------------------
 
     @precondition(lambda self: len(self.draft.layers) > 3)
     @rule(k=INDEX)
@@ -140,7 +194,7 @@ class Building(RuleBasedStateMachine):
     def undo(self) -> None:
         self.draft = self.sound.copy()
 
-    # -- what must hold ----------------------------------------------------------------------------------------------------------------
+    # -- what must hold ----------------------------------------------------------------------------
 
     @invariant()
     def network_or_culprit(self) -> None:
@@ -171,13 +225,28 @@ class Building(RuleBasedStateMachine):
         rng.shuffle(nodes)
         rng.shuffle(steps)
         copies = [
-            kc.Network(self.draft.graph(nodes), self.draft.outputs), kc.Network.from_steps(steps, net.outputs),
-            kc.Network(net.graph, net.outputs), kc.Network(net.graph.copy(), net.outputs), pickle.loads(pickle.dumps(net)),
-            copy.copy(net), copy.deepcopy(net), net.map_layers(lambda _, layer: layer), net.subs({}), net.relabelled({}), net.without(()),
-        ]  # fmt: skip
+            kc.Network(self.draft.graph(nodes), self.draft.outputs),
+            kc.Network.from_steps(steps, net.outputs),
+            kc.Network(net.graph, net.outputs),
+            kc.Network(net.graph.copy(), net.outputs),
+            pickle.loads(pickle.dumps(net)),
+            copy.copy(net),
+            copy.deepcopy(net),
+            net.map_layers(lambda _, layer: layer),
+            net.subs({}),
+            net.relabelled({}),
+            net.without(()),
+        ]
         for other in copies:
-            assert other == net and hash(other) == hash(net) and set(other.outputs) == set(net.outputs) and other.removed == net.removed
-            assert {n: other.parents(n) for n in other} == {n: net.parents(n) for n in net} and other.features == net.features
+            assert (
+                other == net
+                and hash(other) == hash(net)
+                and set(other.outputs) == set(net.outputs)
+                and other.removed == net.removed
+            )
+            assert {n: other.parents(n) for n in other} == {
+                n: net.parents(n) for n in net
+            } and other.features == net.features
 
     @precondition(lambda self: self.net is not None)
     @rule()
@@ -190,8 +259,14 @@ class Building(RuleBasedStateMachine):
             kc.save_json(back, path)
             assert path.read_bytes() == first
             assert [file.name for file in path.parent.iterdir()] == ["net.json"]
-        assert back == self.network and hash(back) == hash(self.network) and tuple(back) == tuple(self.network)
-        assert back.outputs == self.network.outputs and back.free_symbols == self.network.free_symbols
+        assert (
+            back == self.network
+            and hash(back) == hash(self.network)
+            and tuple(back) == tuple(self.network)
+        )
+        assert (
+            back.outputs == self.network.outputs and back.free_symbols == self.network.free_symbols
+        )
 
     @precondition(lambda self: self.net is not None)
     @rule(rng=st.randoms())
@@ -203,7 +278,9 @@ class Building(RuleBasedStateMachine):
         other = net.relabelled(names)
         assert other.isomorphic(net) and net.isomorphic(other)
         assert other.relabelled({new: old for old, new in names.items()}) == net
-        assert (other == net) == (set(other.steps()) == set(net.steps()) and set(other.outputs) == set(net.outputs))
+        assert (other == net) == (
+            set(other.steps()) == set(net.steps()) and set(other.outputs) == set(net.outputs)
+        )
         if len(nodes) > 1:
             with pytest.raises(kc.KcalcError, match="distinct"):
                 net.relabelled({nodes[0]: nodes[1]})
@@ -213,7 +290,9 @@ class Building(RuleBasedStateMachine):
     def changed(self, k: int) -> None:
         """Another layer at one node is another network, whose structure differs too."""
         net, node = self.network, self.node(k)
-        other = net.map_layers(lambda n, layer: L.Opaque("changed", str(k)) if n == node and net.parents(n) else layer)
+        other = net.map_layers(
+            lambda n, layer: L.Opaque("changed", str(k)) if n == node and net.parents(n) else layer
+        )
         assert (other == net) == (not net.parents(node)) == other.isomorphic(net)
 
     @precondition(lambda self: self.net is not None)
@@ -244,7 +323,9 @@ class Building(RuleBasedStateMachine):
                 continue
             given, made = (numbers(w, len(parents)) for w in (layer.weights, changed.weights))
             assert sum(w * w for w in made) == pytest.approx(1, abs=1e-14)
-            assert made == pytest.approx([w / sum(v * v for v in given) ** 0.5 for w in given], rel=1e-14)
+            assert made == pytest.approx(
+                [w / sum(v * v for v in given) ** 0.5 for w in given], rel=1e-14
+            )
 
     @precondition(lambda self: self.net is not None)
     @rule()
@@ -258,7 +339,9 @@ class Building(RuleBasedStateMachine):
                 source[node] = source[left.parents(node)[0]]
         ends = {source[node] for node in net.outputs}
         read = {source[p] for n in left.layers if n not in norms for p in left.parents(n)}
-        idle = [n for n, layer in left.layers.items() if isinstance(layer, L.Input) and n not in read]
+        idle = [
+            n for n, layer in left.layers.items() if isinstance(layer, L.Input) and n not in read
+        ]
         if idle:
             with pytest.raises(kc.KcalcError) as caught:
                 net.without_normalization()
@@ -266,33 +349,50 @@ class Building(RuleBasedStateMachine):
             return
         try:
             other = net.without_normalization()
-        except kc.KcalcError as error:  # widths met through a norm that hid nothing: named all the same
+        except (
+            kc.KcalcError
+        ) as error:  # widths met through a norm that hid nothing: named all the same
             pytest.fail(f"refused: {error}")
-        assert other.removed == tuple(node for node in net if node in norms) and set(other.outputs) == ends
+        assert (
+            other.removed == tuple(node for node in net if node in norms)
+            and set(other.outputs) == ends
+        )
         for node, layer, parents in other.steps():
             assert parents == tuple(source[p] for p in left.parents(node))
             assert layer == left.layers[node] or layer == replace(left.layers[node], bias=True)
-        assert pickle.loads(pickle.dumps(other)).removed == other.removed == other.normalised().removed
+        assert (
+            pickle.loads(pickle.dumps(other)).removed == other.removed == other.normalised().removed
+        )
 
     @precondition(lambda self: self.net is not None)
     @rule()
     def preactivated(self) -> None:
         other = self.network.preactivated()
-        assert Counter(map(repr, other)) == Counter(map(repr, self.network)) and other.outputs == other.relabelled({}).outputs
+        assert (
+            Counter(map(repr, other)) == Counter(map(repr, self.network))
+            and other.outputs == other.relabelled({}).outputs
+        )
         assert all(other.layer(node) == layer for node, layer, _ in self.network.steps())
 
-    @precondition(lambda self: self.net is not None and len(self.net.inputs) == len(self.net.outputs) == 1)
+    @precondition(
+        lambda self: self.net is not None and len(self.net.inputs) == len(self.net.outputs) == 1
+    )
     @rule(n=st.integers(1, 3), piece=st.sampled_from(PIECES[:3]))
     def combined(self, n: int, piece: Any) -> None:
         """Chains, repetitions and residual blocks count and order their layers as they should."""
         net, more = self.network, piece()
         try:
-            whole, thrice = kc.chain(net, more), (kc.chain(net, more, more), kc.chain(net, kc.chain(more, more)))
+            whole, thrice = (
+                kc.chain(net, more),
+                (kc.chain(net, more, more), kc.chain(net, kc.chain(more, more))),
+            )
             repeated, block = kc.repeat(net, n), kc.residual(net, shortcut_weight=0.6)
         except kc.KcalcError as error:  # widths that do not fit
             assert "node" in str(error) and ("channels" in str(error) or "widths" in str(error))
             return
-        assert len(whole) == len(net) + len(more) - 1 and kinds(whole) == kinds(net) + kinds(more) - Counter(["Input"])
+        assert len(whole) == len(net) + len(more) - 1 and kinds(whole) == kinds(net) + kinds(
+            more
+        ) - Counter(["Input"])
         assert thrice[0].isomorphic(thrice[1])
         assert len(repeated) == n * (len(net) - 1) + 1
         assert kinds(block) == kinds(net) + Counter(["Sum"])
@@ -304,7 +404,9 @@ class Building(RuleBasedStateMachine):
 
 
 def drafted(net: kc.Network) -> Draft:
-    """A network as a draft, its labels ones that JSON can hold and none of which is part of another."""
+    """A network as a draft, its labels ones that JSON can hold and none of which is part of
+    another.
+    """
     draft = Draft()
     for node, layer, parents in net.steps():
         draft.add(f"<{node}>", layer, [f"<{p}>" for p in parents])
@@ -313,7 +415,15 @@ def drafted(net: kc.Network) -> Draft:
 
 def snapshot(net: kc.Network) -> Any:
     """All there is to see of a network."""
-    return tuple(net.steps()), net.outputs, net.inputs, dict(net.features), net.removed, hash(net), repr(net)
+    return (
+        tuple(net.steps()),
+        net.outputs,
+        net.inputs,
+        dict(net.features),
+        net.removed,
+        hash(net),
+        repr(net),
+    )
 
 
 def kinds(net: kc.Network) -> Counter[str]:
@@ -330,11 +440,19 @@ def check_views(net: kc.Network, draft: Draft) -> None:
     order = list(net)
     assert set(order) == set(draft.layers) and len(order) == len(net) == len(draft.layers)
     for node, layer, parents in net.steps():
-        assert layer is draft.layers[node] is net.layer(node) and parents == draft.parents(node) == net.parents(node)
+        assert layer is draft.layers[node] is net.layer(node) and parents == draft.parents(
+            node
+        ) == net.parents(node)
         assert all(order.index(parent) < order.index(node) for parent in parents) and node in net
     assert net.features == draft.widths()[0]
-    assert set(net.outputs) == set(draft.sinks() if draft.outputs is None else draft.outputs) and len(set(net.outputs)) == len(net.outputs)
-    assert net.inputs == tuple(n for n in order if isinstance(draft.layers[n], L.Input)) == net.nodes_of(L.Input)
+    assert set(net.outputs) == set(
+        draft.sinks() if draft.outputs is None else draft.outputs
+    ) and len(set(net.outputs)) == len(net.outputs)
+    assert (
+        net.inputs
+        == tuple(n for n in order if isinstance(draft.layers[n], L.Input))
+        == net.nodes_of(L.Input)
+    )
     assert net.free_symbols == set().union(*(layer.free_symbols for layer in draft.layers.values()))
     assert set(net.cut_nodes()) == draft.cuts()
     check_blocks(net)
@@ -360,7 +478,11 @@ def check(examples: int, steps: int) -> None:
     run_state_machine_as_test(
         Building,
         settings=settings(
-            max_examples=examples, stateful_step_count=steps, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
         ),
     )
 

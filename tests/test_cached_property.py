@@ -8,7 +8,10 @@ from kcalc.foundation.process_state import cached_property
 
 
 def test_properties_that_need_each_other_in_two_threads() -> None:
-    """``functools.cached_property`` of Python 3.11 would wait for ever here: it holds a lock for all objects while it computes."""
+    """``functools.cached_property`` of Python 3.11 would wait for ever here.
+
+    It holds a lock for all objects while it computes.
+    """
     meet = threading.Barrier(2, timeout=10)
 
     class Thing:
@@ -33,7 +36,10 @@ def test_properties_that_need_each_other_in_two_threads() -> None:
     one, two = Thing(), Crossed()
     one.other, two.other = two, one  # type: ignore[attr-defined]
     got: dict[str, int] = {}
-    threads = [threading.Thread(target=lambda: got.update(a=one.first)), threading.Thread(target=lambda: got.update(b=two.second))]
+    threads = [
+        threading.Thread(target=lambda: got.update(a=one.first)),
+        threading.Thread(target=lambda: got.update(b=two.second)),
+    ]
     for thread in threads:
         thread.daemon = True
         thread.start()
@@ -85,4 +91,7 @@ def test_what_is_known_is_not_computed_again_by_whoever_asks_the_property_itself
             return self.asked
 
     thing = Thing()
-    assert thing.value == thing.value == Thing.__dict__["value"].__get__(thing) == 1 and thing.asked == 1
+    assert (
+        thing.value == thing.value == Thing.__dict__["value"].__get__(thing) == 1
+        and thing.asked == 1
+    )

@@ -1,4 +1,7 @@
-"""Activations made of Python, NumPy and JAX callables: the same numbers as the expressions, and every refusal."""
+"""Activations made of Python, NumPy and JAX callables.
+
+The same numbers as the expressions, and every refusal.
+"""
 
 from __future__ import annotations
 
@@ -63,11 +66,17 @@ ALIKE = [
 ]
 
 
-@pytest.mark.parametrize(("function", "name", "kinks"), mostly_slow(ALIKE, 8), ids=lambda value: value if isinstance(value, str) else None)
+@pytest.mark.parametrize(
+    ("function", "name", "kinks"),
+    mostly_slow(ALIKE, 8),
+    ids=lambda value: value if isinstance(value, str) else None,
+)
 def test_callables_have_the_maps_of_the_expressions(function, name, kinks):
     phi, known = activation(function, kinks=kinks), activation(name)
     for quantity in ("mean", "second_moment", "mean_slope", "q_slope"):
-        assert getattr(phi, quantity)(1.3) == pytest.approx(getattr(known, quantity)(1.3), rel=1e-12, abs=1e-13)
+        assert getattr(phi, quantity)(1.3) == pytest.approx(
+            getattr(known, quantity)(1.3), rel=1e-12, abs=1e-13
+        )
     got, truth = phi.taylor(GAPS, 1, None, 2), known.taylor(GAPS, 1, None, 2)
     np.testing.assert_allclose(got[0], truth[0], rtol=1e-12, atol=0)
     np.testing.assert_allclose(got[1], truth[1], rtol=1e-11)
@@ -112,16 +121,20 @@ def test_functions_whose_derivatives_vanish_or_whose_values_do(function, expr, k
 
 def test_steep_narrow_and_growing_functions():
     steep = activation(lambda x: np.tanh(1e3 * x))
-    assert steep.mean_slope(1) == pytest.approx(activation(sp.tanh(1000 * X)).mean_slope(1), rel=1e-10)
+    assert steep.mean_slope(1) == pytest.approx(
+        activation(sp.tanh(1000 * X)).mean_slope(1), rel=1e-10
+    )
     bump = activation(lambda x: 1 / (1e-4 + (x - 0.7) ** 2))
-    assert bump.second_moment(1) == pytest.approx(activation(1 / (sp.Rational(1, 10**4) + (X - sp.Rational(7, 10)) ** 2)).second_moment(1))
+    assert bump.second_moment(1) == pytest.approx(
+        activation(1 / (sp.Rational(1, 10**4) + (X - sp.Rational(7, 10)) ** 2)).second_moment(1)
+    )
     growing = activation(lambda x: np.exp(x * x / 8))
     assert growing.second_moment(1) == pytest.approx(math.sqrt(2), rel=1e-13)
     with pytest.raises(KcalcError, match="grows too fast"):
         growing.second_moment(2.5)
 
 
-# --- refusals ------------------------------------------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 def noise(x):
@@ -188,14 +201,31 @@ def test_refusals(function, message):
 
 
 def test_torch_is_refused_with_a_hint():
-    module = type("GELU", (), {"__module__": "torch.nn.modules.activation", "__call__": lambda self, x: x})()
+    module = type(
+        "GELU", (), {"__module__": "torch.nn.modules.activation", "__call__": lambda self, x: x}
+    )()
     tensor = type("Tensor", (), {"__module__": "torch"})()
     for function in (module, functools.partial(module), lambda x: tensor):
         with pytest.raises(KcalcError, match="from_numpy"):
             activation(function)
 
 
-@pytest.mark.parametrize("kinks", [[math.nan], [math.inf], ["0"], "0", 0, [sp.Symbol("y")], [1j], [0, 1e-12], [10**400], [True], [None]])
+@pytest.mark.parametrize(
+    "kinks",
+    [
+        [math.nan],
+        [math.inf],
+        ["0"],
+        "0",
+        0,
+        [sp.Symbol("y")],
+        [1j],
+        [0, 1e-12],
+        [10**400],
+        [True],
+        [None],
+    ],
+)
 def test_bad_kinks(kinks):
     with pytest.raises(KcalcError):
         activation(np.abs, kinks=kinks)
@@ -205,19 +235,38 @@ def test_kinks_are_sorted_and_each_once():
     assert activation(np.abs, kinks=[2, 0.0, -1, 0, sp.Integer(2)]).kink_points == (-1.0, 0.0, 2.0)
 
 
-# --- the object ----------------------------------------------------------------------------------------------------------------------
+# --- the object -----------------------------------------------------------------------------------
 
 
 def test_names_equality_and_printing():
     phi = activation(np.tanh, name="swoosh")
-    assert phi == activation(np.tanh) and hash(phi) == hash(activation(np.tanh)) and phi.name == "swoosh"
-    assert phi != activation("tanh") and phi != activation(np.sin) and activation(np.abs, kinks=[0]) != activation(np.abs, kinks=[0, 1])
+    assert (
+        phi == activation(np.tanh)
+        and hash(phi) == hash(activation(np.tanh))
+        and phi.name == "swoosh"
+    )
+    assert (
+        phi != activation("tanh")
+        and phi != activation(np.sin)
+        and activation(np.abs, kinks=[0]) != activation(np.abs, kinks=[0, 1])
+    )
     first, second = activation(lambda x: np.tanh(x)), activation(lambda x: np.sin(x))
-    assert first != second and first.transformed(2) != second.transformed(2) and first.composed(phi) != second.composed(phi)
+    assert (
+        first != second
+        and first.transformed(2) != second.transformed(2)
+        and first.composed(phi) != second.composed(phi)
+    )
     assert str(phi.expr) == "swoosh(x)" and phi.expr.free_symbols == {X} and phi.degree is None
     assert str(phi.derivative_expr(2)) == "Derivative(swoosh(x), (x, 2))"
-    assert "swoosh" in phi._repr_latex_() and repr(activation(np.abs, kinks=[0])) == "<activation absolute: a Python callable, kinks [0.0]>"
-    assert first.name == "phi" and activation(functools.partial(np.clip, a_min=-1, a_max=1), kinks=[-1, 1]).name == "clip"
+    assert (
+        "swoosh" in phi._repr_latex_()
+        and repr(activation(np.abs, kinks=[0]))
+        == "<activation absolute: a Python callable, kinks [0.0]>"
+    )
+    assert (
+        first.name == "phi"
+        and activation(functools.partial(np.clip, a_min=-1, a_max=1), kinks=[-1, 1]).name == "clip"
+    )
 
 
 def test_pickling_is_by_reference():
@@ -234,7 +283,10 @@ def test_what_is_numeric_only_says_so():
     assert phi.second_moment(sp.Symbol("q"), SYMPY) == sp.Function("Q_mine")(sp.Symbol("q"))
     assert phi.taylor(1 - C, 1, None, 0, SYMPY)[0] == 1 - sp.Function("C_mine")(C)
     assert not phi.has_closed_form and phi.c_map.closed_form is None
-    for refused in (lambda: phi.second_moment(1, mpmath_field(30)), lambda: phi.transformed(2).taylor(0.5, 1, None, 0, mpmath_field(30))):
+    for refused in (
+        lambda: phi.second_moment(1, mpmath_field(30)),
+        lambda: phi.transformed(2).taylor(0.5, 1, None, 0, mpmath_field(30)),
+    ):
         with pytest.raises(KcalcError, match="numeric only"):
             refused()
     with pytest.raises(KcalcError, match="order 3"):
@@ -261,11 +313,16 @@ def test_made_of_callables():
 
 
 def test_networks_of_callables(tmp_path):
-    mine, known = (kc.architectures.vanilla(5, activation=phi) for phi in (activation(np.tanh), "tanh"))
+    mine, known = (
+        kc.architectures.vanilla(5, activation=phi) for phi in (activation(np.tanh), "tanh")
+    )
     c = np.linspace(-1, 1, 5)
     np.testing.assert_allclose(kc.c_map(mine)(c), kc.c_map(known)(c), rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(kc.q_map(mine)([0.5, 2.0]), kc.q_map(known)([0.5, 2.0]), rtol=1e-13)
-    assert r"\mathcal{C}_{\mathrm{tanh}}" in kc.c_map(mine).expr.latex() and kc.c_map(mine).closed_form is None
+    assert (
+        r"\mathcal{C}_{\mathrm{tanh}}" in kc.c_map(mine).expr.latex()
+        and kc.c_map(mine).closed_form is None
+    )
     with pytest.raises(KcalcError, match="'tanh' is a callable"):
         kc.save_json(mine, tmp_path / "net.json")
 
@@ -273,7 +330,10 @@ def test_networks_of_callables(tmp_path):
 @pytest.mark.parametrize(("function", "name"), [(np.tanh, "tanh"), (jax.nn.silu, "swish")])
 def test_shaping_finds_the_same_constants(function, name):
     network = kc.architectures.vanilla(20)
-    one, two = (kc.shape(network, activation=phi, method="dks", zeta=1.5) for phi in (activation(function), activation(name)))
+    one, two = (
+        kc.shape(network, activation=phi, method="dks", zeta=1.5)
+        for phi in (activation(function), activation(name))
+    )
     a, b = next(iter(one.constants.by_node.values())), next(iter(two.constants.by_node.values()))
     for constant in ("alpha", "beta", "gamma", "delta"):
         assert getattr(a, constant) == pytest.approx(getattr(b, constant), rel=1e-9)

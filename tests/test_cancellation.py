@@ -1,4 +1,7 @@
-"""Activations near 0 and at the ends of double precision: what cancels there as it is written keeps its digits."""
+"""Activations near 0 and at the ends of double precision.
+
+What cancels there as it is written keeps its digits.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +16,36 @@ import kcalc as kc
 
 x = sp.Symbol("x", real=True)
 SMOOTH = {
-    "elu": "elu", "celu(1/3)": kc.activations.celu(sp.Rational(1, 3)), "selu": "selu", "logcosh": "logcosh", "bentid": "bentid",
-    "tanhshrink": x - sp.tanh(x), "1 - cos": 1 - sp.cos(x), "sqrt": sp.sqrt(1 + x**2) - 1, "third order": sp.exp(x) - 1 - x - x**2 / 2,
-    "log": sp.log(sp.cosh(x) + x**4), "softplus less its value": sp.log((1 + sp.exp(x)) / 2),
-}  # fmt: skip
+    "elu": "elu",
+    "celu(1/3)": kc.activations.celu(sp.Rational(1, 3)),
+    "selu": "selu",
+    "logcosh": "logcosh",
+    "bentid": "bentid",
+    "tanhshrink": x - sp.tanh(x),
+    "1 - cos": 1 - sp.cos(x),
+    "sqrt": sp.sqrt(1 + x**2) - 1,
+    "third order": sp.exp(x) - 1 - x - x**2 / 2,
+    "log": sp.log(sp.cosh(x) + x**4),
+    "softplus less its value": sp.log((1 + sp.exp(x)) / 2),
+}
 FEW = ("elu", "logcosh", "tanhshrink", "log")
 
 
 def exact(phi: kc.Activation, q: float) -> mpmath.mpf:
-    """E phi(sqrt(q) z)^2 from the expression as it stands, with so many digits that cancellation does not matter."""
+    """E phi(sqrt(q) z)^2 from the expression as it stands, with so many digits that cancellation
+    does not matter.
+    """
     with mpmath.workdps(120):
-        function, root = sp.lambdify(list(phi.expr.free_symbols), phi.expr, "mpmath"), mpmath.sqrt(mpmath.mpf(q))
+        function, root = (
+            sp.lambdify(list(phi.expr.free_symbols), phi.expr, "mpmath"),
+            mpmath.sqrt(mpmath.mpf(q)),
+        )
         return mpmath.quad(lambda z: function(root * z) ** 2 * mpmath.npdf(z), [-13, -6, 0, 6, 13])
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FEW else pytest.mark.slow) for n in SMOOTH])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in FEW else pytest.mark.slow) for n in SMOOTH]
+)
 def test_second_moments_of_small_inputs(name: str) -> None:
     phi = kc.activation(SMOOTH[name])
     for q in (1e-3, 1e-9, 1e-30):
@@ -43,25 +61,57 @@ def test_second_moments_of_small_inputs(name: str) -> None:
 )  # fmt: skip
 def test_c_maps_of_small_inputs_are_those_of_the_first_power(name: str, limit) -> None:
     c = np.linspace(-1, 1, 9)
-    np.testing.assert_allclose(kc.activation(SMOOTH[name]).c_map(c, 1e-30), limit(c), rtol=0, atol=1e-14)
+    np.testing.assert_allclose(
+        kc.activation(SMOOTH[name]).c_map(c, 1e-30), limit(c), rtol=0, atol=1e-14
+    )
 
 
 def test_deep_networks_of_small_signals() -> None:
-    """60 layers that halve an elu network's signal; behind the first twenty the map is linear in c."""
-    shallow, deep = (kc.c_map(kc.architectures.vanilla(depth, "elu", sigma_w=0.5)) for depth in (25, 60))
+    """60 layers that halve an elu network's signal.
+
+    Behind the first twenty the map is linear in c.
+    """
+    shallow, deep = (
+        kc.c_map(kc.architectures.vanilla(depth, "elu", sigma_w=0.5)) for depth in (25, 60)
+    )
     np.testing.assert_allclose(deep([-1.0, 0.3]), shallow([-1.0, 0.3]), rtol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["softplus", "swish", "gelu", "elu", "erf", "cube", "square", "relu5", "hermite3", "hard_tanh", "sin"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "softplus",
+        "swish",
+        "gelu",
+        "elu",
+        "erf",
+        "cube",
+        "square",
+        "relu5",
+        "hermite3",
+        "hard_tanh",
+        "sin",
+    ],
+)
 def test_c_maps_near_the_ends_of_double_precision(name: str) -> None:
-    """Far below and above 1, C no longer depends on q: no product of two q values may leave double precision."""
+    """Far below and above 1, C no longer depends on q.
+
+    No product of two q values may leave double precision.
+    """
     phi, c = kc.activation(name), np.array([-0.7, 0.3, 0.9])
     for near, far in ((1e-60, 1e-200), (1e60, 1e180)):
         if far > 1 and name in ("sin", "hermite3"):
             continue  # refused: Q or q leaves double precision
         np.testing.assert_allclose(phi.c_map(c, far), phi.c_map(c, near), rtol=0, atol=1e-14)
-        np.testing.assert_allclose(phi.c_map(c, far, 2 * far), phi.c_map(c, near, 2 * near), rtol=0, atol=1e-14)
-    spread = kc.chain(kc.layers.Input(), kc.layers.Affine(sigma_w=1e78), kc.layers.Nonlinear("softplus"), kc.layers.Affine(sigma_w=1e-78))
+        np.testing.assert_allclose(
+            phi.c_map(c, far, 2 * far), phi.c_map(c, near, 2 * near), rtol=0, atol=1e-14
+        )
+    spread = kc.chain(
+        kc.layers.Input(),
+        kc.layers.Affine(sigma_w=1e78),
+        kc.layers.Nonlinear("softplus"),
+        kc.layers.Affine(sigma_w=1e-78),
+    )
     relu = kc.c_map(kc.architectures.vanilla(1, "relu"))
     np.testing.assert_allclose(kc.c_map(spread)(c), relu(c), rtol=0, atol=1e-14)
 
@@ -71,7 +121,12 @@ def test_jax_functions_keep_the_digits_of_single_precision(name: str) -> None:
     jax = pytest.importorskip("jax")
     phi = kc.activation(SMOOTH[name])
     points = np.array([-3.0, -0.24, -1e-2, -1e-5, 1e-6, 1e-3, 0.2, 0.9])
-    truth = np.array([float(phi.expr.subs(next(iter(phi.expr.free_symbols)), sp.Float(p, 60)).evalf(40)) for p in points])
+    truth = np.array(
+        [
+            float(phi.expr.subs(next(iter(phi.expr.free_symbols)), sp.Float(p, 60)).evalf(40))
+            for p in points
+        ]
+    )
     found = np.asarray(jax.jit(phi)(jax.numpy.asarray(points, dtype="float32")))
     np.testing.assert_allclose(found, truth, rtol=1e-6)
     slopes = np.asarray(jax.vmap(jax.grad(phi))(jax.numpy.asarray(points, dtype="float32")))
@@ -89,6 +144,14 @@ def test_exponentials_at_large_q(q: float) -> None:
 def test_what_overflows_is_refused_and_no_cosine_of_1(expr: sp.Expr) -> None:
     phi = kc.activation(expr)
     assert phi.c_map(0.625, 40.0) == pytest.approx(math.exp(-15), rel=1e-6)
-    for call in (phi.c_map, lambda c, q: phi.c_map(c, q, 1.0), lambda c, q: phi.second_moment(q), lambda c, q: phi.cross(phi, q, q, c)):
-        with pytest.raises(kc.KcalcError, match=r"beyond double precision.*q = 162|q = 162.*beyond double precision"):
+    for call in (
+        phi.c_map,
+        lambda c, q: phi.c_map(c, q, 1.0),
+        lambda c, q: phi.second_moment(q),
+        lambda c, q: phi.cross(phi, q, q, c),
+    ):
+        with pytest.raises(
+            kc.KcalcError,
+            match=r"beyond double precision.*q = 162|q = 162.*beyond double precision",
+        ):
             call(0.625, 162.0)

@@ -1,6 +1,8 @@
-"""The catalogue: closed forms in every number system and as the textbooks write them, factories and their parameters.
+"""The catalogue: closed forms in every number system and as the textbooks write them, factories and
+their parameters.
 
-That the formulas are right is tested in test_catalogue_kernels.py and test_truncated.py, against quadrature.
+That the formulas are right is tested in test_catalogue_kernels.py and test_truncated.py, against
+quadrature.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ WIDE = mpmath_field(30)
 C, Q, Q1, Q2 = sp.Symbol("c", real=True), *sp.symbols("q q1 q2", positive=True)
 CLOSED = [name for name in names() if activation(name).has_closed_form]
 
-# --- one formula, many number systems ------------------------------------------------------------------------------------------------
+# --- one formula, many number systems -------------------------------------------------------------
 
 EXTREME = {
     "gaussian(50)": gaussian(50),
@@ -56,7 +58,9 @@ EXTREME = {
 
 @pytest.mark.parametrize("name", mostly_slow([*CLOSED, *EXTREME]))
 def test_numpy_keeps_its_digits_from_q_small_to_large(name):
-    """Against the textbook form at 90 digits, which cancels near c = 1 and is checked by quadrature above."""
+    """Against the textbook form at 90 digits, which cancels near c = 1 and is checked by quadrature
+    above.
+    """
     phi = EXTREME[name] if name in EXTREME else activation(name)
     assert phi.closed_in_numpy
     textbook = phi.c_expr(C, Q1, Q2)
@@ -65,16 +69,24 @@ def test_numpy_keeps_its_digits_from_q_small_to_large(name):
         for q1, q2 in [(0.01, 0.01), (1.0, 1.0), (100.0, 100.0), (0.01, 100.0), (3.0, 2.5)]:
             for theta in (1e-8, 1e-3, 0.3, 1.2, 2.5, 3.14):
                 gap = float(2 * mpmath.sin(mpmath.mpf(theta) / 2) ** 2)
-                truth = [form(1 - mpmath.mpf(gap), mpmath.mpf(q1), mpmath.mpf(q2)) for form in forms]
+                truth = [
+                    form(1 - mpmath.mpf(gap), mpmath.mpf(q1), mpmath.mpf(q2)) for form in forms
+                ]
                 got = phi.taylor(gap, q1, q2, 2)
                 relative = q1 == q2 and theta < 1.5
-                assert got[0] == pytest.approx(float(1 - truth[0]), rel=1e-13 if relative else 0, abs=0 if relative else 4e-15), (
+                assert got[0] == pytest.approx(
+                    float(1 - truth[0]), rel=1e-13 if relative else 0, abs=0 if relative else 4e-15
+                ), (
                     q1,
                     q2,
                     theta,
                 )
                 for value, expected in ((got[1], truth[1]), (2 * got[2], truth[2])):
-                    assert value == pytest.approx(float(expected), rel=1e-13, abs=1e-14), (q1, q2, theta)
+                    assert value == pytest.approx(float(expected), rel=1e-13, abs=1e-14), (
+                        q1,
+                        q2,
+                        theta,
+                    )
             assert phi.taylor(0.0, q1, q2)[0] == 0 or q1 != q2
 
 
@@ -90,8 +102,15 @@ def test_balls_enclose_and_jets_differentiate(name):
                 assert Enclosure.of(ball).contains(truth) and float(ball.rad()) < 1e-35  # type: ignore[union-attr]
     jet = phi._closed_gap(0.75, Jet.variable(2.0, 1), 3.0, JetField(NUMPY))
     with mpmath.workdps(60):
-        slope = mpmath.diff(lambda q: phi._closed_gap(precise.number(0.75), precise.number(q), precise.number(3), precise), 2)
-    assert (jet.coefficients[1] if isinstance(jet, Jet) else 0.0) == pytest.approx(float(slope), abs=1e-14)
+        slope = mpmath.diff(
+            lambda q: phi._closed_gap(
+                precise.number(0.75), precise.number(q), precise.number(3), precise
+            ),
+            2,
+        )
+    assert (jet.coefficients[1] if isinstance(jet, Jet) else 0.0) == pytest.approx(
+        float(slope), abs=1e-14
+    )
     series = phi.taylor(0.75, 2.0, 3.0, 5)
     for got, expected in zip(series, phi.taylor(R(3, 4), 2, 3, 5, precise), strict=True):
         assert got == pytest.approx(float(expected), rel=1e-11, abs=1e-13)
@@ -101,27 +120,42 @@ def test_derivatives_are_infinite_where_they_diverge():
     for field in (NUMPY, WIDE, SYMPY):
         for end in (0, 2):
             _, slope, bend = activation("relu").taylor(end, 1, 1, 2, field)
-            assert float(slope) == pytest.approx(1 if end == 0 else 0, abs=1e-15) and float(bend) == math.inf
+            assert (
+                float(slope) == pytest.approx(1 if end == 0 else 0, abs=1e-15)
+                and float(bend) == math.inf
+            )
             _, slope, bend = activation("heaviside").taylor(end, 1, 1, 2, field)
             assert float(slope) == math.inf and float(bend) == (math.inf if end == 0 else -math.inf)
-            assert [float(part) for part in activation("identity").taylor(end, 1, 1, 2, field)] == [end, 1, 0]
+            assert [float(part) for part in activation("identity").taylor(end, 1, 1, 2, field)] == [
+                end,
+                1,
+                0,
+            ]
     assert float(rectified_power(2).taylor(0, 1, 1, 2)[2]) == pytest.approx(2 / 3, rel=1e-15)
 
 
-# --- as the textbooks write it -------------------------------------------------------------------------------------------------------
+# --- as the textbooks write it --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("name", "second_moment", "cosine"),
     [
         ("relu", Q / 2, (sp.sqrt(1 - C**2) + (sp.pi - sp.acos(C)) * C) / sp.pi),
-        ("erf", 2 * sp.asin(2 * Q / (1 + 2 * Q)) / sp.pi, sp.asin(2 * Q * C / (1 + 2 * Q)) / sp.asin(2 * Q / (1 + 2 * Q))),
+        (
+            "erf",
+            2 * sp.asin(2 * Q / (1 + 2 * Q)) / sp.pi,
+            sp.asin(2 * Q * C / (1 + 2 * Q)) / sp.asin(2 * Q / (1 + 2 * Q)),
+        ),
         ("sign", sp.Integer(1), 2 * sp.asin(C) / sp.pi),
         ("sin", (1 - sp.exp(-2 * Q)) / 2, sp.sinh(C * Q) / sp.sinh(Q)),
         ("cos", (1 + sp.exp(-2 * Q)) / 2, sp.cosh(C * Q) / sp.cosh(Q)),
         ("rbf", sp.Integer(1), sp.exp(-Q * (1 - C))),
         ("square", 3 * Q**2, (1 + 2 * C**2) / 3),
-        ("gaussian", 1 / sp.sqrt(1 + 4 * Q), sp.sqrt(1 + 4 * Q) / sp.sqrt((1 + 2 * Q) ** 2 - 4 * C**2 * Q**2)),
+        (
+            "gaussian",
+            1 / sp.sqrt(1 + 4 * Q),
+            sp.sqrt(1 + 4 * Q) / sp.sqrt((1 + 2 * Q) ** 2 - 4 * C**2 * Q**2),
+        ),
     ],
 )
 def test_expressions_are_those_of_the_textbooks(name, second_moment, cosine):
@@ -146,17 +180,38 @@ def test_unknown_expressions_are_none():
     assert activation("elu").c_expr(C, Q) is None and activation("elu").q_expr(Q) is not None
 
 
-# --- factories -----------------------------------------------------------------------------------------------------------------------
+# --- factories ------------------------------------------------------------------------------------
 
 
 def test_factories_give_the_registered_entries_and_recognise_equals():
-    assert abrelu(R(-1, 2), R(3, 2)) == activation("abrelu") and abrelu(0, 1) == activation("relu") and abrelu(-1, 1) == activation("abs")
+    assert (
+        abrelu(R(-1, 2), R(3, 2)) == activation("abrelu")
+        and abrelu(0, 1) == activation("relu")
+        and abrelu(-1, 1) == activation("abs")
+    )
     assert abrelu(1, 1) == activation("identity") == hermite(1)
-    assert [rectified_power(k).name for k in range(6)] == ["heaviside", "relu", "relu2", "relu3", "relu4", "relu5"]
-    assert scaled_erf(1) == activation("erf") and gaussian(1) == gaussian() == activation("gaussian")
-    assert gabor() == gabor(0.5, 2) == activation("gabor") and snake() == activation("snake") and hard_shrink() == activation("hard_shrink")
-    assert celu() == celu(1) == activation("celu") == activation("elu") and hermite(4) == activation("hermite4")
-    assert activation(sp.Symbol("y") ** 5 - 10 * sp.Symbol("y") ** 3 + 15 * sp.Symbol("y")) == hermite(5)
+    assert [rectified_power(k).name for k in range(6)] == [
+        "heaviside",
+        "relu",
+        "relu2",
+        "relu3",
+        "relu4",
+        "relu5",
+    ]
+    assert scaled_erf(1) == activation("erf") and gaussian(1) == gaussian() == activation(
+        "gaussian"
+    )
+    assert (
+        gabor() == gabor(0.5, 2) == activation("gabor")
+        and snake() == activation("snake")
+        and hard_shrink() == activation("hard_shrink")
+    )
+    assert celu() == celu(1) == activation("celu") == activation("elu") and hermite(
+        4
+    ) == activation("hermite4")
+    assert activation(
+        sp.Symbol("y") ** 5 - 10 * sp.Symbol("y") ** 3 + 15 * sp.Symbol("y")
+    ) == hermite(5)
     assert type(activation(hermite(11).expr)) is type(hermite(11))
     assert activation("probit") == activation("normal_cdf")
 
@@ -182,7 +237,9 @@ def test_factories_give_the_registered_entries_and_recognise_equals():
 )
 def test_functions_are_what_their_docstrings_say(phi, function):
     x = [-2.6, -1.3, -0.3, 0.4, 1.0, 2.2]
-    np.testing.assert_allclose(phi(np.array(x)), [function(value) for value in x], rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(
+        phi(np.array(x)), [function(value) for value in x], rtol=1e-13, atol=1e-15
+    )
 
 
 def test_hermite_polynomials_keep_their_digits():
@@ -193,7 +250,11 @@ def test_hermite_polynomials_keep_their_digits():
                 form = sp.lambdify(X, sp.diff(hermite(n).expr, X, k), "mpmath")
                 truth = np.array([float(form(mpmath.mpf(value))) for value in x])
             np.testing.assert_allclose(hermite(n).numeric(k)(x), truth, rtol=1e-12)
-    np.testing.assert_allclose(hermite(30).taylor(np.array([0.1, 1.0, 1.5]), 1)[0], [1 - 0.9**30, 1, 1 - 0.5**30], rtol=1e-13)
+    np.testing.assert_allclose(
+        hermite(30).taylor(np.array([0.1, 1.0, 1.5]), 1)[0],
+        [1 - 0.9**30, 1, 1 - 0.5**30],
+        rtol=1e-13,
+    )
     assert (hermite(2).numeric(3)(x) == 0).all()
 
 
@@ -226,7 +287,11 @@ def test_parameters_must_be_numbers(factory, name, bad):
 @pytest.mark.parametrize(
     ("factory", "bad"),
     [
-        *((factory, bad) for factory in (scaled_erf, gaussian, snake, hard_shrink, celu) for bad in (0, -1, -0.5, sp.Integer(0))),
+        *(
+            (factory, bad)
+            for factory in (scaled_erf, gaussian, snake, hard_shrink, celu)
+            for bad in (0, -1, -0.5, sp.Integer(0))
+        ),
         *((rectified_power, bad) for bad in (-1, 6, 1.5, 2.0)),
         *((hermite, bad) for bad in (0, -1, 31, 2.5)),
         (lambda a: gabor(a, 1), 0),

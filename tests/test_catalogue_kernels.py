@@ -1,4 +1,6 @@
-"""Closed forms of Q, E phi, E phi', C, C' and C'' against quadrature at 30 and more digits, for many parameters of every factory."""
+"""Closed forms of Q, E phi, E phi', C, C' and C'' against quadrature at 30 and more digits, for
+many parameters of every factory.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,25 @@ from flint import arb
 from gaussian_quadrature import angular, digits, exact, line, mp, plane
 from thinning import mostly_slow
 
-from kcalc.activations import X, abrelu, activation, gabor, gaussian, hermite, leaky_relu, rectified_power, scaled_erf, snake
+from kcalc.activations import (
+    X,
+    abrelu,
+    activation,
+    gabor,
+    gaussian,
+    hermite,
+    leaky_relu,
+    rectified_power,
+    scaled_erf,
+    snake,
+)
 from kcalc.fields import SYMPY, mpmath_field
 
 R = sp.Rational
 WIDE = mpmath_field(30)
 NEAR = R(1, 10**6)
 
-# --- smooth activations: trapezoid rule over the plane -------------------------------------------------------------------------------
+# --- smooth activations: trapezoid rule over the plane --------------------------------------------
 
 
 def he(n: int) -> Callable[[Any], Any]:
@@ -82,18 +95,27 @@ def smooth_cases() -> dict[str, tuple[Any, Callable[[Any], Any]]]:
 
 
 SMOOTH = smooth_cases()
-POINTS = [(R(3, 10), R(1), R(1)), (R(-4, 5), R(1, 2), R(1)), (1 - NEAR, R(1), R(1)), (NEAR - 1, R(1, 100), R(1))]
+POINTS = [
+    (R(3, 10), R(1), R(1)),
+    (R(-4, 5), R(1, 2), R(1)),
+    (1 - NEAR, R(1), R(1)),
+    (NEAR - 1, R(1, 100), R(1)),
+]
 
 
 def agree(phi: Any, c: Any, q1: Any, q2: Any, truth: tuple[Any, Any, Any], norm: Any) -> None:
     """C, C', C'' of mpmath's field and of NumPy's against (Gamma, Gamma', Gamma'') and the norm."""
     gap = WIDE.number(1 - c)
     got = phi.taylor(gap, WIDE.number(q1), WIDE.number(q2), 2, WIDE)
-    for order, (value, gamma) in enumerate(zip((1 - got[0], got[1], 2 * got[2]), truth, strict=True)):
+    for order, (value, gamma) in enumerate(
+        zip((1 - got[0], got[1], 2 * got[2]), truth, strict=True)
+    ):
         expected = gamma / norm
         assert abs(mp(value) - expected) <= mpmath.mpf(10) ** -25 * max(1, abs(expected)), order
     rough = phi.taylor(float(1 - c), float(q1), float(q2), 2)
-    assert rough[0] == pytest.approx(float(1 - truth[0] / norm), abs=2e-15, rel=1e-12 if q1 == q2 and c > 0 else 1e-14)
+    assert rough[0] == pytest.approx(
+        float(1 - truth[0] / norm), abs=2e-15, rel=1e-12 if q1 == q2 and c > 0 else 1e-14
+    )
     assert rough[1] == pytest.approx(float(truth[1] / norm), abs=1e-14, rel=1e-12)
     assert 2 * rough[2] == pytest.approx(float(truth[2] / norm), abs=1e-13, rel=1e-12)
 
@@ -103,11 +125,19 @@ def test_moments_of_smooth_activations(name):
     phi, f = SMOOTH[name]
     with digits(45):
         for q in (R(1, 100), R(1), R(5, 2)):
-            for quantity, truth in zip(("mean", "second_moment", "mean_slope"), line(f, q), strict=True):
+            for quantity, truth in zip(
+                ("mean", "second_moment", "mean_slope"), line(f, q), strict=True
+            ):
                 expected = mp(truth)
-                assert abs(mp(getattr(phi, quantity)(q, WIDE)) - expected) < mpmath.mpf(10) ** -25 * max(1, abs(expected)), quantity
-                assert getattr(phi, quantity)(float(q)) == pytest.approx(float(expected), rel=2e-14, abs=2e-15), quantity
-                assert getattr(phi, quantity)(q, SYMPY).evalf(25) == pytest.approx(float(expected), rel=1e-14, abs=1e-30), quantity
+                assert abs(mp(getattr(phi, quantity)(q, WIDE)) - expected) < mpmath.mpf(
+                    10
+                ) ** -25 * max(1, abs(expected)), quantity
+                assert getattr(phi, quantity)(float(q)) == pytest.approx(
+                    float(expected), rel=2e-14, abs=2e-15
+                ), quantity
+                assert getattr(phi, quantity)(q, SYMPY).evalf(25) == pytest.approx(
+                    float(expected), rel=1e-14, abs=1e-30
+                ), quantity
 
 
 @pytest.mark.slow
@@ -129,7 +159,7 @@ def check_kernel(name: str, point: tuple[Any, Any, Any]) -> None:
         agree(phi, *point, tuple(mp(part) for part in plane(f, *point)), norm)  # type: ignore[arg-type]
 
 
-# --- activations homogeneous on both sides of 0: an integral over the angle ----------------------------------------------------------
+# --- activations homogeneous on both sides of 0: an integral over the angle -----------------------
 
 
 HOMOGENEOUS = {
@@ -152,25 +182,54 @@ def test_kernels_of_homogeneous_activations(name):
         top = angular(k, a, b, mpmath.mpf(1))
         for c, q1, q2 in [(R(3, 10), R(2), R(2)), (R(-9, 10), R(1, 3), R(5))]:
             for order in (1, 2):
-                truth = mpmath.diff(lambda x: angular(k, a, b, x), mp(c), order, h=mpmath.mpf(10) ** -12) / top
+                truth = (
+                    mpmath.diff(
+                        lambda x: angular(k, a, b, x), mp(c), order, h=mpmath.mpf(10) ** -12
+                    )
+                    / top
+                )
                 value = math.factorial(order) * phi.taylor(1 - c, q1, q2, 2, WIDE)[order]
-                assert abs(mp(value) - truth) <= mpmath.mpf(10) ** -11 * max(1, abs(truth)), (c, order)
-        for c, q1, q2 in [(R(3, 10), R(2), R(2)), (1 - NEAR, R(1), R(1)), (NEAR - 1, R(100), R(1, 100))]:
+                assert abs(mp(value) - truth) <= mpmath.mpf(10) ** -11 * max(1, abs(truth)), (
+                    c,
+                    order,
+                )
+        for c, q1, q2 in [
+            (R(3, 10), R(2), R(2)),
+            (1 - NEAR, R(1), R(1)),
+            (NEAR - 1, R(100), R(1, 100)),
+        ]:
             truth = 1 - angular(k, a, b, mp(c)) / top
             assert abs(mp(phi.taylor(1 - c, q1, q2, 0, WIDE)[0]) - truth) <= mpmath.mpf(10) ** -28
-            assert phi.taylor(float(1 - c), float(q1), float(q2))[0] == pytest.approx(float(truth), abs=1e-15, rel=1e-10)
-        half = [mpmath.quad(lambda z, n=n: z**n * mpmath.npdf(z), [0, 2, 5, 9, 20]) for n in range(2 * k + 1)]
+            assert phi.taylor(float(1 - c), float(q1), float(q2))[0] == pytest.approx(
+                float(truth), abs=1e-15, rel=1e-10
+            )
+        half = [
+            mpmath.quad(lambda z, n=n: z**n * mpmath.npdf(z), [0, 2, 5, 9, 20])
+            for n in range(2 * k + 1)
+        ]
         for q in (R(1, 100), R(3)):
-            mean = (mp(sp.Rational(b)) + (-1) ** k * mp(sp.Rational(a))) * half[k] * mpmath.sqrt(mp(q)) ** k
+            mean = (
+                (mp(sp.Rational(b)) + (-1) ** k * mp(sp.Rational(a)))
+                * half[k]
+                * mpmath.sqrt(mp(q)) ** k
+            )
             square = (mp(sp.Rational(a)) ** 2 + mp(sp.Rational(b)) ** 2) * half[2 * k] * mp(q) ** k
             for quantity, expected in (("mean", mean), ("second_moment", square)):
-                assert abs(mp(getattr(phi, quantity)(q, WIDE)) - expected) < mpmath.mpf(10) ** -25 * max(1, abs(expected))
+                assert abs(mp(getattr(phi, quantity)(q, WIDE)) - expected) < mpmath.mpf(
+                    10
+                ) ** -25 * max(1, abs(expected))
                 assert getattr(phi, quantity)(float(q)) == pytest.approx(float(expected), rel=1e-14)
 
 
 def test_powers_beyond_the_origin_have_slopes_from_the_power_below():
     """E phi' = k E max(u, 0)^(k-1), the density at 0 for the step."""
     for k in range(1, 6):
-        assert rectified_power(k).mean_slope(3.0) == pytest.approx(k * rectified_power(k - 1).mean(3.0), rel=1e-15)
-    assert rectified_power(0).mean_slope(4.0) == pytest.approx(1 / math.sqrt(8 * math.pi), rel=1e-15)
-    assert activation("sign").mean_slope(4.0) == pytest.approx(2 / math.sqrt(8 * math.pi), rel=1e-15)
+        assert rectified_power(k).mean_slope(3.0) == pytest.approx(
+            k * rectified_power(k - 1).mean(3.0), rel=1e-15
+        )
+    assert rectified_power(0).mean_slope(4.0) == pytest.approx(
+        1 / math.sqrt(8 * math.pi), rel=1e-15
+    )
+    assert activation("sign").mean_slope(4.0) == pytest.approx(
+        2 / math.sqrt(8 * math.pi), rel=1e-15
+    )

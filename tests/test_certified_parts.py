@@ -1,4 +1,7 @@
-"""The parts that certified integrals rest on: growth and tail bounds, ranges, complex boxes, the error of Gauss-Legendre rules."""
+"""The parts that certified integrals rest on.
+
+Growth and tail bounds, ranges, complex boxes, the error of Gauss-Legendre rules.
+"""
 
 from __future__ import annotations
 
@@ -29,23 +32,43 @@ def test_growth_bounds_hold(name, order):
     x = np.concatenate([np.linspace(-12, 12, 97), [-80.0, 80.0]]) + 1e-9
     with np.errstate(all="ignore"):
         values = np.abs(phi.numeric(order)(x))
-    assert all(math.log(v) <= bound.at(abs(t)) + 1e-9 for v, t in zip(values, x, strict=True) if 0 < v < math.inf)
+    assert all(
+        math.log(v) <= bound.at(abs(t)) + 1e-9
+        for v, t in zip(values, x, strict=True)
+        if 0 < v < math.inf
+    )
 
 
 def test_growth_of_expressions():
-    assert derive(sp.exp(-(X**2)), X) == Growth(derive(sp.exp(-(X**2)), X).log_scale) and derive(sp.exp(-(X**2)), X).log_scale < 1e-3
-    assert derive(sp.exp(2 * X), X).rate == pytest.approx(2) and derive(X**3, X).power == pytest.approx(3)
+    assert (
+        derive(sp.exp(-(X**2)), X) == Growth(derive(sp.exp(-(X**2)), X).log_scale)
+        and derive(sp.exp(-(X**2)), X).log_scale < 1e-3
+    )
+    assert derive(sp.exp(2 * X), X).rate == pytest.approx(2) and derive(
+        X**3, X
+    ).power == pytest.approx(3)
     assert derive(1 / (1 + X**2), X).power == 0
     for bad in (1 / X, sp.exp(X**4), sp.tan(X), sp.log(X**2)):
         with pytest.raises(KcalcError):
             derive(bad, X)
 
 
-@pytest.mark.parametrize("growth", [Growth(0.0, 2.0), Growth(1.0, 1.0, 3.0), Growth(0.0, 0.0, 1.0, 0.1)])
+@pytest.mark.parametrize(
+    "growth", [Growth(0.0, 2.0), Growth(1.0, 1.0, 3.0), Growth(0.0, 0.0, 1.0, 0.1)]
+)
 def test_tail_bounds_hold(growth):
-    f = lambda z: mpmath.exp(growth.log_scale + growth.rate * z + growth.gauss * z * z) * (1 + z) ** growth.power * z**2  # noqa: E731
+    f = lambda z: (  # noqa: E731
+        mpmath.exp(growth.log_scale + growth.rate * z + growth.gauss * z * z)
+        * (1 + z) ** growth.power
+        * z**2
+    )
     for reach in (6.0, 9.0):
-        true = mpmath.log(2 * mpmath.quad(lambda z: f(z) * mpmath.npdf(z), [reach, reach + 2, reach + 8, reach + 40]))
+        true = mpmath.log(
+            2
+            * mpmath.quad(
+                lambda z: f(z) * mpmath.npdf(z), [reach, reach + 2, reach + 8, reach + 40]
+            )
+        )
         assert true <= tail([(growth, 1.0)], reach, 2) <= true + 2
     true = mpmath.log(2 * mpmath.quad(lambda z: f(z) * mpmath.npdf(z), [0, 2, 6, 12, 50]))
     assert true <= whole([(growth, 1.0)], 2) <= true + 3

@@ -41,7 +41,7 @@ def made(**more: object) -> Claim:
     return Claim("X-1", "dks", "nowhere", "$x$", Verdict.HOLDS, lambda _: [], **more)  # type: ignore[arg-type]
 
 
-# -- the registry ------------------------------------------------------------------------------------------------------------------------
+# -- the registry ----------------------------------------------------------------------------------
 
 
 def test_every_claim_is_whole() -> None:
@@ -67,10 +67,13 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
 
 
 def test_what_holds_is_written_down() -> None:
-    assert Path(__file__).parents[1].joinpath("docs/what_holds.md").read_text(encoding="utf-8") == page()
+    assert (
+        Path(__file__).parents[1].joinpath("docs/what_holds.md").read_text(encoding="utf-8")
+        == page()
+    )
 
 
-# -- verdicts ----------------------------------------------------------------------------------------------------------------------------
+# -- verdicts --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -89,7 +92,9 @@ def test_what_holds_is_written_down() -> None:
         ([("printed", True), ("statement", False)], Verdict.REFUTED),
     ],
 )
-def test_verdicts_follow_from_evidence(evidence: list[tuple[str, bool | None]], expected: Verdict) -> None:
+def test_verdicts_follow_from_evidence(
+    evidence: list[tuple[str, bool | None]], expected: Verdict
+) -> None:
     assert verdict(made(), [found(*item) for item in evidence]) is expected
 
 
@@ -122,7 +127,13 @@ def test_the_statement_must_hold_and_every_finding_about_the_printed_form_fail(
 
 def test_findings_are_about_the_statement() -> None:
     b = Bench(np.random.default_rng(0), amended=True)
-    own = [b.equal(1, 1, ""), b.at_most(1, 2, ""), b.exact(0, ""), b.proved([1], ""), b.statistical(b.rng.normal(size=99), 0, "")]
+    own = [
+        b.equal(1, 1, ""),
+        b.at_most(1, 2, ""),
+        b.exact(0, ""),
+        b.proved([1], ""),
+        b.statistical(b.rng.normal(size=99), 0, ""),
+    ]
     assert {item.about for item in own} == {"statement"}
     assert b.equal(1, 1, "", about="printed").about == b.counterexample(1, "").about == "printed"
     assert bench().counterexample(1, "").about == "statement"
@@ -131,19 +142,35 @@ def test_findings_are_about_the_statement() -> None:
 def test_too_few_samples_decide_nothing() -> None:
     b = bench()
     assert b.statistical(b.rng.normal(size=10), 0.0, "").holds is None
-    assert b.statistical(1 + 3 * b.rng.normal(size=100), 1.0, "").holds is None  # 0 would do as well
+    assert (
+        b.statistical(1 + 3 * b.rng.normal(size=100), 1.0, "").holds is None
+    )  # 0 would do as well
     assert b.statistical(1 + 3 * b.rng.normal(size=10000), 1.0, "").holds is True
     assert b.statistical(50 + b.rng.normal(size=10), 0.0, "").holds is False
 
 
 def test_of_many_comparisons_none_that_is_undecided_is_dropped() -> None:
     b = bench()
-    good, wrong, blurred = 1 + 0.01 * b.rng.normal(size=99), 2 + 0.01 * b.rng.normal(size=99), 1 + 3 * b.rng.normal(size=99)
-    for samples, expected in (((good, good), True), ((good, blurred), None), ((wrong, blurred), False), ((blurred, wrong), False)):
+    good, wrong, blurred = (
+        1 + 0.01 * b.rng.normal(size=99),
+        2 + 0.01 * b.rng.normal(size=99),
+        1 + 3 * b.rng.normal(size=99),
+    )
+    for samples, expected in (
+        ((good, good), True),
+        ((good, blurred), None),
+        ((wrong, blurred), False),
+        ((blurred, wrong), False),
+    ):
         named = dict(enumerate(samples))
         table = {node: SimpleNamespace(mean=1.0) for node in named}
         assert [item.holds for item in agree(b, named, table, "", powers=(1,))] == [expected]
-        assert all_agree(b, {str(k): v for k, v in named.items()}, {str(k): 1.0 for k in named}, "").holds is expected
+        assert (
+            all_agree(
+                b, {str(k): v for k, v in named.items()}, {str(k): 1.0 for k in named}, ""
+            ).holds
+            is expected
+        )
 
 
 def test_a_claim_without_its_reason_or_correction_is_refused() -> None:
@@ -176,7 +203,9 @@ def test_each_way_to_decide_can_say_yes_no_and_do_not_know() -> None:
     assert b.counterexample(0.5, "").holds is False
     assert b.counterexample(0.0, "").holds is True
     assert b.proved([0.1, 0.2], "").holds is True
-    assert b.proved([-0.1, 0.2], "").holds is None  # lower bounds, which the quantity itself may exceed
+    assert (
+        b.proved([-0.1, 0.2], "").holds is None
+    )  # lower bounds, which the quantity itself may exceed
     assert b.proved([-1, 2], "").holds is b.proved([sp.Rational(-1, 3)], "").holds is False
     ball = flint.arb(0, 0.5)
     assert b.proved([1 + ball, 2], "").holds is True
@@ -190,12 +219,14 @@ def test_what_holds_has_no_negative_margin() -> None:
     assert (b.counterexample(1e-10, "").margin or 0) > 0
 
 
-# -- runs --------------------------------------------------------------------------------------------------------------------------------
+# -- runs ------------------------------------------------------------------------------------------
 
 
 def test_runs_are_the_same_for_every_seed_and_number_of_processes() -> None:
     one, two = claims.verify(QUICK, processes=1), claims.verify(QUICK, processes=2)
-    assert [f.to_dict() | {"seconds": 0} for f in one.findings] == [f.to_dict() | {"seconds": 0} for f in two.findings]
+    assert [f.to_dict() | {"seconds": 0} for f in one.findings] == [
+        f.to_dict() | {"seconds": 0} for f in two.findings
+    ]
     assert not one.contradictions
     assert QUICK[0] in str(one)
 
@@ -227,9 +258,25 @@ def test_a_check_that_fails_is_an_undecided_contradiction() -> None:
 
 
 def test_what_stays_undecided_is_a_contradiction_and_told() -> None:
-    undecided = claims.check(Claim("X-1", "dks", "p", "$x$", Verdict.HOLDS, lambda b: [b.equal(np.nan, 1, "blurred")]))
-    allowed = claims.check(Claim("X-2", "dks", "p", "$x$", Verdict.HOLDS, lambda b: [b.equal(np.nan, 1, "")], may_stay_open=True))
-    assert (undecided.verdict, undecided.expected, allowed.expected) == (Verdict.UNDECIDED, False, True)
+    undecided = claims.check(
+        Claim("X-1", "dks", "p", "$x$", Verdict.HOLDS, lambda b: [b.equal(np.nan, 1, "blurred")])
+    )
+    allowed = claims.check(
+        Claim(
+            "X-2",
+            "dks",
+            "p",
+            "$x$",
+            Verdict.HOLDS,
+            lambda b: [b.equal(np.nan, 1, "")],
+            may_stay_open=True,
+        )
+    )
+    assert (undecided.verdict, undecided.expected, allowed.expected) == (
+        Verdict.UNDECIDED,
+        False,
+        True,
+    )
     report = Report((undecided, allowed), "quick", 0, 1.0)
     assert report.contradictions == (undecided,)
     assert "2 claims are undecided that were decided before" in report.summary
@@ -261,12 +308,27 @@ def test_journals_are_not_believed(tmp_path: Path) -> None:
     good = json.loads(line)
     first = good["evidence"][0]
     wrong = [
-        {"evidence": {}}, {"evidence": []}, {"evidence": [first | {"holds": "yes"}]}, {"evidence": [first | {"holds": 1}]},
-        {"evidence": [first | {"holds": False}]}, {"evidence": [first | {"margin": "x"}]}, {"evidence": [first | {"data": 3}]},
-        {"evidence": [first | {"about": "other"}]}, {"evidence": [first | {"what": None}]}, {"evidence": [first | {"method": "guess"}]},
-        {"verdict": "undecided"}, {"verdict": 3}, {"seconds": "1"}, {"seconds": float("nan")}, {"seconds": -1}, {"seconds": True},
-        {"error": 5}, {"id": "X"}, {"id": ["DKS-eq4"]}, {"evidence": [first | {"more": 1}], "verdict": "holds with caveat"},
-    ]  # fmt: skip
+        {"evidence": {}},
+        {"evidence": []},
+        {"evidence": [first | {"holds": "yes"}]},
+        {"evidence": [first | {"holds": 1}]},
+        {"evidence": [first | {"holds": False}]},
+        {"evidence": [first | {"margin": "x"}]},
+        {"evidence": [first | {"data": 3}]},
+        {"evidence": [first | {"about": "other"}]},
+        {"evidence": [first | {"what": None}]},
+        {"evidence": [first | {"method": "guess"}]},
+        {"verdict": "undecided"},
+        {"verdict": 3},
+        {"seconds": "1"},
+        {"seconds": float("nan")},
+        {"seconds": -1},
+        {"seconds": True},
+        {"error": 5},
+        {"id": "X"},
+        {"id": ["DKS-eq4"]},
+        {"evidence": [first | {"more": 1}], "verdict": "holds with caveat"},
+    ]
     for change in wrong:
         journal.write_text("\n".join([head, json.dumps(good | change), line, ""]))
         with pytest.raises(kc.KcalcError, match="line 2: not a finding"):
@@ -277,9 +339,28 @@ def test_journals_are_not_believed(tmp_path: Path) -> None:
     assert str(told.value).isprintable()
 
 
-def test_the_page_needs_no_network_and_no_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_needs_no_network_and_no_scripts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     html, data = tmp_path / "r.html", tmp_path / "r.json"
-    assert main(["verify", "--claim", QUICK[0], "--claim", QUICK[1], "--processes", "1", "--html", str(html), "--json", str(data)]) == 0
+    assert (
+        main(
+            [
+                "verify",
+                "--claim",
+                QUICK[0],
+                "--claim",
+                QUICK[1],
+                "--processes",
+                "1",
+                "--html",
+                str(html),
+                "--json",
+                str(data),
+            ]
+        )
+        == 0
+    )
     text = html.read_text()
     assert "<math" in text and "viewport" in text and "<script" not in text
     assert not re.findall(r'(?:src|href)="(?!#)', text)
@@ -301,13 +382,23 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return told.err
 
 
-def test_contradictory_options_are_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_contradictory_options_are_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = str(tmp_path / "r")
-    assert "--json and --html name the same file" in refused(capsys, "--json", file, "--html", str(tmp_path / "." / "r"))
-    assert "--journal and --html name the same file" in refused(capsys, "--journal", file, "--html", file)
-    assert "of the paper 'dks', not of the paper 'tat'" in refused(capsys, "--claim", "DKS-eq4", "--paper", "tat")
+    assert "--json and --html name the same file" in refused(
+        capsys, "--json", file, "--html", str(tmp_path / "." / "r")
+    )
+    assert "--journal and --html name the same file" in refused(
+        capsys, "--journal", file, "--html", file
+    )
+    assert "of the paper 'dks', not of the paper 'tat'" in refused(
+        capsys, "--claim", "DKS-eq4", "--paper", "tat"
+    )
     assert "TAT-eq9" in refused(capsys, "--claim", "TAT-eq99")
-    assert "DKS-eq4" in refused(capsys, "--claim", "dks-EQ4").partition("known: ")[2].partition(",")[0]
+    assert (
+        "DKS-eq4" in refused(capsys, "--claim", "dks-EQ4").partition("known: ")[2].partition(",")[0]
+    )
     assert refused(capsys, "--claim", "tat-eq9").partition("known: ")[2].startswith("TAT-eq9,")
     assert "standard output" in refused(capsys, "--journal", "-")
     assert "name the same" in refused(capsys, "--json", "-", "--html", "-")
@@ -323,23 +414,36 @@ def test_contradictory_options_are_refused_in_one_line(tmp_path: Path, capsys: p
         assert "journal of a run" in refused(capsys, "--claim", QUICK[0], "--resume", file, *other)
 
 
-def test_several_papers_and_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_papers_and_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     both = ("--claim", QUICK[0], "--claim", QUICK[1], "--processes", "1")
     assert main(["verify", *both, "--paper", "tat", "--paper", "dks", "--json", "-"]) == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["schema"] == "kcalc.claims/2" and "2 claims" in told.err
-    assert "not of the paper 'tat' or 'skips'" in refused(capsys, *both, "--paper", "tat", "--paper", "skips")
+    assert "not of the paper 'tat' or 'skips'" in refused(
+        capsys, *both, "--paper", "tat", "--paper", "skips"
+    )
     with pytest.raises(kc.KcalcError, match="paper is empty"):
         claims.verify(paper=())
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
-def test_files_that_cannot_be_written_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for option, path in (("--json", "/dev/full"), ("--html", "/proc/x"), ("--json", "a\0b"), ("--html", "x" * 300)):
+def test_files_that_cannot_be_written_are_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for option, path in (
+        ("--json", "/dev/full"),
+        ("--html", "/proc/x"),
+        ("--json", "a\0b"),
+        ("--html", "x" * 300),
+    ):
         assert "cannot write" in refused(capsys, "--claim", QUICK[0], option, path)
 
 
-def test_an_interruption_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -351,8 +455,12 @@ def test_an_interruption_says_how_to_go_on(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_long_formulas_break_between_terms_and_primes_are_seen() -> None:
-    text = mathml(r"\max_{c\in[-1,1]}|C_f(c)-c| \le \bigl(2\,(1-C_f'(0))\bigr)^2 + \tfrac12\,(C_f'(1)-1)")
-    assert text.count("<wbr>") == 2  # before the relation and the plus, not within strokes or brackets
+    text = mathml(
+        r"\max_{c\in[-1,1]}|C_f(c)-c| \le \bigl(2\,(1-C_f'(0))\bigr)^2 + \tfrac12\,(C_f'(1)-1)"
+    )
+    assert (
+        text.count("<wbr>") == 2
+    )  # before the relation and the plus, not within strokes or brackets
     assert text.count("<math") == text.count("</math>") == 3
     assert re.search(r"<msub><mrow><mi>C</mi><mi[^>]*>\u2032</mi></mrow><mi>f</mi></msub>", text)
     assert "<wbr>" not in mathml("a = b + c")
@@ -363,10 +471,16 @@ def test_statements_read_as_text() -> None:
     assert plain(r"$\max_{c}|C(c)-c| \le 2\,(1-C'(0))$") == "max_c|C(c)-c| <= 2 (1-C'(0))"
 
 
-def test_a_named_claim_is_printed_whole_with_its_evidence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_named_claim_is_printed_whole_with_its_evidence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["verify", "--claim", "DKS-prop20", "--processes", "1"]) == 0
     text = capsys.readouterr().out
-    assert "statement: |C_f'(c)| <=" in text and "printed, which fails: |C_f'(c)| <=" in text and "..." not in text
+    assert (
+        "statement: |C_f'(c)| <=" in text
+        and "printed, which fails: |C_f'(c)| <=" in text
+        and "..." not in text
+    )
     finding = kc.claims.verify(["DKS-prop20"], processes=1)["DKS-prop20"]
     assert text.count("\n  - ") == len(finding.evidence) > 2
     assert "- fails, counterexample, printed form:" in text and "1 claim:" in text

@@ -44,17 +44,33 @@ def test_shape_prints_constants_and_residuals(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("arguments", [["maps", "vanilla-5"], ["--help"]])
 def test_a_full_disk_is_one_line_and_exit_status_2(arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-m", "kcalc", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, env=BUFFERED)
+        done = subprocess.run(
+            [sys.executable, "-m", "kcalc", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=BUFFERED,
+        )
     assert done.returncode == 2
-    assert done.stderr.startswith("kcalc: cannot write to standard output: No space left on device; ")
+    assert done.stderr.startswith(
+        "kcalc: cannot write to standard output: No space left on device; "
+    )
     assert done.stderr.count("\n") == 1
 
 
-def test_output_that_nobody_reads_or_that_is_closed_is_no_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_that_nobody_reads_or_that_is_closed_is_no_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as pipe:
-        done = subprocess.run([sys.executable, "-m", "kcalc", "--version"], stdout=pipe, stderr=subprocess.PIPE, text=True, env=BUFFERED)
+        done = subprocess.run(
+            [sys.executable, "-m", "kcalc", "--version"],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=BUFFERED,
+        )
     assert (done.returncode, done.stderr) == (0, "")
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["read", tapped(tmp_path / "net.json")]) == 0
@@ -67,12 +83,30 @@ def test_text_that_the_output_cannot_hold_is_one_line(
     kc.save_json(net.relabelled({"x": "größe"}), tmp_path / "net.json")
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
     assert main(["read", str(tmp_path / "net.json")]) == 2
-    assert capsys.readouterr().err == "kcalc: standard output in ascii has no '\\xf6'; set PYTHONIOENCODING=utf-8:backslashreplace\n"
+    assert (
+        capsys.readouterr().err == "kcalc: standard output in ascii has no '\\xf6'; set "
+        "PYTHONIOENCODING=utf-8:backslashreplace\n"
+    )
 
 
 def test_maps_take_the_sigmas_of_all_layers(capsys: pytest.CaptureFixture[str]) -> None:
-    """Two relu layers and the readout: q -> s q/2 + b twice, then s q + b, s = sigma_w^2 = 2, b = sigma_b^2 = 0.25."""
-    _, out, _ = run(capsys, "maps", "vanilla-2", "--activation", "relu", "--sigma-w", "1.4142135623730951", "--sigma-b", "0.5", "--q", "3")
+    """Two relu layers and the readout.
+
+    q -> s q/2 + b twice, then s q + b, s = sigma_w^2 = 2, b = sigma_b^2 = 0.25.
+    """
+    _, out, _ = run(
+        capsys,
+        "maps",
+        "vanilla-2",
+        "--activation",
+        "relu",
+        "--sigma-w",
+        "1.4142135623730951",
+        "--sigma-b",
+        "0.5",
+        "--q",
+        "3",
+    )
     assert "Q(3) = 6.75" in out.splitlines()
 
 
@@ -101,7 +135,9 @@ def test_maps_prints_values(capsys: pytest.CaptureFixture[str]) -> None:
         ("densenet-100", "a polynomial of degree 101"),
     ],
 )
-def test_slopes_are_printed_factored(name: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_slopes_are_printed_factored(
+    name: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     status, out, err = run(capsys, "maps", name, "--slopes")
     assert (status, err) == (0, "")
     assert out.count(f"\n  {text}\n") == 2  # the polynomial and the maximal function
@@ -114,17 +150,26 @@ def tapped(path: Path) -> str:
     layers = kc.layers
     steps: list = [("x", layers.Input(), ())]
     for i in range(4):
-        steps += [(f"a{i}", layers.Affine(), (steps[-1][0],)), (f"f{i}", layers.Nonlinear("tanh"), (f"a{i}",))]
+        steps += [
+            (f"a{i}", layers.Affine(), (steps[-1][0],)),
+            (f"f{i}", layers.Nonlinear("tanh"), (f"a{i}",)),
+        ]
     outputs = [f"f{i}" for i in range(4)]
     kc.save_json(kc.Network.from_steps(steps, outputs), path)
     return str(path)
 
 
-def test_slopes_of_several_outputs_and_their_drawing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_slopes_of_several_outputs_and_their_drawing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tapped(tmp_path / "net.json")
     status, out, err = run(capsys, "maps", file, "--slopes", "--plot", str(tmp_path / "s.png"))
     assert (status, err) == (0, "")
-    for line in ("  f0: psi\n", "  f3: psi**4\n", "warning: taps, heads or further inputs hide depth"):
+    for line in (
+        "  f0: psi\n",
+        "  f3: psi**4\n",
+        "warning: taps, heads or further inputs hide depth",
+    ):
         assert line in out
     assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
 
@@ -137,7 +182,9 @@ def test_slopes_at_true_q_values(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_shape_by_the_forward_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tapped(tmp_path / "net.json")
-    status, out, _ = run(capsys, "shape", file, "--subnetworks", "forward", "--json", str(tmp_path / "s.json"))
+    status, out, _ = run(
+        capsys, "shape", file, "--subnetworks", "forward", "--json", str(tmp_path / "s.json")
+    )
     assert status == 0
     assert "zeta = 1.5, subnetworks = forward" in out
     data = json.loads((tmp_path / "s.json").read_text())
@@ -148,7 +195,9 @@ def test_shape_by_the_forward_bound(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_shortcut_weight_zero_is_skip_free(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, "shape", "resnet-v2-50", "--activation", "tanh", "--shortcut-weight", "0")
+    _, out, _ = run(
+        capsys, "shape", "resnet-v2-50", "--activation", "tanh", "--shortcut-weight", "0"
+    )
     assert "shortcut weight 0," in out
     alpha = kc.shape(kc.architectures.vanilla(49), "tanh").constants["tanh"].alpha
     assert f"{alpha:.8g}" in out
@@ -158,7 +207,15 @@ def test_network_file_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixtur
     file = tmp_path / "net.json"
     kc.save_json(kc.architectures.rescaled_resnet(3, 2, 0.6), file)
     status, _, err = run(
-        capsys, "shape", str(file), "--activation", "gelu", "--json", str(tmp_path / "s.json"), "--plot", str(tmp_path / "s.png")
+        capsys,
+        "shape",
+        str(file),
+        "--activation",
+        "gelu",
+        "--json",
+        str(tmp_path / "s.json"),
+        "--plot",
+        str(tmp_path / "s.png"),
     )
     assert (status, err) == (0, "")
     data = json.loads((tmp_path / "s.json").read_text())
@@ -179,9 +236,18 @@ BAD = [
     (("shape", "resnet-77"), "50"),
     (("shape", "wide-resnet-251"), "250"),
     (("shape", "vanila-100"), "vanilla-100"),
-    (("shape", "vanilla-99999999999"), "depth must be a whole number >= 1 and <= 1000000, got 99999999999"),
-    (("shape", "convnext-1000001"), "blocks must be a whole number >= 1 and <= 1000000, got 1000001"),
-    (("shape", "densenet-" + "9" * 5000), "layers must be a whole number >= 1 and <= 1000000, got 9999"),
+    (
+        ("shape", "vanilla-99999999999"),
+        "depth must be a whole number >= 1 and <= 1000000, got 99999999999",
+    ),
+    (
+        ("shape", "convnext-1000001"),
+        "blocks must be a whole number >= 1 and <= 1000000, got 1000001",
+    ),
+    (
+        ("shape", "densenet-" + "9" * 5000),
+        "layers must be a whole number >= 1 and <= 1000000, got 9999",
+    ),
     (("shape", "vanilla-10", "--activation", "tanhh"), "tanh"),
     (("shape", "vanilla-10", "--zeta", "1"), "> 1"),
     (("shape", "vanilla-10", "--zeta", "nan"), "finite"),
@@ -206,7 +272,9 @@ BAD = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), BAD)
-def test_bad_input_is_one_line_and_status_two(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line_and_status_two(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     status, out, err = run(capsys, *arguments)
     assert status == 2
     assert out == ""
@@ -216,7 +284,10 @@ def test_bad_input_is_one_line_and_status_two(arguments: tuple[str, ...], messag
 
 def test_import_pulls_in_no_framework() -> None:
     names = ("jax", "matplotlib", "torch", "flint", "flax", "keras", "onnx", "sklearn")
-    code = f"import sys, kcalc, kcalc.interchange.torch_model; print([m for m in {names} if m in sys.modules])"
+    code = (
+        f"import sys, kcalc, kcalc.interchange.torch_model; print([m for m in {names} if m in "
+        f"sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() in ("[]", "['flint']")
 
@@ -237,12 +308,17 @@ STEM = [
 @pytest.fixture
 def two_heads(tmp_path: Path) -> str:
     layers = kc.layers
-    net = kc.Network.from_steps([*STEM, ("m", layers.Nonlinear("tanh"), ("b",)), ("c", layers.Affine(sigma_w=2.0), ("m",))], ["b", "c"])
+    net = kc.Network.from_steps(
+        [*STEM, ("m", layers.Nonlinear("tanh"), ("b",)), ("c", layers.Affine(sigma_w=2.0), ("m",))],
+        ["b", "c"],
+    )
     kc.save_json(net, tmp_path / "net.json")
     return str(tmp_path / "net.json")
 
 
-def test_maps_and_kernels_of_several_outputs_are_told_apart(two_heads: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_maps_and_kernels_of_several_outputs_are_told_apart(
+    two_heads: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     status, out, err = run(capsys, "maps", two_heads)
     assert (status, err) == (0, "") and "fixed points" not in out
     net = kc.load_json(Path(two_heads))
@@ -255,36 +331,52 @@ def test_maps_and_kernels_of_several_outputs_are_told_apart(two_heads: str, caps
     assert f"{kc.ntk(net)(0.5)['b']:.10g}" in out.split("output c\n")[0]
 
 
-def test_post_activation_networks_are_rewritten_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_post_activation_networks_are_rewritten_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     layers = kc.layers
-    net = kc.Network.from_steps([*STEM, ("s", layers.Sum(), ("n", "b")), ("y", layers.Affine(), ("s",))])
+    net = kc.Network.from_steps(
+        [*STEM, ("s", layers.Sum(), ("n", "b")), ("y", layers.Affine(), ("s",))]
+    )
     kc.save_json(net, tmp_path / "v1.json")
     status, out, _ = run(capsys, "maps", str(tmp_path / "v1.json"), "--preactivated")
     assert status == 0 and "rewritten as pre-activation, other inputs" in out
     assert f"{kc.c_map(net.preactivated())(0.0):.10f}" in out
 
 
-def test_objects_of_python_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_of_python_that_cannot_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "kcalc_needs_more.py").write_text("import kcalc_not_there")
     (tmp_path / "kcalc_asks_wrongly.py").write_text("def make():\n    return (3).shape\n")
     monkeypatch.chdir(tmp_path)
     for text, says in (
-        ("kcalc_needs_more:make", "importing kcalc_needs_more needs the module 'kcalc_not_there', which is not installed"),
+        (
+            "kcalc_needs_more:make",
+            "importing kcalc_needs_more needs the module 'kcalc_not_there', which is not installed",
+        ),
         ("kcalc_asks_wrongly:make", "AttributeError: 'int' object has no attribute 'shape'"),
         ("kcalc_asks_wrongly:other", "the module 'kcalc_asks_wrongly' has no 'other'"),
-        ("kcalc_nowhere:make", "there is no Python module 'kcalc_nowhere', neither installed nor in"),
+        (
+            "kcalc_nowhere:make",
+            "there is no Python module 'kcalc_nowhere', neither installed nor in",
+        ),
     ):
         with pytest.raises(kc.KcalcError, match=says):
             python_object(text)
 
 
-def test_the_first_layer_of_a_network_without_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_layer_of_a_network_without_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     kc.save_json(kc.chain(kc.layers.Input(3), kc.layers.LayerNorm()), tmp_path / "bare.json")
     status, _, err = run(capsys, "smoothness", str(tmp_path / "bare.json"), "--first", "none")
     assert status == 2 and "--first: the network has no Affine layer" in err
 
 
-def test_a_single_run_has_no_table_and_no_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_single_run_has_no_table_and_no_journal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for option, file in (("--table", "t.csv"), ("--journal", "j.jsonl")):
         status, _, err = run(
             capsys,

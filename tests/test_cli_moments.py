@@ -17,15 +17,43 @@ def run(*arguments):
 
 
 def test_moments(capsys, tmp_path):
-    run("vanilla-6", "--features", "20", "--sigma-w", "1.4142135623730951", "--layers", "--plot", str(tmp_path / "m.png"))
+    run(
+        "vanilla-6",
+        "--features",
+        "20",
+        "--sigma-w",
+        "1.4142135623730951",
+        "--layers",
+        "--plot",
+        str(tmp_path / "m.png"),
+    )
     shown = capsys.readouterr().out
-    assert "|y|^2 at the output" in shown and "|J|^2, first weights" in shown and "nonlinear_3" in shown and "assumptions:" in shown
+    assert (
+        "|y|^2 at the output" in shown
+        and "|J|^2, first weights" in shown
+        and "nonlinear_3" in shown
+        and "assumptions:" in shown
+    )
     assert (tmp_path / "m.png").stat().st_size > 1000
 
 
 def test_fluctuations(capsys, tmp_path):
-    run("vanilla-8", "--activation", "tanh", "--method", "dks", "--features", "64", "--fluctuations", "--c", "0.5",
-        "--weights", "orthogonal", "--plot", str(tmp_path / "f.svg"))  # fmt: skip
+    run(
+        "vanilla-8",
+        "--activation",
+        "tanh",
+        "--method",
+        "dks",
+        "--features",
+        "64",
+        "--fluctuations",
+        "--c",
+        "0.5",
+        "--weights",
+        "orthogonal",
+        "--plot",
+        str(tmp_path / "f.svg"),
+    )
     shown = capsys.readouterr().out
     assert "Var log q" in shown and "Var c" in shown and "orthogonal" in shown
     assert (tmp_path / "f.svg").exists()
@@ -34,12 +62,17 @@ def test_fluctuations(capsys, tmp_path):
 def test_the_mean_square_of_the_input(capsys):
     """He's layers keep q: 20 channels of q = 1 have |y|^2 = 20, of |x|^2 = 1 they have 1."""
     chain = ("vanilla-6", "--features", "20", "--sigma-w", "1.4142135623730951")
-    for options, size, mean in (((), "|x|^2 = 1, q = 0.05", "2"), (("--q", "1"), "|x|^2 = 20, q = 1", "40")):
+    for options, size, mean in (
+        ((), "|x|^2 = 1, q = 0.05", "2"),
+        (("--q", "1"), "|x|^2 = 20, q = 1", "40"),
+    ):
         run(*chain, *options)
         shown = capsys.readouterr().out
         assert size in shown and shown.split("|y|^2 at the output")[1].split()[0] == mean
     run(*chain, "--fluctuations", "--q", "3")
-    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.startswith("q ")] == ["3", "6"]
+    assert [
+        line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.startswith("q ")
+    ] == ["3", "6"]
     run(*chain, "--fluctuations")
     assert "the inputs have q = 1" in capsys.readouterr().out
 
@@ -47,12 +80,15 @@ def test_the_mean_square_of_the_input(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("vanilla-3",), "features N"), (("vanilla-3", "--features", "0"), "whole number"), (("vanilla-3", "--features", "5", "--weights", "orthogonal"), "fluctuations"),  # noqa: E501
-        (("vanilla-3", "--features", "5", "--c", "0.5"), "--fluctuations"), (("vanilla-3", "--features", "5", "--activation", "tanh"), "tanh"),  # noqa: E501
+        (("vanilla-3",), "features N"),
+        (("vanilla-3", "--features", "0"), "whole number"),
+        (("vanilla-3", "--features", "5", "--weights", "orthogonal"), "fluctuations"),
+        (("vanilla-3", "--features", "5", "--c", "0.5"), "--fluctuations"),
+        (("vanilla-3", "--features", "5", "--activation", "tanh"), "tanh"),
         (("vanilla-3", "--features", "5", "--weights", "gausian"), "gaussian"),
         (("vanilla-3", "--features", "5", "--q", "0"), "> 0"),
     ],
-)  # fmt: skip
+)
 def test_bad_input(arguments, message):
     with pytest.raises(KcalcError, match=message):
         run(*arguments)

@@ -11,11 +11,30 @@ from kcalc.cli import main
 
 
 def test_the_table_is_the_kernel(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ntk", "vanilla-7", "--activation", "erf", "--sigma-w", "1.5", "--sigma-b", "0.2", "--q", "2", "--layers"]) == 0
+    assert (
+        main(
+            [
+                "ntk",
+                "vanilla-7",
+                "--activation",
+                "erf",
+                "--sigma-w",
+                "1.5",
+                "--sigma-b",
+                "0.2",
+                "--q",
+                "2",
+                "--layers",
+            ]
+        )
+        == 0
+    )
     text = capsys.readouterr().out
     layers = kc.layers
     net = kc.architectures.vanilla(7, activation="erf").map_layers(
-        lambda _, layer: layers.Affine(sigma_w=1.5, sigma_b=0.2) if isinstance(layer, layers.Affine) else layer
+        lambda _, layer: (
+            layers.Affine(sigma_w=1.5, sigma_b=0.2) if isinstance(layer, layers.Affine) else layer
+        )
     )
     K = kc.ntk(net)
     row = re.search(r"^  0\.5 +(\S+) +(\S+)", text, re.MULTILINE)
@@ -29,8 +48,25 @@ def test_the_table_is_the_kernel(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_shaping_first_and_a_picture(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
-    assert main(["ntk", "vanilla-20", "--activation", "tanh", "--method", "dks", "--plot", str(tmp_path / "k.png")]) == 0
-    assert "1.5 times the smallest" in capsys.readouterr().out and (tmp_path / "k.png").stat().st_size > 5000
+    assert (
+        main(
+            [
+                "ntk",
+                "vanilla-20",
+                "--activation",
+                "tanh",
+                "--method",
+                "dks",
+                "--plot",
+                str(tmp_path / "k.png"),
+            ]
+        )
+        == 0
+    )
+    assert (
+        "1.5 times the smallest" in capsys.readouterr().out
+        and (tmp_path / "k.png").stat().st_size > 5000
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,7 +80,9 @@ def test_shaping_first_and_a_picture(capsys: pytest.CaptureFixture[str], tmp_pat
         (["nosuch-3"], "unknown network"),
     ],
 )
-def test_bad_input_is_one_line(arguments: list[str], match: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line(
+    arguments: list[str], match: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["ntk", *arguments]) == 2
     out, err = capsys.readouterr()
     assert not out and match in err and err.count("\n") == 1

@@ -45,13 +45,21 @@ def _command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 def residual() -> kc.Network:
     steps = [
-        ("x", L.Input(4), ()), ("a", L.Affine(4), ("x",)), ("n", L.BatchNorm(), ("a",)), ("f", L.Nonlinear("relu"), ("n",)),
-        ("b", L.Affine(4), ("f",)), ("s", L.Sum(), ("a", "b")), ("g", L.Nonlinear("relu"), ("s",)), ("y", L.Affine(2), ("g",)),
-    ]  # fmt: skip
+        ("x", L.Input(4), ()),
+        ("a", L.Affine(4), ("x",)),
+        ("n", L.BatchNorm(), ("a",)),
+        ("f", L.Nonlinear("relu"), ("n",)),
+        ("b", L.Affine(4), ("f",)),
+        ("s", L.Sum(), ("a", "b")),
+        ("g", L.Nonlinear("relu"), ("s",)),
+        ("y", L.Affine(2), ("g",)),
+    ]
     return kc.Network.from_steps(steps)
 
 
-def test_read_prints_the_nodes_and_writes_the_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_read_prints_the_nodes_and_writes_the_network(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     kc.save_json(residual(), tmp_path / "net.json")
     assert main(["read", "net.json", "--json", "out.json"]) == 0
     printed = capsys.readouterr().out
@@ -61,7 +69,9 @@ def test_read_prints_the_nodes_and_writes_the_network(tmp_path: Path, capsys: py
     assert json.loads(capsys.readouterr().out)["schema"] == "kcalc.network/1"
 
 
-def test_long_networks_are_cut_short_unless_all_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_networks_are_cut_short_unless_all_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     kc.save_json(kc.architectures.vanilla(60), tmp_path / "net.json")
     assert main(["read", "net.json"]) == 0
     assert "(--all prints them)" in (short := capsys.readouterr().out)
@@ -70,7 +80,9 @@ def test_long_networks_are_cut_short_unless_all_is_asked_for(tmp_path: Path, cap
 
 
 @pytest.mark.parametrize("name", ["network", "make", "Holder.inner"])
-def test_python_objects_are_named_by_module_and_attribute(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_objects_are_named_by_module_and_attribute(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["read", f"own_models_of_a_test:{name}"]) == 0
     assert "5 nodes" in capsys.readouterr().out
     assert sys.path[0] != str(Path.cwd())
@@ -79,15 +91,25 @@ def test_python_objects_are_named_by_module_and_attribute(name: str, capsys: pyt
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("read own_models_of_a_test:broken", "RuntimeError while the module was imported or the model made: boom"),
-        ("read own_models_of_a_test:absent", "has no 'absent'"), ("read no_such_module_here:x", "no Python module 'no_such_module_here'"),
-        ("read own_models_of_a_test:number", "no reader for a int"), ("read missing.onnx", "cannot read missing.onnx"),
-        ("read missing.json", "cannot read 'missing.json'"), ("read own_models_of_a_test.py", "end in .onnx or .json"),
-        ("read net.json --json missing/out.json", "its folder does not exist"), ("maps vanilla-3 --input 1,3", "takes any"),
-        ("maps net.json --shortcut-weight .5", "applies to the built-in ResNets"), ("maps net.json", "BatchNorm"),
+        (
+            "read own_models_of_a_test:broken",
+            "RuntimeError while the module was imported or the model made: boom",
+        ),
+        ("read own_models_of_a_test:absent", "has no 'absent'"),
+        ("read no_such_module_here:x", "no Python module 'no_such_module_here'"),
+        ("read own_models_of_a_test:number", "no reader for a int"),
+        ("read missing.onnx", "cannot read missing.onnx"),
+        ("read missing.json", "cannot read 'missing.json'"),
+        ("read own_models_of_a_test.py", "end in .onnx or .json"),
+        ("read net.json --json missing/out.json", "its folder does not exist"),
+        ("maps vanilla-3 --input 1,3", "takes any"),
+        ("maps net.json --shortcut-weight .5", "applies to the built-in ResNets"),
+        ("maps net.json", "BatchNorm"),
     ],
-)  # fmt: skip
-def test_bad_input_is_one_line_and_exit_status_2(arguments: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+)
+def test_bad_input_is_one_line_and_exit_status_2(
+    arguments: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     kc.save_json(residual(), tmp_path / "net.json")
     assert main(arguments.split()) == 2
     error = capsys.readouterr().err
@@ -112,7 +134,9 @@ def test_a_module_is_imported_only_where_it_is_named(capsys: pytest.CaptureFixtu
     assert "own_models_of_a_test" not in sys.modules and "imported" not in capsys.readouterr().out
 
 
-def test_normalisation_is_dropped_on_request_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_normalisation_is_dropped_on_request_and_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     kc.save_json(residual(), tmp_path / "net.json")
     for command in ("maps", "shape"):
         assert main([command, "net.json", "--without-normalization"]) == 0
@@ -125,9 +149,15 @@ def test_the_commands_take_onnx_files(tmp_path: Path, capsys: pytest.CaptureFixt
     from test_read_onnx import model, node, weights
 
     nodes = [node("Gemm", "x w", "a"), node("Relu", "a", "b"), node("Gemm", "b v", "y")]
-    onnx.save(model(nodes, {"x": ["N", 6]}, ["y"], {"w": weights(6, 8), "v": weights(8, 3)}), tmp_path / "m.onnx")
+    onnx.save(
+        model(nodes, {"x": ["N", 6]}, ["y"], {"w": weights(6, 8), "v": weights(8, 3)}),
+        tmp_path / "m.onnx",
+    )
     assert main(["read", "m.onnx", "--no-sigmas"]) == 0
-    assert "onnx, 4 nodes, 4 exact" in (printed := capsys.readouterr().out) and "sigma_w" not in printed
+    assert (
+        "onnx, 4 nodes, 4 exact" in (printed := capsys.readouterr().out)
+        and "sigma_w" not in printed
+    )
     assert main(["shape", "m.onnx", "--activation", "tanh", "--method", "dks"]) == 0
     assert main(["maps", "m.onnx"]) == 0
     assert "activations: relu" in capsys.readouterr().out

@@ -1,4 +1,7 @@
-"""``kcalc scaling`` and ``kcalc shape --method geometric``: the tables are those of Python, bad input is one line."""
+"""``kcalc scaling`` and ``kcalc shape --method geometric``.
+
+The tables are those of Python, bad input is one line.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,14 @@ def run(arguments: str) -> None:
 def images(folder: Path) -> str:
     """The file of a convolutional network with shortcuts, for images of any size."""
     block = kc.residual(kc.chain(L.Nonlinear("relu"), L.Affine(6, kernel=3)), 0.8)
-    net = kc.chain(L.Input(3), L.Affine(6, kernel=3), kc.repeat(block, 2), L.Affine(4, kernel=3, stride=2), L.Pool("mean"), L.Affine(5))
+    net = kc.chain(
+        L.Input(3),
+        L.Affine(6, kernel=3),
+        kc.repeat(block, 2),
+        L.Affine(4, kernel=3, stride=2),
+        L.Pool("mean"),
+        L.Affine(5),
+    )
     kc.save_json(net, folder / "images.json")
     return str(folder / "images.json")
 
@@ -36,17 +46,28 @@ def test_the_table_is_the_calculus(capsys: pytest.CaptureFixture[str]) -> None:
     run("densenet-2 --features 5 --sigma-w 1.5")
     text = capsys.readouterr().out
     net = A.densenet(2).map_layers(
-        lambda _, layer: kc.layers.Affine(layer.features, sigma_w=1.5) if isinstance(layer, kc.layers.Affine) else layer
+        lambda _, layer: (
+            kc.layers.Affine(layer.features, sigma_w=1.5)
+            if isinstance(layer, kc.layers.Affine)
+            else layer
+        )
     )
     for node, weight in scaling(net, features=5).weights.items():
         row = re.search(rf"^  {node} +(.+?)  +(\S+) +(\S+) +(\S+) +(\S+)$", text, re.MULTILINE)
         assert row is not None
-        assert float(row[3]) == pytest.approx(weight.gamma, rel=1e-5) and float(row[5]) == pytest.approx(weight.correction, rel=1e-5)
+        assert float(row[3]) == pytest.approx(weight.gamma, rel=1e-5) and float(
+            row[5]
+        ) == pytest.approx(weight.correction, rel=1e-5)
     assert "E y^2 at readout" in text and "assumptions:" in text
 
 
-def test_geometric_initialisation_first_a_picture_and_json(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
-    run(f"rescaled-resnet-3 --features 16 --method geometric --plot {tmp_path / 'g.png'} --json {tmp_path / 'g.json'}")
+def test_geometric_initialisation_first_a_picture_and_json(
+    capsys: pytest.CaptureFixture[str], tmp_path
+) -> None:
+    run(
+        f"rescaled-resnet-3 --features 16 --method geometric --plot {tmp_path / 'g.png'} --json "
+        f"{tmp_path / 'g.json'}"
+    )
     assert "affine_1" in capsys.readouterr().out and (tmp_path / "g.png").stat().st_size > 5000
     found = json.loads((tmp_path / "g.json").read_text())
     assert all(w["relative"] == pytest.approx(1) for w in found["weights"].values())
@@ -81,7 +102,21 @@ def test_shape_prints_the_weights(capsys: pytest.CaptureFixture[str], tmp_path: 
     )
     printed = capsys.readouterr().out
     assert "max gamma / min gamma" in printed and "9 -> 9" in printed and "0.01" in printed
-    assert main(["shape", images(tmp_path), "--method", "geometric", "--image-shape", "8x8", "--balance", "nu"]) == 0
+    assert (
+        main(
+            [
+                "shape",
+                images(tmp_path),
+                "--method",
+                "geometric",
+                "--image-shape",
+                "8x8",
+                "--balance",
+                "nu",
+            ]
+        )
+        == 0
+    )
     assert "max nu / min nu" in capsys.readouterr().out
 
 

@@ -23,12 +23,17 @@ from kcalc.shaping import METHODS
         ("--activation tanh --q-slope minimize", ("the least that goes",)),
         ("--method he", ("C_f(0)", "2/fan_in")),
         ("--activation tanh --method normalisation", ("gamma", "Q_f(1)")),
-        ("--activation elu --method self_normalising --parameters halves", ("1.67326*elu(x) for x < 0", "E phi")),
+        (
+            "--activation elu --method self_normalising --parameters halves",
+            ("1.67326*elu(x) for x < 0", "E phi"),
+        ),
         ("--method looks_linear", ("relu(x) - relu(-x)", "C'(1)")),
         ("--activation leaky_relu --free-slope no", ("alpha", "Q'(1) = 1 is dropped")),
     ],
 )
-def test_methods_print_their_constants(arguments: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_methods_print_their_constants(
+    arguments: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["shape", "vanilla-50", *arguments.split()]) == 0
     printed = capsys.readouterr().out
     for word in words:
@@ -48,7 +53,9 @@ def test_methods_print_their_constants(arguments: str, words: tuple[str, ...], c
         ("--free-slope perhaps", "say yes or no"),
     ],
 )
-def test_mistakes_are_one_line(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(
+    arguments: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     try:
         assert main(["shape", "vanilla-50", *arguments.split()]) == 2
     except SystemExit as stop:
@@ -77,8 +84,24 @@ def test_residual_methods_print_the_weights_of_sums(capsys: pytest.CaptureFixtur
     assert main(["shape", "rescaled-resnet-3", "--method", "residual_weights"]) == 0
     printed = capsys.readouterr().out
     for k in (1, 2, 3):
-        assert f"sum_{k}  {math.sqrt(k / (k + 1)):>12.10g}  {1 / math.sqrt(k + 1):>13.10g}" in printed
-    assert main(["shape", "rescaled-resnet-9", "--method", "residual_weights", "--scheme", "common", "--residual-weight", "0.6"]) == 0
+        assert (
+            f"sum_{k}  {math.sqrt(k / (k + 1)):>12.10g}  {1 / math.sqrt(k + 1):>13.10g}" in printed
+        )
+    assert (
+        main(
+            [
+                "shape",
+                "rescaled-resnet-9",
+                "--method",
+                "residual_weights",
+                "--scheme",
+                "common",
+                "--residual-weight",
+                "0.6",
+            ]
+        )
+        == 0
+    )
     assert "sum_1 ... sum_9" in capsys.readouterr().out
     assert main(["shape", "resnet-50", "--activation", "gelu", "--method", "nf"]) == 0
     assert "Var phi" in capsys.readouterr().out
@@ -86,4 +109,6 @@ def test_residual_methods_print_the_weights_of_sums(capsys: pytest.CaptureFixtur
 
 def test_json_of_a_tailored_network(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["shape", "vanilla-50", "--method", "tat", "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["constants"]["relu"]["negative_slope"] == pytest.approx(0.43052, abs=6e-6)
+    assert json.loads(capsys.readouterr().out)["constants"]["relu"][
+        "negative_slope"
+    ] == pytest.approx(0.43052, abs=6e-6)

@@ -24,16 +24,28 @@ def test_the_figures_are_those_of_python(capsys: pytest.CaptureFixture[str]) -> 
     text = capsys.readouterr().out
     net = kc.architectures.vanilla(3, "tanh", features=8)
     s = smoothness(net, 8, radius=2.0, examples=4, q=0.5, loss="cross_entropy")
-    found = {name: re.search(rf"^{re.escape(name)} +(\S+)", text, re.MULTILINE) for name in ("beta", "step size <", "|DF| <=")}
-    for name, value in (("beta", s.beta), ("step size <", s.step_size), ("|DF| <=", s.parameter_lipschitz)):
+    found = {
+        name: re.search(rf"^{re.escape(name)} +(\S+)", text, re.MULTILINE)
+        for name in ("beta", "step size <", "|DF| <=")
+    }
+    for name, value in (
+        ("beta", s.beta),
+        ("step size <", s.step_size),
+        ("|DF| <=", s.parameter_lipschitz),
+    ):
         match = found[name]
         assert match is not None
         assert float(match[1]) == pytest.approx(value, rel=1e-4)
     assert "refuted" in text and "Lipschitz gradient" in text
 
 
-def test_normalised_residual_network_and_a_picture(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
-    options = "rescaled-resnet-3 --activation tanh --features 8 --normalisation weight --first entry --scale contracting --no-biases"
+def test_normalised_residual_network_and_a_picture(
+    capsys: pytest.CaptureFixture[str], tmp_path
+) -> None:
+    options = (
+        "rescaled-resnet-3 --activation tanh --features 8 --normalisation weight --first entry "
+        "--scale contracting --no-biases"
+    )
     run([*shlex.split(options), "--plot", str(tmp_path / "j.png")])
     text = capsys.readouterr().out
     assert "all of parameter space" in text and (tmp_path / "j.png").stat().st_size > 5000

@@ -12,16 +12,35 @@ from kcalc.cli import main
 QUICK = ["--width", "8", "--steps", "6", "--evaluate-every", "3"]
 
 
-def test_one_run_with_a_log_a_picture_and_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run_with_a_log_a_picture_and_a_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     checkpoint, log, picture = (str(tmp_path / name) for name in ("run.npz", "run.csv", "run.png"))
-    command = ["train", "vanilla", "--depth", "3", "--activation", "tanh", "--zeta", "2", "--learning-rate", "1e-3", *QUICK]
+    command = [
+        "train",
+        "vanilla",
+        "--depth",
+        "3",
+        "--activation",
+        "tanh",
+        "--zeta",
+        "2",
+        "--learning-rate",
+        "1e-3",
+        *QUICK,
+    ]
     assert main([*command, "--checkpoint", checkpoint, "--log", log, "--plot", picture]) == 0
     text = capsys.readouterr().out
     assert "vanilla-3, dks" in text and "1437 training and 360 test" in text
     rows = list(csv.DictReader(Path(log).read_text().splitlines()))
-    assert [row["step"] for row in rows] == ["3", "6"] and f"{100 * float(rows[-1]['test_accuracy']):.2f}%" in text
+    assert [row["step"] for row in rows] == [
+        "3",
+        "6",
+    ] and f"{100 * float(rows[-1]['test_accuracy']):.2f}%" in text
     assert Path(picture).stat().st_size > 5000
-    assert main([*command, "--checkpoint", checkpoint]) == 2 and "--resume" in capsys.readouterr().err
+    assert (
+        main([*command, "--checkpoint", checkpoint]) == 2 and "--resume" in capsys.readouterr().err
+    )
     assert main([*command, "--checkpoint", checkpoint, "--resume"]) == 0
     other = [part if part != "tanh" else "erf" for part in command]
     assert main([*other, "--checkpoint", checkpoint, "--resume"]) == 2
@@ -45,14 +64,25 @@ def test_methods_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["train", "vanilla-2", "--activation", "tanh", *arguments, *QUICK]) == 0
     text = capsys.readouterr().out
     rows = list(csv.DictReader(table.read_text().splitlines()))
-    assert [row["label"] for row in rows] == ["none", "he:relu"] and all(row["runs"] == "1" for row in rows)
-    assert all(f"{100 * float(row['accuracy']):.2f}" in text for row in rows) and picture.stat().st_size > 3000
+    assert [row["label"] for row in rows] == ["none", "he:relu"] and all(
+        row["runs"] == "1" for row in rows
+    )
+    assert (
+        all(f"{100 * float(row['accuracy']):.2f}" in text for row in rows)
+        and picture.stat().st_size > 3000
+    )
 
 
 def test_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--recipe", "dks-n6", "--depth", "3", "--learning-rate", "1e-3", *QUICK]) == 0
+    assert (
+        main(["train", "--recipe", "dks-n6", "--depth", "3", "--learning-rate", "1e-3", *QUICK])
+        == 0
+    )
     text = capsys.readouterr().out
-    assert "Without per-location normalisation [DKS appendix N.6]" in text and "inputs x 100, no PLN" in text
+    assert (
+        "Without per-location normalisation [DKS appendix N.6]" in text
+        and "inputs x 100, no PLN" in text
+    )
     assert main(["train", "--recipe", "tat-batch-size", "--depth", "3"]) == 2
     assert "too shallow" in capsys.readouterr().err
 
@@ -76,7 +106,10 @@ def test_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
         ([], "NET"),
         (["vanilla-3", "--tau", "1"], "--tau"),
         (["vanilla-3", "--steps", "0"], "steps"),
-        (["vanilla-3", "--learning-rate", "1e-3", "--batch-size", "2000"], "1437 training examples"),
+        (
+            ["vanilla-3", "--learning-rate", "1e-3", "--batch-size", "2000"],
+            "1437 training examples",
+        ),
         (["vanilla-3", "--learning-rate", "1e-3", "--devices", "9999"], "not 9999"),
         (["vanilla-3", "--checkpoint", "a.npz"], "single run"),
         (["vanilla-3", "--learning-rate", "1e-3", "--resume"], "needs the file"),
@@ -84,15 +117,36 @@ def test_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
         (["vanilla-3", "--plot", "/nonexistent/a.png"], "does not exist"),
         (["vanilla-3", "--plot", "a.zzz"], "--plot is the name of a file .png"),
         (["vanilla-3", "--table", "a.zzz"], "--table is the name of a file .csv"),
-        (["vanilla-3", "--learning-rate", "1e-3", "--checkpoint", "a.pkl"], "--checkpoint is the name of a file .npz"),
-        (["vanilla-3", "--learning-rate", "1e-3", "--checkpoint", "missing.npz", "--resume"], "nothing to resume"),
+        (
+            ["vanilla-3", "--learning-rate", "1e-3", "--checkpoint", "a.pkl"],
+            "--checkpoint is the name of a file .npz",
+        ),
+        (
+            ["vanilla-3", "--learning-rate", "1e-3", "--checkpoint", "missing.npz", "--resume"],
+            "nothing to resume",
+        ),
         (["vanilla-3", "--compare", ","], "names no method"),
         (["vanilla-3", "--momentum", "1.5"], "--momentum must be"),
         (["resnet-50", "--shortcut-weight", "1"], "[0, 1)"),
-        (["vanilla-3", "--method", "none", "--optimizer", "sgd", "--learning-rate", "1e38", "--steps", "5"], "at step"),
+        (
+            [
+                "vanilla-3",
+                "--method",
+                "none",
+                "--optimizer",
+                "sgd",
+                "--learning-rate",
+                "1e38",
+                "--steps",
+                "5",
+            ],
+            "at step",
+        ),
     ],
 )
-def test_bad_input_is_one_line(arguments: list[str], match: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line(
+    arguments: list[str], match: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["train", *arguments]) == 2
     error = capsys.readouterr().err
     assert match in error and error.count("\n") == 1 and error.startswith("kcalc: ")
@@ -104,8 +158,20 @@ def test_an_empty_list_of_learning_rates(capsys: pytest.CaptureFixture[str]) -> 
     assert "names no learning rate" in capsys.readouterr().err
 
 
-def test_nothing_is_printed_before_everything_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["train", "vanilla-2", "--activation", "tanh", "--method", "none", "--learning-rate", "1e-3", *QUICK]
+def test_nothing_is_printed_before_everything_is_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        "train",
+        "vanilla-2",
+        "--activation",
+        "tanh",
+        "--method",
+        "none",
+        "--learning-rate",
+        "1e-3",
+        *QUICK,
+    ]
     file = str(tmp_path / "run.npz")
     assert main([*command, "--checkpoint", file]) == 0
     capsys.readouterr()
@@ -114,7 +180,9 @@ def test_nothing_is_printed_before_everything_is_checked(tmp_path: Path, capsys:
     assert not printed.out and "weight_decay" in printed.err
 
 
-def test_what_is_finished_is_printed_when_a_later_method_fails(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_finished_is_printed_when_a_later_method_fails(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     command = [
         "train",
         "vanilla-2",
@@ -130,4 +198,8 @@ def test_what_is_finished_is_printed_when_a_later_method_fails(capsys: pytest.Ca
     ]
     assert main(command) == 2
     printed = capsys.readouterr()
-    assert "none" in printed.out and "1 seed\n" in printed.out and printed.err.startswith("kcalc: lsuv: ")
+    assert (
+        "none" in printed.out
+        and "1 seed\n" in printed.out
+        and printed.err.startswith("kcalc: lsuv: ")
+    )

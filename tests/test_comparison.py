@@ -14,25 +14,40 @@ L = kc.layers
 
 
 def test_rows_against_closed_forms() -> None:
-    """relu halves q per layer and has C'(1) = 1, C''(1) = inf; erf layers by the arcsine formula, C'(1) from its derivative."""
+    """relu halves q per layer and has C'(1) = 1, C''(1) = inf.
+
+    Erf layers by the arcsine formula, C'(1) from its derivative.
+    """
     found = kc.compare({"short": A.vanilla(1), "long": A.vanilla(3)}, ["relu", "erf"], c=0.5, q=2.0)
     table = {(row.network, row.activation): row for row in found.rows}
     assert list(table) == [("short", "relu"), ("short", "erf"), ("long", "relu"), ("long", "erf")]
     angle = math.acos(0.5)
     relu = table["short", "relu"]
-    assert relu[2:6] == pytest.approx((1.0, (math.sin(angle) + (math.pi - angle) / 2) / math.pi, 1.0, math.inf), rel=1e-14)
+    assert relu[2:6] == pytest.approx(
+        (1.0, (math.sin(angle) + (math.pi - angle) / 2) / math.pi, 1.0, math.inf), rel=1e-14
+    )
     assert table["long", "relu"].q == pytest.approx(0.25, rel=1e-15)
     top, ratio = math.asin(4 / 5), 4 / 5  # E erf(u) erf(v) = 2/pi asin(2 q c / (1 + 2 q)), q = 2
     erf = table["short", "erf"]
     slope = ratio / math.sqrt(1 - ratio**2) / top
-    assert erf[2:6] == pytest.approx((2 / math.pi * top, math.asin(2 / 5) / top, slope, ratio**3 / (1 - ratio**2) ** 1.5 / top), rel=1e-13)
+    assert erf[2:6] == pytest.approx(
+        (2 / math.pi * top, math.asin(2 / 5) / top, slope, ratio**3 / (1 - ratio**2) ** 1.5 / top),
+        rel=1e-13,
+    )
 
 
 def test_labels_pictures_and_text() -> None:
     nets, phis = [A.vanilla(2), A.rescaled_resnet(2)], ["relu", kc.activation("tanh")]
     both = kc.compare(nets, phis)
-    assert both.labels == ["vanilla-2, relu", "vanilla-2, tanh", "rescaled-resnet-2, relu", "rescaled-resnet-2, tanh"]
-    assert kc.compare(nets[0], phis).labels == ["relu", "tanh"] and kc.compare(nets, "erf").labels == ["vanilla-2", "rescaled-resnet-2"]
+    assert both.labels == [
+        "vanilla-2, relu",
+        "vanilla-2, tanh",
+        "rescaled-resnet-2, relu",
+        "rescaled-resnet-2, tanh",
+    ]
+    assert kc.compare(nets[0], phis).labels == ["relu", "tanh"] and kc.compare(
+        nets, "erf"
+    ).labels == ["vanilla-2", "rescaled-resnet-2"]
     assert kc.compare(A.vanilla(2, "gelu")).labels == ["vanilla-2, gelu"]
     assert kc.compare(nets[0], {"mine": "tanh"}).rows[0].activation == "mine"
     ax = both.plot()
@@ -41,23 +56,45 @@ def test_labels_pictures_and_text() -> None:
     c, value = drawn["vanilla-2, tanh"].get_data()
     np.testing.assert_allclose(value, kc.c_map(A.vanilla(2, "tanh"))(c), rtol=0, atol=1e-15)
     lines = str(both).splitlines()
-    assert lines[0].split() == ["network", "activation", "Q(1)", "C(0)", "C'(1)", "C''(1)"] and len(lines) == 5
-    assert repr(both) == "MapComparison(4 pairs of network and activation)" and "<td>inf</td>" in both._repr_html_()
-    assert both.to_dict()["rows"][0]["curvature"] is None and any("infinite width" in a.text for a in both.assumptions)
+    assert (
+        lines[0].split() == ["network", "activation", "Q(1)", "C(0)", "C'(1)", "C''(1)"]
+        and len(lines) == 5
+    )
+    assert (
+        repr(both) == "MapComparison(4 pairs of network and activation)"
+        and "<td>inf</td>" in both._repr_html_()
+    )
+    assert both.to_dict()["rows"][0]["curvature"] is None and any(
+        "infinite width" in a.text for a in both.assumptions
+    )
 
 
 def test_heuristic_maps_say_so_and_bad_input_is_refused() -> None:
     branch = kc.chain(L.Affine(), L.Nonlinear("tanh"))
-    twice = kc.chain(L.Input(), L.Affine(), L.Nonlinear("tanh"), kc.residual(branch), L.Nonlinear("tanh"), L.Affine())
+    twice = kc.chain(
+        L.Input(),
+        L.Affine(),
+        L.Nonlinear("tanh"),
+        kc.residual(branch),
+        L.Nonlinear("tanh"),
+        L.Affine(),
+    )
     with pytest.raises(kc.FreshnessError):
         kc.compare(twice)
     assert ", heuristic" in str(kc.compare(twice, assume_independent=True))
     for networks, phis, message in (
-        ([], None, "no networks to compare"), (A.vanilla(1), [], "no activations to compare"), (["relu"], None, "expected a kcalc.Network"),
-        ({1: A.vanilla(1)}, None, "a label"), (A.vanilla(1), ["rely"], "relu"),
-    ):  # fmt: skip
+        ([], None, "no networks to compare"),
+        (A.vanilla(1), [], "no activations to compare"),
+        (["relu"], None, "expected a kcalc.Network"),
+        ({1: A.vanilla(1)}, None, "a label"),
+        (A.vanilla(1), ["rely"], "relu"),
+    ):
         with pytest.raises(kc.KcalcError, match=message):
             kc.compare(networks, phis)
-    for named, message in (({"c": 2}, "c value"), ({"q": 0}, "q is a mean square"), ({"c": [0.1]}, "one number")):
+    for named, message in (
+        ({"c": 2}, "c value"),
+        ({"q": 0}, "q is a mean square"),
+        ({"c": [0.1]}, "one number"),
+    ):
         with pytest.raises(kc.KcalcError, match=message):
             kc.compare(A.vanilla(1), **named)

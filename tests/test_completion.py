@@ -32,14 +32,21 @@ def test_rooms_are_imported_when_they_are_first_used() -> None:
 
 
 def test_shape_names_the_targets_of_all_methods() -> None:
-    own = {name: set(signature(method).parameters) - {"network", "activation"} for name, method in METHODS.items()}
+    own = {
+        name: set(signature(method).parameters) - {"network", "activation"}
+        for name, method in METHODS.items()
+    }
     assert set().union(*own.values()) == TARGETS
     assert all(f"``{name}" in (kc.shape.__doc__ or "") for name in TARGETS)
     net = kc.architectures.vanilla(2, "tanh")
     for name in TARGETS:
         for method in METHODS:
             if name not in own[method]:
-                with pytest.raises(kc.KcalcError, match=rf"takes no targets, but '{name}'|'{name}' belongs to .*'{owner(own, name)}'"):
+                with pytest.raises(
+                    kc.KcalcError,
+                    match=rf"takes no targets, but '{name}'|'{name}' belongs to "
+                    rf".*'{owner(own, name)}'",
+                ):
                     kc.shape(net, method=method, **{name: None})
 
 
@@ -49,5 +56,8 @@ def owner(own: dict[str, set[str]], name: str) -> str:
 
 def test_a_target_that_is_given_reaches_the_method() -> None:
     net = kc.architectures.vanilla(3, "tanh")
-    assert kc.shape(net, zeta=1.2, q_slope=None).options == METHODS["dks"](net, zeta=1.2, q_slope=None).options
+    assert (
+        kc.shape(net, zeta=1.2, q_slope=None).options
+        == METHODS["dks"](net, zeta=1.2, q_slope=None).options
+    )
     assert kc.shape(net).options == METHODS["dks"](net).options

@@ -1,4 +1,7 @@
-"""Cross moments and what they lose, against closed forms: E sin(g) sin(2 h) = exp(-(q1 + 4 q2)/2) sinh(2 Cov(g, h))."""
+"""Cross moments and what they lose, against closed forms.
+
+E sin(g) sin(2 h) = exp(-(q1 + 4 q2)/2) sinh(2 Cov(g, h)).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ Q1, Q2 = 0.7, 0.3
 
 
 def truth(covariance: float) -> mpmath.mpf:
-    return mpmath.exp(-(mpmath.mpf(Q1) + 4 * mpmath.mpf(Q2)) / 2) * mpmath.sinh(2 * mpmath.mpf(covariance))
+    return mpmath.exp(-(mpmath.mpf(Q1) + 4 * mpmath.mpf(Q2)) / 2) * mpmath.sinh(
+        2 * mpmath.mpf(covariance)
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +35,9 @@ def _digits():
 
 def test_expected() -> None:
     for covariance in (-0.4, 0.0, 0.2):
-        assert expected(SIN, TWICE, Q1, Q2, covariance) == pytest.approx(float(truth(covariance)), rel=1e-13, abs=1e-15)
+        assert expected(SIN, TWICE, Q1, Q2, covariance) == pytest.approx(
+            float(truth(covariance)), rel=1e-13, abs=1e-15
+        )
 
 
 @pytest.mark.parametrize("loss", [1e-12, 1e-6, 1e-3, 0.02, 0.3])
@@ -38,14 +45,27 @@ def test_expected() -> None:
 def test_what_is_lost_keeps_its_digits(whole: float, loss: float) -> None:
     """Values and two Taylor coefficients in the loss, short and long steps."""
     q1, q2 = np.array([Q1, Q1]), np.array([Q2, Q2])
-    joint, drop = cross_moment_and_drop(SIN, TWICE, q1, q2, np.array([whole, whole]), Jet((np.array([loss, loss]), 1.0, 0.0)))
+    joint, drop = cross_moment_and_drop(
+        SIN, TWICE, q1, q2, np.array([whole, whole]), Jet((np.array([loss, loss]), 1.0, 0.0))
+    )
     here = mpmath.mpf(whole) - mpmath.mpf(loss)
     scale = mpmath.exp(-(mpmath.mpf(Q1) + 4 * mpmath.mpf(Q2)) / 2)
     np.testing.assert_allclose(joint, float(truth(whole)), rtol=1e-13)
-    np.testing.assert_allclose(drop.coefficients[0], float(truth(whole) - truth(here)), rtol=3e-13 if loss < 0.05 else 1e-12)
-    np.testing.assert_allclose(drop.coefficients[1], float(2 * scale * mpmath.cosh(2 * here)), rtol=1e-11)
-    np.testing.assert_allclose(drop.coefficients[2], float(-2 * scale * mpmath.sinh(2 * here)), rtol=1e-10)
-    assert cross_moment_and_drop(SIN, TWICE, Q1, Q2, whole, 0) == (pytest.approx(float(truth(whole)), rel=1e-13), 0)
+    np.testing.assert_allclose(
+        drop.coefficients[0],
+        float(truth(whole) - truth(here)),
+        rtol=3e-13 if loss < 0.05 else 1e-12,
+    )
+    np.testing.assert_allclose(
+        drop.coefficients[1], float(2 * scale * mpmath.cosh(2 * here)), rtol=1e-11
+    )
+    np.testing.assert_allclose(
+        drop.coefficients[2], float(-2 * scale * mpmath.sinh(2 * here)), rtol=1e-10
+    )
+    assert cross_moment_and_drop(SIN, TWICE, Q1, Q2, whole, 0) == (
+        pytest.approx(float(truth(whole)), rel=1e-13),
+        0,
+    )
 
 
 @pytest.mark.parametrize("gap", [1e-12, 1e-3, 0.5, 1.7])
@@ -55,13 +75,21 @@ def test_the_loss_from_one_gaussian_to_two(gap: float) -> None:
     lost = truth(root) - truth(root * (1 - mpmath.mpf(gap)))
     assert joint == pytest.approx(float(truth(root)), rel=1e-13)
     assert drop.coefficients[0] == pytest.approx(float(lost), rel=1e-11)
-    slope = 2 * root * mpmath.exp(-(mpmath.mpf(Q1) + 4 * mpmath.mpf(Q2)) / 2) * mpmath.cosh(2 * root * (1 - mpmath.mpf(gap)))
+    slope = (
+        2
+        * root
+        * mpmath.exp(-(mpmath.mpf(Q1) + 4 * mpmath.mpf(Q2)) / 2)
+        * mpmath.cosh(2 * root * (1 - mpmath.mpf(gap)))
+    )
     assert drop.coefficients[1] == pytest.approx(float(slope), rel=1e-11)
     assert dropped(SIN, TWICE, Q1, Q2, 0) == (pytest.approx(float(truth(root)), rel=1e-13), 0)
 
 
 def relu_and_normed_relu() -> kc.Network:
-    """relu(f / rms f) - relu(f) + g: two activations of Gaussians whose cosine is 1 for equal inputs, whatever their q."""
+    """relu(f / rms f) - relu(f) + g.
+
+    Two activations of Gaussians whose cosine is 1 for equal inputs, whatever their q.
+    """
     return kc.Network.from_steps(
         [
             ("x", L.Input(), ()),
@@ -76,7 +104,10 @@ def relu_and_normed_relu() -> kc.Network:
 
 
 def test_tangent_kernels_of_equal_rows_have_all_digits_behind_norms() -> None:
-    """On the diagonal (1/sqrt(q) - 1)^2 q / 2 + q; a cosine rounded to 1 - 1e-16 would cost half of the digits there."""
+    """On the diagonal (1/sqrt(q) - 1)^2 q / 2 + q.
+
+    a cosine rounded to 1 - 1e-16 would cost half of the digits there.
+    """
     q = np.random.default_rng(3).uniform(0.1, 6, 200)
     truth = (1 / np.sqrt(q) - 1) ** 2 * q / 2 + q
     K = kc.ntk(relu_and_normed_relu())
@@ -96,14 +127,24 @@ def test_learnable_kernels_of_equal_rows_have_all_digits_behind_norms() -> None:
 
 REFUSED = [
     (1e-5, "variance over channels is less than 1e-08 of its q, of which double precision"),
-    (1e-7, "variance over channels is 0, or less than 1e-14 of its q, which double precision cannot tell from 0"),
-    (1e-9, "variance over channels is 0, or less than 1e-14 of its q, which double precision cannot tell from 0"),
+    (
+        1e-7,
+        "variance over channels is 0, or less than 1e-14 of its q, which double precision cannot "
+        "tell from 0",
+    ),
+    (
+        1e-9,
+        "variance over channels is 0, or less than 1e-14 of its q, which double precision cannot "
+        "tell from 0",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("scale", "why"), REFUSED, ids=["1e-5", "1e-7", "1e-9"])
 def test_norms_of_what_hardly_varies_are_refused(scale: float, why: str) -> None:
-    """sigmoid of small numbers: mean 1/2, variance scale^2 / 16, the difference of nearly equal doubles."""
+    """sigmoid of small numbers: mean 1/2, variance scale^2 / 16, the difference of nearly equal
+    doubles.
+    """
     steps = [L.Input(), L.Affine(sigma_w=scale), L.Nonlinear("sigmoid"), L.LayerNorm(), L.Affine()]
     with pytest.raises(kc.KcalcError, match=why):
         kc.c_map(kc.chain(*steps))
@@ -116,7 +157,8 @@ def test_norms_of_what_hardly_varies_are_refused(scale: float, why: str) -> None
 def sigmoid_kernel(one: float, two: float, c: float) -> tuple[Any, Any, Any]:
     """(variance, variance, correlation) of sigmoids of Gaussians of cosine c, by Hermite series.
 
-    1/(1 + exp(-x)) is 1/2 and the odd function tanh(x/2)/2, whose coefficient over the half line is half.
+    1/(1 + exp(-x)) is 1/2 and the odd function tanh(x/2)/2, whose coefficient over the half line is
+    half.
     """
 
     def coefficients(size: float) -> list[Any]:
@@ -124,7 +166,9 @@ def sigmoid_kernel(one: float, two: float, c: float) -> tuple[Any, Any, Any]:
             return mpmath.npdf(z) * mpmath.tanh(size * z / 2)
 
         return [
-            mpmath.quad(lambda z, n=n: integrand(z) * mpmath.hermite(n, z / mpmath.sqrt(2)), [0, 4, 12])
+            mpmath.quad(
+                lambda z, n=n: integrand(z) * mpmath.hermite(n, z / mpmath.sqrt(2)), [0, 4, 12]
+            )
             / mpmath.sqrt(mpmath.mpf(2) ** n * mpmath.factorial(n))
             for n in (1, 3, 5)
         ]
@@ -157,7 +201,9 @@ def test_norms_of_what_varies_little_keep_their_digits(scale: float) -> None:
     assert float(kc.q_map(standardised)(1.0)) == pytest.approx(4 * float(variance), rel=1e-12)
     slope = kc.slope_polynomial(normed, q=1.0) / kc.symbols.psi
     assert float(slope) == pytest.approx(float(second / variance), rel=1e-12)
-    assert kc.gradients(normed).nodes["nonlinear_1"] == pytest.approx(1 / float(variance), rel=1e-12)
+    assert kc.gradients(normed).nodes["nonlinear_1"] == pytest.approx(
+        1 / float(variance), rel=1e-12
+    )
     assert not any("digits" in note.text for note in C.assumptions)
 
 

@@ -11,7 +11,16 @@ import pytest
 from PIL import Image
 
 from kcalc import KcalcError
-from kcalc.training import Preparation, datasets, fold, held_out, image_folder, load, prepare, raw_files
+from kcalc.training import (
+    Preparation,
+    datasets,
+    fold,
+    held_out,
+    image_folder,
+    load,
+    prepare,
+    raw_files,
+)
 from kcalc.training.datasets import Dataset
 
 RNG = np.random.default_rng(0)
@@ -19,7 +28,11 @@ RNG = np.random.default_rng(0)
 
 def idx(array: np.ndarray) -> bytes:
     """The bytes of an idx file, packed by hand."""
-    return struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+    return (
+        struct.pack(">HBB", 0, 8, array.ndim)
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.tobytes()
+    )
 
 
 def write_mnist(folder: Path, train: int = 6, test: int = 3) -> dict[str, np.ndarray]:
@@ -36,7 +49,9 @@ def write_mnist(folder: Path, train: int = 6, test: int = 3) -> dict[str, np.nda
 
 def test_digits_are_those_of_the_library() -> None:
     digits = load("digits")
-    assert digits.images.shape == (1797, 8, 8, 1) and digits.classes == 10 and digits.held_out == 360
+    assert (
+        digits.images.shape == (1797, 8, 8, 1) and digits.classes == 10 and digits.held_out == 360
+    )
     assert digits.images.min() == 0 and digits.images.max() == 1
     assert np.bincount(digits.labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
@@ -48,7 +63,9 @@ def test_mnist_plain_and_gzipped(tmp_path: Path) -> None:
     packed.unlink()
     data = load("mnist", tmp_path)
     assert data.images.shape == (9, 5, 4, 1) and data.held_out == 3
-    assert np.array_equal(np.round(data.images[:6, :, :, 0] * 255), arrays["train-images-idx3-ubyte"])
+    assert np.array_equal(
+        np.round(data.images[:6, :, :, 0] * 255), arrays["train-images-idx3-ubyte"]
+    )
     assert data.labels.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
 
 
@@ -69,13 +86,21 @@ def damaged(name: str, good: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        ("cut short", "holds 119"), ("only a magic number", "too short"), ("longer than it says", "more"), ("empty", "too short"),
-        ("another magic number", "starts with"), ("rank of labels", "starts with"), ("huge extents", "claims"), ("no images", "claims"),
+        ("cut short", "holds 119"),
+        ("only a magic number", "too short"),
+        ("longer than it says", "more"),
+        ("empty", "too short"),
+        ("another magic number", "starts with"),
+        ("rank of labels", "starts with"),
+        ("huge extents", "claims"),
+        ("no images", "claims"),
         ("a pickle", "starts with"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("packed", [False, True])
-def test_damaged_idx_files_are_refused_by_name(tmp_path: Path, name: str, match: str, packed: bool) -> None:
+def test_damaged_idx_files_are_refused_by_name(
+    tmp_path: Path, name: str, match: str, packed: bool
+) -> None:
     write_mnist(tmp_path)
     path = tmp_path / "train-images-idx3-ubyte"
     bytes_ = damaged(name, path.read_bytes())
@@ -126,7 +151,10 @@ def write_cifar(folder: Path, each: int = 2) -> list[bytes]:
     names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
     made = []
     for i, name in enumerate(names):
-        data = b"".join(bytes([(i + j) % 10]) + RNG.integers(0, 256, 3072, np.uint8).tobytes() for j in range(each))
+        data = b"".join(
+            bytes([(i + j) % 10]) + RNG.integers(0, 256, 3072, np.uint8).tobytes()
+            for j in range(each)
+        )
         (folder / name).write_bytes(data)
         made.append(data)
     return made
@@ -139,7 +167,10 @@ def test_cifar_planes_become_channels(tmp_path: Path) -> None:
     second = made[0][3073:]
     assert data.labels[1] == second[0]
     for row, column, channel in ((0, 0, 0), (3, 7, 1), (31, 31, 2)):
-        assert round(float(data.images[1, row, column, channel]) * 255) == second[1 + 1024 * channel + 32 * row + column]
+        assert (
+            round(float(data.images[1, row, column, channel]) * 255)
+            == second[1 + 1024 * channel + 32 * row + column]
+        )
 
 
 def test_cifar_in_its_own_folder_cut_short_mislabelled_or_pickled(tmp_path: Path) -> None:
@@ -220,14 +251,16 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
         load("mnist", tmp_path)
 
 
-def test_size_limits_hold_before_anything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_limits_hold_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_mnist(tmp_path)
     monkeypatch.setattr(raw_files, "MAX_BYTES", 100)
     with pytest.raises(KcalcError, match="no such file holds"):
         load("mnist", tmp_path)
 
 
-# -- splits ----------------------------------------------------------------------------------------------------------------------------
+# -- splits ----------------------------------------------------------------------------------------
 
 
 def test_folds_are_stratified_disjoint_and_together_everything() -> None:
@@ -236,13 +269,20 @@ def test_folds_are_stratified_disjoint_and_together_everything() -> None:
     assert np.array_equal(np.sort(np.concatenate([one.test for one in folds])), np.arange(1797))
     counts = np.array([np.bincount(digits.labels[one.test]) for one in folds])
     assert (counts.max(axis=0) - counts.min(axis=0)).max() <= 1
-    assert all(not set(one.train) & set(one.test) and len(one.train) + len(one.test) == 1797 for one in folds)
-    assert np.array_equal(fold(digits, 0).test, folds[0].test) and not np.array_equal(fold(digits, 0, seed=1).test, folds[0].test)
+    assert all(
+        not set(one.train) & set(one.test) and len(one.train) + len(one.test) == 1797
+        for one in folds
+    )
+    assert np.array_equal(fold(digits, 0).test, folds[0].test) and not np.array_equal(
+        fold(digits, 0, seed=1).test, folds[0].test
+    )
 
 
 def test_the_last_writers_are_held_out() -> None:
     split = held_out(load("digits"))
-    assert split.test.tolist() == list(range(1437, 1797)) and split.train.tolist() == list(range(1437))
+    assert split.test.tolist() == list(range(1437, 1797)) and split.train.tolist() == list(
+        range(1437)
+    )
 
 
 def test_preparation_is_the_formula_and_learns_from_training_examples_alone() -> None:
@@ -257,11 +297,20 @@ def test_preparation_is_the_formula_and_learns_from_training_examples_alone() ->
     bare = fold(digits, 2, preparation=Preparation(normalisation=None, scale=100.0))
     assert np.allclose(bare.x, 100 * z, atol=2e-4)
     images = fold(digits, 2, preparation=Preparation(flat=False))
-    assert images.x.shape == (1797, 8, 8, 2) and np.allclose((images.x**2).mean(axis=-1), 1, atol=1e-5)
+    assert images.x.shape == (1797, 8, 8, 2) and np.allclose(
+        (images.x**2).mean(axis=-1), 1, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
-    "change", [{"index": 5}, {"index": -1}, {"index": 0, "count": 1}, {"index": 0, "count": 10**6}, {"index": 0, "count": True}]
+    "change",
+    [
+        {"index": 5},
+        {"index": -1},
+        {"index": 0, "count": 1},
+        {"index": 0, "count": 10**6},
+        {"index": 0, "count": True},
+    ],
 )
 def test_folds_that_cannot_be(change: dict) -> None:
     with pytest.raises(KcalcError, match="fold"):
@@ -283,11 +332,22 @@ def test_splits_that_cannot_be() -> None:
         Dataset("bad", np.full((1, 2, 2, 1), np.nan, np.float32), np.zeros(1, np.int32), 2, 0)
 
 
-def test_folders_of_images_that_hold_too_few_or_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_images_that_hold_too_few_or_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_folder(tmp_path)
     (tmp_path / "train" / "notes.txt").write_text("no class")
     (tmp_path / "val" / "notes.txt").write_text("no class")
-    assert load("folder", tmp_path, size=4).labels.tolist() == [0, 0, 0, 1, 1, 1, 0, 1]  # files beside the folders are passed over
+    assert load("folder", tmp_path, size=4).labels.tolist() == [
+        0,
+        0,
+        0,
+        1,
+        1,
+        1,
+        0,
+        1,
+    ]  # files beside the folders are passed over
     monkeypatch.setattr(image_folder, "MAX_BYTES", 8 * 12 * 5**2)
     assert load("folder", tmp_path, size=5).images.shape == (8, 5, 5, 3)
     with pytest.raises(KcalcError, match="8 images of 6 x 6 do not fit .* use size=5"):
@@ -310,7 +370,9 @@ def test_data_sets_whose_parts_do_not_fit_together() -> None:
     with pytest.raises(KcalcError, match=r"labels must be whole numbers 0\.\.1, got float64"):
         Dataset("mine", images, np.array([0.0, 1.0]), 2, 1)
     parts = [(np.zeros((2, side, side, 1), np.uint8), np.zeros(2, np.uint8)) for side in (4, 5)]
-    with pytest.raises(KcalcError, match=r"training images are \(4, 4, 1\), test images \(5, 5, 1\)"):
+    with pytest.raises(
+        KcalcError, match=r"training images are \(4, 4, 1\), test images \(5, 5, 1\)"
+    ):
         datasets._joined("mine", parts, 2)
 
 

@@ -19,13 +19,26 @@ L = kc.layers
 def image_net() -> kc.Network:
     layer = kc.chain(L.Nonlinear("softplus"), L.Affine(6, kernel=3, sigma_b=0.2))
     return kc.chain(
-        L.Input(3, (5, 5)), L.Affine(6, kernel=3), kc.repeat(kc.residual(layer, 0.6), 3), L.Pool("max", 2), L.Nonlinear("tanh"), L.Affine(4)
+        L.Input(3, (5, 5)),
+        L.Affine(6, kernel=3),
+        kc.repeat(kc.residual(layer, 0.6), 3),
+        L.Pool("max", 2),
+        L.Nonlinear("tanh"),
+        L.Affine(4),
     )
 
 
 CASES = {
-    "rolled": (kc.architectures.vanilla(5, "softplus"), {"features": 20, "weights": "gaussian"}, (64, 20)),
-    "ntk": (kc.architectures.vanilla(5, "relu", sigma_w=3), {"features": 20, "parameterization": "ntk"}, (64, 7)),
+    "rolled": (
+        kc.architectures.vanilla(5, "softplus"),
+        {"features": 20, "weights": "gaussian"},
+        (64, 20),
+    ),
+    "ntk": (
+        kc.architectures.vanilla(5, "relu", sigma_w=3),
+        {"features": 20, "parameterization": "ntk"},
+        (64, 7),
+    ),
     "images": (image_net(), {"dtype": "float64"}, (10, 5, 5, 3)),
 }
 
@@ -33,7 +46,9 @@ CASES = {
 def outputs(model: kc.Model, params: Any, x: Any) -> dict[Any, np.ndarray]:
     """What every Affine emits, by plain NumPy."""
     nodes = model.plan(x).nodes
-    found = array_oracle.run(model.network, x, model.unstack(params, x), lambda node: nodes[node].numbers[1])
+    found = array_oracle.run(
+        model.network, x, model.unstack(params, x), lambda node: nodes[node].numbers[1]
+    )
     return {node: found[node] for node in model.network.nodes_of(L.Affine)}
 
 
@@ -69,8 +84,13 @@ def test_wli_gives_every_channel_mean_zero_and_variance_one(name: str):
 
 
 def test_wli_with_bias_factors_and_dead_channels():
-    """In the ntk parameterization biases stand behind sigma_b; constant channels are counted and left alone."""
-    net = kc.chain(L.Input(4), L.Affine(6, sigma_b=0.25), L.Nonlinear("tanh"), L.Affine(3, sigma_b=0.5))
+    """In the ntk parameterization biases stand behind sigma_b.
+
+    Constant channels are counted and left alone.
+    """
+    net = kc.chain(
+        L.Input(4), L.Affine(6, sigma_b=0.25), L.Nonlinear("tanh"), L.Affine(3, sigma_b=0.5)
+    )
     model = kc.to_jax(net, parameterization="ntk")
     params = model.init(0)
     params["affine_1"]["weight"] = params["affine_1"]["weight"].at[:, 2].set(0)
@@ -83,16 +103,30 @@ def test_wli_with_bias_factors_and_dead_channels():
 
 REFUSED = {
     "no bias": (lambda: rescale(kc.wli, L.Affine(3, bias=False)), "'affine_1' has no bias"),
-    "zeros": (lambda: rescale(kc.lsuv, L.Affine(3), weights="zeros"), "'affine_1': its output has variance 0"),
-    "constant": (lambda: rescale(kc.wli, L.Affine(3), weights="zeros"), "'affine_1': its outputs are constant"),
-    "standardised": (lambda: rescale(kc.lsuv, L.Affine(3, standardised=True)), "'affine_1' has standardised weights"),
+    "zeros": (
+        lambda: rescale(kc.lsuv, L.Affine(3), weights="zeros"),
+        "'affine_1': its output has variance 0",
+    ),
+    "constant": (
+        lambda: rescale(kc.wli, L.Affine(3), weights="zeros"),
+        "'affine_1': its outputs are constant",
+    ),
+    "standardised": (
+        lambda: rescale(kc.lsuv, L.Affine(3, standardised=True)),
+        "'affine_1' has standardised weights",
+    ),
     "one example": (lambda: rescale(kc.lsuv, L.Affine(3), x=np.ones((1, 2))), "two examples"),
-    "tolerance": (lambda: rescale(kc.lsuv, L.Affine(3), tolerance=-1), "tolerance must be a number > 0"),
+    "tolerance": (
+        lambda: rescale(kc.lsuv, L.Affine(3), tolerance=-1),
+        "tolerance must be a number > 0",
+    ),
     "model": (lambda: kc.lsuv(None, {}, 0), "expected a model"),  # pyright: ignore
-}  # fmt: skip
+}
 
 
-def rescale(method: Any, layer: L.Affine, x: Any = None, tolerance: float = 1e-3, **options: Any) -> Any:
+def rescale(
+    method: Any, layer: L.Affine, x: Any = None, tolerance: float = 1e-3, **options: Any
+) -> Any:
     model = kc.to_jax(kc.chain(L.Input(2), layer), **options)
     return method(model, model.init(0), np.eye(2) if x is None else x, tolerance=tolerance)
 
@@ -104,7 +138,7 @@ def test_bad_input(case: str):
         call()
 
 
-# -- per-location normalisation -----------------------------------------------------------------------------------------------------------
+# -- per-location normalisation --------------------------------------------------------------------
 
 
 def by_hand(x: np.ndarray, extra: str, value: float) -> np.ndarray:
@@ -127,15 +161,24 @@ def by_hand(x: np.ndarray, extra: str, value: float) -> np.ndarray:
 
 @pytest.mark.parametrize("extra", ["mean_norm", "constant", "none"])
 def test_locations_are_normalised(extra: str):
-    x = np.random.default_rng(0).standard_normal((4, 3, 5, 2)) * np.array([0.01, 1, 30, 1e6])[:, None, None, None]
+    x = (
+        np.random.default_rng(0).standard_normal((4, 3, 5, 2))
+        * np.array([0.01, 1, 30, 1e6])[:, None, None, None]
+    )
     found = kc.normalise_locations(x, extra, 0.7)
     assert np.allclose((found**2).mean(axis=-1), 1, rtol=1e-13)
     for one, given in zip(found, x, strict=True):
-        assert np.allclose(one.reshape(15, -1), by_hand(given.reshape(15, 2), extra, 0.7), rtol=1e-13)
+        assert np.allclose(
+            one.reshape(15, -1), by_hand(given.reshape(15, 2), extra, 0.7), rtol=1e-13
+        )
     single = kc.normalise_locations(jnp.asarray(x, jnp.float32), extra, 0.7)
     assert single.dtype == jnp.float32 and np.allclose(single, found, rtol=1e-5)
     vectors = x[:, 0, 0]
-    assert np.allclose(kc.normalise_locations(vectors, extra, 0.7)[1], by_hand(vectors[1:2], extra, 0.7)[0], rtol=1e-13)
+    assert np.allclose(
+        kc.normalise_locations(vectors, extra, 0.7)[1],
+        by_hand(vectors[1:2], extra, 0.7)[0],
+        rtol=1e-13,
+    )
 
 
 def test_a_constant_channel_loses_nothing():

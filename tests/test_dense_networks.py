@@ -1,4 +1,6 @@
-"""Densely connected networks, whose formulas double with every layer when each sum is written out wherever it stands."""
+"""Densely connected networks, whose formulas double with every layer when each sum is written out
+wherever it stands.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,13 @@ psi = kc.symbols.psi
 
 
 def dense(depth: int, exact: bool = True, start: tuple[L.Layer, ...] = ()) -> kc.Network:
-    """Every activation reads the mean, in the sense of squares, of the input's layer and of all layers before it."""
-    steps: list[tuple[str, L.Layer, tuple[str, ...]]] = [("x", L.Input(), ()), ("a0", L.Affine(), ("x",))]
+    """Every activation reads the mean, in the sense of squares, of the input's layer and of all
+    layers before it.
+    """
+    steps: list[tuple[str, L.Layer, tuple[str, ...]]] = [
+        ("x", L.Input(), ()),
+        ("a0", L.Affine(), ("x",)),
+    ]
     for i, layer in enumerate(start):
         steps += [(f"s{i}", layer, (steps[-1][0],))]
     maps = [steps[-1][0]]
@@ -42,19 +49,29 @@ def test_long_slope_polynomials_are_multiplied_out(exact: bool) -> None:
     assert not short.is_Add and len(sp.Poly(long, psi).all_coeffs()) == 41 and len(str(long)) < 8000
     for found, depth in ((short, 5), (long, 40)):
         value = found.subs(psi, sp.Rational(4, 3))
-        assert value == recursion(depth, at) if exact else float(value) == pytest.approx(float(recursion(depth, at)), rel=1e-13)
+        assert (
+            value == recursion(depth, at)
+            if exact
+            else float(value) == pytest.approx(float(recursion(depth, at)), rel=1e-13)
+        )
     assert kc.slope_polynomial(dense(40, exact), expand=True).as_expr() == long
 
 
 def test_long_slope_polynomials_with_slopes_of_norms() -> None:
-    """At true q values the addends count by them, and the LayerNorm behind relu has slope pi / (pi - 1)."""
+    """At true q values the addends count by them, and the LayerNorm behind relu has slope pi / (pi
+    - 1).
+    """
     net, at = dense(25, False, (L.Nonlinear("relu"), L.LayerNorm(), L.Affine())), 4 / 3
     q, slopes, sizes = kc.q_values(net), [at * math.pi / (math.pi - 1)], [1.0]
     for i in range(1, 26):
-        slopes.append(at * sum(s * size for s, size in zip(slopes, sizes, strict=True)) / sum(sizes))
+        slopes.append(
+            at * sum(s * size for s, size in zip(slopes, sizes, strict=True)) / sum(sizes)
+        )
         sizes.append(q[f"a{i}"])
     found = kc.slope_polynomial(net, q=1.0)
-    assert len(str(found)) < 8000 and float(found.subs(psi, at)) == pytest.approx(slopes[-1], rel=1e-12)
+    assert len(str(found)) < 8000 and float(found.subs(psi, at)) == pytest.approx(
+        slopes[-1], rel=1e-12
+    )
 
 
 def test_formulas_too_long_to_read_are_not_set() -> None:

@@ -32,16 +32,28 @@ KNOWN = {
 def test_vanilla_100_constants(name: str) -> None:
     k = kc.shape(A.vanilla(100), name, method="dks", zeta=1.5).constants[name]
     assert (k.alpha, k.beta, k.delta, k.gamma) == pytest.approx(KNOWN[name], rel=1e-7)
-    assert (k.input_scale, k.input_shift, k.output_shift, k.output_scale) == (k.alpha, k.beta, k.delta, k.gamma)
+    assert (k.input_scale, k.input_shift, k.output_shift, k.output_scale) == (
+        k.alpha,
+        k.beta,
+        k.delta,
+        k.gamma,
+    )
 
 
 def conditions_by_scipy(phi, kinks: tuple[float, ...]) -> dict[str, float]:
-    """Q, Q', C(0), C' at q = 1 by adaptive quadrature of a difference quotient, nothing of kcalc inside."""
+    """Q, Q', C(0), C' at q = 1 by adaptive quadrature of a difference quotient, nothing of kcalc
+    inside.
+    """
 
     def expect(f) -> float:
         points = [k for k in kinks if -9 < k < 9]
         return integrate.quad(
-            lambda t: f(t) * np.exp(-t * t / 2) / np.sqrt(2 * np.pi), -10, 10, points=points or None, limit=400, epsabs=1e-13
+            lambda t: f(t) * np.exp(-t * t / 2) / np.sqrt(2 * np.pi),
+            -10,
+            10,
+            points=points or None,
+            limit=400,
+            epsabs=1e-13,
         )[0]
 
     h = 1e-5
@@ -69,13 +81,17 @@ def test_conditions_hold_by_another_quadrature(spec: object, function) -> None:
     net = A.rescaled_resnet(10, 3, shortcut_weight=0.7)
     s = kc.shape(net, spec, zeta=2.0)
     k = next(iter(s.constants.by_node.values()))
-    measured = conditions_by_scipy(lambda t: k.gamma * (function(k.alpha * t + k.beta) + k.delta), ())
+    measured = conditions_by_scipy(
+        lambda t: k.gamma * (function(k.alpha * t + k.beta) + k.delta), ()
+    )
     for condition, target in s.targets.items():
         assert measured[condition] == pytest.approx(target, abs=2e-8)
     assert max(s.residuals.values()) < 1e-11
 
 
-@pytest.mark.parametrize("name", mostly_slow(["tanh", "relu", "leaky_relu", "selu", "sigmoid", "erf", "elu"], 2))
+@pytest.mark.parametrize(
+    "name", mostly_slow(["tanh", "relu", "leaky_relu", "selu", "sigmoid", "erf", "elu"], 2)
+)
 @pytest.mark.parametrize("zeta", mostly_slow([1.5, 1.1, 5.0]))
 def test_global_map_has_slope_zeta_and_keeps_q(name: str, zeta: float) -> None:
     s = kc.shape(A.resnet_v2(50), name, zeta=zeta)
@@ -95,21 +111,42 @@ def test_default_branch_is_the_smallest_shift_positive_first() -> None:
 
 def test_constants_change_continuously_with_the_target() -> None:
     zetas = np.geomspace(1.02, 8, 15)
-    points = np.array([[(k := kc.shape(A.vanilla(30), "softplus", zeta=float(z)).constants["softplus"]).alpha, k.beta] for z in zetas])
+    points = np.array(
+        [
+            [
+                (
+                    k := kc.shape(A.vanilla(30), "softplus", zeta=float(z)).constants["softplus"]
+                ).alpha,
+                k.beta,
+            ]
+            for z in zetas
+        ]
+    )
     assert np.all(np.diff(points[:, 0]) > 0)
     assert np.abs(np.diff(points[:, 1])).max() < 0.2
 
 
 @pytest.mark.parametrize("second_inputs", [False, True])
 def test_forward_reading_shapes_by_the_depth_across_taps(second_inputs: bool) -> None:
-    """Heads on every layer, or an input mixed in at every layer: strict subnetworks are single layers, zeta^(1/depth) is wanted."""
+    """Heads on every layer, or an input mixed in at every layer.
+
+    Strict subnetworks are single layers, zeta^(1/depth) is wanted.
+    """
     steps: list = [("x", L.Input(), ())]
     tail = "x"
     for i in range(5):
-        steps += [(f"a{i}", L.Affine(), (tail,)), (f"f{i}", L.Nonlinear("tanh"), (f"a{i}",)), (f"b{i}", L.Affine(), (f"f{i}",))]
+        steps += [
+            (f"a{i}", L.Affine(), (tail,)),
+            (f"f{i}", L.Nonlinear("tanh"), (f"a{i}",)),
+            (f"b{i}", L.Affine(), (f"f{i}",)),
+        ]
         tail = f"b{i}"
         if second_inputs:
-            steps += [(f"y{i}", L.Input(), ()), (f"v{i}", L.Affine(), (f"y{i}",)), (f"s{i}", L.Sum((0.8, 0.6)), (tail, f"v{i}"))]
+            steps += [
+                (f"y{i}", L.Input(), ()),
+                (f"v{i}", L.Affine(), (f"y{i}",)),
+                (f"s{i}", L.Sum((0.8, 0.6)), (tail, f"v{i}")),
+            ]
             tail = f"s{i}"
     net = kc.Network.from_steps(steps, None if second_inputs else [f"b{i}" for i in range(5)])
     strict, forward = kc.shape(net), kc.shape(net, subnetworks="forward")
@@ -133,15 +170,25 @@ def test_forward_reading_shapes_by_the_depth_across_taps(second_inputs: bool) ->
 
 def test_readings_agree_on_a_network_of_one_path() -> None:
     for net in (A.vanilla(20), A.densenet(4)):
-        shaped = [kc.shape(net, "tanh", subnetworks=reading).targets["C'(1)"] for reading in ("strict", "forward")]
+        shaped = [
+            kc.shape(net, "tanh", subnetworks=reading).targets["C'(1)"]
+            for reading in ("strict", "forward")
+        ]
         assert shaped[0] == pytest.approx(shaped[1], rel=1e-13)
-    net = A.resnet_v2(50)  # here a tap would see a branch end on top of all before it: the forward bound is the larger
-    shaped = [kc.shape(net, "tanh", subnetworks=reading).targets["C'(1)"] for reading in ("strict", "forward")]
+    net = A.resnet_v2(
+        50
+    )  # here a tap would see a branch end on top of all before it: the forward bound is the larger
+    shaped = [
+        kc.shape(net, "tanh", subnetworks=reading).targets["C'(1)"]
+        for reading in ("strict", "forward")
+    ]
     assert shaped[1] < shaped[0]
 
 
 def test_several_activations_in_one_network() -> None:
-    net = kc.chain(L.Input(), L.Affine(), L.Nonlinear("tanh"), L.Affine(), L.Nonlinear("softplus"), L.Affine())
+    net = kc.chain(
+        L.Input(), L.Affine(), L.Nonlinear("tanh"), L.Affine(), L.Nonlinear("softplus"), L.Affine()
+    )
     s = kc.shape(net, zeta=1.5)
     assert set(s.constants) == {"tanh", "softplus"}
     assert s.constants["nonlinear_1"].activation.name == "tanh"
@@ -150,10 +197,17 @@ def test_several_activations_in_one_network() -> None:
 
 
 def test_changes_list_every_edit() -> None:
-    net = kc.chain(L.Input(), L.Affine(sigma_w=2, sigma_b=0.5), L.Scale(3), L.Nonlinear("relu"), L.Affine())
+    net = kc.chain(
+        L.Input(), L.Affine(sigma_w=2, sigma_b=0.5), L.Scale(3), L.Nonlinear("relu"), L.Affine()
+    )
     s = kc.shape(net, "tanh")
     text = "\n".join(s.changes)
-    for word in ("affine_1: sigma_w 2 -> 1", "scale_1", "nonlinear_1: activation relu -> tanh", "nonlinear_1: tanh ->"):
+    for word in (
+        "affine_1: sigma_w 2 -> 1",
+        "scale_1",
+        "nonlinear_1: activation relu -> tanh",
+        "nonlinear_1: tanh ->",
+    ):
         assert word in text
     assert not s.network.nodes_of(L.Scale)
     assert s.network.layer("affine_1") == L.Affine()
@@ -179,9 +233,24 @@ def test_to_dict_is_plain_and_versioned() -> None:
         (A.vanilla(5), {"method": "dsk"}, kc.KcalcError, "dks"),
         (A.vanilla(5), {"activation": "identity"}, kc.KcalcError, "identity"),
         (kc.chain(L.Input(), L.Affine()), {}, kc.KcalcError, "no nonlinear"),
-        (kc.residual(kc.chain(L.Affine(), L.Nonlinear("tanh"), L.Affine())), {}, kc.KcalcError, "net.normalised"),
-        (kc.chain(L.Affine(), L.BatchNorm(), L.Nonlinear("tanh")), {}, kc.KcalcError, "without_normalization"),
-        (kc.chain(L.Affine(), L.Nonlinear("tanh"), L.Nonlinear("tanh")), {}, kc.KcalcError, "nonlinear_2"),
+        (
+            kc.residual(kc.chain(L.Affine(), L.Nonlinear("tanh"), L.Affine())),
+            {},
+            kc.KcalcError,
+            "net.normalised",
+        ),
+        (
+            kc.chain(L.Affine(), L.BatchNorm(), L.Nonlinear("tanh")),
+            {},
+            kc.KcalcError,
+            "without_normalization",
+        ),
+        (
+            kc.chain(L.Affine(), L.Nonlinear("tanh"), L.Nonlinear("tanh")),
+            {},
+            kc.KcalcError,
+            "nonlinear_2",
+        ),
     ],
 )
 def test_bad_input_is_refused(net: kc.Network, options: dict, error: type, message: str) -> None:
@@ -199,12 +268,24 @@ def test_unknown_constants_name_the_known_ones() -> None:
         kc.shape(A.vanilla(3), "tanh").constants["tan"]
 
 
-def test_a_deep_network_is_read_twice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Once to try its hypotheses, once for both global values; q values that wander in the last digit need one set of nodes."""
+def test_a_deep_network_is_read_twice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once to try its hypotheses, once for both global values.
+
+    q values that wander in the last digit need one set of nodes.
+    """
     folds: list[int] = []
-    monkeypatch.setattr(global_maps, "interpret", lambda network, *given: folds.append(len(network)) or interpret(network, *given))
+    monkeypatch.setattr(
+        global_maps,
+        "interpret",
+        lambda network, *given: folds.append(len(network)) or interpret(network, *given),
+    )
     before = quadrature._rule.cache_info().misses
-    assert main(["shape", "vanilla-1500", "--activation", "tanh", "--method", "dks", "--zeta", "1.37"]) == 0
+    assert (
+        main(["shape", "vanilla-1500", "--activation", "tanh", "--method", "dks", "--zeta", "1.37"])
+        == 0
+    )
     assert folds == [3002] * 2
     assert quadrature._rule.cache_info().misses - before < 200
     words = capsys.readouterr().out

@@ -1,4 +1,6 @@
-"""Every code block of the README, CONTRIBUTING and docs/ runs, and prints what the page says it prints."""
+"""Every code block of the README, CONTRIBUTING and docs/ runs, and prints what the page says it
+prints.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,16 @@ BUILT = ("_build", "_generated", "notebooks", "_static")  # below docs/, not our
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted(path for path in ROOT.glob("docs/**/*.md") if path.relative_to(ROOT / "docs").parts[0] not in BUILT),
+    *sorted(
+        path
+        for path in ROOT.glob("docs/**/*.md")
+        if path.relative_to(ROOT / "docs").parts[0] not in BUILT
+    ),
 ]
-RUN_BY_CI = ("main-job", "test")  # the README's marks on what .ci/run executes in fresh environments
+RUN_BY_CI = (
+    "main-job",
+    "test",
+)  # the README's marks on what .ci/run executes in fresh environments
 
 
 def _name(path: Path) -> str:
@@ -35,7 +44,9 @@ def _text(path: Path) -> str:
     """The page, without the README's blocks that .ci/run executes."""
     text = path.read_text(encoding="utf-8")
     for mark in RUN_BY_CI:
-        text = text.replace(f"<!-- {mark} -->", "<!-- not run: .ci/run executes it in a fresh environment -->")
+        text = text.replace(
+            f"<!-- {mark} -->", "<!-- not run: .ci/run executes it in a fresh environment -->"
+        )
     return text
 
 
@@ -56,7 +67,9 @@ def _restored() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_restored")
 @pytest.mark.parametrize("path", PAGES, ids=_name)
-def test_the_blocks_of_a_page_do_what_it_says(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_blocks_of_a_page_do_what_it_says(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
@@ -75,13 +88,20 @@ def test_every_block_runs_or_says_why_not(path: Path) -> None:
         if block.reason is not None:
             assert len(block.reason) > 5, f"{where}: say why it is not run"
         else:
-            assert block.language in (*pages.RUN, "text", "json"), f"{where}: {block.language!r} blocks need <!-- not run: REASON -->"
+            assert block.language in (*pages.RUN, "text", "json"), (
+                f"{where}: {block.language!r} blocks need <!-- not run: REASON -->"
+            )
         if block.language in ("bash", "console") and block.reason is None:
             assert block.commands, f"{where}: no command"
 
 
 def test_documents_that_are_shown_can_be_read(tmp_path: Path) -> None:
-    found = [block for path in PAGES for block in pages.blocks(_text(path)) if block.language == "json" and "kcalc.network/1" in block.text]
+    found = [
+        block
+        for path in PAGES
+        for block in pages.blocks(_text(path))
+        if block.language == "json" and "kcalc.network/1" in block.text
+    ]
     assert found
     for block in found:
         (tmp_path / "net.json").write_text(block.text, encoding="utf-8")
@@ -103,22 +123,42 @@ def test_the_readme_is_short_and_what_it_points_to_is_there() -> None:
     assert len(text.splitlines()) <= 110
     targets = re.findall(r"\]\(([^)#]+)\)|(?:src|srcset)=\"([^\"]+)\"", text)
     assert len(targets) > 10
-    assert not [target for pair in targets for target in pair if target and not (ROOT / target).exists()]
+    assert not [
+        target for pair in targets for target in pair if target and not (ROOT / target).exists()
+    ]
 
 
-def test_the_picture_of_the_readme_can_be_drawn_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture_of_the_readme_can_be_drawn_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import depth
 
     monkeypatch.setattr(depth, "DEPTHS", (1, 3))
-    monkeypatch.setattr(depth, "COLOURS", {name: (ink, line, curves[:2]) for name, (ink, line, curves) in depth.COLOURS.items()})
+    monkeypatch.setattr(
+        depth,
+        "COLOURS",
+        {name: (ink, line, curves[:2]) for name, (ink, line, curves) in depth.COLOURS.items()},
+    )
     names = sorted(path.name for path in depth.write(tmp_path))
     assert names == sorted(path.name for path in (ROOT / "docs" / "pictures").glob("*.svg"))
 
 
 def test_the_reference_has_every_public_name() -> None:
-    text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md"))
-    modules = {"activations", "architectures", "claims", "layers", "symbols", "token_mixing", "__version__"}
-    missing = [name for name in kc.__all__ if name not in modules and f":: kcalc.{name}\n" not in text]
+    text = "\n".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md")
+    )
+    modules = {
+        "activations",
+        "architectures",
+        "claims",
+        "layers",
+        "symbols",
+        "token_mixing",
+        "__version__",
+    }
+    missing = [
+        name for name in kc.__all__ if name not in modules and f":: kcalc.{name}\n" not in text
+    ]
     assert not missing, f"docs/reference lacks {missing}"
     assert not [name for name in kc.layers.KINDS if f":: kcalc.layers.{name}\n" not in text]
 
@@ -154,7 +194,10 @@ def test_outputs_are_compared_to_the_digits_shown(shown: str, printed: str, same
         ("```python\n1 / 0\n```", "ZeroDivisionError"),
         ("```python\nprint(1)\n```\n\n```text\n2\n```", "the page shows"),
         ("<!-- raises KcalcError -->\n```python\npass\n```", "no KcalcError was raised"),
-        ("<!-- raises NoRule -->\n```python\nimport kcalc\nkcalc.activation('tahn')\n```", "instead of NoRule"),
+        (
+            "<!-- raises NoRule -->\n```python\nimport kcalc\nkcalc.activation('tahn')\n```",
+            "instead of NoRule",
+        ),
         ("```bash\nls\n```", "no kcalc command"),
         ("```bash\nkcalc gain tahn\n```", "status 2"),
         ("```python\n", "not closed"),

@@ -1,4 +1,7 @@
-"""One slope polynomial above another: differences of known roots, exact expansions, and the sizes beyond which none is dropped."""
+"""One slope polynomial above another.
+
+Differences of known roots, exact expansions, and the sizes beyond which none is dropped.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +35,26 @@ def polynomial(expr: Any) -> Any:
     return flint.fmpq_poly([rational(c) for c in sp.Poly(expr, t).all_coeffs()[::-1]])
 
 
-def some_sums(rng: random.Random, factors: Factors, symbols: list[sp.Symbol], share: Any = None) -> list[Monomial]:
+def some_sums(
+    rng: random.Random, factors: Factors, symbols: list[sp.Symbol], share: Any = None
+) -> list[Monomial]:
     """Products of symbols and of mixes of a few of them and of each other, of degree 12 at most."""
     made = [factors.symbol(symbol) for symbol in symbols]
     for _ in range(4):
         small = [m for m in made if max(factors.measure([m], largest=True)) <= 3]
-        parts = [factors.product(*rng.choices([ONE, *small], k=rng.randint(1, 2))) for _ in range(rng.randint(2, 3))]
-        weights = [sp.Integer(rng.randint(1, 5)) for _ in parts] if share is None else [share(rng) for _ in parts]
+        parts = [
+            factors.product(*rng.choices([ONE, *small], k=rng.randint(1, 2)))
+            for _ in range(rng.randint(2, 3))
+        ]
+        weights = (
+            [sp.Integer(rng.randint(1, 5)) for _ in parts]
+            if share is None
+            else [share(rng) for _ in parts]
+        )
         made.append(factors.mix([weight / sum(weights) for weight in weights], parts))
-    drawn = dict.fromkeys(factors.product(*rng.choices(made, k=rng.randint(1, 4))) for _ in range(12))
+    drawn = dict.fromkeys(
+        factors.product(*rng.choices(made, k=rng.randint(1, 4))) for _ in range(12)
+    )
     return [m for m in drawn if factors.measure([m], largest=True)[0] <= 12][:5]
 
 
@@ -51,11 +65,13 @@ def plain(factors: Factors, monomial: Monomial) -> Any:
         if isinstance(entry, sp.Expr):
             made.append(entry)
         else:
-            made.append(sum(share * sp.prod([made[f] ** e for f, e in part]) for share, part in entry))
+            made.append(
+                sum(share * sp.prod([made[f] ** e for f, e in part]) for share, part in entry)
+            )
     return sp.expand(sp.prod([made[f] ** e for f, e in monomial]))
 
 
-# -- one polynomial above another ----------------------------------------------------------------------------------------------------
+# -- one polynomial above another ------------------------------------------------------------------
 
 ROOTS = [sp.Rational(v) for v in ("-3", "0", "1/50", "3/10", "2/5", "1", "100", "101")]
 
@@ -63,7 +79,9 @@ ROOTS = [sp.Rational(v) for v in ("-3", "0", "1/50", "3/10", "2/5", "1", "100", 
 @pytest.mark.parametrize("scale", [sp.Rational(1, 10**6), sp.Integer(5), sp.Integer(-1)])
 @pytest.mark.parametrize("beside", [sp.Integer(1), (t - 2) ** 2 + 3])
 def test_differences_of_known_roots(scale: sp.Expr, beside: sp.Expr) -> None:
-    """Above at all t >= 0 where the sign is that far out and no root at t > 0 has an odd multiplicity."""
+    """Above at all t >= 0 where the sign is that far out and no root at t > 0 has an odd
+    multiplicity.
+    """
     rng = random.Random(str(beside) + str(scale))
     cases = [
         [],
@@ -85,7 +103,9 @@ def test_the_degree_up_to_which_roots_are_sought() -> None:
         difference = polynomial(sp.expand(touching) + 0) * polynomial(t ** (degree - 4))
         assert difference.degree() == degree
         assert dominates(difference, polynomial(sp.Integer(0))) == truth
-    assert dominates(polynomial(t**100), polynomial(t**100)) and dominates(polynomial(2 * t**100), polynomial(t**100))
+    assert dominates(polynomial(t**100), polynomial(t**100)) and dominates(
+        polynomial(2 * t**100), polynomial(t**100)
+    )
 
 
 def test_balls_prove_by_their_coefficients_alone() -> None:
@@ -96,25 +116,32 @@ def test_balls_prove_by_their_coefficients_alone() -> None:
     assert not dominates(flint.arb_poly([flint.arb(0, 1e-9), 1]), zero)
 
 
-# -- sets of them ----------------------------------------------------------------------------------------------------------------------
+# -- sets of them ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_contained_in_another_product(seed: int) -> None:
     rng = random.Random(seed)
-    drawn = [tuple(sorted((f, rng.randint(1, 3)) for f in rng.sample(range(5), rng.randint(0, 3)))) for _ in range(rng.randint(1, 12))]
+    drawn = [
+        tuple(sorted((f, rng.randint(1, 3)) for f in rng.sample(range(5), rng.randint(0, 3))))
+        for _ in range(rng.randint(1, 12))
+    ]
 
     def within(small: Monomial, large: Monomial) -> bool:
         return all(dict(large).get(f, 0) >= e for f, e in small)
 
     found = not_included(dict.fromkeys(drawn))
-    assert set(found) == {m for m in drawn if m and not any(other != m and within(m, other) for other in drawn)}
+    assert set(found) == {
+        m for m in drawn if m and not any(other != m and within(m, other) for other in drawn)
+    }
     lengths = [sum(e for _, e in m) for m in found]
     assert len(found) == len(set(found)) and lengths == sorted(lengths, reverse=True)
 
 
 def below(lower: Any, upper: Any) -> bool:
-    """Whether upper >= lower for all psi >= 1, by counting roots of what has odd multiplicity in the difference."""
+    """Whether upper >= lower for all psi >= 1, by counting roots of what has odd multiplicity in
+    the difference.
+    """
     difference = sp.Poly(sp.expand((upper - lower).subs(psi, 1 + t)), t)
     if difference.is_zero:
         return True
@@ -149,7 +176,7 @@ def test_several_slopes_are_compared_by_coefficients(seed: int) -> None:
     assert not any(proved(a, b) for a in kept for b in kept if a != b)
 
 
-# -- expansions ------------------------------------------------------------------------------------------------------------------------
+# -- expansions ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -170,7 +197,10 @@ def test_expansions_of_rational_weights_are_exact(seed: int) -> None:
     ids=["roots", "floats", "both kinds"],
 )
 def test_expansions_of_other_weights_enclose_the_truth(share: Any) -> None:
-    """Floats are the binary rationals they are, scaled to sum 1; roots and the like are themselves, to thirty digits and more."""
+    """Floats are the binary rationals they are, scaled to sum 1.
+
+    Roots and the like are themselves, to thirty digits and more.
+    """
     for seed in range(4):
         factors = Factors()
         drawn = some_sums(random.Random(f"balls {seed}"), factors, [psi], share)
@@ -180,7 +210,9 @@ def test_expansions_of_other_weights_enclose_the_truth(share: Any) -> None:
         for balls, truth in zip(found, _coefficients(factors, drawn), strict=True):
             assert len(balls.coeffs()) == len(truth)
             for ball, c in zip(balls.coeffs(), truth, strict=True):
-                middle, radius = (MP.mpf(part.str(60, radius=False)) for part in (ball.mid(), ball.rad()))
+                middle, radius = (
+                    MP.mpf(part.str(60, radius=False)) for part in (ball.mid(), ball.rad())
+                )
                 assert abs(middle - c) <= radius + MP.mpf(10) ** -33 * c
                 assert radius < MP.mpf(10) ** -28 * c
 
@@ -193,7 +225,11 @@ def _coefficients(factors: Factors, monomials: list[Monomial]) -> list[list[Any]
         total = [MP.mpf(1)]
         for f in (f for f, e in monomial for _ in range(e)):
             total = [
-                sum(total[i] * made[f][k - i] for i in range(len(total)) if 0 <= k - i < len(made[f]))
+                sum(
+                    total[i] * made[f][k - i]
+                    for i in range(len(total))
+                    if 0 <= k - i < len(made[f])
+                )
                 for k in range(len(total) + len(made[f]) - 1)
             ]
         return total
@@ -206,7 +242,15 @@ def _coefficients(factors: Factors, monomials: list[Monomial]) -> list[list[Any]
         whole = sum(shares) if any(share.is_Float for share, _ in entry) else 1
         parts = [product(part) for _, part in entry]
         length = max(map(len, parts))
-        made.append([sum(a / whole * (p[k] if k < len(p) else 0) for a, p in zip(shares, parts, strict=True)) for k in range(length)])
+        made.append(
+            [
+                sum(
+                    a / whole * (p[k] if k < len(p) else 0)
+                    for a, p in zip(shares, parts, strict=True)
+                )
+                for k in range(length)
+            ]
+        )
     return [product(monomial) for monomial in monomials]
 
 
@@ -214,7 +258,7 @@ def _digits(value: sp.Expr) -> Any:
     return MP.mpf(float(value)) if value.is_Float else MP.mpf(str(sp.N(value, 60)))
 
 
-# -- sizes beyond which nothing is dropped -----------------------------------------------------------------------------------------------
+# -- sizes beyond which nothing is dropped ---------------------------------------------------------
 
 
 def test_as_many_polynomials_as_are_compared() -> None:
@@ -234,7 +278,9 @@ def test_as_many_coefficients_as_are_compared() -> None:
         assert (expanded(factors, mixes) is not None) == (degree < 599)
     assert expanded(factors, [one, other]) is None
     assert expanded(factors, [ONE]) == [flint.fmpq_poly([1])]
-    assert expanded(factors, [factors.mix([sp.Symbol("w"), 1 - sp.Symbol("w")], [ONE, one])]) is None
+    assert (
+        expanded(factors, [factors.mix([sp.Symbol("w"), 1 - sp.Symbol("w")], [ONE, one])]) is None
+    )
 
 
 def test_as_many_bits_and_products_as_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,13 +288,21 @@ def test_as_many_bits_and_products_as_are_compared(monkeypatch: pytest.MonkeyPat
     one, other = factors.symbol(psi), factors.symbol(phi)
     mix = factors.mix([sp.Rational(3, 8), sp.Rational(5, 8)], [ONE, factors.product(one, one)])
     cube = factors.product(mix, mix, mix)
-    for bits, within in ((59, False), (60, True)):  # twice the denominator's 4 and the numerator's 1, for each of 6 degrees
+    for bits, within in (
+        (59, False),
+        (60, True),
+    ):  # twice the denominator's 4 and the numerator's 1, for each of 6 degrees
         monkeypatch.setattr(pruning, "MOST_BITS", bits)
         assert (expanded(factors, [cube]) is not None) == within
     monkeypatch.setattr(pruning, "MOST_BITS", 0)
-    assert expanded(factors, [factors.mix([sp.Float(0.25), sp.Float(0.75)], [ONE, one])]) is not None  # of balls all have as many
+    assert (
+        expanded(factors, [factors.mix([sp.Float(0.25), sp.Float(0.75)], [ONE, one])]) is not None
+    )  # of balls all have as many
     third = factors.symbol(kc.symbols.slope_of("third"))
-    for large, small, products in ((factors.product(mix, other), other, 6), (factors.product(mix, other, third), third, 12)):
+    for large, small, products in (
+        (factors.product(mix, other), other, 6),
+        (factors.product(mix, other, third), third, 12),
+    ):
         for most, left in ((products - 1, 2), (products, 1)):
             monkeypatch.setattr(pruning, "MOST_PRODUCTS", most)
             assert len(certified(factors, [large, small])) == left

@@ -26,20 +26,33 @@ pytestmark = pytest.mark.usefixtures("untouched_pyplot")
 
 def two_by_two() -> Network:
     steps = [
-        ("x", L.Input(8), ()), ("y", L.Input(8), ()), ("ax", L.Affine(16), ("x",)), ("ay", L.Affine(16), ("y",)),
-        ("s", L.Sum((0.6, 0.8)), ("ax", "ay")), ("phi", L.Nonlinear("tanh"), ("s",)),
-        ("u", L.Affine(3), ("phi",)), ("v", L.Affine(5), ("phi",)),
-    ]  # fmt: skip
+        ("x", L.Input(8), ()),
+        ("y", L.Input(8), ()),
+        ("ax", L.Affine(16), ("x",)),
+        ("ay", L.Affine(16), ("y",)),
+        ("s", L.Sum((0.6, 0.8)), ("ax", "ay")),
+        ("phi", L.Nonlinear("tanh"), ("s",)),
+        ("u", L.Affine(3), ("phi",)),
+        ("v", L.Affine(5), ("phi",)),
+    ]
     return Network.from_steps(steps)
 
 
 def inception() -> Network:
     steps = [
-        ("x", L.Input(3, (32, 32)), ()), ("stem", L.Affine(64, kernel=3), ("x",)), ("phi", L.Nonlinear("relu"), ("stem",)),
-        ("a", L.Affine(32), ("phi",)), ("b1", L.Affine(16), ("phi",)), ("bp", L.Nonlinear("relu"), ("b1",)),
-        ("b2", L.Affine(32, kernel=3), ("bp",)), ("c1", L.Affine(16), ("phi",)), ("cp", L.Nonlinear("relu"), ("c1",)),
-        ("c2", L.Affine(32, kernel=5), ("cp",)), ("cat", L.Concat(), ("a", "b2", "c2")), ("out", L.Affine(10), ("cat",)),
-    ]  # fmt: skip
+        ("x", L.Input(3, (32, 32)), ()),
+        ("stem", L.Affine(64, kernel=3), ("x",)),
+        ("phi", L.Nonlinear("relu"), ("stem",)),
+        ("a", L.Affine(32), ("phi",)),
+        ("b1", L.Affine(16), ("phi",)),
+        ("bp", L.Nonlinear("relu"), ("b1",)),
+        ("b2", L.Affine(32, kernel=3), ("bp",)),
+        ("c1", L.Affine(16), ("phi",)),
+        ("cp", L.Nonlinear("relu"), ("c1",)),
+        ("c2", L.Affine(32, kernel=5), ("cp",)),
+        ("cat", L.Concat(), ("a", "b2", "c2")),
+        ("out", L.Affine(10), ("cat",)),
+    ]
     return Network.from_steps(steps)
 
 
@@ -47,7 +60,10 @@ def dense(layers: int) -> Network:
     """Every layer reads all earlier ones."""
     steps: list = [("x", L.Input(), ()), ("a0", L.Affine(), ("x",))]
     for i in range(1, layers):
-        steps += [(f"s{i}", L.Sum(), tuple(f"a{j}" for j in range(i))), (f"a{i}", L.Affine(), (f"s{i}",))]
+        steps += [
+            (f"s{i}", L.Sum(), tuple(f"a{j}" for j in range(i))),
+            (f"a{i}", L.Affine(), (f"s{i}",)),
+        ]
     return Network.from_steps(steps)
 
 
@@ -63,14 +79,20 @@ def random_network(seed: int) -> Network:
             steps.append((f"n{i}", L.Nonlinear("tanh"), (pick.choice(names[-3:]),)))
         else:
             count = pick.choice([2, 2, 3, 4])
-            steps.append((f"n{i}", L.Sum((0.5,) * count), tuple(pick.choice(names) for _ in range(count))))
+            steps.append(
+                (f"n{i}", L.Sum((0.5,) * count), tuple(pick.choice(names) for _ in range(count)))
+            )
     used = {parent for _, _, parents in steps for parent in parents}
-    return Network.from_steps([step for step in steps if step[0] in used or not isinstance(step[1], L.Input)])
+    return Network.from_steps(
+        [step for step in steps if step[0] in used or not isinstance(step[1], L.Input)]
+    )
 
 
 def block() -> Network:
     branch = chain(L.Nonlinear("tanh"), L.Affine(64), L.Nonlinear("tanh"), L.Affine(64))
-    return chain(L.Input(64), L.Affine(64), residual(branch, 0.6), L.Nonlinear("tanh"), L.Affine(10))
+    return chain(
+        L.Input(64), L.Affine(64), residual(branch, 0.6), L.Nonlinear("tanh"), L.Affine(10)
+    )
 
 
 NETS = {
@@ -87,7 +109,10 @@ NETS = {
 
 
 def layout(net: Network, collapse: bool = False, columns: int | None = None) -> Plan:
-    widths = {node: HEIGHT if isinstance(layer, L.Sum) else 0.8 + 0.05 * (i % 9) for i, (node, layer, _) in enumerate(net.steps())}
+    widths = {
+        node: HEIGHT if isinstance(layer, L.Sum) else 0.8 + 0.05 * (i % 9)
+        for i, (node, layer, _) in enumerate(net.steps())
+    }
     return plan(net, widths, net.nodes_of(L.Concat), collapse, columns)
 
 
@@ -95,7 +120,9 @@ def depth(points: np.ndarray, box: Box) -> float:
     """How deep the deepest of some points lies in a box or circle; negative outside."""
     if box.round:
         return float(np.max(box.width / 2 - np.hypot(points[:, 0] - box.x, points[:, 1] - box.y)))
-    inner = np.minimum(box.width / 2 - np.abs(points[:, 0] - box.x), box.height / 2 - np.abs(points[:, 1] - box.y))
+    inner = np.minimum(
+        box.width / 2 - np.abs(points[:, 0] - box.x), box.height / 2 - np.abs(points[:, 1] - box.y)
+    )
     return float(np.max(inner))
 
 
@@ -106,7 +133,10 @@ def test_boxes_are_apart_and_edges_pass_none(name, collapse):
     drawn = layout(net, collapse)
     boxes = list(drawn.boxes.values())
     for a, b in combinations(boxes, 2):
-        assert abs(a.x - b.x) >= (a.width + b.width) / 2 + 0.1 or abs(a.y - b.y) >= HEIGHT + 0.1, (a, b)
+        assert abs(a.x - b.x) >= (a.width + b.width) / 2 + 0.1 or abs(a.y - b.y) >= HEIGHT + 0.1, (
+            a,
+            b,
+        )
     for route in drawn.routes:
         points = sample(route.curve)
         low, high = points.min(axis=0) - 1, points.max(axis=0) + 1
@@ -120,7 +150,9 @@ def test_boxes_are_apart_and_edges_pass_none(name, collapse):
         assert depth(points[-1:], target) > -1e-3
     for curve in drawn.connectors:
         points = sample(curve)
-        source = min(boxes, key=lambda box: np.hypot(box.x - points[0, 0], box.y - HEIGHT / 2 - points[0, 1]))
+        source = min(
+            boxes, key=lambda box: np.hypot(box.x - points[0, 0], box.y - HEIGHT / 2 - points[0, 1])
+        )
         assert all(depth(points, box) < -0.02 for box in boxes if box != source)
 
 
@@ -133,7 +165,12 @@ def test_every_node_and_edge_is_drawn_or_represented(name, collapse):
     assert set(drawn.represents.values()) == set(drawn.boxes)
     layers = {node: layer for node, layer, _ in net.steps()}
     assert all(layers[node] == layers[shown] for node, shown in drawn.represents.items())
-    edges = {(drawn.represents[p], n) for n, _, parents in net.steps() if n in drawn.boxes for p in parents}
+    edges = {
+        (drawn.represents[p], n)
+        for n, _, parents in net.steps()
+        if n in drawn.boxes
+        for p in parents
+    }
     assert {(route.source, route.target) for route in drawn.routes} == edges
     assert len(drawn.routes) == len(edges)
     assert layout(NETS[name](), collapse) == drawn
@@ -160,10 +197,17 @@ def test_a_skip_edge_runs_beside_the_branch():
 def test_large_networks_collapse_into_counted_blocks():
     net = architectures.resnet_v2(50)
     ax = plotting.network(net)
-    assert [text.get_text() for text in ax.texts if text.get_text().startswith("×")] == ["×2", "×3", "×5", "×2"]
+    assert [text.get_text() for text in ax.texts if text.get_text().startswith("×")] == [
+        "×2",
+        "×3",
+        "×5",
+        "×2",
+    ]
     shown = {str(patch.get_gid()) for patch in ax.patches}
     nodes = sum(gid.startswith("node:") for gid in shown)
-    assert nodes == len(net) - sum(len(b.pieces[0]) * (b.count - 1) for b in net.blocks()) < len(net)
+    assert (
+        nodes == len(net) - sum(len(b.pieces[0]) * (b.count - 1) for b in net.blocks()) < len(net)
+    )
     full = plotting.network(net, collapse=False)
     assert sum(str(patch.get_gid()).startswith("node:") for patch in full.patches) == len(net)
     small = plotting.network(architectures.vanilla(3), max_nodes=4)
@@ -192,13 +236,27 @@ def test_network_draws_texts_weights_and_outputs():
 
 
 def test_every_addend_has_its_weight_where_no_other_stands():
-    """A shortcut and a branch that enter a sum from one side have a weight each: at the end, and within a lane."""
+    """A shortcut and a branch that enter a sum from one side have a weight each.
+
+    At the end, and within a lane.
+    """
     third = sp.sqrt(sp.Rational(1, 3))
     long = chain(L.Nonlinear("tanh"), L.Affine(), L.Nonlinear("tanh"), L.Affine())
     steps = [("x", L.Input(), ()), ("a", L.Affine(), ("x",))]
-    steps += [("f1", L.Nonlinear("tanh"), ("a",)), ("b1", L.Affine(), ("f1",)), ("f2", L.Nonlinear("tanh"), ("b1",))]
-    steps += [("b2", L.Affine(), ("f2",)), ("g", L.Nonlinear("tanh"), ("a",)), ("d", L.Affine(), ("g",))]
-    steps += [("sum", L.Sum((third, third, third)), ("a", "d", "b2")), ("out", L.Affine(), ("sum",))]
+    steps += [
+        ("f1", L.Nonlinear("tanh"), ("a",)),
+        ("b1", L.Affine(), ("f1",)),
+        ("f2", L.Nonlinear("tanh"), ("b1",)),
+    ]
+    steps += [
+        ("b2", L.Affine(), ("f2",)),
+        ("g", L.Nonlinear("tanh"), ("a",)),
+        ("d", L.Affine(), ("g",)),
+    ]
+    steps += [
+        ("sum", L.Sum((third, third, third)), ("a", "d", "b2")),
+        ("out", L.Affine(), ("sum",)),
+    ]
     for net in (Network.from_steps(steps), residual(long, 0.6)):
         ax = net.draw()
         ax.figure.canvas.draw()
@@ -220,7 +278,9 @@ def test_network_fits_a_given_axes():
         inner = patch.get_window_extent()
         assert inner.x0 >= frame.x0 - 1
         assert inner.x1 <= frame.x1 + 1
-    box = next(patch for patch in left.patches if patch.get_gid() == "node:affine_1").get_window_extent()
+    box = next(
+        patch for patch in left.patches if patch.get_gid() == "node:affine_1"
+    ).get_window_extent()
     text = next(text for text in left.texts if text.get_text() == "Affine 64").get_window_extent()
     assert text.width < box.width
     assert text.height < box.height
@@ -230,10 +290,15 @@ def test_regions_lie_behind_the_nodes():
     net = block()
     nodes = list(net)
     ax = plotting.network(net, regions=[("branch", nodes[2:6]), ("all", nodes[1:7]), ("none", [])])
-    areas = {patch.get_gid(): patch for patch in ax.patches if str(patch.get_gid()).startswith("region:")}
+    areas = {
+        patch.get_gid(): patch for patch in ax.patches if str(patch.get_gid()).startswith("region:")
+    }
     assert set(areas) == {"region:branch", "region:all"}
     drawn = layout(net)
-    inside = {name: [patch.get_path().contains_point((box.x, box.y)) for box in drawn.boxes.values()] for name, patch in areas.items()}
+    inside = {
+        name: [patch.get_path().contains_point((box.x, box.y)) for box in drawn.boxes.values()]
+        for name, patch in areas.items()
+    }
     assert inside["region:branch"] == [node in nodes[2:6] for node in nodes]
     assert inside["region:all"] == [node in nodes[1:7] for node in nodes]
     assert max(patch.get_zorder() for patch in areas.values()) < 2
@@ -242,18 +307,32 @@ def test_regions_lie_behind_the_nodes():
 def test_subnetworks_are_drawn_as_they_are():
     net = block()
     found = kc.subnetworks(net)
-    by_items, by_name = plotting.network(net, regions=found), plotting.network(net, regions={"all": list(net)[1:], "first": list(net)[1:3]})
+    by_items, by_name = (
+        plotting.network(net, regions=found),
+        plotting.network(net, regions={"all": list(net)[1:], "first": list(net)[1:3]}),
+    )
     for ax, names in ((by_items, {"1", "2"}), (by_name, {"all", "first"})):
-        regions = {str(p.get_gid())[7:]: p for p in ax.patches if str(p.get_gid()).startswith("region:")}
-        outlines = {str(p.get_gid())[8:]: p for p in ax.patches if str(p.get_gid()).startswith("outline:")}
+        regions = {
+            str(p.get_gid())[7:]: p for p in ax.patches if str(p.get_gid()).startswith("region:")
+        }
+        outlines = {
+            str(p.get_gid())[8:]: p for p in ax.patches if str(p.get_gid()).startswith("outline:")
+        }
         assert set(regions) == set(outlines) == names
-        larger, smaller = sorted(regions.values(), key=lambda p: -np.prod(np.ptp(p.get_path().vertices, axis=0)))
+        larger, smaller = sorted(
+            regions.values(), key=lambda p: -np.prod(np.ptp(p.get_path().vertices, axis=0))
+        )
         assert larger.get_zorder() < smaller.get_zorder() < 1.7
         assert larger.get_facecolor() != smaller.get_facecolor()
         low, high = larger.get_path().vertices.min(axis=0), larger.get_path().vertices.max(axis=0)
         assert np.all(low < smaller.get_path().vertices.min(axis=0))
         assert np.all(high > smaller.get_path().vertices.max(axis=0))
-        assert ax.get_xlim()[0] < low[0] and high[0] < ax.get_xlim()[1] and ax.get_ylim()[0] < low[1] and high[1] < ax.get_ylim()[1]
+        assert (
+            ax.get_xlim()[0] < low[0]
+            and high[0] < ax.get_xlim()[1]
+            and ax.get_ylim()[0] < low[1]
+            and high[1] < ax.get_ylim()[1]
+        )
     legend = [text.get_text() for text in by_items.get_legend().get_texts()]
     assert f"1:  {found[0].entry} → {found[0].exit} ({len(found[0].layers)} layers)" in legend
 
@@ -282,7 +361,12 @@ def test_regions_of_repeated_blocks_are_drawn_once():
 
 def test_any_hashable_nodes_are_drawn():
     graph = nx.DiGraph()
-    for node, layer in ((0, L.Input()), ((1, "a"), L.Affine()), ("$cost$", L.Nonlinear("relu")), (None.__class__, L.Affine())):
+    for node, layer in (
+        (0, L.Input()),
+        ((1, "a"), L.Affine()),
+        ("$cost$", L.Nonlinear("relu")),
+        (None.__class__, L.Affine()),
+    ):
         graph.add_node(node, layer=layer)
     nx.add_path(graph, list(graph))
     ax = plotting.network(Network(graph))
@@ -314,15 +398,36 @@ def test_network_refuses(options):
 def test_layer_texts_are_short():
     w = sp.Symbol("w", positive=True)
     expected = {
-        L.Affine(64): "Affine 64", L.Affine(): "Affine", L.Affine(64, kernel=3, stride=2): "3×3, 64, /2",
-        L.Affine(8, kernel=(1, 3), groups=4): "1×3, 8, 4 groups", L.Input(3, (32, 32)): "32×32×3", L.Nonlinear("tanh"): "tanh",
-        L.Sum(): "+", L.Product(): "×", L.Concat(): "concat", L.Scale(0.5): "× 0.5", L.Scale(w): "× $w$", L.LayerNorm(): "LayerNorm",
-        L.RMSNorm(): "RMSNorm", L.BatchNorm(): "BatchNorm", L.GroupNorm(2): "GroupNorm", L.Pool("max", 3, 2): "max pool 3×3 /2",
-        L.Pool("weighted_mean"): "weighted mean pool", L.Dropout(0.1): "dropout 0.1", L.Flatten(): "flatten", L.Identity(): "identity",
-        L.Opaque("Custom", "unknown"): "? Custom", L.TokenMix(((1.0,),)): "TokenMix", L.GatedUnit("swish"): "× swish",
-        L.Attend(): "attention", L.Attend(8, causal=True): "attention, 8 heads", L.Embedding(64, 1000): "embedding 64",
-        L.Embedding(): "embedding", L.Positions(): "+ positions", L.Positions("constant"): "+ constant",
-    }  # fmt: skip
+        L.Affine(64): "Affine 64",
+        L.Affine(): "Affine",
+        L.Affine(64, kernel=3, stride=2): "3×3, 64, /2",
+        L.Affine(8, kernel=(1, 3), groups=4): "1×3, 8, 4 groups",
+        L.Input(3, (32, 32)): "32×32×3",
+        L.Nonlinear("tanh"): "tanh",
+        L.Sum(): "+",
+        L.Product(): "×",
+        L.Concat(): "concat",
+        L.Scale(0.5): "× 0.5",
+        L.Scale(w): "× $w$",
+        L.LayerNorm(): "LayerNorm",
+        L.RMSNorm(): "RMSNorm",
+        L.BatchNorm(): "BatchNorm",
+        L.GroupNorm(2): "GroupNorm",
+        L.Pool("max", 3, 2): "max pool 3×3 /2",
+        L.Pool("weighted_mean"): "weighted mean pool",
+        L.Dropout(0.1): "dropout 0.1",
+        L.Flatten(): "flatten",
+        L.Identity(): "identity",
+        L.Opaque("Custom", "unknown"): "? Custom",
+        L.TokenMix(((1.0,),)): "TokenMix",
+        L.GatedUnit("swish"): "× swish",
+        L.Attend(): "attention",
+        L.Attend(8, causal=True): "attention, 8 heads",
+        L.Embedding(64, 1000): "embedding 64",
+        L.Embedding(): "embedding",
+        L.Positions(): "+ positions",
+        L.Positions("constant"): "+ constant",
+    }
     assert {kind.__name__ for kind in map(type, expected)} == set(L.KINDS)
     for layer, text in expected.items():
         assert layer_text(layer) == text

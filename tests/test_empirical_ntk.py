@@ -26,16 +26,28 @@ def quick_compilation() -> Iterator[None]:
 
 def two_layers(parameterization: str, outputs: int = 3) -> tuple[kc.Model, Any, np.ndarray]:
     """tanh network 5 -> 7 -> outputs in double precision, its parameters, and four inputs."""
-    net = kc.chain(L.Input(), L.Affine(7, sigma_w=1.5, sigma_b=0.4), L.Nonlinear("tanh"), L.Affine(outputs, sigma_w=0.8, sigma_b=0.2))
+    net = kc.chain(
+        L.Input(),
+        L.Affine(7, sigma_w=1.5, sigma_b=0.4),
+        L.Nonlinear("tanh"),
+        L.Affine(outputs, sigma_w=0.8, sigma_b=0.2),
+    )
     model = kc.to_jax(net, parameterization=parameterization, weights="gaussian", dtype="float64")
     x = RNG.standard_normal((4, 5))
     return model, model.init(1, x), x
 
 
-def written_out(params: dict[str, Any], x: np.ndarray, y: np.ndarray, factors: list[tuple[float, float]]) -> dict[str, np.ndarray]:
-    """{layer: (n1, n2, k, k)} of a network with one hidden layer; ``factors`` stand before (weights, biases) of the layers."""
+def written_out(
+    params: dict[str, Any], x: np.ndarray, y: np.ndarray, factors: list[tuple[float, float]]
+) -> dict[str, np.ndarray]:
+    """{layer: (n1, n2, k, k)} of a network with one hidden layer.
+
+    ``factors`` stand before (weights, biases) of the layers.
+    """
     (first, second), ((w1, b1), (w2, b2)) = params.items(), factors
-    u1, v1, u2 = (np.asarray(a) for a in (first[1]["weight"], first[1]["bias"], second[1]["weight"]))
+    u1, v1, u2 = (
+        np.asarray(a) for a in (first[1]["weight"], first[1]["bias"], second[1]["weight"])
+    )
     z1, z2 = (w1 * a @ u1 + b1 * v1 for a in (x, y))
     h1, h2 = np.tanh(z1), np.tanh(z2)
     out = u2.shape[1]
@@ -49,7 +61,11 @@ def written_out(params: dict[str, Any], x: np.ndarray, y: np.ndarray, factors: l
 def test_two_layers_written_out(parameterization: str):
     model, params, x = two_layers(parameterization)
     y = RNG.standard_normal((3, 5))
-    factors = [(1.5 / 5**0.5, 0.4), (0.8 / 7**0.5, 0.2)] if parameterization == "ntk" else [(1.0, 1.0)] * 2
+    factors = (
+        [(1.5 / 5**0.5, 0.4), (0.8 / 7**0.5, 0.2)]
+        if parameterization == "ntk"
+        else [(1.0, 1.0)] * 2
+    )
     expected = written_out(params, x, y, factors)
     found = kc.empirical_ntk(model, params, x, y, outputs="full", by_layer=True)
     assert set(found) == set(expected)
@@ -57,7 +73,9 @@ def test_two_layers_written_out(parameterization: str):
         assert np.allclose(found[node], values, rtol=1e-12, atol=1e-13), node
     whole = sum(expected.values())
     assert np.allclose(kc.empirical_ntk(model, params, x, y, outputs="full"), whole, rtol=1e-12)
-    assert np.allclose(kc.empirical_ntk(model, params, x, y), np.einsum("abkk->ab", whole) / 3, rtol=1e-12)
+    assert np.allclose(
+        kc.empirical_ntk(model, params, x, y), np.einsum("abkk->ab", whole) / 3, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("memory", [1, 2 * 8 * 66 * 5])
@@ -65,14 +83,27 @@ def test_blocks_do_not_change_it(memory: int):
     """One entry of one input at a time, and blocks in between; halves mirrored."""
     model, params, x = two_layers("ntk")
     whole = kc.empirical_ntk(model, params, x, x, outputs="full")
-    assert np.allclose(kc.empirical_ntk(model, params, x, outputs="full", memory=memory), whole, rtol=1e-12)
-    assert np.allclose(kc.empirical_ntk(model, params, x, memory=memory), np.einsum("abkk->ab", whole) / 3, rtol=1e-12)
+    assert np.allclose(
+        kc.empirical_ntk(model, params, x, outputs="full", memory=memory), whole, rtol=1e-12
+    )
+    assert np.allclose(
+        kc.empirical_ntk(model, params, x, memory=memory),
+        np.einsum("abkk->ab", whole) / 3,
+        rtol=1e-12,
+    )
 
 
 def test_images_against_difference_quotients():
-    """Every parameter of a convolutional network moved by hand: windows, strides, pooling, biases, several locations of output."""
+    """Every parameter of a convolutional network moved by hand.
+
+    Windows, strides, pooling, biases, several locations of output.
+    """
     net = kc.chain(
-        L.Input(2, (4, 3)), L.Affine(3, kernel=3, sigma_b=0.5), L.Nonlinear("softplus"), L.Affine(3, kernel=3, stride=2), L.LayerNorm()
+        L.Input(2, (4, 3)),
+        L.Affine(3, kernel=3, sigma_b=0.5),
+        L.Nonlinear("softplus"),
+        L.Affine(3, kernel=3, stride=2),
+        L.LayerNorm(),
     )
     model = kc.to_jax(net, weights="gaussian", dtype="float64")
     x = RNG.standard_normal((2, 4, 3, 2))
@@ -87,7 +118,9 @@ def test_images_against_difference_quotients():
                 ends = []
                 for sign in (1, -1):
                     moved = [*leaves[:i], leaf + sign * step.reshape(leaf.shape), *leaves[i + 1 :]]
-                    ends.append(np.asarray(model.apply(jax.tree.unflatten(tree, moved), x)).reshape(2, -1))
+                    ends.append(
+                        np.asarray(model.apply(jax.tree.unflatten(tree, moved), x)).reshape(2, -1)
+                    )
                 rows.append((ends[0] - ends[1]) / 2e-5)
     slopes = np.stack(rows)
     full = np.einsum("pak,pbl->abkl", slopes, slopes)
@@ -103,7 +136,9 @@ def test_rolled_blocks_are_the_same_layer_by_layer():
     params = rolled.init(0)
     assert any(block.count > 2 for block in rolled.plan(x).blocks)
     own = {str(node): leaves for node, leaves in rolled.unstack(params).items()}
-    one, two = (kc.empirical_ntk(m, p, x, by_layer=True) for m, p in ((rolled, params), (plain, own)))
+    one, two = (
+        kc.empirical_ntk(m, p, x, by_layer=True) for m, p in ((rolled, params), (plain, own))
+    )
     assert list(one) == list(two)
     assert all(np.allclose(one[node], two[node], rtol=1e-12) for node in two)
 

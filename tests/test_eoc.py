@@ -1,4 +1,6 @@
-"""The edge of chaos: published points, fixed points and slopes by other quadrature, networks on the edge, the phase diagram."""
+"""The edge of chaos: published points, fixed points and slopes by other quadrature, networks on the
+edge, the phase diagram.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ A, L = kc.architectures, kc.layers
 
 
 def expect(f) -> float:
-    return integrate.quad(lambda z: f(z) * math.exp(-z * z / 2) / math.sqrt(2 * math.pi), -12, 12, epsabs=1e-15, epsrel=1e-13, limit=500)[0]
+    return integrate.quad(
+        lambda z: f(z) * math.exp(-z * z / 2) / math.sqrt(2 * math.pi),
+        -12,
+        12,
+        epsabs=1e-15,
+        epsrel=1e-13,
+        limit=500,
+    )[0]
 
 
 def test_tanh_point_of_the_literature() -> None:
@@ -41,7 +50,9 @@ def test_both_conditions_by_another_quadrature(name: str, f, slope, q: float) ->
     point = edge(name, q=q)
     r = math.sqrt(q)
     assert point.sigma_w**2 * expect(lambda z: slope(r * z) ** 2) == pytest.approx(1, abs=1e-12)
-    assert point.sigma_w**2 * expect(lambda z: f(r * z) ** 2) + point.sigma_b**2 == pytest.approx(q, rel=1e-12)
+    assert point.sigma_w**2 * expect(lambda z: f(r * z) ** 2) + point.sigma_b**2 == pytest.approx(
+        q, rel=1e-12
+    )
 
 
 def test_relu_has_a_single_point() -> None:
@@ -57,12 +68,19 @@ def test_a_network_on_the_edge_keeps_q_and_loses_correlations_slowly() -> None:
     k = s.constants["tanh"]
     assert k.sigma_b == pytest.approx(0.05, rel=1e-12) and k.alpha is None
     first, second = s.network.layer("affine_1"), s.network.layer("affine_2")
-    assert second.sigma_w == k.sigma_w and first.sigma_w == pytest.approx(math.sqrt(s.targets["q*"] - 0.05**2))
+    assert second.sigma_w == k.sigma_w and first.sigma_w == pytest.approx(
+        math.sqrt(s.targets["q*"] - 0.05**2)
+    )
     assert kc.c_map(s.network).derivative(1)(1.0) == pytest.approx(
         (1 - 0.05**2 / s.targets["q*"]), rel=1e-9
     )  # the first layer is no edge layer
     assert any("sigma_w 1 ->" in text for text in s.changes)
-    gaps = 1 - np.array([float(kc.c_map(kc.shape(A.vanilla(n), "tanh", method="eoc", sigma_b=0.05).network)(0.5)) for n in (20, 40, 80)])
+    gaps = 1 - np.array(
+        [
+            float(kc.c_map(kc.shape(A.vanilla(n), "tanh", method="eoc", sigma_b=0.05).network)(0.5))
+            for n in (20, 40, 80)
+        ]
+    )
     assert np.all(gaps[:-1] / gaps[1:] < 2.6)  # like 1/depth, not exponential
 
 
@@ -87,11 +105,15 @@ def test_the_edge_is_where_the_phase_diagram_changes() -> None:
     assert w * expect(lambda z: math.tanh(math.sqrt(q) * z) ** 2) + b == pytest.approx(q, rel=1e-6)
     chi = w * expect(lambda z: (1 - math.tanh(math.sqrt(q) * z) ** 2) ** 2)
     assert diagram.chi[j, i] == pytest.approx(chi, rel=1e-6)
-    assert chi > 1 and diagram.c[0, 0] == 1.0 and diagram.rate[0, 0] == diagram.chi[0, 0]  # chaotic here, ordered there
+    assert (
+        chi > 1 and diagram.c[0, 0] == 1.0 and diagram.rate[0, 0] == diagram.chi[0, 0]
+    )  # chaotic here, ordered there
 
 
 @pytest.mark.parametrize(("weight", "bias"), [(1.5, 0.3), (2.0, 0.1), (2.5, 0.8)])
-def test_depths_of_the_chaotic_phase_belong_to_its_own_fixed_point(weight: float, bias: float) -> None:
+def test_depths_of_the_chaotic_phase_belong_to_its_own_fixed_point(
+    weight: float, bias: float
+) -> None:
     diagram = phase_diagram("tanh", [0.5, weight], [bias, 2.0])
     q, c = float(diagram.q[0, 1]), float(diagram.c[0, 1])
     z, w = np.polynomial.hermite_e.hermegauss(120)
@@ -107,7 +129,9 @@ def test_depths_of_the_chaotic_phase_belong_to_its_own_fixed_point(weight: float
 def test_a_kinked_activation_has_a_diagram() -> None:
     diagram = phase_diagram("selu", [0.5, 0.9, 1.5], [0.1, 0.3])
     assert np.all(diagram.chi[:, 0] < 1) and np.all(diagram.c[:, 0] == 1)
-    assert np.all(np.isfinite(diagram.q[:, :2])) and np.all(diagram.rate[np.isfinite(diagram.rate)] <= 1 + 1e-6)
+    assert np.all(np.isfinite(diagram.q[:, :2])) and np.all(
+        diagram.rate[np.isfinite(diagram.rate)] <= 1 + 1e-6
+    )
 
 
 @pytest.mark.usefixtures("untouched_pyplot")
@@ -130,15 +154,27 @@ def test_the_curve_starts_at_the_origin_of_biases() -> None:
         ({"sigma_w": 9}, 9, None, None),
     ],
 )
-def test_large_sigmas_have_their_points(given: dict, sigma_w: float, sigma_b: float | None, q: float | None) -> None:
-    """Values of another root search; both conditions by quadrature in sqrt(q) z, split where tanh is done."""
+def test_large_sigmas_have_their_points(
+    given: dict, sigma_w: float, sigma_b: float | None, q: float | None
+) -> None:
+    """Values of another root search.
+
+    Both conditions by quadrature in sqrt(q) z, split where tanh is done.
+    """
     point = edge("tanh", **given)
     assert point.sigma_w == pytest.approx(sigma_w, rel=1e-6)
     assert sigma_b is None or point.sigma_b == pytest.approx(sigma_b, rel=1e-12)
     assert q is None or point.q == pytest.approx(q, rel=1e-5)
     scale = math.sqrt(2 * math.pi * point.q)
     rest, slope = (
-        2 * integrate.quad(lambda x, f=f: f(x) * math.exp(-x * x / (2 * point.q)) / scale, 0, 20, epsabs=1e-15, epsrel=1e-13)[0]
+        2
+        * integrate.quad(
+            lambda x, f=f: f(x) * math.exp(-x * x / (2 * point.q)) / scale,
+            0,
+            20,
+            epsabs=1e-15,
+            epsrel=1e-13,
+        )[0]
         for f in (lambda x: 1 / math.cosh(x) ** 2, lambda x: 1 / math.cosh(x) ** 4)
     )
     assert point.sigma_w**2 * slope == pytest.approx(1, abs=1e-11)
@@ -146,7 +182,11 @@ def test_large_sigmas_have_their_points(given: dict, sigma_w: float, sigma_b: fl
 
 
 def test_a_refusal_says_how_far_was_looked() -> None:
-    with pytest.raises(kc.UnreachableTarget, match=r"no point with sigma_b = 1000 with q\* <= 2e\+04, where the search ends; the nearest"):
+    with pytest.raises(
+        kc.UnreachableTarget,
+        match=r"no point with sigma_b = 1000 with q\* <= 2e\+04, where the search ends; the "
+        r"nearest",
+    ):
         edge("tanh", sigma_b=1000)
 
 
@@ -167,7 +207,9 @@ def test_refusals_say_why(options: dict, words: str) -> None:
 
 
 def test_several_activations_share_q() -> None:
-    net = kc.chain(L.Input(), L.Affine(), L.Nonlinear("tanh"), L.Affine(), L.Nonlinear("erf"), L.Affine())
+    net = kc.chain(
+        L.Input(), L.Affine(), L.Nonlinear("tanh"), L.Affine(), L.Nonlinear("erf"), L.Affine()
+    )
     s = kc.shape(net, method="eoc", q=0.7)
     assert max(s.residuals.values()) < 1e-12
     assert s.constants["tanh"].sigma_w != s.constants["erf"].sigma_w
@@ -177,20 +219,29 @@ def test_several_activations_share_q() -> None:
 
 def concatenated(second: str) -> kc.Network:
     steps = [
-        ("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("x",)), ("f", L.Nonlinear("tanh"), ("a",)),
-        ("g", L.Nonlinear(second), ("b",)), ("cat", L.Concat((1, 3)), ("f", "g")), ("out", L.Affine(), ("cat",)),
-    ]  # fmt: skip
+        ("x", L.Input(), ()),
+        ("a", L.Affine(), ("x",)),
+        ("b", L.Affine(), ("x",)),
+        ("f", L.Nonlinear("tanh"), ("a",)),
+        ("g", L.Nonlinear(second), ("b",)),
+        ("cat", L.Concat((1, 3)), ("f", "g")),
+        ("out", L.Affine(), ("cat",)),
+    ]
     return kc.Network.from_steps(steps)
 
 
 def test_an_affine_may_read_a_concat_of_known_parts() -> None:
     s = kc.shape(concatenated("tanh"), method="eoc", q=0.7)
     k, last = s.constants["tanh"], s.network.layer("out")
-    assert (last.sigma_w, last.sigma_b) == (k.sigma_w, k.sigma_b) and max(s.residuals.values()) < 1e-12
+    assert (last.sigma_w, last.sigma_b) == (k.sigma_w, k.sigma_b) and max(
+        s.residuals.values()
+    ) < 1e-12
     mixed = kc.shape(concatenated("erf"), method="eoc", q=0.7)
     one, two = (mixed.constants[n] for n in ("tanh", "erf"))
     squares = [(0.7 - k.sigma_b**2) / k.sigma_w**2 for k in (one, two)]
-    assert mixed.network.layer("out").sigma_w == pytest.approx(math.sqrt(0.7 / (0.25 * squares[0] + 0.75 * squares[1])), rel=1e-12)
+    assert mixed.network.layer("out").sigma_w == pytest.approx(
+        math.sqrt(0.7 / (0.25 * squares[0] + 0.75 * squares[1])), rel=1e-12
+    )
     assert mixed.values["Q_f(1)"] == pytest.approx(0.7, rel=1e-12)
     assert any("parts of several kinds" in a.text and a.kind == "heuristic" for a in mixed.warnings)
     steps = [*concatenated("erf").steps()]

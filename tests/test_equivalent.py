@@ -1,4 +1,6 @@
-"""Equivalent parameters: transformed and plain networks are equal as functions, by forward passes written out in NumPy."""
+"""Equivalent parameters: transformed and plain networks are equal as functions, by forward passes
+written out in NumPy.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,22 @@ def value(phi: kc.Activation, x: Array) -> Array:
     t = phi.transformation
     if t is None:
         return base(x)
-    alpha, beta, gamma, delta = (float(v) for v in (t.input_scale, t.input_shift, t.output_scale, t.output_shift))
+    alpha, beta, gamma, delta = (
+        float(v) for v in (t.input_scale, t.input_shift, t.output_scale, t.output_shift)
+    )
     return gamma * (base(alpha * x + beta) + delta)
 
 
 def convolved(layer: Any, weights: Array, x: Array) -> Array:
-    """Cross-correlation of x (channels, height, width) with weights (out, in per group, kh, kw), stride 1."""
+    """Cross-correlation of x (channels, height, width) with weights (out, in per group, kh, kw),
+    stride 1.
+    """
     out, per_group, height, width = weights.shape
-    low = {"valid": (0, 0), "same": ((height - 1) // 2, (width - 1) // 2), "circular": ((height - 1) // 2, (width - 1) // 2)}[layer.padding]
+    low = {
+        "valid": (0, 0),
+        "same": ((height - 1) // 2, (width - 1) // 2),
+        "circular": ((height - 1) // 2, (width - 1) // 2),
+    }[layer.padding]
     high = (height - 1 - low[0], width - 1 - low[1]) if layer.padding != "valid" else (0, 0)
     mode: Any = "wrap" if layer.padding == "circular" else "constant"
     x = np.pad(x, ((0, 0), (low[0], high[0]), (low[1], high[1])), mode=mode)
@@ -48,7 +58,10 @@ def convolved(layer: Any, weights: Array, x: Array) -> Array:
         for c in range(per_group):
             for i in range(height):
                 for j in range(width):
-                    result[o] += weights[o, c, i, j] * x[first + c, i : i + result.shape[1], j : j + result.shape[2]]
+                    result[o] += (
+                        weights[o, c, i, j]
+                        * x[first + c, i : i + result.shape[1], j : j + result.shape[2]]
+                    )
     return result
 
 
@@ -88,18 +101,26 @@ def apply(layer: Any, below: list[Array]) -> Array:
             return below[0]
 
 
-def run(net: kc.Network, parameters: dict[Node, tuple[Array, Array | None]], inputs: dict[Node, Array]) -> list[Array]:
+def run(
+    net: kc.Network, parameters: dict[Node, tuple[Array, Array | None]], inputs: dict[Node, Array]
+) -> list[Array]:
     values: dict[Node, Array] = {}
     for node, layer, parents in net.steps():
         below = [values[p] for p in parents]
         if isinstance(layer, L.Input):
             values[node] = inputs[node]
         else:
-            values[node] = affine(layer, parameters[node], below[0]) if isinstance(layer, L.Affine) else apply(layer, below)
+            values[node] = (
+                affine(layer, parameters[node], below[0])
+                if isinstance(layer, L.Affine)
+                else apply(layer, below)
+            )
     return [values[node] for node in net.outputs]
 
 
-def drawn(net: kc.Network, rng: np.random.Generator, fan_in: dict[Node, int] | None = None) -> dict[Node, tuple[Array, Array | None]]:
+def drawn(
+    net: kc.Network, rng: np.random.Generator, fan_in: dict[Node, int] | None = None
+) -> dict[Node, tuple[Array, Array | None]]:
     """Random weights and biases for networks whose features are known."""
     out: dict[Node, tuple[Array, Array | None]] = {}
     for node, kind, parents in net.steps():
@@ -115,7 +136,10 @@ def drawn(net: kc.Network, rng: np.random.Generator, fan_in: dict[Node, int] | N
 
 
 def check(
-    shaped: Any, rng: np.random.Generator, image: tuple[int, ...] = (), fan_in: dict[Node, int] | None = None
+    shaped: Any,
+    rng: np.random.Generator,
+    image: tuple[int, ...] = (),
+    fan_in: dict[Node, int] | None = None,
 ) -> EquivalentParameters:
     """Both networks give the same outputs to 1e-12, and the second holds no transformed activation."""
     net = getattr(shaped, "network", shaped)
@@ -125,7 +149,10 @@ def check(
         assert layer.activation.transformation is None
     parameters = drawn(net, rng, fan_in)
     inputs = {node: rng.standard_normal((net.features[node], *image)) for node in net.inputs}
-    before, after = run(net, parameters, inputs), run(found.network, found.arrays(parameters), inputs)
+    before, after = (
+        run(net, parameters, inputs),
+        run(found.network, found.arrays(parameters), inputs),
+    )
     for one, two in zip(before, after, strict=True):
         assert np.abs(one).max() > 1e-3
         assert np.abs(one - two).max() <= 1e-12 * max(1.0, np.abs(one).max())
@@ -147,15 +174,28 @@ def test_shaped_residual_networks_keep_the_weights_of_their_sums(weight: float) 
 
 def test_trunks_through_different_activations_change_the_weights_of_sums() -> None:
     def block(name: str) -> kc.Network:
-        return kc.residual(kc.chain(L.Nonlinear(name), L.Affine(6), L.Nonlinear("swish"), L.Affine(6)), 0.6)
+        return kc.residual(
+            kc.chain(L.Nonlinear(name), L.Affine(6), L.Nonlinear("swish"), L.Affine(6)), 0.6
+        )
 
-    net = kc.chain(L.Input(4), L.Affine(6), block("tanh"), block("softplus"), block("tanh"), L.Nonlinear("swish"), L.Affine(2))
+    net = kc.chain(
+        L.Input(4),
+        L.Affine(6),
+        block("tanh"),
+        block("softplus"),
+        block("tanh"),
+        L.Nonlinear("swish"),
+        L.Affine(2),
+    )
     found = check(kc.shape(net), np.random.default_rng(2))
     assert any(text.startswith("sum") and "weights" in text for text in found.changes)
 
 
 def random_network(rng: np.random.Generator) -> kc.Network:
-    """A random graph of known widths; every activation has constants of its own, so that sums need not be read by one of them."""
+    """A random graph of known widths.
+
+    Every activation has constants of its own, so that sums need not be read by one of them.
+    """
     width = 5
     steps: list[Any] = [("x", L.Input(width), ()), ("a0", L.Affine(width), ("x",))]
     maps, count = ["x", "a0"], 1
@@ -176,20 +216,31 @@ def random_network(rng: np.random.Generator) -> kc.Network:
         one, two = (maps[int(i)] for i in rng.integers(len(maps), size=2))
         kind = rng.integers(5)
         if kind == 0:
-            maps.append(add(L.Affine(width), add(L.Nonlinear(activation()), add(L.Affine(width), one))))
+            maps.append(
+                add(L.Affine(width), add(L.Nonlinear(activation()), add(L.Affine(width), one)))
+            )
         elif kind == 1:
             total = add(L.Sum((0.6, -0.8)), one, add(L.Affine(width), two))
             maps.append(add(L.Affine(width), add(L.Nonlinear(activation()), total)))
         elif kind == 2:
             pair = add(
-                L.Concat(), add(L.Nonlinear(activation()), add(L.Affine(3), one)), add(L.Nonlinear(activation()), add(L.Affine(4), two))
+                L.Concat(),
+                add(L.Nonlinear(activation()), add(L.Affine(3), one)),
+                add(L.Nonlinear(activation()), add(L.Affine(4), two)),
             )
             maps.append(add(L.Affine(width), pair))
         elif kind == 3:
-            maps.append(add(L.Affine(width), add(L.Scale(-1.7), add(L.Nonlinear(activation()), add(L.Affine(width), one)))))
+            maps.append(
+                add(
+                    L.Affine(width),
+                    add(L.Scale(-1.7), add(L.Nonlinear(activation()), add(L.Affine(width), one))),
+                )
+            )
         else:
             branch = add(L.Affine(width), add(L.Nonlinear(activation()), add(L.Affine(width), two)))
-            maps.append(add(L.LayerNorm(), add(L.Sum((0.5, 2.0)), add(L.Affine(width), one), branch)))
+            maps.append(
+                add(L.LayerNorm(), add(L.Sum((0.5, 2.0)), add(L.Affine(width), one), branch))
+            )
     last = add(L.Sum(), *(add(L.Affine(width), m) for m in maps))
     return kc.Network.from_steps(steps, [last])
 
@@ -204,7 +255,11 @@ def test_densely_concatenated_activations() -> None:
     steps: list[Any] = [("x", L.Input(4), ()), ("a", L.Affine(4), ("x",))]
     maps = ["a"]
     for k, name in enumerate(["tanh", "softplus", "tanh"]):
-        steps += [(f"c{k}", L.Concat(), tuple(maps)), (f"b{k}", L.Affine(5), (f"c{k}",)), (f"n{k}", L.Nonlinear(name), (f"b{k}",))]
+        steps += [
+            (f"c{k}", L.Concat(), tuple(maps)),
+            (f"b{k}", L.Affine(5), (f"c{k}",)),
+            (f"n{k}", L.Nonlinear(name), (f"b{k}",)),
+        ]
         maps.append(f"n{k}")
     steps += [("c", L.Concat(), tuple(maps)), ("y", L.Affine(3), ("c",))]
     check(kc.shape(kc.Network.from_steps(steps)), np.random.default_rng(3))
@@ -215,15 +270,30 @@ def convolutional(padding: str, groups: int = 1) -> kc.Network:
         return L.Affine(features, kernel=3, padding=padding, groups=groups)
 
     return kc.chain(
-        L.Input(2, (8, 8)), conv(4), L.Nonlinear("tanh"), conv(4, groups), L.Pool("max", 2), L.Nonlinear("tanh"),
-        L.Affine(6), L.Nonlinear("tanh"), L.Pool("mean"), L.Flatten(), L.Affine(3),
-    )  # fmt: skip
+        L.Input(2, (8, 8)),
+        conv(4),
+        L.Nonlinear("tanh"),
+        conv(4, groups),
+        L.Pool("max", 2),
+        L.Nonlinear("tanh"),
+        L.Affine(6),
+        L.Nonlinear("tanh"),
+        L.Pool("mean"),
+        L.Flatten(),
+        L.Affine(3),
+    )
 
 
-@pytest.mark.parametrize(("padding", "groups"), [("valid", 1), ("circular", 1), ("circular", 2), ("valid", 4)])
+@pytest.mark.parametrize(
+    ("padding", "groups"), [("valid", 1), ("circular", 1), ("circular", 2), ("valid", 4)]
+)
 def test_convolutions(padding: str, groups: int) -> None:
     shaped = kc.shape(convolutional(padding), "tanh").network
-    net = shaped.map_layers(lambda node, layer: convolutional(padding, groups).layer(node) if isinstance(layer, L.Affine) else layer)
+    net = shaped.map_layers(
+        lambda node, layer: (
+            convolutional(padding, groups).layer(node) if isinstance(layer, L.Affine) else layer
+        )
+    )
     check(net, np.random.default_rng(4), image=(8, 8), fan_in={"affine_4": 6})
 
 
@@ -233,9 +303,15 @@ def test_zero_padding_is_refused_or_exact_inside_only() -> None:
         kc.equivalent_parameters(shaped)
     found = kc.equivalent_parameters(shaped, border="interior")
     assert any(a.node == "affine_2" and a.kind == "heuristic" for a in found.assumptions)
-    part = kc.chain(L.Input(2), L.Affine(3), shaped.network.layer("nonlinear_1"), L.Affine(2, kernel=3))
+    part = kc.chain(
+        L.Input(2), L.Affine(3), shaped.network.layer("nonlinear_1"), L.Affine(2, kernel=3)
+    )
     rng = np.random.default_rng(5)
-    equal, parameters, x = kc.equivalent_parameters(part, border="interior"), drawn(part, rng), {part.inputs[0]: rng.normal(size=(2, 6, 6))}
+    equal, parameters, x = (
+        kc.equivalent_parameters(part, border="interior"),
+        drawn(part, rng),
+        {part.inputs[0]: rng.normal(size=(2, 6, 6))},
+    )
     gap = np.abs(run(part, parameters, x)[0] - run(equal.network, equal.arrays(parameters), x)[0])
     assert gap[:, 1:-1, 1:-1].max() < 1e-12 and gap[:, 0].max() > 0.01
 
@@ -258,7 +334,10 @@ def test_shifts_make_the_kernel_level_summary_a_heuristic() -> None:
     assert any(a.kind == "heuristic" and "correlated" in a.text for a in found.assumptions)
     rng = np.random.default_rng(7)
     node = "affine_2"
-    gauss = {n: (rng.standard_normal((400, 400)) / 20, np.zeros(400)) for n in s2.network.nodes_of(L.Affine)}
+    gauss = {
+        n: (rng.standard_normal((400, 400)) / 20, np.zeros(400))
+        for n in s2.network.nodes_of(L.Affine)
+    }
     weights, bias = found.arrays(gauss)[node]
     layer: Any = found.network.layer(node)
     assert bias is not None
@@ -271,30 +350,47 @@ def trunk(*readers: Any, output: bool = False) -> kc.Network:
     steps: list[Any] = [("x", L.Input(3), ()), ("a", L.Affine(3), ("x",))]
     for k, phi in enumerate(readers):
         steps += [(f"n{k}", L.Nonlinear(phi), ("a",)), (f"y{k}", L.Affine(3), (f"n{k}",))]
-    return kc.Network.from_steps(steps, [*(f"y{k}" for k in range(len(readers))), *(["a"] if output else [])])
+    return kc.Network.from_steps(
+        steps, [*(f"y{k}" for k in range(len(readers))), *(["a"] if output else [])]
+    )
 
 
 def test_what_cannot_be_absorbed_is_refused_by_name() -> None:
-    one, two = kc.activation("tanh").transformed(0.5, 0.2), kc.activation("tanh").transformed(0.7, 0.2)
+    one, two = (
+        kc.activation("tanh").transformed(0.5, 0.2),
+        kc.activation("tanh").transformed(0.7, 0.2),
+    )
     check(trunk(one, one), np.random.default_rng(8))
     with pytest.raises(kc.KcalcError, match=r"'a' is read by 'n1' and by 'n0'.*different"):
         kc.equivalent_parameters(trunk(one, two))
     with pytest.raises(kc.KcalcError, match=r"'a' is read by the outside.*'n0'"):
         kc.equivalent_parameters(trunk(one, output=True))
-    bare = kc.Network.from_steps([("x", L.Input(3), ()), ("n0", L.Nonlinear(one), ("x",)), ("y", L.Affine(3), ("n0",))])
+    bare = kc.Network.from_steps(
+        [("x", L.Input(3), ()), ("n0", L.Nonlinear(one), ("x",)), ("y", L.Affine(3), ("n0",))]
+    )
     with pytest.raises(kc.KcalcError, match=r"'n0' needs of node 'x' \(Input\)"):
         kc.equivalent_parameters(bare)
     shaped = kc.shape(A.vanilla(2, "tanh", features=3, readout=False), method="normalisation")
-    with pytest.raises(kc.KcalcError, match=r"output scale of the activation 'nonlinear_2'.*the outside"):
+    with pytest.raises(
+        kc.KcalcError, match=r"output scale of the activation 'nonlinear_2'.*the outside"
+    ):
         kc.equivalent_parameters(shaped)
 
 
 def crossed(*weights: tuple[float, float]) -> kc.Network:
     """Two Affine layers, both read by several Sums, each of which a softplus of its own reads."""
-    steps: list[Any] = [("x", L.Input(3), ()), ("a", L.Affine(3), ("x",)), ("b", L.Affine(3), ("x",))]
+    steps: list[Any] = [
+        ("x", L.Input(3), ()),
+        ("a", L.Affine(3), ("x",)),
+        ("b", L.Affine(3), ("x",)),
+    ]
     for k, pair in enumerate(weights):
         phi = kc.activation("softplus").transformed(0.5 + k, k - 0.3, 1.5, -0.4)
-        steps += [(f"s{k}", L.Sum(pair), ("a", "b")), (f"n{k}", L.Nonlinear(phi), (f"s{k}",)), (f"y{k}", L.Affine(2), (f"n{k}",))]
+        steps += [
+            (f"s{k}", L.Sum(pair), ("a", "b")),
+            (f"n{k}", L.Nonlinear(phi), (f"s{k}",)),
+            (f"y{k}", L.Affine(2), (f"n{k}",)),
+        ]
     return kc.Network.from_steps(steps)
 
 
@@ -308,12 +404,23 @@ def test_sums_that_share_their_addends_are_solved_together() -> None:
 
 def test_negative_scales_do_not_pass_where_order_counts() -> None:
     phi = kc.activation("tanh").transformed(-0.5, 0.2)
-    check(kc.chain(L.Input(3), L.Affine(3), L.LayerNorm(), L.Affine(3), L.Nonlinear(phi), L.Affine(2)), np.random.default_rng(11))
+    check(
+        kc.chain(
+            L.Input(3), L.Affine(3), L.LayerNorm(), L.Affine(3), L.Nonlinear(phi), L.Affine(2)
+        ),
+        np.random.default_rng(11),
+    )
     with pytest.raises(kc.KcalcError, match=r"max pooling.*negative scale"):
-        kc.equivalent_parameters(kc.chain(L.Input(3, (4, 4)), L.Affine(3), L.Pool("max", 2), L.Nonlinear(phi), L.Affine(2)))
+        kc.equivalent_parameters(
+            kc.chain(
+                L.Input(3, (4, 4)), L.Affine(3), L.Pool("max", 2), L.Nonlinear(phi), L.Affine(2)
+            )
+        )
     falling = kc.activation("tanh").transformed(output_scale=-2)
     with pytest.raises(kc.KcalcError, match=r"LayerNorm.*negative scale"):
-        kc.equivalent_parameters(kc.chain(L.Input(3), L.Affine(3), L.Nonlinear(falling), L.LayerNorm(), L.Affine(2)))
+        kc.equivalent_parameters(
+            kc.chain(L.Input(3), L.Affine(3), L.Nonlinear(falling), L.LayerNorm(), L.Affine(2))
+        )
 
 
 def test_layers_without_bias_cannot_carry_shifts() -> None:
@@ -322,7 +429,10 @@ def test_layers_without_bias_cannot_carry_shifts() -> None:
     with pytest.raises(kc.KcalcError, match=r"affine_2.*has no bias"):
         kc.equivalent_parameters(net)
     scaled = kc.chain(
-        L.Input(3), L.Affine(3, bias=False), L.Nonlinear(kc.activation("tanh").transformed(0.5, 0, 3)), L.Affine(2, bias=False)
+        L.Input(3),
+        L.Affine(3, bias=False),
+        L.Nonlinear(kc.activation("tanh").transformed(0.5, 0, 3)),
+        L.Affine(2, bias=False),
     )
     found = check(scaled, np.random.default_rng(9))
     assert found.arrays(drawn(scaled, np.random.default_rng(0)))["affine_1"][1] is None

@@ -1,4 +1,7 @@
-"""Slips of the copies in which the papers were read: a table without verdicts, apart from the statements that fail."""
+"""Slips of the copies in which the papers were read.
+
+a table without verdicts, apart from the statements that fail.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,20 @@ from kcalc.cli import main
 def test_every_erratum_says_where_what_is_printed_and_what_is_meant() -> None:
     rows = claims.errata()
     sources = {paper.name for paper in claims.papers()}
-    assert len(rows) == len(set(rows)) and {row.paper for row in rows} == sources - {"attention"}  # a page of kcalc's own: no copy
-    assert not claims.errata("attention") and "### Errata of the copy" not in page().partition("## Attention at initialisation")[2]
+    assert len(rows) == len(set(rows)) and {row.paper for row in rows} == sources - {
+        "attention"
+    }  # a page of kcalc's own: no copy
+    assert (
+        not claims.errata("attention")
+        and "### Errata of the copy" not in page().partition("## Attention at initialisation")[2]
+    )
     for row in rows:
-        assert row.place.strip() and row.printed.strip() and row.meant.strip() and row.printed != row.meant, row
+        assert (
+            row.place.strip()
+            and row.printed.strip()
+            and row.meant.strip()
+            and row.printed != row.meant
+        ), row
         assert row.printed.count("$") % 2 == row.meant.count("$") % 2 == 0, row
     assert claims.errata(["skips", "tat"]) == claims.errata("tat") + claims.errata("skips")
     with pytest.raises(kc.KcalcError, match="paper"):
@@ -40,11 +53,21 @@ def test_counts_add_up(capsys: pytest.CaptureFixture[str]) -> None:
     told = page()
     failing = sum(claim.expected in FAILING for claim in everything)
     assert f"**{failing} of {len(everything)} mathematical statements fail as printed.**" in told
-    assert told.count("\n- **") == len(everything) and told.count("*Meant:*") == len(claims.errata())
-    assert sum(map(int, re.findall(r"(?:^|, )(\d+) ", tally(claim.expected for claim in everything)))) == len(everything)
-    assert tally([Verdict.HOLDS, Verdict.UNDECIDED, Verdict.HOLDS, Verdict.CAVEAT]) == "2 hold, 1 is undecided, 1 holds with a caveat"
+    assert told.count("\n- **") == len(everything) and told.count("*Meant:*") == len(
+        claims.errata()
+    )
+    assert sum(
+        map(int, re.findall(r"(?:^|, )(\d+) ", tally(claim.expected for claim in everything)))
+    ) == len(everything)
+    assert (
+        tally([Verdict.HOLDS, Verdict.UNDECIDED, Verdict.HOLDS, Verdict.CAVEAT])
+        == "2 hold, 1 is undecided, 1 holds with a caveat"
+    )
     assert main(["verify", "--errata", "--paper", "skips"]) == 0
     text = capsys.readouterr().out
-    assert text.count("; meant: ") == len(claims.errata("skips")) and f"{len(claims.errata('skips'))} slips" in text
+    assert (
+        text.count("; meant: ") == len(claims.errata("skips"))
+        and f"{len(claims.errata('skips'))} slips" in text
+    )
     assert main(["verify", "--errata", "--claim", "DKS-eq4"]) == 2
     assert "--errata checks no claims" in capsys.readouterr().err

@@ -1,4 +1,7 @@
-"""``Shaping.export``: what every target says, the documents, files, errors and the command line; values are in the files by framework."""
+"""``Shaping.export``: what every target says, the documents, files, errors and the command line.
+
+Values are in the files by framework.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,26 @@ from kcalc.interchange.writers import WRITERS, content_of
 x = sp.Symbol("x", real=True)
 CODE = ("torch", "jax", "flax", "keras", "numpy")
 METHODS: dict[str, dict[str, Any]] = {
-    "dks": {}, "tat": {"eta": 0.4}, "eoc": {"q": 1.0}, "nf": {}, "geometric": {"features": 8}, "self_normalising": {"parameters": "halves"},
-    "residual_weights": {}, "he": {}, "normalisation": {}, "looks_linear": {},
-}  # fmt: skip
+    "dks": {},
+    "tat": {"eta": 0.4},
+    "eoc": {"q": 1.0},
+    "nf": {},
+    "geometric": {"features": 8},
+    "self_normalising": {"parameters": "halves"},
+    "residual_weights": {},
+    "he": {},
+    "normalisation": {},
+    "looks_linear": {},
+}
 
 
 def shaped(method: str) -> Any:
     network = kc.architectures.rescaled_resnet(3, branch_depth=2, shortcut_weight=0.8)
     return kc.shape(
-        network, "elu" if method == "self_normalising" else "tanh" if method in ("dks", "eoc") else "relu", method, **METHODS[method]
+        network,
+        "elu" if method == "self_normalising" else "tanh" if method in ("dks", "eoc") else "relu",
+        method,
+        **METHODS[method],
     )
 
 
@@ -50,23 +64,48 @@ def test_every_method_exports_or_says_why_not(method: str, tmp_path: Path) -> No
         source = shaping.export(target, tmp_path / f"{target}.py")
         compile(source, target, "exec")
         assert all(len(line) <= 120 and line == line.rstrip() for line in source.splitlines())
-        assert source == shaping.export(target) == (tmp_path / f"{target}.py").read_text(encoding="utf-8")
-        assert f"Written by kcalc {kc.__version__}" in source and method in source and "import kcalc" not in source
+        assert (
+            source
+            == shaping.export(target)
+            == (tmp_path / f"{target}.py").read_text(encoding="utf-8")
+        )
+        assert (
+            f"Written by kcalc {kc.__version__}" in source
+            and method in source
+            and "import kcalc" not in source
+        )
         assert all(condition in source for condition in shaping.values)
-        assert ("STANDARDISED" in source) == (method == "nf") and ("SCALES" in source) == (method == "geometric")
+        assert ("STANDARDISED" in source) == (method == "nf") and ("SCALES" in source) == (
+            method == "geometric"
+        )
         assert ("SIGMAS" in source) == (method in ("eoc", "geometric", "he"))
     names = {} if method == "looks_linear" else exported.load(shaping.export("numpy"))
     for node, phi in names.get("ACTIVATIONS", {}).items():
         at = np.linspace(-5, 5, 11)
-        assert np.allclose(phi(at), shaping.network.layer(node).activation(at), rtol=1e-14, atol=1e-14)
+        assert np.allclose(
+            phi(at), shaping.network.layer(node).activation(at), rtol=1e-14, atol=1e-14
+        )
 
 
 def test_generated_code_is_clean(dks: Any, tmp_path: Path) -> None:
     pytest.importorskip("ruff")
     for target in CODE:
-        (tmp_path / f"all_{target}.py").write_text(WRITERS[target].text(exported.everything()), encoding="utf-8")
+        (tmp_path / f"all_{target}.py").write_text(
+            WRITERS[target].text(exported.everything()), encoding="utf-8"
+        )
         dks.export(target, tmp_path / f"dks_{target}.py")
-    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "E,F,I", "--line-length", "120", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--isolated",
+        "--select",
+        "E,F,I",
+        "--line-length",
+        "120",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
@@ -75,7 +114,9 @@ def test_constants_have_all_their_digits(dks: Any) -> None:
     found = exported.load(dks.export("numpy"))
     k = dks.constants["tanh"]
     at = np.linspace(-30, 30, 601)
-    assert np.array_equal(found["tanh_dks"](at), k.gamma * (np.tanh(k.alpha * at + k.beta) + k.delta))
+    assert np.array_equal(
+        found["tanh_dks"](at), k.gamma * (np.tanh(k.alpha * at + k.beta) + k.delta)
+    )
     assert f"{k.alpha:.17g}" in dks.export("torch")
 
 
@@ -87,14 +128,19 @@ def test_sums_and_nodes_have_tables(dks: Any) -> None:
 
 
 def test_names_and_labels_cannot_leave_their_place() -> None:
-    """Hostile names and labels stay text: nothing of them is executed, and labels come back as they were."""
+    """Hostile names and labels stay text.
+
+    Nothing of them is executed, and labels come back as they were.
+    """
     hostile = '"""\nraise SystemExit(3)\n"""\\'
     phi = kc.activation(sp.tanh(x) + x / 7, name=hostile)
     labels = ["x", "a\n'\"", hostile, 'o"\u2028']
     steps = [
-        (labels[0], kc.layers.Input(), ()), (labels[1], kc.layers.Affine(), (labels[0],)),
-        (labels[2], kc.layers.Nonlinear(phi), (labels[1],)), (labels[3], kc.layers.Affine(), (labels[2],)),
-    ]  # fmt: skip
+        (labels[0], kc.layers.Input(), ()),
+        (labels[1], kc.layers.Affine(), (labels[0],)),
+        (labels[2], kc.layers.Nonlinear(phi), (labels[1],)),
+        (labels[3], kc.layers.Affine(), (labels[2],)),
+    ]
     shaping = kc.shape(kc.Network.from_steps(steps), method="normalisation")
     for target in ("numpy", "jax"):
         assert list(exported.load(shaping.export(target))["ACTIVATIONS"]) == [hostile]
@@ -102,24 +148,46 @@ def test_names_and_labels_cannot_leave_their_place() -> None:
         compile(shaping.export(target), target, "exec")
     document = json.loads(shaping.export("json"))
     assert list(document["nodes"]) == [hostile]
-    assert r"raise SystemExit" in shaping.export("latex") and "\\\\\\\\" not in shaping.export("latex")
+    assert r"raise SystemExit" in shaping.export("latex") and "\\\\\\\\" not in shaping.export(
+        "latex"
+    )
 
 
 def test_functions_with_one_name_are_numbered() -> None:
     twice = [kc.activation("tanh").transformed(a, 0.1, 2.0, 0.3) for a in (0.5, 0.6)]
     steps: list[Any] = [("x", kc.layers.Input(), ())]
     for index, phi in enumerate([*twice, kc.activation("relu"), twice[0]]):
-        steps += [(f"a{index}", kc.layers.Affine(), (steps[-1][0],)), (index, kc.layers.Nonlinear(phi), (f"a{index}",))]
-    base = {"method": "dks", "options": {}, "targets": {}, "global_targets": {}, "values": {}, "residuals": {}, "warnings": ()}
+        steps += [
+            (f"a{index}", kc.layers.Affine(), (steps[-1][0],)),
+            (index, kc.layers.Nonlinear(phi), (f"a{index}",)),
+        ]
+    base = {
+        "method": "dks",
+        "options": {},
+        "targets": {},
+        "global_targets": {},
+        "values": {},
+        "residuals": {},
+        "warnings": (),
+    }
     content = content_of(SimpleNamespace(network=kc.Network.from_steps(steps), **base), "0")
-    assert [(s.name, s.nodes) for s in content.activations] == [("tanh_dks", (0, 3)), ("tanh_dks_2", (1,)), ("relu_dks", (2,))]
+    assert [(s.name, s.nodes) for s in content.activations] == [
+        ("tanh_dks", (0, 3)),
+        ("tanh_dks_2", (1,)),
+        ("relu_dks", (2,)),
+    ]
 
 
 def validator(name: str) -> Any:
     jsonschema, referencing = pytest.importorskip("jsonschema"), pytest.importorskip("referencing")
     folder = Path(kc.__file__).parent / "interchange" / "schema"
-    schemas = {kind: json.loads((folder / f"{kind}-1.json").read_text(encoding="utf-8")) for kind in ("network", "shaping")}
-    registry = referencing.Registry().with_resources((s["$id"], referencing.Resource.from_contents(s)) for s in schemas.values())
+    schemas = {
+        kind: json.loads((folder / f"{kind}-1.json").read_text(encoding="utf-8"))
+        for kind in ("network", "shaping")
+    }
+    registry = referencing.Registry().with_resources(
+        (s["$id"], referencing.Resource.from_contents(s)) for s in schemas.values()
+    )
     return jsonschema.Draft202012Validator(schemas[name], registry=registry)
 
 
@@ -151,16 +219,33 @@ def test_the_network_schema_takes_all_layers() -> None:
         kc.architectures.layernorm_resnet(50),
         kc.architectures.resnet_v2(50, residual_weight=sp.Symbol("w")),
     ]
-    nets.append(kc.architectures.vanilla(2, kc.activation(sp.Piecewise((x, x > 1), (sp.tanh(x) + sp.pi, True)))))
+    nets.append(
+        kc.architectures.vanilla(
+            2, kc.activation(sp.Piecewise((x, x > 1), (sp.tanh(x) + sp.pi, True)))
+        )
+    )
     for net in nets:
         assert list(validator("network").iter_errors(kc.interchange.network_to_dict(net))) == []
-    assert list(validator("network").iter_errors({"schema": "kcalc.network/1", "nodes": [{"id": 1.5, "layer": {}}]}))
+    assert list(
+        validator("network").iter_errors(
+            {"schema": "kcalc.network/1", "nodes": [{"id": 1.5, "layer": {}}]}
+        )
+    )
 
 
 def test_latex(dks: Any) -> None:
     text = dks.export("latex")
-    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == text.count(r"\bottomrule") == 3
-    assert f"tanh & ${dks.constants['tanh'].alpha:.10g}$" in text and r"$C(0)$ & $0$" in text and r"\times 10^{-" in text
+    assert (
+        text.count(r"\begin{tabular}")
+        == text.count(r"\end{tabular}")
+        == text.count(r"\bottomrule")
+        == 3
+    )
+    assert (
+        f"tanh & ${dks.constants['tanh'].alpha:.10g}$" in text
+        and r"$C(0)$ & $0$" in text
+        and r"\times 10^{-" in text
+    )
     for block in text.split(r"\begin{tabular}{")[1:]:
         columns = len(block.split("}")[0])
         rows = [line for line in block.splitlines() if line.endswith(r"\\")]
@@ -168,7 +253,9 @@ def test_latex(dks: Any) -> None:
 
 
 def test_errors(dks: Any, tmp_path: Path) -> None:
-    with pytest.raises(kc.KcalcError, match="unknown export target 'troch'; the nearest known: torch"):
+    with pytest.raises(
+        kc.KcalcError, match="unknown export target 'troch'; the nearest known: torch"
+    ):
         dks.export("troch")
     for bad in (3, None, ["torch"]):
         with pytest.raises(kc.KcalcError, match="unknown export target"):
@@ -210,7 +297,9 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         float(kc.shape(kc.architectures.vanilla(5), "tanh").constants["tanh"].transformed(0.0))
     )
     assert main([*shape, "torch", "-o", str(tmp_path / "acts.py")]) == 0
-    assert "phi_hat" in capsys.readouterr().out and "class TanhDks" in (tmp_path / "acts.py").read_text(encoding="utf-8")
+    assert "phi_hat" in capsys.readouterr().out and "class TanhDks" in (
+        tmp_path / "acts.py"
+    ).read_text(encoding="utf-8")
     assert main([*shape, "numppy"]) != 0
     assert "the nearest known: numpy" in capsys.readouterr().err
     assert main([*shape, "numpy", "-o", str(tmp_path / "no" / "acts.py")]) != 0

@@ -1,4 +1,7 @@
-"""Activations typed in unusual forms, node labels and sums of every kind, in exported code: values against SymPy at 30 digits."""
+"""Activations typed in unusual forms, node labels and sums of every kind, in exported code.
+
+Values against SymPy at 30 digits.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,16 @@ POINTS = np.array([-9.7, -2.3, -1.4, -0.6, 0.2, 0.77, 1.3, 2.4, 5.1, 11.9])
 
 def content(network: Any, **changes: Any) -> Content:
     told: dict[str, Any] = {
-        "method": "dks", "options": {}, "network": network, "constants": ConstantsTable({}), "targets": {}, "global_targets": {},
-        "values": {}, "residuals": {}, "warnings": (),
-    }  # fmt: skip
+        "method": "dks",
+        "options": {},
+        "network": network,
+        "constants": ConstantsTable({}),
+        "targets": {},
+        "global_targets": {},
+        "values": {},
+        "residuals": {},
+        "warnings": (),
+    }
     return content_of(SimpleNamespace(**told | changes), "0")
 
 
@@ -63,7 +73,9 @@ def test_values_of_unusual_forms(target: str) -> None:
     elif target == "jax":
         jax = pytest.importorskip("jax")
         with jax.enable_x64(True):
-            found = [np.asarray(made[f"n{i}"](jax.numpy.asarray(POINTS))) for i in range(len(FORMS))]
+            found = [
+                np.asarray(made[f"n{i}"](jax.numpy.asarray(POINTS))) for i in range(len(FORMS))
+            ]
         run = None
     else:
         run = lambda f: f(POINTS)  # noqa: E731
@@ -90,7 +102,11 @@ def test_values_of_unusual_forms_in_onnx() -> None:
     ("expr", "words"),
     [
         ((2 + sp.sin(x)) ** sp.cos(x), "a power needs a fixed base or a fixed exponent"),
-        pytest.param(x * sp.exp(x**2) * sp.sin(x) / (1 + sp.exp(x**2) * (2 + sp.cos(x))), "has no exported form", marks=pytest.mark.slow),
+        pytest.param(
+            x * sp.exp(x**2) * sp.sin(x) / (1 + sp.exp(x**2) * (2 + sp.cos(x))),
+            "has no exported form",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_forms_without_code_are_refused(expr: Any, words: str) -> None:
@@ -99,17 +115,27 @@ def test_forms_without_code_are_refused(expr: Any, words: str) -> None:
 
 
 def test_sums_and_labels_of_every_kind() -> None:
-    """Many terms are summed in a loop, long weights take a line each, and labels that are no words become text."""
+    """Many terms are summed in a loop, long weights take a line each, and labels that are no words
+    become text.
+    """
     many, long = [0.5 / k for k in range(1, 9)], [1 / np.sqrt(k + 0.3) for k in range(1, 7)]
     steps: list[Any] = [(("x", 0), L.Input(), ())]
     steps += [((i, "a"), L.Affine(), (("x", 0),)) for i in range(8)]
     steps += [("many", L.Sum(tuple(many)), tuple((i, "a") for i in range(8)))]
     steps += [("long", L.Sum(tuple(long)), tuple((i, "a") for i in range(6)))]
     steps += [((9, "n"), L.Nonlinear("tanh"), ("many",)), ("end", L.Sum(), ((9, "n"), "long"))]
-    held = content(kc.Network.from_steps(steps), options={"eta": np.float64(0.25), "shape": (np.int64(3), sp.Rational(1, 2))})
+    held = content(
+        kc.Network.from_steps(steps),
+        options={"eta": np.float64(0.25), "shape": (np.int64(3), sp.Rational(1, 2))},
+    )
     made = exported.load(WRITERS["numpy"].text(held))
     values = list(np.random.default_rng(0).normal(size=(8, 3)))
-    table = {key: function for name in made if isinstance(made[name], dict) for key, function in made[name].items()}
+    table = {
+        key: function
+        for name in made
+        if isinstance(made[name], dict)
+        for key, function in made[name].items()
+    }
     assert table["many"](*values) == pytest.approx(np.tensordot(many, values, 1), rel=1e-14)
     assert table["long"](*values[:6]) == pytest.approx(np.tensordot(long, values[:6], 1), rel=1e-14)
     assert "(9, 'n')" in table or any("9" in str(key) for key in table)

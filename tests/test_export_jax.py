@@ -13,25 +13,35 @@ import pytest
 import kcalc as kc
 
 CONTENT = exported.everything()
-SHOWN = [shaped for shaped in CONTENT.activations if shaped.activation.transformation is not None]  # the base is inside
+SHOWN = [
+    shaped for shaped in CONTENT.activations if shaped.activation.transformation is not None
+]  # the base is inside
 NAMES = exported.module("jax")
 
 
 def wide(function: Any) -> Any:
     def run(*values: Any) -> np.ndarray:
         with jax.enable_x64(True):
-            return np.asarray(function(*(jnp.asarray(v) if isinstance(v, np.ndarray) else v for v in values)))
+            return np.asarray(
+                function(*(jnp.asarray(v) if isinstance(v, np.ndarray) else v for v in values))
+            )
 
     return run
 
 
 @pytest.mark.parametrize(
-    "shaped", [pytest.param(s, id=s.activation.name[:40], marks=[pytest.mark.slow] * (i % 6 != 0)) for i, s in enumerate(SHOWN)]
+    "shaped",
+    [
+        pytest.param(s, id=s.activation.name[:40], marks=[pytest.mark.slow] * (i % 6 != 0))
+        for i, s in enumerate(SHOWN)
+    ],
 )
 def test_values_and_gradients(shaped: Any) -> None:
     function = NAMES[shaped.name]
     exported.check_values(shaped.activation, wide(function))
-    exported.check_gradients(shaped.activation, wide(lambda v: jax.vjp(function, v)[1](jnp.ones_like(v))[0]))
+    exported.check_gradients(
+        shaped.activation, wide(lambda v: jax.vjp(function, v)[1](jnp.ones_like(v))[0])
+    )
 
 
 def keys() -> Any:
@@ -44,9 +54,15 @@ def keys() -> Any:
 def test_initial_weights() -> None:
     key = keys()
     exported.check_law(
-        lambda shape, groups: NAMES["delta_orthogonal"](next(key), shape, groups=groups), orthogonal=True, cases=exported.FEW
+        lambda shape, groups: NAMES["delta_orthogonal"](next(key), shape, groups=groups),
+        orthogonal=True,
+        cases=exported.FEW,
     )
-    exported.check_law(lambda shape, groups: NAMES["delta_gaussian"](next(key), shape, groups=groups), orthogonal=False, cases=exported.FEW)
+    exported.check_law(
+        lambda shape, groups: NAMES["delta_gaussian"](next(key), shape, groups=groups),
+        orthogonal=False,
+        cases=exported.FEW,
+    )
     with pytest.raises(ValueError, match="no centre tap"):
         NAMES["delta_gaussian"](next(key), (4, 3, 8, 8))
     assert NAMES["delta_orthogonal"](next(key), (3, 8, 8), jnp.bfloat16).dtype == jnp.bfloat16

@@ -18,31 +18,47 @@ import kcalc as kc
 
 keras = pytest.importorskip("keras")
 CONTENT = exported.everything()
-SHOWN = [shaped for shaped in CONTENT.activations if shaped.activation.transformation is not None]  # the base is inside
+SHOWN = [
+    shaped for shaped in CONTENT.activations if shaped.activation.transformation is not None
+]  # the base is inside
 NAMES = exported.module("keras")
 
 
 def wide(function: Any) -> Any:
     def run(*values: Any) -> np.ndarray:
         with jax.enable_x64(True):
-            return np.asarray(function(*(jnp.asarray(v) if isinstance(v, np.ndarray) else v for v in values)))
+            return np.asarray(
+                function(*(jnp.asarray(v) if isinstance(v, np.ndarray) else v for v in values))
+            )
 
     return run
 
 
 @pytest.mark.parametrize(
-    "shaped", [pytest.param(s, id=s.activation.name[:40], marks=[pytest.mark.slow] * (i % 6 != 0)) for i, s in enumerate(SHOWN)]
+    "shaped",
+    [
+        pytest.param(s, id=s.activation.name[:40], marks=[pytest.mark.slow] * (i % 6 != 0))
+        for i, s in enumerate(SHOWN)
+    ],
 )
 def test_values_and_gradients(shaped: Any) -> None:
     function = NAMES[shaped.name]
     exported.check_values(shaped.activation, wide(function))
-    if SHOWN.index(shaped) % 3 == 0:  # the expressions are those that are differentiated in test_export_jax
-        exported.check_gradients(shaped.activation, wide(lambda v: jax.vjp(function, v)[1](jnp.ones_like(v))[0]))
+    if (
+        SHOWN.index(shaped) % 3 == 0
+    ):  # the expressions are those that are differentiated in test_export_jax
+        exported.check_gradients(
+            shaped.activation, wide(lambda v: jax.vjp(function, v)[1](jnp.ones_like(v))[0])
+        )
 
 
 def test_initialisers() -> None:
     for name, orthogonal in (("DeltaOrthogonal", True), ("DeltaGaussian", False)):
-        exported.check_law(lambda shape, groups, name=name: NAMES[name](groups, seed=1)(shape), orthogonal, cases=exported.FEW)
+        exported.check_law(
+            lambda shape, groups, name=name: NAMES[name](groups, seed=1)(shape),
+            orthogonal,
+            cases=exported.FEW,
+        )
     law = NAMES["DeltaOrthogonal"](groups=2, sigma_w=1.5, seed=3)
     first, second = (np.asarray(law((3, 4, 8))) for _ in range(2))
     again = np.asarray(keras.initializers.deserialize(keras.initializers.serialize(law))((3, 4, 8)))
@@ -55,20 +71,33 @@ def test_initialisers() -> None:
 
 def test_locations() -> None:
     exported.check_locations(
-        lambda given, extra: NAMES["normalise_locations"](jnp.asarray(given), extra), dtype=np.float32, shapes=((3, 4, 5, 6), (4, 9))
+        lambda given, extra: NAMES["normalise_locations"](jnp.asarray(given), extra),
+        dtype=np.float32,
+        shapes=((3, 4, 5, 6), (4, 9)),
     )
 
 
 def test_a_model_is_saved_and_loaded(tmp_path: Path) -> None:
-    shaping = kc.shape(kc.architectures.rescaled_resnet(2, branch_depth=1, shortcut_weight=0.8), "tanh")
+    shaping = kc.shape(
+        kc.architectures.rescaled_resnet(2, branch_depth=1, shortcut_weight=0.8), "tanh"
+    )
     names = exported.load(shaping.export("keras"))
     phi, law, mix = names["tanh_dks"], names["DeltaOrthogonal"], names["sum_1"]
     given = keras.Input((8, 8, 3))
-    hidden = keras.layers.Conv2D(8, 3, padding="same", kernel_initializer=law())(names["NormaliseLocations"]()(given))
-    branch = keras.layers.Conv2D(8, 3, padding="same", groups=2, kernel_initializer=law(groups=2))(keras.layers.Activation(phi)(hidden))
-    model = keras.Model(given, keras.layers.Dense(2, activation=phi, kernel_initializer=law())(phi(mix(hidden, branch))))
+    hidden = keras.layers.Conv2D(8, 3, padding="same", kernel_initializer=law())(
+        names["NormaliseLocations"]()(given)
+    )
+    branch = keras.layers.Conv2D(8, 3, padding="same", groups=2, kernel_initializer=law(groups=2))(
+        keras.layers.Activation(phi)(hidden)
+    )
+    model = keras.Model(
+        given,
+        keras.layers.Dense(2, activation=phi, kernel_initializer=law())(phi(mix(hidden, branch))),
+    )
     images = np.random.default_rng(0).standard_normal((2, 8, 8, 3)).astype(np.float32)
     out = np.asarray(model(images))
     model.save(tmp_path / "model.keras")
-    assert np.array_equal(np.asarray(keras.models.load_model(tmp_path / "model.keras")(images)), out)
+    assert np.array_equal(
+        np.asarray(keras.models.load_model(tmp_path / "model.keras")(images)), out
+    )
     assert np.isfinite(out).all()

@@ -21,11 +21,15 @@ MODEL = onnx_model(CONTENT)
 FUNCTIONS = {function.name: function for function in MODEL.functions}
 
 
-@pytest.mark.parametrize("shaped", CONTENT.activations, ids=lambda shaped: shaped.activation.name[:40])
+@pytest.mark.parametrize(
+    "shaped", CONTENT.activations, ids=lambda shaped: shaped.activation.name[:40]
+)
 def test_values(shaped: Any) -> None:
     def function(values: np.ndarray) -> np.ndarray:
         wide = f"{shaped.name}_float64"
-        return exported.run_onnx(MODEL, wide if values.dtype == np.float64 and wide in FUNCTIONS else shaped.name, values)
+        return exported.run_onnx(
+            MODEL, wide if values.dtype == np.float64 and wide in FUNCTIONS else shaped.name, values
+        )
 
     exported.check_values(shaped.activation, function)
 
@@ -42,20 +46,30 @@ def test_the_file_is_a_model_that_runs(tmp_path: Path) -> None:
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True)
     assert "gelu_dks (x) => (y)" in text and text == shaping.export("onnx")
-    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 18), ("kcalc", 1)]
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [
+        ("", 18),
+        ("kcalc", 1),
+    ]
     given = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     phi, added, located = session.run(None, {"x": given})
-    assert np.allclose(phi, shaping.network.layer("nonlinear_1").activation(given.astype(float)), atol=3e-6)  # type: ignore[attr-defined]
+    assert np.allclose(
+        phi, shaping.network.layer("nonlinear_1").activation(given.astype(float)), atol=3e-6
+    )  # type: ignore[attr-defined]
     assert np.allclose(added, (0.8 + 0.6) * given, atol=1e-6)
     assert located.shape == (2, 4, 4)
     found = {entry.key: json.loads(entry.value) for entry in model.metadata_props}
-    assert found["kcalc.method"] == "dks" and found["kcalc.activations"]["nonlinear_7"] == "gelu_dks"
+    assert (
+        found["kcalc.method"] == "dks" and found["kcalc.activations"]["nonlinear_7"] == "gelu_dks"
+    )
     assert {row["condition"] for row in found["kcalc.conditions"]} == set(shaping.values)
 
 
 def test_sums() -> None:
-    steps = [("x", kc.layers.Input(), ()), *((f"a{i}", kc.layers.Affine(), ("x",)) for i in range(3))]
+    steps = [
+        ("x", kc.layers.Input(), ()),
+        *((f"a{i}", kc.layers.Affine(), ("x",)) for i in range(3)),
+    ]
     weights = (0.48, -0.6, 0.64)
     steps += [
         ("s", kc.layers.Sum(weights), ("a0", "a1", "a2")),
@@ -65,4 +79,9 @@ def test_sums() -> None:
     shaping = kc.shape(kc.Network.from_steps(steps), method="normalisation")
     model = onnx_model(exported.content_of(shaping, "0"))
     values = np.random.default_rng(1).standard_normal((3, 5))
-    assert np.allclose(exported.run_onnx(model, "sum_1", *values), np.tensordot(weights, values, 1), rtol=1e-15, atol=1e-15)
+    assert np.allclose(
+        exported.run_onnx(model, "sum_1", *values),
+        np.tensordot(weights, values, 1),
+        rtol=1e-15,
+        atol=1e-15,
+    )

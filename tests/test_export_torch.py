@@ -24,7 +24,9 @@ def gradient(function: Any) -> Any:
     return run
 
 
-@pytest.mark.parametrize("shaped", CONTENT.activations, ids=lambda shaped: shaped.activation.name[:40])
+@pytest.mark.parametrize(
+    "shaped", CONTENT.activations, ids=lambda shaped: shaped.activation.name[:40]
+)
 def test_values_and_gradients(shaped: Any) -> None:
     function = NAMES[shaped.name]
     exported.check_values(shaped.activation, lambda values: function(torch.tensor(values)).numpy())
@@ -50,13 +52,21 @@ def test_initial_weights() -> None:
         NAMES["delta_orthogonal_"](torch.empty(8, 8, 3, 4))
     half = NAMES["delta_orthogonal_"](torch.empty(8, 8, dtype=torch.bfloat16))
     assert half.dtype == torch.bfloat16
-    twice = [NAMES["delta_gaussian_"](torch.empty(8, 8), generator=torch.Generator().manual_seed(3)) for _ in range(2)]
+    twice = [
+        NAMES["delta_gaussian_"](torch.empty(8, 8), generator=torch.Generator().manual_seed(3))
+        for _ in range(2)
+    ]
     assert torch.equal(*twice)
 
 
 def test_initialise_a_model() -> None:
     nn = torch.nn
-    model = nn.Sequential(nn.Conv2d(4, 16, 3, stride=2), nn.Conv1d(16, 8, 5, groups=4), nn.Linear(8, 6), nn.BatchNorm1d(6))
+    model = nn.Sequential(
+        nn.Conv2d(4, 16, 3, stride=2),
+        nn.Conv1d(16, 8, 5, groups=4),
+        nn.Linear(8, 6),
+        nn.BatchNorm1d(6),
+    )
     model[3].weight.data.fill_(3.0)
     assert NAMES["initialise"](model, sigmas={"2": (2.0, 1.0)}) is model
     for layer in (model[0], model[1]):
@@ -71,7 +81,9 @@ def test_initialise_a_model() -> None:
 
 def test_locations() -> None:
     function = NAMES["normalise_locations"]
-    exported.check_locations(lambda given, extra: function(torch.tensor(given), extra).numpy(), channels_first=True)
+    exported.check_locations(
+        lambda given, extra: function(torch.tensor(given), extra).numpy(), channels_first=True
+    )
     layer = NAMES["NormaliseLocations"]("constant", 2.0)
     given = torch.randn(2, 3, 4, 4, dtype=torch.float64)
     wanted = kc.normalise_locations(np.moveaxis(given.numpy(), 1, -1), "constant", 2.0)
@@ -79,8 +91,12 @@ def test_locations() -> None:
 
 
 def test_a_shaped_residual_network_in_torch_is_the_one_in_jax() -> None:
-    """The exported activation and sum in a torch block give what kcalc's own lowering gives, for the same weights."""
-    shaping = kc.shape(kc.architectures.rescaled_resnet(2, branch_depth=1, shortcut_weight=0.8), "tanh")
+    """The exported activation and sum in a torch block give what kcalc's own lowering gives, for
+    the same weights.
+    """
+    shaping = kc.shape(
+        kc.architectures.rescaled_resnet(2, branch_depth=1, shortcut_weight=0.8), "tanh"
+    )
     names = exported.load(shaping.export("torch"))
     model = kc.to_jax(shaping, features=6)
     given = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)

@@ -1,4 +1,6 @@
-"""Expressions as JSON trees: what cannot be written or read is refused in words, at the place where it stands."""
+"""Expressions as JSON trees: what cannot be written or read is refused in words, at the place where
+it stands.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "flags": ({"symbol": "a", "is": ["complex"]}, "a symbol is a list of"),
     "both": ({"symbol": "a", "is": ["positive", "negative"]}, "cannot be all of"),
     "arguments": ({"op": "sin", "args": [1, 2]}, "does not take"),
-    "relation": ({"op": "Piecewise", "rows": [{"value": 1, "if": {"rel": "=", "args": [1, 2]}}]}, "a condition is"),
+    "relation": (
+        {"op": "Piecewise", "rows": [{"value": 1, "if": {"rel": "=", "args": [1, 2]}}]},
+        "a condition is",
+    ),
 }
 
 
@@ -55,7 +60,15 @@ def test_expressions_without_a_tree_are_refused(expr: Any, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "expr", [2, 1.5, sp.Float("0.1", 40), sp.pi * X, sp.Piecewise((X, sp.Rational(1, 3) > X), (0, True)), sp.Integer(10) ** 30]
+    "expr",
+    [
+        2,
+        1.5,
+        sp.Float("0.1", 40),
+        sp.pi * X,
+        sp.Piecewise((X, sp.Rational(1, 3) > X), (0, True)),
+        sp.Integer(10) ** 30,
+    ],
 )
 def test_expressions_come_back(expr: Any) -> None:
     assert TreeReader().expression(to_tree(expr), "here") == expr

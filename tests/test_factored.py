@@ -1,4 +1,7 @@
-"""Factored polynomials against SymPy's, and how mixes weigh: shares by squares, channels and q values, and what is assumed of them."""
+"""Factored polynomials against SymPy's, and how mixes weigh.
+
+Shares by squares, channels and q values, and what is assumed of them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,16 @@ from kcalc.calculi.convex import convex_shares
 from kcalc.calculi.factored import ONE, Factors, LogProgram, Monomial, as_floats
 from kcalc.calculi.slopes import Slopes, polynomial_texts, slope_polynomial, slope_texts
 from kcalc.calculi.subnetworks import maximal_slope
-from kcalc.network.layers import Affine, Concat, GroupNorm, Input, LayerNorm, Nonlinear, Product, Sum
+from kcalc.network.layers import (
+    Affine,
+    Concat,
+    GroupNorm,
+    Input,
+    LayerNorm,
+    Nonlinear,
+    Product,
+    Sum,
+)
 
 MP = mpmath.MPContext()
 MP.dps = 50
@@ -27,7 +39,9 @@ R = sp.Rational
 
 
 def tables(seed: int, constants: bool) -> tuple[Factors, list[Monomial], list[Any]]:
-    """Products and mixes of two slopes (and of constants), and the same multiplied out by SymPy on the way."""
+    """Products and mixes of two slopes (and of constants), and the same multiplied out by SymPy on
+    the way.
+    """
     rng = random.Random(seed)
     factors = Factors()
     made = [(factors.symbol(psi), psi), (factors.symbol(phi), phi), (ONE, sp.Integer(1))]
@@ -37,7 +51,12 @@ def tables(seed: int, constants: bool) -> tuple[Factors, list[Monomial], list[An
     for _ in range(9):
         chosen = rng.choices(made, k=rng.randint(2, 3))
         if rng.random() < 0.4:
-            made.append((factors.product(*(m for m, _ in chosen)), sp.expand(sp.prod([p for _, p in chosen]))))
+            made.append(
+                (
+                    factors.product(*(m for m, _ in chosen)),
+                    sp.expand(sp.prod([p for _, p in chosen])),
+                )
+            )
             continue
         weights = [rng.randint(0 if k else 1, 4) for k in range(len(chosen))]
         shares = [R(weight, sum(weights)) for weight in weights]
@@ -53,7 +72,9 @@ def test_factored_polynomials(seed: int, constants: bool) -> None:
     for monomial, p in zip(monomials, truth, strict=True):
         assert sp.expand(factors.expr(monomial)) == p
         if not constants:
-            assert factors.curvature(monomial) == (sp.diff(p, psi) + sp.diff(p, phi)).subs({psi: 1, phi: 1})
+            assert factors.curvature(monomial) == (sp.diff(p, psi) + sp.diff(p, phi)).subs(
+                {psi: 1, phi: 1}
+            )
     degrees = [sp.Poly(p, psi, phi).total_degree() for p in truth]
     assert factors.measure(monomials, largest=True) == degrees
     points = {psi: (1.0, 1.0, 1.7, 0.4, 1e40), phi: (1.0, 1.25, 2.5, 3.0, 1e70)}
@@ -65,22 +86,30 @@ def test_factored_polynomials(seed: int, constants: bool) -> None:
         poly = sp.Poly(p, psi, phi)
         for j in range(5):
             a, b = (MP.mpf(points[s][j]) for s in (psi, phi))
-            terms = [(MP.mpf(int(c.p)) / int(c.q) * a**m * b**n, m + n) for (m, n), c in poly.terms()]
+            terms = [
+                (MP.mpf(int(c.p)) / int(c.q) * a**m * b**n, m + n) for (m, n), c in poly.terms()
+            ]
             value = sum(term for term, _ in terms)
             assert logs[i, j] == pytest.approx(float(MP.log(value)), rel=2e-14, abs=1e-15)
-            assert means[i, j] == pytest.approx(float(sum(term * n for term, n in terms) / value), rel=1e-13, abs=1e-15)
+            assert means[i, j] == pytest.approx(
+                float(sum(term * n for term, n in terms) / value), rel=1e-13, abs=1e-15
+            )
 
 
 def test_common_factors_stand_before_a_sum() -> None:
     factors = Factors()
     one, other = factors.symbol(psi), factors.symbol(phi)
     square = factors.product(one, one)
-    mix = factors.mix([R(1, 4), R(3, 4)], [factors.product(square, other), factors.product(one, other, other)])
+    mix = factors.mix(
+        [R(1, 4), R(3, 4)], [factors.product(square, other), factors.product(one, other, other)]
+    )
     assert dict(mix)[one[0][0]] == 1 and dict(mix)[other[0][0]] == 1
     assert factors.expr(mix) == psi * phi * (psi / 4 + 3 * phi / 4)
     assert factors.mix([R(1, 4), R(3, 4)], [one, one]) == one
     assert factors.mix([R(0), R(1)], [other, one]) == one
-    assert factors.mix([R(1, 4), R(3, 4)], [one, ONE]) == factors.mix([R(3, 4), R(1, 4)], [ONE, one])
+    assert factors.mix([R(1, 4), R(3, 4)], [one, ONE]) == factors.mix(
+        [R(3, 4), R(1, 4)], [ONE, one]
+    )
     assert factors.product() == factors.product(ONE, ONE) == ONE
 
 
@@ -123,35 +152,52 @@ def test_polynomials_of_eighty_terms_are_written_out() -> None:
     powers = [factors.product(*[factors.symbol(psi)] * k) for k in range(60)]
     short, long = (factors.mix([R(1, n)] * n, powers[:n]) for n in (40, 60))
     texts = polynomial_texts(factors, [short, long])
-    assert sp.simplify(sp.sympify(texts[0], {"psi": psi}) - sum(psi**k for k in range(40)) / 40) == 0
+    assert (
+        sp.simplify(sp.sympify(texts[0], {"psi": psi}) - sum(psi**k for k in range(40)) / 40) == 0
+    )
     assert texts[1] == "a polynomial of degree 59"
     assert polynomial_texts(factors, [long], sp.latex) == [r"\text{a polynomial of degree 59}"]
 
 
 def test_floats_of_shares() -> None:
     assert as_floats([R(1, 3), R(1, 3), sp.sqrt(2)]).tolist() == [1 / 3, 1 / 3, 2**0.5]
-    with pytest.raises(kc.KcalcError, match=r'contain a, b; give numbers first: net.subs\(\{"a": ..., "b": ...\}\)'):
+    with pytest.raises(
+        kc.KcalcError, match=r'contain a, b; give numbers first: net.subs\(\{"a": ..., "b": ...\}\)'
+    ):
         as_floats([R(1, 3), sp.Symbol("b") * sp.Symbol("a")])
 
 
-# -- shares ----------------------------------------------------------------------------------------------------------------------------
+# -- shares ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("amounts", [(1, 2, 5), (R(1, 4), R(9, 4)), (R(1, 2), R(3, 2)), (R(1, 3), R(2, 3)), (0, 3), (4,)])
+@pytest.mark.parametrize(
+    "amounts", [(1, 2, 5), (R(1, 4), R(9, 4)), (R(1, 2), R(3, 2)), (R(1, 3), R(2, 3)), (0, 3), (4,)]
+)
 def test_shares_of_rational_amounts_are_exact(amounts: tuple[Any, ...]) -> None:
     parts = [Fraction(str(amount)) for amount in amounts]
-    assert [Fraction(str(share)) for share in convex_shares(amounts)] == [part / sum(parts) for part in parts]
+    assert [Fraction(str(share)) for share in convex_shares(amounts)] == [
+        part / sum(parts) for part in parts
+    ]
 
 
 def test_float_amounts_that_add_up_to_1_but_for_rounding_are_kept() -> None:
-    for amounts in ((0.36, 0.64), (0.36, 0.64 + 2**-52), (0.1, 0.2, 0.7 - 2**-52), (0.5, 0.5 - 2**-53)):
+    for amounts in (
+        (0.36, 0.64),
+        (0.36, 0.64 + 2**-52),
+        (0.1, 0.2, 0.7 - 2**-52),
+        (0.5, 0.5 - 2**-53),
+    ):
         assert [float(share) for share in convex_shares(amounts)] == list(amounts)
         mixed = (sp.Float(amounts[0]), *map(sp.Float, amounts[1:]))
         assert convex_shares(mixed) == mixed
     for amounts in ((0.5, 1.0), (0.5, 1.5), (0.36, 0.64 + 2e-15), (0.25, 0.25), (1e-3, 3e-3)):
         for given in (amounts, tuple(map(sp.Float, amounts))):
-            assert [float(share) for share in convex_shares(given)] == pytest.approx([a / sum(amounts) for a in amounts], rel=3e-16)
-    assert sum(float(share) for share in convex_shares((0.36, 0.64 + 2e-15))) == pytest.approx(1, abs=3e-16)
+            assert [float(share) for share in convex_shares(given)] == pytest.approx(
+                [a / sum(amounts) for a in amounts], rel=3e-16
+            )
+    assert sum(float(share) for share in convex_shares((0.36, 0.64 + 2e-15))) == pytest.approx(
+        1, abs=3e-16
+    )
 
 
 def test_shares_of_other_amounts_are_simple() -> None:
@@ -160,16 +206,20 @@ def test_shares_of_other_amounts_are_simple() -> None:
     assert convex_shares((sp.cos(w) ** 2, sp.sin(w) ** 2)) == (sp.cos(w) ** 2, sp.sin(w) ** 2)
     assert convex_shares((w**2, sp.Integer(1))) == (w**2 / (w**2 + 1), 1 / (w**2 + 1))
     one, two = convex_shares((1 + sp.sqrt(2), sp.Integer(1)))
-    assert one == sp.sqrt(2) / 2 and sp.expand(two) == 1 - sp.sqrt(2) / 2 and sp.fraction(two)[1] == 2
+    assert (
+        one == sp.sqrt(2) / 2 and sp.expand(two) == 1 - sp.sqrt(2) / 2 and sp.fraction(two)[1] == 2
+    )
     for zeros in ((0.0, 0.0), (sp.Integer(0), sp.Integer(0)), (w - w, 0 * w)):
         with pytest.raises(kc.KcalcError, match="weights are all 0 has no slope polynomial"):
             convex_shares(zeros)
-    net = kc.Network.from_steps([("x", Input(), ()), ("a", Affine(), ("x",)), ("s", Sum((1e-200, 1e-200)), ("x", "a"))])
+    net = kc.Network.from_steps(
+        [("x", Input(), ()), ("a", Affine(), ("x",)), ("s", Sum((1e-200, 1e-200)), ("x", "a"))]
+    )
     with pytest.raises(kc.KcalcError, match="weights are all 0"):
         slope_polynomial(net)
 
 
-# -- what is assumed -------------------------------------------------------------------------------------------------------------------
+# -- what is assumed -------------------------------------------------------------------------------
 
 
 def of(*steps: Any) -> kc.Network:
@@ -177,19 +227,31 @@ def of(*steps: Any) -> kc.Network:
 
 
 def test_what_mixes_weigh_by_is_said() -> None:
-    net = of(("f", Nonlinear("relu"), ("a",)), ("b", Affine(4), ("f",)), ("s", Sum((1, 2)), ("x", "b")))
+    net = of(
+        ("f", Nonlinear("relu"), ("a",)), ("b", Affine(4), ("f",)), ("s", Sum((1, 2)), ("x", "b"))
+    )
     nodes = dict.fromkeys(net, 2.0)
-    told = {"by squared weights": None, "by the q values given": nodes, "by the q values of the kernel calculus": 1.0}
+    told = {
+        "by squared weights": None,
+        "by the q values given": nodes,
+        "by the q values of the kernel calculus": 1.0,
+    }
     for text, q in told.items():
         texts = [a.text for a in maximal_slope(net, q).assumptions]
-        assert sum("mixes weigh" in t for t in texts) == 1 and sum(f"mixes weigh {text}" in t for t in texts) == 1
+        assert (
+            sum("mixes weigh" in t for t in texts) == 1
+            and sum(f"mixes weigh {text}" in t for t in texts) == 1
+        )
         assert not any("Product" in t for t in texts)
     product = of(("b", Affine(4), ("x",)), ("p", Product(), ("a", "b")))
     assert sum("factors of a Product" in a.text for a in maximal_slope(product).assumptions) == 1
     assert slope_polynomial(net, dict.fromkeys(net, 2)) == R(1, 5) + 4 * psi / 5
     assert slope_polynomial(net, {**dict.fromkeys(net, 2), "b": 1}) == R(1, 3) + 2 * psi / 3
     symbol = sp.Symbol("q", positive=True)
-    assert sp.simplify(slope_polynomial(net, dict.fromkeys(net, symbol)) - (R(1, 5) + 4 * psi / 5)) == 0
+    assert (
+        sp.simplify(slope_polynomial(net, dict.fromkeys(net, symbol)) - (R(1, 5) + 4 * psi / 5))
+        == 0
+    )
     for wrong in (0, -1.0):
         with pytest.raises(kc.KcalcError, match=r"q\['b'\] is a mean square and must be > 0"):
             slope_polynomial(net, {**nodes, "b": wrong})
@@ -199,27 +261,50 @@ def test_what_mixes_weigh_by_is_said() -> None:
         slope_polynomial(net, {"x": 1.0})
 
 
-@pytest.mark.parametrize("layer", [LayerNorm(), GroupNorm(2), Affine(4, standardised=True)], ids=lambda layer: type(layer).__name__)
+@pytest.mark.parametrize(
+    "layer",
+    [LayerNorm(), GroupNorm(2), Affine(4, standardised=True)],
+    ids=lambda layer: type(layer).__name__,
+)
 def test_norms_that_read_means_have_their_slopes(layer: Any) -> None:
-    """``q / (q - m^2)`` is pi / (pi - 1) behind a ReLU and 1 behind weights, other norms and what is odd."""
+    """``q / (q - m^2)`` is pi / (pi - 1) behind a ReLU and 1 behind weights, other norms and what
+    is odd.
+    """
     relu = ("f", Nonlinear("relu"), ("a",))
     told = {node: maximal_slope(of(relu, ("n", layer, (node,)))).assumptions for node in ("f", "a")}
     assert [a.node for a in told["f"] if "C(0) = 0 is taken" in a.text] == ["n"]
     assert not any("C(0) = 0" in a.text for a in told["a"])
     net = of(relu, ("n", layer, ("f",)), ("b", Affine(4), ("n",)))
-    assert float(slope_polynomial(net, 3.0).subs(psi, 1)) == pytest.approx(np.pi / (np.pi - 1), rel=1e-13)
-    assert float(np.exp(log_slopes(net, 1.0, 3.0)["b"].log)) == pytest.approx(np.pi / (np.pi - 1), rel=1e-13)
-    assert [a.node for a in maximal_slope(net, 3.0).assumptions if "q / (q - m^2) = 1.46694" in a.text] == ["n"]
+    assert float(slope_polynomial(net, 3.0).subs(psi, 1)) == pytest.approx(
+        np.pi / (np.pi - 1), rel=1e-13
+    )
+    assert float(np.exp(log_slopes(net, 1.0, 3.0)["b"].log)) == pytest.approx(
+        np.pi / (np.pi - 1), rel=1e-13
+    )
+    assert [
+        a.node for a in maximal_slope(net, 3.0).assumptions if "q / (q - m^2) = 1.46694" in a.text
+    ] == ["n"]
     twice = of(relu, ("n", LayerNorm(), ("f",)), ("m", layer, ("n",)))
-    assert [a.node for a in maximal_slope(twice).assumptions if "C(0) = 0 is taken" in a.text] == ["n"]
+    assert [a.node for a in maximal_slope(twice).assumptions if "C(0) = 0 is taken" in a.text] == [
+        "n"
+    ]
     half = of(relu, ("b", Affine(4), ("x",)), ("p", Product(), ("f", "b")), ("n", layer, ("p",)))
-    both = of(relu, ("b", Affine(4), ("x",)), ("s", Concat((4, 4)), ("f", "b")), ("n", layer, ("s",)))
-    for net, count in ((half, 0), (both, 1)):  # a factor of mean 0 leaves a product none; an addend of mean 0 leaves a sum its own
+    both = of(
+        relu, ("b", Affine(4), ("x",)), ("s", Concat((4, 4)), ("f", "b")), ("n", layer, ("s",))
+    )
+    for net, count in (
+        (half, 0),
+        (both, 1),
+    ):  # a factor of mean 0 leaves a product none; an addend of mean 0 leaves a sum its own
         assert sum("C(0) = 0 is taken" in a.text for a in maximal_slope(net).assumptions) == count
 
 
 def test_biases_are_refused_by_name() -> None:
-    with pytest.raises(kc.KcalcError, match=r"node 'b' has sigma_b = 0.5, which lowers the slope; slope polynomials are for sigma_b = 0"):
+    with pytest.raises(
+        kc.KcalcError,
+        match=r"node 'b' has sigma_b = 0.5, which lowers the slope; slope polynomials are for "
+        r"sigma_b = 0",
+    ):
         slope_polynomial(of(("b", Affine(4, sigma_b=0.5), ("a",))))
 
 

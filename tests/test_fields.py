@@ -19,7 +19,20 @@ C = sp.Symbol("c", real=True)
 
 
 @pytest.mark.parametrize(
-    "value", [float("nan"), math.inf, 1j, sp.I, sp.oo, "1", True, None, sp.nan, np.array([1.0, np.nan]), np.array(["a"])]
+    "value",
+    [
+        float("nan"),
+        math.inf,
+        1j,
+        sp.I,
+        sp.oo,
+        "1",
+        True,
+        None,
+        sp.nan,
+        np.array([1.0, np.nan]),
+        np.array(["a"]),
+    ],
 )
 @pytest.mark.parametrize("field", [NUMPY, SYMPY, mpmath_field(20)])
 def test_what_is_not_a_finite_real_number_is_refused(field, value):
@@ -35,7 +48,13 @@ def test_free_symbols_name_themselves_and_the_remedy(field):
 
 @pytest.mark.parametrize("field", [NUMPY, mpmath_field(20)])
 def test_gaps_that_rounding_carried_out_come_back(field):
-    assert [float(field.clipped(field.number(u))) for u in (-1e-31, 0, 0.5, 2, 2 + 1e-12)] == [0, 0, 0.5, 2, 2]
+    assert [float(field.clipped(field.number(u))) for u in (-1e-31, 0, 0.5, 2, 2 + 1e-12)] == [
+        0,
+        0,
+        0.5,
+        2,
+        2,
+    ]
 
 
 def test_sympy_numbers_stay_exact():
@@ -74,13 +93,28 @@ def test_numpy_angle_helpers_are_relatively_accurate(angle):
 @pytest.mark.parametrize("name", ["sin", "cos", "sinh", "cosh"])
 @pytest.mark.parametrize("order", [0, 1, 4])
 def test_jets_of_circular_and_hyperbolic_functions_are_their_taylor_series(name, order):
-    x = [mpmath.mpf("0.7"), mpmath.mpf("-1.3"), mpmath.mpf("0.4"), mpmath.mpf(0), mpmath.mpf("2.1")][: order + 1]
+    x = [
+        mpmath.mpf("0.7"),
+        mpmath.mpf("-1.3"),
+        mpmath.mpf("0.4"),
+        mpmath.mpf(0),
+        mpmath.mpf("2.1"),
+    ][: order + 1]
     with mpmath.workdps(40):
-        expected = mpmath.taylor(lambda e: getattr(mpmath, name)(sum(a * e**k for k, a in enumerate(x))), 0, order)
-    exact, quick = (getattr(JetField(field), name)(Jet(tuple(map(field.number, x)))) for field in (mpmath_field(30), NUMPY))
+        expected = mpmath.taylor(
+            lambda e: getattr(mpmath, name)(sum(a * e**k for k, a in enumerate(x))), 0, order
+        )
+    exact, quick = (
+        getattr(JetField(field), name)(Jet(tuple(map(field.number, x))))
+        for field in (mpmath_field(30), NUMPY)
+    )
     assert exact.order == quick.order == order
-    assert all(abs(a - b) < 1e-18 * (1 + abs(b)) for a, b in zip(exact.coefficients, expected, strict=True))
-    assert np.allclose([float(a) for a in quick.coefficients], [float(b) for b in expected], rtol=1e-14, atol=1e-14)
+    assert all(
+        abs(a - b) < 1e-18 * (1 + abs(b)) for a, b in zip(exact.coefficients, expected, strict=True)
+    )
+    assert np.allclose(
+        [float(a) for a in quick.coefficients], [float(b) for b in expected], rtol=1e-14, atol=1e-14
+    )
 
 
 def test_powers_of_jets_are_whole():
@@ -114,4 +148,7 @@ def test_the_corner_term_keeps_its_digits_in_mpmath(gap):
     with mpmath.workdps(1000):
         t = 2 * mpmath.asin(mpmath.sqrt(mpmath.mpf(gap) / 2))
         true = mpmath.sin(t) - t * mpmath.cos(t)
-        assert abs(field.sine_excess(field.number(mpmath.mpf(gap))) - true) <= mpmath.mpf("1e-28") * true
+        assert (
+            abs(field.sine_excess(field.number(mpmath.mpf(gap))) - true)
+            <= mpmath.mpf("1e-28") * true
+        )

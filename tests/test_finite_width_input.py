@@ -24,7 +24,9 @@ def test_layers_that_may_be_all_zero_are_told():
     hidden = np.maximum(random.normal(size=(20000, 4)), 0)
     assert np.all(hidden == 0, axis=1).mean() == pytest.approx(1 / 16, abs=4 * 0.0018)
     alive = np.log((hidden**2).mean(axis=1)[hidden.any(axis=1)])
-    assert kc.fluctuations(RELU).nodes["nonlinear_1"].log_variance == pytest.approx(alive.var(), rel=0.06)
+    assert kc.fluctuations(RELU).nodes["nonlinear_1"].log_variance == pytest.approx(
+        alive.var(), rel=0.06
+    )
 
 
 @pytest.mark.parametrize(

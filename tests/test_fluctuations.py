@@ -37,11 +37,15 @@ def draw(net, c, draws, seed, orthogonal=False):
             values[node] = np.broadcast_to(pair, (draws, 2, size))
         elif isinstance(layer, Affine):
             product = _product(rng, below[0], layer.features, orthogonal)
-            values[node] = float(layer.sigma_w) * product + float(layer.sigma_b) * rng.standard_normal((draws, 1, layer.features))
+            values[node] = float(layer.sigma_w) * product + float(
+                layer.sigma_b
+            ) * rng.standard_normal((draws, 1, layer.features))
         elif isinstance(layer, Nonlinear):
             values[node] = np.asarray(layer.activation(below[0]))
         elif isinstance(layer, Sum):
-            values[node] = sum(float(w) * h for w, h in zip(layer.weights or (1,) * len(below), below, strict=True))
+            values[node] = sum(
+                float(w) * h for w, h in zip(layer.weights or (1,) * len(below), below, strict=True)
+            )
         else:
             values[node] = np.concatenate(below, axis=2)
     out = {}
@@ -52,8 +56,11 @@ def draw(net, c, draws, seed, orthogonal=False):
 
 
 def _product(rng, below, rows, orthogonal):
-    """W x for both inputs, (draws, 2, rows): for two fixed vectors the product has the law of their Gram matrix's root times two Gaussian
-    vectors, or two columns of a random orthogonal matrix, so that matrices need not be formed."""
+    """W x for both inputs, (draws, 2, rows).
+
+    For two fixed vectors the product has the law of their Gram matrix's root times two Gaussian
+    vectors, or two columns of a random orthogonal matrix, so that matrices need not be formed.
+    """
     draws, _, columns = below.shape
     size = max(rows, columns) if orthogonal else rows
     first, second = rng.standard_normal((2, draws, size))
@@ -71,7 +78,10 @@ def _product(rng, below, rows, orthogonal):
 
 
 def compare(net, weights, draws, seed, nodes, c=0.4, bias=0.06):
-    """Predicted against drawn variances: within 4 standard errors and the next order in 1/width, ``bias`` of the value."""
+    """Predicted against drawn variances.
+
+    Within 4 standard errors and the next order in 1/width, ``bias`` of the value.
+    """
     found = fluctuations(net, weights=weights, c=c)
     measured = draw(net, c, draws, seed, weights == "orthogonal")
     for node in nodes:
@@ -79,29 +89,62 @@ def compare(net, weights, draws, seed, nodes, c=0.4, bias=0.06):
         for expected, sample in ((own.relative * own.q**2, q), (own.c_variance, cosine)):
             spread = sample.var(ddof=1)
             error = np.std((sample - sample.mean()) ** 2) / math.sqrt(draws)
-            assert abs(spread - expected) < 4 * error + bias * expected + 1e-12, (node, spread, expected, error)
+            assert abs(spread - expected) < 4 * error + bias * expected + 1e-12, (
+                node,
+                spread,
+                expected,
+                error,
+            )
 
 
 N = 128
 NETS = {
     "resnet": kc.chain(
-        Input(N), Affine(N), kc.repeat(kc.residual(kc.chain(Nonlinear("relu"), Affine(N)), 0.7), 2), Nonlinear("relu"), Affine(N)
+        Input(N),
+        Affine(N),
+        kc.repeat(kc.residual(kc.chain(Nonlinear("relu"), Affine(N)), 0.7), 2),
+        Nonlinear("relu"),
+        Affine(N),
     ),
-    "biases": kc.chain(Input(N), kc.repeat(kc.chain(Affine(N, sigma_w=1.4, sigma_b=0.3), Nonlinear("tanh")), 2)),
+    "biases": kc.chain(
+        Input(N), kc.repeat(kc.chain(Affine(N, sigma_w=1.4, sigma_b=0.3), Nonlinear("tanh")), 2)
+    ),
     "transition": kc.chain(
-        Input(N), Affine(N),
-        kc.residual(kc.chain(Nonlinear("softplus"), Affine(2 * N)), 0.6, shortcut=kc.chain(Nonlinear("tanh"), Affine(2 * N))),
-        Nonlinear("sin"), Affine(N),
+        Input(N),
+        Affine(N),
+        kc.residual(
+            kc.chain(Nonlinear("softplus"), Affine(2 * N)),
+            0.6,
+            shortcut=kc.chain(Nonlinear("tanh"), Affine(2 * N)),
+        ),
+        Nonlinear("sin"),
+        Affine(N),
     ),
     "input skip": kc.Network.from_steps(
-        [("x", Input(N), ()), ("A", Affine(N), ("x",)), ("y", Sum((0.8, 0.6)), ("x", "A")), ("B", Affine(N), ("y",)),
-         ("h", Nonlinear("erf"), ("B",)), ("C", Affine(N), ("h",)), ("z", Sum(), ("y", "C")), ("D", Affine(N), ("z",))]
+        [
+            ("x", Input(N), ()),
+            ("A", Affine(N), ("x",)),
+            ("y", Sum((0.8, 0.6)), ("x", "A")),
+            ("B", Affine(N), ("y",)),
+            ("h", Nonlinear("erf"), ("B",)),
+            ("C", Affine(N), ("h",)),
+            ("z", Sum(), ("y", "C")),
+            ("D", Affine(N), ("z",)),
+        ]
     ),
     "concat": kc.Network.from_steps(
-        [("x", Input(N), ()), ("A", Affine(N), ("x",)), ("B", Affine(N // 2), ("x",)), ("c", Concat(), ("A", "B")),
-         ("h", Nonlinear("gelu"), ("c",)), ("C", Affine(N), ("h",)), ("d", Concat(), ("c", "C")), ("k", Nonlinear("gelu"), ("d",))]
+        [
+            ("x", Input(N), ()),
+            ("A", Affine(N), ("x",)),
+            ("B", Affine(N // 2), ("x",)),
+            ("c", Concat(), ("A", "B")),
+            ("h", Nonlinear("gelu"), ("c",)),
+            ("C", Affine(N), ("h",)),
+            ("d", Concat(), ("c", "C")),
+            ("k", Nonlinear("gelu"), ("d",)),
+        ]
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("weights", ["gaussian", "orthogonal"])
@@ -120,7 +163,7 @@ def test_networks_against_more_draws(name, weights):
     compare(net, weights, 8000, 21, list(net))
 
 
-# -- exact laws ----------------------------------------------------------------------------------------------------------------------------
+# -- exact laws ------------------------------------------------------------------------------------
 
 
 def chain(phi, depth=30, sigma_w=1):
@@ -128,29 +171,48 @@ def chain(phi, depth=30, sigma_w=1):
 
 
 def test_numbers_of_the_papers():
-    """Var log q at n = 64 after 30 layers, measured by simulation: relu 2.48/1.52, tailored 1.32/.364, DKS-tanh .90/.033."""
+    """Var log q at n = 64 after 30 layers, measured by simulation.
+
+    Relu 2.48/1.52, tailored 1.32/.364, DKS-tanh .90/.033.
+    """
     tailored = leaky_relu(sp.Rational(57, 100))
     gain = math.sqrt(2 / (1 + 0.57**2))
-    for phi, sigma_w, gaussian, orthogonal in (("relu", HE, 2.48, 1.52), (tailored, gain, 1.32, 0.364)):
+    for phi, sigma_w, gaussian, orthogonal in (
+        ("relu", HE, 2.48, 1.52),
+        (tailored, gain, 1.32, 0.364),
+    ):
         net = chain(phi, 30, sigma_w)
         assert fluctuations(net, 64).out.log_variance == pytest.approx(gaussian, rel=0.02)
-        assert fluctuations(net, 64, "orthogonal").out.log_variance == pytest.approx(orthogonal, rel=0.02)
-    phi = kc.shape(chain("tanh", 100), method="dks", zeta=1.5).network.layer("nonlinear_1").activation
-    assert fluctuations(chain(phi), 64).out.log_variance == pytest.approx(0.90, rel=0.12)  # leading order: 10% above what is measured
-    assert fluctuations(chain(phi), 64, "orthogonal").out.log_variance == pytest.approx(0.033, rel=0.2)
+        assert fluctuations(net, 64, "orthogonal").out.log_variance == pytest.approx(
+            orthogonal, rel=0.02
+        )
+    phi = (
+        kc.shape(chain("tanh", 100), method="dks", zeta=1.5).network.layer("nonlinear_1").activation
+    )
+    assert fluctuations(chain(phi), 64).out.log_variance == pytest.approx(
+        0.90, rel=0.12
+    )  # leading order: 10% above what is measured
+    assert fluctuations(chain(phi), 64, "orthogonal").out.log_variance == pytest.approx(
+        0.033, rel=0.2
+    )
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.3, -1.0, 1.0])
 @pytest.mark.parametrize("orthogonal", [False, True])
 def test_one_layer_by_integration(slope, orthogonal):
-    """E r^2 and Var log r of r = mean phi(z_i)^2 for n = 3 by drawing directions densely: log r is smooth, so quadrature on the sphere."""
+    """E r^2 and Var log r of r = mean phi(z_i)^2 for n = 3 by drawing directions densely.
+
+    Log r is smooth, so quadrature on the sphere.
+    """
     n, draws = 3, 400_000
     rng = np.random.default_rng(5)
     z = rng.standard_normal((draws, n))
     if orthogonal:
         z *= math.sqrt(n) / np.linalg.norm(z, axis=1, keepdims=True)
     r = np.mean(np.where(z > 0, z, slope * z) ** 2, axis=1)
-    log_second, spread = ratio(leaky_relu(sp.Float(slope) if slope not in (0, 1, -1) else int(slope)), n, orthogonal)
+    log_second, spread = ratio(
+        leaky_relu(sp.Float(slope) if slope not in (0, 1, -1) else int(slope)), n, orthogonal
+    )
     mean = (1 + slope**2) / 2
     assert math.exp(log_second) == pytest.approx(np.mean(r**2) / mean**2, rel=0.01)
     logs = np.log(r[r > 0])
@@ -167,7 +229,11 @@ def test_wide_layers_join_narrow_ones():
         start, end = law.ppf(1e-13), law.isf(1e-13)
         x = start + (end - start) * (nodes + 1) / 2
         density, value = (end - start) / 2 * rule * law.pdf(x), np.log(low + (1 - low) * x)
-        first, second, total = first + weight * (density @ value), second + weight * (density @ value**2), total + weight
+        first, second, total = (
+            first + weight * (density @ value),
+            second + weight * (density @ value**2),
+            total + weight,
+        )
     expected = second / total - (first / total) ** 2
     assert ratio(leaky_relu(sp.Rational(3, 10)), n, True)[1] == pytest.approx(expected, rel=3e-4)
 
@@ -176,22 +242,30 @@ def test_exact_chains_agree_with_exact_moments():
     net = kc.architectures.vanilla(12, "relu", features=20, sigma_w=HE)
     exact = moments(net, jacobian=False)
     found = fluctuations(net)
-    assert found.exact and found["nonlinear_12"].relative == pytest.approx((1 + 5 / 20) ** 12 - 1, rel=1e-12)
+    assert found.exact and found["nonlinear_12"].relative == pytest.approx(
+        (1 + 5 / 20) ** 12 - 1, rel=1e-12
+    )
     assert found.out.relative == pytest.approx((1 + 5 / 20) ** 12 * (1 + 2 / 20) - 1, rel=1e-12)
     assert exact.out.relative == pytest.approx(found.out.relative, rel=1e-12)
 
 
 def test_the_leading_order_of_a_chain():
-    """v <- (q Q'/Q)^2 v + (E phi^4/Q^2 - 1)/n for tanh, and 2 (q Q'/Q)^2/n less for orthogonal weights, integrals by quad."""
+    """v <- (q Q'/Q)^2 v + (E phi^4/Q^2 - 1)/n for tanh, and 2 (q Q'/Q)^2/n less for orthogonal
+    weights, integrals by quad.
+    """
 
     def mean(f):
-        return integrate.quad(lambda z: f(z) * math.exp(-z * z / 2) / math.sqrt(2 * math.pi), -10, 10)[0]
+        return integrate.quad(
+            lambda z: f(z) * math.exp(-z * z / 2) / math.sqrt(2 * math.pi), -10, 10
+        )[0]
 
     n, q, v, w = 50, 1.0, 0.0, 0.0
     for _ in range(4):
         s = math.sqrt(q)
         square = mean(lambda z, s=s: math.tanh(s * z) ** 2)
-        slope = mean(lambda z, s=s: z * math.tanh(s * z) / math.cosh(s * z) ** 2) * s / square  # d log Q / d log q
+        slope = (
+            mean(lambda z, s=s: z * math.tanh(s * z) / math.cosh(s * z) ** 2) * s / square
+        )  # d log Q / d log q
         noise = mean(lambda z, s=s: math.tanh(s * z) ** 4) / square**2 - 1
         v, w, q = slope**2 * v + noise / n, slope**2 * w + (noise - 2 * slope**2) / n, square
     net = kc.architectures.vanilla(4, "tanh", features=n, readout=False)
@@ -199,13 +273,15 @@ def test_the_leading_order_of_a_chain():
     assert fluctuations(net, weights="orthogonal").out.relative == pytest.approx(w, rel=1e-9)
 
 
-# -- habits --------------------------------------------------------------------------------------------------------------------------------
+# -- habits ----------------------------------------------------------------------------------------
 
 
 def test_assumptions():
     deep = fluctuations(chain("tanh", 3), 4)
     assert any(note.kind == "heuristic" and "not small" in note.text for note in deep.assumptions)
-    assert not any(note.kind == "heuristic" for note in fluctuations(chain("tanh", 3), 400).assumptions)
+    assert not any(
+        note.kind == "heuristic" for note in fluctuations(chain("tanh", 3), 400).assumptions
+    )
     assert any(note.kind == "exact" for note in fluctuations(chain("relu", 3), 40).assumptions)
     assert any("sampled" in note.text for note in fluctuations(NETS["resnet"], c=0.2).assumptions)
 
@@ -213,7 +289,9 @@ def test_assumptions():
 def test_the_probability_that_a_layer_is_all_0_bounds_what_is_drawn() -> None:
     net = kc.chain(Input(5), Affine(3), Nonlinear("relu"), Affine(2), Nonlinear("relu"))
     (text,) = (note.text for note in fluctuations(net).assumptions if "all 0" in note.text)
-    assert "probability 0.375 or less" in text  # 1/8 + 1/4: each pre-activation is negative with probability 1/2
+    assert (
+        "probability 0.375 or less" in text
+    )  # 1/8 + 1/4: each pre-activation is negative with probability 1/2
     draws, rng = 20000, np.random.default_rng(3)
     first = np.maximum(rng.standard_normal((draws, 3)), 0)  # pre-activations of any input
     second = np.einsum("dij,dj->di", rng.standard_normal((draws, 2, 3)), first)
@@ -229,7 +307,12 @@ def test_equal_inputs_have_no_variance_of_c():
 
 def test_result_habits():
     found = fluctuations(chain("tanh", 25), 30, c=0.5)
-    assert "\n" not in repr(found) and "Var c" in str(found) and "more" in str(found) and "<table>" in found._repr_html_()
+    assert (
+        "\n" not in repr(found)
+        and "Var c" in str(found)
+        and "more" in str(found)
+        and "<table>" in found._repr_html_()
+    )
     json.dumps(found.to_dict(), allow_nan=False)
     assert found.plot().get_ylabel()
     with pytest.raises(kc.KcalcError, match="unknown node"):
@@ -239,15 +322,23 @@ def test_result_habits():
 @pytest.mark.parametrize(
     ("net", "options", "message"),
     [
-        (chain("relu", 2), {}, "features=N"), (chain("relu", 2), {"features": 4, "weights": "uniform"}, "weights"),
-        (chain("relu", 2), {"features": 4, "q": -1}, "must be > 0"), (chain("relu", 2), {"features": 4, "c": 1.5}, "cosine"),
+        (chain("relu", 2), {}, "features=N"),
+        (chain("relu", 2), {"features": 4, "weights": "uniform"}, "weights"),
+        (chain("relu", 2), {"features": 4, "q": -1}, "must be > 0"),
+        (chain("relu", 2), {"features": 4, "c": 1.5}, "cosine"),
         (chain("relu", 2), {"features": 4, "c": float("nan")}, "finite"),
         (chain("relu", 2, sp.Symbol("s", positive=True)), {"features": 4}, "net.subs"),
-        (kc.chain(Input(4), Affine(4), LayerNorm()), {}, "LayerNorm"), (kc.chain(Input(4), Affine(4, kernel=3)), {}, "dense"),
-        (kc.chain(Input(4), Nonlinear("relu"), Affine(4)), {}, "network's input"), (kc.architectures.wide_resnet(10), {}, "image"),
-        (kc.chain(Input(4), Affine(4), kc.residual(kc.chain(Nonlinear("relu"))), Affine(4)), {}, "not Gaussian"),
+        (kc.chain(Input(4), Affine(4), LayerNorm()), {}, "LayerNorm"),
+        (kc.chain(Input(4), Affine(4, kernel=3)), {}, "dense"),
+        (kc.chain(Input(4), Nonlinear("relu"), Affine(4)), {}, "network's input"),
+        (kc.architectures.wide_resnet(10), {}, "image"),
+        (
+            kc.chain(Input(4), Affine(4), kc.residual(kc.chain(Nonlinear("relu"))), Affine(4)),
+            {},
+            "not Gaussian",
+        ),
     ],
-)  # fmt: skip
+)
 def test_refusals(net, options, message):
     with pytest.raises(kc.KcalcError, match=message):
         fluctuations(net, **options)
@@ -255,8 +346,12 @@ def test_refusals(net, options, message):
 
 def test_homogeneous_activations_at_any_q() -> None:
     relu, square, q = kc.activation("relu"), kc.activation("square"), 3.0
-    assert alike(relu, relu, q, None)[0, 0] == pytest.approx(1.25 * q**2, rel=1e-13)  # E relu^4 - (E relu^2)^2 = 3 q^2/2 - q^2/4
-    assert alike(square, relu, q, None)[0, 0] == pytest.approx(6 * q**3, rel=1e-13)  # E x^4 relu^2 - E x^4 E relu^2 = (15 - 3) q^3/2
+    assert alike(relu, relu, q, None)[0, 0] == pytest.approx(
+        1.25 * q**2, rel=1e-13
+    )  # E relu^4 - (E relu^2)^2 = 3 q^2/2 - q^2/4
+    assert alike(square, relu, q, None)[0, 0] == pytest.approx(
+        6 * q**3, rel=1e-13
+    )  # E x^4 relu^2 - E x^4 E relu^2 = (15 - 3) q^3/2
     assert slopes(square, q, None)[0, 0] == pytest.approx(6 * q, rel=1e-13)  # Q = 3 q^2
     with pytest.raises(kc.KcalcError, match="beyond double precision"):
         alike(square, square, 1e90, None)
@@ -268,7 +363,9 @@ def _two_layers(*between, last=Affine(6)):  # noqa: B008 - layers do not change
 
 def _numbers(net):
     found = fluctuations(net, c=0.3, q=1.7)
-    return [getattr(found.out, name) for name in ("q", "relative", "log_variance", "c", "c_variance")]
+    return [
+        getattr(found.out, name) for name in ("q", "relative", "log_variance", "c", "c_variance")
+    ]
 
 
 def test_the_same_network_written_in_two_ways():
@@ -291,16 +388,30 @@ def test_the_same_network_written_in_two_ways():
     ]
     steps += [("n", Nonlinear(tanh), ("s",)), ("y", Affine(6), ("n",))]
     dropped = kc.Network.from_steps(steps)
-    assert _numbers(dropped) == pytest.approx(_numbers(_two_layers(kc.layers.Scale(0.7), Nonlinear(tanh))), rel=1e-10)
+    assert _numbers(dropped) == pytest.approx(
+        _numbers(_two_layers(kc.layers.Scale(0.7), Nonlinear(tanh))), rel=1e-10
+    )
 
 
 def test_sums_that_cannot_be_followed():
     def net(*steps):
-        start = [("x", Input(4), ()), ("a", Affine(4), ("x",)), ("b", Affine(8), ("x",)), ("c", Affine(4), ("x",))]
+        start = [
+            ("x", Input(4), ()),
+            ("a", Affine(4), ("x",)),
+            ("b", Affine(8), ("x",)),
+            ("c", Affine(4), ("x",)),
+        ]
         return kc.Network.from_steps([*start, *steps, ("y", Affine(3), (steps[-1][0],))])
 
-    crooked = net(("p", Concat(), ("a", "b")), ("r", Concat(), ("b", "c")), ("s", Sum(), ("p", "r")), ("t", Sum(), ("s",)))
-    with pytest.raises(kc.FreshnessError, match="node 's' adds concatenations whose parts do not line up"):
+    crooked = net(
+        ("p", Concat(), ("a", "b")),
+        ("r", Concat(), ("b", "c")),
+        ("s", Sum(), ("p", "r")),
+        ("t", Sum(), ("s",)),
+    )
+    with pytest.raises(
+        kc.FreshnessError, match="node 's' adds concatenations whose parts do not line up"
+    ):
         fluctuations(crooked)
     again = net(("t", Sum(), ("a", "c")), ("s", Sum(), ("a", "t")), ("q", Concat(), ("s", "b")))
     with pytest.raises(kc.FreshnessError, match="node 's' adds feature maps that share 'a'"):

@@ -1,4 +1,7 @@
-"""Formulas as papers write them: signs, exact numbers, integrals, derivatives; the numbers in them against mpmath."""
+"""Formulas as papers write them: signs, exact numbers, integrals, derivatives.
+
+The numbers in them against mpmath.
+"""
 
 from __future__ import annotations
 
@@ -35,30 +38,56 @@ def test_short_decimals_are_exact_numbers_in_formulas() -> None:
 
 
 def test_equal_blocks_are_one_run_that_says_from_what_to_what() -> None:
-    net = kc.chain(L.Input(), L.Affine(), kc.repeat(kc.residual(kc.chain(L.Nonlinear("erf"), L.Affine()), shortcut_weight=0.8), 5))
+    net = kc.chain(
+        L.Input(),
+        L.Affine(),
+        kc.repeat(kc.residual(kc.chain(L.Nonlinear("erf"), L.Affine()), shortcut_weight=0.8), 5),
+    )
     C = kc.c_map(net)
-    assert r"\left(q_{5}, c_{5}\right) = \bigl[\,{q}' = " in C.latex() and r"\bigr]^{\circ 4}\left(q_{1}, c_{1}\right)" in C.latex()
-    assert "4 times, the last gives q_5, c_5: q_2 = " in str(C.expr) and str(C.expr).endswith("C = c_5")
+    assert (
+        r"\left(q_{5}, c_{5}\right) = \bigl[\,{q}' = " in C.latex()
+        and r"\bigr]^{\circ 4}\left(q_{1}, c_{1}\right)" in C.latex()
+    )
+    assert "4 times, the last gives q_5, c_5: q_2 = " in str(C.expr) and str(C.expr).endswith(
+        "C = c_5"
+    )
 
 
 @pytest.mark.parametrize(
     ("block", "count"),
     [
-        (kc.residual(kc.chain(L.Nonlinear("relu"), L.Affine()), shortcut_weight=0.5), "5 times"),  # sqrt(0.75) is exact
-        (kc.residual(kc.chain(L.Nonlinear("relu"), L.Affine()), 1 / 3, 0.7), "5 times"),  # decimals that differ by rounding errors
-        (kc.residual(kc.chain(L.Nonlinear("relu"), L.Affine()), sp.Symbol("w", positive=True)), "4 times"),
-        (kc.chain(L.Nonlinear("erf"), L.Affine(), L.Nonlinear("relu"), L.Affine()), "4 times"),  # q_1 is read two stages later
+        (
+            kc.residual(kc.chain(L.Nonlinear("relu"), L.Affine()), shortcut_weight=0.5),
+            "5 times",
+        ),  # sqrt(0.75) is exact
+        (
+            kc.residual(kc.chain(L.Nonlinear("relu"), L.Affine()), 1 / 3, 0.7),
+            "5 times",
+        ),  # decimals that differ by rounding errors
+        (
+            kc.residual(kc.chain(L.Nonlinear("relu"), L.Affine()), sp.Symbol("w", positive=True)),
+            "4 times",
+        ),
+        (
+            kc.chain(L.Nonlinear("erf"), L.Affine(), L.Nonlinear("relu"), L.Affine()),
+            "4 times",
+        ),  # q_1 is read two stages later
     ],
 )
 def test_blocks_that_repeat_are_found(block: kc.Network, count: str) -> None:
     net = kc.chain(L.Input(), L.Affine(), kc.repeat(block, 5))
     assert count in str(kc.c_map(net).expr)
     if not block.free_symbols:
-        assert float(kc.c_map(net).expr.evaluate({"c": 0.3})) == pytest.approx(float(kc.c_map(net)(0.3)), rel=1e-12)
+        assert float(kc.c_map(net).expr.evaluate({"c": 0.3})) == pytest.approx(
+            float(kc.c_map(net)(0.3)), rel=1e-12
+        )
 
 
 def test_blocks_whose_letters_would_be_ambiguous_are_written_out() -> None:
-    """c_1 = c_0 + d, c_2 = c_1 + d is one run. With c in place of d it is not: in a run, c is the value before the block."""
+    """c_1 = c_0 + d, c_2 = c_1 + d is one run.
+
+    With c in place of d it is not: in a run, c is the value before the block.
+    """
     start, one, two = sp.symbols("c_0 c_1 c_2")
     for other, counts in ((sp.Symbol("d"), [2]), (c, [1, 1])):
         stages = (Stage(((one, start + other),), (one,)), Stage(((two, one + other),), (two,)))
@@ -78,7 +107,10 @@ def test_maps_without_closed_form_are_gaussian_integrals() -> None:
     own = kc.activation(sp.sin(c) / 2 + sp.Max(0, c) / 3)
     text = own.c_map.latex()
     assert text.startswith(r"\begin{array}{l}\phi\left(x\right) = \frac{\sin")
-    assert r"\mathcal{C}_{\phi}\left(c\right)" in text and r"\mathcal{Q}_{\phi}\left(q\right) =" in text
+    assert (
+        r"\mathcal{C}_{\phi}\left(c\right)" in text
+        and r"\mathcal{Q}_{\phi}\left(q\right) =" in text
+    )
 
 
 def test_activations_without_a_name_are_told_apart() -> None:
@@ -106,7 +138,11 @@ def test_a_symbolic_residual_weight_gives_a_mix() -> None:
     [
         A.vanilla(2, "erf", sigma_w=1.3),
         A.rescaled_resnet(3, 1, activation="erf", shortcut_weight=0.6),
-        kc.chain(L.Input(), L.Affine(), kc.residual(kc.chain(L.Nonlinear("sin"), L.Affine()), shortcut_weight=0.6)),
+        kc.chain(
+            L.Input(),
+            L.Affine(),
+            kc.residual(kc.chain(L.Nonlinear("sin"), L.Affine()), shortcut_weight=0.6),
+        ),
     ],
     ids=["vanilla", "resnet", "block"],
 )
@@ -130,9 +166,14 @@ def test_derivatives_of_q_maps_and_of_integrals() -> None:
         closed = Q.derivative(order).closed_form
         assert float(closed.subs(q, 2)) == pytest.approx(float(Q.derivative(order)(2.0)), rel=1e-12)
     text = kc.c_map(A.vanilla(3, "tanh")).derivative(1).latex()
-    assert r"\mathcal{C}'_{\mathrm{tanh}}\left(c, q\right) = \frac{q}{\mathcal{Q}_{\mathrm{tanh}}\left(q\right)} \iint" in text
+    assert (
+        r"\mathcal{C}'_{\mathrm{tanh}}\left(c, q\right) = "
+        r"\frac{q}{\mathcal{Q}_{\mathrm{tanh}}\left(q\right)} \iint" in text
+    )
     assert r"\dot{c}_{1}" in text and r"\mathcal{C}' = " in text
-    bent = kc.c_map(A.vanilla(1, "hard_tanh")).derivative(2).latex()  # its slope jumps: no integral of phi''
+    bent = (
+        kc.c_map(A.vanilla(1, "hard_tanh")).derivative(2).latex()
+    )  # its slope jumps: no integral of phi''
     assert r"\frac{\mathrm{d}^{2}}{\mathrm{d}c^{2}}" in bent and "''" in bent
     with pytest.raises(kc.KcalcError, match="order 4"):
         kc.c_map(A.vanilla(2, "erf")).derivative(5).latex()
@@ -146,14 +187,18 @@ def test_the_integral_of_a_slope_is_the_slope() -> None:
     v = np.sqrt(level) * (at * z[:, None] + np.sqrt(1 - at**2) * z[None, :])
     power = (joint * np.tanh(u) ** 2).sum()
     slope = level / power * (joint / np.cosh(u) ** 2 / np.cosh(v) ** 2).sum()
-    assert float(kc.activation("tanh").c_map.derivative(1)(at, level)) == pytest.approx(slope, rel=1e-8)
+    assert float(kc.activation("tanh").c_map.derivative(1)(at, level)) == pytest.approx(
+        slope, rel=1e-8
+    )
 
 
 def test_reasons_for_no_closed_form() -> None:
     assert "'tanh' has no closed form" in kc.c_map(A.vanilla(2, "tanh")).closed_form_obstacle
     assert "more than 1500" in kc.c_map(A.vanilla(100)).closed_form_obstacle
     assert kc.c_map(A.vanilla(2, "erf")).closed_form_obstacle is None
-    two = kc.Network.from_steps([("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("x",))], ["a", "b"])
+    two = kc.Network.from_steps(
+        [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("x",))], ["a", "b"]
+    )
     assert "2 outputs" in kc.c_map(two).closed_form_obstacle and kc.c_map(two).closed_form is None
 
 

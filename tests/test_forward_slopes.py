@@ -1,4 +1,6 @@
-"""Slopes at every node, and depths, of random networks of mixes, norms and products against their definitions at 50 digits."""
+"""Slopes at every node, and depths, of random networks of mixes, norms and products against their
+definitions at 50 digits.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,12 @@ def test_values_and_derivatives_at_every_node(seed: int, q: Fraction | None) -> 
             assert abs(forward.log_at(node, psi) - exact) <= allowed, (node, psi)
             assert abs(numeric[node].log[k] - exact) <= allowed, (node, psi)
             state = forward._states[node]
-            assert logs[state.base] + state.power * math.log(psi) + state.log_constant == pytest.approx(float(exact), rel=2e-13, abs=2e-13)
-            assert degrees[state.base] + state.power == pytest.approx(float(mean), rel=1e-12, abs=1e-15)
+            assert logs[state.base] + state.power * math.log(
+                psi
+            ) + state.log_constant == pytest.approx(float(exact), rel=2e-13, abs=2e-13)
+            assert degrees[state.base] + state.power == pytest.approx(
+                float(mean), rel=1e-12, abs=1e-15
+            )
             assert numeric[node].degree[k] == pytest.approx(float(mean), rel=1e-12, abs=1e-15)
 
 
@@ -60,10 +66,16 @@ def test_the_greatest_and_where_it_is(seed: int, q: Fraction | None) -> None:
         node = forward.active(psi)
         assert float(truth[node].value) == pytest.approx(float(top), rel=1e-13)
         value, degree, same = forward._greatest(math.log(psi))
-        assert (value, degree) == pytest.approx((float(MP.log(top)), float(truth[same].degree)), rel=1e-12, abs=2e-13)
-        assert forward.longest_path_bound(psi) == pytest.approx(float(constant * MP.mpf(psi) ** depth), rel=1e-12)
+        assert (value, degree) == pytest.approx(
+            (float(MP.log(top)), float(truth[same].degree)), rel=1e-12, abs=2e-13
+        )
+        assert forward.longest_path_bound(psi) == pytest.approx(
+            float(constant * MP.mpf(psi) ** depth), rel=1e-12
+        )
     grid = forward(np.array([[1.0], [1.3]]))
-    assert grid.shape == (2, 1) and grid[:, 0] == pytest.approx([forward(1.0), forward(1.3)], rel=1e-15)
+    assert grid.shape == (2, 1) and grid[:, 0] == pytest.approx(
+        [forward(1.0), forward(1.3)], rel=1e-15
+    )
     if not depth:
         with pytest.raises(kc.KcalcError, match="no nonlinear layer"):
             forward.inverse(1e9)
@@ -80,8 +92,18 @@ def test_the_greatest_and_where_it_is(seed: int, q: Fraction | None) -> None:
 
 
 def test_the_earliest_of_equally_steep_nodes_is_active() -> None:
-    steps = [("x", Input(), ()), ("a", Affine(), ("x",)), ("f", Nonlinear("relu"), ("a",)), ("b", Affine(), ("f",))]
-    steps += [("g", Nonlinear("relu"), ("b",)), ("c", Affine(), ("g",)), ("s", Sum((1, 2)), ("b", "c")), ("t", LayerNorm(), ("s",))]
+    steps = [
+        ("x", Input(), ()),
+        ("a", Affine(), ("x",)),
+        ("f", Nonlinear("relu"), ("a",)),
+        ("b", Affine(), ("f",)),
+    ]
+    steps += [
+        ("g", Nonlinear("relu"), ("b",)),
+        ("c", Affine(), ("g",)),
+        ("s", Sum((1, 2)), ("b", "c")),
+        ("t", LayerNorm(), ("s",)),
+    ]
     forward = ForwardSlope(kc.Network.from_steps(steps))
     with pytest.raises(kc.KcalcError, match="must exceed 1, "):
         forward.inverse(1.0)
@@ -103,7 +125,7 @@ def test_addends_that_are_one_and_the_same_are_no_mix() -> None:
     assert math.exp(forward.log_at("p", 1.7)) == pytest.approx(3 * 1.7, rel=1e-15)
 
 
-# -- mixes and roots -----------------------------------------------------------------------------------------------------------------
+# -- mixes and roots -------------------------------------------------------------------------------
 
 LOGS = [
     [0.0, 0.0, 0.0],
@@ -126,7 +148,10 @@ def test_mixes_in_logs(weights: list[float], logs: list[float]) -> None:
     value, degree = log_of_mix(weights, logs), degree_of_mix(weights, logs, DEGREES)
     found = []
     if logs[0] > -10:  # those of slopes >= 1
-        found += [_mixed(weights, logs, DEGREES), _mixed_arrays(*map(np.array, (weights, logs, DEGREES)))]
+        found += [
+            _mixed(weights, logs, DEGREES),
+            _mixed_arrays(*map(np.array, (weights, logs, DEGREES))),
+        ]
     columns = (np.array(v)[:, None] for v in (weights, logs, DEGREES))
     logs_of_runs, degrees_of_runs = mixed(*columns, np.zeros(1, np.intp))
     found.append((logs_of_runs[0, 0], degrees_of_runs[0, 0]))
@@ -138,14 +163,25 @@ def test_mixes_in_logs(weights: list[float], logs: list[float]) -> None:
 def test_runs_of_mixes_at_many_points() -> None:
     """Two rows, one row and three rows, each at points on both sides of the shift."""
     weights = [0.25, 0.75, 1.0, *WEIGHTS[0]]
-    logs = np.array([[0.5, 700.0, -3.0], [0.1, 2.0, -4.0], [5.0, -7.0, 600.0], [1.0, 2.0, 3.0], [0.0, 501.0, -1.0], [30.0, 502.0, -2.0]])
+    logs = np.array(
+        [
+            [0.5, 700.0, -3.0],
+            [0.1, 2.0, -4.0],
+            [5.0, -7.0, 600.0],
+            [1.0, 2.0, 3.0],
+            [0.0, 501.0, -1.0],
+            [30.0, 502.0, -2.0],
+        ]
+    )
     degrees = np.arange(18.0).reshape(6, 3) ** 0.5
     values, means = mixed(np.array(weights)[:, None], logs, degrees, np.array([0, 2, 3]))
     for run, (a, b) in enumerate([(0, 2), (2, 3), (3, 6)]):
         for j in range(3):
             rows = weights[a:b], logs[a:b, j]
             assert values[run, j] == pytest.approx(float(log_of_mix(*rows)), rel=1e-15)
-            assert means[run, j] == pytest.approx(float(degree_of_mix(*rows, degrees[a:b, j])), rel=1e-15)
+            assert means[run, j] == pytest.approx(
+                float(degree_of_mix(*rows, degrees[a:b, j])), rel=1e-15
+            )
 
 
 @pytest.mark.parametrize("target", [1 + 1e-13, 1.00001, 1.4, 7.0, 1e9, 1e300])
@@ -163,11 +199,16 @@ def test_newton_finds_roots_to_rounding(target: float) -> None:
     goal = MP.log(MP.mpf(target))
     truth = MP.findroot(lambda x: MP.log((3 * MP.exp(4 * x) + MP.exp(x / 2)) / 4) - goal, goal / 4)
     assert abs(root - truth) < 3e-16 * max(1, goal)
-    assert np.log(newton(lambda x: (3 * x, 3.0), np.array(target))) == pytest.approx(math.log(target) / 3, rel=3e-16, abs=3e-16)
+    assert np.log(newton(lambda x: (3 * x, 3.0), np.array(target))) == pytest.approx(
+        math.log(target) / 3, rel=3e-16, abs=3e-16
+    )
 
 
 def test_newton_ends_where_rounding_keeps_it_from_the_root() -> None:
-    """Noise of the last digits, whose steps never become small: the search ends, next to the root."""
+    """Noise of the last digits, whose steps never become small.
+
+    The search ends, next to the root.
+    """
     calls = []
 
     def noisy(x: float) -> tuple[float, float]:
@@ -185,15 +226,24 @@ def test_slopes_from_1_on() -> None:
             as_slopes(wrong)
 
 
-# -- what the strict reading hides ---------------------------------------------------------------------------------------------------
+# -- what the strict reading hides -----------------------------------------------------------------
 
 
 def test_bounds_and_the_warning_of_a_steep_second_output() -> None:
-    """As deep a subnetwork as the longest path, but a head in between: hidden by steepness, not by depth."""
+    """As deep a subnetwork as the longest path, but a head in between.
+
+    Hidden by steepness, not by depth.
+    """
     steps = [("x", Input(), ())]
     for k in range(10):
-        steps += [(f"a{k}", Affine(), (f"f{k - 1}" if k else "x",)), (f"f{k}", Nonlinear("relu"), (f"a{k}",))]
-    for cut, hidden in ((1, True), (0, False)):  # the deepest subnetwork has 8 of the 10, and 9 of the 10 layers
+        steps += [
+            (f"a{k}", Affine(), (f"f{k - 1}" if k else "x",)),
+            (f"f{k}", Nonlinear("relu"), (f"a{k}",)),
+        ]
+    for cut, hidden in (
+        (1, True),
+        (0, False),
+    ):  # the deepest subnetwork has 8 of the 10, and 9 of the 10 layers
         net = kc.Network.from_steps(steps, [f"f{cut}", "f9"])
         figures = maximal_slope(net).bounds()
         psi = 1.5**0.1
@@ -201,8 +251,14 @@ def test_bounds_and_the_warning_of_a_steep_second_output() -> None:
         assert figures.strict == pytest.approx(psi ** (9 - cut), rel=1e-13)
         assert (figures.forward, figures.longest_path) == pytest.approx((1.5, 1.5), rel=1e-13)
         assert (figures.strict_depth, figures.depth) == (9 - cut, 10)
-        assert figures.hidden == (maximal_slope(net).warning is not None) == (hidden or 1.1 * (9 - cut) < 10)
-    assert "8 of the 10 nonlinear layers" in str(maximal_slope(kc.Network.from_steps(steps, ["f1", "f9"])).warning)
+        assert (
+            figures.hidden
+            == (maximal_slope(net).warning is not None)
+            == (hidden or 1.1 * (9 - cut) < 10)
+        )
+    assert "8 of the 10 nonlinear layers" in str(
+        maximal_slope(kc.Network.from_steps(steps, ["f1", "f9"])).warning
+    )
 
 
 @pytest.mark.parametrize("taps", [1, 2])
@@ -211,24 +267,43 @@ def test_further_inputs_hide_depth(taps: int) -> None:
     steps: list[Any] = [("x", Input(), ())]
     for k in range(taps + 1):
         last = steps[-1][0]
-        steps += [(f"a{k}", Affine(), (last,)), (f"f{k}", Nonlinear("relu"), (f"a{k}",)), (f"b{k}", Affine(), (f"f{k}",))]
+        steps += [
+            (f"a{k}", Affine(), (last,)),
+            (f"f{k}", Nonlinear("relu"), (f"a{k}",)),
+            (f"b{k}", Affine(), (f"f{k}",)),
+        ]
         steps += [(f"g{k}", Nonlinear("relu"), (f"b{k}",))]
         if k < taps:
             steps += [(f"y{k}", Input(), ()), (f"s{k}", Sum((1, 2)), (f"y{k}", f"g{k}"))]
     mu = maximal_slope(kc.Network.from_steps(steps))
     figures = mu.bounds(1.5)
     assert figures.hidden and (figures.strict_depth, figures.depth) == (2, 2 * taps + 2)
-    assert figures.warning == f"taps, heads or further inputs hide depth from the strict reading: {figures.warning.split(': ', 1)[1]}"
-    assert "the deepest subnetwork has 2 of the" in str(mu.warning) and figures.to_dict()["warning"] == figures.warning
-    symbolic = kc.Network.from_steps([(n, Sum((1, sp.Symbol("w"))) if isinstance(layer, Sum) else layer, p) for n, layer, p in steps])
+    assert (
+        figures.warning == f"taps, heads or further inputs hide depth from the strict reading: "
+        f"{figures.warning.split(': ', 1)[1]}"
+    )
+    assert (
+        "the deepest subnetwork has 2 of the" in str(mu.warning)
+        and figures.to_dict()["warning"] == figures.warning
+    )
+    symbolic = kc.Network.from_steps(
+        [
+            (n, Sum((1, sp.Symbol("w"))) if isinstance(layer, Sum) else layer, p)
+            for n, layer, p in steps
+        ]
+    )
     assert f"2 of the {2 * taps + 2} nonlinear layers" in str(maximal_slope(symbolic).warning)
     assert hash(figures) == hash(mu.bounds(1.5))
 
 
 def test_a_layer_norm_makes_the_longest_path_steeper_than_its_depth() -> None:
-    net = kc.chain(Affine(), Nonlinear("relu"), LayerNorm(), Affine(), Nonlinear("relu"), LayerNorm(), Affine())
+    net = kc.chain(
+        Affine(), Nonlinear("relu"), LayerNorm(), Affine(), Nonlinear("relu"), LayerNorm(), Affine()
+    )
     forward = ForwardSlope(net, 2.0)
-    assert forward.longest_path_bound([1.0, 3.0]) == pytest.approx([float(STEEP**2), float(9 * STEEP**2)], rel=1e-13)
+    assert forward.longest_path_bound([1.0, 3.0]) == pytest.approx(
+        [float(STEEP**2), float(9 * STEEP**2)], rel=1e-13
+    )
     assert maximal_slope(kc.chain(Affine())).bounds().psi == 1.5
     assert repr(forward) == "ForwardSlope(8 nodes, depth 2)"
     with pytest.raises(kc.KcalcError, match="must exceed 2.15"):
@@ -237,10 +312,15 @@ def test_a_layer_norm_makes_the_longest_path_steeper_than_its_depth() -> None:
 
 @pytest.mark.parametrize("q", QS)
 @pytest.mark.parametrize("seed", range(24))
-def test_the_slope_to_every_node_from_the_polynomials_of_its_dominators(seed: int, q: Fraction | None) -> None:
+def test_the_slope_to_every_node_from_the_polynomials_of_its_dominators(
+    seed: int, q: Fraction | None
+) -> None:
     net = mixing_network(seed)
     mu = kc.maximal_slope(net, None if q is None else float(q))
     for psi in (1.0, 1.3, 7.0):
         truth = slopes(net, psi, q)
         for node in net:
-            assert mu.slope_to(node, psi) == pytest.approx(float(truth[node].value), rel=1e-12), (node, psi)
+            assert mu.slope_to(node, psi) == pytest.approx(float(truth[node].value), rel=1e-12), (
+                node,
+                psi,
+            )

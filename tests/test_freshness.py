@@ -1,4 +1,7 @@
-"""What feature maps are made of: exact cross terms, fusion, refusals, and what a heuristic answer says of itself."""
+"""What feature maps are made of.
+
+Exact cross terms, fusion, refusals, and what a heuristic answer says of itself.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,12 @@ x = sp.Symbol("x", real=True)
 
 def net(*steps: tuple[str, Any, str], features: int | None = None) -> kc.Network:
     """A network from (node, layer, "parent parent ...") after an input ``x``."""
-    return kc.Network.from_steps([("x", L.Input(features), ()), *((node, layer, tuple(parents.split())) for node, layer, parents in steps)])
+    return kc.Network.from_steps(
+        [
+            ("x", L.Input(features), ()),
+            *((node, layer, tuple(parents.split())) for node, layer, parents in steps),
+        ]
+    )
 
 
 def phi(name: Any) -> L.Nonlinear:
@@ -28,7 +36,7 @@ def phi(name: Any) -> L.Nonlinear:
     return L.Nonlinear(name)
 
 
-# -- an independent quadrature ------------------------------------------------------------------------------------------
+# -- an independent quadrature ---------------------------------------------------------------------
 
 
 def softplus(u: np.ndarray) -> np.ndarray:
@@ -41,12 +49,18 @@ def trapezoid(step: float) -> tuple[np.ndarray, np.ndarray]:
     return nodes, np.exp(-(nodes**2) / 2) / math.sqrt(2 * math.pi) * step
 
 
-def moment(function: Callable[[Any, Any], Any], c: float, q1: float, q2: float, uses_y: bool) -> float:
-    """E f(z1, y1) f(z2, y2) for z of variances q1, q2, y of variances q1/4, q2/4, both with cosine c, z independent of y."""
+def moment(
+    function: Callable[[Any, Any], Any], c: float, q1: float, q2: float, uses_y: bool
+) -> float:
+    """E f(z1, y1) f(z2, y2) for z of variances q1, q2, y of variances q1/4, q2/4, both with cosine
+    c, z independent of y.
+    """
     single = c == 1
     g, w = trapezoid(0.14 if single else 0.28 if uses_y else 0.1)
     h, v = (g, w) if uses_y else (np.zeros(1), np.ones(1))
-    (z_inner, z_weights), (y_inner, y_weights) = ((np.zeros(1), np.ones(1)) if single else pair for pair in ((g, w), (h, v)))
+    (z_inner, z_weights), (y_inner, y_weights) = (
+        (np.zeros(1), np.ones(1)) if single else pair for pair in ((g, w), (h, v))
+    )
     sine, total = math.sqrt(1 - c * c), 0.0
     y1, y2 = math.sqrt(q1) / 2 * h, math.sqrt(q2) / 2 * (c * h[:, None] + sine * y_inner)
     for weight, node in zip(w, g, strict=True):
@@ -56,7 +70,9 @@ def moment(function: Callable[[Any, Any], Any], c: float, q1: float, q2: float, 
     return total
 
 
-def expected(function: Callable[[Any, Any], Any], c: float, q1: float, q2: float, uses_y: bool) -> tuple[float, float, float]:
+def expected(
+    function: Callable[[Any, Any], Any], c: float, q1: float, q2: float, uses_y: bool
+) -> tuple[float, float, float]:
     """(q1, q2, c) of f(z, y)."""
     a, b = (moment(function, 1, q, q, uses_y) for q in (q1, q2))
     return a, b, moment(function, c, q1, q2, uses_y) / math.sqrt(a * b)
@@ -64,12 +80,18 @@ def expected(function: Callable[[Any, Any], Any], c: float, q1: float, q2: float
 
 TWO = (("z", L.Affine(), "x"), ("y", L.Affine(sigma_w=0.5), "x"), ("zy", L.Sum((1, 2)), "z y"))
 SUMS: dict[str, tuple[tuple[Any, ...], Callable[[Any, Any], Any]]] = {
-    "z + phi(z)": ((("a", phi("tanh"), "z"), ("s", L.Sum((0.7, -1.2)), "z a")), lambda z, y: 0.7 * z - 1.2 * np.tanh(z)),
+    "z + phi(z)": (
+        (("a", phi("tanh"), "z"), ("s", L.Sum((0.7, -1.2)), "z a")),
+        lambda z, y: 0.7 * z - 1.2 * np.tanh(z),
+    ),
     "phi(z) + psi(z)": (
         (("a", phi("tanh"), "z"), ("b", phi("softplus"), "z"), ("s", L.Sum((1, 2)), "a b")),
         lambda z, y: np.tanh(z) + 2 * softplus(z),
     ),
-    "z + phi(z + 2y)": ((("a", phi("softplus"), "zy"), ("s", L.Sum(), "z a")), lambda z, y: z + softplus(z + 2 * y)),
+    "z + phi(z + 2y)": (
+        (("a", phi("softplus"), "zy"), ("s", L.Sum(), "z a")),
+        lambda z, y: z + softplus(z + 2 * y),
+    ),
     "phi(z) + psi(z + 2y)": (
         (("a", phi("softplus"), "z"), ("b", phi("tanh"), "zy"), ("s", L.Sum((1, -1)), "a b")),
         lambda z, y: softplus(z) - np.tanh(z + 2 * y),
@@ -83,7 +105,12 @@ SUMS: dict[str, tuple[tuple[Any, ...], Callable[[Any, Any], Any]]] = {
         lambda z, y: softplus(z + 2 * np.tanh(z)),
     ),
     "z + psi(phi(-2z))": (
-        (("m", L.Scale(-2), "z"), ("a", phi("tanh"), "m"), ("b", phi("softplus"), "a"), ("s", L.Sum(), "z b")),
+        (
+            ("m", L.Scale(-2), "z"),
+            ("a", phi("tanh"), "m"),
+            ("b", phi("softplus"), "a"),
+            ("s", L.Sum(), "z b"),
+        ),
         lambda z, y: z + softplus(np.tanh(-2 * z)),
     ),
     "phi(z) + phi(z) + z + z": (
@@ -133,21 +160,29 @@ def test_gaps_keep_their_digits_with_shared_weights(name):
     cmap = kc.c_map(read(SUMS[name][0]))
     slope = cmap.derivative(1)(1.0)
     for theta in (1e-4, 1e-6, 1e-8):
-        assert cmap.gap_at_angle(theta) == pytest.approx(slope * 2 * math.sin(theta / 2) ** 2, rel=1e-6, abs=0)
+        assert cmap.gap_at_angle(theta) == pytest.approx(
+            slope * 2 * math.sin(theta / 2) ** 2, rel=1e-6, abs=0
+        )
 
 
-# -- pinned -----------------------------------------------------------------------------------------------------------
+# -- pinned ----------------------------------------------------------------------------------------
 
 
 def test_identity_plus_relu():
     root = math.sqrt(0.5)
-    s = net(("z", L.Affine(), "x"), ("r", phi("relu"), "z"), ("s", L.Sum((root, math.sqrt(2) * root)), "z r"))
+    s = net(
+        ("z", L.Affine(), "x"),
+        ("r", phi("relu"), "z"),
+        ("s", L.Sum((root, math.sqrt(2) * root)), "z r"),
+    )
     assert kc.node_values(s, 0.3)["s"][0] == pytest.approx(1 + root, rel=1e-14)
     assert kc.q_values(s)["s"] == pytest.approx(1.7071067811865475, rel=1e-14)
 
 
 def test_two_softplus_in_a_row():
-    assert kc.q_map(kc.chain(L.Affine(), phi("softplus"), phi("softplus")))(1) == pytest.approx(1.5925987920, rel=1e-9)
+    assert kc.q_map(kc.chain(L.Affine(), phi("softplus"), phi("softplus")))(1) == pytest.approx(
+        1.5925987920, rel=1e-9
+    )
     g, w = trapezoid(0.1)
     direct = np.sum(w * softplus(softplus(g)) ** 2)
     assert direct == pytest.approx(1.5925987920, rel=1e-9)
@@ -172,33 +207,56 @@ def test_x_plus_x_and_cancellation():
 
 def test_relu_of_both_signs_is_linear_again():
     s = net(
-        ("z", L.Affine(), "x"), ("m", L.Scale(-1), "z"), ("a", phi("relu"), "z"), ("b", phi("relu"), "m"),
-        ("s", L.Sum((1, -1)), "a b"), ("t", phi("erf"), "s"),
-    )  # fmt: skip
-    assert kc.node_values(s, 0.3)["t"] == pytest.approx(kc.node_values(kc.chain(L.Affine(), phi("erf")), 0.3)["nonlinear_1"], rel=1e-13)
+        ("z", L.Affine(), "x"),
+        ("m", L.Scale(-1), "z"),
+        ("a", phi("relu"), "z"),
+        ("b", phi("relu"), "m"),
+        ("s", L.Sum((1, -1)), "a b"),
+        ("t", phi("erf"), "s"),
+    )
+    assert kc.node_values(s, 0.3)["t"] == pytest.approx(
+        kc.node_values(kc.chain(L.Affine(), phi("erf")), 0.3)["nonlinear_1"], rel=1e-13
+    )
 
 
-@pytest.mark.parametrize(("first", "second"), [("tanh", "abs"), ("sin", "square"), ("erf", "gaussian"), ("identity", "cos")])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("tanh", "abs"), ("sin", "square"), ("erf", "gaussian"), ("identity", "cos")],
+)
 def test_odd_and_even_activations_of_one_gaussian(first, second):
     """The two are uncorrelated at every c, so their second moments add."""
-    s = net(("z", L.Affine(), "x"), ("a", phi(first), "z"), ("b", phi(second), "z"), ("s", L.Sum(), "a b"))
+    s = net(
+        ("z", L.Affine(), "x"),
+        ("a", phi(first), "z"),
+        ("b", phi(second), "z"),
+        ("s", L.Sum(), "a b"),
+    )
     values = kc.node_values(s, 0.6)
     parts = [values[n][0] * values[n][2] for n in "ab"]
     assert values["s"][0] == pytest.approx(values["a"][0] + values["b"][0], rel=1e-13)
     assert values["s"][2] == pytest.approx(sum(parts) / values["s"][0], rel=1e-13)
 
 
-# -- channels of concatenations ---------------------------------------------------------------------------------------
+# -- channels of concatenations --------------------------------------------------------------------
 
 
 def test_sums_of_concatenations_that_are_not_aligned():
-    """Different channels of one feature map are independent: they add as squares, not as amplitudes."""
+    """Different channels of one feature map are independent.
+
+    They add as squares, not as amplitudes.
+    """
     s = net(
         ("h", L.Affine(4), "x"), ("z", L.Affine(2), "x"), ("w", L.Affine(2), "x"),
         ("a", L.Concat(), "h z"), ("b", L.Concat(), "w h"), ("s", L.Sum(), "a b"), features=4,
     )  # fmt: skip
     _refused_or_equal(s, "s", 2.0)
-    raw = net(("h", L.Affine(2), "x"), ("a", L.Concat(), "x h"), ("b", L.Concat(), "h x"), ("s", L.Sum(), "a b"), features=4)
+    raw = net(
+        ("h", L.Affine(2), "x"),
+        ("a", L.Concat(), "x h"),
+        ("b", L.Concat(), "h x"),
+        ("s", L.Sum(), "a b"),
+        features=4,
+    )
     _refused_or_equal(raw, "s", 2.0)
 
 
@@ -219,7 +277,7 @@ def _refused_or_equal(network: kc.Network, node: str, q: float) -> None:
         assert value == pytest.approx(q, rel=1e-13)
 
 
-# -- hypotheses that fail: refused, or what a real network does ---------------------------------------------------------
+# -- hypotheses that fail: refused, or what a real network does ------------------------------------
 
 
 K = 16384
@@ -229,40 +287,96 @@ BROKEN: dict[str, tuple[tuple[str, Any, str], ...]] = {
     "raw input through a norm": (("n", L.LayerNorm(), "x"), ("p", phi("tanh"), "n")),
     "raw plus Gaussian": (("z", L.Affine(K), "x"), ("s", L.Sum(), "x z"), ("p", phi("tanh"), "s")),
     "phi of two Gaussians' phi": (
-        ("z", L.Affine(K), "x"), ("y", L.Affine(K), "x"), ("a", phi("relu"), "z"), ("b", phi("relu"), "y"),
-        ("s", L.Sum(), "a b"), ("p", phi("tanh"), "s"),
+        ("z", L.Affine(K), "x"),
+        ("y", L.Affine(K), "x"),
+        ("a", phi("relu"), "z"),
+        ("b", phi("relu"), "y"),
+        ("s", L.Sum(), "a b"),
+        ("p", phi("tanh"), "s"),
     ),
     "phi of z + phi(y)": (
-        ("z", L.Affine(K), "x"), ("y", L.Affine(K), "x"), ("a", phi("relu"), "y"), ("s", L.Sum(), "z a"), ("p", phi("tanh"), "s"),
+        ("z", L.Affine(K), "x"),
+        ("y", L.Affine(K), "x"),
+        ("a", phi("relu"), "y"),
+        ("s", L.Sum(), "z a"),
+        ("p", phi("tanh"), "s"),
     ),
     "depthwise then phi": (
-        ("z", L.Affine(K), "x"), ("a", phi("softplus"), "z"), ("d", L.Affine(K, groups=K), "a"), ("p", phi("tanh"), "d"),
+        ("z", L.Affine(K), "x"),
+        ("a", phi("softplus"), "z"),
+        ("d", L.Affine(K, groups=K), "a"),
+        ("p", phi("tanh"), "d"),
     ),
-    "fan-in one then phi": (("z", L.Affine(K), "x"), ("d", L.Affine(2 * K, groups=K), "z"), ("p", phi("tanh"), "d")),
-    "fan-in two then phi": (("z", L.Affine(K), "x"), ("d", L.Affine(K, groups=K // 2), "z"), ("p", phi("tanh"), "d")),
-    "phi, norm, phi": (("z", L.Affine(K), "x"), ("a", phi("softplus"), "z"), ("n", L.LayerNorm(), "a"), ("p", phi("relu"), "n")),
-    "depthwise in a sum": (("z", L.Affine(K), "x"), ("d", L.Affine(K, groups=K), "z"), ("s", L.Sum(), "z d"), ("p", phi("tanh"), "s")),
+    "fan-in one then phi": (
+        ("z", L.Affine(K), "x"),
+        ("d", L.Affine(2 * K, groups=K), "z"),
+        ("p", phi("tanh"), "d"),
+    ),
+    "fan-in two then phi": (
+        ("z", L.Affine(K), "x"),
+        ("d", L.Affine(K, groups=K // 2), "z"),
+        ("p", phi("tanh"), "d"),
+    ),
+    "phi, norm, phi": (
+        ("z", L.Affine(K), "x"),
+        ("a", phi("softplus"), "z"),
+        ("n", L.LayerNorm(), "a"),
+        ("p", phi("relu"), "n"),
+    ),
+    "depthwise in a sum": (
+        ("z", L.Affine(K), "x"),
+        ("d", L.Affine(K, groups=K), "z"),
+        ("s", L.Sum(), "z d"),
+        ("p", phi("tanh"), "s"),
+    ),
     "grouped after concat": (
-        ("z", L.Affine(K), "x"), ("a", phi("relu"), "z"), ("c", L.Concat(), "z a"), ("d", L.Affine(K, groups=2), "c"),
+        ("z", L.Affine(K), "x"),
+        ("a", phi("relu"), "z"),
+        ("c", L.Concat(), "z a"),
+        ("d", L.Affine(K, groups=2), "c"),
         ("p", phi("relu"), "d"),
     ),
-    "phi of a mixed concat": (("z", L.Affine(K), "x"), ("a", phi("relu"), "z"), ("c", L.Concat(), "z a x"), ("p", phi("tanh"), "c")),
+    "phi of a mixed concat": (
+        ("z", L.Affine(K), "x"),
+        ("a", phi("relu"), "z"),
+        ("c", L.Concat(), "z a x"),
+        ("p", phi("tanh"), "c"),
+    ),
     "norm of a mixed concat": (
-        ("z", L.Affine(K), "x"), ("a", phi("relu"), "z"), ("c", L.Concat(), "z a"), ("n", L.LayerNorm(), "c"), ("p", phi("tanh"), "n"),
+        ("z", L.Affine(K), "x"),
+        ("a", phi("relu"), "z"),
+        ("c", L.Concat(), "z a"),
+        ("n", L.LayerNorm(), "c"),
+        ("p", phi("tanh"), "n"),
     ),
     "misaligned concats": (
-        ("h", L.Affine(2 * K), "x"), ("z", L.Affine(K), "x"), ("y", L.Affine(K), "x"), ("a", L.Concat(), "h z"), ("b", L.Concat(), "y h"),
-        ("s", L.Sum(), "a b"), ("p", phi("tanh"), "s"),
+        ("h", L.Affine(2 * K), "x"),
+        ("z", L.Affine(K), "x"),
+        ("y", L.Affine(K), "x"),
+        ("a", L.Concat(), "h z"),
+        ("b", L.Concat(), "y h"),
+        ("s", L.Sum(), "a b"),
+        ("p", phi("tanh"), "s"),
     ),
     "misaligned post-activations": (
-        ("h", L.Affine(2 * K), "x"), ("r", phi("relu"), "h"), ("z", L.Affine(K), "x"), ("a", L.Concat(), "r z"), ("b", L.Concat(), "z r"),
+        ("h", L.Affine(2 * K), "x"),
+        ("r", phi("relu"), "h"),
+        ("z", L.Affine(K), "x"),
+        ("a", L.Concat(), "r z"),
+        ("b", L.Concat(), "z r"),
         ("s", L.Sum(), "a b"),
     ),
     "misaligned halves of one sum": (
-        ("h", L.Affine(2 * K), "x"), ("z", L.Affine(K), "x"), ("y", L.Affine(K), "x"), ("a", L.Concat(), "z y"), ("s", L.Sum(), "h a"),
-        ("b", L.Concat(), "s z"), ("d", L.Concat(), "y h"), ("t", L.Sum(), "b d"),
+        ("h", L.Affine(2 * K), "x"),
+        ("z", L.Affine(K), "x"),
+        ("y", L.Affine(K), "x"),
+        ("a", L.Concat(), "z y"),
+        ("s", L.Sum(), "h a"),
+        ("b", L.Concat(), "s z"),
+        ("d", L.Concat(), "y h"),
+        ("t", L.Sum(), "b d"),
     ),
-}  # fmt: skip
+}
 
 
 def broken(name: str) -> kc.Network:
@@ -292,7 +406,9 @@ def test_assuming_independence_answers_and_says_so(name):
     forced = kc.c_map(network, assume_independent=True)
     for q1, q2 in ((1.0, None), (0.6, 1.8)):
         values = forced(0.4, q1, q2)
-        assert all(np.isfinite(v) for v in (values.values() if isinstance(values, dict) else [values]))
+        assert all(
+            np.isfinite(v) for v in (values.values() if isinstance(values, dict) else [values])
+        )
         try:
             kc.node_values(network, 0.4, q1, q2)
         except kc.FreshnessError as error:
@@ -318,7 +434,10 @@ def test_node_values_check_their_arguments():
 
 
 def test_long_fusions_are_refused_and_short_ones_are_right() -> None:
-    """Each activation that reads x + gelu(x) multiplies the formula: two are one function of one Gaussian, 24 are refused."""
+    """Each activation that reads x + gelu(x) multiplies the formula.
+
+    Two are one function of one Gaussian, 24 are refused.
+    """
 
     def gated(count: int) -> kc.Network:
         steps: list[tuple[str, Any, str]] = [("s0", L.Affine(), "x")]
@@ -337,14 +456,26 @@ def test_long_fusions_are_refused_and_short_ones_are_right() -> None:
 
     cross = w @ (function(g)[:, None] * function(cosine * g[:, None] + sine * g)) @ w
     assert kc.c_map(gated(2))(cosine) == pytest.approx(cross / (w @ function(g) ** 2), rel=1e-10)
-    with pytest.raises(kc.FreshnessError, match=r"node 'g4' fuses.*more than 400 operations.*Affine"):
+    with pytest.raises(
+        kc.FreshnessError, match=r"node 'g4' fuses.*more than 400 operations.*Affine"
+    ):
         kc.c_map(gated(24))
 
 
 def test_activations_of_a_named_gaussian_are_not_fused_in_symbols() -> None:
     """The scale of a LayerNorm is no number there; in numbers the two are one activation."""
     activations = [L.Nonlinear("sigmoid"), L.Nonlinear("relu")]
-    C = kc.c_map(kc.chain(L.Input(), L.Affine(sigma_b=0.5), L.Nonlinear("gelu"), L.Affine(), L.LayerNorm(), *activations, L.Affine()))
+    C = kc.c_map(
+        kc.chain(
+            L.Input(),
+            L.Affine(sigma_b=0.5),
+            L.Nonlinear("gelu"),
+            L.Affine(),
+            L.LayerNorm(),
+            *activations,
+            L.Affine(),
+        )
+    )
     assert C(1.0) == pytest.approx(1.0)
     with pytest.raises(kc.FreshnessError, match="relu sees the output of sigmoid"):
         C.symbolic(1)

@@ -28,7 +28,9 @@ def test_gains_against_mpmath(name, function, q):
         second = mpmath.quad(lambda z: function(root * z) ** 2 * mpmath.npdf(z), edges)
         mean = mpmath.quad(lambda z: function(root * z) * mpmath.npdf(z), edges)
         assert kc.gain(name, q) == pytest.approx(float(mpmath.sqrt(q / second)), rel=1e-14)
-        assert kc.gain(name, q, centred=True) == pytest.approx(float(mpmath.sqrt(q / (second - mean**2))), rel=1e-14)
+        assert kc.gain(name, q, centred=True) == pytest.approx(
+            float(mpmath.sqrt(q / (second - mean**2))), rel=1e-14
+        )
 
 
 def test_a_constant_has_no_centred_gain():

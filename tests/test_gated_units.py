@@ -18,16 +18,27 @@ L = kc.layers
 KINDS = ("sigmoid", "swish", "gelu", "relu")
 
 
-def block(activation: Any, one: bool, shape: tuple[int, ...] | None = None, sigma_b: float = 0.3) -> kc.Network:
+def block(
+    activation: Any, one: bool, shape: tuple[int, ...] | None = None, sigma_b: float = 0.3
+) -> kc.Network:
     """x -> V x * phi(U x) -> W, the gate as one layer or as two."""
     steps: list[tuple[str, Any, tuple[str, ...]]] = [
-        ("x", L.Input(6, shape), ()), ("v", L.Affine(16, sigma_w=1.3), ("x",)), ("u", L.Affine(16, sigma_b=sigma_b), ("x",)),
-    ]  # fmt: skip
+        ("x", L.Input(6, shape), ()),
+        ("v", L.Affine(16, sigma_w=1.3), ("x",)),
+        ("u", L.Affine(16, sigma_b=sigma_b), ("x",)),
+    ]
     if one:
         steps += [("g", L.GatedUnit(activation), ("v", "u"))]
     else:
         steps += [("phi", L.Nonlinear(activation), ("u",)), ("g", L.Product(), ("v", "phi"))]
-    return kc.Network.from_steps([*steps, ("p", L.Pool("mean") if shape else L.Identity(), ("g",)), ("y", L.Affine(3), ("p",))], ["y"])
+    return kc.Network.from_steps(
+        [
+            *steps,
+            ("p", L.Pool("mean") if shape else L.Identity(), ("g",)),
+            ("y", L.Affine(3), ("p",)),
+        ],
+        ["y"],
+    )
 
 
 @pytest.mark.parametrize("activation", KINDS)
@@ -52,14 +63,20 @@ def test_q_and_c_are_those_of_simulated_gates(activation: str) -> None:
     pair = np.array([[1.0, 0.0], [c, np.sqrt(1 - c * c)]])
     phi = kc.activation(activation).numeric(0)
     out = 1.3 * (pair @ value) * phi(pair @ gate + 0.3 * bias[0])
-    map_, q = kc.c_map(block(activation, True).without(["y"])), kc.q_map(block(activation, True).without(["y"]))(1.0)
+    map_, q = (
+        kc.c_map(block(activation, True).without(["y"])),
+        kc.q_map(block(activation, True).without(["y"]))(1.0),
+    )
     for products, wanted in ((out[0] * out[0], q), (out[0] * out[1], q * map_(c))):
         assert abs(products.mean() - wanted) < 4 * products.std() / 1e3
 
 
 def test_pairs_of_positions_follow_it() -> None:
     images = np.random.default_rng(0).standard_normal((3, 2, 2, 6))
-    found, wanted = (kc.ntk(block("swish", kind, (2, 2)), spatial="exact").matrix(images) for kind in (True, False))
+    found, wanted = (
+        kc.ntk(block("swish", kind, (2, 2)), spatial="exact").matrix(images)
+        for kind in (True, False)
+    )
     np.testing.assert_array_equal(found, wanted)
 
 
@@ -105,12 +122,24 @@ def test_it_is_shaped_as_the_layers_it_is_made_of() -> None:
 
 @pytest.mark.parametrize("parents", [("x",), ("u", "v", "u")])
 def test_it_reads_two_inputs(parents: tuple[str, ...]) -> None:
-    steps = [("x", L.Input(8), ()), ("u", L.Affine(4), ("x",)), ("v", L.Affine(4), ("x",)), ("g", L.GatedUnit("swish"), parents)]
+    steps = [
+        ("x", L.Input(8), ()),
+        ("u", L.Affine(4), ("x",)),
+        ("v", L.Affine(4), ("x",)),
+        ("g", L.GatedUnit("swish"), parents),
+    ]
     with pytest.raises(kc.GraphError, match="GatedUnit"):
         kc.Network.from_steps(steps)
 
 
 def test_value_and_gate_must_not_share_weights() -> None:
-    steps = [("x", L.Input(8), ()), ("u", L.Affine(4), ("x",)), ("r", L.Nonlinear("relu"), ("u",)), ("g", L.GatedUnit("swish"), ("r", "u"))]
+    steps = [
+        ("x", L.Input(8), ()),
+        ("u", L.Affine(4), ("x",)),
+        ("r", L.Nonlinear("relu"), ("u",)),
+        ("g", L.GatedUnit("swish"), ("r", "u")),
+    ]
     fused = kc.activations.multiply(kc.activation("relu"), kc.activation("swish"))
-    assert kc.c_map(kc.Network.from_steps(steps))(0.3) == pytest.approx(float(fused.c_map(0.3)), rel=1e-12)
+    assert kc.c_map(kc.Network.from_steps(steps))(0.3) == pytest.approx(
+        float(fused.c_map(0.3)), rel=1e-12
+    )

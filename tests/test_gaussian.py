@@ -33,12 +33,16 @@ def test_two_variables_against_brute_force(c, q1, q2):
     u = math.sqrt(q1) * (c * v[:, None] + math.sqrt(1 - c * c) * y)
     inner = np.logaddexp(0, u) @ (wy * density(y))
     truth = (wv * density(v) * math.sqrt(q2) * v) @ inner
-    assert kc.pair_expectation("softplus", sp.Max(x, 0), c, q1, q2) == pytest.approx(truth, rel=1e-12)
+    assert kc.pair_expectation("softplus", sp.Max(x, 0), c, q1, q2) == pytest.approx(
+        truth, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("c", [-1, -0.999, -0.3, 0, 0.5, 1])
 def test_the_larger_of_two_gaussians_keeps_the_mean_square(c):
-    """max(u, v) = (a + |b|)/sqrt 2 with independent a, b of variances 1 + c, 1 - c, so E max^2 = 1 at any correlation."""
+    """max(u, v) = (a + |b|)/sqrt 2 with independent a, b of variances 1 + c, 1 - c, so E max^2 = 1
+    at any correlation.
+    """
     one, two = 1 + c, 1 - c
     square = sum(kc.pair_expectation(f, f, 1, q) for f, q in (("identity", one), ("abs", two)) if q)
     cross = 2 * kc.expectation("identity", one) * kc.expectation("abs", two) if one and two else 0

@@ -1,4 +1,6 @@
-"""Geometric initialisation: equal gamma however the network is built, sizes that stay, outputs of a given size."""
+"""Geometric initialisation: equal gamma however the network is built, sizes that stay, outputs of a
+given size.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def test_an_mlp_by_hand() -> None:
         assert s.network.layer(node).sigma_w ** 2 / n == pytest.approx(2 / math.sqrt(n * m))  # type: ignore[attr-defined]
     assert s.network.layer("affine_1: scale").factor == pytest.approx(20**-0.25)  # type: ignore[attr-defined]
     assert s.network.nodes_of(L.Scale) == ("affine_1: scale", "affine_3: output scale")
-    assert max(s.residuals.values()) < 1e-12 and s.values["max gamma_b / min gamma_b"] == pytest.approx(1)
+    assert max(s.residuals.values()) < 1e-12 and s.values[
+        "max gamma_b / min gamma_b"
+    ] == pytest.approx(1)
     found = s.scaling
     assert found.weights["affine_1"].gamma == pytest.approx(found.biases["affine_1"])  # [sec. 8.1]
 
@@ -40,23 +44,37 @@ def test_an_mlp_by_hand() -> None:
 def test_input_scaling_of_images() -> None:
     """Three channels, k = 3: 0.43869. [A.3]"""
     s = kc.shape(
-        kc.chain(L.Input(3, (6, 6)), L.Affine(8, kernel=3, padding="circular"), RELU, L.Affine(8, kernel=3, padding="circular")),
+        kc.chain(
+            L.Input(3, (6, 6)),
+            L.Affine(8, kernel=3, padding="circular"),
+            RELU,
+            L.Affine(8, kernel=3, padding="circular"),
+        ),
         method="geometric",
     )
     assert s.network.layer("affine_1: scale").factor == pytest.approx(0.43869, abs=5e-6)  # type: ignore[attr-defined]
-    assert s.options["c"] == pytest.approx(2 / 3) and s.network.nodes_of(L.Scale) == ("affine_1: scale",)
+    assert s.options["c"] == pytest.approx(2 / 3) and s.network.nodes_of(L.Scale) == (
+        "affine_1: scale",
+    )
 
 
 def test_kernel_sizes_are_corrected() -> None:
     """k_typ = 1: a 3 x 3 convolution reads sqrt(1/3) of its input, and f -> sqrt(n/m) f."""
-    net = kc.chain(L.Input(6, (4, 4)), L.Affine(8), RELU, L.Affine(12, kernel=3, padding="circular"), RELU, L.Affine(5))
+    net = kc.chain(
+        L.Input(6, (4, 4)),
+        L.Affine(8),
+        RELU,
+        L.Affine(12, kernel=3, padding="circular"),
+        RELU,
+        L.Affine(5),
+    )
     s = kc.shape(net, method="geometric", input_scaling=False)
     assert s.network.layer("affine_2: scale").factor == pytest.approx(math.sqrt(1 / 3))  # type: ignore[attr-defined]
     assert s.network.nodes_of(L.Scale) == ("affine_2: scale",)
     f = {node: tensor.forward for node, tensor in s.scaling.tensors.items()}  # type: ignore[attr-defined]
-    assert f["affine_2"] / f["affine_1"] == pytest.approx(math.sqrt(8 / 12)) and f["affine_3"] / f["affine_1"] == pytest.approx(
-        math.sqrt(8 / 5)
-    )
+    assert f["affine_2"] / f["affine_1"] == pytest.approx(math.sqrt(8 / 12)) and f["affine_3"] / f[
+        "affine_1"
+    ] == pytest.approx(math.sqrt(8 / 5))
     assert kc.shape(net, method="geometric", typical=3).options["c"] == pytest.approx(2 / 3)
 
 
@@ -85,15 +103,28 @@ def test_gamma_is_equal_everywhere(network: kc.Network) -> None:
 
 def test_branches_get_the_root_of_their_share() -> None:
     """c_branch = c sqrt(zeta_branch/zeta) = .6 c, undone by 1/sqrt(.6) in front. [A.3]"""
-    s = kc.shape(A.rescaled_resnet(2, branch_depth=2, shortcut_weight=0.8, features=16), method="geometric")
+    s = kc.shape(
+        A.rescaled_resnet(2, branch_depth=2, shortcut_weight=0.8, features=16), method="geometric"
+    )
     assert s.network.layer("affine_2").sigma_w ** 2 == pytest.approx(2 * 0.6)  # type: ignore[attr-defined]
     assert s.network.layer("affine_2: scale").factor == pytest.approx(0.6**-0.5)  # type: ignore[attr-defined]
     assert s.scaling.tensors["sum_1"].splits == pytest.approx((0.64, 0.36))  # type: ignore[attr-defined]
 
 
 def test_random_networks_have_equal_nu() -> None:
-    """Measured in NumPy: nu of all layers within 4 standard errors of one number; with fan-in weights they differ."""
-    net = kc.chain(L.Input(4, (5, 5)), L.Affine(8, kernel=3, stride=2), RELU, L.Affine(16), RELU, L.Flatten(), L.Affine(5))
+    """Measured in NumPy: nu of all layers within 4 standard errors of one number.
+
+    With fan-in weights they differ.
+    """
+    net = kc.chain(
+        L.Input(4, (5, 5)),
+        L.Affine(8, kernel=3, stride=2),
+        RELU,
+        L.Affine(16),
+        RELU,
+        L.Flatten(),
+        L.Affine(5),
+    )
     s = kc.shape(net, method="geometric", output_std=0.3)
     measured = measure(s.network, draws=6000, seed=2)
     target = s.scaling.weights["affine_1"].gamma  # type: ignore[attr-defined]
@@ -104,9 +135,20 @@ def test_random_networks_have_equal_nu() -> None:
 
 
 def test_balancing_nu_behind_mean_pooling() -> None:
-    net = kc.chain(L.Input(3, (4, 4)), L.Affine(8, kernel=3), RELU, L.Affine(8, kernel=3), RELU, L.Pool("mean"), L.Affine(5))
+    net = kc.chain(
+        L.Input(3, (4, 4)),
+        L.Affine(8, kernel=3),
+        RELU,
+        L.Affine(8, kernel=3),
+        RELU,
+        L.Pool("mean"),
+        L.Affine(5),
+    )
     s = kc.shape(net, method="geometric", balance="nu")
-    assert s.values["max nu / min nu"] == pytest.approx(1, rel=1e-10) and s.values["max gamma / min gamma"] > 2
+    assert (
+        s.values["max nu / min nu"] == pytest.approx(1, rel=1e-10)
+        and s.values["max gamma / min gamma"] > 2
+    )
     assert kc.shape(net, method="geometric").values["max nu / min nu"] > 2
 
 
@@ -130,7 +172,10 @@ def test_results_print_and_draw(untouched_pyplot: None) -> None:
         (lambda: kc.shape(MLP, method="geometric", balance="x"), "gamma"),
         (lambda: kc.shape(MLP, method="geometric", input_moment=0), "> 0"),
         (lambda: kc.shape(A.layernorm_resnet(50), method="geometric"), "normalised"),
-        (lambda: kc.shape(kc.chain(L.Input(3), L.Affine(3)), method="geometric"), "nothing to shape"),
+        (
+            lambda: kc.shape(kc.chain(L.Input(3), L.Affine(3)), method="geometric"),
+            "nothing to shape",
+        ),
         (lambda: kc.shape(MLP, method="geometric", zeta=2), "target"),
     ],
 )
@@ -139,7 +184,7 @@ def test_bad_input(make, words: str) -> None:
         make()
 
 
-# -- on arrays ---------------------------------------------------------------------------------------------------------------------------
+# -- on arrays -------------------------------------------------------------------------------------
 
 
 def test_the_output_scale_of_one_batch() -> None:
@@ -149,7 +194,9 @@ def test_the_output_scale_of_one_batch() -> None:
     found = scale_output(model, params, x, std=0.05)
     out = np.asarray(found.model.apply(found.params, x))
     assert out.std() == pytest.approx(0.05, rel=1e-5) and "affine_3" in str(found)
-    assert out == pytest.approx(np.asarray(model.apply(params, x)) * found.factors["affine_3"], rel=1e-5)
+    assert out == pytest.approx(
+        np.asarray(model.apply(params, x)) * found.factors["affine_3"], rel=1e-5
+    )
     for std in (0, True, math.inf):
         with pytest.raises(kc.KcalcError, match="std"):
             scale_output(model, params, x, std=std)
@@ -158,11 +205,22 @@ def test_the_output_scale_of_one_batch() -> None:
 
 
 def test_jax_gradients_have_the_predicted_nu() -> None:
-    """Independent of the NumPy oracle: the JAX model, its own windows, jax.grad with random cotangents."""
+    """Independent of the NumPy oracle.
+
+    The JAX model, its own windows, jax.grad with random cotangents.
+    """
     import jax
     import jax.numpy as jnp
 
-    net = kc.chain(L.Input(3, (6, 6)), L.Affine(6, kernel=3, stride=2), RELU, L.Affine(8, kernel=3), RELU, L.Flatten(), L.Affine(4))
+    net = kc.chain(
+        L.Input(3, (6, 6)),
+        L.Affine(6, kernel=3, stride=2),
+        RELU,
+        L.Affine(8, kernel=3),
+        RELU,
+        L.Flatten(),
+        L.Affine(4),
+    )
     s = kc.shape(net, method="geometric")
     model = kc.to_jax(s, weights="gaussian", rolled=False)
 
@@ -180,12 +238,21 @@ def test_jax_gradients_have_the_predicted_nu() -> None:
 
 
 def test_hessian_blocks(untouched_pyplot: None) -> None:
-    """Mean squared singular values of the diagonal blocks are gamma, to the width's 5/n and 4 standard errors."""
+    """Mean squared singular values of the diagonal blocks are gamma, to the width's 5/n and 4
+    standard errors.
+    """
     net = kc.chain(L.Input(40), L.Affine(30), RELU, L.Affine(80), RELU, L.Affine(20))
     found = hessian_blocks(kc.shape(net, method="geometric"), draws=20, batch=8)
     for i in range(3):
-        assert abs(found.squares[i, i] - found.predicted[i]) < 4 * found.error[i, i] + 0.2 * found.predicted[i]
-    assert np.allclose(found.predicted, found.predicted[0]) and "affine_2" in str(found) and json.dumps(found.to_dict())
+        assert (
+            abs(found.squares[i, i] - found.predicted[i])
+            < 4 * found.error[i, i] + 0.2 * found.predicted[i]
+        )
+    assert (
+        np.allclose(found.predicted, found.predicted[0])
+        and "affine_2" in str(found)
+        and json.dumps(found.to_dict())
+    )
     assert found.plot() is not None and found.histogram() is not None
     with pytest.raises(kc.KcalcError, match="draws"):
         hessian_blocks(net, draws=1)

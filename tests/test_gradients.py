@@ -1,4 +1,7 @@
-"""Gradients at infinite width: against backpropagation by hand through wide random networks, and against the tangent kernel."""
+"""Gradients at infinite width.
+
+Against backpropagation by hand through wide random networks, and against the tangent kernel.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ def backpropagated(seed: int) -> dict[str, float]:
     x = rng.normal(size=n)
     x *= np.sqrt(n) / np.linalg.norm(x)
     wa, ba = 1.3 * rng.normal(size=(n, n)) / np.sqrt(n), 0.4 * rng.normal(size=n)
-    wb, wc = 1.7 * rng.normal(size=(n, n)) / np.sqrt(n), rng.normal(size=(n, 3 * n)) / np.sqrt(3 * n)
+    wb, wc = (
+        1.7 * rng.normal(size=(n, n)) / np.sqrt(n),
+        rng.normal(size=(n, 3 * n)) / np.sqrt(3 * n),
+    )
     wo = 1.2 * rng.normal(size=n) / np.sqrt(n)
     a = wa @ x + ba
     f = phi("tanh", 0, a)
@@ -62,7 +68,18 @@ def backpropagated(seed: int) -> dict[str, float]:
     d_f = d_cat[:n] + wb.T @ d_b
     d_a = d_cat[2 * n :] + 0.6 * d_s + d_f * phi("tanh", 1, a)
     d_x = wa.T @ d_a
-    found = {"h": d_h, "s": d_s, "c": d_c, "n": d_n, "cat": d_cat, "g": d_g, "b": d_b, "f": d_f, "a": d_a, "x": d_x}
+    found = {
+        "h": d_h,
+        "s": d_s,
+        "c": d_c,
+        "n": d_n,
+        "cat": d_cat,
+        "g": d_g,
+        "b": d_b,
+        "f": d_f,
+        "a": d_a,
+        "x": d_x,
+    }
     return {name: float(d @ d) for name, d in found.items()}
 
 
@@ -72,7 +89,9 @@ def test_against_backpropagation_in_wide_networks() -> None:
     for node in draws[0]:
         values = np.array([draw[node] for draw in draws])
         error = values.std(ddof=1) / np.sqrt(DRAWS)
-        assert abs(values.mean() - expected.nodes[node]) < 4 * error + 8 / WIDTH * expected.nodes[node], node
+        assert (
+            abs(values.mean() - expected.nodes[node]) < 4 * error + 8 / WIDTH * expected.nodes[node]
+        ), node
 
 
 @pytest.mark.parametrize(
@@ -109,8 +128,12 @@ def test_chains_multiply_chi() -> None:
 def test_a_shaped_network_has_even_gradients() -> None:
     plain, shaped = A.vanilla(60, activation="tanh"), kc.shape(A.vanilla(60), "tanh").network
     assert kc.gradients(plain).growth > 1.5 * kc.gradients(shaped).growth
-    assert kc.gradients(A.vanilla(60, activation="relu")).growth > 1e15  # a gain of 1 halves every layer
-    assert kc.gradients(A.vanilla(60, activation="relu", sigma_w=2**0.5)).growth == pytest.approx(1.0)
+    assert (
+        kc.gradients(A.vanilla(60, activation="relu")).growth > 1e15
+    )  # a gain of 1 halves every layer
+    assert kc.gradients(A.vanilla(60, activation="relu", sigma_w=2**0.5)).growth == pytest.approx(
+        1.0
+    )
 
 
 def test_shared_branches_report_affine_layers_and_inputs_only() -> None:
@@ -130,27 +153,50 @@ def test_shared_branches_report_affine_layers_and_inputs_only() -> None:
 
 def test_a_factor_of_a_product_hands_back_the_q_values_of_the_others() -> None:
     sizes = {"a": 1.5, "b": 0.7, "c": 3.0}
-    steps = [("x", L.Input(), ()), *((name, L.Affine(sigma_w=size), ("x",)) for name, size in sizes.items())]
-    found = kc.gradients(kc.Network.from_steps([*steps, ("p", L.Product(), tuple(sizes)), ("out", L.Affine(sigma_w=2), ("p",))], ["out"]))
+    steps = [
+        ("x", L.Input(), ()),
+        *((name, L.Affine(sigma_w=size), ("x",)) for name, size in sizes.items()),
+    ]
+    found = kc.gradients(
+        kc.Network.from_steps(
+            [*steps, ("p", L.Product(), tuple(sizes)), ("out", L.Affine(sigma_w=2), ("p",))],
+            ["out"],
+        )
+    )
     for name, size in sizes.items():  # d out / d a = w b c, and E a^2 = sigma_a^2
         assert found.nodes[name] == pytest.approx(4 * (1.5 * 0.7 * 3.0 / size) ** 2, rel=1e-13)
 
 
 def test_growth_is_over_the_layers_that_the_output_depends_on() -> None:
-    steps = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("y", L.Affine(sigma_w=3), ("a",)), ("z", L.Affine(), ("a",))]
+    steps = [
+        ("x", L.Input(), ()),
+        ("a", L.Affine(), ("x",)),
+        ("y", L.Affine(sigma_w=3), ("a",)),
+        ("z", L.Affine(), ("a",)),
+    ]
     found = kc.gradients(kc.Network.from_steps(steps, ["y", "z"]), output="y")
     assert (found.nodes["a"], found.nodes["y"], found.nodes["z"], found.growth) == (9, 1, 0, 9)
 
 
 def test_it_prints_draws_and_converts() -> None:
     found = kc.gradients(A.vanilla(2, activation="tanh"))
-    assert "affine_2" in str(found) and "<table>" in found._repr_html_() and set(found.to_dict()["chi"]) == {"nonlinear_1", "nonlinear_2"}
+    assert (
+        "affine_2" in str(found)
+        and "<table>" in found._repr_html_()
+        and set(found.to_dict()["chi"]) == {"nonlinear_1", "nonlinear_2"}
+    )
     assert found.plot().get_yscale() == "log"
 
 
 def test_bad_input_is_named() -> None:
     two = kc.Network.from_steps(
-        [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("y", L.Affine(), ("a",)), ("z", L.Affine(), ("a",))], ["y", "z"]
+        [
+            ("x", L.Input(), ()),
+            ("a", L.Affine(), ("x",)),
+            ("y", L.Affine(), ("a",)),
+            ("z", L.Affine(), ("a",)),
+        ],
+        ["y", "z"],
     )
     with pytest.raises(kc.KcalcError, match="2 outputs"):
         kc.gradients(two)

@@ -1,4 +1,7 @@
-"""Kernel matrices against 60-digit recursions, and what the engine promises: near-duplicates, norms, precision, errors."""
+"""Kernel matrices against 60-digit recursions, and what the engine promises.
+
+Near-duplicates, norms, precision, errors.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ TANH = kc.architectures.vanilla(3, "tanh", sigma_w=1.5)
 
 
 def relu_kernels(theta: mpmath.mpf, depth: int) -> tuple[mpmath.mpf, mpmath.mpf]:
-    """(NNGP, NTK) of ``vanilla(depth, "relu", sigma_w=sqrt 2)`` at q = 1, from the arc-cosine kernels."""
+    """(NNGP, NTK) of ``vanilla(depth, "relu", sigma_w=sqrt 2)`` at q = 1, from the arc-cosine
+    kernels.
+    """
     weight = MP.mpf(ROOT2) ** 2
     q, k, t = weight, weight * MP.cos(theta), weight * MP.cos(theta)
     for _ in range(depth):
@@ -43,7 +48,10 @@ def erf_kernels(theta: mpmath.mpf, depth: int, sigma: float) -> tuple[mpmath.mpf
     t = k
     for _ in range(depth):
         slope = 4 / MP.pi / MP.sqrt((1 + 2 * q) ** 2 - (2 * k) ** 2)
-        k, q = weight * 2 / MP.pi * MP.asin(2 * k / (1 + 2 * q)), weight * 2 / MP.pi * MP.asin(2 * q / (1 + 2 * q))
+        k, q = (
+            weight * 2 / MP.pi * MP.asin(2 * k / (1 + 2 * q)),
+            weight * 2 / MP.pi * MP.asin(2 * q / (1 + 2 * q)),
+        )
         t = weight * slope * t + k
     return k, t
 
@@ -52,7 +60,9 @@ def mp_angle(x: np.ndarray, y: np.ndarray) -> mpmath.mpf:
     """The angle of two float rows, exact to 50 digits."""
     one, two = [MP.mpf(float(v)) for v in x], [MP.mpf(float(v)) for v in y]
     long, wide = (MP.sqrt(sum(v * v for v in row)) for row in (one, two))
-    return 2 * MP.asin(MP.sqrt(sum((a / long - b / wide) ** 2 for a, b in zip(one, two, strict=True))) / 2)
+    return 2 * MP.asin(
+        MP.sqrt(sum((a / long - b / wide) ** 2 for a, b in zip(one, two, strict=True))) / 2
+    )
 
 
 def sphere(rows: int, width: int, seed: int = 0) -> np.ndarray:
@@ -61,7 +71,9 @@ def sphere(rows: int, width: int, seed: int = 0) -> np.ndarray:
     return x * np.sqrt(width) / np.linalg.norm(x, axis=1)[:, None]
 
 
-@pytest.mark.parametrize(("depth", "tolerance"), [(1, 1e-13), (10, 1e-13), (100, 1e-13), (1000, 1e-12)])
+@pytest.mark.parametrize(
+    ("depth", "tolerance"), [(1, 1e-13), (10, 1e-13), (100, 1e-13), (1000, 1e-12)]
+)
 def test_tables_against_mpmath_for_relu(depth: int, tolerance: float) -> None:
     table = kc.ntk(kc.architectures.vanilla(depth, "relu", sigma_w=ROOT2)).table()
     assert table.error_bound < 1e-10
@@ -70,7 +82,9 @@ def test_tables_against_mpmath_for_relu(depth: int, tolerance: float) -> None:
         got = table.at_gap(2 * np.sin(theta / 2) ** 2)
         for value, truth in zip(got, exact, strict=True):
             floor = 0.01 * float(table.at_gap(0.0)[0])
-            assert abs(float(MP.mpf(float(value)) - truth)) < tolerance * max(float(truth), floor), theta
+            assert abs(float(MP.mpf(float(value)) - truth)) < tolerance * max(
+                float(truth), floor
+            ), theta
 
 
 @pytest.mark.parametrize(("depth", "sigma"), [(3, 1.5), (100, 1.0), (100, 1.5)])
@@ -78,12 +92,18 @@ def test_tables_against_mpmath_for_erf(depth: int, sigma: float) -> None:
     """sigma_w = 1.5 is the chaotic phase; the error allowed there is that of a rounded angle."""
     table = kc.ntk(kc.architectures.vanilla(depth, "erf", sigma_w=sigma)).table()
     for theta in (1.0, 0.3, 0.02, 1e-3, 1e-5, 1e-8):
-        exact, moved = (erf_kernels(MP.mpf(theta) * f, depth, sigma) for f in (1, 1 + MP.mpf(10) ** -20))
+        exact, moved = (
+            erf_kernels(MP.mpf(theta) * f, depth, sigma) for f in (1, 1 + MP.mpf(10) ** -20)
+        )
         got = table.at_gap(2 * np.sin(theta / 2) ** 2)
         for value, truth, other in zip(got, exact, moved, strict=True):
             condition = max(1.0, abs(float((other - truth) / truth * 10**20)))
-            floor = 0.01 * float(table.at_gap(0.0)[0]) if truth == exact[0] else 0.0  # an NNGP comes as 1 - u
-            assert abs(float(MP.mpf(float(value)) - truth)) < 1e-12 * condition * max(float(abs(truth)), floor), (theta, condition)
+            floor = (
+                0.01 * float(table.at_gap(0.0)[0]) if truth == exact[0] else 0.0
+            )  # an NNGP comes as 1 - u
+            assert abs(float(MP.mpf(float(value)) - truth)) < 1e-12 * condition * max(
+                float(abs(truth)), floor
+            ), (theta, condition)
 
 
 def test_duplicates_opposites_and_rows_in_between_against_mpmath() -> None:
@@ -100,7 +120,9 @@ def test_duplicates_opposites_and_rows_in_between_against_mpmath() -> None:
             exact = relu_kernels(mp_angle(x[i], x[j]), 6)
             size = MP.mpf(norms[i]) * norms[j]
             assert abs(float(nngp[i, j] / (exact[0] * size) - 1)) < 1e-13
-            assert abs(float(ntk[i, j] / (exact[1] * size) - 1)) < (1e-13 if 3 not in (i, j) or i == j else 1e-10), (i, j)
+            assert abs(float(ntk[i, j] / (exact[1] * size) - 1)) < (
+                1e-13 if 3 not in (i, j) or i == j else 1e-10
+            ), (i, j)
     assert np.array_equal(ntk, ntk.T)
     assert ntk[0, 1] == ntk[0, 0] == ntk[1, 1]
 
@@ -121,7 +143,9 @@ def test_a_cluster_of_near_duplicates(spread: float) -> None:
 
 def test_distances_of_a_whole_block_are_those_of_its_pairs() -> None:
     width, x = 9, sphere(40, 9)
-    x[:30] = x[0] * np.linspace(1 - 1e-5, 1 + 1e-5, 30)[:, None] + 1e-4 * np.random.default_rng(2).standard_normal((30, width))
+    x[:30] = x[0] * np.linspace(1 - 1e-5, 1 + 1e-5, 30)[:, None] + 1e-4 * np.random.default_rng(
+        2
+    ).standard_normal((30, width))
     rows = RowSet.of(x)
     upper = (rows.unit @ rows.unit.T) < 0
     near = np.abs(rows.unit @ rows.unit.T) > 0.99
@@ -132,10 +156,22 @@ def test_distances_of_a_whole_block_are_those_of_its_pairs() -> None:
     np.testing.assert_allclose(whole[found], single, rtol=1e-11)
     for a, b in [(3, 17), (0, 29), (8, 9)]:
         truth = 2 * MP.sin(mp_angle(x[a], x[b]) / 2) ** 2
-        assert abs(float(distances(rows, rows, np.array([a]), np.array([b]), upper[[a], [b]])[0] / truth - 1)) < 1e-14
+        assert (
+            abs(
+                float(
+                    distances(rows, rows, np.array([a]), np.array([b]), upper[[a], [b]])[0] / truth
+                    - 1
+                )
+            )
+            < 1e-14
+        )
 
 
-@pytest.mark.parametrize("network", [RELU, TANH, kc.architectures.vanilla(3, "softplus", sigma_w=1.2)], ids=["relu", "tanh", "softplus"])
+@pytest.mark.parametrize(
+    "network",
+    [RELU, TANH, kc.architectures.vanilla(3, "softplus", sigma_w=1.2)],
+    ids=["relu", "tanh", "softplus"],
+)
 def test_matrices_are_the_kernels_of_pairs(network: kc.Network) -> None:
     K = kc.ntk(network)
     random = np.random.default_rng(3)
@@ -155,9 +191,13 @@ def test_matrices_are_the_kernels_of_pairs(network: kc.Network) -> None:
             np.fill_diagonal(c, 1)
         np.testing.assert_allclose(K.matrix(a, b), K(c, q1, q2), rtol=1e-12, atol=1e-13)
         np.testing.assert_allclose(K.nngp.matrix(a, b), K.nngp(c, q1, q2), rtol=1e-12, atol=1e-13)
-        np.testing.assert_allclose(K.matrix(a, b, method="pairs"), K(c, q1, q2), rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(
+            K.matrix(a, b, method="pairs"), K(c, q1, q2), rtol=1e-11, atol=1e-12
+        )
     node = network.nodes_of(L.Affine)[1]
-    np.testing.assert_allclose(K.layers[node].matrix(x), K.layers[node](np.clip(x @ x.T / 8, -1, 1)), rtol=1e-7)
+    np.testing.assert_allclose(
+        K.layers[node].matrix(x), K.layers[node](np.clip(x @ x.T / 8, -1, 1)), rtol=1e-7
+    )
 
 
 def test_kinds_blocks_and_types() -> None:
@@ -168,11 +208,15 @@ def test_kinds_blocks_and_types() -> None:
     assert np.array_equal(K.matrix(x, kind="nngp"), K.nngp.matrix(x))
     for rows in (1, 7, 50, 101, 1000):
         np.testing.assert_allclose(K.matrix(x, block_rows=rows), ntk, rtol=1e-13)
-        np.testing.assert_allclose(K.matrix(x, x[:40].copy(), block_rows=rows), ntk[:, :40], rtol=1e-13)
+        np.testing.assert_allclose(
+            K.matrix(x, x[:40].copy(), block_rows=rows), ntk[:, :40], rtol=1e-13
+        )
     np.testing.assert_allclose(K.matrix(x, memory=1000), ntk, rtol=1e-13)
     single = K.matrix(x.astype(np.float32))
     assert single.dtype == np.float32
-    np.testing.assert_allclose(single, K.matrix(x.astype(np.float32).astype(np.float64), q=1.0), rtol=3e-6)
+    np.testing.assert_allclose(
+        single, K.matrix(x.astype(np.float32).astype(np.float64), q=1.0), rtol=3e-6
+    )
     assert K.matrix(x, dtype=np.float32).dtype == np.float32
     counts = np.arange(12).reshape(4, 3) + 1
     np.testing.assert_allclose(K.matrix(counts), K.matrix(counts * 1.0))
@@ -185,8 +229,12 @@ def test_kinds_blocks_and_types() -> None:
 
 DEEP = {
     "relu at sigma_w = 1": kc.architectures.vanilla(40, "relu", sigma_w=1),
-    "tanh, shaped": kc.shape(kc.architectures.vanilla(100), activation="tanh", method="dks", zeta=1.5).network,
-    "tanh with biases": kc.chain(*[L.Affine(sigma_w=1.3, sigma_b=0.4), L.Nonlinear("tanh")] * 150, L.Affine()),
+    "tanh, shaped": kc.shape(
+        kc.architectures.vanilla(100), activation="tanh", method="dks", zeta=1.5
+    ).network,
+    "tanh with biases": kc.chain(
+        *[L.Affine(sigma_w=1.3, sigma_b=0.4), L.Nonlinear("tanh")] * 150, L.Affine()
+    ),
     "resnet": kc.architectures.rescaled_resnet(30, shortcut_weight=0.8, activation="relu"),
     "softplus": kc.architectures.vanilla(40, "softplus", sigma_w=0.7),
 }
@@ -201,9 +249,15 @@ def test_powers_of_blocks_are_the_layers_one_by_one(name: str) -> None:
     found = deep(Gap.of(gap, 2 - gap))
     assert deep._powers, "nothing was leapt over"
     (node,) = network.inputs
-    ((nngp, ntk),) = K.reading.values({node: Gap.of(gap, 2 - gap)}, {node: np.asarray(1.0)}, None).values()
-    np.testing.assert_allclose(found[0], np.broadcast_to(nngp, gap.shape), rtol=1e-12, atol=3e-14 * found[0].max())
-    np.testing.assert_allclose(found[1], np.broadcast_to(ntk, gap.shape), rtol=1e-12, atol=3e-14 * found[1].max())
+    ((nngp, ntk),) = K.reading.values(
+        {node: Gap.of(gap, 2 - gap)}, {node: np.asarray(1.0)}, None
+    ).values()
+    np.testing.assert_allclose(
+        found[0], np.broadcast_to(nngp, gap.shape), rtol=1e-12, atol=3e-14 * found[0].max()
+    )
+    np.testing.assert_allclose(
+        found[1], np.broadcast_to(ntk, gap.shape), rtol=1e-12, atol=3e-14 * found[1].max()
+    )
 
 
 def test_structure_of_networks() -> None:
@@ -218,7 +272,12 @@ def test_structure_of_networks() -> None:
 
 def test_a_bias_counts_in_the_standard_parameterisation() -> None:
     """There its kernel is 1 even at sigma_b = 0, so that the kernel is not homogeneous."""
-    network = kc.chain(L.Input(features=8), L.Affine(50, sigma_w=ROOT2), L.Nonlinear("relu"), L.Affine(1, sigma_w=ROOT2))
+    network = kc.chain(
+        L.Input(features=8),
+        L.Affine(50, sigma_w=ROOT2),
+        L.Nonlinear("relu"),
+        L.Affine(1, sigma_w=ROOT2),
+    )
     K = kc.ntk(network, parameterization="standard")
     x = sphere(20, 8) * np.random.default_rng(4).uniform(1, 2, 20)[:, None]
     q = (x**2).mean(axis=1)
@@ -229,11 +288,16 @@ def test_a_bias_counts_in_the_standard_parameterisation() -> None:
 
 def test_the_stated_error_is_not_exceeded() -> None:
     random = np.random.default_rng(5)
-    for function in (lambda u: np.stack([1 - u + 0 * u, 3 - np.sqrt(u)]), lambda u: np.stack([np.exp(-u), 1 / (1e-6 + u)])):
+    for function in (
+        lambda u: np.stack([1 - u + 0 * u, 3 - np.sqrt(u)]),
+        lambda u: np.stack([np.exp(-u), 1 / (1e-6 + u)]),
+    ):
         table = tabulate(lambda gap, f=function: f(np.asarray(gap)))
         gap = np.concatenate([random.uniform(0, 2, 2000), 2 * 10.0 ** random.uniform(-20, 0, 2000)])
         found, exact = np.stack(table.at_gap(gap)), function(gap)
-        assert (np.abs(found - exact) / np.maximum(np.abs(exact), np.abs(exact[0].max()))).max() <= table.error_bound
+        assert (
+            np.abs(found - exact) / np.maximum(np.abs(exact), np.abs(exact[0].max()))
+        ).max() <= table.error_bound
 
 
 def test_norms_that_are_close_to_their_neighbours_are_not_all_one() -> None:
@@ -289,7 +353,12 @@ def test_bad_options() -> None:
         (lambda: K.matrices(x, out="one.npy"), "2 paths"),
         (lambda: T.matrix(norms, method="angle"), "general recursion"),
         (lambda: T.matrix(norms, backend="jax"), "different norms"),
-        (lambda: kc.ntk(kc.chain(L.Input(features=3), L.Affine(), L.Nonlinear("relu"), L.Affine())).matrix(x), "3 features"),
+        (
+            lambda: kc.ntk(
+                kc.chain(L.Input(features=3), L.Affine(), L.Nonlinear("relu"), L.Affine())
+            ).matrix(x),
+            "3 features",
+        ),
     ]
     for call, message in cases:
         with pytest.raises(kc.KcalcError, match=message):
@@ -302,9 +371,13 @@ def test_many_norms_are_interpolated_to_the_general_recursion() -> None:
     x[7] = x[3]
     x[9] = 1.3 * x[4] + 1e-6 * x[5]
     net = kc.chain(
-        kc.layers.Input(), kc.layers.Affine(sigma_w=1.3, sigma_b=0.2), kc.layers.Nonlinear("tanh"), kc.layers.Affine(),
-        kc.layers.Nonlinear("gelu"), kc.layers.Affine(sigma_b=0.1),
-    )  # fmt: skip
+        kc.layers.Input(),
+        kc.layers.Affine(sigma_w=1.3, sigma_b=0.2),
+        kc.layers.Nonlinear("tanh"),
+        kc.layers.Affine(),
+        kc.layers.Nonlinear("gelu"),
+        kc.layers.Affine(sigma_b=0.1),
+    )
     K = kc.ntk(net)
     found = K.matrices(x)
     exact = K.matrices(x[:14], x, method="pairs")

@@ -38,10 +38,14 @@ def test_a_killed_run_is_taken_up_again(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", x)
     one, two = tmp_path / "nngp.npy", tmp_path / "ntk.npy"
     (tmp_path / "script.py").write_text(SCRIPT)
-    process = subprocess.Popen([sys.executable, str(tmp_path / "script.py"), str(tmp_path / "x.npy"), str(one), str(two)])
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "x.npy"), str(one), str(two)]
+    )
     record = tmp_path / "nngp.npy.progress.json"
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and (not record.exists() or len(json.loads(record.read_text())["finished"]) < 4):
+    while time.monotonic() < deadline and (
+        not record.exists() or len(json.loads(record.read_text())["finished"]) < 4
+    ):
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
@@ -60,7 +64,9 @@ def test_a_killed_run_is_taken_up_again(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sinks.FileSink, "finished", counted)
         found = K.matrices(x, out=(one, two))
-    assert sorted([*seen, *map(int, done)]) == list(range(20)), "finished stripes are not computed again"
+    assert sorted([*seen, *map(int, done)]) == list(range(20)), (
+        "finished stripes are not computed again"
+    )
     expected = K.matrices(x)
     np.testing.assert_array_equal(np.load(one), found.nngp)
     np.testing.assert_allclose(np.load(one), expected.nngp, rtol=1e-13)
@@ -103,9 +109,15 @@ def test_jax_arrays_gradients_and_precision() -> None:
     x[3], x[4], x[5] = x[2], -x[2], x[2] + 1e-7 * x[6]
     ntk = K.matrix(x)
     np.testing.assert_allclose(K.matrix(x, backend="jax"), ntk, rtol=1e-13)
-    np.testing.assert_allclose(K.matrix(x, x[:9].copy(), backend="jax", block_rows=5), ntk[:, :9], rtol=1e-12)
+    np.testing.assert_allclose(
+        K.matrix(x, x[:9].copy(), backend="jax", block_rows=5), ntk[:, :9], rtol=1e-12
+    )
     single = K.matrix(jnp.asarray(x, jnp.float32))
-    assert isinstance(single, jax.Array) and single.dtype == jnp.float32 and not jax.config.jax_enable_x64  # type: ignore[attr-defined]
+    assert (
+        isinstance(single, jax.Array)
+        and single.dtype == jnp.float32
+        and not jax.config.jax_enable_x64
+    )  # type: ignore[attr-defined]
     with jax.enable_x64(True):
         z = jnp.asarray(x * np.linspace(1, 2, 23)[:, None])
         np.testing.assert_allclose(K.matrix(z), K.matrix(np.asarray(z)), rtol=1e-12)
@@ -118,13 +130,18 @@ def test_jax_arrays_gradients_and_precision() -> None:
 
         gradient = jax.jit(jax.grad(loss))(z)
         assert np.isfinite(gradient).all()
-        way = jnp.asarray(np.random.default_rng(0).standard_normal(z.shape)) * (np.arange(23) > 5)[:, None]
+        way = (
+            jnp.asarray(np.random.default_rng(0).standard_normal(z.shape))
+            * (np.arange(23) > 5)[:, None]
+        )
         step = 1e-5
         quotient = (loss(z + step * way) - loss(z - step * way)) / (2 * step)
         np.testing.assert_allclose((gradient * way).sum(), quotient, rtol=1e-7)
         with pytest.raises(kc.KcalcError, match="pass q="):
             jax.grad(lambda y: kc.ntk(TANH).matrix(y).sum())(z)
-        assert np.isfinite(jax.jit(jax.grad(lambda y: kc.ntk(TANH).matrix(y, q=1.0).sum()))(z)).all()
+        assert np.isfinite(
+            jax.jit(jax.grad(lambda y: kc.ntk(TANH).matrix(y, q=1.0).sum()))(z)
+        ).all()
         with pytest.raises(kc.KcalcError, match="zero"):
             K.matrix(jnp.zeros((2, 3)))
         with pytest.raises(kc.KcalcError, match="not finite"):
@@ -156,8 +173,16 @@ print("same")
 def test_a_mesh_of_eight_devices(tmp_path: Path) -> None:
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
     environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    run = subprocess.run([sys.executable, "-c", DEVICES], env=environment, capture_output=True, text=True, timeout=300)
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", DEVICES],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert run.returncode == 0 and "same" in run.stdout, run.stderr[-2000:]
 
 
@@ -169,11 +194,15 @@ def test_dask_arrays_give_the_same_numbers_lazily() -> None:
         K = kc.ntk(network)
         lazy = K.matrices(da.from_array(x, chunks=(50, 4)))
         assert isinstance(lazy.ntk, da.Array) and lazy.ntk.chunks == ((50, 50, 20), (50, 50, 20))
-        for found, expected in zip(da.compute(*lazy, scheduler="threads"), K.matrices(x), strict=True):
+        for found, expected in zip(
+            da.compute(*lazy, scheduler="threads"), K.matrices(x), strict=True
+        ):
             np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
         norms = x * np.random.default_rng(1).choice([1.0, 1.5], 120)[:, None]
         mixed = K.matrix(da.from_array(norms, chunks=(50, 6)), x[:20])
-        np.testing.assert_allclose(mixed.compute(scheduler="sync"), K.matrix(norms, x[:20]), rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(
+            mixed.compute(scheduler="sync"), K.matrix(norms, x[:20]), rtol=1e-12, atol=1e-15
+        )
     with pytest.raises(kc.KcalcError, match="no out"):
         kc.ntk(RELU).matrix(da.from_array(x), out="k.npy")
     with pytest.raises(kc.KcalcError, match="zero or not finite"):
@@ -187,7 +216,9 @@ def test_a_local_dask_cluster() -> None:
     x = sphere(80, 6)
     K = kc.ntk(RELU)
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
         distributed.Client(cluster),
     ):
         found = K.matrix(da.from_array(x, chunks=(30, 6))).compute()

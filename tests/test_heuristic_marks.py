@@ -1,4 +1,7 @@
-"""Results that are only approximate say so where they are seen first: repr, tables, legends, the command line, the report page."""
+"""Results that are only approximate say so where they are seen first.
+
+Repr, tables, legends, the command line, the report page.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,19 @@ from kcalc.network import layers as L
 from kcalc.network.notes import Note
 
 PLAIN = kc.architectures.vanilla(3, "tanh")
-ROUGH = PLAIN.with_notes([Note(PLAIN.nodes_of(L.Affine)[0], "approximate", "its weights are no independent draws")])
+ROUGH = PLAIN.with_notes(
+    [Note(PLAIN.nodes_of(L.Affine)[0], "approximate", "its weights are no independent draws")]
+)
 
 
 def v1() -> kc.Network:
     """A network whose sum adds an activation of its own summand: exact maps refuse it."""
     return kc.chain(
-        L.Affine(), L.Nonlinear("relu"), kc.residual(kc.chain(L.Affine(), L.Nonlinear("relu"))), L.Nonlinear("relu"), L.Affine()
+        L.Affine(),
+        L.Nonlinear("relu"),
+        kc.residual(kc.chain(L.Affine(), L.Nonlinear("relu"))),
+        L.Nonlinear("relu"),
+        L.Affine(),
     )
 
 
@@ -48,11 +57,24 @@ def test_repr_says_heuristic_exactly_where_an_assumption_is(name: str) -> None:
 
 
 def test_spatial_kernels_and_tables_say_it() -> None:
-    net = kc.chain(L.Affine(4, kernel=3), L.Nonlinear("relu"), L.Affine(4, kernel=3), L.Flatten(), L.Affine())
-    rough = net.with_notes([Note(net.nodes_of(L.Affine)[0], "approximate", "its weights are no independent draws")])
-    exact, marked = (kc.ntk(one, spatial="exact", image_shape=(4, 4), features=1) for one in (net, rough))
-    assert "heuristic" not in repr(exact) and "heuristic" in repr(marked) and "heuristic" in repr(marked.nngp)
-    assert "heuristic" in kc.gradients(ROUGH)._repr_html_() and "heuristic" not in kc.gradients(PLAIN)._repr_html_()
+    net = kc.chain(
+        L.Affine(4, kernel=3), L.Nonlinear("relu"), L.Affine(4, kernel=3), L.Flatten(), L.Affine()
+    )
+    rough = net.with_notes(
+        [Note(net.nodes_of(L.Affine)[0], "approximate", "its weights are no independent draws")]
+    )
+    exact, marked = (
+        kc.ntk(one, spatial="exact", image_shape=(4, 4), features=1) for one in (net, rough)
+    )
+    assert (
+        "heuristic" not in repr(exact)
+        and "heuristic" in repr(marked)
+        and "heuristic" in repr(marked.nngp)
+    )
+    assert (
+        "heuristic" in kc.gradients(ROUGH)._repr_html_()
+        and "heuristic" not in kc.gradients(PLAIN)._repr_html_()
+    )
 
 
 def test_the_first_line_of_a_command_says_it() -> None:
@@ -82,7 +104,9 @@ def test_models_and_files_give_their_networks_a_name(tmp_path: Path) -> None:
     class Classifier(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layers = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+            self.layers = torch.nn.Sequential(
+                torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)
+            )
 
         def forward(self, x):
             return self.layers(x)

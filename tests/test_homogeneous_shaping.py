@@ -1,4 +1,7 @@
-"""Homogeneous activations under DKS: every slope in range is reached, at beta/alpha = 0 and at far kinks too; truth in 50 digits."""
+"""Homogeneous activations under DKS.
+
+Every slope in range is reached, at beta/alpha = 0 and at far kinks too; truth in 50 digits.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ def moments(left: float, right: float, t: float) -> tuple:
     left, right, t = mpmath.mpf(left), mpmath.mpf(right), mpmath.mpf(t)
     up, down, density = mpmath.ncdf(t), mpmath.ncdf(-t), mpmath.npdf(t)
     mean = right * (t * up + density) + left * (t * down - density)
-    square = right**2 * ((1 + t * t) * up + t * density) + left**2 * ((1 + t * t) * down - t * density)
+    square = right**2 * ((1 + t * t) * up + t * density) + left**2 * (
+        (1 + t * t) * down - t * density
+    )
     return mean, square - mean**2, right**2 * up + left**2 * down
 
 
@@ -36,14 +41,18 @@ def missed(k: kc.Constants, left: float, right: float, slope: float) -> float:
         mean, variance, gradient = moments(left, right, beta / alpha)
         scale = gamma * alpha
         shift = (alpha * mean + delta) / (alpha * mpmath.sqrt(variance))
-        return float(max(abs(scale**2 * variance - 1), abs(shift), abs(scale**2 * gradient / slope - 1)))
+        return float(
+            max(abs(scale**2 * variance - 1), abs(shift), abs(scale**2 * gradient / slope - 1))
+        )
 
 
 @pytest.mark.parametrize("share", [0.0, 1e-5, -1e-5, 3e-8, -3e-8, 1e-3])
 def test_slopes_about_that_of_the_centred_relu(share: float) -> None:
     k = constants_for(kc.activation("relu"), CENTRED * (1 + share))
     assert missed(k, 0, 1, CENTRED * (1 + share)) < 1e-13
-    assert math.copysign(1, k.beta) == (-1 if share > 0 else 1)  # -1 above, 1 below, of steeper relus
+    assert math.copysign(1, k.beta) == (
+        -1 if share > 0 else 1
+    )  # -1 above, 1 below, of steeper relus
     assert k.alpha == 1 or abs(k.beta) == 1
 
 
@@ -61,19 +70,27 @@ def test_the_centred_relu_is_found() -> None:
 def steepest(left: float, right: float) -> float:
     """max over t of C'(1), by a root of its derivative."""
     with mpmath.workdps(30):
-        t = mpmath.findroot(lambda t: mpmath.diff(lambda u: slope_of(left, right, u), t), 0 if left == -right else -0.5)
+        t = mpmath.findroot(
+            lambda t: mpmath.diff(lambda u: slope_of(left, right, u), t),
+            0 if left == -right else -0.5,
+        )
         return float(slope_of(left, right, t))
 
 
 @pytest.mark.parametrize(("left", "right"), [(-1, 1), (0.3, 1), (-0.5, 1.5), (-0.99999, 1)])
 def test_up_to_the_steepest(left: float, right: float) -> None:
-    """The slope has a maximum where it has two kinked halves: reached from below as near as doubles go, and named beyond."""
+    """The slope has a maximum where it has two kinked halves.
+
+    Reached from below as near as doubles go, and named beyond.
+    """
     top = steepest(left, right)
     phi = ABRELU(left, right)
     for short in (1e-12, 1e-9, 1e-6, 1e-2):
         slope = top - short * (top - 1)
         assert missed(constants_for(phi, slope, free_slope=False), left, right, slope) < 1e-13
-    with pytest.raises(kc.UnreachableTarget, match=r"the nearest that can be reached is C'\(1\) = ") as caught:
+    with pytest.raises(
+        kc.UnreachableTarget, match=r"the nearest that can be reached is C'\(1\) = "
+    ) as caught:
         constants_for(phi, 1.01 * top, free_slope=False)
     named = float(str(caught.value).split(" = ")[-1])
     assert 0 <= top - named < 2e-5
@@ -82,7 +99,10 @@ def test_up_to_the_steepest(left: float, right: float) -> None:
 
 @pytest.mark.parametrize("slope", [20.0, 60.0, 190.21808791327283, 504.574175420001])
 def test_far_kinks(slope: float) -> None:
-    """relu of inputs far below its kink is as steep as one likes: all it does lies where the density is e^-100 or less."""
+    """relu of inputs far below its kink is as steep as one likes.
+
+    All it does lies where the density is e^-100 or less.
+    """
     s = kc.shape(A.vanilla(1, "relu"), zeta=slope)
     assert missed(s.constants["relu"], 0, 1, slope) < 1e-12
     assert max(s.residuals.values()) < 1e-12 * slope

@@ -1,4 +1,7 @@
-"""Laws of initial weights: moments of the Haar measure, variances, Delta kernels, groups; parameterizations and how they scale."""
+"""Laws of initial weights: moments of the Haar measure, variances, Delta kernels, groups.
+
+Parameterizations and how they scale.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ from kcalc.backend import ABC, LAWS, Geometric
 L = kc.layers
 
 
-def weight_of(layer: L.Affine, channels: int, weights: Any, image: Any = None, seed: int = 0, **options: Any) -> np.ndarray:
+def weight_of(
+    layer: L.Affine, channels: int, weights: Any, image: Any = None, seed: int = 0, **options: Any
+) -> np.ndarray:
     """The weight of one layer behind an input."""
     model = kc.to_jax(kc.chain(L.Input(channels, image), layer), weights=weights, **options)
     return np.asarray(model.init(seed)["affine_1"]["weight"], float)
@@ -35,13 +40,19 @@ def test_orthogonal_weights_are_scaled_isometries(k: int, m: int):
 
 
 def test_orthogonal_weights_are_haar_distributed():
-    """E w^2 = 1/n, E w^4 = 3/(n(n+2)), E w_11^2 w_22^2 = (n+1)/((n-1)n(n+2)), E tr W = 0, E (tr W)^2 = 1: O(n), n = 4, 20000 draws.
+    """E w^2 = 1/n, E w^4 = 3/(n(n+2)), E w_11^2 w_22^2 = (n+1)/((n-1)n(n+2)), E tr W = 0, E (tr
+    W)^2 = 1: O(n), n = 4, 20000 draws.
 
     Without the sign convention of QR the trace is biased.
     """
     n, draws = 4, 20_000
     model = kc.to_jax(kc.chain(L.Input(n), L.Affine(n)), weights="orthogonal")
-    w = np.asarray(jax.jit(jax.vmap(model.init))(jax.random.split(jax.random.key(0), draws))["affine_1"]["weight"], float)
+    w = np.asarray(
+        jax.jit(jax.vmap(model.init))(jax.random.split(jax.random.key(0), draws))["affine_1"][
+            "weight"
+        ],
+        float,
+    )
     trace = np.trace(w, axis1=1, axis2=2)
     cases = {
         "second": (w[:, 0, 0] ** 2, 1 / n),
@@ -90,7 +101,9 @@ def test_variances(name: str):
 
 
 def test_geometric_weights_stand_behind_a_factor():
-    """Whatever the typical kernel, factor times standard deviation is the geometric mean of fan-in and fan-out."""
+    """Whatever the typical kernel, factor times standard deviation is the geometric mean of fan-in
+    and fan-out.
+    """
     x = np.zeros((1, 5, 5, 30))
     x[0, 2, 2] = np.random.default_rng(0).standard_normal(30)
     for typical in (1.0, 3.0):
@@ -134,7 +147,10 @@ def test_biases():
 
 
 def test_looks_linear_networks_are_linear():
-    """relu networks with mirrored weights, made of a shaping: f(x + y) = f(x) + f(y), q kept, and really nonlinear after a change."""
+    """relu networks with mirrored weights, made of a shaping.
+
+    f(x + y) = f(x) + f(y), q kept, and really nonlinear after a change.
+    """
     shaping = kc.shape(kc.architectures.vanilla(5), "relu", method="looks_linear")
     model = kc.to_jax(shaping, {None: 32})
     x = np.random.default_rng(0).standard_normal((3, 32))
@@ -143,23 +159,33 @@ def test_looks_linear_networks_are_linear():
     y = np.asarray(model.apply(params, np.concatenate([x, x[:1] + 2 * x[1:2], -x])), float)
     assert np.allclose(y[3], y[0] + 2 * y[1], atol=1e-5) and np.allclose(y[4:], -y[:3], atol=1e-5)
     assert np.mean(y[0] ** 2) == pytest.approx(np.mean(x[0] ** 2), rel=1e-4)
-    other = jax.tree.map(lambda p: p + 0.05 * jnp.abs(jnp.sin(jnp.arange(p.size, dtype=p.dtype))).reshape(p.shape), params)
+    other = jax.tree.map(
+        lambda p: p + 0.05 * jnp.abs(jnp.sin(jnp.arange(p.size, dtype=p.dtype))).reshape(p.shape),
+        params,
+    )
     y = np.asarray(model.apply(other, np.concatenate([x, -x])), float)
     assert np.abs(y[:3] + y[3:]).max() > 0.1
 
 
-# -- parameterizations --------------------------------------------------------------------------------------------------------------------
+# -- parameterizations -----------------------------------------------------------------------------
 
 
 def test_mup_is_the_standard_one_at_the_base_width():
     net = kc.architectures.vanilla(3, "tanh")
     x = np.random.default_rng(0).standard_normal((2, 5))
-    models = [kc.to_jax(net, {None: 16, "affine_4": 3}, parameterization=p) for p in ("standard", ABC(base_width=16), "mup")]
+    models = [
+        kc.to_jax(net, {None: 16, "affine_4": 3}, parameterization=p)
+        for p in ("standard", ABC(base_width=16), "mup")
+    ]
     outputs = [np.asarray(m.apply(m.init(0, x), x)) for m in models]
     assert np.allclose(outputs[0], outputs[1], rtol=1e-5)
-    assert np.allclose(outputs[2], outputs[0] / 4, rtol=1e-5)  # the output layer is 1/sqrt(16) smaller
+    assert np.allclose(
+        outputs[2], outputs[0] / 4, rtol=1e-5
+    )  # the output layer is 1/sqrt(16) smaller
     weights = [m.init(0, x)["affine_1"]["weight"] for m in models]
-    assert np.allclose(weights[2], weights[0] / 4, rtol=1e-5)  # n^(1/2) stands before the input layer's weights
+    assert np.allclose(
+        weights[2], weights[0] / 4, rtol=1e-5
+    )  # n^(1/2) stands before the input layer's weights
 
 
 def test_coordinate_check():
@@ -184,7 +210,10 @@ def test_coordinate_check():
     [
         (lambda: ABC(hidden=(0.5,)), "ABC.hidden must be two exponents"),  # pyright: ignore
         (lambda: ABC(base_width=0), "base_width must be a whole number"),
-        (lambda: weight_of(L.Affine(4), 3, "looks_linear"), "'affine_1': mirrored weights read pairs"),
+        (
+            lambda: weight_of(L.Affine(4), 3, "looks_linear"),
+            "'affine_1': mirrored weights read pairs",
+        ),
         (lambda: weight_of(L.Affine(4), 3, ["gaussian"]), "unknown law"),
     ],
 )

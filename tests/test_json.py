@@ -26,19 +26,40 @@ NETWORKS = {
     "layernorm": A.layernorm_resnet(50),
     "densenet": A.densenet(3),
     "leaky": A.vanilla(2, kc.activations.leaky_relu(0.25)),
-    "expression": A.vanilla(2, kc.activation(sp.Piecewise((x, x > 1), (sp.tanh(x) + sp.Rational(1, 3), True)), name="mine")),
+    "expression": A.vanilla(
+        2,
+        kc.activation(
+            sp.Piecewise((x, x > 1), (sp.tanh(x) + sp.Rational(1, 3), True)), name="mine"
+        ),
+    ),
     "shaped": kc.shape(A.vanilla(4), "tanh").network,
     "kinked": kc.shape(A.vanilla(4), "relu").network,
-    "gated": kc.Network.from_steps([
-        ("x", L.Input(8), ()), ("u", L.Affine(4), ("x",)), ("v", L.Affine(4), ("x",)), ("g", L.GatedUnit("swish"), ("u", "v")),
-    ]),
-    "twice": kc.Network.from_steps([(0, L.Input(), ()), (1, L.Affine(), (0,)), (2, L.Sum((1, sp.pi)), (1, 1))]),
+    "gated": kc.Network.from_steps(
+        [
+            ("x", L.Input(8), ()),
+            ("u", L.Affine(4), ("x",)),
+            ("v", L.Affine(4), ("x",)),
+            ("g", L.GatedUnit("swish"), ("u", "v")),
+        ]
+    ),
+    "twice": kc.Network.from_steps(
+        [(0, L.Input(), ()), (1, L.Affine(), (0,)), (2, L.Sum((1, sp.pi)), (1, 1))]
+    ),
     "all layers": kc.chain(
-        L.Input(3, (8, 8)), L.Affine(4, kernel=(3, 5), stride=2, padding=(1, 2), groups=1, bias=False), L.BatchNorm(), L.Pool("max", 2, 2),
-        L.Dropout(0.5), L.Flatten(), L.Identity(), L.RMSNorm(), L.LayerNorm(), L.Scale(sp.Rational(1, 3)), L.Opaque("attention", "unread"),
+        L.Input(3, (8, 8)),
+        L.Affine(4, kernel=(3, 5), stride=2, padding=(1, 2), groups=1, bias=False),
+        L.BatchNorm(),
+        L.Pool("max", 2, 2),
+        L.Dropout(0.5),
+        L.Flatten(),
+        L.Identity(),
+        L.RMSNorm(),
+        L.LayerNorm(),
+        L.Scale(sp.Rational(1, 3)),
+        L.Opaque("attention", "unread"),
         L.Opaque("lookup", "unread", 12),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -78,48 +99,95 @@ BAD = {
     "other schema": (lambda d: d.update(schema="kcalc.network/9"), "kcalc.network/1"),
     "no nodes": (lambda d: d.update(nodes=[]), "nodes must be a list"),
     "extra field": (lambda d: d.update(evil=1), "unknown field"),
-    "unknown type": (lambda d: d["nodes"][1]["layer"].update(type="Afine"), "unknown layer type.*Affine"),
+    "unknown type": (
+        lambda d: d["nodes"][1]["layer"].update(type="Afine"),
+        "unknown layer type.*Affine",
+    ),
     "type is no text": (lambda d: d["nodes"][1]["layer"].update(type=["Affine"]), "type"),
     "double id": (lambda d: d["nodes"][1].update(id="input"), "defined twice"),
-    "missing parent": (lambda d: d["nodes"][1].update(reads=["zz"]), "'zz', which is not in the network"),
+    "missing parent": (
+        lambda d: d["nodes"][1].update(reads=["zz"]),
+        "'zz', which is not in the network",
+    ),
     "cycle": (lambda d: d["nodes"][1].update(reads=["affine_3"]), "cycle|dangles"),
     "id is a list": (lambda d: d["nodes"][1].update(id=[1]), "needs an id"),
     "bool id": (lambda d: d["nodes"][1].update(id=True), "needs an id"),
-    "unknown activation": (lambda d: d["nodes"][2]["layer"].update(activation={"name": "tahn"}), "tanh"),
-    "text as code": (lambda d: d["nodes"][2]["layer"].update(activation={"name": "__import__('os').getcwd()"}), "unknown activation"),
-    "expression as text": (lambda d: d["nodes"][2].update(layer=nonlinear("x**2")), "expression tree"),
-    "unknown function": (lambda d: d["nodes"][2].update(layer=nonlinear({"op": "system", "args": []})), "unknown operation"),
-    "two symbols": (
-        lambda d: d["nodes"][2].update(layer=nonlinear({"op": "Mul", "args": [{"symbol": "x"}, {"symbol": "y"}]})), "one symbol"
+    "unknown activation": (
+        lambda d: d["nodes"][2]["layer"].update(activation={"name": "tahn"}),
+        "tanh",
     ),
-    "huge power": (lambda d: d["nodes"][2].update(layer=nonlinear({"op": "Pow", "args": [10, 10**9]})), "exponent"),
+    "text as code": (
+        lambda d: d["nodes"][2]["layer"].update(activation={"name": "__import__('os').getcwd()"}),
+        "unknown activation",
+    ),
+    "expression as text": (
+        lambda d: d["nodes"][2].update(layer=nonlinear("x**2")),
+        "expression tree",
+    ),
+    "unknown function": (
+        lambda d: d["nodes"][2].update(layer=nonlinear({"op": "system", "args": []})),
+        "unknown operation",
+    ),
+    "two symbols": (
+        lambda d: d["nodes"][2].update(
+            layer=nonlinear({"op": "Mul", "args": [{"symbol": "x"}, {"symbol": "y"}]})
+        ),
+        "one symbol",
+    ),
+    "huge power": (
+        lambda d: d["nodes"][2].update(layer=nonlinear({"op": "Pow", "args": [10, 10**9]})),
+        "exponent",
+    ),
     "huge integer": (lambda d: d["nodes"][2].update(layer=nonlinear(10**50)), "too large"),
     "deep": (lambda d: d["nodes"][2].update(layer=deep_tree(500)), "too large"),
     "tower": (
-        lambda d: d["nodes"][1]["layer"].update(sigma_w={"op": "exp", "args": [{"op": "exp", "args": [1000]}]}), "too large"
+        lambda d: d["nodes"][1]["layer"].update(
+            sigma_w={"op": "exp", "args": [{"op": "exp", "args": [1000]}]}
+        ),
+        "too large",
     ),
     "unhashable relation": (
         lambda d: d["nodes"][2].update(
-            layer=nonlinear({"op": "Piecewise", "rows": [{"value": 1, "if": {"rel": {}, "args": [1, 2]}}, {"value": 0, "if": True}]})
+            layer=nonlinear(
+                {
+                    "op": "Piecewise",
+                    "rows": [
+                        {"value": 1, "if": {"rel": {}, "args": [1, 2]}},
+                        {"value": 0, "if": True},
+                    ],
+                }
+            )
         ),
         "condition",
     ),
-    "zero denominator": (lambda d: d["nodes"][1]["layer"].update(sigma_w={"rational": ["1", "0"]}), "denominator"),
-    "infinite": (lambda d: d["nodes"][1]["layer"].update(sigma_w={"op": "Pow", "args": [0, -1]}), "power of 0"),
+    "zero denominator": (
+        lambda d: d["nodes"][1]["layer"].update(sigma_w={"rational": ["1", "0"]}),
+        "denominator",
+    ),
+    "infinite": (
+        lambda d: d["nodes"][1]["layer"].update(sigma_w={"op": "Pow", "args": [0, -1]}),
+        "power of 0",
+    ),
     "sigma is text": (lambda d: d["nodes"][1]["layer"].update(sigma_w="2"), "must be a number"),
     "negative features": (lambda d: d["nodes"][1]["layer"].update(features=-3), "positive"),
     "missing activation": (lambda d: d["nodes"][2]["layer"].pop("activation"), "needs activation"),
     "wrong arity": (lambda d: d["nodes"][1].update(reads=[]), "0 inputs"),
     "outputs": (lambda d: d.update(outputs=["zz"]), "zz"),
-    "half a character as id": (lambda d: d["nodes"][1].update(id="\ud800"), r"node label '\\ud800' holds .* leave it out"),
+    "half a character as id": (
+        lambda d: d["nodes"][1].update(id="\ud800"),
+        r"node label '\\ud800' holds .* leave it out",
+    ),
     "half a character as name": (
-        lambda d: d["nodes"][2].update(layer={"type": "Nonlinear", "activation": {"name": "f\udfff", "expr": {"symbol": "x"}}}),
+        lambda d: d["nodes"][2].update(
+            layer={"type": "Nonlinear", "activation": {"name": "f\udfff", "expr": {"symbol": "x"}}}
+        ),
         r"the name 'f\\udfff' holds '\\udfff'.* leave it out",
     ),
     "half a character as reason": (
-        lambda d: d["nodes"][2].update(layer={"type": "Opaque", "name": "f", "reason": "\ud800"}), "Opaque: reason .* leave it out"
+        lambda d: d["nodes"][2].update(layer={"type": "Opaque", "name": "f", "reason": "\ud800"}),
+        "Opaque: reason .* leave it out",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -138,7 +206,11 @@ def test_hostile_documents_are_refused(name: str) -> None:
         (b"\xff\xfe\x00", "UTF-8"),
         (b"[" * 100_000, "deeply|not valid"),
         (b"", "not valid JSON"),
-        (b"1" * 5000, r"net\.json holds a whole number of more than 4300 digits, far beyond any that a network has; correct it$"),
+        (
+            b"1" * 5000,
+            r"net\.json holds a whole number of more than 4300 digits, far beyond any that a "
+            r"network has; correct it$",
+        ),
     ],
 )
 def test_broken_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
@@ -190,17 +262,28 @@ def test_missing_file_names_it(tmp_path: Path) -> None:
 
 
 def test_a_registered_name_belongs_to_its_function() -> None:
-    """Another function under the name is refused, by reader and writer; the same one, written otherwise, is not."""
+    """Another function under the name is refused, by reader and writer.
+
+    The same one, written otherwise, is not.
+    """
 
     def document(expr: sp.Expr, name: str) -> dict:
-        layer = {"type": "Nonlinear", "activation": {"name": name, "expr": to_tree(expr), "kinks": []}}
+        layer = {
+            "type": "Nonlinear",
+            "activation": {"name": name, "expr": to_tree(expr), "kinks": []},
+        }
         return {
             "schema": "kcalc.network/1",
-            "nodes": [{"id": "x", "layer": {"type": "Input"}}, {"id": "act", "layer": layer, "reads": ["x"]}],
+            "nodes": [
+                {"id": "x", "layer": {"type": "Input"}},
+                {"id": "act", "layer": layer, "reads": ["x"]},
+            ],
         }
 
     for name in ("tanh", "Tanh", "silu"):
-        with pytest.raises(kc.KcalcError, match=rf"node 'act', activation: '{name}' is the name of .*rename it"):
+        with pytest.raises(
+            kc.KcalcError, match=rf"node 'act', activation: '{name}' is the name of .*rename it"
+        ):
             network_from_dict(document(sp.sin(x), name))
     again = network_from_dict(document((sp.exp(x) - sp.exp(-x)) / (sp.exp(x) + sp.exp(-x)), "tanh"))
     assert again.layer("act").activation.name == "tanh"  # type: ignore[attr-defined]

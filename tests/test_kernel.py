@@ -1,4 +1,7 @@
-"""Global maps as objects: shapes, inputs and outputs, derivatives, symbols, refusals; values against mpmath by hand."""
+"""Global maps as objects: shapes, inputs and outputs, derivatives, symbols, refusals.
+
+Values against mpmath by hand.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ def relu_c(c):
 
 def erf_c(c, q1, q2):
     top = mpmath.asin(2 * c * mpmath.sqrt(q1 * q2) / mpmath.sqrt((1 + 2 * q1) * (1 + 2 * q2)))
-    return top / mpmath.sqrt(mpmath.asin(2 * q1 / (1 + 2 * q1)) * mpmath.asin(2 * q2 / (1 + 2 * q2)))
+    return top / mpmath.sqrt(
+        mpmath.asin(2 * q1 / (1 + 2 * q1)) * mpmath.asin(2 * q2 / (1 + 2 * q2))
+    )
 
 
 def erf_q(q):
@@ -39,7 +44,11 @@ def test_shapes_broadcast_and_scalars_stay_scalars() -> None:
 
 def test_general_q_matches_mpmath() -> None:
     net = kc.chain(
-        L.Input(), L.Affine(sigma_w=1.5, sigma_b=0.3), L.Nonlinear("erf"), L.Affine(sigma_w=0.8, sigma_b=0.1), L.Nonlinear("erf")
+        L.Input(),
+        L.Affine(sigma_w=1.5, sigma_b=0.3),
+        L.Nonlinear("erf"),
+        L.Affine(sigma_w=0.8, sigma_b=0.1),
+        L.Nonlinear("erf"),
     )
     q1, q2, c = np.array([0.3, 2.0]), np.array([5.0, 0.1]), np.array([-0.7, 0.4])
     with mpmath.workdps(40):
@@ -65,8 +74,17 @@ def test_uniform_q_given_twice_is_the_uniform_map() -> None:
 
 
 def two_by_two() -> kc.Network:
-    steps = [("x", L.Input(), ()), ("y", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("y",))]
-    steps += [("s", L.Sum((0.6, 0.8)), ("a", "b")), ("p", L.Nonlinear("relu"), ("s",)), ("t", L.Affine(), ("b",))]
+    steps = [
+        ("x", L.Input(), ()),
+        ("y", L.Input(), ()),
+        ("a", L.Affine(), ("x",)),
+        ("b", L.Affine(), ("y",)),
+    ]
+    steps += [
+        ("s", L.Sum((0.6, 0.8)), ("a", "b")),
+        ("p", L.Nonlinear("relu"), ("s",)),
+        ("t", L.Affine(), ("b",)),
+    ]
     return kc.Network.from_steps(steps)
 
 
@@ -129,7 +147,13 @@ def test_series_is_the_taylor_expansion_at_zero() -> None:
 
 
 def test_q_map_derivatives_match_mpmath() -> None:
-    net = kc.chain(L.Input(), L.Affine(sigma_w=2), L.Nonlinear("erf"), L.Affine(sigma_b=0.5), L.Nonlinear("erf"))
+    net = kc.chain(
+        L.Input(),
+        L.Affine(sigma_w=2),
+        L.Nonlinear("erf"),
+        L.Affine(sigma_b=0.5),
+        L.Nonlinear("erf"),
+    )
 
     def f(q):
         return erf_q(erf_q(4 * q) + mpmath.mpf(0.25))
@@ -158,7 +182,9 @@ def test_fixed_points_and_their_stability() -> None:
     tanh = kc.c_map(A.vanilla(1, "tanh", readout=False)).fixed_points()
     assert [p.value for p in tanh] == pytest.approx([-1, 0, 1], abs=1e-12)
     assert [p.stable for p in tanh] == [False, True, False]
-    chaotic = kc.c_map(kc.chain(L.Input(), L.Affine(sigma_w=3, sigma_b=0.5), L.Nonlinear("erf"))).fixed_points(q=1.0)
+    chaotic = kc.c_map(
+        kc.chain(L.Input(), L.Affine(sigma_w=3, sigma_b=0.5), L.Nonlinear("erf"))
+    ).fixed_points(q=1.0)
     assert [p.stable for p in chaotic] == [True, False]
     assert 0 < chaotic[0].value < 1
     assert kc.c_map(kc.chain(L.Affine())).fixed_points() == ()
@@ -174,7 +200,13 @@ def test_symbolic_maps_equal_numeric_ones() -> None:
     nets = {
         "vanilla": A.vanilla(3, "erf"),
         "resnet": A.rescaled_resnet(3, 2, shortcut_weight=w),
-        "layernorm": kc.chain(L.Affine(), L.Nonlinear("relu"), L.LayerNorm(), L.Affine(sigma_b=sp.Rational(1, 3)), L.Nonlinear("erf")),
+        "layernorm": kc.chain(
+            L.Affine(),
+            L.Nonlinear("relu"),
+            L.LayerNorm(),
+            L.Affine(sigma_b=sp.Rational(1, 3)),
+            L.Nonlinear("erf"),
+        ),
         "cross": kc.Network.from_steps(
             [
                 ("i", L.Input(), ()),
@@ -191,11 +223,15 @@ def test_symbolic_maps_equal_numeric_ones() -> None:
         numbers = net.subs({"w": 0.7}) if net.free_symbols else net
         expected = kc.c_map(numbers)(c)
         for point, value in zip(c, expected, strict=True):
-            assert float(composition.evaluate(values | {"c": point})) == pytest.approx(value, rel=1e-13, abs=1e-15), name
+            assert float(composition.evaluate(values | {"c": point})) == pytest.approx(
+                value, rel=1e-13, abs=1e-15
+            ), name
         closed = composition.closed_form
         assert (closed is None) == (name == "resnet"), "only the resnet's expression is too long"
         if closed is not None:
-            assert float(closed.subs({kc.symbols.c: c[1], w: 0.7})) == pytest.approx(expected[1], rel=1e-12), name
+            assert float(closed.subs({kc.symbols.c: c[1], w: 0.7})) == pytest.approx(
+                expected[1], rel=1e-12
+            ), name
         assert "array" in composition.latex()
 
 
@@ -216,15 +252,34 @@ def test_closed_forms_of_maps_of_maps_are_what_the_recursion_gives() -> None:
         assert closed is not None and closed.free_symbols <= set(composition.arguments)
         point = {symbol: sp.Rational(k, 7) for k, symbol in enumerate(composition.arguments, -2)}
         with mpmath.workdps(30):
-            assert abs(mpmath.mpf(closed.xreplace(point).evalf(30)) - composition.evaluate(point, 30)) < 1e-25
+            assert (
+                abs(mpmath.mpf(closed.xreplace(point).evalf(30)) - composition.evaluate(point, 30))
+                < 1e-25
+            )
 
 
 def test_whole_numbers_of_q_keep_all_digits() -> None:
-    """C of erf at q = 45, where Python's own division of whole numbers has 16 digits: asin(90 c / 91) / asin(90 / 91) [Williams 1997]."""
-    net = kc.Network.from_steps([("x", L.Input(), ()), ("a", L.Affine(sigma_w=3), ("x",)), ("f", L.Nonlinear("erf"), ("a",))])
+    """C of erf at q = 45, where Python's own division of whole numbers has 16 digits.
+
+    asin(90 c / 91) / asin(90 / 91) [Williams 1997].
+    """
+    net = kc.Network.from_steps(
+        [
+            ("x", L.Input(), ()),
+            ("a", L.Affine(sigma_w=3), ("x",)),
+            ("f", L.Nonlinear("erf"), ("a",)),
+        ]
+    )
     found = kc.c_map(net).symbolic(5).evaluate({"c": mpmath.mpf(-0.375)}, 30)
     with mpmath.workdps(40):
-        assert abs(found / (mpmath.asin(-mpmath.mpf(90) * 3 / 8 / 91) / mpmath.asin(mpmath.mpf(90) / 91)) - 1) < 1e-29
+        assert (
+            abs(
+                found
+                / (mpmath.asin(-mpmath.mpf(90) * 3 / 8 / 91) / mpmath.asin(mpmath.mpf(90) / 91))
+                - 1
+            )
+            < 1e-29
+        )
 
 
 def test_symbols_ask_for_subs() -> None:
@@ -235,7 +290,9 @@ def test_symbols_ask_for_subs() -> None:
     assert kc.c_map(net.subs({"w": 0.6}))(1.0) == 1.0
 
 
-@pytest.mark.parametrize("c", [1.1, -2, float("nan"), float("inf"), 1j, "a", None, sp.Symbol("c"), sp.I, [0.5, np.nan]])
+@pytest.mark.parametrize(
+    "c", [1.1, -2, float("nan"), float("inf"), 1j, "a", None, sp.Symbol("c"), sp.I, [0.5, np.nan]]
+)
 def test_bad_c_values_are_refused(c: object) -> None:
     C = kc.c_map(A.vanilla(2))
     for call in (C, C.derivative(1)):
@@ -246,7 +303,11 @@ def test_bad_c_values_are_refused(c: object) -> None:
 @pytest.mark.parametrize("q", [0, -1.0, float("nan"), float("inf"), "a", 1j, np.array([1.0, 0.0])])
 def test_bad_q_values_are_refused(q: object) -> None:
     net = A.vanilla(2)
-    for call in (lambda: kc.c_map(net)(0.5, q), lambda: kc.c_map(net)(0.5, 1.0, q), lambda: kc.q_map(net)(q)):
+    for call in (
+        lambda: kc.c_map(net)(0.5, q),
+        lambda: kc.c_map(net)(0.5, 1.0, q),
+        lambda: kc.q_map(net)(q),
+    ):
         with pytest.raises(kc.KcalcError):
             call()
 
@@ -254,9 +315,15 @@ def test_bad_q_values_are_refused(q: object) -> None:
 def test_other_bad_arguments_are_refused() -> None:
     C = kc.c_map(A.vanilla(2))
     for call in (
-        lambda: C.derivative(-1), lambda: C.derivative(1.5), lambda: C.series(0), lambda: C.at_angle(4.0), lambda: C.at_angle(-0.1),
-        lambda: C(np.zeros(3), np.ones(2)), lambda: kc.c_map(A.vanilla(2).graph), lambda: kc.q_map("vanilla"),
-    ):  # fmt: skip
+        lambda: C.derivative(-1),
+        lambda: C.derivative(1.5),
+        lambda: C.series(0),
+        lambda: C.at_angle(4.0),
+        lambda: C.at_angle(-0.1),
+        lambda: C(np.zeros(3), np.ones(2)),
+        lambda: kc.c_map(A.vanilla(2).graph),
+        lambda: kc.q_map("vanilla"),
+    ):
         with pytest.raises(kc.KcalcError):
             call()
 
@@ -280,7 +347,12 @@ def test_exploding_and_vanishing_q_name_the_node() -> None:
         kc.q_map(A.vanilla(600, "relu", sigma_w=20))(1.0)
     with pytest.raises(kc.KcalcError, match="nonlinear_.* vanish"):
         kc.q_map(A.vanilla(2000, "relu"))(1.0)
-    steps = [("x", L.Input(), ()), ("z", L.Affine(), ("x",)), ("s", L.Sum((1, -1)), ("z", "z")), ("a", L.Affine(), ("s",))]
+    steps = [
+        ("x", L.Input(), ()),
+        ("z", L.Affine(), ("x",)),
+        ("s", L.Sum((1, -1)), ("z", "z")),
+        ("a", L.Affine(), ("s",)),
+    ]
     with pytest.raises(kc.KcalcError, match="'s'.*cancel"):
         kc.c_map(kc.Network.from_steps(steps))
 
@@ -295,12 +367,19 @@ def test_layernorm_after_concat_uses_the_mean_over_all_channels() -> None:
     steps = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("x",))]
     steps += [("t", L.Nonlinear("tanh"), ("a",)), ("s", L.Nonlinear("softplus"), ("b",))]
     for counts in ((1, 3), (1, 1)):
-        net = kc.Network.from_steps([*steps, ("k", L.Concat(counts), ("t", "s")), ("n", L.LayerNorm(), ("k",))])
+        net = kc.Network.from_steps(
+            [*steps, ("k", L.Concat(counts), ("t", "s")), ("n", L.LayerNorm(), ("k",))]
+        )
         shares = np.array(counts) / sum(counts)
-        second = shares @ [kc.activation("tanh").second_moment(1.0), kc.activation("softplus").second_moment(1.0)]
+        second = shares @ [
+            kc.activation("tanh").second_moment(1.0),
+            kc.activation("softplus").second_moment(1.0),
+        ]
         mean = shares @ [0.0, kc.activation("softplus").mean(1.0)]
         cross = shares @ [0.0, kc.activation("softplus").mean(1.0) ** 2]
-        assert kc.c_map(net)(0.0) == pytest.approx((cross - mean**2) / (second - mean**2), rel=1e-12)
+        assert kc.c_map(net)(0.0) == pytest.approx(
+            (cross - mean**2) / (second - mean**2), rel=1e-12
+        )
     net = kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine(), L.Nonlinear("relu"), L.LayerNorm())
     assert kc.c_map(net)(0.0) == pytest.approx(0.257, abs=5e-4)
 
@@ -319,7 +398,9 @@ def test_assumptions_and_plain_data() -> None:
 def test_gain_keeps_q() -> None:
     assert kc.gain("relu") == pytest.approx(np.sqrt(2), rel=1e-15)
     g = kc.gain("tanh")
-    assert kc.q_map(kc.chain(L.Affine(), L.Nonlinear("tanh"), L.Affine(sigma_w=g)))(1.0) == pytest.approx(1.0, rel=1e-14)
+    assert kc.q_map(kc.chain(L.Affine(), L.Nonlinear("tanh"), L.Affine(sigma_w=g)))(
+        1.0
+    ) == pytest.approx(1.0, rel=1e-14)
     assert kc.gain("relu", kc.symbols.q) == sp.sqrt(2)
     for bad in (0, -1, float("nan"), "a"):
         with pytest.raises(kc.KcalcError):

@@ -1,4 +1,6 @@
-"""Kernel maps and tangent kernels of random networks of polynomials, against exact integrals over a few Gaussians."""
+"""Kernel maps and tangent kernels of random networks of polynomials, against exact integrals over a
+few Gaussians.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ FIRST = (
     ("z", L.Affine(4, sigma_w=0.9, sigma_b=0.3), "x"),
     ("y", L.Affine(4, sigma_w=1.1), "x"),
     ("zy", L.Sum([0.6, -0.9]), "z y"),
-    *((f"{letter}{k}", L.Nonlinear(kc.activation(phi)), letter) for letter in ("z", "y", "zy") for k, phi in enumerate(oracle.POLYNOMIALS)),
+    *(
+        (f"{letter}{k}", L.Nonlinear(kc.activation(phi)), letter)
+        for letter in ("z", "y", "zy")
+        for k, phi in enumerate(oracle.POLYNOMIALS)
+    ),
 )
 # What comes after them: sums that share Gaussians in all the ways that kernel maps know.
 SHARED: dict[str, tuple[tuple[str, Any, str], ...]] = {
@@ -31,8 +37,16 @@ SHARED: dict[str, tuple[tuple[str, Any, str], ...]] = {
         ("t", L.Sum([0.8, 1.3, -0.5]), "a z3 zy"),
         ("u", L.Sum([0.5, 1.0]), "a z0"),
     ),
-    "inner": (("s", L.Sum([0.8, 1.3]), "z zy1"), ("t", L.Sum([0.8, 1.3, 0.4]), "zy0 z3 y"), ("u", L.Sum([-0.5, 1.0]), "y3 zy3")),
-    "sealed": (("s", L.Sum([0.8, 1.3]), "z z1"), ("t", L.Sum([0.8, 1.3]), "s y3"), ("u", L.Sum([0.6, -1.3, 0.2, 0.9]), "t s y z3")),
+    "inner": (
+        ("s", L.Sum([0.8, 1.3]), "z zy1"),
+        ("t", L.Sum([0.8, 1.3, 0.4]), "zy0 z3 y"),
+        ("u", L.Sum([-0.5, 1.0]), "y3 zy3"),
+    ),
+    "sealed": (
+        ("s", L.Sum([0.8, 1.3]), "z z1"),
+        ("t", L.Sum([0.8, 1.3]), "s y3"),
+        ("u", L.Sum([0.6, -1.3, 0.2, 0.9]), "t s y z3"),
+    ),
     "shifted": (
         ("n", L.LayerNorm(), "z0"),
         ("s", L.Sum([0.8, 1.3]), "n z"),
@@ -58,7 +72,11 @@ SHARED: dict[str, tuple[tuple[str, Any, str], ...]] = {
         ("k", L.Product(), "n y"),
         ("u", L.Sum([0.7, -0.4]), "p k"),
     ),
-    "one Gaussian": (("p", L.Product(), "z1 z3"), ("q", L.Product(), "p y0"), ("s", L.Sum([0.7, 0.2, 0.4]), "p z3 q")),
+    "one Gaussian": (
+        ("p", L.Product(), "z1 z3"),
+        ("q", L.Product(), "p y0"),
+        ("s", L.Sum([0.7, 0.2, 0.4]), "p z3 q"),
+    ),
     "deeper": (
         ("s", L.Sum([0.8, 1.3]), "z z1"),
         ("w", L.Affine(4, sigma_w=0.7, sigma_b=0.2), "s"),
@@ -99,15 +117,24 @@ def shared_network(name: str) -> kc.Network:
     """What is needed of the first layers, the case's own, and a Concat of all that nothing reads."""
     last = SHARED.get(name) or FUSED[name]
     used = {parent for _, _, parents in last for parent in parents.split()}
-    used |= {parent for node, _, parents in FIRST[::-1] for parent in parents.split() if node in used}
+    used |= {
+        parent for node, _, parents in FIRST[::-1] for parent in parents.split() if node in used
+    }
     used |= {"z", "y"} if "zy" in used else set()
-    kept = [(node, layer, tuple(parents.split())) for node, layer, parents in (*(step for step in FIRST if step[0] in used), *last)]
+    kept = [
+        (node, layer, tuple(parents.split()))
+        for node, layer, parents in (*(step for step in FIRST if step[0] in used), *last)
+    ]
     loose = tuple(node for node, _, _ in kept if not any(node in parents for _, _, parents in kept))
     ends = [("end", L.Concat(), loose)] if len(loose) > 1 else []
     return kc.Network.from_steps([("x", L.Input(4), ()), *kept, *ends])
 
 
-CASES = [*SHARED, *range(len(SIZES)), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(len(SIZES), 80))]
+CASES = [
+    *SHARED,
+    *range(len(SIZES)),
+    *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(len(SIZES), 80)),
+]
 
 
 def made(case: str | int) -> kc.Network:
@@ -136,7 +163,9 @@ def test_all_nodes_at_unequal_q(case: str | int) -> None:
     for point in ((0.3, 0.8, 1.3), (-0.8, 1.5, 0.4), (0.6, 1.0, 1.0)):
         found = kc.node_values(network, *point)
         for node, expected in oracle.node_values(network, *point).items():
-            assert tuple(map(float, found[node])) == pytest.approx(expected, rel=1e-11, abs=1e-13), node
+            assert tuple(map(float, found[node])) == pytest.approx(
+                expected, rel=1e-11, abs=1e-13
+            ), node
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -144,21 +173,32 @@ def test_global_maps_and_their_slopes(case: str | int) -> None:
     network = made(case)
     C, Q = kc.c_map(network), kc.q_map(network)
     assert C(0.4) == pytest.approx(cosine(network, 0.4, 1, 1), rel=1e-11, abs=1e-13)
-    assert C.derivative(1)(0.4) == pytest.approx(slope(lambda c: cosine(network, c, 1, 1), 0.4, 2e-3), rel=1e-9, abs=1e-9)
-    assert C.derivative(1)(0.4, 0.7, 1.2) == pytest.approx(slope(lambda c: cosine(network, c, 0.7, 1.2), 0.4, 2e-3), rel=1e-9, abs=1e-9)
+    assert C.derivative(1)(0.4) == pytest.approx(
+        slope(lambda c: cosine(network, c, 1, 1), 0.4, 2e-3), rel=1e-9, abs=1e-9
+    )
+    assert C.derivative(1)(0.4, 0.7, 1.2) == pytest.approx(
+        slope(lambda c: cosine(network, c, 0.7, 1.2), 0.4, 2e-3), rel=1e-9, abs=1e-9
+    )
     assert Q(0.7) == pytest.approx(q_value(network, 0.7), rel=1e-12)
     if case == "inner":
-        with pytest.raises(kc.KcalcError, match="node 't' adds activations of dependent Gaussians; derivatives in q"):
+        with pytest.raises(
+            kc.KcalcError,
+            match="node 't' adds activations of dependent Gaussians; derivatives in q",
+        ):
             Q.derivative(1)(0.7)
         return
-    assert Q.derivative(1)(0.7) == pytest.approx(slope(lambda q: q_value(network, q), 0.7, 2e-3), rel=1e-9, abs=1e-9)
+    assert Q.derivative(1)(0.7) == pytest.approx(
+        slope(lambda q: q_value(network, q), 0.7, 2e-3), rel=1e-9, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_tangent_kernels(case: str | int) -> None:
     network = made(case)
     K = kc.ntk(network)
-    assert K(0.3, 0.8, 1.3) == pytest.approx(oracle.tangent(network, 0.3, 0.8, 1.3), rel=1e-9, abs=1e-10)
+    assert K(0.3, 0.8, 1.3) == pytest.approx(
+        oracle.tangent(network, 0.3, 0.8, 1.3), rel=1e-9, abs=1e-10
+    )
     assert K(0.5) == pytest.approx(oracle.tangent(network, 0.5, 1, 1), rel=1e-9, abs=1e-10)
     parts = [K.layers[node](0.3, 0.8, 1.3) for node in network.nodes_of(kc.layers.Affine)]
     assert sum(parts) == pytest.approx(K(0.3, 0.8, 1.3), rel=1e-12, abs=1e-13)
@@ -176,4 +216,6 @@ def test_fused_activations(name: str) -> None:
         with pytest.raises(kc.FreshnessError, match="node 'f'"):
             kc.q_map(network).derivative(1)(1.2)
         return
-    assert kc.q_map(network).derivative(1)(1.2) == pytest.approx(slope(lambda q: q_value(network, q), 1.2, 2e-3), rel=1e-9)
+    assert kc.q_map(network).derivative(1)(1.2) == pytest.approx(
+        slope(lambda q: q_value(network, q), 1.2, 2e-3), rel=1e-9
+    )

@@ -1,4 +1,7 @@
-"""Parts of the kernel calculus: sums that cancel for one input, windows, classes of q values, statistics over few channels, names."""
+"""Parts of the kernel calculus.
+
+Sums that cancel for one input, windows, classes of q values, statistics over few channels, names.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,19 @@ L = kc.layers
 
 def net(*steps: tuple[str, Any, str], features: int | None = None) -> kc.Network:
     """A network from (node, layer, "parent parent ...") after an input ``x``."""
-    return kc.Network.from_steps([("x", L.Input(features), ()), *((node, layer, tuple(parents.split())) for node, layer, parents in steps)])
+    return kc.Network.from_steps(
+        [
+            ("x", L.Input(features), ()),
+            *((node, layer, tuple(parents.split())) for node, layer, parents in steps),
+        ]
+    )
 
 
 def texts(found: Any, node: str) -> list[tuple[str, str]]:
     return [(note.text, note.kind) for note in found.assumptions if note.node == node]
 
 
-# -- terms ---------------------------------------------------------------------------------------------------------------------------------
+# -- terms -----------------------------------------------------------------------------------------
 
 
 def atom(name: str, support: int, **more: Any) -> Atom:
@@ -42,23 +50,39 @@ def atom(name: str, support: int, **more: Any) -> Atom:
 
 def test_terms_that_cancel_for_one_input_stay() -> None:
     a, b = atom("a", 2), atom("b", 4)
-    assert merged([Term(1.0, 2.0, a), Term(0.5, 1.0, b), Term(-1.0, 0.5, a)]) == (Term(0, 2.5, a), Term(0.5, 1.0, b))
+    assert merged([Term(1.0, 2.0, a), Term(0.5, 1.0, b), Term(-1.0, 0.5, a)]) == (
+        Term(0, 2.5, a),
+        Term(0.5, 1.0, b),
+    )
     assert merged([Term(2.0, 1.0, a), Term(0.5, -1.0, a)]) == (Term(2.5, 0, a),)
-    assert merged([Term(0.1, 0.1, a), Term(0.2, 0.2, a), Term(-0.3, -0.3, a), Term(1, 1, b)]) == (Term(1, 1, b),)
-    assert merged([Term(0.1, 0.1, a), Term(-0.1 - 1e-13, -0.1, a)])[0].a1 == pytest.approx(-1e-13, rel=1e-2)
+    assert merged([Term(0.1, 0.1, a), Term(0.2, 0.2, a), Term(-0.3, -0.3, a), Term(1, 1, b)]) == (
+        Term(1, 1, b),
+    )
+    assert merged([Term(0.1, 0.1, a), Term(-0.1 - 1e-13, -0.1, a)])[0].a1 == pytest.approx(
+        -1e-13, rel=1e-2
+    )
     n = sp.Symbol("n", positive=True)
-    assert merged([Term(n, n, a), Term(-n, -n, a)]) == () and merged([Term(n, n, a), Term(n, n, a)]) == (Term(2 * n, 2 * n, a),)
+    assert merged([Term(n, n, a), Term(-n, -n, a)]) == () and merged(
+        [Term(n, n, a), Term(n, n, a)]
+    ) == (Term(2 * n, 2 * n, a),)
     sum_ = atom("s", 6, terms=(Term(3, 5, a), Term(1, 1, b)))
     assert opened([Term(2, 7, sum_), Term(1, 1, b)]) == (Term(6, 35, a), Term(3, 8, b))
 
 
 def test_a_norm_that_changes_one_input_only() -> None:
     """rms(f) - f + g at q1 = 1: f cancels for the first input, not for the second, whose q is 2."""
-    network = net(("f", L.Affine(), "x"), ("g", L.Affine(), "x"), ("r", L.RMSNorm(), "f"), ("s", L.Sum([1, -1, 1]), "r f g"))
+    network = net(
+        ("f", L.Affine(), "x"),
+        ("g", L.Affine(), "x"),
+        ("r", L.RMSNorm(), "f"),
+        ("s", L.Sum([1, -1, 1]), "r f g"),
+    )
     own = 1 / math.sqrt(2) - 1
     expected = 1.0, 2 * own**2 + 2, 0.3 * math.sqrt(2) / math.sqrt(2 * own**2 + 2)
     assert kc.node_values(network, 0.3, 1.0, 2.0)["s"] == pytest.approx(expected, rel=1e-13)
-    assert kc.node_values(network, 0.3, 2.0, 1.0)["s"] == pytest.approx((expected[1], expected[0], expected[2]), rel=1e-13)
+    assert kc.node_values(network, 0.3, 2.0, 1.0)["s"] == pytest.approx(
+        (expected[1], expected[0], expected[2]), rel=1e-13
+    )
 
 
 @pytest.mark.parametrize("ratio", [1e-20, 1e-8, 1e8, 1e20])
@@ -90,7 +114,10 @@ def test_sealed_sums() -> None:
 
 
 def test_sums_of_different_channels() -> None:
-    """[a, b] + w reads two halves of w; cut again by a finer concatenation, all addends independent."""
+    """[a, b] + w reads two halves of w.
+
+    Cut again by a finer concatenation, all addends independent.
+    """
     fine = [(f"k{i}", L.Affine(2), "x") for i in range(4)]
     halves = (("a", L.Affine(4), "x"), ("b", L.Affine(4, sigma_w=2), "x"), ("w", L.Affine(8), "x"))
     network = net(
@@ -120,51 +147,94 @@ def test_sums_of_different_channels() -> None:
 
 def test_addends_that_share_weights_are_told() -> None:
     share = ("the addends share weights; their cross terms are computed", "exact")
-    network = net(("w", L.Affine(), "x"), ("v", L.Affine(), "x"), ("s", L.Sum(), "w v"), ("t", L.Sum(), "s w"), ("u", L.Affine(), "t"))
+    network = net(
+        ("w", L.Affine(), "x"),
+        ("v", L.Affine(), "x"),
+        ("s", L.Sum(), "w v"),
+        ("t", L.Sum(), "s w"),
+        ("u", L.Affine(), "t"),
+    )
     assert texts(kc.c_map(network), "s") == [] and texts(kc.c_map(network), "t") == [share]
 
 
 def test_products_that_share_a_factor() -> None:
-    """f h + f k with softplus: E f f' (E h h' + E k k' + two products of means), the means of unlike q apart."""
+    """f h + f k with softplus: E f f' (E h h' + E k k' + two products of means), the means of
+    unlike q apart.
+    """
     steps = [(name, L.Affine(), "x") for name in ("u", "v", "w")]
     phi = {"f": "softplus", "h": "relu", "k": "abs"}
-    steps += [(name, L.Nonlinear(kind), parent) for (name, kind), parent in zip(phi.items(), "uvw", strict=True)]
-    network = net(*steps, ("p", L.Product(), "f h"), ("r", L.Product(), "f k"), ("s", L.Sum(), "p r"))
+    steps += [
+        (name, L.Nonlinear(kind), parent)
+        for (name, kind), parent in zip(phi.items(), "uvw", strict=True)
+    ]
+    network = net(
+        *steps, ("p", L.Product(), "f h"), ("r", L.Product(), "f k"), ("s", L.Sum(), "p r")
+    )
     c, q1, q2 = 0.3, 0.8, 1.9
     found = kc.node_values(network, c, q1, q2)
     means = {name: [kc.activation(kind).mean(q) for q in (q1, q2)] for name, kind in phi.items()}
     joint = {name: found[name][2] * math.sqrt(found[name][0] * found[name][1]) for name in phi}
-    squares = [found["f"][i] * (found["h"][i] + found["k"][i] + 2 * means["h"][i] * means["k"][i]) for i in (0, 1)]
-    mixed = joint["f"] * (joint["h"] + joint["k"] + means["h"][0] * means["k"][1] + means["h"][1] * means["k"][0])
-    assert found["s"] == pytest.approx((*squares, mixed / math.sqrt(squares[0] * squares[1])), rel=1e-12)
+    squares = [
+        found["f"][i] * (found["h"][i] + found["k"][i] + 2 * means["h"][i] * means["k"][i])
+        for i in (0, 1)
+    ]
+    mixed = joint["f"] * (
+        joint["h"] + joint["k"] + means["h"][0] * means["k"][1] + means["h"][1] * means["k"][0]
+    )
+    assert found["s"] == pytest.approx(
+        (*squares, mixed / math.sqrt(squares[0] * squares[1])), rel=1e-12
+    )
 
 
 def test_what_an_activation_sees_is_described() -> None:
     names = ("tanh", "relu", "sin", "erf")
     for count in (2, 3, 4):
-        steps = [(f"w{i}", L.Affine(), "x") for i in range(count)] + [(f"f{i}", L.Nonlinear(names[i]), f"w{i}") for i in range(count)]
-        network = net(*steps, ("s", L.Sum(), " ".join(f"f{i}" for i in range(count))), ("r", L.Nonlinear("relu"), "s"))
+        steps = [(f"w{i}", L.Affine(), "x") for i in range(count)] + [
+            (f"f{i}", L.Nonlinear(names[i]), f"w{i}") for i in range(count)
+        ]
+        network = net(
+            *steps,
+            ("s", L.Sum(), " ".join(f"f{i}" for i in range(count))),
+            ("r", L.Nonlinear("relu"), "s"),
+        )
         with pytest.raises(kc.FreshnessError) as caught:
             kc.c_map(network)
         shown = ", ".join(f"{names[i]} at 'f{i}'" for i in range(min(count, 3)))
-        assert f"node 'r': relu sees a sum with {shown}{', ...' if count > 3 else ''}, not a fresh Gaussian" in str(caught.value)
+        assert (
+            f"node 'r': relu sees a sum with {shown}{', ...' if count > 3 else ''}, not a fresh "
+            f"Gaussian" in str(caught.value)
+        )
     with pytest.raises(kc.FreshnessError, match="relu sees a raw network input"):
         kc.c_map(net(("r", L.Nonlinear("relu"), "x")))
 
 
-# -- statistics ----------------------------------------------------------------------------------------------------------------------------
+# -- statistics ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("width", "few"), [(128, False), (126, True), (256, False)])
 def test_groups_of_few_channels_are_told(width: int, few: bool) -> None:
     network = net(
-        ("w", L.Affine(width), "x"), ("f", L.Nonlinear("relu"), "w"), ("g", L.GroupNorm(2), "f"), ("a", L.Affine(width), "g"), features=3
+        ("w", L.Affine(width), "x"),
+        ("f", L.Nonlinear("relu"), "w"),
+        ("g", L.GroupNorm(2), "f"),
+        ("a", L.Affine(width), "g"),
+        features=3,
     )
     told = texts(kc.c_map(network), "g")
-    assert ((f"each group has {width // 2} channels only, treated as many", "heuristic") in told) is few and len(told) == 1 + few
-    grouped = net(("w", L.Affine(width), "x"), ("f", L.Nonlinear("relu"), "w"), ("g", L.Affine(width, groups=2), "f"), features=3)
+    assert (
+        (f"each group has {width // 2} channels only, treated as many", "heuristic") in told
+    ) is few and len(told) == 1 + few
+    grouped = net(
+        ("w", L.Affine(width), "x"),
+        ("f", L.Nonlinear("relu"), "w"),
+        ("g", L.Affine(width, groups=2), "f"),
+        features=3,
+    )
     assert texts(kc.c_map(grouped), "g") == [
-        (f"each group of the convolution reads {width // 2} channels only, treated as many", "heuristic")
+        (
+            f"each group of the convolution reads {width // 2} channels only, treated as many",
+            "heuristic",
+        )
         if few
         else ("each group of the convolution has many channels", "convention")
     ]
@@ -173,11 +243,29 @@ def test_groups_of_few_channels_are_told(width: int, few: bool) -> None:
 @pytest.mark.parametrize("norm", [L.LayerNorm(), L.RMSNorm(), L.GroupNorm(1)])
 def test_norms_over_one_channel_are_refused(norm: Any) -> None:
     with pytest.raises(kc.KcalcError, match="'n' normalises over a single channel"):
-        kc.c_map(net(("w", L.Affine(1), "x"), ("f", L.Nonlinear("relu"), "w"), ("n", norm, "f"), features=3))
-    kc.c_map(net(("w", L.Affine(2), "x"), ("f", L.Nonlinear("relu"), "w"), ("n", norm, "f"), features=3))
-    with pytest.raises(kc.KcalcError, match="'n' normalises a feature map whose variance over channels is 0, or less"):
         kc.c_map(
-            net(("w", L.Affine(2), "x"), ("f", L.Nonlinear("sign"), "w"), ("p", L.Product(), "f f"), ("n", L.LayerNorm(), "p"), features=3)
+            net(
+                ("w", L.Affine(1), "x"),
+                ("f", L.Nonlinear("relu"), "w"),
+                ("n", norm, "f"),
+                features=3,
+            )
+        )
+    kc.c_map(
+        net(("w", L.Affine(2), "x"), ("f", L.Nonlinear("relu"), "w"), ("n", norm, "f"), features=3)
+    )
+    with pytest.raises(
+        kc.KcalcError,
+        match="'n' normalises a feature map whose variance over channels is 0, or less",
+    ):
+        kc.c_map(
+            net(
+                ("w", L.Affine(2), "x"),
+                ("f", L.Nonlinear("sign"), "w"),
+                ("p", L.Product(), "f f"),
+                ("n", L.LayerNorm(), "p"),
+                features=3,
+            )
         )
 
 
@@ -190,20 +278,41 @@ def test_groups_that_differ_are_refused() -> None:
         kc.c_map(net(*both[:2], ("n", L.GroupNorm(4), "f"), features=3))
     with pytest.raises(kc.FreshnessError, match="'g' is a grouped Affine after a concatenation"):
         kc.c_map(net(*both, ("g", L.Affine(4, groups=2), "c"), features=3))
-    told = texts(kc.c_map(net(*both, ("g", L.Affine(4, groups=2), "c"), features=3), assume_independent=True), "g")
+    told = texts(
+        kc.c_map(
+            net(*both, ("g", L.Affine(4, groups=2), "c"), features=3), assume_independent=True
+        ),
+        "g",
+    )
     assert ("the groups of the convolution are treated as alike", "heuristic") in told
 
 
 def test_standardised_weights_over_one_channel_are_refused() -> None:
     with pytest.raises(kc.KcalcError, match="'s' standardises weights over one input channel"):
-        kc.c_map(net(("w", L.Affine(1), "x"), ("f", L.Nonlinear("relu"), "w"), ("s", L.Affine(3, standardised=True), "f"), features=3))
-    network = net(("w", L.Affine(2), "x"), ("f", L.Nonlinear("relu"), "w"), ("s", L.Affine(3, standardised=True), "f"), features=3)
+        kc.c_map(
+            net(
+                ("w", L.Affine(1), "x"),
+                ("f", L.Nonlinear("relu"), "w"),
+                ("s", L.Affine(3, standardised=True), "f"),
+                features=3,
+            )
+        )
+    network = net(
+        ("w", L.Affine(2), "x"),
+        ("f", L.Nonlinear("relu"), "w"),
+        ("s", L.Affine(3, standardised=True), "f"),
+        features=3,
+    )
     for index, q in ((0, 0.8), (1, 1.9)):
-        assert kc.node_values(network, 0.3, 0.8, 1.9)["s"][index] == pytest.approx(q / 2 - q / (2 * math.pi), rel=1e-13)
+        assert kc.node_values(network, 0.3, 0.8, 1.9)["s"][index] == pytest.approx(
+            q / 2 - q / (2 * math.pi), rel=1e-13
+        )
 
 
 def test_batches_of_alike_inputs() -> None:
-    network = kc.large_batch(net(("w", L.Affine(), "x"), ("b", L.BatchNorm(), "w"), ("v", L.Affine(), "b")), c=0.2)
+    network = kc.large_batch(
+        net(("w", L.Affine(), "x"), ("b", L.BatchNorm(), "w"), ("v", L.Affine(), "b")), c=0.2
+    )
     for c in (-0.5, 0.2, 0.7):
         assert kc.c_map(network)(c) == pytest.approx((c - 0.2) / 0.8, rel=1e-13, abs=1e-15)
         assert kc.node_values(network, c, 0.5, 3.0)["b"][:2] == (1.0, 1.0)
@@ -214,22 +323,36 @@ def test_batches_of_alike_inputs() -> None:
 
 def test_kernels_tell_two_inputs_apart_unless_told_otherwise() -> None:
     kernel = kernel_over()
-    assert (kernel.uniform, kernel.statistics.follow_c, kernel.statistics.assume_independent) == (False, True, False)
-    state = kernel.rule(L.Affine().lowered(Reads("w", ("x",), (None,))), "w", [kernel.start("x", 0.5, 2.0, Jet((0.3,)))])
+    assert (kernel.uniform, kernel.statistics.follow_c, kernel.statistics.assume_independent) == (
+        False,
+        True,
+        False,
+    )
+    state = kernel.rule(
+        L.Affine().lowered(Reads("w", ("x",), (None,))),
+        "w",
+        [kernel.start("x", 0.5, 2.0, Jet((0.3,)))],
+    )
     q1, q2, gap = kernel.whole(state)
     assert (q1, q2, gap.value) == pytest.approx((0.5, 2.0, 0.3), rel=1e-14)
     with pytest.raises(kc.KcalcError, match="no value is given for the input 'x'"):
         interpret(net(("w", L.Affine(), "x")), kernel, {})
 
 
-# -- matrices ------------------------------------------------------------------------------------------------------------------------------
+# -- matrices --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scale", [1e-6, 3.0, 1e7])
 def test_classes_of_q_values(scale: float) -> None:
-    """Close values are one class, by their mean; a row of close neighbours whose ends are apart is none."""
+    """Close values are one class, by their mean.
+
+    a row of close neighbours whose ends are apart is none.
+    """
     t = 1e-9
-    left, right = np.array([2.0, 1.0, 2.0 * (1 + t / 2), 5.0]) * scale, np.array([1.0, 2.0 * (1 - t / 4)]) * scale
+    left, right = (
+        np.array([2.0, 1.0, 2.0 * (1 + t / 2), 5.0]) * scale,
+        np.array([1.0, 2.0 * (1 - t / 4)]) * scale,
+    )
     distinct, (ones, others) = _classes(left, right, t)
     assert distinct == pytest.approx([scale, 2 * (1 + t / 12) * scale, 5 * scale], rel=1e-14)
     assert ones.tolist() == [1, 0, 1, 2] and others.tolist() == [0, 1]
@@ -237,7 +360,9 @@ def test_classes_of_q_values(scale: float) -> None:
     assert len(_classes((1 + near) * 3 * scale, np.array([3 * scale]), t)[0]) == 1
     near = np.array([0, 0.9, 1.8, 2.7, 2.7]) * t
     distinct, (ones, _) = _classes((1 + near) * 3 * scale, np.array([3 * scale]), t)
-    assert distinct == pytest.approx(list((1 + near[:4]) * 3 * scale), rel=1e-15) and ones.tolist() == [0, 1, 2, 3, 3]
+    assert distinct == pytest.approx(
+        list((1 + near[:4]) * 3 * scale), rel=1e-15
+    ) and ones.tolist() == [0, 1, 2, 3, 3]
 
 
 def test_many_classes() -> None:
@@ -254,35 +379,62 @@ def test_matrices_of_several_outputs_are_refused() -> None:
         kc.ntk(heads).matrix(np.eye(3))
     rows = np.diag([1.0, 1.3, 2.0, 0.5, 0.9, 3.0])
     with pytest.raises(kc.KcalcError, match=r"6 different norms \(q from 0.0416667 to 1.5\)"):
-        kc.ntk(net(("w", L.Affine(), "x"), ("f", L.Nonlinear("tanh"), "w"), ("v", L.Affine(), "f"))).matrix(rows, method="angle")
+        kc.ntk(
+            net(("w", L.Affine(), "x"), ("f", L.Nonlinear("tanh"), "w"), ("v", L.Affine(), "f"))
+        ).matrix(rows, method="angle")
 
 
-# -- tangent kernels -----------------------------------------------------------------------------------------------------------------------
+# -- tangent kernels -------------------------------------------------------------------------------
 
 
 def test_only_centre_taps_count() -> None:
     for kernel, told in ((1, False), ((1, 1), False), (3, True), ((1, 2), True)):
-        K = kc.ntk(net(("w", L.Affine(kernel=kernel), "x"), ("f", L.Nonlinear("relu"), "w"), ("v", L.Affine(), "f")))
-        assert (("only the centre tap of a Delta-initialised convolution is counted as a parameter", "convention") in texts(K, "w")) is told
+        K = kc.ntk(
+            net(
+                ("w", L.Affine(kernel=kernel), "x"),
+                ("f", L.Nonlinear("relu"), "w"),
+                ("v", L.Affine(), "f"),
+            )
+        )
+        assert (
+            (
+                "only the centre tap of a Delta-initialised convolution is counted as a parameter",
+                "convention",
+            )
+            in texts(K, "w")
+        ) is told
         assert any("Delta-initialised: only" in text for text, _ in texts(K, "w")) is told
 
 
-# -- symbols -------------------------------------------------------------------------------------------------------------------------------
+# -- symbols ---------------------------------------------------------------------------------------
 
 
 def test_only_linear_mixes_are_multiplied_out() -> None:
     x, y, z = sp.symbols("x y z", positive=True)
     assert tidy(x * (y + 1)) == x * y + x
-    for kept in ((x * y) ** z, x ** (y + z), sp.log(x * y), sp.exp(x * (y + 1)), sp.sqrt(x * (y + 1))):
+    for kept in (
+        (x * y) ** z,
+        x ** (y + z),
+        sp.log(x * y),
+        sp.exp(x * (y + 1)),
+        sp.sqrt(x * (y + 1)),
+    ):
         assert str(tidy(kept)) == str(kept)
-    assert cosine(1 - x / (y + 1)) == x / (y + 1) and cosine(sp.Rational(1, 3) * (1 - x)) == x / 3 + sp.Rational(2, 3)
+    assert cosine(1 - x / (y + 1)) == x / (y + 1) and cosine(
+        sp.Rational(1, 3) * (1 - x)
+    ) == x / 3 + sp.Rational(2, 3)
 
 
 @pytest.mark.parametrize("kind", ["erf", "relu", "tanh"])
 def test_stages_carry_all_that_later_ones_read(kind: str) -> None:
-    """Norms, sums and dense blocks: after a cut only what it carries, the arguments of the network and its symbols are read."""
+    """Norms, sums and dense blocks.
+
+    After a cut only what it carries, the arguments of the network and its symbols are read.
+    """
     a = sp.Symbol("a", positive=True)
-    block = kc.chain(L.Affine(sigma_w=a, sigma_b=sp.Rational(1, 2)), L.Nonlinear(kind), L.LayerNorm())
+    block = kc.chain(
+        L.Affine(sigma_w=a, sigma_b=sp.Rational(1, 2)), L.Nonlinear(kind), L.LayerNorm()
+    )
     networks = [
         kc.chain(L.Input(), block, L.Affine(), L.Nonlinear("relu"), L.LayerNorm(), L.Affine()),
         kc.chain(L.Input(), kc.repeat(kc.residual(kc.chain(L.RMSNorm(), block, L.Affine())), 3)),
@@ -300,14 +452,19 @@ def test_stages_carry_all_that_later_ones_read(kind: str) -> None:
         entry, known = set(composition.arguments), set(composition.arguments) | free
         for stage in composition.stages:
             own = {symbol for symbol, _ in stage.definitions}
-            assert all(expr.free_symbols <= known | own for _, expr in stage.definitions), (stage, known)
+            assert all(expr.free_symbols <= known | own for _, expr in stage.definitions), (
+                stage,
+                known,
+            )
             known = {*stage.exits, *free} if stage.exits else known | own
         assert composition.result.free_symbols <= known | entry
         if kind == "tanh":  # its local maps have no closed form
             continue
         value = {"c": 0.3, **dict.fromkeys(map(str, free), 0.8)}
         numbers = network.subs({str(s): 0.8 for s in free}) if free else network
-        assert float(composition.evaluate(value)) == pytest.approx(kc.c_map(numbers)(0.3), rel=1e-12)
+        assert float(composition.evaluate(value)) == pytest.approx(
+            kc.c_map(numbers)(0.3), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize(
@@ -323,8 +480,13 @@ def test_stages_carry_all_that_later_ones_read(kind: str) -> None:
     ],
 )
 def test_padding_beyond_half_a_window_is_a_heuristic(layer: Any, beyond: bool) -> None:
-    """Some locations read zeros alone at the centre tap: their q is sigma_b^2 = 0, where kernel maps say 1."""
+    """Some locations read zeros alone at the centre tap.
+
+    Their q is sigma_b^2 = 0, where kernel maps say 1.
+    """
     net = kc.chain(L.Input(3), layer)
-    q = kc.c_map(net, spatial="exact", image_shape=(4, 4), weights="delta").q_values(np.ones((1, 4, 4, 3)))["affine_1"]
+    q = kc.c_map(net, spatial="exact", image_shape=(4, 4), weights="delta").q_values(
+        np.ones((1, 4, 4, 3))
+    )["affine_1"]
     assert bool(q.min() == 0) == beyond
     assert kc.c_map(net).heuristic == kc.ntk(net).heuristic == beyond

@@ -25,7 +25,9 @@ PAGE = r"""\documentclass{article}
 
 def _symbolic() -> kc.Network:
     relu = kc.activation("relu").transformed(output_scale=sp.sqrt(2))
-    block = kc.residual(kc.chain(L.Nonlinear(relu), L.Affine()), shortcut_weight=sp.Symbol("w", positive=True))
+    block = kc.residual(
+        kc.chain(L.Nonlinear(relu), L.Affine()), shortcut_weight=sp.Symbol("w", positive=True)
+    )
     return kc.chain(L.Input(), L.Affine(), block)
 
 
@@ -56,5 +58,7 @@ FORMULAS = {
 def test_formulas_compile(case: str, tmp_path: Path) -> None:
     (tmp_path / "formula.tex").write_text(PAGE % FORMULAS[case]())
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "formula.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stdout[-1000:]

@@ -1,4 +1,6 @@
-"""Differentiable kernels: values against the NumPy calculus, gradients against differences, a likelihood against SciPy."""
+"""Differentiable kernels: values against the NumPy calculus, gradients against differences, a
+likelihood against SciPy.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,14 @@ QUICK = ("erf", "dks relu", "resnet")
 
 @pytest.mark.parametrize(
     ("name", "rows"),
-    [pytest.param(name, UNIT, id=f"{name}, uniform", marks=[] if name in QUICK else SLOW) for name in DEEP]
-    + [pytest.param(name, X, id=f"{name}, general", marks=[] if name == "erf" else SLOW) for name in DEEP],
+    [
+        pytest.param(name, UNIT, id=f"{name}, uniform", marks=[] if name in QUICK else SLOW)
+        for name in DEEP
+    ]
+    + [
+        pytest.param(name, X, id=f"{name}, general", marks=[] if name == "erf" else SLOW)
+        for name in DEEP
+    ],
 )
 def test_values_are_those_of_the_calculus(name: str, rows: np.ndarray) -> None:
     net = NETS[name]
@@ -63,7 +71,10 @@ def test_values_are_those_of_the_calculus(name: str, rows: np.ndarray) -> None:
         assert np.abs(np.asarray(two) - truth).max() < 2e-9 * np.abs(truth).max()
 
 
-@pytest.mark.parametrize(("name", "kind"), mostly_slow([("one tanh", "ntk"), ("tanh", "ntk"), ("selu", "ntk"), ("selu", "nngp")], 4))
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    mostly_slow([("one tanh", "ntk"), ("tanh", "ntk"), ("selu", "ntk"), ("selu", "nngp")], 4),
+)
 def test_gradients_are_differences(name: str, kind: str) -> None:
     kernel = kc.learnable_kernel(NETS[name])
     with jax.enable_x64(True):
@@ -78,10 +89,19 @@ def test_gradients_are_differences(name: str, kind: str) -> None:
         leaves, tree = jax.tree.flatten(params)
         for i, slope in enumerate(jax.tree.leaves(slopes)):
             up, down = ([*leaves[:i], leaves[i] + h, *leaves[i + 1 :]] for h in (1e-4, -1e-4))
-            difference = float(total(jax.tree.unflatten(tree, up), rows) - total(jax.tree.unflatten(tree, down), rows)) / 2e-4
+            difference = (
+                float(
+                    total(jax.tree.unflatten(tree, up), rows)
+                    - total(jax.tree.unflatten(tree, down), rows)
+                )
+                / 2e-4
+            )
             assert abs(difference - float(slope)) < 1e-5 * (1 + abs(difference))
         direction = RNG.normal(size=X.shape)
-        difference = float(total(params, rows + 1e-4 * direction) - total(params, rows - 1e-4 * direction)) / 2e-4
+        difference = (
+            float(total(params, rows + 1e-4 * direction) - total(params, rows - 1e-4 * direction))
+            / 2e-4
+        )
         assert abs(difference - float(jnp.sum(moved * direction))) < 1e-5 * (1 + abs(difference))
 
 
@@ -93,9 +113,9 @@ def test_gradients_are_finite_at_duplicates_and_opposites(name: str) -> None:
     with jax.enable_x64(True):
         for uniform in (True, False) if name != "one erf" else (False,):
             data = rows / np.sqrt((rows**2).mean(axis=1, keepdims=True)) if uniform else rows
-            found = jax.jit(jax.grad(lambda p, x, u=uniform: jnp.sum(kernel(p, x, uniform=u)), argnums=(0, 1)))(
-                jax.tree.map(jnp.asarray, kernel.init()), jnp.asarray(data)
-            )
+            found = jax.jit(
+                jax.grad(lambda p, x, u=uniform: jnp.sum(kernel(p, x, uniform=u)), argnums=(0, 1))
+            )(jax.tree.map(jnp.asarray, kernel.init()), jnp.asarray(data))
             assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(found))
 
 
@@ -106,7 +126,11 @@ def test_a_likelihood_can_be_climbed() -> None:
     with jax.enable_x64(True):
         found = float(kernel.log_marginal_likelihood({}, jnp.asarray(X), truth, 0.1))
         assert abs(found - multivariate_normal(np.zeros(6), covariance).logpdf(truth)) < 1e-8
-        climb = jax.jit(jax.value_and_grad(lambda p: kernel.log_marginal_likelihood(p, jnp.asarray(X), truth, 0.1)))
+        climb = jax.jit(
+            jax.value_and_grad(
+                lambda p: kernel.log_marginal_likelihood(p, jnp.asarray(X), truth, 0.1)
+            )
+        )
         params = jax.tree.map(jnp.asarray, kernel.init(shared=True))
         params.pop("constants")
         before, slope = climb(params)
@@ -126,7 +150,11 @@ def test_single_precision_stays_single() -> None:
 def test_bad_input_is_named() -> None:
     kernel = kc.learnable_kernel(NETS["erf"])
     rows = jnp.asarray(X)
-    for params, match in (({"sigma": 1.0}, "sigma"), ({"sigma_w": {"zz": 1.0}}, "zz"), ({"sigma_w": np.ones(3)}, "one real number")):
+    for params, match in (
+        ({"sigma": 1.0}, "sigma"),
+        ({"sigma_w": {"zz": 1.0}}, "zz"),
+        ({"sigma_w": np.ones(3)}, "one real number"),
+    ):
         with pytest.raises(kc.KcalcError, match=match):
             kernel(params, rows)
     with pytest.raises(kc.KcalcError, match="sigma"):

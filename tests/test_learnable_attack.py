@@ -1,4 +1,7 @@
-"""Differentiable kernels in odd corners: shared Gaussians, fusions, precision without x64, near-duplicates, bad parameters."""
+"""Differentiable kernels in odd corners.
+
+Shared Gaussians, fusions, precision without x64, near-duplicates, bad parameters.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,14 @@ GAPS = np.array([0.0, 1e-12, 1e-6, 1e-2, 0.4, 1.0, 1.7, 1.999, 2.0])
 def parallel(first: str, second: str, deeper: bool = False) -> kc.Network:
     """first(h) + second(h), or first(h) + second(h') with h' = h plus an Affine of its own."""
     graph = nx.DiGraph()
-    layers: dict[str, Any] = {"x": L.Input(), "h": L.Affine(sigma_b=0.3), "a": N(first), "b": N(second), "s": L.Sum(), "o": L.Affine()}
+    layers: dict[str, Any] = {
+        "x": L.Input(),
+        "h": L.Affine(sigma_b=0.3),
+        "a": N(first),
+        "b": N(second),
+        "s": L.Sum(),
+        "o": L.Affine(),
+    }
     for node, layer in layers.items():
         graph.add_node(node, layer=layer)
     graph.add_edges_from([("x", "h"), ("h", "a"), ("s", "o")])
@@ -44,8 +54,12 @@ def parallel(first: str, second: str, deeper: bool = False) -> kc.Network:
 
 
 NETS = {
-    "tanh beside its input": kc.chain(L.Input(), L.Affine(), kc.residual(N("tanh"), shortcut_weight=0.6), L.Affine()),
-    "relu beside its input": kc.chain(L.Input(), L.Affine(), kc.residual(N("relu"), shortcut_weight=0.6), L.Affine()),
+    "tanh beside its input": kc.chain(
+        L.Input(), L.Affine(), kc.residual(N("tanh"), shortcut_weight=0.6), L.Affine()
+    ),
+    "relu beside its input": kc.chain(
+        L.Input(), L.Affine(), kc.residual(N("relu"), shortcut_weight=0.6), L.Affine()
+    ),
     "two of one Gaussian": parallel("tanh", "sin"),
     "a kink of one Gaussian": parallel("relu", "tanh"),
     "dependent Gaussians": parallel("tanh", "erf", deeper=True),
@@ -68,7 +82,9 @@ def plane(kinks: tuple[float, ...] = (0.0,)) -> tuple[np.ndarray, np.ndarray]:
 QUICK = ("sin after tanh",)
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETS])
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETS]
+)
 def test_shared_and_fused_activations(name: str) -> None:
     net = NETS[name]
     kernel, K = kc.learnable_kernel(net), kc.ntk(net)
@@ -89,13 +105,17 @@ def test_fusion_against_a_plane_rule() -> None:
     x, y = np.meshgrid(z, z, indexing="ij")
     u, v = np.sqrt(q[0]) * x, np.sqrt(q[1]) * (c * x + np.sqrt(1 - c * c) * y)
     kernel = kc.learnable_kernel(NETS["sin after tanh"])
-    params = {"constants": {"nonlinear_1": {"input_scale": 1.5}, "nonlinear_2": {"input_shift": 0.2}}}
+    params = {
+        "constants": {"nonlinear_1": {"input_scale": 1.5}, "nonlinear_2": {"input_shift": 0.2}}
+    }
     found = np.asarray(kernel(params, X[:2], kind="nngp"))
     want = np.sum(np.sin(np.tanh(1.5 * u) + 0.2) * np.sin(np.tanh(1.5 * v) + 0.2) * np.outer(w, w))
     assert abs(found[0, 1] - want) < 1e-12
 
 
-@pytest.mark.parametrize(("first", "second"), [("tanh", "sin"), pytest.param("relu", "tanh", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("first", "second"), [("tanh", "sin"), pytest.param("relu", "tanh", marks=pytest.mark.slow)]
+)
 def test_cross_moments_against_a_plane_rule(first: str, second: str) -> None:
     """Relu kinks at 0, where the rule is split; tanh and sin are smooth."""
     f, g = (kc.activation(name).numeric(0) for name in (first, second))
@@ -104,7 +124,13 @@ def test_cross_moments_against_a_plane_rule(first: str, second: str) -> None:
     x, y = np.meshgrid(z, z, indexing="ij")
 
     def at(c: float) -> float:
-        return float(np.sum(f(np.sqrt(q1) * x) * g(np.sqrt(q2) * (c * x + np.sqrt(1 - c * c) * y)) * np.outer(w, w)))
+        return float(
+            np.sum(
+                f(np.sqrt(q1) * x)
+                * g(np.sqrt(q2) * (c * x + np.sqrt(1 - c * c) * y))
+                * np.outer(w, w)
+            )
+        )
 
     with jax.enable_x64(True):
         phi, psi = (traced(kc.activation(name), {}) for name in (first, second))
@@ -123,7 +149,9 @@ SLOW_HARD = pytest.param("hard_tanh", 0.7, 1.3, marks=pytest.mark.slow)
 
 @pytest.mark.parametrize(("name", "q1", "q2"), [("relu", 0.7, 1.3), ("abs", 2.0, 2.0), SLOW_HARD])
 def test_piecewise_linear_maps_with_constants(name: str, q1: float, q2: float) -> None:
-    phi = kc.activation(name).transformed(input_scale=-1.3, input_shift=0.4, output_scale=2, output_shift=0.3)
+    phi = kc.activation(name).transformed(
+        input_scale=-1.3, input_shift=0.4, output_scale=2, output_shift=0.3
+    )
     want = phi.taylor(GAPS, q1, q2, 1)
     with jax.enable_x64(True):
         maps, one = traced(phi, {}), jnp.asarray(q1)
@@ -134,7 +162,10 @@ def test_piecewise_linear_maps_with_constants(name: str, q1: float, q2: float) -
         np.testing.assert_allclose(one, two, rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", ["relu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("hard_tanh", "selu"))])
+@pytest.mark.parametrize(
+    "name",
+    ["relu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("hard_tanh", "selu"))],
+)
 def test_gradients_of_kinked_maps_are_differences(name: str) -> None:
     def total(b: Any, a: Any, e: Any, gap: Any, q1: Any, q2: Any) -> Any:
         maps = traced(kc.activation(name), {"input_shift": b, "input_scale": a, "output_shift": e})
@@ -142,7 +173,10 @@ def test_gradients_of_kinked_maps_are_differences(name: str) -> None:
         return jnp.sum(value * jnp.array([1.0, 2.0]) + slope)
 
     with jax.enable_x64(True):
-        given = [jnp.asarray(v, jnp.float64) for v in (0.3, 1.2, -0.2, [0.3, 1.2], [0.8, 1.1], [0.9, 0.7])]
+        given = [
+            jnp.asarray(v, jnp.float64)
+            for v in (0.3, 1.2, -0.2, [0.3, 1.2], [0.8, 1.1], [0.9, 0.7])
+        ]
         total = jax.jit(total)
         slopes = jax.jit(jax.grad(total, argnums=tuple(range(6))))(*given)
         for i, slope in enumerate(slopes):
@@ -182,13 +216,21 @@ def test_gradients_without_x64(unit: bool) -> None:
     for climbing in (climb, jax.jit(climb)):
         assert abs(float(jax.grad(climbing)(1.0)) * 2e-4 / (above - below) - 1) < 1e-6
     if not unit:
-        assert abs(float(jax.jit(jax.hessian(climb))(1.0)) * 1e-8 / (above - 2 * here + below) - 1) < 1e-5
-    assert jax.jit(jax.vmap(lambda s: kernel({"sigma_w": s}, rows)))(jnp.array([1.0, 2.0])).shape == (2, 4, 4)
+        assert (
+            abs(float(jax.jit(jax.hessian(climb))(1.0)) * 1e-8 / (above - 2 * here + below) - 1)
+            < 1e-5
+        )
+    assert jax.jit(jax.vmap(lambda s: kernel({"sigma_w": s}, rows)))(
+        jnp.array([1.0, 2.0])
+    ).shape == (2, 4, 4)
 
 
 @pytest.mark.parametrize("scale", [None, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_near_duplicates_keep_their_angle(scale: float | None) -> None:
-    """The NTK of relu, one hidden layer: 2 c f'(t) + ..., in closed form of the angle, which mpmath knows to 40 digits."""
+    """The NTK of relu, one hidden layer.
+
+    2 c f'(t) + ..., in closed form of the angle, which mpmath knows to 40 digits.
+    """
     mpmath = pytest.importorskip("mpmath")
     rows = np.vstack([X, 1.7 * X[0], X[0] + 1e-9 * X[1], X[1] + 1e-12 * X[2]])
     if scale is not None:
@@ -245,7 +287,7 @@ def test_results_that_are_not_finite_are_refused() -> None:
             kernel({}, rows)
 
 
-# -- around kernels ----------------------------------------------------------------------------------------------------------------------
+# -- around kernels --------------------------------------------------------------------------------
 
 
 def test_odd_networks_are_silent_at_right_angles() -> None:
@@ -257,14 +299,22 @@ def test_odd_networks_are_silent_at_right_angles() -> None:
     assert found.level == found.alpha_bar == 0.0
     assert "C_f(0) 0, alpha_bar 0" in repr(found)
     assert K(1e-9) != 0.0
-    standard = kc.ntk(kc.chain(L.Input(features=3), L.Affine(3), N("tanh"), L.Affine(3)), "standard")
+    standard = kc.ntk(
+        kc.chain(L.Input(features=3), L.Affine(3), N("tanh"), L.Affine(3)), "standard"
+    )
     assert standard.nngp(0.0) == 0.0
     assert standard(0.0) > 0.9  # the bias of the last layer
 
 
 def test_certified_kernels_say_what_is_in_the_way() -> None:
-    with pytest.raises(kc.KcalcError, match=r"NTK of node 'affine_2' with softplus at q1 = 10000.0, q2 = 0.0001: no useful enclosure"):
-        kc.ntk(kc.chain(L.Input(), L.Affine(), N("softplus"), L.Affine())).ball(-0.6, 1e4, 1e-4, digits=12)
+    with pytest.raises(
+        kc.KcalcError,
+        match=r"NTK of node 'affine_2' with softplus at q1 = 10000.0, q2 = 0.0001: no useful "
+        r"enclosure",
+    ):
+        kc.ntk(kc.chain(L.Input(), L.Affine(), N("softplus"), L.Affine())).ball(
+            -0.6, 1e4, 1e-4, digits=12
+        )
     with pytest.raises(kc.KcalcError, match=r"tanh at q = 1.*e\+30 varies too fast.*smaller q"):
         kc.ntk(kc.chain(L.Input(), L.Affine(), N("tanh"), L.Affine())).ball(0.3, 1e30)
     with pytest.raises(kc.KcalcError, match="no certified enclosure") as caught:
@@ -300,8 +350,14 @@ def test_networks_and_targets_that_cannot_be_learnt() -> None:
     outputs = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("x",))]
     with pytest.raises(kc.KcalcError, match="one input and one output"):
         kc.learnable_kernel(kc.Network.from_steps(outputs))
-    with pytest.raises(kc.KcalcError, match="the network has symbols; put in numbers with net.subs"):
-        kc.learnable_kernel(kc.chain(L.Input(), L.Affine(sigma_w=sp.Symbol("s", positive=True)), N("erf"), L.Affine()))
+    with pytest.raises(
+        kc.KcalcError, match="the network has symbols; put in numbers with net.subs"
+    ):
+        kc.learnable_kernel(
+            kc.chain(
+                L.Input(), L.Affine(sigma_w=sp.Symbol("s", positive=True)), N("erf"), L.Affine()
+            )
+        )
     kernel = kc.learnable_kernel(kc.chain(L.Input(), L.Affine(), N("erf"), L.Affine()))
     with pytest.raises(kc.KcalcError, match=r"y must have shape \(N,\) or \(N, k\), got \(\)"):
         kernel.log_marginal_likelihood({}, X, 1.0, 0.1)
@@ -332,15 +388,27 @@ def test_the_level_of_rows_under_a_trace_is_what_the_caller_says() -> None:
 
 
 def sine_arches(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(NNGP, NTK) of ``|sin|`` between two Affine layers for all pairs: |sin t| = 2/pi - 4/pi sum_k cos(2 k t) / (4 k^2 - 1)."""
+    """(NNGP, NTK) of ``|sin|`` between two Affine layers for all pairs.
+
+    |sin t| = 2/pi - 4/pi sum_k cos(2 k t) / (4 k^2 - 1).
+    """
     k = np.arange(1, 200)
     weights, w = 4 / np.pi / (4 * k**2 - 1), 2.0 * k
     below = a @ b.T / a.shape[1]
-    one, two = (-(w**2) * (rows * rows).mean(axis=1)[:, None] / 2 for rows in (a, b))  # logs of what cos(2 k u) is on average
-    damped, exponent = one[:, None, :, None] + two[None, :, None, :], below[:, :, None, None] * w[:, None] * w
+    one, two = (
+        -(w**2) * (rows * rows).mean(axis=1)[:, None] / 2 for rows in (a, b)
+    )  # logs of what cos(2 k u) is on average
+    damped, exponent = (
+        one[:, None, :, None] + two[None, :, None, :],
+        below[:, :, None, None] * w[:, None] * w,
+    )
     plus, minus = np.exp(damped + exponent), np.exp(damped - exponent)
     joint = np.einsum("k,l,abkl->ab", weights, weights, (plus + minus) / 2)
-    nngp = 4 / np.pi**2 - 2 / np.pi * ((np.exp(one) @ weights)[:, None] + np.exp(two) @ weights) + joint
+    nngp = (
+        4 / np.pi**2
+        - 2 / np.pi * ((np.exp(one) @ weights)[:, None] + np.exp(two) @ weights)
+        + joint
+    )
     slope = np.einsum("k,l,abkl->ab", weights * w, weights * w, (plus - minus) / 2)
     return nngp, nngp + below * slope
 
@@ -366,11 +434,24 @@ def test_more_kinks_within_reach_and_slopes_of_them() -> None:
     arches = kc.learnable_kernel(kc.chain(L.Affine(), N("sin"), N("abs"), L.Affine()))
     rows = np.array([[4.0, 1.0, -3.0], [2.0, 5.0, -1.0]])  # q about 10: 27 kinks
     want = sine_arches(rows, rows)
-    np.testing.assert_allclose(np.asarray(arches({}, rows, kind="nngp"))[0, 1], want[0][0, 1], rtol=1e-11)
+    np.testing.assert_allclose(
+        np.asarray(arches({}, rows, kind="nngp"))[0, 1], want[0][0, 1], rtol=1e-11
+    )
     k = rows @ rows.T / 3
-    odd = np.exp(-(k[0, 0] + k[1, 1]) / 2) * np.sinh(k[0, 1])  # relu(sin) = (sin + |sin|) / 2, of which one is odd and one even
-    np.testing.assert_allclose(np.asarray(kernel({}, rows, kind="nngp"))[0, 1], (want[0][0, 1] + odd) / 4, rtol=1e-11)
+    odd = np.exp(-(k[0, 0] + k[1, 1]) / 2) * np.sinh(
+        k[0, 1]
+    )  # relu(sin) = (sin + |sin|) / 2, of which one is odd and one even
+    np.testing.assert_allclose(
+        np.asarray(kernel({}, rows, kind="nngp"))[0, 1], (want[0][0, 1] + odd) / 4, rtol=1e-11
+    )
     with jax.enable_x64(True):
-        slope = jax.grad(lambda s: kernel({"sigma_w": {"affine_1": s}}, jnp.asarray(rows / 3))[0, 1])(jnp.asarray(1.0))
-    around = [kc.ntk(kc.chain(L.Affine(sigma_w=s), N("sin"), N("relu"), L.Affine())).matrix(rows / 3)[0, 1] for s in (1 - 1e-5, 1 + 1e-5)]
+        slope = jax.grad(
+            lambda s: kernel({"sigma_w": {"affine_1": s}}, jnp.asarray(rows / 3))[0, 1]
+        )(jnp.asarray(1.0))
+    around = [
+        kc.ntk(kc.chain(L.Affine(sigma_w=s), N("sin"), N("relu"), L.Affine())).matrix(rows / 3)[
+            0, 1
+        ]
+        for s in (1 - 1e-5, 1 + 1e-5)
+    ]
     assert float(slope) == pytest.approx((around[1] - around[0]) / 2e-5, rel=1e-6)

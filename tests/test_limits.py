@@ -24,7 +24,12 @@ def test_published_time_and_value() -> None:
 def test_flow_by_an_ode_solver() -> None:
     for start, time in ((0.0, 1.0), (-0.9, 3.0), (0.5, 20.0)):
         truth = integrate.solve_ivp(
-            lambda _, x: np.sqrt(1 - x * x) - x * np.arccos(x), (0, time), [start], rtol=1e-12, atol=1e-13, method="DOP853"
+            lambda _, x: np.sqrt(1 - x * x) - x * np.arccos(x),
+            (0, time),
+            [start],
+            rtol=1e-12,
+            atol=1e-13,
+            method="DOP853",
         )
         assert flow(start, time) == pytest.approx(truth.y[0, -1], abs=1e-9)
         assert flow_time(flow(start, time), start) == pytest.approx(time, rel=1e-10)
@@ -33,14 +38,21 @@ def test_flow_by_an_ode_solver() -> None:
 def test_speed_has_no_cancellation_near_one() -> None:
     with mpmath.workdps(40):
         c = mpmath.mpf(1) - mpmath.mpf("1e-7")
-        integral = mpmath.quad(lambda t: mpmath.sin(t) / (mpmath.sin(t) - t * mpmath.cos(t)), [mpmath.acos(c), 0.01, mpmath.pi / 2])
+        integral = mpmath.quad(
+            lambda t: mpmath.sin(t) / (mpmath.sin(t) - t * mpmath.cos(t)),
+            [mpmath.acos(c), 0.01, mpmath.pi / 2],
+        )
     assert flow_time(float(c)) == pytest.approx(float(integral), rel=1e-9)
 
 
 def test_exact_slopes_tend_to_the_flow() -> None:
     errors = []
     for depth in (50, 200, 800):
-        exact = kc.shape(A.vanilla(depth), "relu", method="tat", eta=0.9).constants["relu"].negative_slope
+        exact = (
+            kc.shape(A.vanilla(depth), "relu", method="tat", eta=0.9)
+            .constants["relu"]
+            .negative_slope
+        )
         errors.append(abs(flow_slope(A.vanilla(depth), 0.9) - exact))
     assert errors[1] < errors[0] / 3 and errors[2] < errors[1] / 3
     net = A.rescaled_resnet(400, 2, shortcut_weight=0.8)
@@ -54,7 +66,9 @@ def test_chaotic_and_ordered_limits_are_what_many_layers_do() -> None:
         limit = depth_limit(block)
         deep = kc.repeat(block, 120)
         assert float(kc.q_map(deep)(1.0)) == pytest.approx(limit.q, rel=1e-9)
-        assert float(kc.c_map(deep)(0.3, limit.q)) == pytest.approx(limit.c, abs=3 * math.exp(-120 / limit.xi_c) + 1e-10)
+        assert float(kc.c_map(deep)(0.3, limit.q)) == pytest.approx(
+            limit.c, abs=3 * math.exp(-120 / limit.xi_c) + 1e-10
+        )
         one = kc.c_map(block)
         near = limit.c - 1e-4
         assert (limit.c - float(one(near, limit.q))) / 1e-4 == pytest.approx(limit.rate, rel=2e-3)
@@ -63,15 +77,23 @@ def test_chaotic_and_ordered_limits_are_what_many_layers_do() -> None:
 
 def test_relu_has_no_correlation_length() -> None:
     limit = depth_limit(kc.chain(L.Affine(sigma_w=math.sqrt(2)), L.Nonlinear("relu")))
-    assert limit.c == 1 and limit.rate == pytest.approx(1) and limit.xi_c == math.inf and limit.q == 1
+    assert (
+        limit.c == 1 and limit.rate == pytest.approx(1) and limit.xi_c == math.inf and limit.q == 1
+    )
 
 
 def cubed(phi: str, sigma_w: float) -> kc.Network:
-    """A block whose Q map is ``sigma_w^2 (E phi(sqrt(q) z)^2)^3``: phi = exp(-x^2) has (1 + 4 q)^(-1/2), x exp(-x^2) q (1 + 4 q)^(-3/2)."""
+    """A block whose Q map is ``sigma_w^2 (E phi(sqrt(q) z)^2)^3``.
+
+    phi = exp(-x^2) has (1 + 4 q)^(-1/2), x exp(-x^2) q (1 + 4 q)^(-3/2).
+    """
     parts = [
         step
         for k in range(3)
-        for step in ((f"a{k}", L.Affine(), ("x",)), (f"n{k}", L.Nonlinear(kc.activation(sp.sympify(phi))), (f"a{k}",)))
+        for step in (
+            (f"a{k}", L.Affine(), ("x",)),
+            (f"n{k}", L.Nonlinear(kc.activation(sp.sympify(phi))), (f"a{k}",)),
+        )
     ]
     ends = [("p", L.Product(), ("n0", "n1", "n2")), ("o", L.Affine(sigma_w=sigma_w), ("p",))]
     return kc.Network.from_steps([("x", L.Input(), ()), *parts, *ends])
@@ -87,20 +109,33 @@ def test_q_values_that_alternate_have_no_limit() -> None:
     """Q = 400 (1 + 4 q)^(-3/2) repels its fixed point, where its slope is -6 q / (1 + 4 q)."""
     low, high = iterated(lambda q: 400 * (1 + 4 * q) ** -1.5, 1.0)
     assert low == pytest.approx(0.006622, abs=1e-6) and high == pytest.approx(384.617, abs=1e-3)
-    with pytest.raises(kc.KcalcError, match=rf"alternate between {low:.6g} and {high:.6g}.*4.63334 with slope -1.42321.*repel"):
+    with pytest.raises(
+        kc.KcalcError,
+        match=rf"alternate between {low:.6g} and {high:.6g}.*4.63334 with slope -1.42321.*repel",
+    ):
         depth_limit(cubed("exp(-x**2)", 20.0))
     fixed = kc.q_map(cubed("exp(-x**2)", 20.0)).fixed_points()[0].value
     kept = depth_limit(cubed("exp(-x**2)", 20.0), q=fixed)  # a limit for this q alone
-    assert kept.q == fixed and any("repels" in note.text and "-1.42321" in note.text for note in kept.assumptions)
+    assert kept.q == fixed and any(
+        "repels" in note.text and "-1.42321" in note.text for note in kept.assumptions
+    )
 
 
 @pytest.mark.parametrize("sigma_w", [1.0, 1.5, 1.6])
 def test_q_values_that_jump_to_and_fro_have_their_limit(sigma_w: float) -> None:
     limit = depth_limit(cubed("exp(-x**2)", sigma_w))
-    assert limit.q == pytest.approx(iterated(lambda q: sigma_w**2 * (1 + 4 * q) ** -1.5, 1.0)[0], rel=1e-6)
+    assert limit.q == pytest.approx(
+        iterated(lambda q: sigma_w**2 * (1 + 4 * q) ** -1.5, 1.0)[0], rel=1e-6
+    )
     assert limit.q_rate == pytest.approx(-6 * limit.q / (1 + 4 * limit.q), rel=1e-9)
-    edge = depth_limit(cubed("exp(-x**2)", math.sqrt(1.5 * math.sqrt(3))))  # slope -1 at q = 1/2, approached ever more slowly
-    assert edge.q == pytest.approx(0.5, rel=1e-14) and edge.q_rate == pytest.approx(-1) and edge.xi_q == math.inf
+    edge = depth_limit(
+        cubed("exp(-x**2)", math.sqrt(1.5 * math.sqrt(3)))
+    )  # slope -1 at q = 1/2, approached ever more slowly
+    assert (
+        edge.q == pytest.approx(0.5, rel=1e-14)
+        and edge.q_rate == pytest.approx(-1)
+        and edge.xi_q == math.inf
+    )
 
 
 @pytest.mark.parametrize(("sigma_w", "q"), [(20.0, 1.0), (25.0, 5.0), (35.0, 5.0)])
@@ -108,7 +143,9 @@ def test_iterates_may_pass_the_nearest_fixed_point(sigma_w: float, q: float) -> 
     limit = depth_limit(cubed("x*exp(-x**2)", sigma_w), q=q)
     settled = iterated(lambda q: sigma_w**2 * (q * (1 + 4 * q) ** -1.5) ** 3, q)
     assert limit.q == pytest.approx(settled[0], rel=1e-9) and abs(limit.q_rate) < 1
-    with pytest.raises(kc.KcalcError, match="shrink without end"):  # from far above they jump below all fixed points
+    with pytest.raises(
+        kc.KcalcError, match="shrink without end"
+    ):  # from far above they jump below all fixed points
         depth_limit(cubed("x*exp(-x**2)", sigma_w), q=40.0)
 
 
@@ -118,7 +155,9 @@ def test_opposite_inputs_are_no_part_of_the_limit() -> None:
     c = -0.99
     for _ in range(400):
         c = float(one(c, limit.q))
-    assert c == pytest.approx(limit.c, abs=1e-6) and float(one(-1.0, limit.q)) == pytest.approx(-1, abs=1e-15)
+    assert c == pytest.approx(limit.c, abs=1e-6) and float(one(-1.0, limit.q)) == pytest.approx(
+        -1, abs=1e-15
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +168,10 @@ def test_opposite_inputs_are_no_part_of_the_limit() -> None:
         (lambda: flow_time(2.0), r"\[-1, 1\]"),
         (lambda: flow(0.0, -1.0), ">= 0"),
         (lambda: flow_slope(A.vanilla(5), 0.9), "too shallow"),
-        (lambda: depth_limit(kc.chain(L.Affine(sigma_w=2), L.Nonlinear("relu"))), "grow without end"),
+        (
+            lambda: depth_limit(kc.chain(L.Affine(sigma_w=2), L.Nonlinear("relu"))),
+            "grow without end",
+        ),
         (lambda: depth_limit(kc.chain(L.Affine(), L.Nonlinear("relu"))), "shrink without end"),
         (lambda: depth_limit(kc.chain(L.Affine(), L.Nonlinear("tanh")), q=-1), "> 0"),
     ],

@@ -1,9 +1,13 @@
-"""Every catalogue entry against frozen truth: C, C', C'' at 200 points, 1 - C at angles down to 1e-8, and the one-dimensional moments.
+"""Every catalogue entry against frozen truth.
 
-The truth is that of the very doubles passed: c was drawn so that c and 1 - c both are doubles, at c = +-(1 - 10^-k) too, so the rounding
-of the input is no part of the problem and C, C', C'' get no allowance for it.  A moment is allowed 1e-14 of its natural size on top of
-its relative tolerance, |E phi| <= sqrt Q, |E phi'| <= sqrt(Q/q) and dQ/dq ~ Q/q: those of odd, even, Hermite and periodic activations
-cancel to nothing (dQ/dq = exp(-2q) for sin).  tests/oracles/local_maps.py made the truth from closed forms and 80-bit quadrature.
+C, C', C'' at 200 points, 1 - C at angles down to 1e-8, and the one-dimensional moments.
+
+The truth is that of the very doubles passed: c was drawn so that c and 1 - c both are doubles, at c
+= +-(1 - 10^-k) too, so the rounding of the input is no part of the problem and C, C', C'' get no
+allowance for it. A moment is allowed 1e-14 of its natural size on top of its relative tolerance, |E
+phi| <= sqrt Q, |E phi'| <= sqrt(Q/q) and dQ/dq ~ Q/q: those of odd, even, Hermite and periodic
+activations cancel to nothing (dQ/dq = exp(-2q) for sin). tests/oracles/local_maps.py made the truth
+from closed forms and 80-bit quadrature.
 """
 
 from __future__ import annotations
@@ -20,7 +24,9 @@ from thinning import mostly_slow
 
 from kcalc.activations import activation, names
 
-FROZEN = json.loads(gzip.decompress((Path(__file__).parent / "oracles" / "local_maps.json.gz").read_bytes()))
+FROZEN = json.loads(
+    gzip.decompress((Path(__file__).parent / "oracles" / "local_maps.json.gz").read_bytes())
+)
 RECORDS: dict[str, dict[str, Any]] = FROZEN["records"]
 SOME = slice(None, None, 8)  # 25 of the 200 points, which are in random order
 ALL = slice(None)
@@ -51,23 +57,30 @@ def check_c_map(name: str, which: slice) -> None:
     allowed = np.maximum(1, np.abs(truth)) * SLOPE_ERROR
     allowed[:, 0] = C_ERROR
     bad = [
-        f"C{chr(39) * i} at c = {c[row]:.17g}, q = {q1[row]}, {q2[row]}: {found[row, i]:.17g}, truth {truth[row, i]:.17g}"
+        f"C{chr(39) * i} at c = {c[row]:.17g}, q = {q1[row]}, {q2[row]}: {found[row, i]:.17g}, "
+        f"truth {truth[row, i]:.17g}"
         for row, i in np.argwhere(far(found, truth, allowed))
     ]
     assert not bad, f"{len(bad)} of {truth.size} values are off:\n" + "\n".join(bad[:12])
 
 
 def test_every_entry_has_frozen_truth():
-    assert set(RECORDS) == set(names()), "register an activation together with its rows: tests/oracles/local_maps.py"
+    assert set(RECORDS) == set(names()), (
+        "register an activation together with its rows: tests/oracles/local_maps.py"
+    )
     for record in RECORDS.values():
         assert len(record["points"]) == len(record["values"]) == 200
         assert min(record["q"]) >= 0.01 and max(record["q"]) <= 100
         near = {c for c, _, _ in record["points"]}
-        assert {1.0, -1.0} <= near and all(any(abs(abs(c) - 1 + 10.0**-k) < 1e-15 for c in near) for k in range(1, 13))
+        assert {1.0, -1.0} <= near and all(
+            any(abs(abs(c) - 1 + 10.0**-k) < 1e-15 for c in near) for k in range(1, 13)
+        )
 
 
 def test_the_truth_was_checked_by_other_routes():
-    """The brute-force rows of activations.json, of lesser accuracy in C'', a finer rule, and closed forms against the quadrature."""
+    """The brute-force rows of activations.json, of lesser accuracy in C'', a finer rule, and closed
+    forms against the quadrature.
+    """
     assert set(FROZEN["checks"]) == set(RECORDS)
     for name, checks in FROZEN["checks"].items():
         assert max(checks["against activations.json"].values()) < 1e-15, name
@@ -92,7 +105,9 @@ def test_small_gaps(name):
     phi, record = activation(name), RECORDS[name]
     gap = 2 * np.sin(np.array(FROZEN["angles"]) / 2) ** 2
     for q, truth in zip(record["gap_q"], numbers(record["gaps"]), strict=True):
-        np.testing.assert_allclose(phi.taylor(gap, q)[0], truth, rtol=GAP_ERROR, atol=0, err_msg=f"{name} at q = {q}")
+        np.testing.assert_allclose(
+            phi.taylor(gap, q)[0], truth, rtol=GAP_ERROR, atol=0, err_msg=f"{name} at q = {q}"
+        )
 
 
 def check_moments(name: str, which: slice) -> None:
@@ -102,7 +117,13 @@ def check_moments(name: str, which: slice) -> None:
         scales = (size, size**2, size / math.sqrt(q), size**2 / q)
         for quantity, text, scale in zip(QUANTITIES, row, scales, strict=True):
             got, truth = float(getattr(phi, quantity)(q)), float(text)
-            assert abs(got - truth) <= MOMENT_ERROR * abs(truth) + ROUNDING * scale, (name, quantity, q, got, truth)
+            assert abs(got - truth) <= MOMENT_ERROR * abs(truth) + ROUNDING * scale, (
+                name,
+                quantity,
+                q,
+                got,
+                truth,
+            )
 
 
 @pytest.mark.parametrize("name", names())

@@ -1,4 +1,7 @@
-"""``phi.c_map`` and ``phi.q_map``: the habits of map objects, derivatives in q, series with their tails, fixed points."""
+"""``phi.c_map`` and ``phi.q_map``.
+
+The habits of map objects, derivatives in q, series with their tails, fixed points.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,15 @@ from kcalc.activations import Activation
 from kcalc.maps.maps import CMap, QMap
 
 X = sp.Symbol("x", real=True)
-POINTS = [(0.3, 1.0, 2.0), (0.97, 1.0, 2.0), (-0.99, 3.0, 0.5), (1.0, 2.0, 1.0), (-1.0, 2.0, 2.5), (0.995, 2.0, 2.0), (0.0, 0.1, 20.0)]
+POINTS = [
+    (0.3, 1.0, 2.0),
+    (0.97, 1.0, 2.0),
+    (-0.99, 3.0, 0.5),
+    (1.0, 2.0, 1.0),
+    (-1.0, 2.0, 2.5),
+    (0.995, 2.0, 2.0),
+    (0.0, 0.1, 20.0),
+]
 
 
 def quotient(f, h=2e-4):
@@ -45,7 +56,9 @@ def test_shapes_types_and_angles():
     assert C.gap_at_angle(1e-8) == pytest.approx(C.derivative(1)(1.0) * 0.5e-16, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", mostly_slow(["tanh", "softplus", "elu", "hard_tanh", "softsign", "swish"]))
+@pytest.mark.parametrize(
+    "name", mostly_slow(["tanh", "softplus", "elu", "hard_tanh", "softsign", "swish"])
+)
 @pytest.mark.parametrize("which", [1, 2, None])
 def test_q_derivatives_are_difference_quotients(name, which):
     C = kc.activation(name).c_map
@@ -56,11 +69,16 @@ def test_q_derivatives_are_difference_quotients(name, which):
 
 
 def test_q_derivatives_of_closed_forms_to_rounding():
-    """erf and sin + cos by mpmath's differentiation of their textbook forms; homogeneous ones do not depend on q."""
+    """erf and sin + cos by mpmath's differentiation of their textbook forms.
+
+    Homogeneous ones do not depend on q.
+    """
 
     def erf(c, q1, q2):
         t = lambda q, p: 2 * mpmath.sqrt(q * p) / mpmath.sqrt((1 + 2 * q) * (1 + 2 * p))  # noqa: E731
-        return mpmath.asin(c * t(q1, q2)) / mpmath.sqrt(mpmath.asin(t(q1, q1)) * mpmath.asin(t(q2, q2)))
+        return mpmath.asin(c * t(q1, q2)) / mpmath.sqrt(
+            mpmath.asin(t(q1, q1)) * mpmath.asin(t(q2, q2))
+        )
 
     def rbf(c, q1, q2):
         return mpmath.exp(-(q1 + q2) / 2 + c * mpmath.sqrt(q1 * q2))
@@ -69,13 +87,20 @@ def test_q_derivatives_of_closed_forms_to_rounding():
         for c, q1, q2 in POINTS:
             with mpmath.workdps(40):
                 one = mpmath.diff(lambda q, c=c, q2=q2, truth=truth: truth(c, q, q2), q1)
-            assert kc.activation(name).c_map.q_derivative(1)(c, q1, q2) == pytest.approx(float(one), rel=1e-12, abs=1e-14)
-    assert kc.activation("relu").c_map.q_derivative(None)(np.array([0.1, 0.9])).tolist() == [0.0, 0.0]
+            assert kc.activation(name).c_map.q_derivative(1)(c, q1, q2) == pytest.approx(
+                float(one), rel=1e-12, abs=1e-14
+            )
+    assert kc.activation("relu").c_map.q_derivative(None)(np.array([0.1, 0.9])).tolist() == [
+        0.0,
+        0.0,
+    ]
 
 
 def test_q_derivatives_where_the_function_jumps():
     """x 1[|x| > 1/2]: Gamma by mpmath from the product of the two truncated functions."""
-    C = kc.activation(sp.Piecewise((X, -sp.Rational(1, 2) > X), (0, sp.Rational(1, 2) > X), (X, True))).c_map
+    C = kc.activation(
+        sp.Piecewise((X, -sp.Rational(1, 2) > X), (0, sp.Rational(1, 2) > X), (X, True))
+    ).c_map
     for c, q1, q2 in ((0.3, 1.0, 2.0), (-0.8, 2.0, 1.0), (0.97, 0.5, 0.8)):
         truth = quotient(lambda h, c=c, q1=q1, q2=q2: C(c, q1 + h, q2))
         assert C.q_derivative(1)(c, q1, q2) == pytest.approx(truth, abs=5e-9)
@@ -103,9 +128,15 @@ def test_series_of_relu_by_hand():
 def test_fixed_points_of_q_and_their_stability():
     selu, relu = kc.activation("selu").q_map, kc.activation("relu").q_map
     (point,) = selu.fixed_points()
-    assert point.value == pytest.approx(1, abs=1e-10) and point.slope == pytest.approx(0.78265, abs=5e-6) and point.stable
+    assert (
+        point.value == pytest.approx(1, abs=1e-10)
+        and point.slope == pytest.approx(0.78265, abs=5e-6)
+        and point.stable
+    )
     assert relu.fixed_points() == () and kc.activation("identity").q_map.fixed_points() == ()
-    assert kc.activation("hard_tanh").q_map.fixed_points() == ()  # Q(q) = q to rounding on an interval near 0: no isolated one
+    assert (
+        kc.activation("hard_tanh").q_map.fixed_points() == ()
+    )  # Q(q) = q to rounding on an interval near 0: no isolated one
     assert kc.activation("exp").q_map.fixed_points() == ()  # Q overflows from q = 355 on
     gained = kc.activation("tanh").transformed(output_scale=2).q_map
     (stable,) = gained.fixed_points()
@@ -117,14 +148,20 @@ def test_fixed_points_of_c_and_their_stability():
     assert [p.stable for p in found] == [True, False] and found[1].value == 1.0
     assert kc.activation("identity").c_map.fixed_points() == ()
     step = kc.activation("heaviside").c_map.fixed_points()  # C(-1) = 0 with an infinite slope there
-    assert [p.stable for p in step] == [True, False] and step[0].value == pytest.approx(0.78983, abs=1e-5)
-    assert [p.value for p in kc.activation("sign").c_map.fixed_points()] == pytest.approx([-1, 0, 1], abs=1e-12)
+    assert [p.stable for p in step] == [True, False] and step[0].value == pytest.approx(
+        0.78983, abs=1e-5
+    )
+    assert [p.value for p in kc.activation("sign").c_map.fixed_points()] == pytest.approx(
+        [-1, 0, 1], abs=1e-12
+    )
 
 
 def test_numbers_from_the_papers():
     slope = kc.activation("selu").c_map.derivative(1)(1.0)
     assert slope == pytest.approx(1.071575, abs=5e-7)
-    assert slope**100 == pytest.approx(1005.21, abs=5e-3) and slope**300 == pytest.approx(1.015713e9, rel=5e-7)
+    assert slope**100 == pytest.approx(1005.21, abs=5e-3) and slope**300 == pytest.approx(
+        1.015713e9, rel=5e-7
+    )
     L = kc.layers
     normed = kc.chain(L.Affine(), L.Nonlinear("relu"), L.LayerNorm())
     assert kc.c_map(normed).derivative(1)(1.0) == pytest.approx(np.pi / (np.pi - 1), rel=1e-14)
@@ -133,7 +170,10 @@ def test_numbers_from_the_papers():
 
 @pytest.mark.parametrize("ratio", [1 + 1e-12, 1 + 1e-8, 1 + 1e-4, 1.02])
 def test_kinks_that_nearly_meet(ratio):
-    """hard_tanh at q1 close to q2: C'(c) against the sum over its pieces, by conditioning on the kinks in mpmath."""
+    """hard_tanh at q1 close to q2.
+
+    C'(c) against the sum over its pieces, by conditioning on the kinks in mpmath.
+    """
     plain = Activation("clip", kc.activation("hard_tanh").expr, kc.activation("hard_tanh").kinks)
     same = plain.c_map.derivative(1)(np.array([0.99, 0.9999, 1 - 1e-9]), 2.0)
     near = plain.c_map.derivative(1)(np.array([0.99, 0.9999, 1 - 1e-9]), 2.0, 2.0 * ratio)
@@ -186,19 +226,32 @@ def test_waves_too_fast_for_the_grid_are_not_taken_for_slow_ones(frequency, c, q
     phi = kc.activation(sp.sin(frequency * X), name="wave")
     with mpmath.workdps(40):
         s1, s2 = frequency * mpmath.sqrt(q1), frequency * mpmath.sqrt(q2)
-        truth = (mpmath.exp(-(s1**2 + s2**2 - 2 * c * s1 * s2) / 2) - mpmath.exp(-(s1**2 + s2**2 + 2 * c * s1 * s2) / 2)) / mpmath.sqrt(
-            (1 - mpmath.exp(-2 * s1**2)) * (1 - mpmath.exp(-2 * s2**2))
-        )
+        truth = (
+            mpmath.exp(-(s1**2 + s2**2 - 2 * c * s1 * s2) / 2)
+            - mpmath.exp(-(s1**2 + s2**2 + 2 * c * s1 * s2) / 2)
+        ) / mpmath.sqrt((1 - mpmath.exp(-2 * s1**2)) * (1 - mpmath.exp(-2 * s2**2)))
     assert phi.c_map(c, q1, q2) == pytest.approx(float(truth), abs=1e-13)
 
 
 def test_high_derivatives_are_right_or_refused():
     """Against the series, whose coefficients keep their digits, summed in mpmath."""
-    for name, q, c in (("softplus", 1.0, 0.9), ("softplus", 1.0, 0.4), ("tanh", 1.0, 0.5), ("swish", 0.1, 0.9), ("hard_tanh", 1.0, 0.5)):
+    for name, q, c in (
+        ("softplus", 1.0, 0.9),
+        ("softplus", 1.0, 0.4),
+        ("tanh", 1.0, 0.5),
+        ("swish", 0.1, 0.9),
+        ("hard_tanh", 1.0, 0.5),
+    ):
         C = kc.activation(name).c_map
         weights = C.series(200, q) if name != "hard_tanh" else C.series(600, q)
         for n in (3, 6, 10, 15):
-            truth = float(mpmath.fsum(mpmath.ff(k, n) * mpmath.mpf(b) * mpmath.mpf(c) ** (k - n) for k, b in enumerate(weights) if k >= n))
+            truth = float(
+                mpmath.fsum(
+                    mpmath.ff(k, n) * mpmath.mpf(b) * mpmath.mpf(c) ** (k - n)
+                    for k, b in enumerate(weights)
+                    if k >= n
+                )
+            )
             try:
                 found = C.derivative(n)(c, q)
             except kc.KcalcError as error:
@@ -216,8 +269,16 @@ def test_nearly_equal_q_values():
             nodes = [mpmath.mpf(k) / 16 for k in range(-200, 201)]
             w = [mpmath.npdf(z) / 16 for z in nodes]
             f, g = ([mpmath.tanh(mpmath.sqrt(q) * z) for z in nodes] for q in (q1, q2))
-            norms = [mpmath.sqrt(mpmath.fsum(a * x * x for a, x in zip(w, h, strict=True))) for h in (f, g)]
-            truth = mpmath.fsum(a * (x / norms[0] - y / norms[1]) ** 2 for a, x, y in zip(w, f, g, strict=True)) / 2
+            norms = [
+                mpmath.sqrt(mpmath.fsum(a * x * x for a, x in zip(w, h, strict=True)))
+                for h in (f, g)
+            ]
+            truth = (
+                mpmath.fsum(
+                    a * (x / norms[0] - y / norms[1]) ** 2 for a, x, y in zip(w, f, g, strict=True)
+                )
+                / 2
+            )
         assert C.gap_at_angle(0.0, q1, q2) == pytest.approx(float(truth), rel=1e-5)
         assert C(1.0, q1, q2) <= 1
 
@@ -231,7 +292,9 @@ def test_underflow_and_overflow_are_said():
     ):
         with pytest.raises(kc.KcalcError, match=r"underflows|double precision"):
             call()
-    power = kc.activation(X**100).c_map  # Q(1) = 199!! = 7e186, whose square is beyond double precision
+    power = kc.activation(
+        X**100
+    ).c_map  # Q(1) = 199!! = 7e186, whose square is beyond double precision
     assert power(1.0) == 1 and abs(power(0.3) - 1.58e-19) < 1e-15
     assert shrink.q_map.fixed_points() == ()
     with pytest.raises(kc.KcalcError, match="<= 100"):

@@ -33,7 +33,10 @@ def test_c_map_is_exactly_the_identity(name: str) -> None:
     assert np.array_equal(kc.c_map(s.network)(c), 1 - (1 - c))  # a cosine is kept as 1 - c
     assert kc.c_map(s.network).derivative(1)(0.5) == 1
     assert np.array_equal(kc.q_map(s.network)(np.array([0.2, 1.0, 9.0])), np.array([0.2, 1.0, 9.0]))
-    assert set(s.residuals) == {"Q(1)", "C(0)", "C'(1)", "Q_f(1)", "C_f'(1)"} and max(s.residuals.values()) < 1e-15
+    assert (
+        set(s.residuals) == {"Q(1)", "C(0)", "C'(1)", "Q_f(1)", "C_f'(1)"}
+        and max(s.residuals.values()) < 1e-15
+    )
     assert s.constants[name].transformed == kc.activation("identity")
 
 
@@ -48,12 +51,18 @@ def test_leaky_slopes_set_the_scale() -> None:
 def test_what_is_linear_does_not_depend_on_the_size() -> None:
     tiny = kc.activation("elu").transformed(output_scale=1e-20)
     s = shaped(tiny)
-    assert s.values["C_f'(1)"] == pytest.approx(shaped("elu").values["C_f'(1)"], rel=1e-12) and s.values["C_f'(1)"] > 1.01
+    assert (
+        s.values["C_f'(1)"] == pytest.approx(shaped("elu").values["C_f'(1)"], rel=1e-12)
+        and s.values["C_f'(1)"] > 1.01
+    )
     assert "C'(1)" not in s.targets
 
 
 def forward(s: Any, name: str, matrices: list[np.ndarray], x: np.ndarray) -> np.ndarray:
-    """The network as it would be built: pairs (phi(x), phi(-x)), read by the weights that ``mirrored`` returns."""
+    """The network as it would be built.
+
+    pairs (phi(x), phi(-x)), read by the weights that ``mirrored`` returns.
+    """
     phi = FUNCTIONS[name]
     affines = s.network.nodes_of(L.Affine)
     h = x @ matrices[0].T
@@ -72,7 +81,9 @@ def test_mirrored_networks_are_linear_functions(name: str) -> None:
     product = np.linalg.multi_dot(matrices[::-1])
     out = forward(s, name, matrices, x)
     assert out == pytest.approx(x @ product.T, abs=1e-13)
-    assert forward(s, name, matrices, 3 * x[0] - x[1]) == pytest.approx(3 * out[0] - out[1], abs=1e-12)
+    assert forward(s, name, matrices, 3 * x[0] - x[1]) == pytest.approx(
+        3 * out[0] - out[1], abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("name", ["selu", "sigmoid"])
@@ -83,7 +94,12 @@ def test_kernel_maps_of_curved_odd_parts_by_simulation(name: str) -> None:
     values: list[tuple[float, float, float]] = []
     for _ in range(draws):
         x = input_pair(rng, width, 0.4, 1.0, 1.6).astype(float)
-        h = forward(s, name, [rng.standard_normal((width, width)) / np.sqrt(width) for _ in range(depth + 1)], x)
+        h = forward(
+            s,
+            name,
+            [rng.standard_normal((width, width)) / np.sqrt(width) for _ in range(depth + 1)],
+            x,
+        )
         first = h @ h.T / width
         values.append((first[0, 0], first[1, 1], first[0, 1]))
     (node,) = s.network.outputs
@@ -92,7 +108,10 @@ def test_kernel_maps_of_curved_odd_parts_by_simulation(name: str) -> None:
     columns = (gram[:, 0], gram[:, 1], gram[:, 2] / np.sqrt(gram[:, 0] * gram[:, 1]))
     for column, expected in zip(columns, (q1, q2, c), strict=True):
         estimate = Estimate(float(column.mean()), float(column.std(ddof=1) / np.sqrt(draws)), draws)
-        assert estimate.error < 0.02 and abs(estimate.mean - expected) < 4 * estimate.error + depth / width / 2
+        assert (
+            estimate.error < 0.02
+            and abs(estimate.mean - expected) < 4 * estimate.error + depth / width / 2
+        )
     assert c < 0.39 and q2 < 1.2  # far from the identity
 
 
@@ -101,13 +120,18 @@ def test_odd_parts_by_their_definition() -> None:
     for name in ("elu", "sigmoid", "tanh"):
         phi = kc.activation(name)
         s = shaped(name)
-        assert s.constants[name].transformed(x) == pytest.approx(s.constants[name].output_scale * (phi(x) - phi(-x)), abs=1e-14)
+        assert s.constants[name].transformed(x) == pytest.approx(
+            s.constants[name].output_scale * (phi(x) - phi(-x)), abs=1e-14
+        )
         assert max(s.residuals.values()) < 1e-13 and s.values["C_f'(1)"] > 1
 
 
 def test_what_is_said() -> None:
     s = shaped("relu")
-    assert s.changes[0].endswith("concatenation [relu(x), relu(-x)], read by mirrored weights [W, -W], which see (relu(x) - relu(-x)) = x")
+    assert s.changes[0].endswith(
+        "concatenation [relu(x), relu(-x)], read by mirrored weights [W, -W], which see (relu(x) "
+        "- relu(-x)) = x"
+    )
     assert any("mirrored pairs" in a.text and a.kind == "exact" for a in s.assumptions)
     assert any("tanh is odd" in str(a) for a in shaped("tanh").assumptions)
     assert any("odd part of elu is not linear" in str(a) for a in shaped("elu").assumptions)
@@ -115,7 +139,10 @@ def test_what_is_said() -> None:
     assert repr(s).startswith("Shaping(looks_linear")
 
 
-@pytest.mark.parametrize(("name", "message"), [("abs", "is even"), ("gaussian", "is even"), ("sign", "jumps"), ("identity", "linear")])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("abs", "is even"), ("gaussian", "is even"), ("sign", "jumps"), ("identity", "linear")],
+)
 def test_activations_that_cannot_be_mirrored(name: str, message: str) -> None:
     with pytest.raises(kc.KcalcError, match=message):
         shaped(name)
@@ -126,18 +153,33 @@ def test_activations_that_cannot_be_mirrored(name: str, message: str) -> None:
 def test_only_weights_may_read_a_pair() -> None:
     with pytest.raises(kc.KcalcError, match=r"output 'nonlinear_2' is an activation"):
         shaped("relu", depth=2, readout=False)
-    steps: list[Any] = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("n", L.Nonlinear("relu"), ("a",)), ("b", L.Affine(), ("n",))]
-    summed = kc.Network.from_steps([*steps, ("s", L.Sum((0.6, 0.8)), ("n", "b")), ("y", L.Affine(), ("s",))])
+    steps: list[Any] = [
+        ("x", L.Input(), ()),
+        ("a", L.Affine(), ("x",)),
+        ("n", L.Nonlinear("relu"), ("a",)),
+        ("b", L.Affine(), ("n",)),
+    ]
+    summed = kc.Network.from_steps(
+        [*steps, ("s", L.Sum((0.6, 0.8)), ("n", "b")), ("y", L.Affine(), ("s",))]
+    )
     with pytest.raises(kc.KcalcError, match=r"'s' \(Sum\) reads the activation 'n'"):
         kc.shape(summed, method="looks_linear")
-    image = kc.chain(L.Input(3, (8, 8)), L.Affine(4, kernel=3), L.Nonlinear("relu"), L.Pool("max", 2), L.Affine(5))
+    image = kc.chain(
+        L.Input(3, (8, 8)),
+        L.Affine(4, kernel=3),
+        L.Nonlinear("relu"),
+        L.Pool("max", 2),
+        L.Affine(5),
+    )
     with pytest.raises(kc.KcalcError, match="max pooling"):
         kc.shape(image, method="looks_linear")
 
 
 def test_residual_and_concatenated_networks_are_linear_too() -> None:
     for net in (A.resnet_v2(50, shortcut_weight=0.8), A.wide_resnet(16)):
-        assert kc.c_map(kc.shape(net, "swish", method="looks_linear").network)(0.25) == pytest.approx(0.25, abs=1e-13)
+        assert kc.c_map(kc.shape(net, "swish", method="looks_linear").network)(
+            0.25
+        ) == pytest.approx(0.25, abs=1e-13)
 
 
 def test_weights_that_cannot_be_mirrored_alone() -> None:

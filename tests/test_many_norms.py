@@ -1,4 +1,6 @@
-"""Kernel matrices of rows of many norms against the closed kernels of erf, and what the engine refuses."""
+"""Kernel matrices of rows of many norms against the closed kernels of erf, and what the engine
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +23,32 @@ from kcalc.matrices.gram.tables import BITS, PARTS
 
 L = kc.layers
 ERF = kc.ntk(kc.chain(L.Input(5), L.Affine(), L.Nonlinear("erf"), L.Affine()))
-HUGE = kc.ntk(kc.chain(L.Input(5), L.Affine(sigma_w=1e148), L.Affine(sigma_w=1.2e6)))  # NNGP 1.44e308, NTK twice that
+HUGE = kc.ntk(
+    kc.chain(L.Input(5), L.Affine(sigma_w=1e148), L.Affine(sigma_w=1.2e6))
+)  # NNGP 1.44e308, NTK twice that
 
 ONES = np.eye(5) * np.sqrt(5)
 
 
 def rows(count: int, seed: int, spread: float = 0.2) -> np.ndarray:
-    """Rows with q between exp(-spread/2) and exp(spread/2), the last two nearly equal to, and opposite to the first."""
+    """Rows with q between exp(-spread/2) and exp(spread/2), the last two nearly equal to, and
+    opposite to the first.
+    """
     random = np.random.default_rng(seed)
     x = random.standard_normal((count, 5))
     x[-2:] = (1 + 1e-9) * x[0] + 1e-9 * x[1], -x[0] + 1e-8 * x[1]
-    return x * np.sqrt(np.exp(random.uniform(-spread / 2, spread / 2, count)) / (x**2).mean(axis=1))[:, None]
+    return (
+        x
+        * np.sqrt(np.exp(random.uniform(-spread / 2, spread / 2, count)) / (x**2).mean(axis=1))[
+            :, None
+        ]
+    )
 
 
 def erf_kernels(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(NNGP, NTK): 2/pi asin(2k/s) and that plus k 4/(pi sqrt(s^2 - 4k^2)), s^2 = (1 + 2 q1)(1 + 2 q2)."""
+    """(NNGP, NTK): 2/pi asin(2k/s) and that plus k 4/(pi sqrt(s^2 - 4k^2)), s^2 = (1 + 2 q1)(1 + 2
+    q2).
+    """
     k = x @ y.T / x.shape[1]
     square = np.outer(1 + 2 * (x**2).mean(axis=1), 1 + 2 * (y**2).mean(axis=1))
     nngp = 2 / np.pi * np.arcsin(2 * k / np.sqrt(square))
@@ -71,13 +84,22 @@ def test_interpolation_in_the_norms(plan: LevelPlan) -> None:
 
 def test_the_same_from_dask() -> None:
     lazy = ERF.matrix(da.from_array(X, chunks=(20, 3)), Y, kind="ntk")
-    np.testing.assert_allclose(lazy.compute(scheduler="sync"), erf_kernels(X, Y)[1], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        lazy.compute(scheduler="sync"), erf_kernels(X, Y)[1], rtol=0, atol=1e-12
+    )
     few = ERF.matrix(da.from_array(X[:9], chunks=(4, 5)), Y[:8], kind="nngp")  # pair by pair
-    np.testing.assert_allclose(few.compute(scheduler="sync"), erf_kernels(X[:9], Y[:8])[0], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        few.compute(scheduler="sync"), erf_kernels(X[:9], Y[:8])[0], rtol=0, atol=1e-12
+    )
     one = (X[:6] / np.linalg.norm(X[:6], axis=1)[:, None]).astype(np.float32)
     single = ERF.matrix(da.from_array(one), one, kind="nngp")
     assert single.dtype == np.float32
-    np.testing.assert_allclose(single.compute(scheduler="sync"), erf_kernels(one.astype(float), one.astype(float))[0], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        single.compute(scheduler="sync"),
+        erf_kernels(one.astype(float), one.astype(float))[0],
+        rtol=0,
+        atol=1e-6,
+    )
 
 
 def test_too_few_levels_do_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,14 +117,18 @@ def test_weights_are_lagranges_polynomials() -> None:
 def test_too_many_different_norms_go_pair_by_pair() -> None:
     wide = rows(48, 2, spread=12.0)
     assert isinstance(bound().plan((wide**2).mean(axis=1), (wide**2).mean(axis=1), 1e-14), PairPlan)
-    np.testing.assert_allclose(ERF.matrix(wide, kind="nngp"), erf_kernels(wide, wide)[0], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(
+        ERF.matrix(wide, kind="nngp"), erf_kernels(wide, wide)[0], rtol=0, atol=1e-13
+    )
 
 
 def test_a_run_of_many_norms_is_taken_up_again(tmp_path: Path, plan: LevelPlan) -> None:
     path = tmp_path / "k.npy"
     first = np.array(ERF.matrix(X, Y, kind="ntk", out=path, block_rows=10))
     np.testing.assert_array_equal(ERF.matrix(X, Y, kind="ntk", out=path, block_rows=10), first)
-    assert plan.fingerprint[: len(plan.table.fingerprint)] == plan.table.fingerprint and len(plan.fingerprint) > len(plan.table.fingerprint)
+    assert plan.fingerprint[: len(plan.table.fingerprint)] == plan.table.fingerprint and len(
+        plan.fingerprint
+    ) > len(plan.table.fingerprint)
 
 
 def test_tables_are_carried_by_pickle_and_keep_few_multiples(plan: LevelPlan) -> None:
@@ -110,13 +136,19 @@ def test_tables_are_carried_by_pickle_and_keep_few_multiples(plan: LevelPlan) ->
     again = pickle.loads(pickle.dumps(table))
     w, upper = np.array([0.0, 1e-12, 0.3, 0.7]), np.array([False, False, True, False])
     np.testing.assert_array_equal(again.every_bank(w, upper), table.every_bank(w, upper))
-    assert repr(table) == f"AngleTable({table.evaluations} evaluations, error <= {table.error_bound:.1e})" and table.evaluations > 0
+    assert (
+        repr(table)
+        == f"AngleTable({table.evaluations} evaluations, error <= {table.error_bound:.1e})"
+        and table.evaluations > 0
+    )
     for factor in range(2, 40):
-        np.testing.assert_array_equal(again.scaled(factor).at(w, upper), factor * again.at(w, upper))
+        np.testing.assert_array_equal(
+            again.scaled(factor).at(w, upper), factor * again.at(w, upper)
+        )
     assert len(again._scaled) < 38 and again.scaled(1) is again
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------------------------
+# -- what is refused -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -125,8 +157,14 @@ def test_tables_are_carried_by_pickle_and_keep_few_multiples(plan: LevelPlan) ->
         (lambda: ERF.matrix(da.zeros((3,))), r"two axes.*\(3,\)"),
         (lambda: ERF.matrix(da.zeros((0, 5))), r"not be empty.*\(0, 5\)"),
         (lambda: ERF.matrix(da.zeros((3, 5), dtype=complex)), "complex128"),
-        (lambda: ERF.matrix(da.from_array(X)[da.from_array(X)[:, 0] > 0]), "unknown size; call X.compute_chunk_sizes"),
-        (lambda: ERF.matrix(jnp.ones((3, 5)), out=np.empty((3, 3))), "out= takes results of NumPy data"),
+        (
+            lambda: ERF.matrix(da.from_array(X)[da.from_array(X)[:, 0] > 0]),
+            "unknown size; call X.compute_chunk_sizes",
+        ),
+        (
+            lambda: ERF.matrix(jnp.ones((3, 5)), out=np.empty((3, 3))),
+            "out= takes results of NumPy data",
+        ),
         (lambda: ERF.matrix(jnp.ones((3, 5)), backend="numpy"), r"np.asarray\(X\)"),
         (lambda: ERF.matrix(jnp.ones((3,))), r"matrix.*\(3,\)"),
         (lambda: ERF.matrix(jnp.ones((0, 5))), r"not empty.*\(0, 5\)"),
@@ -139,7 +177,10 @@ def test_tables_are_carried_by_pickle_and_keep_few_multiples(plan: LevelPlan) ->
         (lambda: HUGE.matrix(X), "not finite at c = .*lower sigma_w"),
         (lambda: HUGE.matrix(ONES, method="pairs"), "exceed double precision: lower sigma_w"),
         (lambda: HUGE(1.0), "NTK of node 'affine_2' exceeds double precision"),
-        (lambda: HUGE.nngp.matrix(ONES.astype(np.float32)), "exceed single precision; ask for dtype=float"),
+        (
+            lambda: HUGE.nngp.matrix(ONES.astype(np.float32)),
+            "exceed single precision; ask for dtype=float",
+        ),
     ],
 )
 def test_data_that_cannot_be_used(call: Any, says: str) -> None:
@@ -169,7 +210,9 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(kc.KcalcError, match="replaced by another matrix"):
         ERF.matrix(few, kind="ntk", out=path)
     path.write_bytes(whole)
-    np.testing.assert_allclose(ERF.matrix(few, kind="ntk", out=path), erf_kernels(few, few)[1], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(
+        ERF.matrix(few, kind="ntk", out=path), erf_kernels(few, few)[1], rtol=0, atol=1e-13
+    )
 
 
 def test_tables_have_first_derivatives_only() -> None:
@@ -177,10 +220,14 @@ def test_tables_have_first_derivatives_only() -> None:
         table = jnp.asarray(np.random.default_rng(0).standard_normal((4, 3 * (16 * PARTS + 2))))
 
         def entry(w: Any) -> Any:
-            return _lookup()((16, int(np.float64(2.0**-15).view(np.int64) >> (52 - BITS))), w, 0, table)
+            return _lookup()(
+                (16, int(np.float64(2.0**-15).view(np.int64) >> (52 - BITS))), w, 0, table
+            )
 
         w, step = 0.3, 1e-7
-        assert jax.grad(entry)(w) == pytest.approx(float(entry(w + step) - entry(w - step)) / (2 * step), rel=1e-6)
+        assert jax.grad(entry)(w) == pytest.approx(
+            float(entry(w + step) - entry(w - step)) / (2 * step), rel=1e-6
+        )
         with pytest.raises(kc.KcalcError, match="first derivatives only"):
             jax.grad(jax.grad(entry))(w)
 
@@ -188,5 +235,7 @@ def test_tables_have_first_derivatives_only() -> None:
 def test_a_finished_file_is_not_computed_again_on_a_device(tmp_path: Path) -> None:
     few, path = X[:6] / np.linalg.norm(X[:6], axis=1)[:, None], tmp_path / "k.npy"
     first = np.array(ERF.matrix(few, kind="ntk", out=path, backend="jax", block_rows=4))
-    np.testing.assert_array_equal(ERF.matrix(few, kind="ntk", out=path, backend="jax", block_rows=4), first)
+    np.testing.assert_array_equal(
+        ERF.matrix(few, kind="ntk", out=path, backend="jax", block_rows=4), first
+    )
     np.testing.assert_allclose(first, erf_kernels(few, few)[1], rtol=0, atol=1e-12)

@@ -1,4 +1,7 @@
-"""Maxima over subnetworks for any monotone function, and the maximal c value; enumeration is in test_subnetwork_enumeration."""
+"""Maxima over subnetworks for any monotone function, and the maximal c value.
+
+Enumeration is in test_subnetwork_enumeration.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ def test_any_monotone_function():
     assert below(0.5) == 0.5  # the readout alone
     assert below.active(0.5).layers == ("affine_5",) or len(below.active(0.5).layers) == 1
     above = maximal(net, lambda x: (1 + x) / 2)
-    assert above.inverse(0.9, 0.0, 1.0) == pytest.approx((0.9 - above(0.0)) / (1 - above(0.0)), abs=0.5)
+    assert above.inverse(0.9, 0.0, 1.0) == pytest.approx(
+        (0.9 - above(0.0)) / (1 - above(0.0)), abs=0.5
+    )
     assert above(above.inverse(0.9, 0.0, 0.9)) == pytest.approx(0.9, rel=1e-13)
     with pytest.raises(kc.UnreachableTarget, match="is not between the two"):
         above.inverse(0.1, 0.0, 1.0)
@@ -50,11 +55,19 @@ def test_functions_by_node_or_activation():
 
 
 def test_activations_own_c_maps_give_the_c_map_of_a_chain():
-    """r = the C map of relu, with LayerNorms as the C maps they are: below the identity near c = 0, so shorter subnetworks may win."""
+    """r = the C map of relu, with LayerNorms as the C maps they are.
+
+    Below the identity near c = 0, so shorter subnetworks may win.
+    """
     block = kc.chain(Affine(), Nonlinear("relu"), LayerNorm())
     net = kc.chain(kc.repeat(block, 3), Affine())
     relu = kc.c_map(kc.chain(Affine(), Nonlinear("relu")))
-    pieces = [net, kc.chain(block, Affine()), kc.chain(Affine(), Nonlinear("relu")), kc.chain(block, Affine(), Nonlinear("relu"))]
+    pieces = [
+        net,
+        kc.chain(block, Affine()),
+        kc.chain(Affine(), Nonlinear("relu")),
+        kc.chain(block, Affine(), Nonlinear("relu")),
+    ]
     found = maximal(net, relu, q=1.0)
     for c in (0.0, 0.3, 0.8):
         assert found(c) >= max(kc.c_map(piece)(c) for piece in pieces) - 1e-14

@@ -1,4 +1,6 @@
-"""Maxima along chains against all intervals, C maps of leaky ReLUs at 50 digits, and what is refused of a function ``r``."""
+"""Maxima along chains against all intervals, C maps of leaky ReLUs at 50 digits, and what is
+refused of a function ``r``.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,18 @@ MP.dps = 50
 
 @pytest.mark.parametrize("seed", range(30))
 def test_active_is_an_interval_that_attains_the_maximum_and_cannot_be_extended(seed: int) -> None:
-    """A chain of activations of one function each: up, down to a floor, to a ceiling; in eighths, so that ties are exact."""
+    """A chain of activations of one function each: up, down to a floor, to a ceiling.
+
+    In eighths, so that ties are exact.
+    """
     rng = random.Random(seed)
-    kinds = [lambda x: (x + 1) / 2, lambda x: x / 2, lambda x: max(x, 0.5), lambda x: min(x, 0.25), lambda x: x]
+    kinds = [
+        lambda x: (x + 1) / 2,
+        lambda x: x / 2,
+        lambda x: max(x, 0.5),
+        lambda x: min(x, 0.25),
+        lambda x: x,
+    ]
     chosen = [rng.choice(kinds) for _ in range(5)]
     net = kc.chain(*(Nonlinear("relu") for _ in chosen))
     nodes = list(net)
@@ -67,7 +78,9 @@ def test_a_function_that_decreases_is_named_with_its_values() -> None:
 def test_what_r_returns_has_the_shape_it_was_given() -> None:
     net = kc.architectures.vanilla(3)
     assert maximal(net, lambda x: 0.5)(np.array([0.1, 0.7])) == pytest.approx([0.5, 0.7])
-    assert maximal(kc.chain(Affine(), Nonlinear("relu")), lambda x: 0.5)(np.array([0.1, 0.7])) == pytest.approx([0.5, 0.7])
+    assert maximal(kc.chain(Affine(), Nonlinear("relu")), lambda x: 0.5)(
+        np.array([0.1, 0.7])
+    ) == pytest.approx([0.5, 0.7])
     assert maximal(net, lambda x: np.float32(0.5))(0.1) == 0.5
     for wrong in (lambda x: np.array([0.5, 0.5]), lambda x: "a", lambda x: [[0.5], [0.6]]):
         with pytest.raises(kc.KcalcError, match="r must return a real number"):
@@ -111,7 +124,7 @@ def test_inverse_on_a_whole_interval(target: float) -> None:
             found.inverse(wrong, 0.0, 1.0)
 
 
-# -- leaky ReLUs -----------------------------------------------------------------------------------------------------------------------
+# -- leaky ReLUs -----------------------------------------------------------------------------------
 
 
 def leaky(alpha: Any, c: Any) -> Any:
@@ -124,9 +137,13 @@ def test_c_maps_of_leaky_relus() -> None:
     slopes = np.array([-1.0, -0.4, 0.0, 0.25, 1.0])
     truth = [[float(leaky(MP.mpf(a), MP.mpf(c))) for c in points] for a in slopes]
     for a, row in zip(slopes, truth, strict=True):
-        assert [leaky_relu_map(float(a))(float(c)) for c in points] == pytest.approx(row, rel=4e-16, abs=1e-16)
+        assert [leaky_relu_map(float(a))(float(c)) for c in points] == pytest.approx(
+            row, rel=4e-16, abs=1e-16
+        )
         assert leaky_relu_map(float(a))(1 + 1e-15) == 1.0
-    assert leaky_relu_map(slopes[:, None])(points[None, :] * np.ones((5, 1))) == pytest.approx(np.array(truth), rel=4e-16, abs=1e-16)
+    assert leaky_relu_map(slopes[:, None])(points[None, :] * np.ones((5, 1))) == pytest.approx(
+        np.array(truth), rel=4e-16, abs=1e-16
+    )
     assert leaky_relu_map(slopes)(np.full(5, 1 + 1e-15)) == pytest.approx(np.ones(5), rel=0, abs=0)
 
 
@@ -152,13 +169,45 @@ def test_maximal_c_values_of_chains() -> None:
 
 
 def test_what_a_maximal_c_value_takes_for_granted() -> None:
-    net = kc.chain(Input(8), Affine(8), GroupNorm(2), Nonlinear("relu"), LayerNorm(), Affine(8), Nonlinear("relu"), GroupNorm(2))
+    net = kc.chain(
+        Input(8),
+        Affine(8),
+        GroupNorm(2),
+        Nonlinear("relu"),
+        LayerNorm(),
+        Affine(8),
+        Nonlinear("relu"),
+        GroupNorm(2),
+    )
     most = maximal_c_value(net)
     assert "leaky ReLU" in most.assumptions[0].text and most.assumptions[0].node == "network"
     heuristic = [a for a in most.assumptions if a.kind == "heuristic"]
-    assert [a.node for a in heuristic] == ["layernorm_1", "groupnorm_2"]  # what groupnorm_1 reads has mean 0
-    assert all(a.kind == "convention" and a.node == "network" for a in most.assumptions if a not in heuristic)
-    assert "this GroupNorm is taken as the identity on c values" in heuristic[1].text and "q=1.0" in heuristic[1].text
-    # two ReLUs, each with a norm behind it: C(c) = (sqrt(1 - c^2) + (pi - arccos c) c)/pi, less the square of the mean in the true value
-    assert most(0.0) == pytest.approx(0.49373109020037, abs=1e-13) and maximal(net, kc.activation("relu").c_map, 1.0)(0.0) < 0.4
-    assert len([a for a in maximal(net, abs).assumptions if "maxima over subnetworks check neither" in a.text]) == 1
+    assert [a.node for a in heuristic] == [
+        "layernorm_1",
+        "groupnorm_2",
+    ]  # what groupnorm_1 reads has mean 0
+    assert all(
+        a.kind == "convention" and a.node == "network"
+        for a in most.assumptions
+        if a not in heuristic
+    )
+    assert (
+        "this GroupNorm is taken as the identity on c values" in heuristic[1].text
+        and "q=1.0" in heuristic[1].text
+    )
+    # two ReLUs, each with a norm behind it: C(c) = (sqrt(1 - c^2) + (pi - arccos c) c)/pi, less the
+    # square of the mean in the true value
+    assert (
+        most(0.0) == pytest.approx(0.49373109020037, abs=1e-13)
+        and maximal(net, kc.activation("relu").c_map, 1.0)(0.0) < 0.4
+    )
+    assert (
+        len(
+            [
+                a
+                for a in maximal(net, abs).assumptions
+                if "maxima over subnetworks check neither" in a.text
+            ]
+        )
+        == 1
+    )

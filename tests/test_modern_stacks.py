@@ -1,4 +1,7 @@
-"""Gated MLPs, ConvNeXt-like stacks and transformers without shortcuts: built, shaped, and measured on random networks in NumPy."""
+"""Gated MLPs, ConvNeXt-like stacks and transformers without shortcuts.
+
+Built, shaped, and measured on random networks in NumPy.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def even(blocks: int) -> float:
     return float(np.sqrt(blocks / (blocks + 1)))
 
 
-# -- builders ------------------------------------------------------------------------------------------------------------------------------
+# -- builders --------------------------------------------------------------------------------------
 
 
 def test_gated_blocks_are_what_they_say():
@@ -43,7 +46,9 @@ def test_gated_blocks_are_what_they_say():
 
 def test_a_convnext_has_its_parts():
     net = A.convnext(2, features=8, classes=10, image_shape=(32, 32))
-    depthwise = [layer for _, layer, _ in net.steps() if isinstance(layer, L.Affine) and layer.groups == 8]
+    depthwise = [
+        layer for _, layer, _ in net.steps() if isinstance(layer, L.Affine) and layer.groups == 8
+    ]
     assert len(depthwise) == 2 and all(layer.kernel == 7 for layer in depthwise)
     assert [net.features[node] for node in net.nodes_of(L.Nonlinear)] == [32, 32]
     assert net.features[net.outputs[0]] == 10
@@ -52,35 +57,50 @@ def test_a_convnext_has_its_parts():
 def test_transformers_with_and_without_shortcuts():
     matrices = tm.exponential(T, [1.0, 0.5])
     bare = A.transformer(2, matrices)
-    assert not bare.nodes_of(L.Sum) and [bare.layer(n).array.tolist() for n in bare.nodes_of(L.TokenMix)] == [m.tolist() for m in matrices]
-    full = A.transformer(2, matrices[0], "swish", gated=True, shortcut_weight=0.8, norm="layer", features=8)
-    assert [len(full.nodes_of(kind)) for kind in (L.Sum, L.TokenMix, L.Product, L.LayerNorm)] == [4, 2, 2, 5]
+    assert not bare.nodes_of(L.Sum) and [
+        bare.layer(n).array.tolist() for n in bare.nodes_of(L.TokenMix)
+    ] == [m.tolist() for m in matrices]
+    full = A.transformer(
+        2, matrices[0], "swish", gated=True, shortcut_weight=0.8, norm="layer", features=8
+    )
+    assert [len(full.nodes_of(kind)) for kind in (L.Sum, L.TokenMix, L.Product, L.LayerNorm)] == [
+        4,
+        2,
+        2,
+        5,
+    ]
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: A.gated_mlp(0), "blocks must be"), (lambda: A.gated_mlp(True), "blocks must be"),
-        (lambda: A.gated_mlp(2, norm="batch"), "unknown norm"), (lambda: A.convnext(2, features=None), "features must be"),
-        (lambda: A.transformer(2, [np.eye(3)]), "1 matrices for 2 blocks"), (lambda: A.transformer(2, "eye"), "rectangular"),
+        (lambda: A.gated_mlp(0), "blocks must be"),
+        (lambda: A.gated_mlp(True), "blocks must be"),
+        (lambda: A.gated_mlp(2, norm="batch"), "unknown norm"),
+        (lambda: A.convnext(2, features=None), "features must be"),
+        (lambda: A.transformer(2, [np.eye(3)]), "1 matrices for 2 blocks"),
+        (lambda: A.transformer(2, "eye"), "rectangular"),
         (lambda: A.transformer(2, np.eye(3), gated=1), "gated must be"),
     ],
-)  # fmt: skip
+)
 def test_builders_refuse(call: Any, message: str):
     with pytest.raises(kc.KcalcError, match=message):
         call()
 
 
-# -- shaping -------------------------------------------------------------------------------------------------------------------------------
+# -- shaping ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("net", "zeta"),
     [
-        (A.gated_mlp(50, shortcut_weight=even(50)), 4.0), (A.gated_mlp(50, "gelu", even(50), norm="rms"), 4.0), (A.convnext(50), 1.5),
-        (A.transformer(50, tm.value_skip(T)), 1.5), (A.transformer(50, np.eye(T)[::-1], gated=True, shortcut_weight=0.99), 3.0),
+        (A.gated_mlp(50, shortcut_weight=even(50)), 4.0),
+        (A.gated_mlp(50, "gelu", even(50), norm="rms"), 4.0),
+        (A.convnext(50), 1.5),
+        (A.transformer(50, tm.value_skip(T)), 1.5),
+        (A.transformer(50, np.eye(T)[::-1], gated=True, shortcut_weight=0.99), 3.0),
     ],
-)  # fmt: skip
+)
 def test_stacks_of_fifty_blocks_are_shaped(net: kc.Network, zeta: float):
     s = kc.shape(net, zeta=zeta)
     assert max(s.residuals.values()) < 1e-12
@@ -89,7 +109,9 @@ def test_stacks_of_fifty_blocks_are_shaped(net: kc.Network, zeta: float):
 
 def test_a_slope_that_gates_cannot_have_names_the_nearest():
     with pytest.raises(
-        kc.UnreachableTarget, match=r"out of reach: a Product .* the nearest are zeta > 6\.37\d+e\+08.*shortcut weights nearer"
+        kc.UnreachableTarget,
+        match=r"out of reach: a Product .* the nearest are zeta > 6\.37\d+e\+08.*shortcut weights "
+        r"nearer",
     ):
         kc.shape(A.gated_mlp(50))
 
@@ -97,18 +119,31 @@ def test_a_slope_that_gates_cannot_have_names_the_nearest():
 @pytest.mark.parametrize("rows", ["keep", "rescale"])
 def test_mixing_needs_the_cosines_of_the_tokens(rows: str):
     net = A.transformer(4, tm.exponential(T, [0.8, 0.6, 0.4, 0.3], start=1.0))
-    with pytest.raises(kc.KcalcError, match=r"TokenMix at node 'tokenmix_1' is no permutation.*tokens= \(a T x T array\).*value_skip"):
+    with pytest.raises(
+        kc.KcalcError,
+        match=r"TokenMix at node 'tokenmix_1' is no permutation.*tokens= \(a T x T "
+        r"array\).*value_skip",
+    ):
         kc.shape(net)
     with pytest.raises(kc.KcalcError, match="is no permutation"):
         kc.shape(net, method="he")
-    if rows == "keep":  # the first matrix fits the tokens; behind the first activation they have other cosines
-        with pytest.raises(kc.KcalcError, match=r"row \d of the TokenMix at node 'tokenmix_2' makes q = .*preserving\(source, target\)"):
+    if (
+        rows == "keep"
+    ):  # the first matrix fits the tokens; behind the first activation they have other cosines
+        with pytest.raises(
+            kc.KcalcError,
+            match=r"row \d of the TokenMix at node 'tokenmix_2' makes q = .*preserving\(source, "
+            r"target\)",
+        ):
             kc.shape(net, tokens=TOKENS)
         return
     s = kc.shape(net, tokens=TOKENS, token_rows=rows)
     assert max(s.residuals.values()) < 1e-12 and s.targets and "Q(1) at tokens" in s.residuals
     assert any("tokenmix_4: rows divided" in change for change in s.changes)
-    assert [a.kind for a in s.assumptions if "tokens" in a.text or "mixing" in a.text] == ["exact", "heuristic"]
+    assert [a.kind for a in s.assumptions if "tokens" in a.text or "mixing" in a.text] == [
+        "exact",
+        "heuristic",
+    ]
     json.dumps(s.to_dict())
     axes = s.plot()
     assert len(axes) == 3 and "at the output" in axes[2].get_title(loc="left") + axes[2].get_title()
@@ -118,7 +153,9 @@ def test_mixing_needs_the_cosines_of_the_tokens(rows: str):
 
 
 def test_rows_that_preserve_the_cosines_that_reach_them_pass():
-    """Layer by layer: the cosines behind an activation are its C map of those before, by definition."""
+    """Layer by layer: the cosines behind an activation are its C map of those before, by
+    definition.
+    """
     first = kc.shape(kc.chain(L.Affine(), A.transformer(3, tm.value_skip(T), "tanh")), zeta=1.3)
     local = first.constants["tanh"].transformed.c_map
     source, matrices = TOKENS, []
@@ -133,9 +170,18 @@ def test_rows_that_preserve_the_cosines_that_reach_them_pass():
 
 
 def test_norms_of_the_input_leave_its_tokens_as_they_are():
-    """A LayerNorm in front of everything: the tokens are taken to have channel mean 0, so that it changes nothing."""
-    s = kc.shape(kc.chain(L.LayerNorm(), A.transformer(1, tm.preserving(TOKENS, TOKENS**0.5), "tanh")), zeta=1.5, tokens=TOKENS)
-    np.testing.assert_allclose(s.token_cosines[s.network.nodes_of(L.TokenMix)[0]], TOKENS**0.5, atol=1e-13)
+    """A LayerNorm in front of everything.
+
+    The tokens are taken to have channel mean 0, so that it changes nothing.
+    """
+    s = kc.shape(
+        kc.chain(L.LayerNorm(), A.transformer(1, tm.preserving(TOKENS, TOKENS**0.5), "tanh")),
+        zeta=1.5,
+        tokens=TOKENS,
+    )
+    np.testing.assert_allclose(
+        s.token_cosines[s.network.nodes_of(L.TokenMix)[0]], TOKENS**0.5, atol=1e-13
+    )
 
 
 def test_norms_before_activations_take_any_rows():
@@ -155,11 +201,14 @@ def test_tailored_activations_with_tokens():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tokens": np.ones((2, 3))}, "tokens must be square"), ({"tokens": 2 * np.eye(T)}, "ones on its diagonal"),
-        ({"tokens": np.eye(T + 1)}, "mixes 5 tokens, but its input has 6"), ({"token_rows": "rescale"}, "needs the cosines"),
-        ({"tokens": TOKENS, "token_rows": "scale"}, "token_rows"), ({"tokens": -np.ones((T, T)) + 2 * np.eye(T)}, "positive semidefinite"),
+        ({"tokens": np.ones((2, 3))}, "tokens must be square"),
+        ({"tokens": 2 * np.eye(T)}, "ones on its diagonal"),
+        ({"tokens": np.eye(T + 1)}, "mixes 5 tokens, but its input has 6"),
+        ({"token_rows": "rescale"}, "needs the cosines"),
+        ({"tokens": TOKENS, "token_rows": "scale"}, "token_rows"),
+        ({"tokens": -np.ones((T, T)) + 2 * np.eye(T)}, "positive semidefinite"),
     ],
-)  # fmt: skip
+)
 def test_tokens_that_are_none(options: dict[str, Any], message: str):
     with pytest.raises(kc.KcalcError, match=message):
         kc.shape(A.transformer(2, tm.value_skip(T, 1, 0.1)), **options)
@@ -168,13 +217,21 @@ def test_tokens_that_are_none(options: dict[str, Any], message: str):
 def test_tokens_without_mixing_and_of_other_images_are_refused():
     with pytest.raises(kc.KcalcError, match="has no TokenMix"):
         kc.shape(A.vanilla(3), "tanh", tokens=TOKENS)
-    image = kc.chain(L.Input(3, (2, 2)), L.Affine(), L.TokenMix(tm.value_skip(4, 1, 0.1)), L.Nonlinear("tanh"), L.Affine())
-    with pytest.raises(kc.KcalcError, match=r"cosines of 5 tokens, but the inputs have 4 locations \(2, 2\)"):
+    image = kc.chain(
+        L.Input(3, (2, 2)),
+        L.Affine(),
+        L.TokenMix(tm.value_skip(4, 1, 0.1)),
+        L.Nonlinear("tanh"),
+        L.Affine(),
+    )
+    with pytest.raises(
+        kc.KcalcError, match=r"cosines of 5 tokens, but the inputs have 4 locations \(2, 2\)"
+    ):
         kc.shape(image, tokens=TOKENS)
     kc.shape(image, tokens=np.eye(4) * 0.5 + 0.5, token_rows="rescale")
 
 
-# -- on the command line -------------------------------------------------------------------------------------------------------------------
+# -- on the command line ---------------------------------------------------------------------------
 
 
 def test_shape_takes_token_cosines_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -185,7 +242,20 @@ def test_shape_takes_token_cosines_from_a_file(tmp_path: Path, capsys: pytest.Ca
     assert "Q(1) at tokens" in capsys.readouterr().out
     np.savetxt(tmp_path / "tokens.csv", TOKENS, delimiter=",")
     assert (
-        main(["shape", str(net), "--method", "tat", "--tau", "0.1", "--tokens", str(tmp_path / "tokens.csv"), "--token-rows", "rescale"])
+        main(
+            [
+                "shape",
+                str(net),
+                "--method",
+                "tat",
+                "--tau",
+                "0.1",
+                "--tokens",
+                str(tmp_path / "tokens.csv"),
+                "--token-rows",
+                "rescale",
+            ]
+        )
         == 0
     )
     capsys.readouterr()
@@ -199,16 +269,20 @@ def test_shape_takes_token_cosines_from_a_file(tmp_path: Path, capsys: pytest.Ca
 def test_modern_networks_have_names(name: str, zeta: str, capsys: pytest.CaptureFixture[str]):
     assert main(["shape", name, "--zeta", zeta]) == 0
     printed = capsys.readouterr().out
-    assert ("swish" if "gated" in name else "gelu") in printed and "shortcut weight 0.707107" in printed
+    assert (
+        "swish" if "gated" in name else "gelu"
+    ) in printed and "shortcut weight 0.707107" in printed
 
 
-# -- measured ------------------------------------------------------------------------------------------------------------------------------
+# -- measured --------------------------------------------------------------------------------------
 
 
 def pairs(width: int, rng: np.random.Generator) -> Array:
     """One vector and others of the cosines ``COSINES`` with it, all of mean square 1, (7, width)."""
     base = np.linalg.qr(rng.normal(size=(width, len(COSINES) + 1)))[0].T * np.sqrt(width)
-    return np.concatenate([base[:1], COSINES[:, None] * base[:1] + np.sqrt(1 - COSINES[:, None] ** 2) * base[1:]]).astype(np.float32)
+    return np.concatenate(
+        [base[:1], COSINES[:, None] * base[:1] + np.sqrt(1 - COSINES[:, None] ** 2) * base[1:]]
+    ).astype(np.float32)
 
 
 def weights(rng: np.random.Generator, fan_in: int, fan_out: int) -> Array:
@@ -232,8 +306,10 @@ def layer_norm(h: Array) -> Array:
 
 
 SIZES = [
-    (3, 256, 16), pytest.param(12, 512, 16, marks=pytest.mark.slow), pytest.param(50, 1024, 16, marks=pytest.mark.slow),
-]  # fmt: skip
+    (3, 256, 16),
+    pytest.param(12, 512, 16, marks=pytest.mark.slow),
+    pytest.param(50, 1024, 16, marks=pytest.mark.slow),
+]
 """Blocks, width, draws. The bias of finite width at 50 blocks, some .01 at width 1024, is below half of a standard error of 16 draws."""
 
 
@@ -255,14 +331,25 @@ def test_a_gated_stack_measures_its_c_map(blocks: int, width: int, draws: int):
 
 @pytest.mark.parametrize(("blocks", "width", "draws"), SIZES)
 def test_a_convnext_stack_measures_its_c_map(blocks: int, width: int, draws: int):
-    """Delta-initialised convolutions act at each location by itself, so that one location is followed."""
+    """Delta-initialised convolutions act at each location by itself, so that one location is
+    followed.
+    """
     s = kc.shape(A.convnext(blocks, "gelu", features=width, expansion=1, classes=width), zeta=1.5)
     k: Any = s.constants["gelu"]
     rng, found = np.random.default_rng(2), []
     for _ in range(draws):
-        h = pairs(width, rng) @ weights(rng, width, width)  # the patches: any embedding of inputs of these cosines
+        h = pairs(width, rng) @ weights(
+            rng, width, width
+        )  # the patches: any embedding of inputs of these cosines
         for _ in range(blocks):
-            u = k.alpha * (layer_norm(h * rng.standard_normal(width, dtype=np.float32)) @ weights(rng, width, width)) + k.beta
+            u = (
+                k.alpha
+                * (
+                    layer_norm(h * rng.standard_normal(width, dtype=np.float32))
+                    @ weights(rng, width, width)
+                )
+                + k.beta
+            )
             phi = k.gamma * (u * special.ndtr(u) + k.delta)
             h = np.float32(np.sqrt(0.5)) * (h + phi.astype(np.float32) @ weights(rng, width, width))
         found.append(cosines(layer_norm(h) @ weights(rng, width, width)))
@@ -271,22 +358,36 @@ def test_a_convnext_stack_measures_its_c_map(blocks: int, width: int, draws: int
 
 @pytest.mark.parametrize(("blocks", "width", "draws"), SIZES)
 def test_a_skipless_transformer_measures_its_token_cosines(blocks: int, width: int, draws: int):
-    """The first token of one input against its other tokens, and against the tokens of a second input of cosine .6 with it."""
+    """The first token of one input against its other tokens, and against the tokens of a second
+    input of cosine .6 with it.
+    """
     matrices = tm.exponential(T, np.linspace(1, 0.3, blocks + 1)[1:], start=1.0)
-    s = kc.shape(A.transformer(blocks, matrices, "tanh"), zeta=1.5, tokens=TOKENS, token_rows="rescale")
+    s = kc.shape(
+        A.transformer(blocks, matrices, "tanh"), zeta=1.5, tokens=TOKENS, token_rows="rescale"
+    )
     k: Any = s.constants["tanh"]
     mixes: list[Any] = [s.network.layer(node) for node in s.network.nodes_of(L.TokenMix)]
     root = np.linalg.cholesky(TOKENS)
-    both = np.stack([np.concatenate([root, 0 * root], axis=1), np.concatenate([0.6 * root, 0.8 * root], axis=1)]) * np.sqrt(2 * T)
+    both = np.stack(
+        [np.concatenate([root, 0 * root], axis=1), np.concatenate([0.6 * root, 0.8 * root], axis=1)]
+    ) * np.sqrt(2 * T)
     last = s.network.outputs[0]
-    other = kc.c_map(s.network, spatial="exact", image_shape=(T,)).c_values(both[0], both[1], pairs=True)[last][0]
+    other = kc.c_map(s.network, spatial="exact", image_shape=(T,)).c_values(
+        both[0], both[1], pairs=True
+    )[last][0]
     rng, found = np.random.default_rng(3), []
     for _ in range(draws):
         embedding = np.linalg.qr(rng.normal(size=(width, 2 * T)))[0].T * np.sqrt(width / (2 * T))
         h = (both @ embedding).astype(np.float32) @ weights(rng, width, width)
         for mix in mixes:
-            h = mix.array.astype(np.float32) @ (h @ weights(rng, width, width)) @ weights(rng, width, width)
+            h = (
+                mix.array.astype(np.float32)
+                @ (h @ weights(rng, width, width))
+                @ weights(rng, width, width)
+            )
             u = k.gamma * (np.tanh(k.alpha * (h @ weights(rng, width, width)) + k.beta) + k.delta)
             h = u.astype(np.float32) @ weights(rng, width, width)
         found.append(cosines((h @ weights(rng, width, width)).reshape(2 * T, width)))
-    assert np.abs(deviations(found, np.concatenate([s.token_cosines[last][0, 1:], other]))).max() < 5
+    assert (
+        np.abs(deviations(found, np.concatenate([s.token_cosines[last][0, 1:], other]))).max() < 5
+    )

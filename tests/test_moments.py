@@ -1,4 +1,6 @@
-"""Exact moments against closed forms derived apart, drawn networks, exact enumeration, and the chi-square mixture."""
+"""Exact moments against closed forms derived apart, drawn networks, exact enumeration, and the
+chi-square mixture.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,12 @@ SIGMAS = 4.0
 
 
 def vanilla(depth, width, activation="relu", sigma_w=HE):
-    return kc.architectures.vanilla(depth, activation, features=width, sigma_w=sigma_w, readout=False)
+    return kc.architectures.vanilla(
+        depth, activation, features=width, sigma_w=sigma_w, readout=False
+    )
 
 
-# -- closed forms of the architectures ----------------------------------------------------------------------------------------------------
+# -- closed forms of the architectures -------------------------------------------------------------
 
 
 def test_vanilla_relu_closed_forms():
@@ -58,7 +62,11 @@ def test_resnet_closed_forms():
     a = a1**m
 
     def beta(s):
-        return 1 + 2 * a * (1 + 2 * s / width) + a * a * (1 + (1 + 4 * s) / width) ** (m - 1) * (1 + 2 * s / width)
+        return (
+            1
+            + 2 * a * (1 + 2 * s / width)
+            + a * a * (1 + (1 + 4 * s) / width) ** (m - 1) * (1 + 2 * s / width)
+        )
 
     assert found.out.mean == pytest.approx((1 + a) ** L, rel=1e-12)
     assert found.out.fourth == pytest.approx(beta(1) ** L, rel=1e-12)
@@ -68,11 +76,18 @@ def test_resnet_closed_forms():
         c = (2 if j < m else 1) * a1 / width
         assert moment.mean == pytest.approx(a * (1 + a) ** (L - 1) / c, rel=1e-12)
         if j < m:
-            ratio = ((width - 1) / (width + 5)) ** (m - j) * (width - 1) / (width + 2) * (beta(-0.5) / beta(1)) ** (L - k)
+            ratio = (
+                ((width - 1) / (width + 5)) ** (m - j)
+                * (width - 1)
+                / (width + 2)
+                * (beta(-0.5) / beta(1)) ** (L - k)
+            )
             expected = rho * beta(1) ** (L - 1) / c**2 / 3 * (1 + 2 * ratio)
         else:
             expected = beta(1) ** (k - 1) * (a1**2 * (1 + 5 / width)) ** (m - 1)
-            expected *= (width**2 + 2 * width) / 3 * beta(1) ** (L - k) + 2 / 3 * (width**2 - width) * beta(-0.5) ** (L - k)
+            expected *= (width**2 + 2 * width) / 3 * beta(1) ** (L - k) + 2 / 3 * (
+                width**2 - width
+            ) * beta(-0.5) ** (L - k)
         assert moment.fourth == pytest.approx(expected, rel=1e-12)
 
 
@@ -91,9 +106,13 @@ def test_densenet_closed_forms(flat):
     assert found.out.fourth == pytest.approx(math.prod(f(k) for k in range(1, L + 1)), rel=1e-12)
     at_one = moments(oracle.densenet(L, width, 1, flat))
     for k in range(1, L + 1):
-        assert at_one.weights[f"W{k}"].mean == pytest.approx(width * k / (2 * (k + 1)) if k < L else width * L / 2, rel=1e-12)
+        assert at_one.weights[f"W{k}"].mean == pytest.approx(
+            width * k / (2 * (k + 1)) if k < L else width * L / 2, rel=1e-12
+        )
     second = moments(oracle.densenet(6, 20)).weights["W2"].mean
-    assert second == pytest.approx(6.667, abs=1e-3)  # not 20, as the paper's product over l != k has it
+    assert second == pytest.approx(
+        6.667, abs=1e-3
+    )  # not 20, as the paper's product over l != k has it
 
 
 def test_densenet_stays_bounded_at_alpha_one():
@@ -114,32 +133,48 @@ def test_concatenated_relu_is_a_linear_network():
 
 
 def test_kurtosis_recursion_against_its_matrix_form():
-    """The (A, B) recursion of a relu layer for weights that are not Gaussian, iterated here as 2 x 2 matrices."""
+    """The (A, B) recursion of a relu layer for weights that are not Gaussian, iterated here as 2 x
+    2 matrices.
+    """
     width, e = 12, -1.2
     c = 2 / width
-    step = np.array([[c * c * width * (width + 5) / 4, width * e * c * c / 2], [1.5 * width * c * c, width * e * c * c / 2]])
+    step = np.array(
+        [
+            [c * c * width * (width + 5) / 4, width * e * c * c / 2],
+            [1.5 * width * c * c, width * e * c * c / 2],
+        ]
+    )
     state = np.array([1.0, 0.4])
     found = moments(vanilla(5, width), weights="uniform", input_fourth=0.4)
     for i in range(1, 6):
         state = step @ state
         assert found.nodes[f"nonlinear_{i}"].fourth == pytest.approx(state[0], rel=1e-12)
-    assert moments(vanilla(5, width), weights=-1.2, input_fourth=0.4).out.fourth == pytest.approx(found.out.fourth, rel=1e-12)
+    assert moments(vanilla(5, width), weights=-1.2, input_fourth=0.4).out.fourth == pytest.approx(
+        found.out.fourth, rel=1e-12
+    )
 
 
 def test_chi_square_mixture():
-    """|y_l|^2/|y_{l-1}|^2 ~ c chi^2_K, K ~ Bin(n, 1/2): the fourth moment of a layer by summing over K."""
+    """|y_l|^2/|y_{l-1}|^2 ~ c chi^2_K, K ~ Bin(n, 1/2).
+
+    The fourth moment of a layer by summing over K.
+    """
     width, depth = 9, 30
     k = np.arange(width + 1)
     ratio2 = float(stats.binom.pmf(k, width, 0.5) @ (k * (k + 2.0))) * (2 / width) ** 2
     assert moments(vanilla(depth, width)).out.fourth == pytest.approx(ratio2**depth, rel=1e-11)
 
 
-# -- exact enumeration and drawing ---------------------------------------------------------------------------------------------------------
+# -- exact enumeration and drawing -----------------------------------------------------------------
 
 
 def test_sign_weights_by_enumeration():
     """All 2^12 networks of weights +-s on a small DAG with a skip: forward moments, exactly."""
-    steps = [("x", Input(2), ()), ("A", Affine(2, sigma_w=1.1), ("x",)), ("h", Nonlinear("leaky_relu"), ("A",))]
+    steps = [
+        ("x", Input(2), ()),
+        ("A", Affine(2, sigma_w=1.1), ("x",)),
+        ("h", Nonlinear("leaky_relu"), ("A",)),
+    ]
     steps += [
         ("B", Affine(2, sigma_w=0.9), ("h",)),
         ("y", Sum((1, 0.7)), ("x", "B")),
@@ -163,9 +198,12 @@ def test_sign_weights_by_enumeration():
 @pytest.mark.parametrize("name", mostly_slow(["vanilla", "resnet", "densenet", "crelu", "leaky"]))
 def test_architectures_against_draws(name, law):
     nets = {
-        "vanilla": vanilla(3, 12), "resnet": oracle.resnet(2, 2, 12, sp.Rational(1, 2)), "densenet": oracle.densenet(3, 10),
-        "crelu": oracle.crelu(2, 10), "leaky": vanilla(3, 12, "abrelu", 0.8),
-    }  # fmt: skip
+        "vanilla": vanilla(3, 12),
+        "resnet": oracle.resnet(2, 2, 12, sp.Rational(1, 2)),
+        "densenet": oracle.densenet(3, 10),
+        "crelu": oracle.crelu(2, 10),
+        "leaky": vanilla(3, 12, "abrelu", 0.8),
+    }
     net = nets[name]
     found = oracle.deviations(moments(net, weights=law), net, 12_000, 3, law)
     assert max(found.values()) < SIGMAS, max(found, key=found.get)
@@ -185,10 +223,12 @@ def test_more_random_networks_against_draws(seed):
 def _check_random(seed, draws):
     net, law = oracle.random_network(seed), ("gaussian", "uniform", "laplace")[seed % 3]
     found = oracle.deviations(moments(net, weights=law), net, draws, 1000 + seed, law)
-    assert max(found.values()) < SIGMAS + 1, max(found, key=found.get)  # of some 45 heavy-tailed estimates
+    assert max(found.values()) < SIGMAS + 1, max(
+        found, key=found.get
+    )  # of some 45 heavy-tailed estimates
 
 
-# -- symbols -------------------------------------------------------------------------------------------------------------------------------
+# -- symbols ---------------------------------------------------------------------------------------
 
 
 def test_symbolic_powers():
@@ -202,10 +242,18 @@ def test_symbolic_powers():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda a: oracle.resnet(3, 2, 14, a), lambda a: oracle.densenet(4, 14, a), lambda a: oracle.crelu(2, 14, a)]
+    "make",
+    [
+        lambda a: oracle.resnet(3, 2, 14, a),
+        lambda a: oracle.densenet(4, 14, a),
+        lambda a: oracle.crelu(2, 14, a),
+    ],
 )
 def test_symbols_agree_with_numbers(make):
-    symbolic, numeric = moments(make(alpha)).subs({alpha: sp.Rational(3, 4)}), moments(make(sp.Rational(3, 4)))
+    symbolic, numeric = (
+        moments(make(alpha)).subs({alpha: sp.Rational(3, 4)}),
+        moments(make(sp.Rational(3, 4))),
+    )
     for tables in ((symbolic.nodes, numeric.nodes), (symbolic.weights, numeric.weights)):
         for node, moment in tables[1].items():
             assert tables[0][node].mean == pytest.approx(moment.mean, rel=1e-13)
@@ -217,23 +265,39 @@ def test_symbolic_kurtosis():
     symbolic = moments(vanilla(2, n), weights=e).subs({n: 11, e: 3})
     numeric = moments(vanilla(2, 11), weights="laplace")
     assert symbolic.out.fourth == pytest.approx(numeric.out.fourth, rel=1e-13)
-    assert symbolic.weights["affine_1"].fourth == pytest.approx(numeric.weights["affine_1"].fourth, rel=1e-13)
+    assert symbolic.weights["affine_1"].fourth == pytest.approx(
+        numeric.weights["affine_1"].fourth, rel=1e-13
+    )
     with pytest.raises(kc.KcalcError, match="written out for at most"):
         moments(vanilla(12, n), weights=e)
 
 
 def test_depth_as_a_symbol():
-    block = kc.residual(kc.chain(Affine(n, sigma_w=sp.sqrt(2 * alpha)), Nonlinear("relu"), Affine(n, sigma_w=sp.sqrt(alpha))))
+    block = kc.residual(
+        kc.chain(
+            Affine(n, sigma_w=sp.sqrt(2 * alpha)),
+            Nonlinear("relu"),
+            Affine(n, sigma_w=sp.sqrt(alpha)),
+        )
+    )
     found = moments_at_depth(block, features=n)
     numeric = moments(oracle.resnet(5, 2, 20, sp.Rational(1, 2)))
     values = {n: 20, alpha: sp.Rational(1, 2), found.depth: 5}
     assert found.out.subs(values).fourth == pytest.approx(numeric.out.fourth, rel=1e-13)
-    assert found.jacobian("affine_2", 3).subs(values).fourth == pytest.approx(numeric.weights["W21"].fourth, rel=1e-13)
-    assert found.jacobian("affine_1", 2).subs(values).mean == pytest.approx(numeric.weights["W10"].mean, rel=1e-13)
+    assert found.jacobian("affine_2", 3).subs(values).fourth == pytest.approx(
+        numeric.weights["W21"].fourth, rel=1e-13
+    )
+    assert found.jacobian("affine_1", 2).subs(values).mean == pytest.approx(
+        numeric.weights["W10"].mean, rel=1e-13
+    )
     stable = found.stability("alpha")
     assert stable.mean_power == 2 and stable.mean_rate == 1
     assert sp.simplify(stable.fourth_rate - 2 * (1 + 2 / n)) == 0
-    assert "alpha^2" in str(stable) and "mean_factor" in found.to_dict() and "array" in found._repr_latex_()
+    assert (
+        "alpha^2" in str(stable)
+        and "mean_factor" in found.to_dict()
+        and "array" in found._repr_latex_()
+    )
     with pytest.raises(kc.KcalcError, match="no Affine"):
         found.jacobian("sum_1", 1)
     with pytest.raises(kc.KcalcError, match="whole number from 1"):
@@ -251,12 +315,15 @@ def test_plain_layers_are_never_stable():
 
 def test_alpha_to_the_m_not_to_the_two_m():
     """alpha^(2m) = 1/L: the mean explodes; alpha^m = 1/L: it tends to e."""
-    means = [moments(oracle.resnet(300, 2, 10, value), jacobian=False).out.mean for value in (300**-0.25, 300**-0.5)]
+    means = [
+        moments(oracle.resnet(300, 2, 10, value), jacobian=False).out.mean
+        for value in (300**-0.25, 300**-0.5)
+    ]
     assert means[0] == pytest.approx((1 + 300**-0.5) ** 300, rel=1e-10) and means[0] > 1e7
     assert means[1] == pytest.approx((1 + 1 / 300) ** 300, rel=1e-10)
 
 
-# -- answers -------------------------------------------------------------------------------------------------------------------------------
+# -- answers ---------------------------------------------------------------------------------------
 
 
 def test_width_for_a_variance():
@@ -273,7 +340,9 @@ def test_width_for_a_variance():
 
 def test_crelu_budget():
     budget = crelu_budget(100, 20)
-    assert budget.crelu_rate == pytest.approx(math.log(1 + 2 * math.sqrt(2) / 100)) and budget.relu_rate == pytest.approx(math.log(1.05))
+    assert budget.crelu_rate == pytest.approx(
+        math.log(1 + 2 * math.sqrt(2) / 100)
+    ) and budget.relu_rate == pytest.approx(math.log(1.05))
     assert budget.crelu_variance < budget.relu_variance and "concatenated" in str(budget)
     with pytest.raises(kc.KcalcError):
         crelu_budget(-1)
@@ -297,7 +366,7 @@ def test_small_variances_keep_their_digits():
     assert found.out.relative == pytest.approx(15 / width + 75 / width**2, rel=1e-9)
 
 
-# -- the class and its borders ------------------------------------------------------------------------------------------------------------
+# -- the class and its borders ---------------------------------------------------------------------
 
 
 def test_atoms():
@@ -315,11 +384,17 @@ def _steps(*steps):
 
 
 REFUSED = {
-    "sum then relu": (_steps(("s", Sum(), ("x", "A")), ("r", Nonlinear("relu"), ("s",))), "'r'.*sum"),
+    "sum then relu": (
+        _steps(("s", Sum(), ("x", "A")), ("r", Nonlinear("relu"), ("s",))),
+        "'r'.*sum",
+    ),
     "relu of the input": (kc.chain(Input(4), Nonlinear("relu"), Affine(4)), "network's input"),
     "smooth": (vanilla(2, 4, "tanh"), "not for tanh"),
     "kink elsewhere": (vanilla(2, 4, "relu6"), "not for relu6"),
-    "two that are not fresh": (_steps(("r", Nonlinear("relu"), ("A",)), ("s", Sum(), ("x", "r"))), "'r'.*mean is not 0"),
+    "two that are not fresh": (
+        _steps(("r", Nonlinear("relu"), ("A",)), ("s", Sum(), ("x", "r"))),
+        "'r'.*mean is not 0",
+    ),
     "biases": (kc.chain(Input(4), Affine(4, sigma_b=0.1)), "sigma_b = 0"),
     "convolution": (kc.chain(Input(4), Affine(4, kernel=3)), "convolution"),
     "groups": (kc.chain(Input(4), Affine(4, groups=2)), "groups"),
@@ -327,10 +402,16 @@ REFUSED = {
     "image": (kc.architectures.wide_resnet(10), "image"),
     "cancelled": (_steps(("s", Sum((1, -1)), ("A", "A"))), "cancel"),
     "misaligned": (
-        _steps(("P", Affine(2), ("x",)), ("Q", Affine(2), ("x",)), ("c", Concat(), ("P", "Q")), ("s", Sum(), ("A", "c")), ("B", Affine(2), ("s",))),  # noqa: E501
+        _steps(
+            ("P", Affine(2), ("x",)),
+            ("Q", Affine(2), ("x",)),
+            ("c", Concat(), ("P", "Q")),
+            ("s", Sum(), ("A", "c")),
+            ("B", Affine(2), ("s",)),
+        ),
         "line up",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", list(REFUSED))
@@ -343,28 +424,47 @@ def test_refusals_name_the_node_and_the_reason(name):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "features=N"), ({"features": True}, "whole number"), ({"features": -1}, "whole number"), ({"features": 5.5}, "whole number"),
-        ({"features": sp.Symbol("n")}, "integer=True"), ({"features": 5, "weights": "gauss"}, "law of weights"),
-        ({"features": 5, "weights": -3}, ">= -2"), ({"features": 5, "weights": float("nan")}, "finite"),
-        ({"features": 5, "weights": True}, "must be a number"), ({"features": 5, "weights": {"nonlinear_1": 0}}, "no weights"),
-        ({"features": 5, "input_fourth": 2}, "lies in"), ({"features": 5, "input_fourth": 0.1}, "lies in"),
-        ({"features": 5, "jacobian": 1}, "True or False"), ({"features": 5, "output": "zz"}, "unknown output"),
+        ({}, "features=N"),
+        ({"features": True}, "whole number"),
+        ({"features": -1}, "whole number"),
+        ({"features": 5.5}, "whole number"),
+        ({"features": sp.Symbol("n")}, "integer=True"),
+        ({"features": 5, "weights": "gauss"}, "law of weights"),
+        ({"features": 5, "weights": -3}, ">= -2"),
+        ({"features": 5, "weights": float("nan")}, "finite"),
+        ({"features": 5, "weights": True}, "must be a number"),
+        ({"features": 5, "weights": {"nonlinear_1": 0}}, "no weights"),
+        ({"features": 5, "input_fourth": 2}, "lies in"),
+        ({"features": 5, "input_fourth": 0.1}, "lies in"),
+        ({"features": 5, "jacobian": 1}, "True or False"),
+        ({"features": 5, "output": "zz"}, "unknown output"),
     ],
-)  # fmt: skip
+)
 def test_bad_options(options, message):
     with pytest.raises(kc.KcalcError, match=message):
         moments(kc.architectures.vanilla(2, sigma_w=HE), **options)
 
 
 def test_two_inputs_and_two_outputs():
-    two = kc.Network.from_steps([("x", Input(3), ()), ("y", Input(3), ()), ("c", Concat(), ("x", "y")), ("A", Affine(2), ("c",))])
+    two = kc.Network.from_steps(
+        [
+            ("x", Input(3), ()),
+            ("y", Input(3), ()),
+            ("c", Concat(), ("x", "y")),
+            ("A", Affine(2), ("c",)),
+        ]
+    )
     with pytest.raises(kc.KcalcError, match="one input"):
         moments(two)
     split = _steps(("B", Affine(3), ("A",)), ("C", Affine(3), ("A",)))
     with pytest.raises(kc.KcalcError, match="choose one"):
         moments(split)
     found = moments(split, output="B")
-    assert found.weights["C"].mean == 0 and found.weights["C"].variance == 0 and found.weights["A"].mean > 0
+    assert (
+        found.weights["C"].mean == 0
+        and found.weights["C"].variance == 0
+        and found.weights["A"].mean > 0
+    )
     with pytest.raises(kc.KcalcError, match="expected a kcalc.Network"):
         moments("vanilla")  # type: ignore[arg-type]
 

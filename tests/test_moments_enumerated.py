@@ -1,6 +1,9 @@
-"""Exact moments against all the weights there are: laws of few values, every combination of them propagated and differentiated.
+"""Exact moments against all the weights there are.
 
-The values of a law differ from entry to entry of a matrix (its variance and kurtosis do not), so that no pre-activation is 0.
+Laws of few values, every combination of them propagated and differentiated.
+
+The values of a law differ from entry to entry of a matrix (its variance and kurtosis do not), so
+that no pre-activation is 0.
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ def values_of(kurtosis: int, entry: int) -> tuple[np.ndarray, np.ndarray]:
     if kurtosis == 1:
         return np.array([1.0, -1.0]), np.array([0.5, 0.5])
     p = 1 - (0.3 + 0.6 * math.modf(entry * 0.6180339887)[0]) / kurtosis
-    small, large = math.sqrt(1 - math.sqrt((kurtosis - 1) * (1 - p) / p)), math.sqrt(1 + math.sqrt((kurtosis - 1) * p / (1 - p)))
+    small, large = (
+        math.sqrt(1 - math.sqrt((kurtosis - 1) * (1 - p) / p)),
+        math.sqrt(1 + math.sqrt((kurtosis - 1) * p / (1 - p))),
+    )
     return np.array([small, -small, large, -large]), np.array([p, p, 1 - p, 1 - p]) / 2
 
 
@@ -56,10 +62,17 @@ def enumerated(network: Network, kurtoses: dict[Node, int]) -> dict[Any, list[fl
         state, digit = np.divmod(state, len(values))
         chance = chance * chances[digit]
         found[node].append(values[digit])
-    weights = {node: np.stack(columns, axis=1).reshape(count, *shapes[node]) for node, columns in found.items()}
+    weights = {
+        node: np.stack(columns, axis=1).reshape(count, *shapes[node])
+        for node, columns in found.items()
+    }
     squares, jacobians = oracle.propagated(network, lambda node, shape: weights[node], START)
     tables = [("y", squares), ("J", jacobians)]
-    return {(name, node): [float(chance @ s), float(chance @ s**2)] for name, table in tables for node, s in table.items()}
+    return {
+        (name, node): [float(chance @ s), float(chance @ s**2)]
+        for name, table in tables
+        for node, s in table.items()
+    }
 
 
 def found_by(network: Network, kurtoses: dict[Node, Any], **options: Any) -> dict[Any, list[Any]]:
@@ -158,7 +171,12 @@ CASES: dict[str, tuple[Network, dict[Node, int]]] = {
 }
 
 BETWEEN = {"scale": Scale(1.4), "identity": Nonlinear("identity"), "nothing": Identity()}
-for name, layer in BETWEEN.items():  # products that others read, and layers that do nothing that others read: no addend is private
+for (
+    name,
+    layer,
+) in (
+    BETWEEN.items()
+):  # products that others read, and layers that do nothing that others read: no addend is private
     CASES[name] = (
         net(
             W1,
@@ -194,12 +212,15 @@ def test_enumerated(name: str) -> None:
         assert found[key] == pytest.approx(expected, rel=1e-11), key
 
 
-# -- the same with symbols ----------------------------------------------------------------------------------------------------------------
+# -- the same with symbols -------------------------------------------------------------------------
 
 
 def with_symbol(network: Network) -> Network:
     return Network.from_steps(
-        [(node, replace(layer, sigma_w=ALPHA) if node == "W1" else layer, parents) for node, layer, parents in network.steps()]
+        [
+            (node, replace(layer, sigma_w=ALPHA) if node == "W1" else layer, parents)
+            for node, layer, parents in network.steps()
+        ]
     )
 
 
@@ -208,7 +229,9 @@ def agree(symbolic: Moments, numeric: Moments) -> None:
         assert tables[0].keys() == tables[1].keys()
         for node, moment in tables[1].items():
             one = tables[0][node].subs({ALPHA: 1.3})
-            assert (one.mean, one.fourth) == pytest.approx((moment.mean, moment.fourth), rel=1e-13), node
+            assert (one.mean, one.fourth) == pytest.approx(
+                (moment.mean, moment.fourth), rel=1e-13
+            ), node
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -230,9 +253,21 @@ def test_expressions_of_random_networks_agree_with_numbers(seed: int) -> None:
 
 BLOCKS = {
     "layer": kc.chain(Affine(3, sigma_w=1.2), Nonlinear(HALF)),
-    "residual": kc.residual(kc.chain(Affine(3, sigma_w=1.2), Nonlinear("relu"), Affine(3, sigma_w=0.4))),
-    "narrow": kc.residual(kc.chain(Affine(1, sigma_w=1.2), Nonlinear(STEEP), Affine(3, sigma_w=0.4), Scale(1.1)), 0.8, 0.5),
-    "two": kc.chain(Affine(2, sigma_w=1.2), Nonlinear(HALF), Affine(3, sigma_w=0.9), Nonlinear("relu"), Scale(-1.5)),
+    "residual": kc.residual(
+        kc.chain(Affine(3, sigma_w=1.2), Nonlinear("relu"), Affine(3, sigma_w=0.4))
+    ),
+    "narrow": kc.residual(
+        kc.chain(Affine(1, sigma_w=1.2), Nonlinear(STEEP), Affine(3, sigma_w=0.4), Scale(1.1)),
+        0.8,
+        0.5,
+    ),
+    "two": kc.chain(
+        Affine(2, sigma_w=1.2),
+        Nonlinear(HALF),
+        Affine(3, sigma_w=0.9),
+        Nonlinear("relu"),
+        Scale(-1.5),
+    ),
 }
 
 
@@ -240,17 +275,28 @@ BLOCKS = {
 @pytest.mark.parametrize("depth", [1, 4])
 def test_depth_agrees_with_blocks_one_after_another(name: str, depth: int) -> None:
     block = kc.chain(Input(3), BLOCKS[name])
-    found, long = moments_at_depth(block, depth), moments(kc.chain(Input(3), kc.repeat(BLOCKS[name], depth)))
+    found, long = (
+        moments_at_depth(block, depth),
+        moments(kc.chain(Input(3), kc.repeat(BLOCKS[name], depth))),
+    )
     assert found.out.subs({}).fourth == pytest.approx(long.out.fourth, rel=1e-13)
     assert found.out.subs({}).mean == pytest.approx(long.out.mean, rel=1e-13)
     assert float(found.relative) == pytest.approx(long.out.relative, rel=1e-12)
     every = list(long.weights.values())
     for place, node in enumerate(found.layers):
         for k in range(1, depth + 1):
-            one, other = found.jacobian(node, k).subs({}), every[(k - 1) * len(found.layers) + place]
-            assert (one.mean, one.fourth) == pytest.approx((other.mean, other.fourth), rel=1e-13), (node, k)
+            one, other = (
+                found.jacobian(node, k).subs({}),
+                every[(k - 1) * len(found.layers) + place],
+            )
+            assert (one.mean, one.fourth) == pytest.approx((other.mean, other.fourth), rel=1e-13), (
+                node,
+                k,
+            )
     general = moments_at_depth(block)
-    assert general.out.subs({general.depth: depth}).fourth == pytest.approx(long.out.fourth, rel=1e-13)
+    assert general.out.subs({general.depth: depth}).fourth == pytest.approx(
+        long.out.fourth, rel=1e-13
+    )
 
 
 def relu_block(sigma_w: Any, width: Any = N) -> Network:
@@ -259,11 +305,22 @@ def relu_block(sigma_w: Any, width: Any = N) -> Network:
 
 def test_factors_of_a_relu_layer() -> None:
     found = moments_at_depth(relu_block(sp.sqrt(2) * ALPHA), 3)
-    assert sp.simplify(found.fourth_factor - ALPHA**4 * (N + 5) / N) == sp.simplify(found.minus_factor - ALPHA**4 * (N - 1) / N) == 0
-    assert sp.simplify(found.relative_factor - (N + 5) / N) == 0 and sp.simplify(found.relative - ((1 + 5 / N) ** 3 - 1)) == 0
-    assert found.to_dict()["mean_factor"] == "alpha**2" and found.to_dict()["layers"]["affine_1"]["second"] == "1"
     assert (
-        repr(found) == "DepthMoments(3 nodes, depth 3, input |x|^2 = 1, q = 1/n, mean factor alpha**2)"
+        sp.simplify(found.fourth_factor - ALPHA**4 * (N + 5) / N)
+        == sp.simplify(found.minus_factor - ALPHA**4 * (N - 1) / N)
+        == 0
+    )
+    assert (
+        sp.simplify(found.relative_factor - (N + 5) / N) == 0
+        and sp.simplify(found.relative - ((1 + 5 / N) ** 3 - 1)) == 0
+    )
+    assert (
+        found.to_dict()["mean_factor"] == "alpha**2"
+        and found.to_dict()["layers"]["affine_1"]["second"] == "1"
+    )
+    assert (
+        repr(found)
+        == "DepthMoments(3 nodes, depth 3, input |x|^2 = 1, q = 1/n, mean factor alpha**2)"
         and r"\left(\alpha^{2}\right)^{3}" in found._repr_latex_()
     )
     assert [note.node for note in found.assumptions] == ["block", "block"]
@@ -272,7 +329,10 @@ def test_factors_of_a_relu_layer() -> None:
     values = {N: 4, ALPHA: sp.Rational(4, 5)}
     general = found.jacobian("affine_1", k)
     for block in (1, 3):
-        one, other = general.subs({**values, k: block}), found.jacobian("affine_1", block).subs(values)
+        one, other = (
+            general.subs({**values, k: block}),
+            found.jacobian("affine_1", block).subs(values),
+        )
         assert (one.mean, one.fourth) == pytest.approx((other.mean, other.fourth), rel=1e-14)
     for block in (0, 4, -1, 1.5, sp.Rational(1, 2)):
         with pytest.raises(kc.KcalcError, match="whole number from 1 to 3"):
@@ -290,19 +350,36 @@ def test_scalings_that_keep_moments_bounded() -> None:
     }
     for m, branch in branches.items():
         found = depth_stability(kc.chain(Input(N), kc.residual(branch)), "alpha")
-        assert found.mean_power == 2 * m and found.parameter == ALPHA and found.critical == () and found.bounded is None
+        assert (
+            found.mean_power == 2 * m
+            and found.parameter == ALPHA
+            and found.critical == ()
+            and found.bounded is None
+        )
         small = {ALPHA: sp.Rational(1, 10**6), N: 8}
         step = small[ALPHA] ** (2 * m)
-        assert float(found.mean_rate) == pytest.approx(float((found.mean_factor.subs(small) - 1) / step), rel=1e-10)
-        fourth = found.relative_factor * found.mean_factor**2
-        assert float(found.fourth_rate.subs(small)) == pytest.approx(float((fourth.subs(small) - 1) / step), rel=1e-10)
-        text = (
-            f"bounded as depth grows if and only if s = depth * alpha^{2 * m} is: then E|y|^2 -> exp({found.mean_rate} s), E|y|^4 -> exp("
+        assert float(found.mean_rate) == pytest.approx(
+            float((found.mean_factor.subs(small) - 1) / step), rel=1e-10
         )
-        assert str(found).splitlines()[1] == text + f"{found.fourth_rate} s)" and found.to_dict()["mean_power"] == str(2 * m)
+        fourth = found.relative_factor * found.mean_factor**2
+        assert float(found.fourth_rate.subs(small)) == pytest.approx(
+            float((fourth.subs(small) - 1) / step), rel=1e-10
+        )
+        text = (
+            f"bounded as depth grows if and only if s = depth * alpha^{2 * m} is: then E|y|^2 -> "
+            f"exp({found.mean_rate} s), E|y|^4 -> exp("
+        )
+        assert str(found).splitlines()[1] == text + f"{found.fourth_rate} s)" and found.to_dict()[
+            "mean_power"
+        ] == str(2 * m)
     kept = kc.residual(kc.chain(Affine(N)), sp.sqrt(1 - ALPHA**2), ALPHA)
     found = depth_stability(kc.chain(Input(N), kept), ALPHA)
-    assert found.mean_factor == 1 and found.mean_power is None and found.critical == () and found.rate is None
+    assert (
+        found.mean_factor == 1
+        and found.mean_power is None
+        and found.critical == ()
+        and found.rate is None
+    )
 
 
 def test_blocks_without_symbols_are_bounded_or_not() -> None:
@@ -310,8 +387,12 @@ def test_blocks_without_symbols_are_bounded_or_not() -> None:
     for sigma, bounded in ((edge, True), (sp.sqrt(2), False), (1, True), (2, False)):
         found = depth_stability(relu_block(sigma, 5))
         assert found.bounded is bounded and found.parameter is None
-        assert str(found).splitlines()[1] == ("bounded at every depth" if bounded else "not bounded as depth grows")
-        assert float(found.rate) == pytest.approx(float(sp.log(sp.sympify(sigma) ** 4 / 2)), abs=1e-14)
+        assert str(found).splitlines()[1] == (
+            "bounded at every depth" if bounded else "not bounded as depth grows"
+        )
+        assert float(found.rate) == pytest.approx(
+            float(sp.log(sp.sympify(sigma) ** 4 / 2)), abs=1e-14
+        )
         assert found.to_dict()["bounded"] is bounded and found.to_dict()["critical"] == []
     with pytest.raises(kc.KcalcError, match="its symbols are none"):
         depth_stability(relu_block(1, 5), "alpha")
@@ -325,7 +406,11 @@ def test_blocks_without_symbols_are_bounded_or_not() -> None:
 
 @pytest.mark.parametrize(
     ("network", "most"),
-    [(oracle.resnet(6, 2, N, ALPHA), (36, 80)), (oracle.densenet(3, N, ALPHA), (30, 36)), (oracle.crelu(3, N, ALPHA), (12, 24))],
+    [
+        (oracle.resnet(6, 2, N, ALPHA), (36, 80)),
+        (oracle.densenet(3, N, ALPHA), (30, 36)),
+        (oracle.crelu(3, N, ALPHA), (12, 24)),
+    ],
 )
 def test_expressions_stay_products(network: Network, most: tuple[int, int]) -> None:
     """Written out they would have hundreds of operations, or thousands."""

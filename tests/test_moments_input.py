@@ -95,7 +95,9 @@ def test_blocks_of_symbolic_depth() -> None:
     assert r"|x|^2\, " in powers._repr_latex_()
 
 
-@pytest.mark.parametrize(("size", "text"), [(None, "|x|^2 = 1, q = 0.0625"), (2.5, "|x|^2 = 40, q = 2.5")])
+@pytest.mark.parametrize(
+    ("size", "text"), [(None, "|x|^2 = 1, q = 0.0625"), (2.5, "|x|^2 = 40, q = 2.5")]
+)
 def test_results_say_what_the_input_is(size: Any, text: str) -> None:
     found = kc.moments(RELU, q=size)
     for shown in (repr(found), str(found), found._repr_html_(), found.assumptions[0].text):

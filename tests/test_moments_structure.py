@@ -1,4 +1,7 @@
-"""Exact moments of sums of private weights, of activations of stacks and of activations in a row; refusals, and depth as a symbol."""
+"""Exact moments of sums of private weights, of activations of stacks and of activations in a row.
+
+Refusals, and depth as a symbol.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,18 @@ import kcalc as kc
 from kcalc.calculi.moments import depth_stability, moments, moments_at_depth
 from kcalc.calculi.moments.laws import LAWS, law_of
 from kcalc.calculi.moments.moment import Moment
-from kcalc.network.layers import Affine, Concat, Dropout, Flatten, Identity, Input, Nonlinear, Pool, Scale, Sum
+from kcalc.network.layers import (
+    Affine,
+    Concat,
+    Dropout,
+    Flatten,
+    Identity,
+    Input,
+    Nonlinear,
+    Pool,
+    Scale,
+    Sum,
+)
 from kcalc.network.network import Network
 
 n = sp.Symbol("n", integer=True, positive=True)
@@ -51,7 +65,9 @@ def test_private_weights_added_up_are_one_product(law: str) -> None:
 
 
 def test_activations_of_stacks_and_of_negative_multiples() -> None:
-    """leaky(-1.3 [W1 x, [W2 x, leaky(W1 x)]]), nested, its beginning shared with another activation."""
+    """leaky(-1.3 [W1 x, [W2 x, leaky(W1 x)]]), nested, its beginning shared with another
+    activation.
+    """
     agrees(
         net(
             ("W1", Affine(3), ("x",)),
@@ -70,19 +86,37 @@ def test_activations_of_stacks_and_of_negative_multiples() -> None:
 
 
 def test_an_activation_undone_is_linear() -> None:
-    """leaky_relu(2) of leaky_relu(1/2) is the identity; relu of -leaky_relu(1/2)(y) is relu(-y)/2."""
-    twice = net(("W", Affine(4), ("x",)), ("a", Nonlinear(HALF), ("W",)), ("b", Nonlinear(kc.activations.leaky_relu(2)), ("a",)))
+    """leaky_relu(2) of leaky_relu(1/2) is the identity.
+
+    Relu of -leaky_relu(1/2)(y) is relu(-y)/2.
+    """
+    twice = net(
+        ("W", Affine(4), ("x",)),
+        ("a", Nonlinear(HALF), ("W",)),
+        ("b", Nonlinear(kc.activations.leaky_relu(2)), ("a",)),
+    )
     found = moments(twice).out
-    assert found.mean == pytest.approx(4 / 3, rel=1e-14) and found.fourth == pytest.approx((4 / 3) ** 2 * (1 + 2 / 4), rel=1e-14)
-    flipped = net(("W", Affine(4), ("x",)), ("a", Nonlinear(HALF), ("W",)), ("s", Scale(-1), ("a",)), ("b", Nonlinear("relu"), ("s",)))
+    assert found.mean == pytest.approx(4 / 3, rel=1e-14) and found.fourth == pytest.approx(
+        (4 / 3) ** 2 * (1 + 2 / 4), rel=1e-14
+    )
+    flipped = net(
+        ("W", Affine(4), ("x",)),
+        ("a", Nonlinear(HALF), ("W",)),
+        ("s", Scale(-1), ("a",)),
+        ("b", Nonlinear("relu"), ("s",)),
+    )
     found = moments(flipped).out  # s = sum of relu(-y_i)^2/4, y_i normal of variance 1/3
     v, f = sp.Rational(1, 24), sp.Rational(3, 32) / 9
-    assert found.mean == pytest.approx(float(4 * v), rel=1e-14) and found.fourth == pytest.approx(float(4 * f + 12 * v**2), rel=1e-14)
+    assert found.mean == pytest.approx(float(4 * v), rel=1e-14) and found.fourth == pytest.approx(
+        float(4 * f + 12 * v**2), rel=1e-14
+    )
 
 
 def test_equal_sums_are_one_vector_and_stacks_of_sums_are_followed() -> None:
     """[W1 x, W2 x] + a [W3 x, W4 x], twice, added to a newer stack: read slot by slot."""
-    heads = [(f"W{i}", Affine(3 if i % 2 else 2, sigma_w=0.8 + i / 10), ("x",)) for i in range(1, 5)]
+    heads = [
+        (f"W{i}", Affine(3 if i % 2 else 2, sigma_w=0.8 + i / 10), ("x",)) for i in range(1, 5)
+    ]
     agrees(
         net(
             *heads,
@@ -108,14 +142,21 @@ def refused(*steps: Any, **options: Any) -> str:
 def test_what_does_not_close_is_refused() -> None:
     W = ("W", Affine(3), ("x",))
     relu = ("a", Nonlinear("relu"), ("W",))
-    assert "'r'" in (text := refused(W, ("j", Concat(), ("W", "x")), ("r", Nonlinear("relu"), ("j",)))) and "network's input" in text
+    assert (
+        "'r'" in (text := refused(W, ("j", Concat(), ("W", "x")), ("r", Nonlinear("relu"), ("j",))))
+        and "network's input" in text
+    )
     text = refused(W, ("j", Concat(), ("x", "W")), ("r", Nonlinear("relu"), ("j",)))
     assert "'r'" in text and "network's input" in text
-    text = refused(W, ("V", Affine(3), ("W",)), ("s", Sum(), ("W", "V")), ("r", Nonlinear("relu"), ("s",)))
+    text = refused(
+        W, ("V", Affine(3), ("W",)), ("s", Sum(), ("W", "V")), ("r", Nonlinear("relu"), ("s",))
+    )
     assert "'r'" in text and "a sum" in text
     text = refused(W, relu, ("m", Scale(-1), ("a",)), ("r", Nonlinear("relu"), ("m",)))
     assert "maps to 0" in text
-    text = refused(W, ("m", Scale(sp.Symbol("a", real=True)), ("W",)), ("r", Nonlinear("relu"), ("m",)))
+    text = refused(
+        W, ("m", Scale(sp.Symbol("a", real=True)), ("W",)), ("r", Nonlinear("relu"), ("m",))
+    )
     assert "unknown sign" in text
     assert "cancel" in refused(W, relu, ("s", Sum((1, -1)), ("a", "a")))
     assert "widths" in refused(W, ("V", Affine(n), ("x",)), ("s", Sum(), ("W", "V")))
@@ -128,7 +169,12 @@ def test_what_does_not_close_is_refused() -> None:
 
 
 def test_layers_that_do_nothing_keep_weights_private() -> None:
-    plain = net(("W", Affine(4), ("x",)), ("V", Affine(4), ("x",)), ("s", Sum(), ("W", "V")), ("r", Nonlinear("relu"), ("s",)))
+    plain = net(
+        ("W", Affine(4), ("x",)),
+        ("V", Affine(4), ("x",)),
+        ("s", Sum(), ("W", "V")),
+        ("r", Nonlinear("relu"), ("s",)),
+    )
     kept = net(
         ("W", Affine(4), ("x",)),
         ("i", Identity(), ("W",)),
@@ -139,12 +185,14 @@ def test_layers_that_do_nothing_keep_weights_private() -> None:
         ("s", Sum((0.5, 1)), ("h", "l")),
         ("r", Nonlinear("relu"), ("s",)),
     )
-    by_hand = 4 * (1.5 * (2 / 3) ** 2) + 12 * (1 / 3) ** 2  # y_i normal of variance 2/3: E relu^2 = 1/3, E relu^4 = 3/2 (2/3)^2
+    by_hand = (
+        4 * (1.5 * (2 / 3) ** 2) + 12 * (1 / 3) ** 2
+    )  # y_i normal of variance 2/3: E relu^2 = 1/3, E relu^4 = 3/2 (2/3)^2
     assert moments(plain).out.fourth == pytest.approx(by_hand, rel=1e-14)
     assert moments(kept).out.fourth == pytest.approx(by_hand, rel=1e-14)
 
 
-# -- laws, symbols, depth ------------------------------------------------------------------------------------------------------------------
+# -- laws, symbols, depth --------------------------------------------------------------------------
 
 
 def test_laws_by_kurtosis_and_as_themselves() -> None:
@@ -152,12 +200,17 @@ def test_laws_by_kurtosis_and_as_themselves() -> None:
     with pytest.raises(kc.KcalcError, match="-2.1"):
         law_of(-2.1)
     chain = net(("W", Affine(2), ("x",)), ("V", Affine(1), ("W",)))
-    assert moments(chain, weights=-1.2).out.fourth == pytest.approx(moments(chain, weights="uniform").out.fourth, rel=1e-14)
+    assert moments(chain, weights=-1.2).out.fourth == pytest.approx(
+        moments(chain, weights="uniform").out.fourth, rel=1e-14
+    )
 
 
 def test_symbols_are_filled_in_one_after_the_other() -> None:
     m = sp.Symbol("m", integer=True, positive=True)
-    found = moments(Network.from_steps([("x", Input(n), ()), ("W", Affine(m, sigma_w=alpha), ("x",))]), jacobian=True)
+    found = moments(
+        Network.from_steps([("x", Input(n), ()), ("W", Affine(m, sigma_w=alpha), ("x",))]),
+        jacobian=True,
+    )
     half = found.subs({"n": 5})
     assert sp.simplify(half.out.mean - m * alpha**2 / 5) == 0 and half.symbolic
     done = half.subs({m: 4, alpha: sp.Rational(1, 2)})
@@ -173,10 +226,24 @@ def test_symbols_are_filled_in_one_after_the_other() -> None:
 
 
 def test_symbolic_moments_without_jacobians_and_with_floats() -> None:
-    """Rademacher weights and relu: a preactivation can be 0, so that |J|^2 has no exact moments, but |y|^2 has."""
-    found = moments(net(("W", Affine(n, sigma_w=0.3), ("x",)), ("r", Nonlinear("relu"), ("W",))), weights="rademacher")
-    assert found.jacobians is None and float(found.out.mean.subs(n, 6)) == pytest.approx(6 * 0.09 / 3 / 2, rel=1e-14)
-    block = Network.from_steps([("x", Input(n), ()), ("W", Affine(n, sigma_w=0.7), ("x",)), ("r", Nonlinear("relu"), ("W",))])
+    """Rademacher weights and relu.
+
+    a preactivation can be 0, so that |J|^2 has no exact moments, but |y|^2 has.
+    """
+    found = moments(
+        net(("W", Affine(n, sigma_w=0.3), ("x",)), ("r", Nonlinear("relu"), ("W",))),
+        weights="rademacher",
+    )
+    assert found.jacobians is None and float(found.out.mean.subs(n, 6)) == pytest.approx(
+        6 * 0.09 / 3 / 2, rel=1e-14
+    )
+    block = Network.from_steps(
+        [
+            ("x", Input(n), ()),
+            ("W", Affine(n, sigma_w=0.7), ("x",)),
+            ("r", Nonlinear("relu"), ("W",)),
+        ]
+    )
     three = moments(kc.repeat(block, 3)).subs({n: 10}).out
     assert three.mean == pytest.approx((0.49 / 2) ** 3, rel=1e-12)
     assert three.fourth == pytest.approx(((0.49 / 2) ** 2 * (1 + 5 / 10)) ** 3, rel=1e-12)
@@ -191,7 +258,13 @@ def test_a_width_for_symbols_is_refused() -> None:
 
 
 def relu_block(sigma_w: Any, width: Any = n) -> Network:
-    return Network.from_steps([("x", Input(width), ()), ("W", Affine(width, sigma_w=sigma_w), ("x",)), ("r", Nonlinear("relu"), ("W",))])
+    return Network.from_steps(
+        [
+            ("x", Input(width), ()),
+            ("W", Affine(width, sigma_w=sigma_w), ("x",)),
+            ("r", Nonlinear("relu"), ("W",)),
+        ]
+    )
 
 
 def test_depth_stability_says_what_it_found() -> None:
@@ -199,11 +272,17 @@ def test_depth_stability_says_what_it_found() -> None:
     assert text.splitlines()[0] == "E|y|^2 = |x|^2 (alpha**2)^(3)"
     assert text.splitlines()[1].endswith("^(3)")
     found = depth_stability(relu_block(sp.sqrt(2) * alpha), alpha)
-    assert found.critical == (1,) and sp.simplify(found.rate - sp.log(1 + 5 / n)) == 0 and found.bounded is None
+    assert (
+        found.critical == (1,)
+        and sp.simplify(found.rate - sp.log(1 + 5 / n)) == 0
+        and found.bounded is None
+    )
     assert "the mean is kept at alpha = 1; there log E|y|^4 grows by" in str(found)
     open_ = depth_stability(relu_block(alpha))
     assert open_.bounded is None and len(str(open_).splitlines()) == 1
-    assert depth_stability(relu_block(1, 8)).bounded is True and "bounded at every depth" in str(depth_stability(relu_block(1, 8)))
+    assert depth_stability(relu_block(1, 8)).bounded is True and "bounded at every depth" in str(
+        depth_stability(relu_block(1, 8))
+    )
     assert depth_stability(relu_block(sp.sqrt(2), 8)).bounded is False  # E|y|^4 grows by 1 + 5/8
 
 

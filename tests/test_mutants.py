@@ -26,10 +26,21 @@ def __repr__(self) -> str:
     return self.a + 1
 '''
 CHANGES = {
-    ("0.5", "(0.5 + 1)"), ("3", "(3 + 1)"), ("<", "<="), ("and", "or"), ("not g(a, b)", "(g(a, b))"), ("a, b", "b, a"),
-    ("a < b and not g(a, b)", "(not (a < b and not g(a, b)))"), ("-a", "(a)"), ("*", "/"), ("b % 2", "(not (b % 2))"), ("%", "//"),
-    ("2", "(2 + 1)"), ("0", "(0 + 1)"), ('raise ValueError(f"{a + b}")', "pass"),
-}  # fmt: skip
+    ("0.5", "(0.5 + 1)"),
+    ("3", "(3 + 1)"),
+    ("<", "<="),
+    ("and", "or"),
+    ("not g(a, b)", "(g(a, b))"),
+    ("a, b", "b, a"),
+    ("a < b and not g(a, b)", "(not (a < b and not g(a, b)))"),
+    ("-a", "(a)"),
+    ("*", "/"),
+    ("b % 2", "(not (b % 2))"),
+    ("%", "//"),
+    ("2", "(2 + 1)"),
+    ("0", "(0 + 1)"),
+    ('raise ValueError(f"{a + b}")', "pass"),
+}
 
 
 @pytest.fixture
@@ -49,14 +60,18 @@ def test_every_fault_changes_one_place_and_compiles(tool, tmp_path: Path) -> Non
     for mutant in made:
         text = mutant.applied(SOURCE)
         compile(text, "mutant", "exec")
-        assert text != SOURCE and text.replace(mutant.after, mutant.before, 1).count("\n") == SOURCE.count("\n")
+        assert text != SOURCE and text.replace(mutant.after, mutant.before, 1).count(
+            "\n"
+        ) == SOURCE.count("\n")
         assert SOURCE.splitlines()[mutant.line - 1].find(mutant.before.splitlines()[0]) >= 0
 
 
 def test_a_sample_is_the_same_for_the_same_seed(tool, tmp_path: Path) -> None:
     sample = __import__("sample")
     root = TOOL.parents[1]
-    first, again, other = (sample.sampled(root, 30, seed, ["slopes", "subnetworks"]) for seed in (0, 0, 1))
+    first, again, other = (
+        sample.sampled(root, 30, seed, ["slopes", "subnetworks"]) for seed in (0, 0, 1)
+    )
     assert first == again != other and len(set(first)) == 30
     assert {room for room, _ in first} == {"slopes", "subnetworks"}
 
@@ -67,14 +82,19 @@ def test_rooms_are_known_by_packages_and_names_and_functions_weigh_by_their_plac
     assert all(rooms.values()) and set(rooms) == set(sample.ROOMS)
     every = [mutant for mutants in rooms.values() for mutant in mutants]
     assert len(set(every)) == len(every)
-    assert {m.path for m in rooms["spatial"]} == {p.relative_to(root).as_posix() for p in root.glob("kcalc/calculi/spatial/[!_]*.py")}
+    assert {m.path for m in rooms["spatial"]} == {
+        p.relative_to(root).as_posix() for p in root.glob("kcalc/calculi/spatial/[!_]*.py")
+    }
     lowered = {m.function for m in rooms["primitives"] if m.function.endswith(".lowered")}
     assert {"Affine.lowered", "Pool.lowered"} <= lowered and not any(
         m.function in lowered for m in every if m not in set(rooms["primitives"])
     )
     drawn = Counter(mutant.function for _, mutant in sample.sampled(root, 300, 0, ["spatial"]))
     weights = Counter(mutant.function for mutant in rooms["spatial"])
-    assert all(abs(drawn[name] - weight * 300 / weights.total()) <= 1 + 1e-9 for name, weight in weights.items())
+    assert all(
+        abs(drawn[name] - weight * 300 / weights.total()) <= 1 + 1e-9
+        for name, weight in weights.items()
+    )
 
 
 def test_what_is_listed_as_equal_is_there_with_a_reason(tool) -> None:
@@ -92,8 +112,13 @@ def test_an_entry_is_found_again_when_its_file_moves_and_lines_shift(tool, tmp_p
         equal.Equal("f", 'return -a * LIMIT', "-a", "(a)", "the second", place=2),
         equal.Equal("", "LIMIT = 0.5", "0.5", "(0.5 + 1)", "of the module"),
     ]  # fmt: skip
-    lines = SOURCE.replace("    for", "        return -a * LIMIT\n    for", 1).splitlines(keepends=True)
-    for name, text in (("one.py", "".join(lines)), ("other/two.py", "".join(["import math\n", "\n", *lines]))):
+    lines = SOURCE.replace("    for", "        return -a * LIMIT\n    for", 1).splitlines(
+        keepends=True
+    )
+    for name, text in (
+        ("one.py", "".join(lines)),
+        ("other/two.py", "".join(["import math\n", "\n", *lines])),
+    ):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -103,4 +128,11 @@ def test_an_entry_is_found_again_when_its_file_moves_and_lines_shift(tool, tmp_p
         assert text[: found[entries[1]][0].start].count("-a * LIMIT") == 1
     both = {"here": made, "there": tool.mutants(tmp_path / "one.py", tmp_path)}
     assert not any(equal.explained(entries, both).values())
-    assert len(equal.explained([equal.Equal("f", "return -a * LIMIT", "*", "/", "of a room", room="there")], both).popitem()[1]) == 2
+    assert (
+        len(
+            equal.explained(
+                [equal.Equal("f", "return -a * LIMIT", "*", "/", "of a room", room="there")], both
+            ).popitem()[1]
+        )
+        == 2
+    )

@@ -43,8 +43,19 @@ def test_no_more_is_computed_than_shows_a_spoilt_formula() -> None:
 
 
 def test_what_verify_reports_is_noticed() -> None:
-    for values, spotted in (((1.0, float("nan")), True), ((1.0, 1.0), False), ((float("nan"), 2.0), True)):
-        claim = kc.claims.Claim("X-1", "dks", "p", "$x$", Verdict.HOLDS, lambda b, v=values: [b.equal(x, 1.0, "") for x in v])
+    for values, spotted in (
+        ((1.0, float("nan")), True),
+        ((1.0, 1.0), False),
+        ((float("nan"), 2.0), True),
+    ):
+        claim = kc.claims.Claim(
+            "X-1",
+            "dks",
+            "p",
+            "$x$",
+            Verdict.HOLDS,
+            lambda b, v=values: [b.equal(x, 1.0, "") for x in v],
+        )
         assert mutations.noticed(claim) is spotted is not kc.claims.check(claim).expected
 
 

@@ -1,4 +1,7 @@
-"""Inputs that are nearly one, of slightly different norms: gaps and tangent kernels keep their digits."""
+"""Inputs that are nearly one, of slightly different norms.
+
+Gaps and tangent kernels keep their digits.
+"""
 
 import mpmath as mp
 import numpy as np
@@ -22,14 +25,19 @@ def erf_kernels(theta, q2, depth, sigma_w, sigma_b):
             if not last:
                 below = (1 + 2 * levels[0]) * (1 + 2 * levels[1])
                 tangent *= 4 / (mp.pi * mp.sqrt(below - 4 * k * k))
-                k, levels = 2 / mp.pi * mp.asin(2 * k / mp.sqrt(below)), [2 / mp.pi * mp.asin(2 * q / (1 + 2 * q)) for q in levels]
+                k, levels = (
+                    2 / mp.pi * mp.asin(2 * k / mp.sqrt(below)),
+                    [2 / mp.pi * mp.asin(2 * q / (1 + 2 * q)) for q in levels],
+                )
         return float(tangent), float(1 - k / mp.sqrt(levels[0] * levels[1]))
 
 
 @pytest.mark.parametrize("sigma_b", [0, 0.3])
 @pytest.mark.parametrize("q2", [1 + 1e-5, 1.001, 1.5])
 def test_an_erf_chain_at_unequal_norms(sigma_b, q2):
-    layers = [kc.chain(L.Affine(sigma_w=1.3, sigma_b=sigma_b), L.Nonlinear("erf")) for _ in range(4)]
+    layers = [
+        kc.chain(L.Affine(sigma_w=1.3, sigma_b=sigma_b), L.Nonlinear("erf")) for _ in range(4)
+    ]
     net = kc.chain(L.Input(), *layers, L.Affine(sigma_w=1.3, sigma_b=sigma_b))
     tangent, cosine = kc.ntk(net), kc.c_map(net)
     for theta in (0.0, 1e-8, 1e-6, 0.3):
@@ -50,12 +58,17 @@ def test_local_gaps_near_one_agree_with_enclosures(name):
 def test_a_sum_with_means_at_unequal_norms_keeps_the_gap_of_homogeneous_branches_zero():
     branches = kc.Network.from_steps(
         [
-            ("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("x",)),
-            ("f", L.Nonlinear("relu"), ("a",)), ("h", L.Nonlinear("relu"), ("b",)), ("s", L.Sum((0.3, 1.7)), ("f", "h")),
-            ("n", L.LayerNorm(), ("s",)), ("o", L.Affine(), ("n",)),
+            ("x", L.Input(), ()),
+            ("a", L.Affine(), ("x",)),
+            ("b", L.Affine(), ("x",)),
+            ("f", L.Nonlinear("relu"), ("a",)),
+            ("h", L.Nonlinear("relu"), ("b",)),
+            ("s", L.Sum((0.3, 1.7)), ("f", "h")),
+            ("n", L.LayerNorm(), ("s",)),
+            ("o", L.Affine(), ("n",)),
         ],
         ("o",),
-    )  # fmt: skip
+    )
     gaps = kc.c_map(branches).gap_at_angle(np.array([0.0, 1e-7]), 1.0, 3.7)
     assert gaps[0] < 1e-30
     assert gaps[1] == pytest.approx(kc.c_map(branches).gap_at_angle(1e-7, 1.0, 1.0), rel=1e-9)

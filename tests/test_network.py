@@ -50,7 +50,10 @@ BAD = {
     "no input": (lambda g: g.remove_node("x"), "has 0 inputs"),
     "widths": (lambda g: g.nodes["b"].update(layer=L.Affine(9)), "different widths"),
     "weights": (lambda g: g.nodes["s"].update(layer=L.Sum((1, 1, 1))), "3 weights for 2 inputs"),
-    "groups": (lambda g: g.nodes["a"].update(layer=L.Affine(8, groups=3)), "3 groups do not divide its 3|3 groups do not divide its 8"),
+    "groups": (
+        lambda g: g.nodes["a"].update(layer=L.Affine(8, groups=3)),
+        "3 groups do not divide its 3|3 groups do not divide its 8",
+    ),
 }
 
 
@@ -62,7 +65,12 @@ def test_bad_graphs_are_refused_with_the_node(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("graph", "message"), [(nx.DiGraph(), "no nodes"), (nx.Graph(), "nx.DiGraph"), (nx.MultiDiGraph(), "slot=\\(0, 1\\)")]
+    ("graph", "message"),
+    [
+        (nx.DiGraph(), "no nodes"),
+        (nx.Graph(), "nx.DiGraph"),
+        (nx.MultiDiGraph(), "slot=\\(0, 1\\)"),
+    ],
 )
 def test_other_objects_are_refused(graph: object, message: str) -> None:
     with pytest.raises(kc.KcalcError, match=message):
@@ -72,7 +80,11 @@ def test_other_objects_are_refused(graph: object, message: str) -> None:
 def test_outputs_are_the_sinks_or_those_declared() -> None:
     assert kc.Network(diamond()).outputs == ("s",)
     assert set(kc.Network(diamond(), outputs=["s", "a"]).outputs) == {"s", "a"}
-    for outputs, message in ((["a"], "'s' dangles"), (["zz"], "'zz' is not a node"), ([], "no output")):
+    for outputs, message in (
+        (["a"], "'s' dangles"),
+        (["zz"], "'zz' is not a node"),
+        ([], "no output"),
+    ):
         with pytest.raises(kc.KcalcError, match=message):
             kc.Network(diamond(), outputs=outputs)
 
@@ -140,9 +152,16 @@ def test_pickle_and_deepcopy_round_trip() -> None:
     net = kc.architectures.resnet_v2(50)
     assert pickle.loads(pickle.dumps(net)) == net
     assert copy.deepcopy(net) == net
-    for graph in (copy.deepcopy(net.graph), pickle.loads(pickle.dumps(net.graph)), net.graph.copy(), nx.DiGraph(net.graph)):
+    for graph in (
+        copy.deepcopy(net.graph),
+        pickle.loads(pickle.dumps(net.graph)),
+        net.graph.copy(),
+        nx.DiGraph(net.graph),
+    ):
         assert kc.Network(graph) == net
-    assert nx.node_link_graph(nx.node_link_data(net.graph, edges="edges"), edges="edges").nodes["input"]["layer"] == net.layer("input")
+    assert nx.node_link_graph(nx.node_link_data(net.graph, edges="edges"), edges="edges").nodes[
+        "input"
+    ]["layer"] == net.layer("input")
 
 
 def test_isomorphic_ignores_labels_and_the_order_of_addends() -> None:
@@ -151,20 +170,36 @@ def test_isomorphic_ignores_labels_and_the_order_of_addends() -> None:
     random.Random(1).shuffle(names)
     assert net.isomorphic(net.relabelled(dict(zip(list(net), names, strict=True))))
     swapped = kc.Network.from_steps(
-        (node, L.Sum(tuple(reversed(layer.weights))) if isinstance(layer, L.Sum) else layer, parents[::-1])
+        (
+            node,
+            L.Sum(tuple(reversed(layer.weights))) if isinstance(layer, L.Sum) else layer,
+            parents[::-1],
+        )
         for node, layer, parents in net.steps()
     )
     assert net.isomorphic(swapped)
     assert not net.isomorphic(kc.architectures.rescaled_resnet(3, 3))
-    assert not net.isomorphic(net.map_layers(lambda _, layer: L.Nonlinear("tanh") if isinstance(layer, L.Nonlinear) else layer))
+    assert not net.isomorphic(
+        net.map_layers(
+            lambda _, layer: L.Nonlinear("tanh") if isinstance(layer, L.Nonlinear) else layer
+        )
+    )
 
 
 def test_isomorphic_tells_a_shared_node_from_two_copies() -> None:
     def net(shared: bool) -> kc.Network:
         second = "p" if shared else "r"
-        steps = [("x", L.Input(), ()), ("z", L.Affine(), ("x",)), ("p", L.Nonlinear("relu"), ("z",))]
+        steps = [
+            ("x", L.Input(), ()),
+            ("z", L.Affine(), ("x",)),
+            ("p", L.Nonlinear("relu"), ("z",)),
+        ]
         steps += [] if shared else [("r", L.Nonlinear("relu"), ("z",))]
-        steps += [("a", L.Affine(), ("p",)), ("b", L.Affine(), (second,)), ("s", L.Sum(), ("a", "b"))]
+        steps += [
+            ("a", L.Affine(), ("p",)),
+            ("b", L.Affine(), (second,)),
+            ("s", L.Sum(), ("a", "b")),
+        ]
         return kc.Network.from_steps(steps)
 
     assert not net(True).isomorphic(net(False))
@@ -184,7 +219,13 @@ def test_blocks_group_repetitions() -> None:
 
 
 def test_blocks_of_several_inputs_and_outputs_cover_the_network() -> None:
-    steps = [("x", L.Input(), ()), ("y", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("y",)), ("s", L.Sum(), ("a", "b"))]
+    steps = [
+        ("x", L.Input(), ()),
+        ("y", L.Input(), ()),
+        ("a", L.Affine(), ("x",)),
+        ("b", L.Affine(), ("y",)),
+        ("s", L.Sum(), ("a", "b")),
+    ]
     steps += [("p", L.Affine(), ("s",)), ("r", L.Affine(), ("s",))]
     net = kc.Network.from_steps(steps)
     assert {node for block in net.blocks() for node in block.nodes} == set(net)
@@ -213,7 +254,16 @@ def test_normalised_divides_by_the_root_of_the_squares() -> None:
 
 
 def test_without_normalization_lists_what_it_removed() -> None:
-    net = kc.chain(L.Input(), L.Affine(), L.BatchNorm(), L.Nonlinear("relu"), L.LayerNorm(), L.RMSNorm(), L.Affine(), L.BatchNorm())
+    net = kc.chain(
+        L.Input(),
+        L.Affine(),
+        L.BatchNorm(),
+        L.Nonlinear("relu"),
+        L.LayerNorm(),
+        L.RMSNorm(),
+        L.Affine(),
+        L.BatchNorm(),
+    )
     plain = net.without_normalization()
     assert plain.removed == ("batchnorm_1", "layernorm_1", "rmsnorm_1", "batchnorm_2")
     assert plain.outputs == ("affine_2",)
@@ -222,7 +272,12 @@ def test_without_normalization_lists_what_it_removed() -> None:
 
 
 def test_what_a_removed_output_read_is_an_output() -> None:
-    steps = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("a",)), ("n", L.LayerNorm(), ("a",))]
+    steps = [
+        ("x", L.Input(), ()),
+        ("a", L.Affine(), ("x",)),
+        ("b", L.Affine(), ("a",)),
+        ("n", L.LayerNorm(), ("a",)),
+    ]
     net = kc.Network.from_steps([*steps, ("r", L.RMSNorm(), ("n",))])
     assert net.outputs == ("b", "r") and net.without_normalization().outputs == ("a", "b")
     both = kc.Network.from_steps([*steps, ("r", L.RMSNorm(), ("b",))], ["b", "n", "r"])
@@ -232,16 +287,26 @@ def test_what_a_removed_output_read_is_an_output() -> None:
 def test_features_follow_the_layers() -> None:
     net = kc.architectures.densenet(3, growth=4)
     assert net.features["concat_3"] == 20
-    net = kc.Network.from_steps([
-        ("x", L.Input(3), ()), ("a", L.Affine(4), ("x",)), ("o", L.Opaque("lookup", "rows of a table", 12), ("x",)),
-        ("u", L.Opaque("lookup", "rows of a table"), ("x",)), ("c", L.Concat(), ("a", "o")),
-    ], ["c", "u"])  # fmt: skip
+    net = kc.Network.from_steps(
+        [
+            ("x", L.Input(3), ()),
+            ("a", L.Affine(4), ("x",)),
+            ("o", L.Opaque("lookup", "rows of a table", 12), ("x",)),
+            ("u", L.Opaque("lookup", "rows of a table"), ("x",)),
+            ("c", L.Concat(), ("a", "o")),
+        ],
+        ["c", "u"],
+    )
     assert (net.features["o"], net.features["u"], net.features["c"]) == (12, None, 16)
     assert net.layer("o") != net.layer("u")
     with pytest.raises(kc.GraphError, match="different widths"):
-        kc.Network.from_steps([*((n, net.layer(n), net.parents(n)) for n in "xao"), ("s", L.Sum(), ("a", "o"))])
+        kc.Network.from_steps(
+            [*((n, net.layer(n), net.parents(n)) for n in "xao"), ("s", L.Sum(), ("a", "o"))]
+        )
     with pytest.raises(kc.KcalcError, match="says 5 channels"):
-        kc.Network.from_steps([("x", L.Input(3), ()), ("a", L.Affine(4), ("x",)), ("c", L.Concat((5, 4)), ("a", "a"))])
+        kc.Network.from_steps(
+            [("x", L.Input(3), ()), ("a", L.Affine(4), ("x",)), ("c", L.Concat((5, 4)), ("a", "a"))]
+        )
 
 
 @pytest.mark.parametrize(
@@ -288,9 +353,17 @@ def test_preactivation_takes_the_gain_behind_an_activation_with_it():
     gain = 2**0.5
     branch = kc.chain(L.Affine(), L.Nonlinear("relu"), L.Scale(gain), L.Affine())
     block = kc.chain(kc.residual(branch, shortcut_weight=0.6), L.Nonlinear("relu"), L.Scale(gain))
-    net = kc.chain(L.Affine(), L.Nonlinear("relu"), L.Scale(gain), kc.repeat(block, 3)).preactivated()
+    net = kc.chain(
+        L.Affine(), L.Nonlinear("relu"), L.Scale(gain), kc.repeat(block, 3)
+    ).preactivated()
     assert kc.q_map(net)(1.0) == pytest.approx(1.0, abs=1e-14)
-    stem = kc.chain(L.Affine(), kc.repeat(kc.residual(kc.chain(L.Nonlinear("relu"), L.Scale(gain), branch), shortcut_weight=0.6), 3))
+    stem = kc.chain(
+        L.Affine(),
+        kc.repeat(
+            kc.residual(kc.chain(L.Nonlinear("relu"), L.Scale(gain), branch), shortcut_weight=0.6),
+            3,
+        ),
+    )
     assert net.isomorphic(kc.chain(stem, L.Nonlinear("relu"), L.Scale(gain)))
 
 
@@ -323,28 +396,46 @@ def test_symbols_whose_assumptions_contradict_a_layer_are_refused():
     with pytest.raises(kc.KcalcError, match="features must be a positive integer, got n"):
         L.Affine(sp.Symbol("n", integer=False, real=True))
     assert L.Affine(sp.Symbol("n")).features == sp.Symbol("n")
-    with pytest.raises(kc.KcalcError, match=r"Affine.sigma_w must be a finite real number, got I\*w"):
+    with pytest.raises(
+        kc.KcalcError, match=r"Affine.sigma_w must be a finite real number, got I\*w"
+    ):
         L.Affine(sigma_w=sp.I * w)
     for sigma in ({"sigma_w": 1e-170}, {"sigma_w": 1e170}, {"sigma_b": 1e170}):
-        with pytest.raises(kc.KcalcError, match=f"the square of {next(iter(sigma))} is beyond double precision"):
+        with pytest.raises(
+            kc.KcalcError, match=f"the square of {next(iter(sigma))} is beyond double precision"
+        ):
             L.Affine(**sigma)
 
 
 def test_pooling_between_an_activation_and_its_shortcut_moves_before_it():
     g = [
-        ("x", L.Input(), ()), ("z", L.Affine(4), ("x",)), ("phi", L.Nonlinear("relu"), ("z",)), ("pool", L.Pool("mean", 2, 2), ("phi",)),
-        ("branch", L.Affine(4), ("pool",)), ("sum", L.Sum(), ("pool", "branch")), ("out", L.Affine(), ("sum",)),
-    ]  # fmt: skip
+        ("x", L.Input(), ()),
+        ("z", L.Affine(4), ("x",)),
+        ("phi", L.Nonlinear("relu"), ("z",)),
+        ("pool", L.Pool("mean", 2, 2), ("phi",)),
+        ("branch", L.Affine(4), ("pool",)),
+        ("sum", L.Sum(), ("pool", "branch")),
+        ("out", L.Affine(), ("sum",)),
+    ]
     found = kc.Network.from_steps(g).preactivated()
     assert {node: found.parents(node) for node in ("pool", "phi", "branch", "sum")} == {
         "pool": ("z",), "phi": ("pool",), "branch": ("phi",), "sum": ("pool", "branch")
     }  # fmt: skip
-    both = [*g[:4], ("other", L.Affine(4), ("phi",)), *g[4:-1], ("out", L.Sum(), ("sum", "other"))]  # the activation has another reader
+    both = [
+        *g[:4],
+        ("other", L.Affine(4), ("phi",)),
+        *g[4:-1],
+        ("out", L.Sum(), ("sum", "other")),
+    ]  # the activation has another reader
     with_other = kc.Network.from_steps(both)
     assert with_other.preactivated() == with_other
 
 
 def test_pieces_of_several_outputs_are_not_put_into_chains():
-    piece = kc.Network.from_steps([("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("x",))])
-    with pytest.raises(kc.GraphError, match="a piece has one input and one output, this has 1 and 2"):
+    piece = kc.Network.from_steps(
+        [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("x",))]
+    )
+    with pytest.raises(
+        kc.GraphError, match="a piece has one input and one output, this has 1 and 2"
+    ):
         kc.chain(L.Affine(), piece)

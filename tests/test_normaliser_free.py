@@ -1,4 +1,7 @@
-"""Normaliser-free networks and weight standardisation: constants in 30 digits, recursions written here, and simulated networks."""
+"""Normaliser-free networks and weight standardisation.
+
+Constants in 30 digits, recursions written here, and simulated networks.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def centred_relu(c):
     return (relu_map(c) - 1 / mpmath.pi) / (1 - 1 / mpmath.pi)
 
 
-# -- weight standardisation as a layer option ----------------------------------------------------------------------------------------------
+# -- weight standardisation as a layer option ------------------------------------------------------
 
 
 def test_the_rule_of_standardised_weights_after_relu() -> None:
@@ -52,13 +55,20 @@ def test_the_rule_of_standardised_weights_after_relu() -> None:
     with mpmath.workdps(40):
         assert abs(ball.mid - centred_relu(mpmath.mpf(3) / 10)) < 1e-28
     closed = C.closed_form
-    assert float(closed.subs(next(iter(closed.free_symbols)), 0.3)) == pytest.approx(float(centred_relu(0.3)), abs=1e-15)
+    assert float(closed.subs(next(iter(closed.free_symbols)), 0.3)) == pytest.approx(
+        float(centred_relu(0.3)), abs=1e-15
+    )
     layernorm = kc.chain(L.Input(), L.Affine(), L.Nonlinear("relu"), L.LayerNorm(), L.Affine())
     assert np.allclose(C(GRID), kc.c_map(layernorm)(GRID), rtol=0, atol=1e-15)
 
 
 def test_biases_scales_and_unequal_q() -> None:
-    net = kc.chain(L.Input(), L.Affine(), L.Nonlinear("softplus"), L.Affine(sigma_w=1.5, sigma_b=0.5, standardised=True))
+    net = kc.chain(
+        L.Input(),
+        L.Affine(),
+        L.Nonlinear("softplus"),
+        L.Affine(sigma_w=1.5, sigma_b=0.5, standardised=True),
+    )
     c, q1, q2 = 0.3, 0.7, 1.9
 
     def expect(f):
@@ -93,30 +103,49 @@ def test_slopes_count_standardised_weights_where_q_is_known() -> None:
 
 
 def test_standardised_layers_travel_and_refuse(tmp_path: Path) -> None:
-    net = kc.chain(L.Input(8), L.Affine(16, standardised=True), L.Nonlinear("relu"), L.Affine(4, standardised=True))
+    net = kc.chain(
+        L.Input(8),
+        L.Affine(16, standardised=True),
+        L.Nonlinear("relu"),
+        L.Affine(4, standardised=True),
+    )
     kc.save_json(net, tmp_path / "net.json")
-    assert kc.load_json(tmp_path / "net.json") == net != net.map_layers(lambda _, x: L.Affine(x.features) if isinstance(x, L.Affine) else x)
+    assert (
+        kc.load_json(tmp_path / "net.json")
+        == net
+        != net.map_layers(lambda _, x: L.Affine(x.features) if isinstance(x, L.Affine) else x)
+    )
     assert '"standardised": true' in (tmp_path / "net.json").read_text()
     with pytest.raises(kc.KcalcError, match="standardised must be True or False"):
         L.Affine(standardised=1)  # pyright: ignore[reportArgumentType]
     depthwise = kc.chain(L.Input(8), L.Affine(8, groups=8, standardised=True))
     with pytest.raises(kc.KcalcError, match="one input channel"):
         kc.c_map(depthwise)(0.3)
-    constant = kc.chain(L.Input(), L.Affine(), L.Nonlinear(kc.activation(sp.Symbol("x") * 0 + 1)), L.Affine(standardised=True))
+    constant = kc.chain(
+        L.Input(),
+        L.Affine(),
+        L.Nonlinear(kc.activation(sp.Symbol("x") * 0 + 1)),
+        L.Affine(standardised=True),
+    )
     with pytest.raises(kc.KcalcError, match="variance over channels is 0"):
         kc.c_map(constant)(0.3)
     shaped = kc.shape(net, "tanh")
     assert not any(getattr(layer, "standardised", False) for _, layer, _ in shaped.network.steps())
-    assert "affine_2: weights no longer standardised" in shaped.changes and max(shaped.residuals.values()) < 1e-12
+    assert (
+        "affine_2: weights no longer standardised" in shaped.changes
+        and max(shaped.residuals.values()) < 1e-12
+    )
     with pytest.raises(kc.KcalcError, match="standard parameterisation"):
         kc.ntk(net, parameterization="standard")(0.3)
 
 
-# -- a simulator -----------------------------------------------------------------------------------------------------------------------
+# -- a simulator -----------------------------------------------------------------------------------
 
 
 def draw_weights(network: kc.Network, width: int, rng: np.random.Generator) -> dict:
-    """Gaussian matrices; standardised ones with the mean of every row taken out and its variance restored."""
+    """Gaussian matrices; standardised ones with the mean of every row taken out and its variance
+    restored.
+    """
     sizes, weights = {}, {}
     for node, layer, parents in network.steps():
         if isinstance(layer, L.Affine):
@@ -147,7 +176,9 @@ def run(network: kc.Network, weights: dict, x: np.ndarray, gammas: dict[str, flo
             name = next(name for name in PLAIN if name in layer.activation.name)
             values[node] = gammas.get(name, 1.0) * PLAIN[name](below[0])
         elif isinstance(layer, L.Sum):
-            values[node] = sum(float(w) * h for w, h in zip(layer.weights or (1,) * len(below), below, strict=True))
+            values[node] = sum(
+                float(w) * h for w, h in zip(layer.weights or (1,) * len(below), below, strict=True)
+            )
         elif isinstance(layer, L.Scale):
             values[node] = float(layer.factor) * below[0]
         elif isinstance(layer, L.Concat):
@@ -166,7 +197,14 @@ def two_inputs(rng: np.random.Generator, width: int, c: float) -> np.ndarray:
     return np.stack([first, c * first + math.sqrt(1 - c * c) * other])
 
 
-def measured(network: kc.Network, nodes: list, c: float, gammas: dict[str, float], width: int = WIDTH, draws: int = 40) -> dict:
+def measured(
+    network: kc.Network,
+    nodes: list,
+    c: float,
+    gammas: dict[str, float],
+    width: int = WIDTH,
+    draws: int = 40,
+) -> dict:
     """{node: (mean and standard error of q, of c)} over independent networks."""
     rng = np.random.default_rng(7)
     rows = {node: [] for node in nodes}
@@ -175,7 +213,9 @@ def measured(network: kc.Network, nodes: list, c: float, gammas: dict[str, float
         values = run(network, draw_weights(network, width, rng), x, gammas)
         for node in nodes:
             a, b = values[node]
-            rows[node].append((np.mean(a * a), np.mean(a * b) / math.sqrt(np.mean(a * a) * np.mean(b * b))))
+            rows[node].append(
+                (np.mean(a * a), np.mean(a * b) / math.sqrt(np.mean(a * a) * np.mean(b * b)))
+            )
     out = {}
     for node, samples in rows.items():
         table = np.array(samples)
@@ -185,8 +225,15 @@ def measured(network: kc.Network, nodes: list, c: float, gammas: dict[str, float
 
 def test_standardised_weights_in_a_simulated_network() -> None:
     steps = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("x",))]
-    steps += [("f", L.Nonlinear("relu"), ("a",)), ("g", L.Nonlinear("softplus"), ("b",)), ("j", L.Concat((1, 1)), ("f", "g"))]
-    steps += [("s", L.Affine(sigma_w=1.3, standardised=True), ("j",)), ("h", L.Nonlinear("softplus"), ("s",))]
+    steps += [
+        ("f", L.Nonlinear("relu"), ("a",)),
+        ("g", L.Nonlinear("softplus"), ("b",)),
+        ("j", L.Concat((1, 1)), ("f", "g")),
+    ]
+    steps += [
+        ("s", L.Affine(sigma_w=1.3, standardised=True), ("j",)),
+        ("h", L.Nonlinear("softplus"), ("s",)),
+    ]
     steps += [("t", L.Affine(standardised=True), ("h",)), ("u", L.Affine(), ("h",))]
     net = kc.Network.from_steps(steps)
     told, found = kc.node_values(net, 0.4), measured(net, ["s", "t", "u"], 0.4, {})
@@ -198,7 +245,7 @@ def test_standardised_weights_in_a_simulated_network() -> None:
     assert told["u"][2] - told["t"][2] > 0.3  # the means that drop out are most of the cosine
 
 
-# -- normaliser-free networks ------------------------------------------------------------------------------------------------------------
+# -- normaliser-free networks ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -216,15 +263,26 @@ def test_standardised_weights_in_a_simulated_network() -> None:
 def test_gamma_is_exact(name: str, f) -> None:
     with mpmath.workdps(30):
         edges = [-13, -8, -4, -2, 0, 2, 4, 8, 13]
-        mean, square = (mpmath.quad(lambda x, n=n: f(x) ** n * mpmath.npdf(x), edges) for n in (1, 2))
-        centred, plain = float((square - mean**2) ** mpmath.mpf(-0.5)), float(square ** mpmath.mpf(-0.5))
+        mean, square = (
+            mpmath.quad(lambda x, n=n: f(x) ** n * mpmath.npdf(x), edges) for n in (1, 2)
+        )
+        centred, plain = (
+            float((square - mean**2) ** mpmath.mpf(-0.5)),
+            float(square ** mpmath.mpf(-0.5)),
+        )
     net = A.rescaled_resnet(2)
-    assert kc.shape(net, name, method="nf").constants[name].gamma == pytest.approx(centred, rel=3e-15)
-    assert kc.shape(net, name, method="nf", standardise=False).constants[name].gamma == pytest.approx(plain, rel=3e-15)
+    assert kc.shape(net, name, method="nf").constants[name].gamma == pytest.approx(
+        centred, rel=3e-15
+    )
+    assert kc.shape(net, name, method="nf", standardise=False).constants[
+        name
+    ].gamma == pytest.approx(plain, rel=3e-15)
 
 
 def test_gamma_of_relu_is_the_published_one() -> None:
-    assert normaliser_free(A.vanilla(3), "relu").constants["relu"].gamma == pytest.approx(RELU_GAMMA, rel=2e-16)
+    assert normaliser_free(A.vanilla(3), "relu").constants["relu"].gamma == pytest.approx(
+        RELU_GAMMA, rel=2e-16
+    )
 
 
 @pytest.mark.parametrize("alpha", mostly_slow([0.2, 1.0, 0.05]))
@@ -240,13 +298,21 @@ def test_beta_by_the_textbook_recursion(alpha: float) -> None:
     assert np.allclose(list(s.betas.values()), [float(b) for b in betas], rtol=1e-14)
     assert np.allclose(list(s.variances.values()), [float(v) for v in after], rtol=1e-14)
     values = kc.q_values(s.unnormalised)
-    assert np.allclose([values[node] for node in s.variances], [float(v) for v in after], rtol=1e-13)
+    assert np.allclose(
+        [values[node] for node in s.variances], [float(v) for v in after], rtol=1e-13
+    )
     for net in (s.network, s.unnormalised):
         inside = kc.q_values(net)
-        assert max(abs(inside[net.parents(node)[0]] - 1) for node in net.nodes_of(L.Nonlinear)) <= 1e-13
+        assert (
+            max(abs(inside[net.parents(node)[0]] - 1) for node in net.nodes_of(L.Nonlinear))
+            <= 1e-13
+        )
     assert np.max(np.abs(kc.c_map(s.network)(GRID) - kc.c_map(s.unnormalised)(GRID))) <= 1e-13
     assert max(s.residuals.values()) <= 1e-13
-    squares = [float(a) ** 2 + float(b) ** 2 for a, b in (block.weights for block in kc.residual_blocks(s.network))]
+    squares = [
+        float(a) ** 2 + float(b) ** 2
+        for a, b in (block.weights for block in kc.residual_blocks(s.network))
+    ]
     assert np.allclose(squares, 1, rtol=1e-15)
     assert {block.weights for block in kc.residual_blocks(s.unnormalised)} == {(1, alpha)}
     assert not s.network.nodes_of(L.Scale) and len(s.unnormalised.nodes_of(L.Scale)) == 33
@@ -272,7 +338,9 @@ def test_both_forms_are_one_function(name: str) -> None:
     gammas = {name: s.constants[name].gamma}
     ours, published = (run(net, weights, x, gammas) for net in (s.network, s.unnormalised))
     for node, variance in s.variances.items():
-        assert np.allclose(published[node], math.sqrt(variance) * ours[node], rtol=1e-11, atol=1e-12)
+        assert np.allclose(
+            published[node], math.sqrt(variance) * ours[node], rtol=1e-11, atol=1e-12
+        )
     (out,) = s.network.outputs
     assert np.allclose(published[out], ours[out], rtol=1e-10, atol=1e-12)
 
@@ -284,33 +352,65 @@ def test_simulated_normaliser_free_network_keeps_its_variances() -> None:
     told = kc.node_values(s.unnormalised, 0.2)
     for node, (means, errors) in found.items():
         slack = errors * 4 + 3 / WIDTH
-        assert abs(means[0] / s.variances[node] - 1) < slack[0] and abs(means[1] - told[node][2]) < slack[1]
+        assert (
+            abs(means[0] / s.variances[node] - 1) < slack[0]
+            and abs(means[1] - told[node][2]) < slack[1]
+        )
     plain = normaliser_free(A.rescaled_resnet(6, 1), "relu", alpha=0.7, standardise=False)
-    assert kc.c_map(plain.network)(0.0) > 0.3 > abs(kc.c_map(s.network)(0.0))  # standardised weights keep C(0) = 0
+    assert (
+        kc.c_map(plain.network)(0.0) > 0.3 > abs(kc.c_map(s.network)(0.0))
+    )  # standardised weights keep C(0) = 0
 
 
 def test_normalisers_are_taken_out_and_changes_say_so() -> None:
     norm = kc.chain(L.BatchNorm(), L.Nonlinear("relu"), L.Affine(8, kernel=3))
-    net = kc.chain(L.Input(3, (8, 8)), L.Affine(8), kc.repeat(kc.residual(norm), 3), L.BatchNorm(), L.Nonlinear("relu"), L.Affine(2))
+    net = kc.chain(
+        L.Input(3, (8, 8)),
+        L.Affine(8),
+        kc.repeat(kc.residual(norm), 3),
+        L.BatchNorm(),
+        L.Nonlinear("relu"),
+        L.Affine(2),
+    )
     s = kc.shape(net, method="nf")
-    assert "batchnorm_1: BatchNorm removed" in s.changes and "sum_1: shortcut weight 0.9805806757" in s.changes[4]
-    assert any("standardised" in text for text in s.changes) and "normalised sums instead of beta" in s.changes[-1]
+    assert (
+        "batchnorm_1: BatchNorm removed" in s.changes
+        and "sum_1: shortcut weight 0.9805806757" in s.changes[4]
+    )
+    assert (
+        any("standardised" in text for text in s.changes)
+        and "normalised sums instead of beta" in s.changes[-1]
+    )
     assert list(s.betas.values()) == pytest.approx([1, math.sqrt(1.04), math.sqrt(1.08)])
     data = json.loads(json.dumps(s.to_dict()))
-    assert data["blocks"]["sum_2"] == {"beta": pytest.approx(math.sqrt(1.04)), "variance": pytest.approx(1.08)}
+    assert data["blocks"]["sum_2"] == {
+        "beta": pytest.approx(math.sqrt(1.04)),
+        "variance": pytest.approx(1.08),
+    }
     assert data["options"] == {"alpha": 0.2, "standardise": True}
     kc.shape(A.layernorm_resnet(50), method="nf")
     assert kc.shape(A.vanilla(4), "relu", method="nf").betas == {}
     pooled = kc.chain(
-        L.Input(), L.Affine(), kc.residual(kc.chain(L.Nonlinear("relu"), L.Affine())), L.Pool("mean"), L.Flatten(), L.Affine()
+        L.Input(),
+        L.Affine(),
+        kc.residual(kc.chain(L.Nonlinear("relu"), L.Affine())),
+        L.Pool("mean"),
+        L.Flatten(),
+        L.Affine(),
     )
     assert max(kc.shape(pooled, method="nf", alpha=2).residuals.values()) < 1e-14
 
 
 def test_several_activations_have_gammas_of_their_own() -> None:
-    net = kc.chain(L.Input(), L.Affine(), *[kc.residual(kc.chain(L.Nonlinear(n), L.Affine()), 0.5) for n in ("relu", "gelu", "tanh")])
+    net = kc.chain(
+        L.Input(),
+        L.Affine(),
+        *[kc.residual(kc.chain(L.Nonlinear(n), L.Affine()), 0.5) for n in ("relu", "gelu", "tanh")],
+    )
     s = kc.shape(net, method="nf")
-    assert [s.constants[n].gamma for n in ("relu", "tanh")] == pytest.approx([RELU_GAMMA, kc.gain("tanh", centred=True)], rel=1e-13)
+    assert [s.constants[n].gamma for n in ("relu", "tanh")] == pytest.approx(
+        [RELU_GAMMA, kc.gain("tanh", centred=True)], rel=1e-13
+    )
     assert max(s.residuals.values()) < 1e-13
 
 
@@ -334,16 +434,34 @@ def test_refusals(options: dict, words: str) -> None:
 
 
 def test_networks_that_cannot_be_normaliser_free() -> None:
-    depthwise = kc.chain(L.Input(8), L.Affine(8), L.Nonlinear("relu"), L.Affine(8, groups=8), L.Affine(8))
+    depthwise = kc.chain(
+        L.Input(8), L.Affine(8), L.Nonlinear("relu"), L.Affine(8, groups=8), L.Affine(8)
+    )
     with pytest.raises(kc.KcalcError, match="standardise"):
         kc.shape(depthwise, method="nf")
-    steps = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("f", L.Nonlinear("relu"), ("a",)), ("j", L.Concat((1, 1)), ("a", "f"))]
-    steps += [("b", L.Affine(), ("j",)), ("g", L.Nonlinear("relu"), ("b",)), ("o", L.Affine(), ("g",))]
+    steps = [
+        ("x", L.Input(), ()),
+        ("a", L.Affine(), ("x",)),
+        ("f", L.Nonlinear("relu"), ("a",)),
+        ("j", L.Concat((1, 1)), ("a", "f")),
+    ]
+    steps += [
+        ("b", L.Affine(), ("j",)),
+        ("g", L.Nonlinear("relu"), ("b",)),
+        ("o", L.Affine(), ("g",)),
+    ]
     with pytest.raises(kc.KcalcError, match="different means"):
         kc.shape(kc.Network.from_steps(steps), method="nf")
     linear = kc.chain(L.Input(), L.Affine())
     with pytest.raises(kc.KcalcError, match="no nonlinear layer"):
         kc.shape(linear, method="nf")
-    plain = kc.Network.from_steps([*steps[:3], ("c", L.Affine(), ("f",)), ("d", L.Affine(), ("f",)), ("s", L.Sum(), ("c", "d"))])
+    plain = kc.Network.from_steps(
+        [
+            *steps[:3],
+            ("c", L.Affine(), ("f",)),
+            ("d", L.Affine(), ("f",)),
+            ("s", L.Sum(), ("c", "d")),
+        ]
+    )
     with pytest.raises(kc.KcalcError, match="not normalised"):
         kc.shape(plain, method="nf")

@@ -1,4 +1,7 @@
-"""Normalised parameterisations: derivatives against automatic differentiation, uniform bounds against a search for their suprema."""
+"""Normalised parameterisations.
+
+Derivatives against automatic differentiation, uniform bounds against a search for their suprema.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,12 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
-from kcalc.calculi.smoothness import BatchNormalisation, EntryNormalisation, WeightNormalisation, normaliser
+from kcalc.calculi.smoothness import (
+    BatchNormalisation,
+    EntryNormalisation,
+    WeightNormalisation,
+    normaliser,
+)
 from kcalc.calculi.smoothness.normalisers import SECOND
 
 EPSILONS = (1e-3, 0.4, 1.0, 30.0)
@@ -49,9 +57,18 @@ def test_derivatives_equal_automatic_differentiation(eps: float) -> None:
                 value, first, second = (derivative(function, order) for order in range(3))
                 scale = rule.bounds(1, 5)
                 assert np.abs(rule.value(rows) - value(rows, eps)).max() < 1e-10
-                assert np.abs(rule.derivative(rows) - first(rows, eps)).max() < 1e-10 * max(1, scale.first)
-                assert np.abs(rule.second_derivative(rows) - second(rows, eps)).max() < 1e-10 * max(1, scale.second)
-            entry, w, slope, bend = EntryNormalisation(eps), rows.ravel(), derivative(own_entry, 1), derivative(own_entry, 2)
+                assert np.abs(rule.derivative(rows) - first(rows, eps)).max() < 1e-10 * max(
+                    1, scale.first
+                )
+                assert np.abs(rule.second_derivative(rows) - second(rows, eps)).max() < 1e-10 * max(
+                    1, scale.second
+                )
+            entry, w, slope, bend = (
+                EntryNormalisation(eps),
+                rows.ravel(),
+                derivative(own_entry, 1),
+                derivative(own_entry, 2),
+            )
             assert np.abs(entry.derivative(w) - slope(w, eps)).max() < 1e-10 * max(1, eps**-0.5)
             assert np.abs(entry.second_derivative(w) - bend(w, eps)).max() < 1e-10 * max(1, 1 / eps)
 
@@ -61,7 +78,9 @@ def test_the_printed_exponent_is_wrong_and_ours_is_right() -> None:
     second = sp.diff(w / sp.sqrt(eps + w**2), w, 2)
     assert sp.simplify(second + 3 * eps * w * (eps + w**2) ** sp.Rational(-5, 2)) == 0
     at = {w: sp.Rational(7, 10), eps: sp.Rational(2, 5)}
-    assert EntryNormalisation(0.4).second_derivative(0.7) == pytest.approx(float(second.subs(at)), rel=1e-14)
+    assert EntryNormalisation(0.4).second_derivative(0.7) == pytest.approx(
+        float(second.subs(at)), rel=1e-14
+    )
     printed = -3 * eps * w * (eps + w**2) ** sp.Rational(-3, 2)
     assert abs(float((second - printed).subs(at))) > 0.05
 
@@ -74,14 +93,25 @@ def test_v_and_m_of_batch_normalisation() -> None:
         v = lambda r: jnp.sqrt(n) * r / jnp.sqrt(n * 0.3 + jnp.sum(r * r))  # noqa: E731
         assert np.abs(rule.scaling(y) - jax.vmap(v)(y)).max() < 1e-12
         assert np.abs(rule.scaling_derivative(y) - jax.vmap(jax.jacfwd(v))(y)).max() < 1e-12
-        assert np.abs(rule.scaling_second_derivative(y) - jax.vmap(jax.jacfwd(jax.jacfwd(v)))(y)).max() < 1e-12
+        assert (
+            np.abs(rule.scaling_second_derivative(y) - jax.vmap(jax.jacfwd(jax.jacfwd(v)))(y)).max()
+            < 1e-12
+        )
     assert np.abs(rule.centring(y).mean(-1)).max() < 1e-15
-    assert np.abs(rule.value(y) - (y - y.mean(1, keepdims=True)) / np.sqrt(0.3 + y.var(1, keepdims=True))).max() < 1e-14
+    assert (
+        np.abs(
+            rule.value(y) - (y - y.mean(1, keepdims=True)) / np.sqrt(0.3 + y.var(1, keepdims=True))
+        ).max()
+        < 1e-14
+    )
 
 
 @pytest.mark.parametrize("eps", EPSILONS)
 def test_uniform_bounds_hold_and_are_attained(eps: float) -> None:
-    """|D| at 0, |D^2| at |w|^2 = eps/4 (N eps/4 for batches), |wn| and |en| towards infinity; nothing above them anywhere."""
+    """|D| at 0, |D^2| at |w|^2 = eps/4 (N eps/4 for batches), |wn| and |en| towards infinity.
+
+    Nothing above them anywhere.
+    """
     rng = np.random.default_rng(2)
     assert pytest.approx(1.5 * 0.8**2.5) == SECOND
     for rule, unit in ((WeightNormalisation(eps), 1), (BatchNormalisation(eps), 6)):
@@ -93,25 +123,36 @@ def test_uniform_bounds_hold_and_are_attained(eps: float) -> None:
             u = rng.normal(size=(200, 6))
             u[0] = direction
             u /= np.linalg.norm(u, axis=1, keepdims=True)
-            form = np.linalg.norm(np.einsum("jln,il,in->ij", second, u, np.roll(u, 1, axis=0)), axis=1)
+            form = np.linalg.norm(
+                np.einsum("jln,il,in->ij", second, u, np.roll(u, 1, axis=0)), axis=1
+            )
             same = np.linalg.norm(np.einsum("jln,il,in->ij", second, u, u), axis=1)
             assert max(form.max(), same.max()) <= bounds.second * (1 + 1e-12)
             assert np.linalg.norm(first, 2) <= bounds.first * (1 + 1e-12)
         assert same[0] == pytest.approx(bounds.second, rel=1e-12)  # the last t is 1/2
         assert np.linalg.norm(rule.derivative(np.zeros(6)), 2) == pytest.approx(bounds.first)
     entry = EntryNormalisation(eps)
-    w = np.concatenate([-np.geomspace(1e-4, 1e4, 2001), np.geomspace(1e-4, 1e4, 2001), [0.5]]) * eps**0.5
-    assert np.abs(entry.second_derivative(w)).max() == pytest.approx(entry.bounds(1, 1).second, rel=1e-12)
+    w = (
+        np.concatenate([-np.geomspace(1e-4, 1e4, 2001), np.geomspace(1e-4, 1e4, 2001), [0.5]])
+        * eps**0.5
+    )
+    assert np.abs(entry.second_derivative(w)).max() == pytest.approx(
+        entry.bounds(1, 1).second, rel=1e-12
+    )
     assert entry.derivative(0.0) == pytest.approx(entry.bounds(1, 1).first)
     big = 1e9 * eps**0.5
-    assert np.linalg.norm(WeightNormalisation(eps).value(np.full((3, 4), big)), 2) == pytest.approx(3**0.5)
+    assert np.linalg.norm(WeightNormalisation(eps).value(np.full((3, 4), big)), 2) == pytest.approx(
+        3**0.5
+    )
     assert np.linalg.norm(entry.value(np.full((3, 4), big)), 2) == pytest.approx(12**0.5)
 
 
 def test_smallest_slopes_are_the_smallest_singular_values() -> None:
     w = np.random.default_rng(3).normal(size=(4, 5)) * 2
     rows = WeightNormalisation(0.6)
-    assert rows.smallest_slope(w) == pytest.approx(min(np.linalg.svd(D, compute_uv=False)[-1] for D in rows.derivative(w)))
+    assert rows.smallest_slope(w) == pytest.approx(
+        min(np.linalg.svd(D, compute_uv=False)[-1] for D in rows.derivative(w))
+    )
     entry = EntryNormalisation(0.6)
     assert entry.smallest_slope(w) == pytest.approx(entry.derivative(w).min())
 
@@ -126,7 +167,9 @@ def test_jax_in_jax_out() -> None:
         assert isinstance(rule.value(np.ones((2, 3))), np.ndarray)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-@pytest.mark.parametrize("eps", [0, -1, float("nan"), float("inf"), True, "1", None, sp.Symbol("e")])
+@pytest.mark.parametrize(
+    "eps", [0, -1, float("nan"), float("inf"), True, "1", None, sp.Symbol("e")]
+)
 def test_epsilon_is_a_positive_number(eps: object) -> None:
     with pytest.raises(kc.KcalcError, match="epsilon"):
         WeightNormalisation(eps)  # type: ignore[arg-type]

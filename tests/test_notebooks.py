@@ -1,4 +1,6 @@
-"""The notebooks as files: both halves of a pair agree, outputs are there and clean, figures say what they show. Nothing is executed."""
+"""The notebooks as files: both halves of a pair agree, outputs are there and clean, figures say
+what they show. Nothing is executed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ FOLDER = Path(__file__).parents[1] / "notebooks"
 NAMES = sorted({path.stem for path in FOLDER.iterdir() if path.suffix in (".py", ".ipynb")})
 MARKER = re.compile(r"^# %%( \[markdown\])?$")
 MOST_BYTES = 1_500_000
-ABSOLUTE = re.compile(r"(?<![\w.:/])/(?:home|Users|root|tmp|work|opt|usr|var|mnt|srv|data|private)/\w|[A-Z]:\\\\|file://")
+ABSOLUTE = re.compile(
+    r"(?<![\w.:/])/(?:home|Users|root|tmp|work|opt|usr|var|mnt|srv|data|private)/\w|[A-Z]:\\\\|file://"
+)
 TITLED = re.compile(r"set_title\(|\btitle=|suptitle\(")
 
 
@@ -55,19 +59,25 @@ def outputs(notebook: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
 
 def texts(out: dict[str, Any]) -> str:
     """What an output shows as text."""
-    shown = [out.get("text", "")] + [value for kind, value in out.get("data", {}).items() if not kind.startswith("image/")]
+    shown = [out.get("text", "")] + [
+        value for kind, value in out.get("data", {}).items() if not kind.startswith("image/")
+    ]
     return "\n".join("".join(part) for part in shown)
 
 
 def has_figure(cell: dict[str, Any]) -> bool:
-    return any(kind.startswith("image/") for out in cell.get("outputs", ()) for kind in out.get("data", {}))
+    return any(
+        kind.startswith("image/") for out in cell.get("outputs", ()) for kind in out.get("data", {})
+    )
 
 
 def helpers(cells: list[dict[str, Any]]) -> set[str]:
     """Names of functions of the notebook that set a title."""
     found = set()
     for cell in cells:
-        for name, body in re.findall(r"^def (\w+)\(.*?\n((?:(?:[ \t].*)?\n)*)", source(cell) + "\n", flags=re.MULTILINE):
+        for name, body in re.findall(
+            r"^def (\w+)\(.*?\n((?:(?:[ \t].*)?\n)*)", source(cell) + "\n", flags=re.MULTILINE
+        ):
             if TITLED.search(body):
                 found.add(name)
     return found
@@ -124,7 +134,9 @@ def test_every_figure_has_a_title(name):
     for i, cell in enumerate(cells):
         if has_figure(cell):
             called = any(re.search(rf"\b{helper}\(", source(cell)) for helper in known)
-            assert called or TITLED.search(source(cell)), f"code cell {i + 1} draws a figure and sets no title:\n{source(cell)[:200]}"
+            assert called or TITLED.search(source(cell)), (
+                f"code cell {i + 1} draws a figure and sets no title:\n{source(cell)[:200]}"
+            )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -136,24 +148,44 @@ def test_it_opens_with_a_heading_and_closes_with_what_was_seen(name):
     assert "What we saw" in source(cells[-1])
 
 
-# -- the checks themselves ----------------------------------------------------------------------------------------------------------------
+# -- the checks themselves -------------------------------------------------------------------------
 
 
 def test_percent_cells_are_read_as_jupytext_writes_them():
-    text = "# ---\n# jupyter: x\n# ---\n\n# %% [markdown]\n# # Title\n#\n# text\n\n# %%\nx = 1\n\n\n# %%\ny = 2  # %% no marker\n"
-    assert percent_cells(text) == [("markdown", "# Title\n\ntext"), ("code", "x = 1"), ("code", "y = 2  # %% no marker")]
+    text = (
+        "# ---\n# jupyter: x\n# ---\n\n# %% [markdown]\n# # Title\n#\n# text\n\n# %%\nx = "
+        "1\n\n\n# %%\ny = 2  # %% no marker\n"
+    )
+    assert percent_cells(text) == [
+        ("markdown", "# Title\n\ntext"),
+        ("code", "x = 1"),
+        ("code", "y = 2  # %% no marker"),
+    ]
 
 
-@pytest.mark.parametrize("text", ["/home/someone/kcalc", "see /tmp/x.png", "file:///etc", r"C:\\Users"])
+@pytest.mark.parametrize(
+    "text", ["/home/someone/kcalc", "see /tmp/x.png", "file:///etc", r"C:\\Users"]
+)
 def test_absolute_paths_are_found(text):
     assert ABSOLUTE.search(text)
 
 
-@pytest.mark.parametrize("text", ["docs/gains.md", "https://example.org/home/page", "a/tmp/b", "1/work"])
+@pytest.mark.parametrize(
+    "text", ["docs/gains.md", "https://example.org/home/page", "a/tmp/b", "1/work"]
+)
 def test_other_slashes_are_not(text):
     assert not ABSOLUTE.search(text)
 
 
 def test_helpers_that_set_titles_are_found():
-    cell = {"source": ["def page(a):\n", "    fig.suptitle(a)\n", "\n", "\n", "def other():\n", "    return 1\n"]}
+    cell = {
+        "source": [
+            "def page(a):\n",
+            "    fig.suptitle(a)\n",
+            "\n",
+            "\n",
+            "def other():\n",
+            "    return 1\n",
+        ]
+    }
     assert helpers([cell]) == {"page"}

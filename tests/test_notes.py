@@ -1,4 +1,7 @@
-"""Where a network differs from the model that it was read from: notes reach every network made of it, and every result."""
+"""Where a network differs from the model that it was read from.
+
+Notes reach every network made of it, and every result.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,12 @@ def relabelled(graph: Any, change: Any) -> Any:
 
 
 MADE = {
-    "map_layers": lambda net: net.map_layers(lambda _, layer: L.Affine(8, bias=False) if layer == L.Affine(8) else layer),
-    "other activations": lambda net: net.map_layers(lambda _, layer: L.Nonlinear("relu") if isinstance(layer, L.Nonlinear) else layer),
+    "map_layers": lambda net: net.map_layers(
+        lambda _, layer: L.Affine(8, bias=False) if layer == L.Affine(8) else layer
+    ),
+    "other activations": lambda net: net.map_layers(
+        lambda _, layer: L.Nonlinear("relu") if isinstance(layer, L.Nonlinear) else layer
+    ),
     "normalised": lambda net: net.normalised(),
     "preactivated": lambda net: net.preactivated(),
     "pickle": lambda net: pickle.loads(pickle.dumps(net)),
@@ -54,7 +61,9 @@ MADE = {
     "JSON": lambda net: network_from_dict(json.loads(json.dumps(network_to_dict(net)))),
     "read": lambda net: kc.read(net).network,
     "large_batch": kc.large_batch,
-    "subs": lambda net: net.map_layers(lambda n, layer: L.Affine(8, sigma_w=kc.symbols.psi) if n == "b" else layer).subs({"psi": 1.0}),
+    "subs": lambda net: net.map_layers(
+        lambda n, layer: L.Affine(8, sigma_w=kc.symbols.psi) if n == "b" else layer
+    ).subs({"psi": 1.0}),
 }
 
 
@@ -63,9 +72,10 @@ def test_notes_travel(name: str) -> None:
     made = MADE[name](network())
     assert made.notes == (DILATED, GAINS, FACTOR)
     assert made.assumptions == (
-        Assumption("a", "the dilation 2 is left out", "convention"), Assumption("n", "its gains are left out", "heuristic"),
+        Assumption("a", "the dilation 2 is left out", "convention"),
+        Assumption("n", "its gains are left out", "heuristic"),
         Assumption("f", "every channel has a factor of its own", "heuristic"),
-    )  # fmt: skip
+    )
     found = kc.c_map(made)
     assert set(made.assumptions) <= set(found.assumptions) and found.heuristic
 
@@ -113,7 +123,9 @@ def test_a_note_on_a_layer_goes_with_it_and_one_on_positions_stays() -> None:
 
 @pytest.mark.parametrize("method", ["dks", "eoc", "geometric", "nf"])
 def test_a_shaped_network_keeps_notes_but_those_on_weights(method: str) -> None:
-    """Weights are drawn anew; geometric weights count what windows read, which other positions change."""
+    """Weights are drawn anew; geometric weights count what windows read, which other positions
+    change.
+    """
     net = network().without_normalization() if method == "geometric" else network()
     if method == "geometric":
         with pytest.raises(kc.KcalcError, match="node 'a': the dilation 2 is left out"):
@@ -125,7 +137,9 @@ def test_a_shaped_network_keeps_notes_but_those_on_weights(method: str) -> None:
         method=method,
         **({"zeta": 1.5} if method == "dks" else {}),
     )
-    assert FACTOR in shaped.network.notes and not any(note.of_weights for note in shaped.network.notes)
+    assert FACTOR in shaped.network.notes and not any(
+        note.of_weights for note in shaped.network.notes
+    )
     assert FACTOR.assumption in shaped.assumptions
 
 
@@ -139,8 +153,16 @@ USES_POSITIONS = {
 
 @pytest.mark.parametrize("name", USES_POSITIONS)
 def test_positions_that_are_not_the_models_are_refused_where_they_are_used(name: str) -> None:
-    net = network().without_normalization().map_layers(lambda _, layer: L.Nonlinear("relu") if isinstance(layer, L.Nonlinear) else layer)
-    with pytest.raises(kc.KcalcError, match=r"node 'a': the dilation 2 is left out.*net.with_notes\(\[\]\)"):
+    net = (
+        network()
+        .without_normalization()
+        .map_layers(
+            lambda _, layer: L.Nonlinear("relu") if isinstance(layer, L.Nonlinear) else layer
+        )
+    )
+    with pytest.raises(
+        kc.KcalcError, match=r"node 'a': the dilation 2 is left out.*net.with_notes\(\[\]\)"
+    ):
         USES_POSITIONS[name](net)
     assert USES_POSITIONS[name](net.with_notes([])).assumptions
     assert FACTOR.assumption in USES_POSITIONS[name](net.with_notes([FACTOR])).assumptions
@@ -158,7 +180,9 @@ def test_a_note_at_an_opaque_cut_goes_to_its_part() -> None:
         torch.nn.ReLU(),
     )
     first, second = kc.read(model, (1, 4, 9)).parts
-    assert [note.node for note in first.notes if note.level == "locations"] == ["0"] and second.notes == ()
+    assert [note.node for note in first.notes if note.level == "locations"] == [
+        "0"
+    ] and second.notes == ()
 
 
 SPOILT = {
@@ -168,7 +192,10 @@ SPOILT = {
     "no level": ([{"node": "a", "text": "t"}], "unknown level"),
     "text": ([{"node": "a", "level": "locations"}], "text and source are text"),
     "field": ([{"node": "a", "level": "locations", "text": "t", "kind": 1}], "unknown field"),
-    "half a character": ([{"node": "a", "level": "locations", "text": "\ud800"}], "half a character"),
+    "half a character": (
+        [{"node": "a", "level": "locations", "text": "\ud800"}],
+        "half a character",
+    ),
 }
 
 

@@ -1,7 +1,9 @@
-"""Tangent kernels against neural-tangents 0.6.5: chains, residual networks, shared trunks, LayerNorm, two parameterisations, unequal norms.
+"""Tangent kernels against neural-tangents 0.6.5.
 
-tests/oracles/ntk.py froze the values; they agree to rounding wherever neural-tangents is right. Near duplicates it is not: it forms the
-angle from a rounded cosine. There the truth is mpmath's.
+Chains, residual networks, shared trunks, LayerNorm, two parameterisations, unequal norms.
+
+tests/oracles/ntk.py froze the values; they agree to rounding wherever neural-tangents is right.
+Near duplicates it is not: it forms the angle from a rounded cosine. There the truth is mpmath's.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import sympy as sp
 import kcalc as kc
 
 L = kc.layers
-FROZEN = json.loads(gzip.decompress((Path(__file__).parent / "oracles" / "ntk.json.gz").read_bytes()))
+FROZEN = json.loads(
+    gzip.decompress((Path(__file__).parent / "oracles" / "ntk.json.gz").read_bytes())
+)
 PEER, NEAR = FROZEN["peer"], FROZEN["near"]
 ROUNDING = 2e-14  # relative to the largest kernel of a network: both sides work in double precision
 x = sp.Symbol("x", real=True)
@@ -32,7 +36,9 @@ ACTIVATIONS: dict[str, Any] = {  # neural-tangents' names and arguments
     "erf": lambda a, b, c: kc.activation("erf").transformed(b, 0, a, c / a),
     "sin": lambda a, b, c: kc.activation("sin").transformed(b, c, a),
     "cos": lambda a, b, c: kc.activation("cos").transformed(b, c, a),
-    "rbf": lambda gamma: kc.activation("sin").transformed(math.sqrt(2 * gamma), math.pi / 4, math.sqrt(2)),
+    "rbf": lambda gamma: kc.activation("sin").transformed(
+        math.sqrt(2 * gamma), math.pi / 4, math.sqrt(2)
+    ),
     "gelu": lambda: kc.activation("gelu"),
     "monomial": lambda n: kc.activation(x**n),
     "exp": lambda a, b: kc.activation(a * sp.exp(b * x)),
@@ -41,10 +47,15 @@ ACTIVATIONS: dict[str, Any] = {  # neural-tangents' names and arguments
 
 
 def layer_of(kind: str, options: dict[str, Any]) -> Any:
-    """The layer that neural-tangents' layer is; its ``b_std=None`` is no bias, 0 a bias that starts at 0."""
+    """The layer that neural-tangents' layer is.
+
+    Its ``b_std=None`` is no bias, 0 a bias that starts at 0.
+    """
     if kind == "dense":
         b = options["b_std"]
-        return L.Affine(options["features"], bias=b is not None, sigma_w=options["W_std"], sigma_b=b or 0)
+        return L.Affine(
+            options["features"], bias=b is not None, sigma_w=options["W_std"], sigma_b=b or 0
+        )
     if kind == "phi":
         name, *numbers = options["phi"]
         return L.Nonlinear(ACTIVATIONS[name](*numbers))
@@ -54,7 +65,9 @@ def layer_of(kind: str, options: dict[str, Any]) -> Any:
 
 
 def network_of(steps: list[Any]) -> kc.Network:
-    return kc.Network.from_steps([(node, layer_of(kind, options), tuple(parents)) for node, kind, options, parents in steps])
+    return kc.Network.from_steps(
+        [(node, layer_of(kind, options), tuple(parents)) for node, kind, options, parents in steps]
+    )
 
 
 def standard(steps: list[Any]) -> bool:
@@ -91,23 +104,39 @@ def test_pairs_are_of_unequal_norms_and_both_signs():
 
 
 @pytest.mark.parametrize(
-    ("bias", "sigma_b"), [(False, 0), (True, 0), (True, 0.3)], ids=["no bias", "a bias of deviation 0", "a bias of deviation 0.3"]
+    ("bias", "sigma_b"),
+    [(False, 0), (True, 0), (True, 0.3)],
+    ids=["no bias", "a bias of deviation 0", "a bias of deviation 0.3"],
 )
 def test_table_of_parameterisation_factors(bias, sigma_b):
-    """One Affine of 5 numbers, read by one of 7: NTK parameterisation: K_out each; standard: fan_in E x x' + 1 if there is a bias."""
+    """One Affine of 5 numbers, read by one of 7: NTK parameterisation: K_out each.
+
+    Standard: fan_in E x x' + 1 if there is a bias.
+    """
     w, c = 1.25, 0.4
     affine = L.Affine(7, bias=bias, sigma_w=w, sigma_b=sigma_b)
     net = kc.chain(L.Input(5), affine, L.Affine(2, bias=bias, sigma_w=w, sigma_b=sigma_b))
     below, one = w**2 * c + sigma_b**2, float(bias)
     above = w**2 * below + sigma_b**2
     assert kc.ntk(net)(c) == pytest.approx(above + w**2 * below, rel=1e-15)
-    assert kc.ntk(net, "standard")(c) == pytest.approx(7 * below + one + w**2 * (5 * c + one), rel=1e-15)
-    wide = kc.chain(L.Input(5), L.Affine(bias=bias, sigma_w=w, sigma_b=sigma_b), L.Affine(bias=bias, sigma_w=w, sigma_b=sigma_b))
-    assert kc.ntk(wide, "standard", features=7)(c) == pytest.approx(7 * below + one + w**2 * (5 * c + one), rel=1e-15)
+    assert kc.ntk(net, "standard")(c) == pytest.approx(
+        7 * below + one + w**2 * (5 * c + one), rel=1e-15
+    )
+    wide = kc.chain(
+        L.Input(5),
+        L.Affine(bias=bias, sigma_w=w, sigma_b=sigma_b),
+        L.Affine(bias=bias, sigma_w=w, sigma_b=sigma_b),
+    )
+    assert kc.ntk(wide, "standard", features=7)(c) == pytest.approx(
+        7 * below + one + w**2 * (5 * c + one), rel=1e-15
+    )
 
 
 def test_scaling_s_of_neural_tangents_drops_out():
-    """Its ``s = (s_in, s_out)`` makes layers s times wider and divides by sqrt(s): the kernel is that of the base width."""
+    """Its ``s = (s_in, s_out)`` makes layers s times wider and divides by sqrt(s).
+
+    The kernel is that of the base width.
+    """
     case = PEER["networks"]["standard, s = 4"]
     assert any(options.get("s") == [4, 4] for _, _, options, _ in case["steps"])
     net = network_of(case["steps"])
@@ -118,7 +147,10 @@ def test_scaling_s_of_neural_tangents_drops_out():
 
 @pytest.mark.parametrize("name", ["relu", "erf"])
 def test_near_duplicates_where_neural_tangents_is_wrong(name):
-    """Ten layers at angles 1e-2 ... 1e-8: its error is as that of acos of a rounded cosine, ours stays at rounding."""
+    """Ten layers at angles 1e-2 ...
+
+    1e-8: its error is as that of acos of a rounded cosine, ours stays at rounding.
+    """
     net = kc.architectures.vanilla(10, name, sigma_w=2.0**0.5 if name == "relu" else 1.5)
     kernel, angles = kc.ntk(net), np.array(NEAR["angles"])
     ntk = np.array([float(v) for v in NEAR[name]["ntk"]])
@@ -126,7 +158,10 @@ def test_near_duplicates_where_neural_tangents_is_wrong(name):
     peer = np.abs(np.array(NEAR[name]["peer"][1]) / ntk - 1)
     assert np.allclose(kernel.at_angle(angles), ntk, rtol=1e-14, atol=0)
     assert np.allclose(kernel.nngp.at_angle(angles), nngp, rtol=1e-14, atol=0)
-    print(f"\n{name}: relative error of neural-tangents' NTK at angles {NEAR['angles']}: " + ", ".join(f"{e:.0e}" for e in peer))  # noqa: T201
+    print(  # noqa: T201
+        f"\n{name}: relative error of neural-tangents' NTK at angles {NEAR['angles']}: "
+        + ", ".join(f"{e:.0e}" for e in peer)
+    )
     assert name == "erf" or peer[1:4].max() > 1e-9
 
 

@@ -1,7 +1,10 @@
-"""Theta, Theta_i, NNGP and 1 - C of chains against 60 digits: depths 1 ... 1000, angles 1e-8 ... 3; the worst errors are printed (``-s``).
+"""Theta, Theta_i, NNGP and 1 - C of chains against 60 digits: depths 1 ...
 
-The inputs of the truth are the very doubles passed here. What is reported beside the error is the conditioning: by how much Theta changes,
-relatively, per relative change of the angle and of the weights' scale; 2^-53 of that is lost to whoever rounds those once.
+1000, angles 1e-8 ... 3; the worst errors are printed (``-s``).
+
+The inputs of the truth are the very doubles passed here. What is reported beside the error is the
+conditioning: by how much Theta changes, relatively, per relative change of the angle and of the
+weights' scale; 2^-53 of that is lost to whoever rounds those once.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from thinning import mostly_slow
 
 import kcalc as kc
 
-FROZEN = json.loads(gzip.decompress((Path(__file__).parent / "oracles" / "ntk.json.gz").read_bytes()))
+FROZEN = json.loads(
+    gzip.decompress((Path(__file__).parent / "oracles" / "ntk.json.gz").read_bytes())
+)
 CHAINS: dict[str, dict[str, Any]] = FROZEN["chains"]
 ANGLES = np.array(FROZEN["angles"])
 ERROR = 1e-12
@@ -42,13 +47,18 @@ def truth(texts: list[str]) -> np.ndarray:
 
 
 def error(got: Any, texts: list[str], level: float = 0.0) -> float:
-    """The largest error relative to the value, or to ``level`` where the value is smaller, as it is where a kernel changes sign."""
+    """The largest error relative to the value, or to ``level`` where the value is smaller, as it is
+    where a kernel changes sign.
+    """
     expected = truth(texts)
     return float(np.max(np.abs(got - expected) / np.maximum(np.abs(expected), level)))
 
 
 def level_of(name: str, net: kc.Network) -> float:
-    """A hundredth of the NNGP of equal inputs; all of it where kernels have decayed to 1e-19 of it."""
+    """A hundredth of the NNGP of equal inputs.
+
+    All of it where kernels have decayed to 1e-19 of it.
+    """
     return float(kc.q_map(net)(1)) * (1 if name == "erf, chaotic, 1000" else 1e-2)
 
 
@@ -62,11 +72,17 @@ def check(name: str) -> None:
         "NNGP": error(kernel.nngp.at_angle(ANGLES), record["nngp"], level),
         "1 - C": error(kc.c_map(net).gap_at_angle(ANGLES), record["gap"]),
     }
-    if name != "erf, chaotic, 1000":  # at angles up to 1, nothing but the value itself is the measure
-        found["Theta, angles <= 1"] = error(theta[near], [text for text, kept in zip(record["ntk"], near, strict=True) if kept])
+    if (
+        name != "erf, chaotic, 1000"
+    ):  # at angles up to 1, nothing but the value itself is the measure
+        found["Theta, angles <= 1"] = error(
+            theta[near], [text for text, kept in zip(record["ntk"], near, strict=True) if kept]
+        )
     bound = {quantity: max(record["condition"][quantity]) for quantity in ("ntk", "gap")}
     shown = ", ".join(f"{quantity} {value:.1e}" for quantity, value in found.items())
-    print(f"\n{name}: {shown}; conditioning of Theta {bound['ntk']:.0f}, of 1 - C {bound['gap']:.0f}")  # noqa: T201
+    print(  # noqa: T201
+        f"\n{name}: {shown}; conditioning of Theta {bound['ntk']:.0f}, of 1 - C {bound['gap']:.0f}"
+    )
     assert max(found.values()) <= ERROR, shown
 
 
@@ -75,7 +91,9 @@ def test_kernels_of_chains(name):
     check(name)
 
 
-@pytest.mark.parametrize("name", mostly_slow(["relu, 1000", "erf, chaotic, 1000", "tanh-DKS, 1000"]))
+@pytest.mark.parametrize(
+    "name", mostly_slow(["relu, 1000", "erf, chaotic, 1000", "tanh-DKS, 1000"])
+)
 def test_kernels_of_chains_of_a_thousand_layers(name):
     check(name)
 
@@ -111,10 +129,18 @@ def test_parts_of_single_layers_out_of_a_thousand(name):
 
 
 def test_the_truth_covers_what_it_should():
-    assert {1e-8, 1.0} <= set(ANGLES) and {record["depth"] for record in CHAINS.values()} == {1, 3, 10, 100, 1000}
+    assert {1e-8, 1.0} <= set(ANGLES) and {record["depth"] for record in CHAINS.values()} == {
+        1,
+        3,
+        10,
+        100,
+        1000,
+    }
     assert {record["activation"][0] for record in CHAINS.values()} == {"leaky_relu", "erf", "tanh"}
     for record in CHAINS.values():
         assert truth(record["gap"]).min() > 0
         parts = record["layers"]
         if len(parts) == record["depth"] + 1:
-            assert np.allclose(sum(truth(v) for v in parts.values()), truth(record["ntk"]), rtol=1e-14, atol=1e-15)
+            assert np.allclose(
+                sum(truth(v) for v in parts.values()), truth(record["ntk"]), rtol=1e-14, atol=1e-15
+            )

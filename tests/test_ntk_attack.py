@@ -1,4 +1,7 @@
-"""Kernel matrices in odd corners: constants in odd networks, means of rows, widths, files of other runs, results on top of data."""
+"""Kernel matrices in odd corners.
+
+Constants in odd networks, means of rows, widths, files of other runs, results on top of data.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,11 @@ def test_widths_that_the_data_contradict() -> None:
     network = kc.chain(L.Input(), L.Affine(), L.Nonlinear("relu"), L.Affine())
     with pytest.raises(KcalcError, match=r"16 features, X has 9; L.Input\(features=9\)"):
         kc.ntk(network, "standard", features=16).matrix(rows(3, 9))
-    stated = kc.ntk(kc.chain(L.Input(features=9), L.Affine(), L.Nonlinear("relu"), L.Affine()), "standard", features=16)
+    stated = kc.ntk(
+        kc.chain(L.Input(features=9), L.Affine(), L.Nonlinear("relu"), L.Affine()),
+        "standard",
+        features=16,
+    )
     x = rows(3, 9)
     k = np.sum(x**2, axis=1) / 9
     np.testing.assert_allclose(np.diag(stated.matrix(x)), (9 * k + 1) / 2 + 16 * k / 2 + 1)
@@ -95,17 +102,23 @@ def test_means_of_jax_and_dask_rows() -> None:
     with pytest.raises(KcalcError, match="row 0 of X has mean"):
         K.matrix(da.from_array(x, chunks=(2, 12))).compute()
     centred = x - x.mean(axis=1, keepdims=True)
-    np.testing.assert_allclose(K.matrix(da.from_array(centred, chunks=(2, 12))).compute(), K.matrix(centred), rtol=1e-12)
+    np.testing.assert_allclose(
+        K.matrix(da.from_array(centred, chunks=(2, 12))).compute(), K.matrix(centred), rtol=1e-12
+    )
 
 
-@pytest.mark.parametrize(("activation", "method"), [("relu", "auto"), ("relu", "pairs"), ("tanh", "pairs")])
+@pytest.mark.parametrize(
+    ("activation", "method"), [("relu", "auto"), ("relu", "pairs"), ("tanh", "pairs")]
+)
 def test_a_file_with_other_norms_is_refused(tmp_path: Path, activation: str, method: str) -> None:
     K = kc.ntk(kc.architectures.vanilla(2, activation))
     x = rows(9, 5)
     K.matrix(x, q=1.0, method=method, out=tmp_path / "theta")
     with pytest.raises(KcalcError, match="another run"):
         K.matrix(x, method=method, out=tmp_path / "theta")
-    np.testing.assert_array_equal(K.matrix(x, q=1.0, method=method, out=tmp_path / "theta"), K.matrix(x, q=1.0, method=method))
+    np.testing.assert_array_equal(
+        K.matrix(x, q=1.0, method=method, out=tmp_path / "theta"), K.matrix(x, q=1.0, method=method)
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""The tangent kernel in symbols and in balls: against a recursion written out in mpmath and against the numeric calculus."""
+"""The tangent kernel in symbols and in balls.
+
+Against a recursion written out in mpmath and against the numeric calculus.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ A, L = kc.architectures, kc.layers
 
 
 def relu_chain(c: str, depth: int, weight: str = "2", bias: str = "0") -> tuple[mp.mpf, mp.mpf]:
-    """(NNGP, NTK) of ``depth`` combined ReLU layers and a readout, Var W = weight / fan_in, Var b = bias, for inputs of q = 1."""
+    """(NNGP, NTK) of ``depth`` combined ReLU layers and a readout, Var W = weight / fan_in, Var b =
+    bias, for inputs of q = 1.
+    """
     w, b = mp.mpf(weight), mp.mpf(bias)
     q, k = w + b, w * mp.mpf(c) + b
     theta = k
@@ -30,21 +35,35 @@ def relu_chain(c: str, depth: int, weight: str = "2", bias: str = "0") -> tuple[
 @pytest.mark.parametrize(("weight", "bias"), [(2, 0), (sp.Rational(3, 2), sp.Rational(1, 10))])
 def test_symbols_give_fifty_digits(c: str, weight: sp.Expr, bias: sp.Expr) -> None:
     net = A.vanilla(4, activation="relu").map_layers(
-        lambda _, layer: L.Affine(sigma_w=sp.sqrt(weight), sigma_b=sp.sqrt(bias)) if isinstance(layer, L.Affine) else layer
+        lambda _, layer: (
+            L.Affine(sigma_w=sp.sqrt(weight), sigma_b=sp.sqrt(bias))
+            if isinstance(layer, L.Affine)
+            else layer
+        )
     )
     K = kc.ntk(net.subs({}))
     with mp.workdps(60):
         covariance, tangent = relu_chain(
-            c, 4, str(mp.mpf(sp.Rational(weight).p) / sp.Rational(weight).q), str(mp.mpf(1) / 10 if bias else 0)
+            c,
+            4,
+            str(mp.mpf(sp.Rational(weight).p) / sp.Rational(weight).q),
+            str(mp.mpf(1) / 10 if bias else 0),
         )
         assert abs(K.expr.evaluate({"c": mp.mpf(c)}, 50) / tangent - 1) < mp.mpf(10) ** -48
         assert abs(K.nngp.expr.evaluate({"c": mp.mpf(c)}, 50) / covariance - 1) < mp.mpf(10) ** -48
 
 
 NORMED = kc.chain(
-    L.Input(), L.Affine(), kc.repeat(kc.residual(kc.chain(L.LayerNorm(), L.Nonlinear("relu"), L.Affine()), shortcut_weight=0.8), 4),
-    L.LayerNorm(), L.Nonlinear("relu"), L.Affine(),
-)  # fmt: skip
+    L.Input(),
+    L.Affine(),
+    kc.repeat(
+        kc.residual(kc.chain(L.LayerNorm(), L.Nonlinear("relu"), L.Affine()), shortcut_weight=0.8),
+        4,
+    ),
+    L.LayerNorm(),
+    L.Nonlinear("relu"),
+    L.Affine(),
+)
 
 
 @pytest.mark.parametrize(
@@ -62,12 +81,16 @@ def test_symbols_agree_with_numbers(net: kc.Network) -> None:
     for c in (-0.4, 0.6):
         assert float(K.expr.evaluate({"c": c})) == pytest.approx(float(K(c)), rel=1e-12)
         node = list(K.layers)[len(K.layers) // 2]
-        assert float(K.layers[node].expr.evaluate({"c": c})) == pytest.approx(float(K.layers[node](c)), rel=1e-11)
+        assert float(K.layers[node].expr.evaluate({"c": c})) == pytest.approx(
+            float(K.layers[node](c)), rel=1e-11
+        )
 
 
 def test_unequal_q_in_symbols() -> None:
     K = kc.ntk(A.vanilla(3, activation="erf", sigma_w=1.2))
-    assert float(K.symbolic(1, sp.Rational(5, 2)).evaluate({"c": 0.3})) == pytest.approx(float(K(0.3, 1, 2.5)), rel=1e-12)
+    assert float(K.symbolic(1, sp.Rational(5, 2)).evaluate({"c": 0.3})) == pytest.approx(
+        float(K(0.3, 1, 2.5)), rel=1e-12
+    )
 
 
 def test_repetition_is_folded_and_activations_without_closed_forms_keep_a_name() -> None:
@@ -93,5 +116,8 @@ def test_closed_form_of_a_shallow_network() -> None:
 def test_balls_contain_the_truth(c: str) -> None:
     ball = kc.ntk(A.vanilla(6, activation="relu", sigma_w=sp.sqrt(2))).ball(sp.Rational(c))
     with mp.workdps(60):
-        assert abs(mp.mpf(str(ball.mid)) - relu_chain(c, 6)[1]) <= mp.mpf(str(ball.radius)) + mp.mpf(10) ** -38
+        assert (
+            abs(mp.mpf(str(ball.mid)) - relu_chain(c, 6)[1])
+            <= mp.mpf(str(ball.radius)) + mp.mpf(10) ** -38
+        )
         assert mp.mpf(str(ball.radius)) < mp.mpf(10) ** -18

@@ -1,4 +1,7 @@
-"""Phase diagrams against root finders that share no code with kcalc: closed forms, and quadrature on panels."""
+"""Phase diagrams against root finders that share no code with kcalc.
+
+Closed forms, and quadrature on panels.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ def smooth(phi, slope, kinks=()):
     """(Q, E phi'^2) as functions of q."""
 
     def moment(function):
-        return lambda q: expectation(lambda z: function(math.sqrt(q) * z) ** 2, [k / math.sqrt(q) for k in kinks])
+        return lambda q: expectation(
+            lambda z: function(math.sqrt(q) * z) ** 2, [k / math.sqrt(q) for k in kinks]
+        )
 
     return moment(phi), moment(slope)
 
@@ -63,13 +68,17 @@ MOMENTS = {
     ),
     "x*exp(-x**2)": (
         lambda q: q * (1 + 4 * q) ** -1.5,
-        lambda q: (1 + 4 * q) ** -0.5 - 4 * q * (1 + 4 * q) ** -1.5 + 12 * q**2 * (1 + 4 * q) ** -2.5,
+        lambda q: (
+            (1 + 4 * q) ** -0.5 - 4 * q * (1 + 4 * q) ** -1.5 + 12 * q**2 * (1 + 4 * q) ** -2.5
+        ),
     ),
     "tanh": smooth(np.tanh, lambda x: 1 / np.cosh(np.minimum(np.abs(x), 300)) ** 2),
     "swish": smooth(sigmoid_gate, sigmoid_gate_slope),
     "hard_tanh": smooth(lambda x: np.clip(x, -1, 1), lambda x: np.abs(x) < 1, (-1, 1)),
     "selu": smooth(elu_like, elu_like_slope, (0,)),
-    "atan(2*x) + x/5": smooth(lambda x: np.arctan(2 * x) + x / 5, lambda x: 2 / (1 + 4 * x**2) + 0.2),
+    "atan(2*x) + x/5": smooth(
+        lambda x: np.arctan(2 * x) + x / 5, lambda x: 2 / (1 + 4 * x**2) + 0.2
+    ),
 }
 
 
@@ -78,7 +87,10 @@ def activation(name: str) -> kc.Activation:
 
 
 def limit(name: str, w: float, b: float) -> float:
-    """The fixed point that q = 1 is led to, where its neighbourhood has no other: brentq between the start and its iterates' side."""
+    """The fixed point that q = 1 is led to, where its neighbourhood has no other.
+
+    Brentq between the start and its iterates' side.
+    """
     level = MOMENTS[name][0]
 
     def excess(log_q: float) -> float:
@@ -88,7 +100,11 @@ def limit(name: str, w: float, b: float) -> float:
     start = excess(0.0)
     for reach in np.arange(0.25, 30, 0.25) * math.copysign(1, start):
         if excess(reach) * start < 0:
-            return math.exp(optimize.brentq(excess, reach - math.copysign(0.25, start), reach, xtol=1e-15, rtol=1e-14))
+            return math.exp(
+                optimize.brentq(
+                    excess, reach - math.copysign(0.25, start), reach, xtol=1e-15, rtol=1e-14
+                )
+            )
     return math.nan
 
 
@@ -112,7 +128,9 @@ GRIDS = [
 
 @pytest.mark.parametrize(("name", "biases", "offsets"), GRIDS)
 def test_fixed_points_and_slopes_near_the_edge(name: str, biases, offsets) -> None:
-    centre = {"tanh": 1, "erf": math.sqrt(math.pi) / 2, "sin": 1, "swish": 1.9, "selu": 1.2}.get(name)
+    centre = {"tanh": 1, "erf": math.sqrt(math.pi) / 2, "sin": 1, "swish": 1.9, "selu": 1.2}.get(
+        name
+    )
     centre = centre or edge_weights(name, biases[0])
     weights = np.sort([centre * (1 + offset) for offset in offsets])
     check_grid(name, weights, np.asarray(biases))
@@ -144,7 +162,11 @@ def test_five_hundred_random_cells() -> None:
             biases = np.sort(rng.uniform(0, 0.8, 5)) * (rng.random() < 0.9)
             biases = np.unique(np.append(biases, rng.choice([0.0, 0.02])))
             biases = np.append(biases, biases[-1] + 0.1) if len(biases) < 2 else biases
-            weights = np.sort(rng.uniform(0.6, 2.6, 6)) if name != "relu" else np.sort(math.sqrt(2) * (1 - 10 ** rng.uniform(-7, -0.5, 6)))
+            weights = (
+                np.sort(rng.uniform(0.6, 2.6, 6))
+                if name != "relu"
+                else np.sort(math.sqrt(2) * (1 - 10 ** rng.uniform(-7, -0.5, 6)))
+            )
             cells += check_grid(name, weights, biases)
     assert cells >= 500
 
@@ -195,9 +217,13 @@ def test_limits_are_those_of_one_block() -> None:
                 with pytest.raises(kc.KcalcError, match="without end"):
                     kc.shaping.depth_limit(block)
                 continue
-            one = kc.shaping.depth_limit(block)  # its q is that of activations, q here that of pre-activations
+            one = kc.shaping.depth_limit(
+                block
+            )  # its q is that of activations, q here that of pre-activations
             assert w * w * one.q + b * b == pytest.approx(found.q[row, column], rel=1e-10)
-            assert one.c * one.q * w * w + b * b == pytest.approx(found.c[row, column] * found.q[row, column], rel=1e-6)
+            assert one.c * one.q * w * w + b * b == pytest.approx(
+                found.c[row, column] * found.q[row, column], rel=1e-6
+            )
 
 
 def test_default_grids_count_as_many_cells_as_they_have() -> None:

@@ -1,4 +1,7 @@
-"""Where expressions switch, and what they are in between: kinks exact or to 50 digits, proven places and growth, refusals by name."""
+"""Where expressions switch, and what they are in between.
+
+Kinks exact or to 50 digits, proven places and growth, refusals by name.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from kcalc.gaussian.certified.ranges import span
 X = sp.Symbol("x", real=True)
 
 
-# -- places ------------------------------------------------------------------------------------------------------------------------------
+# -- places ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -83,12 +86,15 @@ def test_too_many_kinks() -> None:
 
 
 def test_oscillations_far_out_are_left_out() -> None:
-    """sin(x^2)-like sign changes beyond 128 are seen at random, so that none of them counts; a few isolated ones do."""
+    """sin(x^2)-like sign changes beyond 128 are seen at random, so that none of them counts.
+
+    a few isolated ones do.
+    """
     assert all(abs(x) < 130 for x in crossings(lambda x: np.where(np.abs(x) > 130, np.sin(x), 1.0)))
     assert crossings(lambda x: x - 500.5) == pytest.approx([500.5], rel=1e-14)
 
 
-# -- pieces ------------------------------------------------------------------------------------------------------------------------------
+# -- pieces ----------------------------------------------------------------------------------------
 
 
 def test_what_has_no_value_between_kinks() -> None:
@@ -107,9 +113,14 @@ def test_limits_at_kinks() -> None:
     assert exact_jumps((-sp.sin(X) / X, sp.sin(X) / X), (zero,)) == (2,)
     with pytest.raises(KcalcError, match="no finite real limit at the kink x = 0"):
         rounded_jumps((sp.Integer(0), 1 / (2 * sp.sqrt(X))), (zero,))
-    kinks = [sp.Integer(k) for k in range(25)]  # so many that jumps are taken from the compiled pieces, where those are finite
+    kinks = [
+        sp.Integer(k) for k in range(25)
+    ]  # so many that jumps are taken from the compiled pieces, where those are finite
     parts = [X * (i % 2) if i != 3 else sp.sin(X - 2) / (X - 2) for i in range(26)]
-    by_hand = [float(sp.limit(b, X, k, "+") - sp.limit(a, X, k, "-")) for k, a, b in zip(kinks, parts, parts[1:], strict=False)]
+    by_hand = [
+        float(sp.limit(b, X, k, "+") - sp.limit(a, X, k, "-"))
+        for k, a, b in zip(kinks, parts, parts[1:], strict=False)
+    ]
     assert rounded_jumps(parts, kinks) == pytest.approx(by_hand, rel=1e-14)
 
 
@@ -142,7 +153,7 @@ def test_values_that_overflow_in_between() -> None:
     assert compile_pieces((soft,), ())(np.array([1000.0])) == pytest.approx([1000.0], rel=1e-15)
 
 
-# -- proven places and bounds ------------------------------------------------------------------------------------------------------------
+# -- proven places and bounds ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -150,7 +161,10 @@ def test_values_that_overflow_in_between() -> None:
     [
         (sp.Max(sp.exp(X), 3 - X), lambda x: mpmath.exp(x) + x - 3),
         (sp.Max(X - sp.Float("0.1"), 0), lambda x: x - mpmath.mpf(0.1)),
-        (sp.Piecewise((0, sp.Float("0.1") > X), (X - sp.Float("0.1"), True)), lambda x: x - mpmath.mpf(0.1)),
+        (
+            sp.Piecewise((0, sp.Float("0.1") > X), (X - sp.Float("0.1"), True)),
+            lambda x: x - mpmath.mpf(0.1),
+        ),
     ],
 )
 def test_kinks_are_enclosed(expr: sp.Expr, equation: Any) -> None:
@@ -158,7 +172,9 @@ def test_kinks_are_enclosed(expr: sp.Expr, equation: Any) -> None:
     ball = kink()
     with mpmath.workdps(60):
         root = mpmath.findroot(equation, float(ball.mid()))
-        middle, radius = (mpmath.mpf(part.str(60, radius=False)) for part in (ball.mid(), ball.rad()))
+        middle, radius = (
+            mpmath.mpf(part.str(60, radius=False)) for part in (ball.mid(), ball.rad())
+        )
         assert abs(root - middle) <= radius + mpmath.mpf(10) ** -40 and radius < 1e-15
 
 
@@ -199,7 +215,12 @@ def test_growth_and_ranges_hold(expr: sp.Expr) -> None:
 
 @pytest.mark.parametrize(
     ("expr", "says"),
-    [(X**X, "x"), (sp.exp(sp.exp(X)), "not proven to grow slower"), (sp.gamma(X), "gamma"), (sp.exp(X**3), "faster")],
+    [
+        (X**X, "x"),
+        (sp.exp(sp.exp(X)), "not proven to grow slower"),
+        (sp.gamma(X), "gamma"),
+        (sp.exp(X**3), "faster"),
+    ],
 )
 def test_growth_that_is_not_bounded(expr: sp.Expr, says: str) -> None:
     with pytest.raises(KcalcError, match=says):
@@ -208,7 +229,14 @@ def test_growth_that_is_not_bounded(expr: sp.Expr, says: str) -> None:
 
 @pytest.mark.parametrize(
     "expr",
-    [sp.sin(X) + sp.cos(X) + sp.exp(X), 2**X, sp.log(3 + X**2), sp.log(2 + sp.sin(X)) + 1, sp.log(sp.cosh(X)), 3 ** (-(X**2))],
+    [
+        sp.sin(X) + sp.cos(X) + sp.exp(X),
+        2**X,
+        sp.log(3 + X**2),
+        sp.log(2 + sp.sin(X)) + 1,
+        sp.log(sp.cosh(X)),
+        3 ** (-(X**2)),
+    ],
     ids=str,
 )
 def test_certified_values(expr: sp.Expr) -> None:
@@ -219,7 +247,10 @@ def test_certified_values(expr: sp.Expr) -> None:
     with mpmath.workdps(50):
         truth = sp.lambdify(X, expr, "mpmath")(mpmath.mpf("0.75"))
         for ball in (smooth.real(arb(0.75)), smooth.complex(acb(0.75)).real):
-            assert abs(mpmath.mpf(ball.mid().str(40, radius=False)) - truth) <= float(ball.rad()) + 1e-15
+            assert (
+                abs(mpmath.mpf(ball.mid().str(40, radius=False)) - truth)
+                <= float(ball.rad()) + 1e-15
+            )
 
 
 @pytest.mark.parametrize("expr", [X**X, (-2) ** X])

@@ -1,4 +1,7 @@
-"""Random networks through the whole pipeline: every number against one made otherwise; ``tests/pipeline_fuzz.py`` is the long form."""
+"""Random networks through the whole pipeline: every number against one made otherwise.
+
+``tests/pipeline_fuzz.py`` is the long form.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,26 @@ import pytest
 
 import kcalc as kc
 
-ALWAYS = ("JSON", "NumPy", "mpmath", "ball", "SymPy", "JAX", "1 - C", "residuals", "shaped", "shaped JSON", "export numpy")
+ALWAYS = (
+    "JSON",
+    "NumPy",
+    "mpmath",
+    "ball",
+    "SymPy",
+    "JAX",
+    "1 - C",
+    "residuals",
+    "shaped",
+    "shaped JSON",
+    "export numpy",
+)
 
 
 def checked(seeds: range, thin: int) -> pipeline_fuzz.Tally:
     tally = pipeline_fuzz.fuzz(seeds, thin)
-    assert not tally.faults, "\n".join(f"seed {seed}, {stage}: {text}" for seed, stage, text in tally.faults[:3])
+    assert not tally.faults, "\n".join(
+        f"seed {seed}, {stage}: {text}" for seed, stage, text in tally.faults[:3]
+    )
     assert tally.networks == len(seeds)
     return tally
 
@@ -50,7 +67,12 @@ def test_a_wrong_map_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def off(_: Any, layer: Any) -> Any:
         if not isinstance(layer, kc.layers.Affine):
             return layer
-        return kc.layers.Affine(layer.features, groups=layer.groups, sigma_w=layer.sigma_w * (1 + 1e-11), sigma_b=layer.sigma_b)
+        return kc.layers.Affine(
+            layer.features,
+            groups=layer.groups,
+            sigma_w=layer.sigma_w * (1 + 1e-11),
+            sigma_b=layer.sigma_b,
+        )
 
     monkeypatch.setattr(pipeline_fuzz, "truth", truth)
     assert faults_of(range(4)) >= {"numbers"}
@@ -61,7 +83,11 @@ def test_a_wrong_export_and_a_crash_are_found(monkeypatch: pytest.MonkeyPatch) -
         raise IndexError("of a library")
 
     right = pipeline_runs.load
-    monkeypatch.setattr(pipeline_runs, "load", lambda source: {**right(source), "ACTIVATIONS": spoilt(right(source)["ACTIVATIONS"])})
+    monkeypatch.setattr(
+        pipeline_runs,
+        "load",
+        lambda source: {**right(source), "ACTIVATIONS": spoilt(right(source)["ACTIVATIONS"])},
+    )
     assert faults_of(range(1, 3)) == {"shaping"}
     monkeypatch.setattr(pipeline_fuzz, "network_to_dict", broken)
     assert "document" in faults_of(range(1))
@@ -72,8 +98,23 @@ def spoilt(functions: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def test_the_command_prints_one_line_and_goes_on_where_it_was_left() -> None:
-    command = [sys.executable, pipeline_fuzz.__file__, "--count", "4", "--seed", "5", "--start", "2", "--thin", "100"]
+    command = [
+        sys.executable,
+        pipeline_fuzz.__file__,
+        "--count",
+        "4",
+        "--seed",
+        "5",
+        "--start",
+        "2",
+        "--thin",
+        "100",
+    ]
     given = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and done.stdout.startswith("2 networks; ") and "0 mismatches; failing seeds []" in done.stdout
+    assert (
+        done.returncode == 0
+        and done.stdout.startswith("2 networks; ")
+        and "0 mismatches; failing seeds []" in done.stdout
+    )
     assert len(done.stdout.splitlines()) == 1 and json.dumps(done.stdout)

@@ -22,7 +22,9 @@ pytestmark = pytest.mark.usefixtures("untouched_pyplot")
 def relu_map(depth: int):
     def c_map(c, q1=1, q2=None):
         for _ in range(depth):
-            c = np.clip((np.sqrt(np.clip(1 - c**2, 0, 1)) + (np.pi - np.arccos(c)) * c) / np.pi, -1, 1)
+            c = np.clip(
+                (np.sqrt(np.clip(1 - c**2, 0, 1)) + (np.pi - np.arccos(c)) * c) / np.pi, -1, 1
+            )
         return c
 
     return c_map
@@ -33,11 +35,13 @@ def drawn_points(ax) -> dict[str, list[float]]:
     for line in ax.lines:
         kind = str(line.get_gid())
         if kind.startswith("fixed point, "):
-            found.setdefault(kind.removeprefix("fixed point, "), []).append(float(line.get_xdata()[0]))
+            found.setdefault(kind.removeprefix("fixed point, "), []).append(
+                float(line.get_xdata()[0])
+            )
     return found
 
 
-# -- C and Q maps ------------------------------------------------------------------------------------------------------
+# -- C and Q maps ----------------------------------------------------------------------------------
 
 
 def test_c_maps_draws_identity_curves_and_equal_axes():
@@ -91,7 +95,9 @@ def test_fixed_points_come_from_the_map_where_it_has_them():
     points = drawn_points(plotting.c_maps(Map(), q1=2.0))
     assert points == {"attracting": [0.0], "undecided": [0.5], "repelling": [1.0]}
     assert Map.asked == (2.0,)
-    points = drawn_points(plotting.c_maps(Map(), q1=2.0, q2=3.0))  # its fixed points are those of uniform q
+    points = drawn_points(
+        plotting.c_maps(Map(), q1=2.0, q2=3.0)
+    )  # its fixed points are those of uniform q
     assert points.keys() == {"attracting", "repelling"}
 
 
@@ -104,7 +110,10 @@ def test_c_maps_passes_q_and_draws_one_line_per_output():
 
     ax = plotting.c_maps({"net": two}, q1=0.5, q2=2.0)
     assert set(seen) == {(0.5, 2.0)}
-    assert [line.get_label() for line in ax.lines if line.get_gid() == "map"] == ["net: a", "net: b"]
+    assert [line.get_label() for line in ax.lines if line.get_gid() == "map"] == [
+        "net: a",
+        "net: b",
+    ]
     assert drawn_points(ax)["attracting"] == pytest.approx([0.0, 0.5], abs=1e-9)
 
 
@@ -117,14 +126,22 @@ def test_c_maps_draws_on_a_given_axes_and_again():
     assert [line.get_label() for line in curves] == ["one", "two", "three"]
     assert len({line.get_color() for line in curves}) == 3
     assert sum(line.get_gid() == "identity" for line in left.lines) == 1
-    assert [text.get_text() for text in left.get_legend().get_texts()][:3] == ["one", "two", "three"]
+    assert [text.get_text() for text in left.get_legend().get_texts()][:3] == [
+        "one",
+        "two",
+        "three",
+    ]
 
 
 @pytest.mark.parametrize(
     "maps",
     [
         {f"depth {n}": relu_map(n) for n in (1, 10, 100)},
-        {"chebyshev": lambda c, q1, q2: 4 * c**3 - 3 * c, "cubic": lambda c, q1, q2: c**3, "sine": lambda c, q1, q2: np.sin(np.pi * c / 2)},
+        {
+            "chebyshev": lambda c, q1, q2: 4 * c**3 - 3 * c,
+            "cubic": lambda c, q1, q2: c**3,
+            "sine": lambda c, q1, q2: np.sin(np.pi * c / 2),
+        },
     ],
 )
 def test_legends_cover_no_curve(maps):
@@ -164,16 +181,22 @@ def test_q_maps():
 def test_kernel_maps_plot_themselves():
     net = kc.architectures.vanilla(3, "tanh")
     points = drawn_points(kc.c_map(net).plot())  # odd, and convex for c > 0
-    assert (points["attracting"], points["repelling"]) == (pytest.approx([0.0], abs=1e-9), pytest.approx([-1.0, 1.0]))
+    assert (points["attracting"], points["repelling"]) == (
+        pytest.approx([0.0], abs=1e-9),
+        pytest.approx([-1.0, 1.0]),
+    )
     assert kc.q_map(net).plot().get_xscale() == "log"
 
 
 def test_a_shaping_plots_itself():
     axes = kc.shape(kc.architectures.vanilla(10, "tanh"), zeta=1.5).plot()
-    assert [line.get_label() for line in axes[1].lines if line.get_gid() == "map"] == ["before", "after"]
+    assert [line.get_label() for line in axes[1].lines if line.get_gid() == "map"] == [
+        "before",
+        "after",
+    ]
 
 
-# -- activations and shaping -------------------------------------------------------------------------------------------
+# -- activations and shaping -----------------------------------------------------------------------
 
 
 def test_activations_before_and_after():
@@ -181,9 +204,14 @@ def test_activations_before_and_after():
     ax = plotting.activations(tanh, tanh.transformed(0.5, 0.1, 2.0, -0.1))
     before, after = (line for line in ax.lines if line.get_gid() != "zero")
     np.testing.assert_allclose(before.get_ydata(), np.tanh(before.get_xdata()))
-    np.testing.assert_allclose(after.get_ydata(), 2 * (np.tanh(0.5 * after.get_xdata() + 0.1) - 0.1))
+    np.testing.assert_allclose(
+        after.get_ydata(), 2 * (np.tanh(0.5 * after.get_xdata() + 0.1) - 0.1)
+    )
     assert before.get_linestyle() != "-" == after.get_linestyle()
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["tanh", "tanh, transformed"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
+        "tanh",
+        "tanh, transformed",
+    ]
     assert ax.get_xlim() == (-4, 4)
 
 
@@ -194,7 +222,7 @@ def test_activations_widen_to_their_kinks():
         plotting.activations([np.tanh, np.sin], np.sin)
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("suffix", ["png", "pdf", "svg", "PNG"])
@@ -209,7 +237,9 @@ def test_save_writes_by_suffix(tmp_path: Path, suffix):
     plotting.save(np.array([ax]), path)
 
 
-@pytest.mark.parametrize("name", ["plot", "plot.jpg", "plot.txt", "no/such/folder/plot.png", "taken.png"])
+@pytest.mark.parametrize(
+    "name", ["plot", "plot.jpg", "plot.txt", "no/such/folder/plot.png", "taken.png"]
+)
 def test_save_refuses(tmp_path: Path, name):
     (tmp_path / "taken.png").mkdir()
     with pytest.raises(KcalcError):
@@ -236,23 +266,44 @@ def test_save_is_atomic(tmp_path: Path, error):
 
 @pytest.mark.parametrize("module", [plotting, drawing, graph_layout, layered])
 def test_importing_does_not_import_matplotlib(module):
-    at_import = [node for node in ast.parse(Path(module.__file__).read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    at_import = [
+        node
+        for node in ast.parse(Path(module.__file__).read_text()).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
     assert not any("matplotlib" in ast.unparse(node) for node in at_import)
 
 
-# -- keywords of matplotlib lines, marks -----------------------------------------------------------------------------------
+# -- keywords of matplotlib lines, marks -----------------------------------------------------------
 
 
 def test_plots_take_keywords_of_matplotlib_lines():
     C, K = kc.c_map(kc.architectures.vanilla(2, "erf")), kc.ntk(kc.architectures.vanilla(2, "erf"))
     ax = C.plot(label="two layers", color="red", ls=":", lw=3)
     (curve,) = [line for line in ax.lines if line.get_gid() == "map"]
-    assert (curve.get_label(), curve.get_color(), curve.get_linestyle(), curve.get_linewidth()) == ("two layers", "red", ":", 3)
+    assert (curve.get_label(), curve.get_color(), curve.get_linestyle(), curve.get_linewidth()) == (
+        "two layers",
+        "red",
+        ":",
+        3,
+    )
     C.plot(ax=ax, label="again", alpha=0.5)
-    assert [line.get_label() for line in ax.lines if line.get_gid() == "map"] == ["two layers", "again"]
-    assert kc.q_map(kc.architectures.vanilla(2, "erf")).plot(label="Q", color="blue").lines[1].get_color() == "blue"
+    assert [line.get_label() for line in ax.lines if line.get_gid() == "map"] == [
+        "two layers",
+        "again",
+    ]
+    assert (
+        kc.q_map(kc.architectures.vanilla(2, "erf"))
+        .plot(label="Q", color="blue")
+        .lines[1]
+        .get_color()
+        == "blue"
+    )
     assert K.plot(label="kernel", linestyle="--").lines[0].get_label() == "kernel"
-    assert kc.gradients(kc.architectures.vanilla(3, "tanh")).plot(color="green").lines[0].get_color() == "green"
+    assert (
+        kc.gradients(kc.architectures.vanilla(3, "tanh")).plot(color="green").lines[0].get_color()
+        == "green"
+    )
     with pytest.raises(kc.KcalcError, match="colour.*label=, color=, ls="):
         C.plot(colour="red")
     with pytest.raises(kc.KcalcError, match="not both"):
@@ -264,14 +315,27 @@ def test_fixed_points_that_maps_share_are_one_grey_mark():
     marks = [line for line in ax.lines if str(line.get_gid()).startswith("fixed point")]
     assert len(marks) == 1 and marks[0].get_color() == GREY
     ax = plotting.c_maps({"shaped": lambda c, q1, q2: 0.1 * c + 0.9 * c**3, "relu": relu_map(2)})
-    at_one = [line for line in ax.lines if str(line.get_gid()).startswith("fixed point") and line.get_xdata()[0] > 0.9]
-    assert sorted(line.get_gid() for line in at_one) == ["fixed point, repelling", "fixed point, undecided"]
+    at_one = [
+        line
+        for line in ax.lines
+        if str(line.get_gid()).startswith("fixed point") and line.get_xdata()[0] > 0.9
+    ]
+    assert sorted(line.get_gid() for line in at_one) == [
+        "fixed point, repelling",
+        "fixed point, undecided",
+    ]
     places = [line.get_transform().transform((1.0, 1.0)) for line in at_one]
     assert np.hypot(*(places[0] - places[1])) > 8  # beside one another
 
 
 def test_legends_say_what_is_heuristic():
     L = kc.layers
-    v1 = kc.chain(L.Input(), L.Affine(), kc.residual(kc.chain(L.Affine(), L.Nonlinear("relu"))), L.Nonlinear("relu"), L.Affine())
+    v1 = kc.chain(
+        L.Input(),
+        L.Affine(),
+        kc.residual(kc.chain(L.Affine(), L.Nonlinear("relu"))),
+        L.Nonlinear("relu"),
+        L.Affine(),
+    )
     ax = kc.c_map(v1, assume_independent=True).plot(label="V1")
     assert [line.get_label() for line in ax.lines if line.get_gid() == "map"] == ["V1, heuristic"]

@@ -1,4 +1,6 @@
-"""Local kernel quantities in mpmath numbers for activations without closed forms, against quadrature in other coordinates."""
+"""Local kernel quantities in mpmath numbers for activations without closed forms, against
+quadrature in other coordinates.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(60)
 
 
 def panels(edges: list[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss-Legendre nodes on [-9, 9] cut at the edges that lie inside, with the normal density in the weights."""
+    """Gauss-Legendre nodes on [-9, 9] cut at the edges that lie inside, with the normal density in
+    the weights.
+    """
     cuts = np.unique(np.clip([-9, *np.arange(-6, 7, 3), *edges, 9], -9, 9))
     half = np.diff(cuts)[:, None] / 2
     x = (cuts[:-1, None] + half + half * NODES).ravel()
@@ -44,18 +48,28 @@ def panels(edges: list[float]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def mean_product(phi: Any, gap: float, q1: float, q2: float, n: int) -> float:
-    """E phi^(n)(u) phi^(n)(v) with u = sqrt q1 (a x + b y), v = sqrt q2 (a x - b y): sum and difference are independent."""
+    """E phi^(n)(u) phi^(n)(v) with u = sqrt q1 (a x + b y), v = sqrt q2 (a x - b y).
+
+    Sum and difference are independent.
+    """
     a, b = math.sqrt(1 - gap / 2), math.sqrt(gap / 2)
     f, total = DERIVATIVES[phi][n], 0.0
-    for x, w in zip(*panels([0.0, *(s * t * b for s in (-1, 1) for t in (0.5, 1, 2, 4, 8))]), strict=True):  # kinks cross where x ~ b
+    for x, w in zip(
+        *panels([0.0, *(s * t * b for s in (-1, 1) for t in (0.5, 1, 2, 4, 8))]), strict=True
+    ):  # kinks cross where x ~ b
         y, weights = panels([a * x / b, -a * x / b] if b else [])
-        total += w * float(weights @ (f(math.sqrt(q1) * (a * x + b * y)) * f(math.sqrt(q2) * (a * x - b * y))))
+        total += w * float(
+            weights @ (f(math.sqrt(q1) * (a * x + b * y)) * f(math.sqrt(q2) * (a * x - b * y)))
+        )
     return total
 
 
 def coefficients(phi: Any, gap: float, q1: float, q2: float, order: int) -> list[float]:
     norm = math.sqrt(mean_product(phi, 0.0, q1, q1, 0) * mean_product(phi, 0.0, q2, q2, 0))
-    values = [mean_product(phi, gap, q1, q2, n) * math.sqrt(q1 * q2) ** n / norm / math.factorial(n) for n in range(order + 1)]
+    values = [
+        mean_product(phi, gap, q1, q2, n) * math.sqrt(q1 * q2) ** n / norm / math.factorial(n)
+        for n in range(order + 1)
+    ]
     return [1 - values[0], *values[1:]]
 
 
@@ -63,7 +77,9 @@ def coefficients(phi: Any, gap: float, q1: float, q2: float, order: int) -> list
 def coarse(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Few Hermite terms and panels of 12 nodes, which give these digits in a second."""
     monkeypatch.setattr(precise, "_TERMS", 6)
-    monkeypatch.setattr(precise, "_legendre", lambda degree, bits: GaussLegendre(mpmath.mp).calc_nodes(3, bits))
+    monkeypatch.setattr(
+        precise, "_legendre", lambda degree, bits: GaussLegendre(mpmath.mp).calc_nodes(3, bits)
+    )
     precise._coefficients.cache_clear()
     yield
     precise._coefficients.cache_clear()
@@ -96,7 +112,9 @@ def test_derivatives_of_the_density_in_c(c: float) -> None:
     x, w = mpmath.mpf("0.7"), mpmath.mpf("-1.2")
 
     def density(t: Any) -> Any:
-        return mpmath.exp(-(x * x + w * w - 2 * t * x * w) / (2 * (1 - t * t))) / (2 * mpmath.pi * mpmath.sqrt(1 - t * t))
+        return mpmath.exp(-(x * x + w * w - 2 * t * x * w) / (2 * (1 - t * t))) / (
+            2 * mpmath.pi * mpmath.sqrt(1 - t * t)
+        )
 
     with mpmath.workdps(40):
         t = mpmath.mpf(c)
@@ -109,7 +127,13 @@ def test_derivatives_of_the_density_in_c(c: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("gap", "q1", "q2", "order"),
-    [(2.0, 1.0, 0.25, 0), (2.0**-12, 1.0, 1.0, 1), (0.5, 1.0, 2.25, 1), (2.0**-12, 1.0, 2.25, 2), (2 - 2.0**-12, 1.0, 1.0, 2)],
+    [
+        (2.0, 1.0, 0.25, 0),
+        (2.0**-12, 1.0, 1.0, 1),
+        (0.5, 1.0, 2.25, 1),
+        (2.0**-12, 1.0, 2.25, 2),
+        (2 - 2.0**-12, 1.0, 1.0, 2),
+    ],
 )
 def test_taylor_coefficients(gap: float, q1: float, q2: float, order: int) -> None:
     """By Hermite series, and so close to c = 1 or -1 that none serves."""
@@ -132,14 +156,22 @@ def test_moments(quantity: str, digits: int) -> None:
             "mean_slope": lambda z: rate(root * z),
             "q_slope": lambda z: soft(root * z) * rate(root * z) * z / root,
         }
-        truth = mpmath.quad(lambda z: integrand[quantity](z) * mpmath.npdf(z), np.linspace(-16, 16, 17).tolist())
+        truth = mpmath.quad(
+            lambda z: integrand[quantity](z) * mpmath.npdf(z), np.linspace(-16, 16, 17).tolist()
+        )
         found = getattr(activation("softplus"), quantity)(2, mpmath_field(digits))
         assert abs(found / truth - 1) < mpmath.mpf(10) ** (1 - digits)
 
 
 @pytest.mark.parametrize(
     ("gap", "order", "says"),
-    [(0.5, 3, "order 3"), (0, 1, r"c = \+-1"), (2, 1, r"c = \+-1"), (2.5, 0, "c = -1.5"), (-0.5, 0, "c = 1.5")],
+    [
+        (0.5, 3, "order 3"),
+        (0, 1, r"c = \+-1"),
+        (2, 1, r"c = \+-1"),
+        (2.5, 0, "c = -1.5"),
+        (-0.5, 0, "c = 1.5"),
+    ],
 )
 def test_refusals(gap: float, order: int, says: str) -> None:
     with pytest.raises(KcalcError, match=says):
@@ -154,15 +186,27 @@ def test_callables_have_no_digits_beyond_double_precision() -> None:
 @pytest.mark.parametrize("gap", ["0.7", "1e-3", "1e-26"])
 @pytest.mark.parametrize("q2", [1, 3])
 def test_shifted_rectifiers_keep_their_digits_next_to_one(gap: str, q2: int) -> None:
-    """phi = relu + k, against E relu(u) relu(v) = sqrt(q1 q2) (sin t + (pi - t) cos t) / (2 pi) and E relu(u) = sqrt(q / 2 pi)."""
+    """phi = relu + k, against E relu(u) relu(v) = sqrt(q1 q2) (sin t + (pi - t) cos t) / (2 pi) and
+    E relu(u) = sqrt(q / 2 pi).
+    """
     k = sp.Rational(-3, 10)
     with mpmath.workdps(100):
         shift, u = mpmath.mpf(int(k.p)) / int(k.q), mpmath.mpf(gap)
-        found = kc.activation("relu").transformed(output_shift=k).taylor(u, 1, q2, 2, mpmath_field(30))
+        found = (
+            kc.activation("relu").transformed(output_shift=k).taylor(u, 1, q2, 2, mpmath_field(30))
+        )
         t, sizes = mpmath.acos(1 - u), [mpmath.mpf(1), mpmath.mpf(q2)]
         means = [mpmath.sqrt(q / (2 * mpmath.pi)) for q in sizes]
-        joint = mpmath.sqrt(q2) / (2 * mpmath.pi) * (mpmath.sin(t) + (mpmath.pi - t) * mpmath.cos(t)) + shift * sum(means) + shift**2
-        norm = mpmath.sqrt(mpmath.fprod(q / 2 + 2 * shift * m + shift**2 for q, m in zip(sizes, means, strict=True)))
+        joint = (
+            mpmath.sqrt(q2) / (2 * mpmath.pi) * (mpmath.sin(t) + (mpmath.pi - t) * mpmath.cos(t))
+            + shift * sum(means)
+            + shift**2
+        )
+        norm = mpmath.sqrt(
+            mpmath.fprod(
+                q / 2 + 2 * shift * m + shift**2 for q, m in zip(sizes, means, strict=True)
+            )
+        )
         rate = mpmath.sqrt(q2) / (2 * mpmath.pi) / norm
         expected = [1 - joint / norm, rate * (mpmath.pi - t), rate / mpmath.sin(t) / 2]
         for value, true in zip(found, expected, strict=True):

@@ -26,7 +26,10 @@ class Gate(L.Layer):
     arity: ClassVar[tuple[float, float]] = (2, 2)
 
     def lowered(self, reads: P.Reads) -> P.Program:
-        return [(P.Post(activation=kc.activation(self.activation), origin=self), (0,)), (P.Prod(origin=self), (2, 1))]
+        return [
+            (P.Post(activation=kc.activation(self.activation), origin=self), (0,)),
+            (P.Prod(origin=self), (2, 1)),
+        ]
 
 
 @dataclass(frozen=True)
@@ -41,22 +44,32 @@ class UnitNorm(L.Layer):
 
 
 def networks(gated: bool, shape: tuple[int, ...] | None = None) -> kc.Network:
-    """x -> phi(U x) V x -> norm, factor -> W, with one layer each or with the layers they are made of."""
+    """x -> phi(U x) V x -> norm, factor -> W, with one layer each or with the layers they are made
+    of.
+    """
     steps: list[tuple[str, Any, tuple[str, ...]]] = [
-        ("x", L.Input(8, shape), ()), ("u", L.Affine(8, sigma_b=0.2), ("x",)), ("v", L.Affine(8, sigma_w=1.2), ("x",)),
-    ]  # fmt: skip
+        ("x", L.Input(8, shape), ()),
+        ("u", L.Affine(8, sigma_b=0.2), ("x",)),
+        ("v", L.Affine(8, sigma_w=1.2), ("x",)),
+    ]
     if gated:
         steps += [("g", Gate("tanh"), ("u", "v")), ("n", UnitNorm(0.7), ("g",))]
     else:
         steps += [("t", L.Nonlinear("tanh"), ("u",)), ("g", L.Product(), ("t", "v"))]
         steps += [("r", L.RMSNorm(), ("g",)), ("n", L.Scale(0.7), ("r",))]
-    steps += [("w", L.Affine(8, sigma_b=0.1), ("n",)), ("p", L.Pool("mean") if shape else L.Identity(), ("w",)), ("f", L.Flatten(), ("p",))]
+    steps += [
+        ("w", L.Affine(8, sigma_b=0.1), ("n",)),
+        ("p", L.Pool("mean") if shape else L.Identity(), ("w",)),
+        ("f", L.Flatten(), ("p",)),
+    ]
     return kc.Network.from_steps([*steps, ("y", L.Affine(3), ("f",))], ["y"])
 
 
 def unbiased(net: kc.Network) -> kc.Network:
     """The network with all sigma_b = 0."""
-    return net.map_layers(lambda _, layer: replace(layer, sigma_b=0) if isinstance(layer, L.Affine) else layer)
+    return net.map_layers(
+        lambda _, layer: replace(layer, sigma_b=0) if isinstance(layer, L.Affine) else layer
+    )
 
 
 def test_a_layer_of_several_primitives_is_the_layers_it_is_made_of() -> None:
@@ -66,16 +79,23 @@ def test_a_layer_of_several_primitives_is_the_layers_it_is_made_of() -> None:
         assert kc.ntk(one)(c, q1, q2) == kc.ntk(many)(c, q1, q2)
     assert kc.q_map(one)(2.0) == kc.q_map(many)(2.0)
     shared = ("x", "u", "v", "g", "n", "w", "y")
-    for found, wanted in ((kc.gradients(one).nodes, kc.gradients(many).nodes), (kc.node_values(one, 0.4), kc.node_values(many, 0.4))):
+    for found, wanted in (
+        (kc.gradients(one).nodes, kc.gradients(many).nodes),
+        (kc.node_values(one, 0.4), kc.node_values(many, 0.4)),
+    ):
         assert [found[node] for node in shared] == [wanted[node] for node in shared]
     assert set(kc.node_values(one)) == set(one) == set(kc.gradients(one).nodes)
     plain, written = (unbiased(net) for net in (one, many))
     assert kc.slope_polynomial(plain) == kc.slope_polynomial(written)
     assert kc.maximal_slope(plain)(1.3) == kc.maximal_slope(written)(1.3)
-    assert kc.maximal(plain, lambda x: x**2)(0.9) == kc.maximal(written, {"tanh": lambda x: x**2})(0.9)
+    assert kc.maximal(plain, lambda x: x**2)(0.9) == kc.maximal(written, {"tanh": lambda x: x**2})(
+        0.9
+    )
     assert str(kc.c_map(one).symbolic()) == str(kc.c_map(many).symbolic())
     for net in (plain, written):
-        with pytest.raises(kc.KcalcError, match="at node 'g' has a slope > 1, .* cut the network there"):
+        with pytest.raises(
+            kc.KcalcError, match="at node 'g' has a slope > 1, .* cut the network there"
+        ):
             kc.maximal_curvature(net)
     assert [(s.entry, s.exit) for s in kc.subnetworks(plain).nonlinear] == [("x", "y")]
 
@@ -83,7 +103,10 @@ def test_a_layer_of_several_primitives_is_the_layers_it_is_made_of() -> None:
 def test_pairs_of_positions_follow_it_too() -> None:
     images = np.random.default_rng(0).standard_normal((2, 3, 3, 8))
     kernels = [kc.ntk(networks(gated, (3, 3)), spatial="exact") for gated in (True, False)]
-    for found, wanted in ((k[0], k[1]) for k in zip(*((K.matrix(images), K.nngp.matrix(images)) for K in kernels), strict=True)):
+    for found, wanted in (
+        (k[0], k[1])
+        for k in zip(*((K.matrix(images), K.nngp.matrix(images)) for K in kernels), strict=True)
+    ):
         np.testing.assert_array_equal(found, wanted)
 
 
@@ -100,8 +123,12 @@ def test_it_runs_is_shaped_and_is_written_out_as_the_layers_it_is_made_of() -> N
     assert (shaped.residuals, shaped.network.isomorphic(wanted.network)) == (wanted.residuals, True)
     kernels = [kc.learnable_kernel(network) for network in (one, many)]
     np.testing.assert_allclose(*(kernel(kernel.init(), x) for kernel in kernels), rtol=1e-12)
-    rows, others = (kc.compare({"net": network}, activations=["tanh", "relu"]).rows for network in (one, many))
-    assert [(row.q, row.c, row.slope) for row in rows] == [(row.q, row.c, row.slope) for row in others]
+    rows, others = (
+        kc.compare({"net": network}, activations=["tanh", "relu"]).rows for network in (one, many)
+    )
+    assert [(row.q, row.c, row.slope) for row in rows] == [
+        (row.q, row.c, row.slope) for row in others
+    ]
     assert rows[0].slope != rows[1].slope
 
 
@@ -117,11 +144,22 @@ def test_every_primitive_is_a_layer(seed: int) -> None:
         layer = network.layer(node)
         if op is not None and not isinstance(layer, L.Input | L.Opaque):
             again = layer_of(op)
-            assert again.lowered(P.Reads(node, network.parents(node), tuple(network.features[p] for p in network.parents(node)))) == op
+            assert (
+                again.lowered(
+                    P.Reads(
+                        node,
+                        network.parents(node),
+                        tuple(network.features[p] for p in network.parents(node)),
+                    )
+                )
+                == op
+            )
 
 
 def test_messages_and_assumptions_name_the_layer() -> None:
-    net = kc.Network.from_steps([("x", L.Input(8), ()), ("u", L.Affine(8), ("x",)), ("g", Gate("tanh"), ("x", "u"))], ["g"])
+    net = kc.Network.from_steps(
+        [("x", L.Input(8), ()), ("u", L.Affine(8), ("x",)), ("g", Gate("tanh"), ("x", "u"))], ["g"]
+    )
     with pytest.raises(kc.FreshnessError, match=r"node 'g': tanh sees a raw network input"):
         kc.c_map(net)
     notes = kc.c_map(net, assume_independent=True).assumptions
@@ -145,20 +183,31 @@ def test_every_node_has_operations_in_an_order_that_can_be_run(seed: int) -> Non
         assert primitive is None or primitive.origin == network.layer(owner(node))
         done.add(node)
     assert set(network) <= done
-    assert [step for node in network for step in network.operations_of(node)] == list(network.operations)
+    assert [step for node in network for step in network.operations_of(node)] == list(
+        network.operations
+    )
 
 
 def test_readers_of_what_is_passed_on_count_for_the_node_that_passed_it_on() -> None:
-    steps = [("x", L.Input(4), ()), ("i", L.Identity(), ("x",)), ("a", L.Affine(4), ("i",)), ("b", L.Affine(4), ("i",))]
+    steps = [
+        ("x", L.Input(4), ()),
+        ("i", L.Identity(), ("x",)),
+        ("a", L.Affine(4), ("i",)),
+        ("b", L.Affine(4), ("i",)),
+    ]
     net = kc.Network.from_steps(steps, ["a", "b"])
     assert reader_counts(net.operations)["x"] == reader_counts(net.operations)["i"] == 2
     assert reader_counts(net.operations, net.outputs)["a"] == 1
 
 
 def test_every_layer_but_opaque_says_what_it_is_made_of() -> None:
-    assert [kind for kind, layer in L.KINDS.items() if layer.lowered is L.Layer.lowered] == ["Opaque"]
+    assert [kind for kind, layer in L.KINDS.items() if layer.lowered is L.Layer.lowered] == [
+        "Opaque"
+    ]
 
 
 def test_a_layer_with_a_primitive_of_its_own_stays() -> None:
-    net = kc.Network.from_steps([("x", L.Input(8), ()), ("p", L.Positions(), ("x",)), ("n", UnitNorm(0.7), ("p",))], ["n"])
+    net = kc.Network.from_steps(
+        [("x", L.Input(8), ()), ("p", L.Positions(), ("x",)), ("n", UnitNorm(0.7), ("p",))], ["n"]
+    )
     assert list(net.written_out()) == ["x", "p", "n.1", "n"]

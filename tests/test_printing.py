@@ -17,7 +17,9 @@ from kcalc.verification.tangent_checks import ROWS, Table
 
 
 @pytest.mark.parametrize(("rows", "most"), [(7, 4), (7, 5), (7, 6), (8, 7)])
-def test_long_tables_show_the_first_and_the_last_rows_and_how_many_are_left_out(rows: int, most: int) -> None:
+def test_long_tables_show_the_first_and_the_last_rows_and_how_many_are_left_out(
+    rows: int, most: int
+) -> None:
     table = [("n", "square"), *((str(n), str(n * n)) for n in range(rows))]
     head, *body = cut(table, most)
     middle = next(row for row in body if row[0].startswith("..."))
@@ -32,7 +34,11 @@ def test_long_tables_show_the_first_and_the_last_rows_and_how_many_are_left_out(
 def test_tables_of_verification_are_cut_likewise() -> None:
     table = Table(("node", "z"), tuple((f"node {n}", "0") for n in range(ROWS + 3)))
     lines = str(table).splitlines()
-    assert sum("... 3 more" in line for line in lines) == 1 and lines[-1].split() == ["node", str(ROWS + 2), "0"]
+    assert sum("... 3 more" in line for line in lines) == 1 and lines[-1].split() == [
+        "node",
+        str(ROWS + 2),
+        "0",
+    ]
     assert sum(line.startswith("node ") for line in lines) >= ROWS
 
 

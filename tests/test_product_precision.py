@@ -64,4 +64,8 @@ def test_traced_kernels(activation: str) -> None:
     kernel = kc.learnable_kernel(kc.architectures.vanilla(2, activation))
     with jax.default_matmul_precision("default"):
         traced = str(jax.make_jaxpr(lambda x: kernel({"sigma_w": 1.5}, x))(jnp.asarray(X)))
-    assert traced.count("dot_general[") == traced.count("precision=(Precision.HIGHEST, Precision.HIGHEST)") > 0
+    assert (
+        traced.count("dot_general[")
+        == traced.count("precision=(Precision.HIGHEST, Precision.HIGHEST)")
+        > 0
+    )

@@ -1,4 +1,7 @@
-"""One way to give q values: ``q=`` for both inputs, ``q1=`` and ``q2=`` where they differ; formulas and series of Q maps at given q."""
+"""One way to give q values: ``q=`` for both inputs, ``q1=`` and ``q2=`` where they differ.
+
+Formulas and series of Q maps at given q.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +51,16 @@ def test_one_spelling_everywhere(name: str) -> None:
     def same(one: Any, other: Any) -> bool:
         return one == other if exact else bool(np.allclose(one, other, rtol=1e-12, atol=1e-13))
 
-    assert same(call(q=2), call(q1=2)) and same(call(q=2), call(q1=2, q2=2)) and same(call(), call(q=1))
+    assert (
+        same(call(q=2), call(q1=2))
+        and same(call(q=2), call(q1=2, q2=2))
+        and same(call(), call(q=1))
+    )
     assert not same(call(q=2), call(q1=2, q2=0.5)) and not same(call(q=2), call())
     for both in ({"q1": 2}, {"q2": 2}, {"q1": 2, "q2": 3}):
-        with pytest.raises(kc.KcalcError, match="q=2 is the q value of both inputs; give it alone, or q1= and q2="):
+        with pytest.raises(
+            kc.KcalcError, match="q=2 is the q value of both inputs; give it alone, or q1= and q2="
+        ):
             call(q=2, **both)
     with pytest.raises(kc.KcalcError, match="^q is a mean square"):
         call(q=-1)
@@ -63,13 +72,21 @@ def test_symbolic_q_maps() -> None:
     """The Q map of relu is q/2; of tanh layers, the composition of Gaussian integrals by mpmath."""
     q = kc.symbols.q
     relu = kc.q_map(A.vanilla(3, "relu"))
-    assert relu.symbolic().closed_form == q / 8 == relu.closed_form and relu.symbolic(2 * q).closed_form == q / 4
-    assert relu.symbolic(4).closed_form == sp.Rational(1, 2) and kc.activation("relu").q_map.symbolic(3).closed_form == sp.Rational(3, 2)
+    assert (
+        relu.symbolic().closed_form == q / 8 == relu.closed_form
+        and relu.symbolic(2 * q).closed_form == q / 4
+    )
+    assert relu.symbolic(4).closed_form == sp.Rational(1, 2) and kc.activation(
+        "relu"
+    ).q_map.symbolic(3).closed_form == sp.Rational(3, 2)
     assert kc.activation("relu").q_map.symbolic().closed_form == q / 2
     erf = kc.q_map(A.vanilla(2, "erf"))
     assert float(erf.symbolic(0.7).closed_form) == pytest.approx(float(erf(0.7)), rel=1e-14)
     deep = kc.q_map(NET)
-    assert str(deep.symbolic(2)).splitlines()[1] == "q_1 = Q_tanh(2)" and deep.symbolic(2).arguments == ()
+    assert (
+        str(deep.symbolic(2)).splitlines()[1] == "q_1 = Q_tanh(2)"
+        and deep.symbolic(2).arguments == ()
+    )
     with pytest.raises(kc.KcalcError, match="q is a mean square"):
         relu.symbolic(-1)
     with pytest.raises(kc.KcalcError, match="symbol c is a c value"):
@@ -81,7 +98,9 @@ def test_series_of_q_maps() -> None:
     with mpmath.workdps(30):
 
         def level(q: Any) -> Any:
-            return mpmath.quad(lambda z: mpmath.tanh(mpmath.sqrt(q) * z) ** 2 * mpmath.npdf(z), [-12, -4, 0, 4, 12])
+            return mpmath.quad(
+                lambda z: mpmath.tanh(mpmath.sqrt(q) * z) ** 2 * mpmath.npdf(z), [-12, -4, 0, 4, 12]
+            )
 
         local = [float(v) for v in mpmath.taylor(level, mpmath.mpf("0.7"), 3)]
         deep = [float(v) for v in mpmath.taylor(lambda q: level(level(q)), mpmath.mpf("0.7"), 2)]

@@ -1,4 +1,6 @@
-"""Operations that mix examples, or count them, are not read, whatever number of examples a model is shown."""
+"""Operations that mix examples, or count them, are not read, whatever number of examples a model is
+shown.
+"""
 
 from __future__ import annotations
 
@@ -101,13 +103,17 @@ def test_models_that_keep_examples_apart_are_read(name: str) -> None:
 
 
 def test_one_example_and_several_give_one_network() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+    )
     assert kc.read(model, (1, 3, 9, 9)).network == kc.read(model, (5, 3, 9, 9)).network
 
 
 def test_a_model_of_one_example_is_read_with_a_remark() -> None:
     reading = kc.read(Fn(lambda h: h.reshape(1, N)), (1, 8))
-    assert reading.fidelity.level == "exact" and any("one example at a time only" in remark for remark in reading.remarks)
+    assert reading.fidelity.level == "exact" and any(
+        "one example at a time only" in remark for remark in reading.remarks
+    )
     reading = kc.read(Fn(lambda h: h.reshape(4, N)), (4, 8))
     assert any("examples only" in remark for remark in reading.remarks)
     program = torch.export.export(Fn(lambda h: h * len(h)), (torch.randn(2, 8),))
@@ -136,7 +142,7 @@ def test_arrays_whose_examples_meet_other_axes_are_not_read() -> None:
     assert any("the examples of one lie along another axis" in note.text for note in reading.notes)
 
 
-# -- JAX, Flax, Keras, ONNX ------------------------------------------------------------------------------------------------
+# -- JAX, Flax, Keras, ONNX ------------------------------------------------------------------------
 
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
@@ -156,13 +162,18 @@ IN_JAX: dict[str, Callable[[Any], Any]] = {
     "the Gram matrix": lambda h: h @ h.T @ h,
     "the next example": lambda h: h + jnp.roll(h, 1, 0),
     "examples as locations": lambda h: h + h.reshape(1, -1, N).mean(1),
-    "weights": lambda h: h @ (jnp.asarray(np.random.default_rng(1).normal(size=(N, N)), jnp.float32) / len(h)),
+    "weights": lambda h: (
+        h @ (jnp.asarray(np.random.default_rng(1).normal(size=(N, N)), jnp.float32) / len(h))
+    ),
 }
 
 
 def parameters() -> dict[str, Any]:
     random = np.random.default_rng(0)
-    return {"a": jnp.asarray(random.normal(size=(8, N)) / 3), "b": jnp.asarray(random.normal(size=(N, 4)) / 4)}
+    return {
+        "a": jnp.asarray(random.normal(size=(8, N)) / 3),
+        "b": jnp.asarray(random.normal(size=(N, 4)) / 4),
+    }
 
 
 @pytest.mark.parametrize("name", IN_JAX)
@@ -177,8 +188,14 @@ def test_mixing_and_counting_in_jax(name: str) -> None:
 
 
 def test_what_keeps_examples_apart_in_jax() -> None:
-    for function in (lambda h: h.reshape(len(h), -1), lambda h: h * jnp.ones((len(h), 1)), lambda h: h[: len(h)]):
-        reading = kc.read(lambda p, x, f=function: f(jnp.tanh(x @ p["a"])) @ p["b"], parameters(), (1, 8))
+    for function in (
+        lambda h: h.reshape(len(h), -1),
+        lambda h: h * jnp.ones((len(h), 1)),
+        lambda h: h[: len(h)],
+    ):
+        reading = kc.read(
+            lambda p, x, f=function: f(jnp.tanh(x @ p["a"])) @ p["b"], parameters(), (1, 8)
+        )
         assert reading.fidelity.level == "exact" and len(reading.network.nodes_of(Affine)) == 2
 
 
@@ -187,27 +204,40 @@ def test_mixing_and_counting_in_flax() -> None:
 
     class Model(nnx.Module):
         def __init__(self, function: Any, rngs: Any) -> None:
-            self.a, self.b, self.function = nnx.Linear(8, N, rngs=rngs), nnx.Linear(N, 4, rngs=rngs), function
+            self.a, self.b, self.function = (
+                nnx.Linear(8, N, rngs=rngs),
+                nnx.Linear(N, 4, rngs=rngs),
+                function,
+            )
 
         def __call__(self, x: Any) -> Any:
             return self.b(self.function(jnp.tanh(self.a(x))))
 
     for name in ("the first example", "the number of examples"):
         assert kc.read(Model(IN_JAX[name], nnx.Rngs(0)), jnp.ones((1, 8))).network.nodes_of(Opaque)
-    assert not kc.read(Model(lambda h: h.reshape(len(h), N), nnx.Rngs(0)), jnp.ones((1, 8))).network.nodes_of(Opaque)
+    assert not kc.read(
+        Model(lambda h: h.reshape(len(h), N), nnx.Rngs(0)), jnp.ones((1, 8))
+    ).network.nodes_of(Opaque)
 
 
 def test_an_equinox_module_of_one_example_mixes_none() -> None:
     eqx = pytest.importorskip("equinox")
     model = eqx.nn.MLP(8, 4, N, 2, key=jax.random.key(0))
-    assert kc.read(model, (1, 8)).fidelity.level == "exact" and kc.read(model, jnp.ones(8)).remarks == kc.read(model, (1, 8)).remarks
+    assert (
+        kc.read(model, (1, 8)).fidelity.level == "exact"
+        and kc.read(model, jnp.ones(8)).remarks == kc.read(model, (1, 8)).remarks
+    )
 
 
 def test_mixing_and_counting_in_onnx_files() -> None:
     pytest.importorskip("onnx")
     from test_read_onnx_models import exported
 
-    for name, batch in (("the first example", None), ("the number of examples", "N"), ("the mean", None)):
+    for name, batch in (
+        ("the first example", None),
+        ("the number of examples", "N"),
+        ("the mean", None),
+    ):
         axes = {"x": {0: batch}} if batch else None
         proto = exported(Fn(MIXING[name]), (2 if batch else 1, 8), train=False, dynamic_axes=axes)
         assert kc.read(proto).network.nodes_of(Opaque), name
@@ -215,4 +245,6 @@ def test_mixing_and_counting_in_onnx_files() -> None:
     assert kc.read(proto).fidelity.level == "exact"
     proto = exported(Fn(lambda h: h.reshape(1, 1, N).reshape(1, N)), (1, 8), train=False)
     reading = kc.read(proto)
-    assert reading.fidelity.level == "exact" and any("one example at a time only" in remark for remark in reading.remarks)
+    assert reading.fidelity.level == "exact" and any(
+        "one example at a time only" in remark for remark in reading.remarks
+    )

@@ -14,7 +14,9 @@ from kcalc.network import layers as kl
 
 
 def hand(steps, outputs=None):
-    return kc.Network.from_steps([(n, layer, tuple(p)) for n, layer, p in steps], outputs or [steps[-1][0]])
+    return kc.Network.from_steps(
+        [(n, layer, tuple(p)) for n, layer, p in steps], outputs or [steps[-1][0]]
+    )
 
 
 class CNN(eqx.Module):
@@ -31,7 +33,11 @@ class CNN(eqx.Module):
         self.conv1 = eqx.nn.Conv2d(3, 8, 3, padding=1, key=keys[0])
         self.norm = eqx.nn.GroupNorm(2, 8)
         self.depth = eqx.nn.Conv2d(8, 8, 3, padding=1, groups=8, use_bias=False, key=keys[1])
-        self.drop, self.pool, self.last = eqx.nn.Dropout(0.3), eqx.nn.MaxPool2d(2, 2), eqx.nn.LayerNorm((128,))
+        self.drop, self.pool, self.last = (
+            eqx.nn.Dropout(0.3),
+            eqx.nn.MaxPool2d(2, 2),
+            eqx.nn.LayerNorm((128,)),
+        )
         self.mlp = eqx.nn.MLP(128, 5, 7, 2, key=keys[2])
 
     def __call__(self, x, key=None):
@@ -41,12 +47,24 @@ class CNN(eqx.Module):
 
 
 RELU = kl.Nonlinear("relu")
-TWIN = hand([
-    ("x", kl.Input(3, (8, 8)), ()), ("c", kl.Affine(8, 3), "x"), ("n", kl.GroupNorm(2), "c"), ("r", RELU, "n"),
-    ("d", kl.Affine(8, 3, groups=8, bias=False), "r"), ("p", kl.Pool("max", 2), "d"), ("o", kl.Dropout(0.3), "p"), ("f", kl.Flatten(), "o"),
-    ("l", kl.LayerNorm(), "f"), ("1", kl.Affine(7), "l"), ("2", RELU, "1"), ("3", kl.Affine(7), "2"), ("4", RELU, "3"),
-    ("5", kl.Affine(5), "4"),
-])  # fmt: skip
+TWIN = hand(
+    [
+        ("x", kl.Input(3, (8, 8)), ()),
+        ("c", kl.Affine(8, 3), "x"),
+        ("n", kl.GroupNorm(2), "c"),
+        ("r", RELU, "n"),
+        ("d", kl.Affine(8, 3, groups=8, bias=False), "r"),
+        ("p", kl.Pool("max", 2), "d"),
+        ("o", kl.Dropout(0.3), "p"),
+        ("f", kl.Flatten(), "o"),
+        ("l", kl.LayerNorm(), "f"),
+        ("1", kl.Affine(7), "l"),
+        ("2", RELU, "1"),
+        ("3", kl.Affine(7), "2"),
+        ("4", RELU, "3"),
+        ("5", kl.Affine(5), "4"),
+    ]
+)
 
 
 def test_convolutions_norms_and_dropout():
@@ -57,7 +75,9 @@ def test_convolutions_norms_and_dropout():
     assert {"conv1", "norm", "depth", "drop", "mlp.layers.0"} <= set(r.network)
     assert r.fidelity.level == "pooling"
     assert all(a is b for a, b in zip(before, jax.tree.leaves(model), strict=True))
-    assert read(eqx.nn.inference_mode(model), jnp.ones((3, 8, 8)), sigmas=False).network.isomorphic(TWIN)
+    assert read(eqx.nn.inference_mode(model), jnp.ones((3, 8, 8)), sigmas=False).network.isomorphic(
+        TWIN
+    )
 
 
 def test_sigmas_of_the_library():
@@ -76,7 +96,10 @@ def test_batch_norm_with_state():
         def __init__(self, key):
             keys = jax.random.split(key)
             self.conv = eqx.nn.Conv2d(3, 6, 3, padding=1, key=keys[0])
-            self.norm, self.head = eqx.nn.BatchNorm(6, axis_name="batch"), eqx.nn.Linear(6, 4, key=keys[1])
+            self.norm, self.head = (
+                eqx.nn.BatchNorm(6, axis_name="batch"),
+                eqx.nn.Linear(6, 4, key=keys[1]),
+            )
 
         def __call__(self, x, state):
             x, state = self.norm(self.conv(x), state)
@@ -86,10 +109,18 @@ def test_batch_norm_with_state():
         warnings.simplefilter("ignore")
         model, state = eqx.nn.make_with_state(Net)(jax.random.key(0))
     r = read(model, jnp.ones((3, 8, 8)), state, sigmas=False)
-    assert r.network.isomorphic(hand([
-        ("x", kl.Input(3, (8, 8)), ()), ("c", kl.Affine(6, 3), "x"), ("n", kl.BatchNorm(), "c"), ("s", kl.Nonlinear("swish"), "n"),
-        ("p", kl.Pool("mean"), "s"), ("h", kl.Affine(4), "p"),
-    ])), str(r)  # fmt: skip
+    assert r.network.isomorphic(
+        hand(
+            [
+                ("x", kl.Input(3, (8, 8)), ()),
+                ("c", kl.Affine(6, 3), "x"),
+                ("n", kl.BatchNorm(), "c"),
+                ("s", kl.Nonlinear("swish"), "n"),
+                ("p", kl.Pool("mean"), "s"),
+                ("h", kl.Affine(4), "p"),
+            ]
+        )
+    ), str(r)
 
 
 def test_sequences_residuals_and_attention():
@@ -105,10 +136,17 @@ def test_sequences_residuals_and_attention():
 
     keys = jax.random.split(jax.random.key(0), 3)
     attend = eqx.nn.MultiheadAttention(2, 8, key=keys[2])
-    model = Mixer(eqx.nn.RMSNorm(8, use_bias=False), eqx.nn.Linear(8, 16, key=keys[0]), eqx.nn.Linear(16, 8, key=keys[1]), attend)
+    model = Mixer(
+        eqx.nn.RMSNorm(8, use_bias=False),
+        eqx.nn.Linear(8, 16, key=keys[0]),
+        eqx.nn.Linear(16, 8, key=keys[1]),
+        attend,
+    )
     r = read(model, jnp.ones((5, 8)), sigmas=False)
     assert [r.network.layer(node) for node in r.network.nodes_of(kl.Attend)] == [kl.Attend(2, 4)]
-    assert {"RMSNorm", "Nonlinear", "Sum"} <= {type(layer).__name__ for _, layer, _ in r.network.steps()}
+    assert {"RMSNorm", "Nonlinear", "Sum"} <= {
+        type(layer).__name__ for _, layer, _ in r.network.steps()
+    }
     assert r.fidelity.nodes["up"] == "exact"
 
 
@@ -146,23 +184,42 @@ def test_an_axis_too_much_or_too_few_is_named():
         def __call__(self, x):
             return jax.vmap(self.inner)(x)
 
-    assert len(read(Batched(mlp), jnp.ones((5, 8))).network) == len(read(Batched(mlp), (1, 5, 8)).network) == 4
+    assert (
+        len(read(Batched(mlp), jnp.ones((5, 8))).network)
+        == len(read(Batched(mlp), (1, 5, 8)).network)
+        == 4
+    )
     for model, given, words in (
-        (mlp, jnp.ones((5, 8)), r"it takes one example at a time, without an axis of examples: give x\[0\], or the shape \(5, 8\)$"),
-        (Batched(mlp), (5, 8), r"one example of the shape \(5, 8\): the examples come first in a shape, give \(1, 5, 8\)$"),
+        (
+            mlp,
+            jnp.ones((5, 8)),
+            r"it takes one example at a time, without an axis of examples: give x\[0\], or the "
+            r"shape \(5, 8\)$",
+        ),
+        (
+            Batched(mlp),
+            (5, 8),
+            r"one example of the shape \(5, 8\): the examples come first in a shape, give \(1, 5, "
+            r"8\)$",
+        ),
         (mlp, jnp.ones((5, 9)), "cannot be traced with these inputs: TypeError[^;]*$"),
         (mlp, (5, 9), "cannot be traced with these inputs: TypeError[^;]*$"),
         (mlp, (5, -1), "positive"),
     ):
         with pytest.raises(kc.KcalcError, match=words):
             read(model, given)
-    with pytest.raises(kc.KcalcError, match=r"one example as an array, x\[0\], or a shape with the examples first"):
+    with pytest.raises(
+        kc.KcalcError, match=r"one example as an array, x\[0\], or a shape with the examples first"
+    ):
         read(mlp)
 
 
 @pytest.mark.slow
 def test_predicted_q_and_c_values_of_wide_layers(every: int):
-    """Weights and biases uniform on +-1/sqrt(fan_in), as Equinox draws them: 20 models of width 1024 (512 where --every thins)."""
+    """Weights and biases uniform on +-1/sqrt(fan_in), as Equinox draws them.
+
+    20 models of width 1024 (512 where --every thins).
+    """
     width, c0 = 1024 if every == 1 else 512, 0.5
     u = np.zeros((2, width), np.float32)
     u[0, ::2], u[1, ::2], u[1, 1::2] = np.sqrt(2), c0 * np.sqrt(2), np.sqrt(2 * (1 - c0**2))
@@ -172,9 +229,15 @@ def test_predicted_q_and_c_values_of_wide_layers(every: int):
 
     network = read(model(0), u[0], sigmas=False).network
     own = {"sigma_w": 1 / np.sqrt(3), "sigma_b": 1 / np.sqrt(3 * width)}
-    network = network.map_layers(lambda _, layer: kl.Affine(layer.features, **own) if isinstance(layer, kl.Affine) else layer)
+    network = network.map_layers(
+        lambda _, layer: kl.Affine(layer.features, **own) if isinstance(layer, kl.Affine) else layer
+    )
     ys = np.stack([np.asarray(jax.vmap(model(seed))(u), float) for seed in range(1, 21)])
     q = (ys[:, 0] ** 2).mean(-1)
-    c = (ys[:, 0] * ys[:, 1]).sum(-1) / np.linalg.norm(ys[:, 0], axis=-1) / np.linalg.norm(ys[:, 1], axis=-1)
+    c = (
+        (ys[:, 0] * ys[:, 1]).sum(-1)
+        / np.linalg.norm(ys[:, 0], axis=-1)
+        / np.linalg.norm(ys[:, 1], axis=-1)
+    )
     for found, wanted in ((q, float(kc.q_map(network)(1.0))), (c, float(kc.c_map(network)(c0)))):
         assert abs(found.mean() - wanted) < 5 * found.std(ddof=1) / np.sqrt(20)

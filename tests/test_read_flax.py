@@ -13,14 +13,16 @@ from kcalc.network import layers as kl
 
 
 def hand(steps, outputs=None):
-    return kc.Network.from_steps([(n, layer, tuple(p)) for n, layer, p in steps], outputs or [steps[-1][0]])
+    return kc.Network.from_steps(
+        [(n, layer, tuple(p)) for n, layer, p in steps], outputs or [steps[-1][0]]
+    )
 
 
 def kinds(reading):
     return [type(layer).__name__ for _, layer, _ in reading.network.steps()]
 
 
-# -- NNX -------------------------------------------------------------------------------------------------------------------------------
+# -- NNX -------------------------------------------------------------------------------------------
 
 
 class Block(nnx.Module):
@@ -32,7 +34,9 @@ class Block(nnx.Module):
         self.bn2 = nnx.BatchNorm(outputs, rngs=rngs)
         self.conv2 = nnx.Conv(outputs, outputs, (3, 3), use_bias=False, rngs=rngs)
         self.proj = (
-            nnx.Conv(inputs, outputs, (1, 1), strides=stride, use_bias=False, rngs=rngs) if stride != 1 or inputs != outputs else None
+            nnx.Conv(inputs, outputs, (1, 1), strides=stride, use_bias=False, rngs=rngs)
+            if stride != 1 or inputs != outputs
+            else None
         )
         self.drop = nnx.Dropout(0.1, rngs=rngs)
 
@@ -63,16 +67,34 @@ def conv(features, kernel=3, stride=1, bias=False):
 
 
 RELU, NORM = kl.Nonlinear("relu"), kl.BatchNorm()
-RESNET = hand([
-    ("x", kl.Input(3, (16, 16)), ()), ("stem", conv(8, bias=True), ["x"]),
-    ("n1", NORM, ["stem"]), ("r1", RELU, ["n1"]), ("c1", conv(8), ["r1"]), ("n2", NORM, ["c1"]), ("r2", RELU, ["n2"]),
-    ("d1", kl.Dropout(0.1), ["r2"]),
-    ("c2", conv(8), ["d1"]), ("s1", kl.Sum(), ["stem", "c2"]),
-    ("n3", NORM, ["s1"]), ("r3", RELU, ["n3"]), ("p", conv(16, 1, 2), ["r3"]), ("c3", conv(16, 3, 2), ["r3"]), ("n4", NORM, ["c3"]),
-    ("r4", RELU, ["n4"]), ("d2", kl.Dropout(0.1), ["r4"]), ("c4", conv(16), ["d2"]), ("s2", kl.Sum(), ["p", "c4"]),
-    ("n5", NORM, ["s2"]), ("r5", RELU, ["n5"]), ("m", kl.Pool("max", 2), ["r5"]), ("g", kl.Pool("mean"), ["m"]),
-    ("head", kl.Affine(10), ["g"]),
-])  # fmt: skip
+RESNET = hand(
+    [
+        ("x", kl.Input(3, (16, 16)), ()),
+        ("stem", conv(8, bias=True), ["x"]),
+        ("n1", NORM, ["stem"]),
+        ("r1", RELU, ["n1"]),
+        ("c1", conv(8), ["r1"]),
+        ("n2", NORM, ["c1"]),
+        ("r2", RELU, ["n2"]),
+        ("d1", kl.Dropout(0.1), ["r2"]),
+        ("c2", conv(8), ["d1"]),
+        ("s1", kl.Sum(), ["stem", "c2"]),
+        ("n3", NORM, ["s1"]),
+        ("r3", RELU, ["n3"]),
+        ("p", conv(16, 1, 2), ["r3"]),
+        ("c3", conv(16, 3, 2), ["r3"]),
+        ("n4", NORM, ["c3"]),
+        ("r4", RELU, ["n4"]),
+        ("d2", kl.Dropout(0.1), ["r4"]),
+        ("c4", conv(16), ["d2"]),
+        ("s2", kl.Sum(), ["p", "c4"]),
+        ("n5", NORM, ["s2"]),
+        ("r5", RELU, ["n5"]),
+        ("m", kl.Pool("max", 2), ["r5"]),
+        ("g", kl.Pool("mean"), ["m"]),
+        ("head", kl.Affine(10), ["g"]),
+    ]
+)
 
 
 @pytest.fixture(scope="module")
@@ -88,16 +110,33 @@ def test_resnet_v2_with_batchnorm(resnet, mode):
     r = read(resnet, x, sigmas=False)
     assert r.network.isomorphic(RESNET), str(r)
     assert r.framework == "flax"
-    assert {"stem", "blocks.0.conv1", "blocks.1.bn2", "blocks.1.proj", "blocks.0.relu", "blocks.0.drop", "norm", "head"} <= set(r.network)
+    assert {
+        "stem",
+        "blocks.0.conv1",
+        "blocks.1.bn2",
+        "blocks.1.proj",
+        "blocks.0.relu",
+        "blocks.0.drop",
+        "norm",
+        "head",
+    } <= set(r.network)
     assert r.fidelity.level == "pooling"
 
 
 def test_reading_changes_neither_the_model_nor_the_library(resnet):
     def snapshot():
         leaves = jax.tree.leaves(nnx.state(resnet))
-        return [np.asarray(jax.random.key_data(a) if jnp.issubdtype(a.dtype, jax.dtypes.prng_key) else a) for a in leaves]
+        return [
+            np.asarray(
+                jax.random.key_data(a) if jnp.issubdtype(a.dtype, jax.dtypes.prng_key) else a
+            )
+            for a in leaves
+        ]
 
-    calls = {kind: kind.__dict__["__call__"] for kind in (nnx.BatchNorm, nnx.Dropout, nnx.Conv, Block, ResNet)}
+    calls = {
+        kind: kind.__dict__["__call__"]
+        for kind in (nnx.BatchNorm, nnx.Dropout, nnx.Conv, Block, ResNet)
+    }
     before = snapshot()
     read(resnet, jnp.ones((2, 16, 16, 3)))
     assert all(np.array_equal(a, b) for a, b in zip(before, snapshot(), strict=True))
@@ -122,7 +161,14 @@ def test_the_users_compiled_functions_never_see_marks():
     model, x = Inner(nnx.Rngs(0)), jnp.arange(6.0).reshape(2, 3)
     r = read(model, x, sigmas=False)
     assert r.network.isomorphic(
-        hand([("x", kl.Input(3), ()), ("a", kl.Affine(4), "x"), ("n", kl.LayerNorm(), "a"), ("t", kl.Nonlinear("tanh"), "n")])
+        hand(
+            [
+                ("x", kl.Input(3), ()),
+                ("a", kl.Affine(4), "x"),
+                ("n", kl.LayerNorm(), "a"),
+                ("t", kl.Nonlinear("tanh"), "n"),
+            ]
+        )
     )
     first = model(x)
     read(model, x)
@@ -145,16 +191,27 @@ class ConvNeXt(nnx.Module):
 
 def test_convnext_block():
     r = read(ConvNeXt(nnx.Rngs(0)), jnp.ones((2, 32, 32, 3)), sigmas=False)
-    assert r.network.isomorphic(hand([
-        ("x", kl.Input(3, (32, 32)), ()), ("stem", kl.Affine(8, 4, 4, padding="same"), ["x"]), ("d", kl.Affine(8, 7, groups=8), ["stem"]),
-        ("n", kl.LayerNorm(), "d"), ("u", kl.Affine(32), "n"), ("g", kl.Nonlinear("gelu"), "u"), ("o", kl.Affine(8), "g"),
-        ("s", kl.Sum((1, 0.5)), ["stem", "o"]),
-    ]))  # fmt: skip
+    assert r.network.isomorphic(
+        hand(
+            [
+                ("x", kl.Input(3, (32, 32)), ()),
+                ("stem", kl.Affine(8, 4, 4, padding="same"), ["x"]),
+                ("d", kl.Affine(8, 7, groups=8), ["stem"]),
+                ("n", kl.LayerNorm(), "d"),
+                ("u", kl.Affine(32), "n"),
+                ("g", kl.Nonlinear("gelu"), "u"),
+                ("o", kl.Affine(8), "g"),
+                ("s", kl.Sum((1, 0.5)), ["stem", "o"]),
+            ]
+        )
+    )
 
 
 class DenseNet(nnx.Module):
     def __init__(self, rngs):
-        self.convs = nnx.List([nnx.Conv(4 + 4 * k, 4, (3, 3), use_bias=False, rngs=rngs) for k in range(3)])
+        self.convs = nnx.List(
+            [nnx.Conv(4 + 4 * k, 4, (3, 3), use_bias=False, rngs=rngs) for k in range(3)]
+        )
         self.norms = nnx.List([nnx.BatchNorm(4 + 4 * k, rngs=rngs) for k in range(3)])
 
     def __call__(self, x):
@@ -167,17 +224,26 @@ def test_densenet():
     steps = [("x", kl.Input(4, (8, 8)), ())]
     last = "x"
     for k in range(3):
-        steps += [(f"n{k}", NORM, [last]), (f"f{k}", kl.Nonlinear("swish"), [f"n{k}"]), (f"c{k}", conv(4), [f"f{k}"])]
+        steps += [
+            (f"n{k}", NORM, [last]),
+            (f"f{k}", kl.Nonlinear("swish"), [f"n{k}"]),
+            (f"c{k}", conv(4), [f"f{k}"]),
+        ]
         steps += [(f"j{k}", kl.Concat(), [last, f"c{k}"])]
         last = f"j{k}"
-    assert read(DenseNet(nnx.Rngs(0)), jnp.ones((2, 8, 8, 4)), sigmas=False).network.isomorphic(hand(steps))
+    assert read(DenseNet(nnx.Rngs(0)), jnp.ones((2, 8, 8, 4)), sigmas=False).network.isomorphic(
+        hand(steps)
+    )
 
 
 def test_other_norms_and_a_transformer_block():
     class Norms(nnx.Module):
         def __init__(self, rngs):
             self.conv = nnx.Conv(3, 8, (3, 3), rngs=rngs)
-            self.group, self.rms = nnx.GroupNorm(8, num_groups=2, rngs=rngs), nnx.RMSNorm(8, rngs=rngs)
+            self.group, self.rms = (
+                nnx.GroupNorm(8, num_groups=2, rngs=rngs),
+                nnx.RMSNorm(8, rngs=rngs),
+            )
 
         def __call__(self, x):
             return self.rms(nnx.tanh(self.group(self.conv(x))))
@@ -200,7 +266,7 @@ def test_other_norms_and_a_transformer_block():
     assert {"norm1", "norm2", "up", "down"} <= set(r.network)
 
 
-# -- Linen -----------------------------------------------------------------------------------------------------------------------------
+# -- Linen -----------------------------------------------------------------------------------------
 
 
 class CNN(nn.Module):
@@ -215,13 +281,22 @@ class CNN(nn.Module):
         return nn.Dense(4)(nn.tanh(nn.LayerNorm()(x)))
 
 
-LINEN = hand([
-    ("x", kl.Input(3, (8, 8)), ()), ("c", kl.Affine(8, 3), "x"), ("b", NORM, "c"), ("g", kl.Nonlinear("gelu_tanh"), "b"),
-    ("p", kl.Pool("mean", 2), "g"),
-    ("n", kl.GroupNorm(4), "p"), ("d", kl.Dropout(0.5), "n"), ("f", kl.Flatten(), "d"), ("e", kl.Affine(16), "f"), ("l", kl.LayerNorm(),
-    "e"),
-    ("t", kl.Nonlinear("tanh"), "l"), ("o", kl.Affine(4), "t"),
-])  # fmt: skip
+LINEN = hand(
+    [
+        ("x", kl.Input(3, (8, 8)), ()),
+        ("c", kl.Affine(8, 3), "x"),
+        ("b", NORM, "c"),
+        ("g", kl.Nonlinear("gelu_tanh"), "b"),
+        ("p", kl.Pool("mean", 2), "g"),
+        ("n", kl.GroupNorm(4), "p"),
+        ("d", kl.Dropout(0.5), "n"),
+        ("f", kl.Flatten(), "d"),
+        ("e", kl.Affine(16), "f"),
+        ("l", kl.LayerNorm(), "e"),
+        ("t", kl.Nonlinear("tanh"), "l"),
+        ("o", kl.Affine(4), "t"),
+    ]
+)
 
 
 def test_linen():
@@ -242,8 +317,14 @@ def test_shapes_serve_as_examples(resnet):
     assert read(resnet, (2, 16, 16, 3)).network == read(resnet, jnp.ones((2, 16, 16, 3))).network
     dense = nn.Dense(4)
     variables = dense.init(jax.random.key(0), jnp.ones((2, 3)))
-    assert read((dense, variables), (2, 3)).network == read(dense, variables, jnp.ones((2, 3))).network
-    for bad, words in (((2, 0), "positive"), ((10**12, 3), "example input 1: an array of the shape .* too large"), ((2, 5), "be traced")):
+    assert (
+        read((dense, variables), (2, 3)).network == read(dense, variables, jnp.ones((2, 3))).network
+    )
+    for bad, words in (
+        ((2, 0), "positive"),
+        ((10**12, 3), "example input 1: an array of the shape .* too large"),
+        ((2, 5), "be traced"),
+    ):
         with pytest.raises(kc.KcalcError, match=words):
             read(dense, variables, bad)
 
@@ -257,7 +338,9 @@ def test_linen_scan_over_layers():
     class Deep(nn.Module):
         @nn.compact
         def __call__(self, x):
-            scanned = nn.scan(Layer, variable_axes={"params": 0}, split_rngs={"params": True}, length=3)
+            scanned = nn.scan(
+                Layer, variable_axes={"params": 0}, split_rngs={"params": True}, length=3
+            )
             return scanned()(x, None)[0]
 
     model, x = Deep(), jnp.ones((2, 5))
@@ -268,7 +351,10 @@ def test_linen_scan_over_layers():
 
 @pytest.mark.slow
 def test_predicted_q_and_c_values_of_a_wide_model(every: int):
-    """Dense layers as flax draws them: LeCun normal (truncated) weights, biases 0, 20 models of width 1024 (512 where --every thins)."""
+    """Dense layers as flax draws them.
+
+    LeCun normal (truncated) weights, biases 0, 20 models of width 1024 (512 where --every thins).
+    """
     width, c0 = 1024 if every == 1 else 512, 0.5
 
     class Wide(nnx.Module):
@@ -285,6 +371,10 @@ def test_predicted_q_and_c_values_of_a_wide_model(every: int):
     network = read(Wide(nnx.Rngs(0)), u, sigmas=False).network
     ys = np.stack([np.asarray(Wide(nnx.Rngs(seed))(u), float) for seed in range(20)])
     q = (ys[:, 0] ** 2).mean(-1)
-    c = (ys[:, 0] * ys[:, 1]).sum(-1) / np.linalg.norm(ys[:, 0], axis=-1) / np.linalg.norm(ys[:, 1], axis=-1)
+    c = (
+        (ys[:, 0] * ys[:, 1]).sum(-1)
+        / np.linalg.norm(ys[:, 0], axis=-1)
+        / np.linalg.norm(ys[:, 1], axis=-1)
+    )
     for found, wanted in ((q, float(kc.q_map(network)(1.0))), (c, float(kc.c_map(network)(c0)))):
         assert abs(found.mean() - wanted) < 5 * found.std(ddof=1) / np.sqrt(20)

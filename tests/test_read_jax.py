@@ -1,4 +1,6 @@
-"""Plain JAX functions read as networks, compared with networks written by hand and with the functions themselves."""
+"""Plain JAX functions read as networks, compared with networks written by hand and with the
+functions themselves.
+"""
 
 from itertools import pairwise
 
@@ -19,15 +21,22 @@ X = sp.Symbol("x", real=True)
 def dense(*sizes, seed=0):
     keys = jax.random.split(jax.random.key(seed), len(sizes))
     shapes = pairwise(sizes)
-    return [{"w": jax.random.normal(k, s) / np.sqrt(s[0]), "b": jnp.zeros(s[1])} for k, s in zip(keys, shapes, strict=False)]
+    return [
+        {"w": jax.random.normal(k, s) / np.sqrt(s[0]), "b": jnp.zeros(s[1])}
+        for k, s in zip(keys, shapes, strict=False)
+    ]
 
 
 def conv(x, w, stride=1, padding="SAME", groups=1, layout=("NHWC", "HWIO", "NHWC")):
-    return lax.conv_general_dilated(x, w, (stride, stride), padding, dimension_numbers=layout, feature_group_count=groups)
+    return lax.conv_general_dilated(
+        x, w, (stride, stride), padding, dimension_numbers=layout, feature_group_count=groups
+    )
 
 
 def hand(steps, outputs=None):
-    return kc.Network.from_steps([(n, layer, tuple(p)) for n, layer, p in steps], outputs or [steps[-1][0]])
+    return kc.Network.from_steps(
+        [(n, layer, tuple(p)) for n, layer, p in steps], outputs or [steps[-1][0]]
+    )
 
 
 def architecture(function, params, *inputs):
@@ -44,7 +53,7 @@ def normalised_by_hand(x, eps=1e-5, axes=(-1,)):
     return (x - m) / jnp.sqrt(v + eps)
 
 
-# -- architecture ----------------------------------------------------------------------------------------------------------------------
+# -- architecture ----------------------------------------------------------------------------------
 
 
 def test_mlp():
@@ -54,10 +63,16 @@ def test_mlp():
         return x @ params[-1]["w"] + params[-1]["b"]
 
     r = architecture(mlp, dense(5, 7, 6, 3), jnp.ones((4, 5)))
-    expected = hand([
-        ("x", kl.Input(5), ()), ("a", kl.Affine(7), "x"), ("f", kl.Nonlinear("tanh"), "a"), ("b", kl.Affine(6), "f"),
-        ("g", kl.Nonlinear("tanh"), "b"), ("c", kl.Affine(3), "g"),
-    ])  # fmt: skip
+    expected = hand(
+        [
+            ("x", kl.Input(5), ()),
+            ("a", kl.Affine(7), "x"),
+            ("f", kl.Nonlinear("tanh"), "a"),
+            ("b", kl.Affine(6), "f"),
+            ("g", kl.Nonlinear("tanh"), "b"),
+            ("c", kl.Affine(3), "g"),
+        ]
+    )
     assert r.network.isomorphic(expected)
     assert r.fidelity.level == "exact"
     assert list(r.network) == ["x", "layer0", "tanh", "layer1", "tanh_2", "layer2"]
@@ -67,23 +82,52 @@ def test_mlp():
 def test_one_example_alone_is_read_as_one_of_many():
     params = {"fc": {"w": jnp.ones((7, 5)), "b": jnp.zeros(7)}}
     r = architecture(lambda p, x: jax.nn.relu(p["fc"]["w"] @ x + p["fc"]["b"]), params, jnp.ones(5))
-    assert r.network.isomorphic(hand([("x", kl.Input(5), ()), ("fc", kl.Affine(7), "x"), ("relu", kl.Nonlinear("relu"), ["fc"])]))
+    assert r.network.isomorphic(
+        hand(
+            [
+                ("x", kl.Input(5), ()),
+                ("fc", kl.Affine(7), "x"),
+                ("relu", kl.Nonlinear("relu"), ["fc"]),
+            ]
+        )
+    )
 
 
 ACTIVATIONS = {
-    "relu": jax.nn.relu, "relu6": jax.nn.relu6, "sigmoid": jax.nn.sigmoid, "softplus": jax.nn.softplus, "swish": jax.nn.silu,
-    "gelu": lambda x: jax.nn.gelu(x, approximate=False), "gelu_tanh": jax.nn.gelu, "elu": jax.nn.elu, "selu": jax.nn.selu,
+    "relu": jax.nn.relu,
+    "relu6": jax.nn.relu6,
+    "sigmoid": jax.nn.sigmoid,
+    "softplus": jax.nn.softplus,
+    "swish": jax.nn.silu,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_tanh": jax.nn.gelu,
+    "elu": jax.nn.elu,
+    "selu": jax.nn.selu,
     "mish": jax.nn.mish,
-    "leaky_relu": jax.nn.leaky_relu, "hard_tanh": jax.nn.hard_tanh, "hard_sigmoid": jax.nn.hard_sigmoid, "hard_swish": jax.nn.hard_silu,
-    "softsign": jax.nn.soft_sign, "erf": jax.scipy.special.erf, "tanh": jnp.tanh, "sin": jnp.sin, "asinh": jnp.arcsinh, "abs": jnp.abs,
-    "square": jnp.square, "squareplus": jax.nn.squareplus, "gaussian": lambda x: jnp.exp(-(x**2)), "cube": lambda x: x**3,
-}  # fmt: skip
+    "leaky_relu": jax.nn.leaky_relu,
+    "hard_tanh": jax.nn.hard_tanh,
+    "hard_sigmoid": jax.nn.hard_sigmoid,
+    "hard_swish": jax.nn.hard_silu,
+    "softsign": jax.nn.soft_sign,
+    "erf": jax.scipy.special.erf,
+    "tanh": jnp.tanh,
+    "sin": jnp.sin,
+    "asinh": jnp.arcsinh,
+    "abs": jnp.abs,
+    "square": jnp.square,
+    "squareplus": jax.nn.squareplus,
+    "gaussian": lambda x: jnp.exp(-(x**2)),
+    "cube": lambda x: x**3,
+}
 BY_HAND = {
-    "swish": lambda x: x * (1 / (1 + jnp.exp(-x))), "softplus": lambda x: jnp.log1p(jnp.exp(x)), "relu": lambda x: jnp.where(x > 0, x, 0),
-    "gelu": lambda x: 0.5 * x * (1 + lax.erf(x / jnp.sqrt(2.0))), "relu6": lambda x: jnp.clip(x, 0, 6),
+    "swish": lambda x: x * (1 / (1 + jnp.exp(-x))),
+    "softplus": lambda x: jnp.log1p(jnp.exp(x)),
+    "relu": lambda x: jnp.where(x > 0, x, 0),
+    "gelu": lambda x: 0.5 * x * (1 + lax.erf(x / jnp.sqrt(2.0))),
+    "relu6": lambda x: jnp.clip(x, 0, 6),
     "tanh": lambda x: 2 * jax.nn.sigmoid(2 * x) - 1,
     "softsign": lambda x: x / (1 + jnp.abs(x)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("name", "function"), [*ACTIVATIONS.items(), *BY_HAND.items()])
@@ -97,23 +141,41 @@ def test_activations_are_recognised(name, function):
         assert phi == kc.activation(name)
 
 
-@pytest.mark.parametrize(("alpha", "name"), [(1, "elu"), (1.0, "elu"), (2, "celu(2)"), (0.5, "celu(1/2)")])
+@pytest.mark.parametrize(
+    ("alpha", "name"), [(1, "elu"), (1.0, "elu"), (2, "celu(2)"), (0.5, "celu(1/2)")]
+)
 def test_celu_keeps_its_alpha(alpha, name):
-    r = architecture(lambda p, x: jax.nn.celu(x @ p["w"], alpha), {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)))
+    r = architecture(
+        lambda p, x: jax.nn.celu(x @ p["w"], alpha), {"w": jnp.ones((3, 4))}, jnp.ones((2, 3))
+    )
     (phi,) = (r.network.layer(node).activation for node in r.network.nodes_of(kl.Nonlinear))
     assert phi.name == name and phi == kc.activations.celu(alpha)
 
 
 def test_an_activation_of_the_users_own_stays_an_expression():
-    r = architecture(lambda p, x: jnp.sin(x @ p["w"]) * jnp.exp(-jnp.abs(x @ p["w"]) / 3), {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)))
+    r = architecture(
+        lambda p, x: jnp.sin(x @ p["w"]) * jnp.exp(-jnp.abs(x @ p["w"]) / 3),
+        {"w": jnp.ones((3, 4))},
+        jnp.ones((2, 3)),
+    )
     assert "Opaque" in layers_of(r)  # the same weights twice are shared weights
 
     def single(p, x):
         h = x @ p["w"]
         return jnp.sin(h) * jnp.exp(-jnp.abs(h) / 3)
 
-    phi = architecture(single, {"w": jnp.ones((3, 4))}, jnp.ones((2, 3))).network.layer("mul").activation
-    assert sp.simplify(phi.expr.xreplace({next(iter(phi.expr.free_symbols)): X}) - sp.sin(X) * sp.exp(-sp.Abs(X) / 3)) == 0
+    phi = (
+        architecture(single, {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)))
+        .network.layer("mul")
+        .activation
+    )
+    assert (
+        sp.simplify(
+            phi.expr.xreplace({next(iter(phi.expr.free_symbols)): X})
+            - sp.sin(X) * sp.exp(-sp.Abs(X) / 3)
+        )
+        == 0
+    )
 
 
 def test_a_name_alone_proves_nothing():
@@ -121,15 +183,28 @@ def test_a_name_alone_proves_nothing():
     def elu(x):
         return jnp.where(x > 0, x, 2 * jnp.expm1(x))
 
-    phi = architecture(lambda p, x: elu(x @ p["w"]), {"w": jnp.ones((3, 4))}, jnp.ones((2, 3))).network.layer("elu").activation
+    phi = (
+        architecture(lambda p, x: elu(x @ p["w"]), {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)))
+        .network.layer("elu")
+        .activation
+    )
     assert phi != kc.activation("elu")
     assert np.allclose(phi(np.array([-1.0, 1.0])), [2 * np.expm1(-1), 1])
 
 
 def conv_params():
     key = jax.random.split(jax.random.key(0), 5)
-    shapes = {"stem": (3, 3, 3, 8), "a": (3, 3, 8, 8), "b": (3, 3, 8, 8), "short": (1, 1, 8, 8), "head": (8, 10)}
-    return {name: {"w": jax.random.normal(k, s)} for (name, s), k in zip(shapes.items(), key, strict=True)}
+    shapes = {
+        "stem": (3, 3, 3, 8),
+        "a": (3, 3, 8, 8),
+        "b": (3, 3, 8, 8),
+        "short": (1, 1, 8, 8),
+        "head": (8, 10),
+    }
+    return {
+        name: {"w": jax.random.normal(k, s)}
+        for (name, s), k in zip(shapes.items(), key, strict=True)
+    }
 
 
 def residual(p, x):
@@ -141,17 +216,30 @@ def residual(p, x):
 
 
 def residual_twin():
-    return hand([
-        ("x", kl.Input(3, (8, 8)), ()), ("stem", kl.Affine(8, 3, bias=False), "x"), ("f", kl.Nonlinear("relu"), ["stem"]),
-        ("a", kl.Affine(8, 3, 2, bias=False), "f"), ("g", kl.Nonlinear("relu"), "a"), ("b", kl.Affine(8, 3, bias=False), "g"),
-        ("s", kl.Affine(8, 1, 2, bias=False), "f"), ("sum", kl.Sum((sp.Rational(4, 5), sp.Rational(3, 5))), "sb"),
-        ("h", kl.Nonlinear("relu"), ["sum"]), ("pool", kl.Pool("mean"), "h"), ("head", kl.Affine(10, bias=False), ["pool"]),
-    ])  # fmt: skip
+    return hand(
+        [
+            ("x", kl.Input(3, (8, 8)), ()),
+            ("stem", kl.Affine(8, 3, bias=False), "x"),
+            ("f", kl.Nonlinear("relu"), ["stem"]),
+            ("a", kl.Affine(8, 3, 2, bias=False), "f"),
+            ("g", kl.Nonlinear("relu"), "a"),
+            ("b", kl.Affine(8, 3, bias=False), "g"),
+            ("s", kl.Affine(8, 1, 2, bias=False), "f"),
+            ("sum", kl.Sum((sp.Rational(4, 5), sp.Rational(3, 5))), "sb"),
+            ("h", kl.Nonlinear("relu"), ["sum"]),
+            ("pool", kl.Pool("mean"), "h"),
+            ("head", kl.Affine(10, bias=False), ["pool"]),
+        ]
+    )
 
 
 def floats(network):
     def change(_, layer):
-        return kl.Sum(tuple(float(w) for w in layer.weights)) if isinstance(layer, kl.Sum) and layer.weights else layer
+        return (
+            kl.Sum(tuple(float(w) for w in layer.weights))
+            if isinstance(layer, kl.Sum) and layer.weights
+            else layer
+        )
 
     return network.map_layers(change)
 
@@ -180,7 +268,9 @@ def test_channels_first_and_wrappers_read_the_same():
 
 
 def test_stacked_parameters_of_a_scan_are_distinct():
-    params = {"layers": {"w": jax.random.normal(jax.random.key(0), (4, 5, 5)), "b": jnp.zeros((4, 5))}}
+    params = {
+        "layers": {"w": jax.random.normal(jax.random.key(0), (4, 5, 5)), "b": jnp.zeros((4, 5))}
+    }
 
     def model(p, x):
         return lax.scan(lambda h, q: (jnp.tanh(h @ q["w"] + q["b"]), None), x, p["layers"])[0]
@@ -191,7 +281,9 @@ def test_stacked_parameters_of_a_scan_are_distinct():
     weights = [op.weight for op in r.trace.ops if hasattr(op, "weight")]
     assert np.array_equal(np.stack(weights).swapaxes(1, 2), params["layers"]["w"])
     loops = architecture(
-        lambda p, x: lax.fori_loop(0, 3, lambda i, h: jnp.tanh(h @ p["w"][i]), x), {"w": params["layers"]["w"]}, jnp.ones((2, 5))
+        lambda p, x: lax.fori_loop(0, 3, lambda i, h: jnp.tanh(h @ p["w"][i]), x),
+        {"w": params["layers"]["w"]},
+        jnp.ones((2, 5)),
     )
     assert layers_of(loops) == ["Input", *["Affine", "Nonlinear"] * 3]
 
@@ -204,28 +296,51 @@ def test_control_flow_on_data_is_reported():
     r = architecture(branch, {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)))
     assert r.fidelity.level == "not read"
     assert any("depends on the data" in note.text for note in r.notes)
-    r = architecture(lambda p, x: lax.while_loop(lambda h: h.sum() < 9, lambda h: h @ p["w"], x), {"w": jnp.ones((3, 3))}, jnp.ones((2, 3)))
+    r = architecture(
+        lambda p, x: lax.while_loop(lambda h: h.sum() < 9, lambda h: h @ p["w"], x),
+        {"w": jnp.ones((3, 3))},
+        jnp.ones((2, 3)),
+    )
     assert any("turns" in note.text for note in r.notes)
-    fixed = architecture(lambda p, x: lax.cond(True, jnp.tanh, jnp.sin, x @ p["w"]), {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)))
+    fixed = architecture(
+        lambda p, x: lax.cond(True, jnp.tanh, jnp.sin, x @ p["w"]),
+        {"w": jnp.ones((3, 4))},
+        jnp.ones((2, 3)),
+    )
     assert layers_of(fixed) == ["Input", "Affine", "Nonlinear"]
 
 
 def test_concatenation_and_products():
-    params = {name: jnp.ones(s) for name, s in {"a": (3, 4), "b": (7, 5), "gate": (5, 6), "value": (5, 6)}.items()}
+    params = {
+        name: jnp.ones(s)
+        for name, s in {"a": (3, 4), "b": (7, 5), "gate": (5, 6), "value": (5, 6)}.items()
+    }
 
     def model(p, x):
         h = jnp.concatenate([x, jnp.tanh(x @ p["a"])], axis=-1) @ p["b"]
         return jax.nn.sigmoid(h @ p["gate"]) * (h @ p["value"])
 
     r = architecture(model, params, jnp.ones((2, 3)))
-    assert r.network.isomorphic(hand([
-        ("x", kl.Input(3), ()), ("a", kl.Affine(4, bias=False), "x"), ("f", kl.Nonlinear("tanh"), "a"), ("j", kl.Concat(), "xf"),
-        ("b", kl.Affine(5, bias=False), "j"), ("g", kl.Affine(6, bias=False), "b"), ("s", kl.Nonlinear("sigmoid"), "g"),
-        ("v", kl.Affine(6, bias=False), "b"), ("p", kl.Product(), "sv"),
-    ]))  # fmt: skip
+    assert r.network.isomorphic(
+        hand(
+            [
+                ("x", kl.Input(3), ()),
+                ("a", kl.Affine(4, bias=False), "x"),
+                ("f", kl.Nonlinear("tanh"), "a"),
+                ("j", kl.Concat(), "xf"),
+                ("b", kl.Affine(5, bias=False), "j"),
+                ("g", kl.Affine(6, bias=False), "b"),
+                ("s", kl.Nonlinear("sigmoid"), "g"),
+                ("v", kl.Affine(6, bias=False), "b"),
+                ("p", kl.Product(), "sv"),
+            ]
+        )
+    )
 
 
-@pytest.mark.parametrize("split", [lambda h: jnp.split(h, 2, axis=-1), lambda h: (h[..., :6], h[..., 6:])])
+@pytest.mark.parametrize(
+    "split", [lambda h: jnp.split(h, 2, axis=-1), lambda h: (h[..., :6], h[..., 6:])]
+)
 def test_gated_linear_units_cut_their_weights(split):
     params = {"fc": {"w": jax.random.normal(jax.random.key(0), (5, 12)), "b": jnp.zeros(12)}}
 
@@ -234,10 +349,17 @@ def test_gated_linear_units_cut_their_weights(split):
         return a * jax.nn.sigmoid(b)
 
     r = architecture(glu, params, jnp.ones((2, 5)))
-    assert r.network.isomorphic(hand([
-        ("x", kl.Input(5), ()), ("a", kl.Affine(6), "x"), ("b", kl.Affine(6), "x"), ("s", kl.Nonlinear("sigmoid"), "b"),
-    ("p", kl.Product(), "as"),
-    ]))  # fmt: skip
+    assert r.network.isomorphic(
+        hand(
+            [
+                ("x", kl.Input(5), ()),
+                ("a", kl.Affine(6), "x"),
+                ("b", kl.Affine(6), "x"),
+                ("s", kl.Nonlinear("sigmoid"), "b"),
+                ("p", kl.Product(), "as"),
+            ]
+        )
+    )
     weights = [op.weight for op in r.trace.ops if hasattr(op, "weight")]
     assert np.array_equal(np.concatenate(weights).T, params["fc"]["w"])
 
@@ -256,16 +378,22 @@ def test_pooling_padding_and_subsampling():
         return architecture(model, {"w": jnp.ones((3, 3, 3, 8))}, jnp.ones((2, 8, 8, 3)))
 
     before = [("x", kl.Input(3, (8, 8)), ()), ("w", kl.Affine(8, 3, bias=False), "x")]
-    assert pooled("max").network.isomorphic(hand([*before, ("p", kl.Pool("max", 3, 2, "same"), "w")]))
+    assert pooled("max").network.isomorphic(
+        hand([*before, ("p", kl.Pool("max", 3, 2, "same"), "w")])
+    )
     assert pooled("mean").network.isomorphic(hand([*before, ("p", kl.Pool("mean", 2), "w")]))
-    assert pooled("subsample").network.isomorphic(hand([*before, ("p", kl.Pool("mean", 1, 2), "w")]))
+    assert pooled("subsample").network.isomorphic(
+        hand([*before, ("p", kl.Pool("mean", 1, 2), "w")])
+    )
 
 
 def test_mean_pooling_that_counts_only_what_is_there():
     def model(p, x):
         h = conv(x, p["w"])
         total = lax.reduce_window(h, 0.0, lax.add, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
-        return total / lax.reduce_window(jnp.ones_like(h), 0.0, lax.add, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+        return total / lax.reduce_window(
+            jnp.ones_like(h), 0.0, lax.add, (1, 3, 3, 1), (1, 2, 2, 1), "SAME"
+        )
 
     r = architecture(model, {"w": jnp.ones((3, 3, 3, 8))}, jnp.ones((2, 8, 8, 3)))
     assert r.network.layer(r.network.outputs[0]) == kl.Pool("mean", 3, 2, "same")
@@ -274,15 +402,30 @@ def test_mean_pooling_that_counts_only_what_is_there():
 def test_depthwise_dilated_and_grouped_convolutions():
     def model(p, x):
         h = conv(x, p["depth"], groups=8)
-        return lax.conv_general_dilated(h, p["d"], (1, 1), "SAME", rhs_dilation=(2, 2), dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return lax.conv_general_dilated(
+            h,
+            p["d"],
+            (1, 1),
+            "SAME",
+            rhs_dilation=(2, 2),
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
 
-    r = architecture(model, {"depth": jnp.ones((5, 5, 1, 8)), "d": jnp.ones((3, 3, 8, 4))}, jnp.ones((2, 8, 8, 8)))
+    r = architecture(
+        model,
+        {"depth": jnp.ones((5, 5, 1, 8)), "d": jnp.ones((3, 3, 8, 4))},
+        jnp.ones((2, 8, 8, 8)),
+    )
     assert r.network.layer("depth") == kl.Affine(8, 5, groups=8, bias=False)
     assert r.fidelity.nodes["d"] == "locations"
 
 
 def test_shared_weights_are_reported_and_attention_is_read():
-    r = architecture(lambda p, x: jnp.tanh(jnp.tanh(x @ p["w"]) @ p["w"].T), {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)))
+    r = architecture(
+        lambda p, x: jnp.tanh(jnp.tanh(x @ p["w"]) @ p["w"].T),
+        {"w": jnp.ones((3, 4))},
+        jnp.ones((2, 3)),
+    )
     assert any("shared" in str(note) for note in r.notes)
 
     def attention(p, x):
@@ -291,7 +434,10 @@ def test_shared_weights_are_reported_and_attention_is_read():
         h = normalised_by_hand(h)
         return h + jax.nn.gelu(h @ p["up"]) @ p["down"]
 
-    params = {n: jnp.ones((4, 4)) for n in "qkv"} | {"up": jnp.ones((4, 16)), "down": jnp.ones((16, 4))}
+    params = {n: jnp.ones((4, 4)) for n in "qkv"} | {
+        "up": jnp.ones((4, 16)),
+        "down": jnp.ones((16, 4)),
+    }
     r = architecture(attention, params, jnp.ones((2, 6, 4)))
     assert [r.network.layer(node) for node in r.network.nodes_of(kl.Attend)] == [kl.Attend(1, 4)]
     assert {"LayerNorm", "Nonlinear"} <= set(layers_of(r)) and r.fidelity.level == "exact"
@@ -300,7 +446,11 @@ def test_shared_weights_are_reported_and_attention_is_read():
 def test_a_whole_head_of_dense_general():
     params = {"qkv": jnp.ones((4, 3, 8)), "out": jnp.ones((3, 8, 5))}
     r = architecture(
-        lambda p, x: jnp.einsum("bthd,hdo->bto", jnp.tanh(jnp.einsum("btc,chd->bthd", x, p["qkv"])), p["out"]), params, jnp.ones((2, 6, 4))
+        lambda p, x: jnp.einsum(
+            "bthd,hdo->bto", jnp.tanh(jnp.einsum("btc,chd->bthd", x, p["qkv"])), p["out"]
+        ),
+        params,
+        jnp.ones((2, 6, 4)),
     )
     linear = [op for op in r.trace.ops if hasattr(op, "weight")]
     assert [op.weight.shape for op in linear] == [(24, 4), (5, 24)]
@@ -315,9 +465,9 @@ def test_weights_computed_in_the_model_are_the_effective_ones():
 
     r = read(standardised, {"w": 3 * w}, jnp.ones((2, 64)))
     assert r.network.layer("w").sigma_w == pytest.approx(1, rel=1e-5)
-    assert read(lambda p, x: x @ (p["w"] * 2), {"w": w}, jnp.ones((2, 64))).network.layer("w").sigma_w == pytest.approx(
-        2 * 8 * float(jnp.sqrt(jnp.mean(w**2))), rel=1e-6
-    )
+    assert read(lambda p, x: x @ (p["w"] * 2), {"w": w}, jnp.ones((2, 64))).network.layer(
+        "w"
+    ).sigma_w == pytest.approx(2 * 8 * float(jnp.sqrt(jnp.mean(w**2))), rel=1e-6)
 
 
 def test_upsampling():
@@ -327,18 +477,25 @@ def test_upsampling():
         h = jax.image.resize(conv(h, p["b"]), (2, 32, 32, 4), "nearest")
         return conv(h, p["c"])
 
-    r = architecture(model, {"a": jnp.ones((3, 3, 3, 4)), "b": jnp.ones((3, 3, 4, 4)), "c": jnp.ones((3, 3, 4, 4))}, jnp.ones((2, 8, 8, 3)))
+    r = architecture(
+        model,
+        {"a": jnp.ones((3, 3, 3, 4)), "b": jnp.ones((3, 3, 4, 4)), "c": jnp.ones((3, 3, 4, 4))},
+        jnp.ones((2, 8, 8, 3)),
+    )
     assert "Opaque" not in layers_of(r), str(r)
     assert len(r.network.nodes_of(kl.Affine)) == 3
 
 
-# -- values ----------------------------------------------------------------------------------------------------------------------------
+# -- values ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tanh", "swish", "gelu"])
 def test_predicted_q_and_c_values_of_wide_functions(name, every: int):
-    """Dense layers with Gaussian weights of standard deviations sigma_w, sigma_b: 30 draws of width 1024 (512 where --every thins)."""
+    """Dense layers with Gaussian weights of standard deviations sigma_w, sigma_b.
+
+    30 draws of width 1024 (512 where --every thins).
+    """
     width, depth, draws, c0 = 1024 if every == 1 else 512, 3, 30, 0.5
     phi = ACTIVATIONS[name]
 
@@ -361,10 +518,19 @@ def test_predicted_q_and_c_values_of_wide_functions(name, every: int):
     u[0, ::2], u[1, ::2], u[1, 1::2] = np.sqrt(2), c0 * np.sqrt(2), np.sqrt(2 * (1 - c0**2))
     network = read(model, drawn(jax.random.key(0)), jnp.asarray(u), sigmas=False).network
     known = network.map_layers(
-        lambda _, layer: kl.Affine(layer.features, sigma_w=1.3, sigma_b=0.2) if isinstance(layer, kl.Affine) else layer
+        lambda _, layer: (
+            kl.Affine(layer.features, sigma_w=1.3, sigma_b=0.2)
+            if isinstance(layer, kl.Affine)
+            else layer
+        )
     )
     ys = jnp.stack([model(drawn(jax.random.key(k)), u) for k in range(1, draws + 1)])
     q = np.asarray(jnp.mean(ys[:, 0] ** 2, -1), float)
-    c = np.asarray(jnp.sum(ys[:, 0] * ys[:, 1], -1) / jnp.linalg.norm(ys[:, 0], axis=-1) / jnp.linalg.norm(ys[:, 1], axis=-1), float)
+    c = np.asarray(
+        jnp.sum(ys[:, 0] * ys[:, 1], -1)
+        / jnp.linalg.norm(ys[:, 0], axis=-1)
+        / jnp.linalg.norm(ys[:, 1], axis=-1),
+        float,
+    )
     for found, wanted in ((q, float(kc.q_map(known)(1.0))), (c, float(kc.c_map(known)(c0)))):
         assert abs(found.mean() - wanted) < 5 * found.std(ddof=1) / np.sqrt(draws)

@@ -42,11 +42,19 @@ def test_inputs_and_outputs_in_dictionaries():
 
 def test_other_precisions():
     for dtype in (jnp.bfloat16, jnp.float16):
-        r = read(lambda p, x: jax.nn.gelu(x @ p["w"]), {"w": jnp.ones((3, 4), dtype)}, jnp.ones((2, 3), dtype))
-        assert r.network.layer(r.network.outputs[0]) == kl.Nonlinear("gelu_tanh") or "Nonlinear" in layers_of(r)
+        r = read(
+            lambda p, x: jax.nn.gelu(x @ p["w"]),
+            {"w": jnp.ones((3, 4), dtype)},
+            jnp.ones((2, 3), dtype),
+        )
+        assert r.network.layer(r.network.outputs[0]) == kl.Nonlinear(
+            "gelu_tanh"
+        ) or "Nonlinear" in layers_of(r)
     with jax.enable_x64(True):
         r = read(
-            lambda p, x: jax.nn.gelu(x @ p["w"], approximate=False), {"w": jnp.ones((3, 4), jnp.float64)}, jnp.ones((2, 3), jnp.float64)
+            lambda p, x: jax.nn.gelu(x @ p["w"], approximate=False),
+            {"w": jnp.ones((3, 4), jnp.float64)},
+            jnp.ones((2, 3), jnp.float64),
         )
     assert r.network.layer(r.network.outputs[0]) == kl.Nonlinear("gelu")
 
@@ -63,29 +71,56 @@ def test_shapes_serve_as_examples():
     in_one = read(lambda p, x: model(p, x["a"], x["b"]), params, {"a": (5, 3), "b": [5, 2]})
     assert set(in_one.network.inputs) == {"x.a", "x.b"}
     assert len(read(lambda a, b: jnp.tanh(a) + b, (5, 3), (5, 3)).network.inputs) == 2
-    assert read(lambda x: jnp.tanh(x.reshape(-1, 3)), (5, 3)).network == read(lambda x: jnp.tanh(x), jnp.ones((5, 3))).network
+    assert (
+        read(lambda x: jnp.tanh(x.reshape(-1, 3)), (5, 3)).network
+        == read(lambda x: jnp.tanh(x), jnp.ones((5, 3))).network
+    )
 
 
 def test_a_tuple_beside_an_array_is_a_setting():
     def model(p, x, sizes):
         return jnp.tanh(x.reshape(*sizes) @ p["w"])
 
-    assert layers_of(read(model, {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)), (2, 3))) == ["Input", "Affine", "Nonlinear"]
-    with pytest.raises(kc.KcalcError, match=r"\(2, 4\) stays as it is beside an array: give arrays for all inputs, or shapes for all"):
+    assert layers_of(read(model, {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)), (2, 3))) == [
+        "Input",
+        "Affine",
+        "Nonlinear",
+    ]
+    with pytest.raises(
+        kc.KcalcError,
+        match=r"\(2, 4\) stays as it is beside an array: give arrays for all inputs, or shapes for "
+        r"all",
+    ):
         read(lambda p, a, b: a @ p["w"] + b, {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)), (2, 4))
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: read(lambda p, x: x @ p["w"], {"w": jnp.ones((3, 4))}, jnp.ones((2, 5))), "cannot be traced"),
+        (
+            lambda: read(lambda p, x: x @ p["w"], {"w": jnp.ones((3, 4))}, jnp.ones((2, 5))),
+            "cannot be traced",
+        ),
         (lambda: read(lambda p, x: x @ p["w"], {"w": jnp.ones((3, 4))}, jnp.ones((0, 3))), "empty"),
-        (lambda: read(lambda p, x: x @ p["w"], {"w": jnp.ones((3, 4))}, jnp.ones((2, 3), complex)), "real"),
-        (lambda: read(lambda p, x: p["w"], {"w": jnp.ones((3, 4))}, jnp.ones((2, 3))), "do not depend"),
+        (
+            lambda: read(
+                lambda p, x: x @ p["w"], {"w": jnp.ones((3, 4))}, jnp.ones((2, 3), complex)
+            ),
+            "real",
+        ),
+        (
+            lambda: read(lambda p, x: p["w"], {"w": jnp.ones((3, 4))}, jnp.ones((2, 3))),
+            "do not depend",
+        ),
         (lambda: read(lambda p, x: x, {"w": jnp.ones((3, 4))}, jnp.ones((2, 3))), "no layers"),
         (lambda: trace_jax(lambda p: p["w"], {"w": jnp.ones((3, 4))}, ()), "example input"),
         (lambda: trace_model(lambda x: x, ()), "parameters"),
-        (lambda: read(lambda p, x: bool(x.sum() > 0) and x, {"w": jnp.ones(3)}, jnp.ones((2, 3))), "cannot be traced"),
+        (
+            lambda: read(
+                lambda p, x: bool(x.sum() > 0) and x, {"w": jnp.ones(3)}, jnp.ones((2, 3))
+            ),
+            "cannot be traced",
+        ),
     ],
 )
 def test_errors(call, words):

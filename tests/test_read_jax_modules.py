@@ -1,4 +1,7 @@
-"""Modules of the JAX libraries in forms seldom met: what they are read as, and what is refused by name."""
+"""Modules of the JAX libraries in forms seldom met.
+
+What they are read as, and what is refused by name.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,19 @@ class Normed(nnx.Module):
     """A layer and a normalisation, called with options."""
 
     def __init__(self, norm: Any, **options: Any) -> None:
-        self.layer, self.norm = nnx.Linear(4, 8, use_bias=False, rngs=nnx.Rngs(0)), norm(8, rngs=nnx.Rngs(0), **options)
+        self.layer, self.norm = (
+            nnx.Linear(4, 8, use_bias=False, rngs=nnx.Rngs(0)),
+            norm(8, rngs=nnx.Rngs(0), **options),
+        )
         self.told: Any = None
 
     def __call__(self, x: Any) -> Any:
         h = self.layer(x)
-        return nnx.tanh(self.norm(h) if self.told is None else self.norm(h, mask=jnp.broadcast_to(jnp.arange(8) < 5, h.shape)))
+        return nnx.tanh(
+            self.norm(h)
+            if self.told is None
+            else self.norm(h, mask=jnp.broadcast_to(jnp.arange(8) < 5, h.shape))
+        )
 
 
 class Jitted(nnx.Module):
@@ -47,7 +57,10 @@ class Silent(nnx.Module):
         self.layer = nnx.Linear(4, 8, rngs=nnx.Rngs(0))
 
 
-@pytest.mark.parametrize(("norm", "layer"), [("InstanceNorm", L.GroupNorm(8)), ("LayerNorm", L.LayerNorm()), ("RMSNorm", L.RMSNorm())])
+@pytest.mark.parametrize(
+    ("norm", "layer"),
+    [("InstanceNorm", L.GroupNorm(8)), ("LayerNorm", L.LayerNorm()), ("RMSNorm", L.RMSNorm())],
+)
 def test_normalisation_modules(norm: str, layer: Any) -> None:
     reading = read(Normed(getattr(nnx, norm)), IMAGE)
     assert [found for _, found, _ in reading.network.steps()][2:] == [layer, L.Nonlinear("tanh")]
@@ -56,7 +69,11 @@ def test_normalisation_modules(norm: str, layer: Any) -> None:
 
 def test_a_jitted_module() -> None:
     reading = read(Jitted(), IMAGE)
-    assert [type(found) for _, found, _ in reading.network.steps()][1:] == [L.Affine, L.LayerNorm, L.Nonlinear]
+    assert [type(found) for _, found, _ in reading.network.steps()][1:] == [
+        L.Affine,
+        L.LayerNorm,
+        L.Nonlinear,
+    ]
 
 
 def test_a_masked_normalisation_is_not_read_as_one_of_all_channels() -> None:
@@ -80,11 +97,15 @@ def test_modules_that_cannot_be_called() -> None:
         read(Bare(jnp.ones(3)), jnp.ones(3))
 
 
-def test_keras_models_without_an_input_and_with_another_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keras_models_without_an_input_and_with_another_backend(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     keras = pytest.importorskip("keras")
     if keras.backend.backend() == "jax":
         with pytest.raises(kc.KcalcError, match="does not say its input shape; give an example"):
             read(keras.Sequential([keras.layers.Dense(3)]))
     monkeypatch.setattr(keras.backend, "backend", lambda: "numpy")
-    with pytest.raises(kc.KcalcError, match="keras runs on numpy; set the environment variable KERAS_BACKEND=jax"):
+    with pytest.raises(
+        kc.KcalcError, match="keras runs on numpy; set the environment variable KERAS_BACKEND=jax"
+    ):
         read(keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]))

@@ -13,27 +13,51 @@ from kcalc.network import layers as kl
     ("norm", "layer"),
     [
         (lambda x: normalised_by_hand(x), kl.LayerNorm()),
-        (lambda x: (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-6), kl.LayerNorm()),
-        (lambda x: (x - jnp.mean(x, -1)[..., None]) * ((x**2).mean(-1) - x.mean(-1) ** 2 + 1e-5)[..., None] ** -0.5, kl.LayerNorm()),
+        (
+            lambda x: (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-6),
+            kl.LayerNorm(),
+        ),
+        (
+            lambda x: (
+                (x - jnp.mean(x, -1)[..., None])
+                * ((x**2).mean(-1) - x.mean(-1) ** 2 + 1e-5)[..., None] ** -0.5
+            ),
+            kl.LayerNorm(),
+        ),
         (lambda x: jax.nn.standardize(x, axis=-1, epsilon=1e-5), kl.LayerNorm()),
         (lambda x: x / jnp.sqrt(jnp.mean(x**2, axis=-1, keepdims=True) + 1e-6), kl.RMSNorm()),
         (lambda x: x * lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True)), kl.RMSNorm()),
         (lambda x: normalised_by_hand(x, axes=(0, 1, 2)), kl.BatchNorm()),
         (lambda x: normalised_by_hand(x, axes=(1, 2, 3)), kl.GroupNorm(1)),
-        (lambda x: normalised_by_hand(x.reshape(2, 6, 6, 4, 2), axes=(1, 2, 4)).reshape(x.shape), kl.GroupNorm(4)),
+        (
+            lambda x: normalised_by_hand(x.reshape(2, 6, 6, 4, 2), axes=(1, 2, 4)).reshape(x.shape),
+            kl.GroupNorm(4),
+        ),
     ],
-)  # fmt: skip
+)
 def test_normalisation_written_out(norm, layer):
-    params = {"w": jax.random.normal(jax.random.key(0), (3, 3, 3, 8)), "g": jnp.ones(8), "b": jnp.zeros(8)}
+    params = {
+        "w": jax.random.normal(jax.random.key(0), (3, 3, 3, 8)),
+        "g": jnp.ones(8),
+        "b": jnp.zeros(8),
+    }
     for gains in (False, True):
         if gains and layer == kl.GroupNorm(4):
             continue
         r = architecture(
-            lambda p, x, gains=gains: jax.nn.relu(norm(conv(x, p["w"])) * (p["g"] if gains else 1) + (p["b"] if gains else 0)), params,
+            lambda p, x, gains=gains: jax.nn.relu(
+                norm(conv(x, p["w"])) * (p["g"] if gains else 1) + (p["b"] if gains else 0)
+            ),
+            params,
             jnp.ones((2, 6, 6, 3)),
-        )  # fmt: skip
+        )
         expected = hand(
-            [("x", kl.Input(3, (6, 6)), ()), ("w", kl.Affine(8, 3, bias=False), "x"), ("n", layer, "w"), ("f", kl.Nonlinear("relu"), "n")]
+            [
+                ("x", kl.Input(3, (6, 6)), ()),
+                ("w", kl.Affine(8, 3, bias=False), "x"),
+                ("n", layer, "w"),
+                ("f", kl.Nonlinear("relu"), "n"),
+            ]
         )
         assert r.network.isomorphic(expected), (gains, str(r))
 
@@ -41,15 +65,21 @@ def test_normalisation_written_out(norm, layer):
 @pytest.mark.parametrize(
     "almost",
     [
-        lambda x: (x - x.mean(-1, keepdims=True)) / (x.var(-1, keepdims=True) + 1e-5),  # variance, no root
+        lambda x: (
+            (x - x.mean(-1, keepdims=True)) / (x.var(-1, keepdims=True) + 1e-5)
+        ),  # variance, no root
         lambda x: (x - 2 * x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5),
-        lambda x: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(jnp.mean(x**2, -1, keepdims=True) + 1e-5),
+        lambda x: (
+            (x - x.mean(-1, keepdims=True)) / jnp.sqrt(jnp.mean(x**2, -1, keepdims=True) + 1e-5)
+        ),
         lambda x: x / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5),
         lambda x: (x - x.mean(1, keepdims=True)) / jnp.sqrt(x.var(2, keepdims=True) + 1e-5),
     ],
 )
 def test_what_only_looks_like_normalisation_is_not_read_as_one(almost):
-    r = architecture(lambda p, x: almost(conv(x, p["w"])), {"w": jnp.ones((3, 3, 3, 8))}, jnp.ones((2, 6, 6, 3)))
+    r = architecture(
+        lambda p, x: almost(conv(x, p["w"])), {"w": jnp.ones((3, 3, 3, 8))}, jnp.ones((2, 6, 6, 3))
+    )
     assert not {"LayerNorm", "RMSNorm", "BatchNorm", "GroupNorm"} & set(layers_of(r))
     assert r.fidelity.level == "not read"
 
@@ -65,13 +95,34 @@ def test_what_only_looks_like_normalisation_is_not_read_as_one(almost):
     ],
 )
 def test_dropout_written_out(drop):
-    r = architecture(lambda p, x, key: drop(key, x @ p["w"]), {"w": jnp.ones((9, 50))}, jnp.ones((20, 9)), jax.random.key(3))
-    assert r.network.isomorphic(hand([("x", kl.Input(9), ()), ("w", kl.Affine(50, bias=False), "x"), ("d", kl.Dropout(0.2), "w")]))
+    r = architecture(
+        lambda p, x, key: drop(key, x @ p["w"]),
+        {"w": jnp.ones((9, 50))},
+        jnp.ones((20, 9)),
+        jax.random.key(3),
+    )
+    assert r.network.isomorphic(
+        hand(
+            [
+                ("x", kl.Input(9), ()),
+                ("w", kl.Affine(50, bias=False), "x"),
+                ("d", kl.Dropout(0.2), "w"),
+            ]
+        )
+    )
 
 
 def test_random_numbers_that_are_no_dropout_are_reported():
     params, x = {"w": jnp.ones((9, 50))}, jnp.ones((20, 9))
-    noise = architecture(lambda p, x: x @ p["w"] + jax.random.normal(jax.random.key(0), (20, 50)), params, x)
+    noise = architecture(
+        lambda p, x: x @ p["w"] + jax.random.normal(jax.random.key(0), (20, 50)), params, x
+    )
     assert noise.fidelity.level == "not read"
-    wrong = architecture(lambda p, x: jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, (20, 50)), x @ p["w"] / 0.9, 0), params, x)
+    wrong = architecture(
+        lambda p, x: jnp.where(
+            jax.random.bernoulli(jax.random.key(0), 0.5, (20, 50)), x @ p["w"] / 0.9, 0
+        ),
+        params,
+        x,
+    )
     assert wrong.fidelity.level == "not read"

@@ -1,4 +1,7 @@
-"""JAX primitives in the forms that models seldom use: the trace computes what the function computes, or it says why not."""
+"""JAX primitives in the forms that models seldom use.
+
+The trace computes what the function computes, or it says why not.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +37,37 @@ P = {name: jnp.asarray(value, jnp.float32) for name, value in P.items()}
 
 
 def conv(x: Any, w: Any, **options: Any) -> Any:
-    told = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": ("NHWC", "HWIO", "NHWC")} | options
+    told = {
+        "window_strides": (1, 1),
+        "padding": "SAME",
+        "dimension_numbers": ("NHWC", "HWIO", "NHWC"),
+    } | options
     return lax.conv_general_dilated(x, w, **told)
 
 
-def windows(x: Any, window: Any, stride: Any = (1, 1, 1, 1), padding: Any = "VALID", best: bool = True, **options: Any) -> Any:
-    return lax.reduce_window(x, -jnp.inf if best else 0.0, lax.max if best else lax.add, window, stride, padding, **options)
+def windows(
+    x: Any,
+    window: Any,
+    stride: Any = (1, 1, 1, 1),
+    padding: Any = "VALID",
+    best: bool = True,
+    **options: Any,
+) -> Any:
+    return lax.reduce_window(
+        x,
+        -jnp.inf if best else 0.0,
+        lax.max if best else lax.add,
+        window,
+        stride,
+        padding,
+        **options,
+    )
 
 
 def counted(p: Any, x: Any) -> Any:
-    return lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.tanh(c[1] @ p["u"])), (0, x))[1]
+    return lax.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.tanh(c[1] @ p["u"])), (0, x)
+    )[1]
 
 
 def backwards(p: Any, x: Any) -> Any:
@@ -83,7 +107,9 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     "sum over nothing": (lambda p, x: jnp.tanh(jnp.sum(x, axis=())), FLAT),
     "windows of one": (lambda p, x: jnp.tanh(windows(x, (1, 1, 1, 1))), IMAGE),
     "padded for a maximum": (
-        lambda p, x: windows(jnp.pad(x, ((0, 0), (1, 0), (0, 1), (0, 0)), constant_values=-jnp.inf), (1, 2, 2, 1)),
+        lambda p, x: windows(
+            jnp.pad(x, ((0, 0), (1, 0), (0, 1), (0, 0)), constant_values=-jnp.inf), (1, 2, 2, 1)
+        ),
         IMAGE,
     ),
     "sums of windows": (lambda p, x: windows(x, (1, 2, 2, 1), best=False), IMAGE),
@@ -92,13 +118,20 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     "weights first": (lambda p, x: p["w"].T @ x, (2, 6, 3)),
     "depthwise": (lambda p, x: conv(x, p["g"], feature_group_count=3), IMAGE),
     "dilated": (lambda p, x: conv(x, p["k"], rhs_dilation=(2, 2)), IMAGE),
-    "channels first": (lambda p, x: conv(x, p["k"], dimension_numbers=("NCHW", "HWIO", "NCHW")), (2, 3, 6, 6)),
+    "channels first": (
+        lambda p, x: conv(x, p["k"], dimension_numbers=("NCHW", "HWIO", "NCHW")),
+        (2, 3, 6, 6),
+    ),
     "locations as examples": (
-        lambda p, x: lax.conv_general_dilated(x, p["u"][None], (1,), "SAME", dimension_numbers=("WNC", "WIO", "WNC")),
+        lambda p, x: lax.conv_general_dilated(
+            x, p["u"][None], (1,), "SAME", dimension_numbers=("WNC", "WIO", "WNC")
+        ),
         (2, 4, 6),
     ),
     "locations as examples, window 2": (
-        lambda p, x: lax.conv_general_dilated(x, p["s"][:2], (1,), [(1, 0)], dimension_numbers=("WNC", "WIO", "WNC")),
+        lambda p, x: lax.conv_general_dilated(
+            x, p["s"][:2], (1,), [(1, 0)], dimension_numbers=("WNC", "WIO", "WNC")
+        ),
         (2, 4, 6),
     ),
     # -- elementwise
@@ -107,8 +140,16 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     "whole": (lambda p, x: (3 * x).astype(int).astype(jnp.float32) + x, FLAT),
     "truth": (lambda p, x: (3 * x).astype(int).astype(bool).astype(jnp.float32), FLAT),
     "truths chosen": (lambda p, x: jnp.where(jnp.where(x > 0, x < 1, x > -1), x, 0), FLAT),
-    "truths compared": (lambda p, x: ((x > 0) == (x > 1)) * x + jnp.maximum(x > 0, x > -1) * x, FLAT),
-    "three cases": (lambda p, x: lax.select_n((x > 0).astype(jnp.int32) + (x > 1).astype(jnp.int32), x, 2 * x, 3 * x), FLAT),
+    "truths compared": (
+        lambda p, x: ((x > 0) == (x > 1)) * x + jnp.maximum(x > 0, x > -1) * x,
+        FLAT,
+    ),
+    "three cases": (
+        lambda p, x: lax.select_n(
+            (x > 0).astype(jnp.int32) + (x > 1).astype(jnp.int32), x, 2 * x, 3 * x
+        ),
+        FLAT,
+    ),
     "a certain choice": (lambda p, x: lax.select(jnp.full(x.shape, True), jnp.tanh(x), x), FLAT),
     "a certain branch": (lambda p, x: lax.cond(True, jnp.tanh, jnp.sin, x), FLAT),
     "jitted with arrays": (lambda p, x: jnp.tanh(jax.jit(lambda h: h * p["b"] + 1)(x)), FLAT),
@@ -118,19 +159,42 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     # -- less usual
     "cut twice": (lambda p, x: jnp.tanh(jnp.swapaxes(conv(x, p["k"]), 1, 2)), IMAGE),
     "locations as examples, turned": (
-        lambda p, x: lax.conv_general_dilated(jnp.swapaxes(x, 0, 1), p["s"], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")),
+        lambda p, x: lax.conv_general_dilated(
+            jnp.swapaxes(x, 0, 1), p["s"], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
+        ),
         (2, 4, 6),
     ),
-    "the second of three": (lambda p, x: lax.select_n(jnp.full(x.shape, 1, jnp.int32), x, jnp.tanh(x), 3 * x), FLAT),
-    "jitted in jitted": (lambda p, x: jnp.tanh(jax.jit(lambda h: sum(jax.jit(lambda g: (jnp.tanh(g), g**2))(h)))(x)), FLAT),
-    "a long chain": (lambda p, x: jnp.sin(jnp.cos(jnp.tanh(jnp.exp(-jnp.cos(jnp.sin(x @ p["u"])))))).mean(1), ROWS),
+    "the second of three": (
+        lambda p, x: lax.select_n(jnp.full(x.shape, 1, jnp.int32), x, jnp.tanh(x), 3 * x),
+        FLAT,
+    ),
+    "jitted in jitted": (
+        lambda p, x: jnp.tanh(jax.jit(lambda h: sum(jax.jit(lambda g: (jnp.tanh(g), g**2))(h)))(x)),
+        FLAT,
+    ),
+    "a long chain": (
+        lambda p, x: jnp.sin(jnp.cos(jnp.tanh(jnp.exp(-jnp.cos(jnp.sin(x @ p["u"])))))).mean(1),
+        ROWS,
+    ),
     "an array used twice": (lambda p, x: jnp.tanh((x @ p["w"]) * p["n4"]) * p["n4"], FLAT),
-    "broadcast at length": (lambda p, x: jnp.tanh(x @ p["u"] + jnp.broadcast_to(p["b"], (2, 6))), FLAT),
-    "broadcast and turned": (lambda p, x: jnp.tanh(x @ p["u"] + jnp.broadcast_to(p["b"], (2, 6)).T.reshape(2, 6)), FLAT),
+    "broadcast at length": (
+        lambda p, x: jnp.tanh(x @ p["u"] + jnp.broadcast_to(p["b"], (2, 6))),
+        FLAT,
+    ),
+    "broadcast and turned": (
+        lambda p, x: jnp.tanh(x @ p["u"] + jnp.broadcast_to(p["b"], (2, 6)).T.reshape(2, 6)),
+        FLAT,
+    ),
     "rounded weights": (lambda p, x: x @ p["w"].astype(jnp.bfloat16).astype(jnp.float32), FLAT),
-    "weights of a loop": (lambda p, x: x @ lax.scan(lambda h, w: (h, 2 * w), x, p["s"])[1][1], FLAT),
+    "weights of a loop": (
+        lambda p, x: x @ lax.scan(lambda h, w: (h, 2 * w), x, p["s"])[1][1],
+        FLAT,
+    ),
     # -- normalisation
-    "two lengths of one": (lambda p, x: normed(x @ p["u"], (-1,)) + normed(x @ p["u"], (-1,), 0.1), FLAT),
+    "two lengths of one": (
+        lambda p, x: normed(x @ p["u"], (-1,)) + normed(x @ p["u"], (-1,), 0.1),
+        FLAT,
+    ),
     "images one by one": (lambda p, x: normed(conv(x, p["k"]), (1, 2)), IMAGE),
     "rows of images": (lambda p, x: normed(conv(x, p["k"]).reshape(2, 36, 6), (-1,)), IMAGE),
     # -- loops
@@ -155,46 +219,122 @@ def stacked(p: Any, x: Any) -> Any:
 
 
 UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
-    "joined with a constant": (lambda p, x: jnp.concatenate([x, p["n"]], 1), FLAT, "beside a feature map"),
+    "joined with a constant": (
+        lambda p, x: jnp.concatenate([x, p["n"]], 1),
+        FLAT,
+        "beside a feature map",
+    ),
     "cropped": (lambda p, x: lax.pad(x, 0.0, ((0, 0, 0), (-1, 0, 0))), FLAT, "crops or spreads"),
     "spread": (lambda p, x: lax.pad(x, 0.0, ((0, 0, 0), (0, 0, 1))), FLAT, "crops or spreads"),
-    "sliced by the input": (lambda p, x: lax.dynamic_slice(x, (0, (x.sum() > 0).astype(int)), (2, 2)), FLAT, "some of the channels"),
+    "sliced by the input": (
+        lambda p, x: lax.dynamic_slice(x, (0, (x.sum() > 0).astype(int)), (2, 2)),
+        FLAT,
+        "some of the channels",
+    ),
     "sliced twice": (lambda p, x: x[:, 1:3, 1:3], IMAGE, "some of the channels"),
     "gathered": (lambda p, x: x[:, jnp.array([0, 2, 3, 3])], FLAT, "picks entries by index"),
-    "gathered more": (lambda p, x: x[:, jnp.array([0, 2, 3, 3, 1, 1])], FLAT, "picks entries by index"),
-    "windows with holes": (lambda p, x: windows(x, (1, 2, 2, 1), window_dilation=(1, 2, 2, 1)), IMAGE, "windows have gaps"),
+    "gathered more": (
+        lambda p, x: x[:, jnp.array([0, 2, 3, 3, 1, 1])],
+        FLAT,
+        "picks entries by index",
+    ),
+    "windows with holes": (
+        lambda p, x: windows(x, (1, 2, 2, 1), window_dilation=(1, 2, 2, 1)),
+        IMAGE,
+        "windows have gaps",
+    ),
     "windows of examples": (lambda p, x: windows(x, (2, 1, 1, 1)), IMAGE, "more than locations"),
     "windows of all": (lambda p, x: windows(x, (1, 2, 2, 2)), IMAGE, "more than locations"),
-    "random factors": (lambda p, x: x * jax.random.normal(jax.random.key(0), x.shape), FLAT, "no dropout mask"),
-    "random choice": (lambda p, x: jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, x.shape), x, 2 * x), FLAT, "chooses between"),
-    "long": (lambda p, x: lax.fori_loop(0, 10**6, lambda i, h: jnp.tanh(h @ p["u"]), x), FLAT, "unrolled up to"),
-    "recurrent": (lambda p, x: lax.scan(lambda h, r: (jnp.tanh(h + r), None), x[:, 0], jnp.swapaxes(x, 0, 1))[0], ROWS, "recurrent"),
+    "random factors": (
+        lambda p, x: x * jax.random.normal(jax.random.key(0), x.shape),
+        FLAT,
+        "no dropout mask",
+    ),
+    "random choice": (
+        lambda p, x: jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, x.shape), x, 2 * x),
+        FLAT,
+        "chooses between",
+    ),
+    "long": (
+        lambda p, x: lax.fori_loop(0, 10**6, lambda i, h: jnp.tanh(h @ p["u"]), x),
+        FLAT,
+        "unrolled up to",
+    ),
+    "recurrent": (
+        lambda p, x: lax.scan(lambda h, r: (jnp.tanh(h + r), None), x[:, 0], jnp.swapaxes(x, 0, 1))[
+            0
+        ],
+        ROWS,
+        "recurrent",
+    ),
     "stacked": (stacked, FLAT, "all turns of a loop"),
-    "endless": (lambda p, x: lax.while_loop(lambda c: c[0] < 10**6, lambda c: (c[0] + 1, jnp.tanh(c[1])), (0, x))[1], FLAT, ""),
+    "endless": (
+        lambda p, x: lax.while_loop(
+            lambda c: c[0] < 10**6, lambda c: (c[0] + 1, jnp.tanh(c[1])), (0, x)
+        )[1],
+        FLAT,
+        "",
+    ),
     "mixed examples": (lambda p, x: p["n"] @ x, FLAT, "axis of the examples"),
     "outer": (lambda p, x: jnp.einsum("nc,d->ncd", x, p["b"]), FLAT, "no sum"),
     "two feature maps": (
-        lambda p, x: lax.conv_general_dilated(x, jnp.moveaxis(x, 0, -1), (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")),
+        lambda p, x: lax.conv_general_dilated(
+            x, jnp.moveaxis(x, 0, -1), (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
+        ),
         (2, 2, 2),
         "two feature maps",
     ),
-    "transposed": (lambda p, x: conv(x, p["k"], padding=((1, 1), (1, 1)), lhs_dilation=(2, 2)), IMAGE, "spreads its input"),
-    "a matrix for every location": (lambda p, x: jnp.einsum("ntc,tcd->ntd", x, p["t"]), ROWS, "matrices of their own"),
-    "groups of examples": (lambda p, x: conv(x, p["k"], batch_group_count=2), IMAGE, "couples examples"),
+    "transposed": (
+        lambda p, x: conv(x, p["k"], padding=((1, 1), (1, 1)), lhs_dilation=(2, 2)),
+        IMAGE,
+        "spreads its input",
+    ),
+    "a matrix for every location": (
+        lambda p, x: jnp.einsum("ntc,tcd->ntd", x, p["t"]),
+        ROWS,
+        "matrices of their own",
+    ),
+    "groups of examples": (
+        lambda p, x: conv(x, p["k"], batch_group_count=2),
+        IMAGE,
+        "couples examples",
+    ),
     "sorted": (lambda p, x: jnp.sort(x @ p["u"]), FLAT, "sort"),
     "largest": (lambda p, x: lax.top_k(x, 2)[0], FLAT, "sort"),
     "log softmax": (lambda p, x: 2 * jax.nn.log_softmax(x), FLAT, "couples"),
-    "a dynamic slice of two axes": (lambda p, x: lax.dynamic_slice(x, (0, 1, 1, 0), (2, 2, 2, 3)), IMAGE, "some of the channels"),
-    "gathered in pairs": (lambda p, x: jnp.take(x, jnp.array([[0, 1], [2, 4]]), axis=1), FLAT, "picks entries by index"),
-    "part of a depthwise layer": (lambda p, x: conv(x, p["g"], feature_group_count=3)[..., :2], IMAGE, "some of the channels"),
+    "a dynamic slice of two axes": (
+        lambda p, x: lax.dynamic_slice(x, (0, 1, 1, 0), (2, 2, 2, 3)),
+        IMAGE,
+        "some of the channels",
+    ),
+    "gathered in pairs": (
+        lambda p, x: jnp.take(x, jnp.array([[0, 1], [2, 4]]), axis=1),
+        FLAT,
+        "picks entries by index",
+    ),
+    "part of a depthwise layer": (
+        lambda p, x: conv(x, p["g"], feature_group_count=3)[..., :2],
+        IMAGE,
+        "some of the channels",
+    ),
     "a mask that is scaled wrongly": (
         lambda p, x: jnp.where(jax.random.bernoulli(jax.random.key(0), 0.8, x.shape), x, 0) * 3.0,
         (50, 20),
         "",
     ),
-    "a length with gains": (lambda p, x: (x @ p["u"]) / jnp.sqrt((((x @ p["u"]) * p["b"]) ** 2).mean(-1, keepdims=True)), FLAT, ""),
+    "a length with gains": (
+        lambda p, x: (
+            (x @ p["u"]) / jnp.sqrt((((x @ p["u"]) * p["b"]) ** 2).mean(-1, keepdims=True))
+        ),
+        FLAT,
+        "",
+    ),
     "cubes": (lambda p, x: x @ p["u"] - ((x @ p["u"]) ** 3).mean(-1, keepdims=True), FLAT, ""),
-    "lengths over examples": (lambda p, x: (x @ p["u"]) / jnp.sqrt(((x @ p["u"]) ** 2).mean(0, keepdims=True) + 1e-5), FLAT, ""),
+    "lengths over examples": (
+        lambda p, x: (x @ p["u"]) / jnp.sqrt(((x @ p["u"]) ** 2).mean(0, keepdims=True) + 1e-5),
+        FLAT,
+        "",
+    ),
     "bits": (lambda p, x: x * (((x > 0).astype(int) * 2) & 3), FLAT, "'and'"),
     "a whole quotient": (lambda p, x: x * lax.div((x > 0).astype(int) * 3, 2), FLAT, "'div'"),
     "softmax of two axes": (lambda p, x: 2 * jax.nn.softmax(x, axis=(1, 2)), ROWS, "couples"),
@@ -202,13 +342,21 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
 
 
 def test_a_mean_that_counts_zeros_is_noted() -> None:
-    reading = read(lambda p, x: windows(x, (1, 3, 3, 1), padding="SAME", best=False) / 9 @ p["u"][:3], P, jnp.ones(IMAGE))
-    assert any("count the zeros put around the image" in note.text for note in reading.network.notes)
+    reading = read(
+        lambda p, x: windows(x, (1, 3, 3, 1), padding="SAME", best=False) / 9 @ p["u"][:3],
+        P,
+        jnp.ones(IMAGE),
+    )
+    assert any(
+        "count the zeros put around the image" in note.text for note in reading.network.notes
+    )
 
 
 @pytest.mark.parametrize("name", UNREAD)
 def test_what_has_no_rule_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kcalc.interchange.jax_model.control.LONGEST", 20)  # turns of a loop that are unrolled
+    monkeypatch.setattr(
+        "kcalc.interchange.jax_model.control.LONGEST", 20
+    )  # turns of a loop that are unrolled
     function, shape, words = UNREAD[name]
     reading = read(function, P, jnp.ones(shape), sigmas=False)
     assert reading.fidelity.level == "not read"
@@ -218,7 +366,9 @@ def test_what_has_no_rule_is_said(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 COMPLEX: dict[str, Any] = {
     "a factor": lambda p, x: jnp.abs(x * 1j),
-    "in a function of its own": lambda p, x: jax.jit(lambda h: jnp.real(jnp.exp(1j * h)))(x @ p["u"]),
+    "in a function of its own": lambda p, x: jax.jit(lambda h: jnp.real(jnp.exp(1j * h)))(
+        x @ p["u"]
+    ),
     "factors of channels": lambda p, x: ((x @ p["u"]) * jnp.linspace(0, 1j, 6)).real,
     "weights": lambda p, x: jnp.tanh((x @ (p["u"] + 1j * p["u"][::-1])).real),
     "biases": lambda p, x: jnp.tanh((x @ p["u"] + 1j * p["u"][0]).real),

@@ -13,13 +13,17 @@ import kcalc as kc
 from kcalc.interchange.read import read
 from kcalc.network import layers as kl
 
-pytestmark = pytest.mark.skipif(keras.backend.backend() != "jax", reason="Keras runs on another backend in this process")
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="Keras runs on another backend in this process"
+)
 K = keras.layers
 RELU, NORM = kl.Nonlinear("relu"), kl.BatchNorm()
 
 
 def hand(steps, outputs=None):
-    return kc.Network.from_steps([(n, layer, tuple(p)) for n, layer, p in steps], outputs or [steps[-1][0]])
+    return kc.Network.from_steps(
+        [(n, layer, tuple(p)) for n, layer, p in steps], outputs or [steps[-1][0]]
+    )
 
 
 def functional():
@@ -35,21 +39,35 @@ def functional():
     return keras.Model(x, K.Dense(10, activation="softmax", name="head")(h))
 
 
-TWIN = hand([
-    ("x", kl.Input(3, (16, 16)), ()), ("stem", kl.Affine(8, 3), ["x"]), ("n1", NORM, ["stem"]), ("r1", RELU, ["n1"]),
-    ("s", kl.Affine(16, 1, 2), ["r1"]),
-    ("c1", kl.Affine(16, 3, 2, bias=False), ["r1"]), ("n2", NORM, ["c1"]), ("r2", RELU, ["n2"]), ("d", kl.Dropout(0.2), ["r2"]),
-    ("c2", kl.Affine(16, 3), "d"),
-    ("add", kl.Sum(), ["s", "c2"]), ("ln", kl.LayerNorm(), ["add"]), ("p", kl.Pool("max", 2), ["ln"]), ("g", kl.Pool("mean"), "p"),
-    ("h", kl.Affine(10), "g"),
-])  # fmt: skip
+TWIN = hand(
+    [
+        ("x", kl.Input(3, (16, 16)), ()),
+        ("stem", kl.Affine(8, 3), ["x"]),
+        ("n1", NORM, ["stem"]),
+        ("r1", RELU, ["n1"]),
+        ("s", kl.Affine(16, 1, 2), ["r1"]),
+        ("c1", kl.Affine(16, 3, 2, bias=False), ["r1"]),
+        ("n2", NORM, ["c1"]),
+        ("r2", RELU, ["n2"]),
+        ("d", kl.Dropout(0.2), ["r2"]),
+        ("c2", kl.Affine(16, 3), "d"),
+        ("add", kl.Sum(), ["s", "c2"]),
+        ("ln", kl.LayerNorm(), ["add"]),
+        ("p", kl.Pool("max", 2), ["ln"]),
+        ("g", kl.Pool("mean"), "p"),
+        ("h", kl.Affine(10), "g"),
+    ]
+)
 TWIN = hand([(n, layer, ["d"] if n == "c2" else p) for n, layer, p in TWIN.steps()])
 
 
 def test_functional_resnet():
     model = functional()
     before = [np.array(v.value) for v in model.variables]
-    calls = {kind: kind.__dict__["call"] for kind in (K.BatchNormalization, K.LayerNormalization, K.Dropout)}
+    calls = {
+        kind: kind.__dict__["call"]
+        for kind in (K.BatchNormalization, K.LayerNormalization, K.Dropout)
+    }
     for r in (read(model, sigmas=False), read(model, jnp.ones((3, 16, 16, 3)), sigmas=False)):
         assert r.network.isomorphic(TWIN), str(r)
     assert {"stem", "bn1", "short", "conv1", "drop", "ln", "head"} <= set(r.network)
@@ -59,29 +77,66 @@ def test_functional_resnet():
 
 
 def test_sequential_and_other_layers():
-    model = keras.Sequential([
-        keras.Input((12, 12, 4)), K.ZeroPadding2D(1), K.Conv2D(8, 3, activation="swish", name="a"),
-        K.DepthwiseConv2D(3, padding="same", name="b"),
-        K.GroupNormalization(2, name="n"), K.LeakyReLU(0.2, name="f"), K.AveragePooling2D(2, name="p"), K.Flatten(name="flat"),
-        K.Dense(6, name="c"),
-    ])  # fmt: skip
+    model = keras.Sequential(
+        [
+            keras.Input((12, 12, 4)),
+            K.ZeroPadding2D(1),
+            K.Conv2D(8, 3, activation="swish", name="a"),
+            K.DepthwiseConv2D(3, padding="same", name="b"),
+            K.GroupNormalization(2, name="n"),
+            K.LeakyReLU(0.2, name="f"),
+            K.AveragePooling2D(2, name="p"),
+            K.Flatten(name="flat"),
+            K.Dense(6, name="c"),
+        ]
+    )
     r = read(model, sigmas=False)
     leaky = r.network.layer(r.network.nodes_of(kl.Nonlinear)[1])
     assert np.allclose(leaky.activation(np.array([-1.0, 2.0])), [-0.2, 2])
-    assert r.network.isomorphic(hand([
-        ("x", kl.Input(4, (12, 12)), ()), ("a", kl.Affine(8, 3), "x"), ("s", kl.Nonlinear("swish"), "a"),
-    ("b", kl.Affine(8, 3, groups=8), "s"),
-        ("n", kl.GroupNorm(2), "b"), ("f", leaky, "n"), ("p", kl.Pool("mean", 2), "f"), ("l", kl.Flatten(), "p"), ("c", kl.Affine(6), "l"),
-    ])), str(r)  # fmt: skip
+    assert r.network.isomorphic(
+        hand(
+            [
+                ("x", kl.Input(4, (12, 12)), ()),
+                ("a", kl.Affine(8, 3), "x"),
+                ("s", kl.Nonlinear("swish"), "a"),
+                ("b", kl.Affine(8, 3, groups=8), "s"),
+                ("n", kl.GroupNorm(2), "b"),
+                ("f", leaky, "n"),
+                ("p", kl.Pool("mean", 2), "f"),
+                ("l", kl.Flatten(), "p"),
+                ("c", kl.Affine(6), "l"),
+            ]
+        )
+    ), str(r)
 
 
 @pytest.mark.parametrize(
-    "name", ["relu", "gelu", "silu", "elu", "celu", "selu", "softplus", "softsign", "tanh", "sigmoid", "mish", "hard_sigmoid", "leaky_relu"]
+    "name",
+    [
+        "relu",
+        "gelu",
+        "silu",
+        "elu",
+        "celu",
+        "selu",
+        "softplus",
+        "softsign",
+        "tanh",
+        "sigmoid",
+        "mish",
+        "hard_sigmoid",
+        "leaky_relu",
+    ],
 )
 def test_activations(name):
     r = read(keras.Sequential([keras.Input((3,)), K.Dense(4, activation=name)]), sigmas=False)
-    phi, grid = r.network.layer(r.network.nodes_of(kl.Nonlinear)[0]).activation, np.linspace(-4, 4, 33)
-    assert np.allclose(phi(grid), np.asarray(keras.activations.get(name)(jnp.asarray(grid)), float), atol=2e-6)
+    phi, grid = (
+        r.network.layer(r.network.nodes_of(kl.Nonlinear)[0]).activation,
+        np.linspace(-4, 4, 33),
+    )
+    assert np.allclose(
+        phi(grid), np.asarray(keras.activations.get(name)(jnp.asarray(grid)), float), atol=2e-6
+    )
     if name != "leaky_relu":  # its slope is 0.2 here
         assert phi == kc.activation(name)
 
@@ -90,7 +145,11 @@ def test_subclassed_and_several_inputs():
     class Net(keras.Model):
         def __init__(self):
             super().__init__()
-            self.a, self.b, self.norm = K.Dense(8, name="a"), K.Dense(8, name="b"), K.BatchNormalization(name="norm")
+            self.a, self.b, self.norm = (
+                K.Dense(8, name="a"),
+                K.Dense(8, name="b"),
+                K.BatchNormalization(name="norm"),
+            )
 
         def call(self, x, training=False):
             return 0.8 * x + 0.6 * self.b(keras.ops.tanh(self.norm(self.a(x), training=training)))
@@ -100,12 +159,22 @@ def test_subclassed_and_several_inputs():
         read(net, jnp.ones((2, 8)))
     net(jnp.ones((2, 8)))
     r = read(net, jnp.ones((2, 8)), sigmas=False)
-    assert r.network.isomorphic(hand([
-        ("x", kl.Input(8), ()), ("a", kl.Affine(8), "x"), ("n", NORM, "a"), ("t", kl.Nonlinear("tanh"), "n"), ("b", kl.Affine(8), "t"),
-        ("s", kl.Sum((0.8, 0.6)), "xb"),
-    ])), str(r)  # fmt: skip
+    assert r.network.isomorphic(
+        hand(
+            [
+                ("x", kl.Input(8), ()),
+                ("a", kl.Affine(8), "x"),
+                ("n", NORM, "a"),
+                ("t", kl.Nonlinear("tanh"), "n"),
+                ("b", kl.Affine(8), "t"),
+                ("s", kl.Sum((0.8, 0.6)), "xb"),
+            ]
+        )
+    ), str(r)
     one, two = keras.Input((3,), name="one"), keras.Input((2,), name="two")
-    joined = keras.Model([one, two], K.Dense(4)(K.Concatenate()([one, K.Dense(5, activation="tanh")(two)])))
+    joined = keras.Model(
+        [one, two], K.Dense(4)(K.Concatenate()([one, K.Dense(5, activation="tanh")(two)]))
+    )
     assert len(read(joined, sigmas=False).network.inputs) == 2
 
 
@@ -119,20 +188,33 @@ def test_errors():
 
 @pytest.mark.slow
 def test_predicted_q_and_c_values_of_wide_layers(every: int):
-    """Dense layers as Keras draws them with He normal weights, biases 0: 20 models of width 1024 (512 where --every thins)."""
+    """Dense layers as Keras draws them with He normal weights, biases 0.
+
+    20 models of width 1024 (512 where --every thins).
+    """
     width, c0 = 1024 if every == 1 else 512, 0.5
     u = np.zeros((2, width), np.float32)
     u[0, ::2], u[1, ::2], u[1, 1::2] = np.sqrt(2), c0 * np.sqrt(2), np.sqrt(2 * (1 - c0**2))
 
     def model(seed):
         keras.utils.set_random_seed(seed)
-        stack = [K.Dense(width, activation="relu", kernel_initializer="he_normal") for _ in range(3)]
+        stack = [
+            K.Dense(width, activation="relu", kernel_initializer="he_normal") for _ in range(3)
+        ]
         return keras.Sequential([keras.Input((width,)), *stack])
 
     network = read(model(0), sigmas=False).network
-    network = network.map_layers(lambda _, layer: kl.Affine(layer.features, sigma_w=np.sqrt(2)) if isinstance(layer, kl.Affine) else layer)
+    network = network.map_layers(
+        lambda _, layer: (
+            kl.Affine(layer.features, sigma_w=np.sqrt(2)) if isinstance(layer, kl.Affine) else layer
+        )
+    )
     ys = np.stack([np.asarray(model(seed)(u), float) for seed in range(1, 21)])
     q = (ys[:, 0] ** 2).mean(-1)
-    c = (ys[:, 0] * ys[:, 1]).sum(-1) / np.linalg.norm(ys[:, 0], axis=-1) / np.linalg.norm(ys[:, 1], axis=-1)
+    c = (
+        (ys[:, 0] * ys[:, 1]).sum(-1)
+        / np.linalg.norm(ys[:, 0], axis=-1)
+        / np.linalg.norm(ys[:, 1], axis=-1)
+    )
     for found, wanted in ((q, float(kc.q_map(network)(1.0))), (c, float(kc.c_map(network)(c0)))):
         assert abs(found.mean() - wanted) < 5 * found.std(ddof=1) / np.sqrt(20)

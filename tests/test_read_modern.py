@@ -1,4 +1,6 @@
-"""Today's networks read: gates, halves of one layer, fixed attention, token mixing, normalisation by hand."""
+"""Today's networks read: gates, halves of one layer, fixed attention, token mixing, normalisation
+by hand.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,21 @@ import kcalc as kc
 
 torch = pytest.importorskip("torch")
 
-from modern_zoo import CAUSAL, TOKENS, UNIFORM, ZOO, D, Model, T, by_hand, gpt_block, heads, silent, steps, swiglu  # noqa: E402
+from modern_zoo import (  # noqa: E402
+    CAUSAL,
+    TOKENS,
+    UNIFORM,
+    ZOO,
+    D,
+    Model,
+    T,
+    by_hand,
+    gpt_block,
+    heads,
+    silent,
+    steps,
+    swiglu,
+)
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
@@ -28,8 +44,9 @@ L = kc.layers
 def plain(network: kc.Network) -> kc.Network:
     """With sigma_w = 1, sigma_b = 0, and Scale factors to ten digits."""
     change: dict[type, Callable[[Any], Any]] = {
-        Affine: lambda layer: replace(layer, sigma_w=1, sigma_b=0), L.Scale: lambda layer: L.Scale(round(float(layer.factor), 7)),
-    }  # fmt: skip
+        Affine: lambda layer: replace(layer, sigma_w=1, sigma_b=0),
+        L.Scale: lambda layer: L.Scale(round(float(layer.factor), 7)),
+    }
     return network.map_layers(lambda _, layer: change.get(type(layer), lambda same: same)(layer))
 
 
@@ -53,19 +70,32 @@ def test_the_network_computes_what_the_model_computes(name: str) -> None:
     network = kc.read(model, x).network
     twin = apply_to(model, SimpleNamespace(network=network, changes=()), x, weights="keep")
     with torch.no_grad():
-        assert torch.allclose(twin(x), model(x), rtol=1e-5, atol=1e-5)  # epsilons and single precision
+        assert torch.allclose(
+            twin(x), model(x), rtol=1e-5, atol=1e-5
+        )  # epsilons and single precision
     drawn = apply_to(model, SimpleNamespace(network=network, changes=()), x)
-    assert {name for name, p in drawn.named_parameters() if p.ndim > 1} <= set(dict(model.named_parameters()))
+    assert {name for name, p in drawn.named_parameters() if p.ndim > 1} <= set(
+        dict(model.named_parameters())
+    )
     assert all(p.abs().sum() > 0 for name, p in drawn.named_parameters() if p.ndim > 1)
 
 
 def test_halves_are_drawn_into_their_rows() -> None:
-    """A shaped fused layer: the rows of each half have the spread of that half's node, in the one parameter of the model."""
+    """A shaped fused layer: the rows of each half have the spread of that half's node, in the one
+    parameter of the model.
+    """
     model = Model(swiglu, up=nn.Linear(64, 2 * 64), down=nn.Linear(64, 8)).eval()
     found = kc.read(model, (2, 64))
     halves = {"up[0:64]": 0.5, "up[64:128]": 2.0}
-    network = found.network.map_layers(lambda node, layer: replace(layer, sigma_w=halves[node]) if node in halves else layer)
-    made = apply_to(model, SimpleNamespace(network=network, changes=()), torch.zeros(2, 64), weights="gaussian_delta")
+    network = found.network.map_layers(
+        lambda node, layer: replace(layer, sigma_w=halves[node]) if node in halves else layer
+    )
+    made = apply_to(
+        model,
+        SimpleNamespace(network=network, changes=()),
+        torch.zeros(2, 64),
+        weights="gaussian_delta",
+    )
     weight = made.get_parameter("up.weight").detach()
     assert weight.shape == model.up.weight.shape
     for rows, sigma in zip(weight.split(64), halves.values(), strict=True):
@@ -79,11 +109,21 @@ def test_fixed_attention_is_not_frozen_behind_the_users_back() -> None:
         apply_to(model, SimpleNamespace(network=network, changes=()), torch.zeros(shape))
 
 
-# -- attention -------------------------------------------------------------------------------------------------------------
+# -- attention -------------------------------------------------------------------------------------
 
 
-def attention(function: Callable[..., Any], key: nn.Linear | None = None, query: nn.Linear | None = None, **more: Any) -> Model:
-    parts = {"q": query or silent(nn.Linear(D, D)), "k": key or nn.Linear(D, D), "v": nn.Linear(D, D), "o": nn.Linear(D, 8)}
+def attention(
+    function: Callable[..., Any],
+    key: nn.Linear | None = None,
+    query: nn.Linear | None = None,
+    **more: Any,
+) -> Model:
+    parts = {
+        "q": query or silent(nn.Linear(D, D)),
+        "k": key or nn.Linear(D, D),
+        "v": nn.Linear(D, D),
+        "o": nn.Linear(D, 8),
+    }
     return Model(lambda m, *x: m.o(function(m, *x)), **parts, **more)
 
 
@@ -94,10 +134,25 @@ def usual(m: Any, x: Any, **options: Any) -> Any:
 @pytest.mark.parametrize("attend", [lambda *x: heads(*x, is_causal=True), by_hand])
 def test_attention_is_read_between_its_layers(attend: Callable[..., Any]) -> None:
     found = kc.read(gpt_block(attend, rows=0).eval(), TOKENS, sigmas=False)
-    before = [("x", L.Input(D, (T,)), ()), ("ln", L.LayerNorm(), ("x",)), *((n, Affine(D), ("ln",)) for n in "qkv")]
-    block = [("a", L.Attend(4, 4, causal=True), tuple("qkv")), ("o", Affine(D), ("a",)), ("s", L.Sum(), ("x", "o"))]
-    mlp = [("l2", L.LayerNorm(), ("s",)), ("u", Affine(4 * D), ("l2",)), ("g", L.Nonlinear("gelu"), ("u",)), ("d", Affine(D), ("g",))]
-    assert found.network.isomorphic(steps(*before, *block, *mlp, ("y", L.Sum(), ("s", "d")))), str(found)
+    before = [
+        ("x", L.Input(D, (T,)), ()),
+        ("ln", L.LayerNorm(), ("x",)),
+        *((n, Affine(D), ("ln",)) for n in "qkv"),
+    ]
+    block = [
+        ("a", L.Attend(4, 4, causal=True), tuple("qkv")),
+        ("o", Affine(D), ("a",)),
+        ("s", L.Sum(), ("x", "o")),
+    ]
+    mlp = [
+        ("l2", L.LayerNorm(), ("s",)),
+        ("u", Affine(4 * D), ("l2",)),
+        ("g", L.Nonlinear("gelu"), ("u",)),
+        ("d", Affine(D), ("g",)),
+    ]
+    assert found.network.isomorphic(steps(*before, *block, *mlp, ("y", L.Sum(), ("s", "d")))), str(
+        found
+    )
     assert found.fidelity.level == "exact"
 
 
@@ -114,19 +169,31 @@ def test_multi_head_attention_module() -> None:
             with torch.no_grad():
                 module.in_proj_weight[:D] = 0
         mask = nn.Transformer.generate_square_subsequent_mask(T) if causal else None
-        model = Model(lambda m, x, mask=mask, weights=weights: x + m.attn(x, x, x, need_weights=weights, attn_mask=mask)[0], attn=module)
+        model = Model(
+            lambda m, x, mask=mask, weights=weights: (
+                x + m.attn(x, x, x, need_weights=weights, attn_mask=mask)[0]
+            ),
+            attn=module,
+        )
         found = kc.read(model.eval(), TOKENS)
         if not zero:
-            assert [found.network.layer(node) for node in found.network.nodes_of(L.Attend)] == [L.Attend(4, 4, causal=causal)]
+            assert [found.network.layer(node) for node in found.network.nodes_of(L.Attend)] == [
+                L.Attend(4, 4, causal=causal)
+            ]
             assert found.fidelity.level == "exact" and len(found.network.nodes_of(Affine)) == 4
             continue
         (node,) = found.network.nodes_of(TokenMix)
-        np.testing.assert_allclose(found.network.layer(node).array, CAUSAL if causal else UNIFORM, atol=1e-12)
+        np.testing.assert_allclose(
+            found.network.layer(node).array, CAUSAL if causal else UNIFORM, atol=1e-12
+        )
         assert found.fidelity.level == "exact" and len(found.network.nodes_of(Affine)) == 2
 
 
 def test_what_makes_attention_fixed() -> None:
-    """Keys that are the same for every token do; queries of their own with other keys do not, nor heads that differ."""
+    """Keys that are the same for every token do.
+
+    Queries of their own with other keys do not, nor heads that differ.
+    """
     key = silent(nn.Linear(D, D), bias=False)
     alibi, future = torch.randn(1, 1, T, T), torch.triu(torch.full((T, T), -1e9), 1)
     expected = torch.softmax(alibi[0, 0], -1).numpy()
@@ -134,21 +201,33 @@ def test_what_makes_attention_fixed() -> None:
         "same keys": (attention(usual, key, nn.Linear(D, D)), UNIFORM),
         "a bias of scores": (attention(lambda m, x: usual(m, x, attn_mask=alibi)), expected),
         "softmax over the queries": (
-            attention(lambda m, x: F.softmax(m.q(x) @ m.k(x).transpose(1, 2), 1) @ m.v(x)), UNIFORM,
+            attention(lambda m, x: F.softmax(m.q(x) @ m.k(x).transpose(1, 2), 1) @ m.v(x)),
+            UNIFORM,
         ),
         "masked by a great number": (
-            attention(lambda m, x: F.softmax(m.q(x) @ m.k(x).mT + future, -1) @ m.v(x), key, nn.Linear(D, D)), CAUSAL,
+            attention(
+                lambda m, x: F.softmax(m.q(x) @ m.k(x).mT + future, -1) @ m.v(x),
+                key,
+                nn.Linear(D, D),
+            ),
+            CAUSAL,
         ),
-    }  # fmt: skip
+    }
     for name, (model, matrix) in fixed.items():
         network = kc.read(model.eval(), TOKENS).network
         (node,) = network.nodes_of(TokenMix)
         np.testing.assert_allclose(network.layer(node).array, matrix, atol=1e-7, err_msg=name)
     opaque = {
         "a bias of queries": attention(usual, query=silent(nn.Linear(D, D), bias=False)),
-        "a bias by head": attention(lambda m, x: usual(m, x, attn_mask=torch.arange(4.0).view(1, 4, 1, 1) * torch.arange(float(T)))),
+        "a bias by head": attention(
+            lambda m, x: usual(
+                m, x, attn_mask=torch.arange(4.0).view(1, 4, 1, 1) * torch.arange(float(T))
+            )
+        ),
         "same keys, softmax over the queries": attention(
-            lambda m, x: F.softmax(m.q(x) @ m.k(x).transpose(1, 2), 1) @ m.v(x), key, nn.Linear(D, D)
+            lambda m, x: F.softmax(m.q(x) @ m.k(x).transpose(1, 2), 1) @ m.v(x),
+            key,
+            nn.Linear(D, D),
         ),
         "values that the scores multiply": attention(lambda m, x: (m.q(x) @ m.k(x).mT) @ m.v(x)),
     }
@@ -166,7 +245,10 @@ def test_masks_that_depend_on_the_input_and_cross_attention() -> None:
 
 
 def test_equal_sizes_do_not_confuse_axes() -> None:
-    """As many examples as tokens as channels: which axis is mixed is told by numbers, not by sizes."""
+    """As many examples as tokens as channels.
+
+    Which axis is mixed is told by numbers, not by sizes.
+    """
     found = kc.read(gpt_block(lambda *x: heads(*x, is_causal=True)).eval(), (D, D, D))
     matrix = found.network.layer(found.network.nodes_of(TokenMix)[0]).array
     np.testing.assert_allclose(matrix, np.tril(np.ones((D, D))) / np.arange(1, D + 1)[:, None])
@@ -175,7 +257,11 @@ def test_equal_sizes_do_not_confuse_axes() -> None:
 
 def test_training_is_said_to_change_it() -> None:
     text = str(kc.read(gpt_block().eval(), TOKENS))
-    assert "exact (11 nodes)" in text and "at initialisation; tangent kernels and gradients leave its query and key weights out" in text
+    assert (
+        "exact (11 nodes)" in text
+        and "at initialisation; tangent kernels and gradients leave its query and key weights out"
+        in text
+    )
     model = attention(lambda m, x: usual(m, x, dropout_p=0.1))
     found = kc.read(model, TOKENS)
     assert found.fidelity.level == "approximate" and "dropout of its weights" in str(found)

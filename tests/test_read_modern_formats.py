@@ -1,4 +1,7 @@
-"""Gates, fixed attention and token mixing in JAX, Flax and ONNX: the same network as from PyTorch."""
+"""Gates, fixed attention and token mixing in JAX, Flax and ONNX.
+
+The same network as from PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,13 @@ def parameters(zero: bool = True) -> dict[str, Any]:
 
 
 def by_hand(p: Any, x: Any) -> Any:
-    q, k, v = (part.reshape(*x.shape[:2], 4, 4).transpose(0, 2, 1, 3) for part in jnp.split(x @ p["qkv"]["w"] + p["qkv"]["b"], 3, -1))
-    scores = jnp.where(jnp.tril(jnp.ones((T, T), bool)), q @ k.transpose(0, 1, 3, 2) / 2.0, -jnp.inf)
+    q, k, v = (
+        part.reshape(*x.shape[:2], 4, 4).transpose(0, 2, 1, 3)
+        for part in jnp.split(x @ p["qkv"]["w"] + p["qkv"]["b"], 3, -1)
+    )
+    scores = jnp.where(
+        jnp.tril(jnp.ones((T, T), bool)), q @ k.transpose(0, 1, 3, 2) / 2.0, -jnp.inf
+    )
     return (jax.nn.softmax(scores, -1) @ v).transpose(0, 2, 1, 3).reshape(x.shape) @ p["o"]["w"]
 
 
@@ -60,11 +68,17 @@ ATTENTION = [
 def test_attention_in_jax(function: Any, matrix: np.ndarray, layer: Any) -> None:
     found = kc.read(function, parameters(), jnp.ones((2, T, D)))
     twin = kc.chain(L.Input(D, (T,)), Affine(D), TokenMix(matrix), Affine(D, bias=False))
-    network = found.network.map_layers(lambda _, layer: Affine(layer.features, bias=layer.bias) if isinstance(layer, Affine) else layer)
+    network = found.network.map_layers(
+        lambda _, layer: (
+            Affine(layer.features, bias=layer.bias) if isinstance(layer, Affine) else layer
+        )
+    )
     (mixing,) = network.nodes_of(TokenMix)
     np.testing.assert_allclose(network.layer(mixing).array, matrix, atol=1e-7)
     kinds = [type(layer) for _, layer, _ in network.steps()]
-    assert kinds == [type(layer) for _, layer, _ in twin.steps()] and found.fidelity.level == "exact"
+    assert (
+        kinds == [type(layer) for _, layer, _ in twin.steps()] and found.fidelity.level == "exact"
+    )
     attends = kc.read(function, parameters(zero=False), jnp.ones((2, T, D)))
     assert attends.fidelity.level == "exact" and not attends.network.nodes_of(TokenMix)
     assert [attends.network.layer(node) for node in attends.network.nodes_of(L.Attend)] == [layer]
@@ -92,25 +106,37 @@ def test_token_mixing_in_jax_is_the_models_matrix() -> None:
         return jnp.einsum("ts,bsc->btc", p["mix"], x @ p["o"]["w"]) @ p["o"]["w"].T @ p["up"]["w"]
 
     network = kc.read(mixed, parameters(), jnp.ones((2, T, D))).network
-    np.testing.assert_array_equal(network.layer(network.nodes_of(TokenMix)[0]).array, parameters()["mix"])
+    np.testing.assert_array_equal(
+        network.layer(network.nodes_of(TokenMix)[0]).array, parameters()["mix"]
+    )
     assert [network.layer(node).name for node in network.nodes_of(Opaque)] == ["shared weights"]
 
 
 def test_jax_twins_compute_what_is_read() -> None:
-    """Every layer that the readers make runs in JAX on weights of its own, alike over draws of the same key."""
+    """Every layer that the readers make runs in JAX on weights of its own, alike over draws of the
+    same key.
+    """
     network = kc.Network.from_steps(
         [
-            ("x", L.Input(D, (T, 1)), ()), ("a", Affine(8), ("x",)), ("b", Affine(8), ("x",)), ("g", L.Nonlinear("swish"), ("a",)),
-            ("p", L.Product(), ("g", "b")), ("m", TokenMix(CAUSAL), ("p",)), ("y", Affine(4), ("m",)),
-        ], ["y"],
-    )  # fmt: skip
+            ("x", L.Input(D, (T, 1)), ()),
+            ("a", Affine(8), ("x",)),
+            ("b", Affine(8), ("x",)),
+            ("g", L.Nonlinear("swish"), ("a",)),
+            ("p", L.Product(), ("g", "b")),
+            ("m", TokenMix(CAUSAL), ("p",)),
+            ("y", Affine(4), ("m",)),
+        ],
+        ["y"],
+    )
     model = kc.to_jax(network)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, T, 1, D)), dtype=jnp.float32)
     params = model.init(jax.random.key(0), x)
     out = np.asarray(model.apply(params, x))
     assert out.shape == (2, T, 1, 4) and np.isfinite(out).all()
     shifted = x.at[:, -1].add(1.0)
-    np.testing.assert_allclose(np.asarray(model.apply(params, shifted))[:, :-1], out[:, :-1], rtol=1e-5)  # causal
+    np.testing.assert_allclose(
+        np.asarray(model.apply(params, shifted))[:, :-1], out[:, :-1], rtol=1e-5
+    )  # causal
 
 
 def test_flax_attention_with_silent_queries() -> None:
@@ -124,7 +150,16 @@ def test_flax_attention_with_silent_queries() -> None:
     np.testing.assert_allclose(matrix, UNIFORM, atol=1e-7)
 
 
-ONNX = ("swiglu on tokens", "glu", "gpt", "gpt by hand", "mixer", "layer, unbiased norm", "every second channel", "convnext")
+ONNX = (
+    "swiglu on tokens",
+    "glu",
+    "gpt",
+    "gpt by hand",
+    "mixer",
+    "layer, unbiased norm",
+    "every second channel",
+    "convnext",
+)
 
 
 @pytest.mark.parametrize("name", mostly_slow(ONNX))
@@ -140,7 +175,14 @@ def test_exported_models_are_the_same_networks(name: str, tmp_path: Path) -> Non
     logging.disable(logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(model, (torch.zeros(shape),), str(tmp_path / "m.onnx"), dynamo=True, verbose=False, external_data=False)
+        torch.onnx.export(
+            model,
+            (torch.zeros(shape),),
+            str(tmp_path / "m.onnx"),
+            dynamo=True,
+            verbose=False,
+            external_data=False,
+        )
     logging.disable(before)
     found = kc.read(str(tmp_path / "m.onnx"), sigmas=False)
     assert found.network.isomorphic(kc.read(model, shape, sigmas=False).network), str(found)

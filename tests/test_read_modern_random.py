@@ -28,7 +28,11 @@ SIGMA = 1 / math.sqrt(3)  # of weights as PyTorch draws them
 
 
 def as_drawn(network: kc.Network) -> kc.Network:
-    return network.map_layers(lambda _, layer: replace(layer, sigma_w=SIGMA, sigma_b=0) if isinstance(layer, Affine) else layer)
+    return network.map_layers(
+        lambda _, layer: (
+            replace(layer, sigma_w=SIGMA, sigma_b=0) if isinstance(layer, Affine) else layer
+        )
+    )
 
 
 def unbiased(model: nn.Module) -> nn.Module:
@@ -53,7 +57,12 @@ def dense_stack() -> nn.Module:
 
 def gated_tokens() -> nn.Module:
     qkv = silent(nn.Linear(WIDTH, 3 * WIDTH), WIDTH)
-    layers = {"emb": nn.Linear(24, WIDTH), "qkv": qkv, "proj": nn.Linear(WIDTH, WIDTH), "head": nn.Linear(WIDTH, WIDTH)}
+    layers = {
+        "emb": nn.Linear(24, WIDTH),
+        "qkv": qkv,
+        "proj": nn.Linear(WIDTH, WIDTH),
+        "head": nn.Linear(WIDTH, WIDTH),
+    }
 
     def forward(m: Any, x: Any) -> Any:
         x = m.emb(x)
@@ -65,33 +74,52 @@ def gated_tokens() -> nn.Module:
 
 
 def excited() -> nn.Module:
-    parts = {"conv": image(3, WIDTH, 3, padding=1), "squeeze": image(WIDTH, WIDTH, 1), "open": image(WIDTH, WIDTH, 1)}
-    return Model(lambda m, x: torch.flatten(squeeze_excite(m, x), 2).mean(2), **parts, out=image(WIDTH, WIDTH, 1))
+    parts = {
+        "conv": image(3, WIDTH, 3, padding=1),
+        "squeeze": image(WIDTH, WIDTH, 1),
+        "open": image(WIDTH, WIDTH, 1),
+    }
+    return Model(
+        lambda m, x: torch.flatten(squeeze_excite(m, x), 2).mean(2),
+        **parts,
+        out=image(WIDTH, WIDTH, 1),
+    )
 
 
 def mixed_tokens() -> nn.Module:
     matrix = nn.Parameter(torch.randn(7, T, generator=torch.Generator().manual_seed(3)))
     parts = {"emb": nn.Linear(24, WIDTH), "a": matrix, "head": nn.Linear(WIDTH, WIDTH)}
-    return Model(lambda m, x: m.head(torch.tanh(torch.einsum("ts,bsc->btc", m.a, m.emb(x))).mean(1)), **parts)
+    return Model(
+        lambda m, x: m.head(torch.tanh(torch.einsum("ts,bsc->btc", m.a, m.emb(x))).mean(1)), **parts
+    )
 
 
 RANDOM = {
-    "gated tokens": (gated_tokens, (T, 24), (T,)), "squeeze and excitation": (excited, (3, 4, 4), (4, 4)),
+    "gated tokens": (gated_tokens, (T, 24), (T,)),
+    "squeeze and excitation": (excited, (3, 4, 4), (4, 4)),
     "mixed tokens": (mixed_tokens, (T, 24), (T,)),
-}  # fmt: skip
+}
 
 
 def compared(draws: list[np.ndarray], expected: np.ndarray) -> None:
     """Cross moments (2, 2) of random networks within 4 standard errors."""
     found = np.array(draws)
     error = found.std(axis=0, ddof=1) / math.sqrt(len(found))
-    assert np.all(np.abs(found.mean(axis=0) - expected) < 4 * error), (found.mean(axis=0), expected, error)
-    assert np.all(error < 0.05 * np.abs(expected).max())  # so that four standard errors say something
+    assert np.all(np.abs(found.mean(axis=0) - expected) < 4 * error), (
+        found.mean(axis=0),
+        expected,
+        error,
+    )
+    assert np.all(
+        error < 0.05 * np.abs(expected).max()
+    )  # so that four standard errors say something
 
 
 @pytest.mark.parametrize("name", mostly_slow(list(RANDOM)))
 def test_random_networks_over_pairs_of_locations(name: str) -> None:
-    """Width 1024, 16 draws by PyTorch, against the state over pairs of locations of the network that was read."""
+    """Width 1024, 16 draws by PyTorch, against the state over pairs of locations of the network
+    that was read.
+    """
     build, shape, locations = RANDOM[name]
     torch.manual_seed(0)
     x = torch.randn(2, *shape)

@@ -1,4 +1,7 @@
-"""What differs from a model is noted at a node that stands in the network; numbers say that it differs."""
+"""What differs from a model is noted at a node that stands in the network.
+
+Numbers say that it differs.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ class Between(nn.Module):
 
     def __init__(self, between, std: float = 0.125, bias: float | None = None) -> None:
         super().__init__()
-        self.a, self.b = nn.Linear(64, WIDTH, bias=bias is not None), nn.Linear(WIDTH, 512, bias=False)
+        self.a, self.b = (
+            nn.Linear(64, WIDTH, bias=bias is not None),
+            nn.Linear(WIDTH, 512, bias=False),
+        )
         nn.init.normal_(self.a.weight, std=std)
         nn.init.normal_(self.b.weight, std=WIDTH**-0.5)
         if bias is not None:
@@ -73,9 +79,12 @@ def test_notes_of_what_reaches_no_output_go() -> None:
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "std", "noted"), [(1e-5, 0.125, False), (1.0, 0.125, True), (1e-5, 1.25e-4, True), (1e-10, 1.25e-4, False)]
+    ("epsilon", "std", "noted"),
+    [(1e-5, 0.125, False), (1.0, 0.125, True), (1e-5, 1.25e-4, True), (1e-10, 1.25e-4, False)],
 )
-@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm, lambda width, eps: nn.GroupNorm(8, width, eps)])
+@pytest.mark.parametrize(
+    "norm", [nn.LayerNorm, nn.RMSNorm, lambda width, eps: nn.GroupNorm(8, width, eps)]
+)
 def test_an_epsilon_is_noted_where_it_counts(norm, epsilon: float, std: float, noted: bool) -> None:
     torch.manual_seed(0)
     layer = norm(WIDTH, eps=epsilon)
@@ -111,11 +120,19 @@ def test_a_number_that_is_added_is_part_of_the_activation() -> None:
 def test_a_number_that_is_added_in_jax() -> None:
     jnp = pytest.importorskip("jax.numpy")
     rng = np.random.default_rng(3)
-    a, b = jnp.asarray(rng.normal(size=(64, 2048)) / 8), jnp.asarray(rng.normal(size=(2048, 512)) / 2048**0.5)
+    a, b = (
+        jnp.asarray(rng.normal(size=(64, 2048)) / 8),
+        jnp.asarray(rng.normal(size=(2048, 512)) / 2048**0.5),
+    )
     reading = kc.read(lambda x: 1 / (1 + jnp.exp(-(x @ a + 3))) @ b, jnp.ones((2, 64)))
-    assert reading.fidelity.level == "exact" and reading.network.layer(reading.network.inputs[0]) is not None
+    assert (
+        reading.fidelity.level == "exact"
+        and reading.network.layer(reading.network.inputs[0]) is not None
+    )
     z = rng.normal(size=400_000)
-    assert kc.q_map(reading.network)(1.0) == pytest.approx(np.mean((1 + np.exp(-(z + 3))) ** -2.0), rel=0.1)
+    assert kc.q_map(reading.network)(1.0) == pytest.approx(
+        np.mean((1 + np.exp(-(z + 3))) ** -2.0), rel=0.1
+    )
 
 
 def test_stored_statistics_are_noted() -> None:
@@ -127,9 +144,13 @@ def test_stored_statistics_are_noted() -> None:
     assert "stored" in text
 
 
-@pytest.mark.parametrize(("gain", "bias"), [(2.0, 0.0), (0.5, 1.0), (-1.5, 0.25), (1.0, -0.5), (3.0, 0.0)])
+@pytest.mark.parametrize(
+    ("gain", "bias"), [(2.0, 0.0), (0.5, 1.0), (-1.5, 0.25), (1.0, -0.5), (3.0, 0.0)]
+)
 @pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm, lambda width: nn.GroupNorm(8, width)])
-def test_gains_and_biases_of_norms_that_all_channels_share_are_read(norm, gain: float, bias: float) -> None:
+def test_gains_and_biases_of_norms_that_all_channels_share_are_read(
+    norm, gain: float, bias: float
+) -> None:
     torch.manual_seed(0)
     layer = norm(WIDTH)
     nn.init.constant_(layer.weight, gain)
@@ -146,7 +167,10 @@ def test_gains_that_differ_or_vanish_are_noted() -> None:
     for change, words in (
         (lambda: nn.init.uniform_(layer.weight), "gains differ by channel"),
         (lambda: nn.init.zeros_(layer.weight), "gains are all 0"),
-        (lambda: (nn.init.ones_(layer.weight), nn.init.uniform_(layer.bias)), "biases differ by channel"),
+        (
+            lambda: (nn.init.ones_(layer.weight), nn.init.uniform_(layer.bias)),
+            "biases differ by channel",
+        ),
     ):
         change()
         texts, q, truth = found(Between(lambda _, h: torch.tanh(layer(h))))
@@ -157,9 +181,18 @@ def test_gains_in_jax_and_onnx() -> None:
     nnx, jnp = pytest.importorskip("flax.nnx"), pytest.importorskip("jax.numpy")
     norm = nnx.LayerNorm(64, rngs=nnx.Rngs(0))
     norm.scale[...], norm.bias[...] = jnp.full(64, 0.5), jnp.full(64, 1.0)
-    reading = kc.read(nnx.Sequential(nnx.Linear(8, 64, rngs=nnx.Rngs(1)), norm, nnx.Linear(64, 4, rngs=nnx.Rngs(2))), jnp.ones((2, 8)))
+    reading = kc.read(
+        nnx.Sequential(
+            nnx.Linear(8, 64, rngs=nnx.Rngs(1)), norm, nnx.Linear(64, 4, rngs=nnx.Rngs(2))
+        ),
+        jnp.ones((2, 8)),
+    )
     assert reading.fidelity.level == "exact"
-    (phi,) = [layer.activation for layer in map(reading.network.layer, reading.network) if isinstance(layer, kc.layers.Nonlinear)]
+    (phi,) = [
+        layer.activation
+        for layer in map(reading.network.layer, reading.network)
+        if isinstance(layer, kc.layers.Nonlinear)
+    ]
     np.testing.assert_allclose(phi(np.array([-1.0, 0.0, 2.0])), [0.5, 1.0, 2.0])
     pytest.importorskip("onnx")
     from test_read_onnx_models import exported
@@ -167,7 +200,11 @@ def test_gains_in_jax_and_onnx() -> None:
     model = nn.Sequential(nn.Linear(8, 64), nn.LayerNorm(64), nn.Linear(64, 4)).eval()
     nn.init.constant_(model[1].weight, 0.25)
     reading = kc.read(exported(model, (2, 8), train=False))
-    assert [layer.factor for layer in map(reading.network.layer, reading.network) if isinstance(layer, kc.layers.Scale)] == [0.25]
+    assert [
+        layer.factor
+        for layer in map(reading.network.layer, reading.network)
+        if isinstance(layer, kc.layers.Scale)
+    ] == [0.25]
 
 
 def test_a_branch_that_is_multiplied_by_zero_is_nothing() -> None:
@@ -179,7 +216,7 @@ def test_a_branch_that_is_multiplied_by_zero_is_nothing() -> None:
         assert texts == [] and q == pytest.approx(truth, rel=0.15)
 
 
-# -- dropout ---------------------------------------------------------------------------------------------------------------
+# -- dropout ---------------------------------------------------------------------------------------
 
 
 class Always(nn.Dropout):
@@ -189,7 +226,10 @@ class Always(nn.Dropout):
 
 DROPOUT = {  # {function of (model, activations): whether it is on in evaluation}
     "by the mode of the module": (lambda m, h: m.drop(h), False),
-    "by the mode of the model": (lambda m, h: torch.nn.functional.dropout(h, 0.5, m.training), False),
+    "by the mode of the model": (
+        lambda m, h: torch.nn.functional.dropout(h, 0.5, m.training),
+        False,
+    ),
     "by default": (lambda m, h: torch.nn.functional.dropout(h, 0.5), True),
     "in a module of its own": (lambda m, h: m.always(h), True),
     "none": (lambda m, h: torch.nn.functional.dropout(h, 0.0), False),
@@ -220,18 +260,28 @@ def test_a_dropout_module_that_is_left_on_is_noted() -> None:
 def test_dropout_that_is_on_in_evaluation_in_flax_and_equinox() -> None:
     jax = pytest.importorskip("jax")
     nnx, linen, eqx = (pytest.importorskip(name) for name in ("flax.nnx", "flax.linen", "equinox"))
-    x, notes = jax.numpy.ones((2, 8)), lambda reading: [note.text for note in reading.notes if "in evaluation, too" in note.text]
+    x, notes = (
+        jax.numpy.ones((2, 8)),
+        lambda reading: [note.text for note in reading.notes if "in evaluation, too" in note.text],
+    )
 
     class Linen(linen.Module):
         always: bool
 
         @linen.compact
         def __call__(self, x, train: bool):
-            return linen.Dense(4)(linen.Dropout(0.5, deterministic=not (train or self.always))(jax.nn.tanh(linen.Dense(16)(x))))
+            return linen.Dense(4)(
+                linen.Dropout(0.5, deterministic=not (train or self.always))(
+                    jax.nn.tanh(linen.Dense(16)(x))
+                )
+            )
 
     class Nnx(nnx.Module):
         def __init__(self, always: bool) -> None:
-            self.a, self.b = nnx.Linear(8, 16, rngs=nnx.Rngs(0)), nnx.Linear(16, 4, rngs=nnx.Rngs(1))
+            self.a, self.b = (
+                nnx.Linear(8, 16, rngs=nnx.Rngs(0)),
+                nnx.Linear(16, 4, rngs=nnx.Rngs(1)),
+            )
             self.drop, self.always = nnx.Dropout(0.5, rngs=nnx.Rngs(2)), always
 
         def __call__(self, x):
@@ -245,12 +295,18 @@ def test_dropout_that_is_on_in_evaluation_in_flax_and_equinox() -> None:
         always: bool = eqx.field(static=True)
 
         def __call__(self, x, key=None):
-            return self.b(self.drop(jax.nn.tanh(self.a(x)), key=key, inference=False if self.always else None))
+            return self.b(
+                self.drop(jax.nn.tanh(self.a(x)), key=key, inference=False if self.always else None)
+            )
 
     keys = jax.random.split(jax.random.key(0), 2)
     for always in (False, True):
         variables = Linen(always).init({"params": keys[0], "dropout": keys[1]}, x, train=False)
-        layers = eqx.nn.Linear(8, 16, key=keys[0]), eqx.nn.Linear(16, 4, key=keys[1]), eqx.nn.Dropout(0.5)
+        layers = (
+            eqx.nn.Linear(8, 16, key=keys[0]),
+            eqx.nn.Linear(16, 4, key=keys[1]),
+            eqx.nn.Dropout(0.5),
+        )
         for reading in (
             kc.read((Linen(always), variables), x), kc.read((Linen(always), variables), x, True),
             kc.read(Nnx(always), x), kc.read(Equinox(*layers, always), x[0]),
@@ -260,7 +316,10 @@ def test_dropout_that_is_on_in_evaluation_in_flax_and_equinox() -> None:
 
 def test_dropout_written_into_a_function_is_noted() -> None:
     jax = pytest.importorskip("jax")
-    a, b = np.random.default_rng(0).normal(size=(8, 64)), np.random.default_rng(1).normal(size=(64, 4))
+    a, b = (
+        np.random.default_rng(0).normal(size=(8, 64)),
+        np.random.default_rng(1).normal(size=(64, 4)),
+    )
 
     def model(p, x, key):
         h = jax.numpy.tanh(x @ p["a"])
@@ -270,18 +329,23 @@ def test_dropout_written_into_a_function_is_noted() -> None:
     assert any("in evaluation, too" in note.text for note in reading.notes)
 
 
-# -- what is not read, by its name -----------------------------------------------------------------------------------------
+# -- what is not read, by its name -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("function", "name"),
     [
-        (lambda h: h.sum(-1), "the sum over channels"), (lambda h: h.amax(-1), "the maximum over channels"),
-        (lambda h: h.mean(-1), "averages channels"), (lambda h: h.amin(-1), "minimum over axes (1,)"),
-        (lambda h: h.max(-1)[0], "the maximum over channels"), (lambda h: h.logsumexp(-1), "logsumexp"),
-        (lambda h: h.prod(-1), "prod"), (lambda h: h.var(-1), "a variance"), (lambda h: h.norm(dim=-1), "a norm"),
+        (lambda h: h.sum(-1), "the sum over channels"),
+        (lambda h: h.amax(-1), "the maximum over channels"),
+        (lambda h: h.mean(-1), "averages channels"),
+        (lambda h: h.amin(-1), "minimum over axes (1,)"),
+        (lambda h: h.max(-1)[0], "the maximum over channels"),
+        (lambda h: h.logsumexp(-1), "logsumexp"),
+        (lambda h: h.prod(-1), "prod"),
+        (lambda h: h.var(-1), "a variance"),
+        (lambda h: h.norm(dim=-1), "a norm"),
     ],
-)  # fmt: skip
+)
 def test_operations_over_channels_go_by_their_names(function, name: str) -> None:
     reading = kc.read(Between(lambda _, h: function(h)[:, None] * h), (2, 64))
     told = [note.text for note in reading.notes if note.level == "not read"]
@@ -291,7 +355,12 @@ def test_operations_over_channels_go_by_their_names(function, name: str) -> None
 def test_operations_over_channels_in_jax() -> None:
     jnp = pytest.importorskip("jax.numpy")
     p = {"a": np.random.default_rng(0).normal(size=(8, 16))}
-    for function, name in ((jnp.sum, "sum or mean"), (jnp.max, "maximum"), (jnp.min, "minimum"), (jnp.prod, "prod")):
+    for function, name in (
+        (jnp.sum, "sum or mean"),
+        (jnp.max, "maximum"),
+        (jnp.min, "minimum"),
+        (jnp.prod, "prod"),
+    ):
         reading = kc.read(lambda p, x, f=function: f(jnp.tanh(x @ p["a"]), -1), p, (2, 8))
         assert any(name in note.text for note in reading.notes if note.level == "not read")
 
@@ -302,7 +371,9 @@ ONE_NUMBER = {
     "a factor of the input": lambda m, x, t: m.b(torch.tanh(m.a(x * t))),
     "frequencies": lambda m, x, t: m.b(torch.tanh(m.a(x) + m.c(torch.sin(t * m.w)))),
     "two of them": lambda m, x, t: m.b(torch.tanh(m.a(x) * (1 + t) + t**2)),
-    "waves beside each other": lambda m, x, t: m.b(m.a(x) + torch.cat([torch.sin(t * m.w), torch.cos(t * m.w)], -1)),
+    "waves beside each other": lambda m, x, t: m.b(
+        m.a(x) + torch.cat([torch.sin(t * m.w), torch.cos(t * m.w)], -1)
+    ),
     "repeated": lambda m, x, t: m.b(torch.tanh(m.a(x)) * t.expand(-1, 64)),
 }
 
@@ -327,23 +398,30 @@ def test_one_number_for_every_example_is_not_read(name: str, rank: int) -> None:
 
 def test_one_number_that_a_layer_reads_is_a_feature_map() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(1, WIDTH, bias=False), nn.Tanh(), nn.Linear(WIDTH, 512, bias=False))
+    model = nn.Sequential(
+        nn.Linear(1, WIDTH, bias=False), nn.Tanh(), nn.Linear(WIDTH, 512, bias=False)
+    )
     nn.init.normal_(model[0].weight)
     nn.init.normal_(model[2].weight, std=WIDTH**-0.5)
     reading = kc.read(model, (2, 1))
     assert reading.fidelity.level == "exact"
-    assert kc.q_map(reading.network)(0.81) == pytest.approx(float(model(torch.tensor([[0.9]])).detach().square().mean()), rel=0.15)
+    assert kc.q_map(reading.network)(0.81) == pytest.approx(
+        float(model(torch.tensor([[0.9]])).detach().square().mean()), rel=0.15
+    )
 
 
 @pytest.mark.parametrize(
     "function",
     [
-        lambda h: (h * 1j).real, lambda h: (h * torch.linspace(0, 1, 4096).to(torch.complex64)).abs(), lambda h: torch.fft.fft(h).real,
-        lambda h: torch.complex(h, h).abs(), lambda h: h.to(torch.complex64).real,
+        lambda h: (h * 1j).real,
+        lambda h: (h * torch.linspace(0, 1, 4096).to(torch.complex64)).abs(),
+        lambda h: torch.fft.fft(h).real,
+        lambda h: torch.complex(h, h).abs(),
+        lambda h: h.to(torch.complex64).real,
         lambda h: torch.view_as_real(h.to(torch.complex64))[..., 0],
         lambda h: (h.to(torch.complex64) @ torch.eye(4096).to(torch.complex64)).real,
     ],
-)  # fmt: skip
+)
 def test_complex_numbers_are_not_read(function) -> None:
     reading = kc.read(Between(lambda _, h: torch.tanh(function(h))), (2, 64))
     assert reading.fidelity.level == "not read"
@@ -366,4 +444,6 @@ def test_an_input_that_is_read_twice_keeps_its_q() -> None:
     reading = kc.read(Model(), (2, 64))
     x = torch.randn(1, 64)
     truth = float(Model()(x / x.square().mean().sqrt()).detach().square().mean())
-    assert reading.fidelity.level == "exact" and kc.q_map(reading.network)(1.0) == pytest.approx(truth, rel=0.15)
+    assert reading.fidelity.level == "exact" and kc.q_map(reading.network)(1.0) == pytest.approx(
+        truth, rel=0.15
+    )

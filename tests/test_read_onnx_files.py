@@ -1,4 +1,6 @@
-"""ONNX files at their edges: tensors in every storage, inputs as declared and as told, functions, subgraphs, names, shapes left open."""
+"""ONNX files at their edges: tensors in every storage, inputs as declared and as told, functions,
+subgraphs, names, shapes left open.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ def tensor(data_type: int, dims: list[int], **fields: Any) -> Any:
 
 def adds(held: Any, **more: Any) -> Any:
     """x + the tensor."""
-    nodes = [node("Constant", "", "t", value=held), node("Cast", "t", "f", to=F32), node("Add", "x f", "y")]
+    nodes = [
+        node("Constant", "", "t", value=held),
+        node("Cast", "t", "f", to=F32),
+        node("Add", "x f", "y"),
+    ]
     return model(nodes, {"x": [2, 3]}, ["y"], **more)
 
 
@@ -72,7 +78,10 @@ def test_tensors_are_bounded_and_kept_elsewhere_only_for_files() -> None:
     with pytest.raises(kc.KcalcError, match="'t' declares 4000 bytes, more than the limit of 100"):
         trace_onnx(adds(tensor(1, [1000])), limits=Limits(file_bytes=100))
     with pytest.raises(kc.KcalcError, match="take more than 10 bytes"):
-        trace_onnx(model([node("MatMul", "x w", "y")], {"x": [2, 3]}, ["y"], {"w": weights(3, 4)}), limits=Limits(file_bytes=10))
+        trace_onnx(
+            model([node("MatMul", "x w", "y")], {"x": [2, 3]}, ["y"], {"w": weights(3, 4)}),
+            limits=Limits(file_bytes=10),
+        )
     elsewhere = tensor(1, [3])
     elsewhere.data_location = 1
     with pytest.raises(kc.KcalcError, match="'t' keeps its numbers in another file; give the path"):
@@ -107,9 +116,21 @@ INPUTS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no shape": (two, {"examples": [3, 4]}, "example array or a shape"),
     "truth": (two, {"shapes": {"x": (True, 3)}}, "positive whole numbers"),
     "empty": (two, {"shapes": {"x": ()}}, "positive whole numbers"),
-    "large": (two, {"shapes": {"x": (10**12, 3)}}, r"the input 'x': an array of the shape \(1000000000000, 3\) is too large"),
-    "larger": (two, {"examples": [(2**62, 3), (2, 3)]}, "too large for an example; give a smaller one"),
-    "longer": (two, {"shapes": {"x": (2, 3, 1)}}, r"has the shape \(2, 3\), got an example of shape \(2, 3, 1\)"),
+    "large": (
+        two,
+        {"shapes": {"x": (10**12, 3)}},
+        r"the input 'x': an array of the shape \(1000000000000, 3\) is too large",
+    ),
+    "larger": (
+        two,
+        {"examples": [(2**62, 3), (2, 3)]},
+        "too large for an example; give a smaller one",
+    ),
+    "longer": (
+        two,
+        {"shapes": {"x": (2, 3, 1)}},
+        r"has the shape \(2, 3\), got an example of shape \(2, 3, 1\)",
+    ),
 }
 
 
@@ -126,7 +147,9 @@ def test_told_shapes_stand_in_for_undeclared_and_open_ones() -> None:
     assert read(bare, shapes={"x": (4, 7)}).network.layer("x") == L.Input(7)
     assert read(declared(0, 3), np.zeros((5, 3))).network.layer("x") == L.Input(3)
     single = two()
-    single.graph.initializer.append(numpy_helper.from_array(weights(2, 3), "z"))  # an input with a default is a constant
+    single.graph.initializer.append(
+        numpy_helper.from_array(weights(2, 3), "z")
+    )  # an input with a default is a constant
     assert [op.name for op in trace_onnx(single, shapes=(2, 3)).ops] == ["x", "z", "add"]
 
 
@@ -134,22 +157,30 @@ def test_nodes_need_not_use_all_outputs_inputs_and_attributes() -> None:
     nodes = [node("Split", "x", "a b", axis=1), node("Relu", "b", "y")]
     nodes[0].output[0] = ""
     proto, x = model(nodes, {"x": [2, 6]}, ["y"]), weights(2, 6)
-    assert values_of(trace_onnx(proto), x)[0] == pytest.approx(np.maximum(x[:, 3:], 0))  # onnxruntime ends the process on it
+    assert values_of(trace_onnx(proto), x)[0] == pytest.approx(
+        np.maximum(x[:, 3:], 0)
+    )  # onnxruntime ends the process on it
     body = [node("Clip", "p low high", "q"), node("LeakyRelu", "q", "r")]
     body[1].attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=1))
-    function = helper.make_function("own", "Bent", ["p", "low", "high"], ["r"], body, [helper.make_opsetid("", 17)], ["slope"])
+    function = helper.make_function(
+        "own", "Bent", ["p", "low", "high"], ["r"], body, [helper.make_opsetid("", 17)], ["slope"]
+    )
     call = helper.make_node("Bent", ["x", "one"], ["y"], domain="own")
     held = {"one": F(-1)}
     with pytest.raises(kc.KcalcError, match="Clip node '' reads 'high', which nothing"):
         trace_onnx(model([call], {"x": [2, 3]}, ["y"], held, functions=[function], domains=["own"]))
     body[0].input[:] = ["p", "low"]
-    function = helper.make_function("own", "Bent", ["p", "low", "high"], ["r"], body, [helper.make_opsetid("", 17)], ["slope"])
+    function = helper.make_function(
+        "own", "Bent", ["p", "low", "high"], ["r"], body, [helper.make_opsetid("", 17)], ["slope"]
+    )
     for inputs in (["x", "one"], ["x", "one", ""]):
         call = helper.make_node("Bent", inputs, ["y"], domain="own")
         proto = model([call], {"x": [2, 3]}, ["y"], held, functions=[function], domains=["own"])
         x = weights(2, 3)
         expected = np.maximum(x, -1)
-        assert values_of(trace_onnx(proto), x)[0] == pytest.approx(np.where(expected < 0, 0.01 * expected, expected), rel=1e-6)
+        assert values_of(trace_onnx(proto), x)[0] == pytest.approx(
+            np.where(expected < 0, 0.01 * expected, expected), rel=1e-6
+        )
 
 
 def test_attributes_stand_once() -> None:
@@ -161,20 +192,36 @@ def test_attributes_stand_once() -> None:
 
 def branch(*nodes: Any, **held: Any) -> Any:
     tensors = [numpy_helper.from_array(np.asarray(v), k) for k, v in held.items()]
-    return helper.make_graph(list(nodes), "g", [], [helper.make_tensor_value_info("t", F32, None)], tensors)
+    return helper.make_graph(
+        list(nodes), "g", [], [helper.make_tensor_value_info("t", F32, None)], tensors
+    )
 
 
 def test_branches_hold_constants_of_their_own_and_are_nested_finitely() -> None:
     w = weights(3, 4)
     chosen = branch(node("MatMul", "x w", "t"), w=w)
-    proto = model([node("If", "c", "y", then_branch=chosen, else_branch=chosen)], {"x": [2, 3]}, ["y"], {"c": A(True)})
+    proto = model(
+        [node("If", "c", "y", then_branch=chosen, else_branch=chosen)],
+        {"x": [2, 3]},
+        ["y"],
+        {"c": A(True)},
+    )
     found = next(op for op in trace_onnx(proto).ops if isinstance(op, Linear))
     assert found.weight == pytest.approx(w.T) and found.parameter == "w"
     inner = branch(node("Relu", "x", "t"))
     for _ in range(30):
-        inner = branch(node("If", "c", "t", then_branch=inner, else_branch=branch(node("Tanh", "x", "t"))))
+        inner = branch(
+            node("If", "c", "t", then_branch=inner, else_branch=branch(node("Tanh", "x", "t")))
+        )
     with pytest.raises(kc.KcalcError, match="nested more than 24 deep"):
-        trace_onnx(model([node("If", "c", "y", then_branch=inner, else_branch=inner)], {"x": [2, 3]}, ["y"], {"c": A(True)}))
+        trace_onnx(
+            model(
+                [node("If", "c", "y", then_branch=inner, else_branch=inner)],
+                {"x": [2, 3]},
+                ["y"],
+                {"c": A(True)},
+            )
+        )
 
 
 def test_names_of_files_that_are_no_text_are_refused() -> None:
@@ -186,7 +233,12 @@ def test_names_of_files_that_are_no_text_are_refused() -> None:
 
 def test_labels_drop_what_a_module_path_says_twice() -> None:
     w = weights(3, 3)
-    proto = model([helper.make_node("MatMul", ["x", "w"], ["y"], name="/block/block.0/fc/MatMul")], {"x": [2, 3]}, ["y"], {"w": w})
+    proto = model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="/block/block.0/fc/MatMul")],
+        {"x": [2, 3]},
+        ["y"],
+        {"w": w},
+    )
     assert [op.name for op in trace_onnx(proto).ops] == ["x", "block.0.fc"]
 
 
@@ -231,7 +283,9 @@ DYNAMIC += [node("Concat", "k k", "kk", axis=0)]
 )
 def test_shapes_that_depend_on_the_input_are_read_only_where_the_file_tells_them(last: Any) -> None:
     proto = model([*DYNAMIC, last], {"x": [2, 3]}, ["y"], {"one": A([1])})
-    with pytest.raises(kc.KcalcError, match=f"{last.op_type} node that makes 'y': no rule reads it"):
+    with pytest.raises(
+        kc.KcalcError, match=f"{last.op_type} node that makes 'y': no rule reads it"
+    ):
         trace_onnx(proto)
     for name in last.output:
         proto.graph.value_info.append(helper.make_tensor_value_info(name, F32, [2, 4]))
@@ -241,5 +295,7 @@ def test_shapes_that_depend_on_the_input_are_read_only_where_the_file_tells_them
 
 
 def test_an_expansion_to_an_unknown_shape_has_the_sizes_that_are_certain() -> None:
-    trace = trace_onnx(model([*DYNAMIC, node("Expand", "x kk", "y")], {"x": [2, 3]}, ["y"], {"one": A([1])}))
+    trace = trace_onnx(
+        model([*DYNAMIC, node("Expand", "x kk", "y")], {"x": [2, 3]}, ["y"], {"one": A([1])})
+    )
     assert isinstance(trace.ops[-1], NotRead) and trace.ops[-1].shape == (2, 3)

@@ -1,4 +1,7 @@
-"""ONNX models that cannot be read, open sizes, and files that mean harm: one clear error each, nothing read outside of their folder."""
+"""ONNX models that cannot be read, open sizes, and files that mean harm.
+
+One clear error each, nothing read outside of their folder.
+"""
 
 from __future__ import annotations
 
@@ -46,30 +49,76 @@ def one(op: str, inputs: str, held: dict[str, Any], shape: list[Any] | None = No
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "opset": (lambda: relu(opset=8), "opset 8.*9 to"), "newer opset": (lambda: relu(opset=99), "opset 99"),
-    "empty": (lambda: onnx.ModelProto(), "empty"), "no opset": (lambda: changed(lambda p: p.ClearField("opset_import")), "opset"),
-    "open size": (lambda: relu(shape=["N", 3, "H", "W"]), r"'x'.*leaves axis 2 open.*shapes=\{'x': \(2, 3, 32, 32\)\}"),
-    "no shape": (lambda: changed(lambda p: p.graph.input[0].type.tensor_type.ClearField("shape")), "no declared shape"),
-    "cycle": (lambda: model([node("Add", "x b", "a"), node("Relu", "a", "b")], {"x": ["N", 3]}, ["b"]), "'b', which comes later or"),
-    "missing": (lambda: model([node("Add", "x q", "y")], {"x": ["N", 3]}, ["y"]), "'q', which nothing"),
-    "doubled": (lambda: model([node("Relu", "x", "y"), node("Tanh", "x", "y")], {"x": ["N", 3]}, ["y"]), "'y' stands for two"),
-    "two initializers": (
-        lambda: changed(lambda p: p.graph.initializer.extend([numpy_helper.from_array(weights(2), "a")] * 2)), "stands twice"
+    "opset": (lambda: relu(opset=8), "opset 8.*9 to"),
+    "newer opset": (lambda: relu(opset=99), "opset 99"),
+    "empty": (lambda: onnx.ModelProto(), "empty"),
+    "no opset": (lambda: changed(lambda p: p.ClearField("opset_import")), "opset"),
+    "open size": (
+        lambda: relu(shape=["N", 3, "H", "W"]),
+        r"'x'.*leaves axis 2 open.*shapes=\{'x': \(2, 3, 32, 32\)\}",
     ),
-    "nothing to analyse": (lambda: changed(lambda p: p.graph.ClearField("input"), held={"x": weights(2, 3)}), "reads no input"),
-    "constant": (lambda: model([node("Relu", "w", "y")], {"x": ["N", 3]}, ["y"], {"w": weights(2)}), "no output that was traced"),
-    "misfit": (lambda: one("Conv", "x w", {"w": weights(4, 5, 3, 3)}, [1, 3, 4, 4]), "do not act on"),
-    "window": (lambda: one("Conv", "x w", {"w": weights(4, 3, 9, 9)}, [1, 3, 4, 4]), "does not fit"),
-    "broadcast": (lambda: model([node("Add", "x w", "y")], {"x": ["N", 3]}, ["y"], {"w": weights(4)}), "do not fit"),
+    "no shape": (
+        lambda: changed(lambda p: p.graph.input[0].type.tensor_type.ClearField("shape")),
+        "no declared shape",
+    ),
+    "cycle": (
+        lambda: model([node("Add", "x b", "a"), node("Relu", "a", "b")], {"x": ["N", 3]}, ["b"]),
+        "'b', which comes later or",
+    ),
+    "missing": (
+        lambda: model([node("Add", "x q", "y")], {"x": ["N", 3]}, ["y"]),
+        "'q', which nothing",
+    ),
+    "doubled": (
+        lambda: model([node("Relu", "x", "y"), node("Tanh", "x", "y")], {"x": ["N", 3]}, ["y"]),
+        "'y' stands for two",
+    ),
+    "two initializers": (
+        lambda: changed(
+            lambda p: p.graph.initializer.extend([numpy_helper.from_array(weights(2), "a")] * 2)
+        ),
+        "stands twice",
+    ),
+    "nothing to analyse": (
+        lambda: changed(lambda p: p.graph.ClearField("input"), held={"x": weights(2, 3)}),
+        "reads no input",
+    ),
+    "constant": (
+        lambda: model([node("Relu", "w", "y")], {"x": ["N", 3]}, ["y"], {"w": weights(2)}),
+        "no output that was traced",
+    ),
+    "misfit": (
+        lambda: one("Conv", "x w", {"w": weights(4, 5, 3, 3)}, [1, 3, 4, 4]),
+        "do not act on",
+    ),
+    "window": (
+        lambda: one("Conv", "x w", {"w": weights(4, 3, 9, 9)}, [1, 3, 4, 4]),
+        "does not fit",
+    ),
+    "broadcast": (
+        lambda: model([node("Add", "x w", "y")], {"x": ["N", 3]}, ["y"], {"w": weights(4)}),
+        "do not fit",
+    ),
     "huge constant": (
-        lambda: model([node("ConstantOfShape", "s", "c"), node("Add", "x c", "y")], {"x": ["N", 3]}, ["y"], {"s": np.array([10**6] * 2)}),
+        lambda: model(
+            [node("ConstantOfShape", "s", "c"), node("Add", "x c", "y")],
+            {"x": ["N", 3]},
+            ["y"],
+            {"s": np.array([10**6] * 2)},
+        ),
         "too large",
     ),
-    "huge tensor": (lambda: with_tensor(dims=[10**6, 10**6], data_type=1, raw_data=b"1234"), "more than 2147483648 bytes"),
-    "short tensor": (lambda: with_tensor(dims=[10**3, 10**3], data_type=1, raw_data=b"1234"), "declares 4000000 bytes and holds 4"),
+    "huge tensor": (
+        lambda: with_tensor(dims=[10**6, 10**6], data_type=1, raw_data=b"1234"),
+        "more than 2147483648 bytes",
+    ),
+    "short tensor": (
+        lambda: with_tensor(dims=[10**3, 10**3], data_type=1, raw_data=b"1234"),
+        "declares 4000000 bytes and holds 4",
+    ),
     "negative tensor": (lambda: with_tensor(dims=[-1], data_type=1), "no tensor has"),
     "type": (lambda: with_tensor(dims=[2], data_type=22), "4 bits"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -113,25 +162,36 @@ def external(folder: Path, location: str, size: int = 48, **entries: str) -> Pat
 
 
 def test_external_data_is_read_from_the_folder_of_the_model(tmp_path: Path) -> None:
-    found = next(op for op in trace_onnx(external(tmp_path, "w.bin", offset="0", length="48")).ops if isinstance(op, Linear))
+    found = next(
+        op
+        for op in trace_onnx(external(tmp_path, "w.bin", offset="0", length="48")).ops
+        if isinstance(op, Linear)
+    )
     assert found.weight.T.reshape(-1).tolist() == list(range(12))
 
 
 @pytest.mark.parametrize(
     ("location", "entries", "words"),
     [
-        ("../secret.bin", {}, "must lie in the folder"), ("/etc/passwd", {}, "must lie in the folder"),
+        ("../secret.bin", {}, "must lie in the folder"),
+        ("/etc/passwd", {}, "must lie in the folder"),
         ("a/../../secret.bin", {}, "must lie"),
-        ("..\\secret.bin", {}, "must lie"), ("", {}, "must lie"), ("C:\\w.bin", {}, "must lie"), ("link.bin", {}, "a link out"),
+        ("..\\secret.bin", {}, "must lie"),
+        ("", {}, "must lie"),
+        ("C:\\w.bin", {}, "must lie"),
+        ("link.bin", {}, "a link out"),
         (".", {}, "cannot read|not an ordinary"),
         ("missing.bin", {}, "No such file"),
         ("w.bin", {"offset": "9999"}, "needs 10047 bytes"),
         ("w.bin", {"offset": "-1"}, "no whole number"),
-        ("w.bin", {"length": "9" * 30}, "no whole number"), ("w.bin", {"length": "12"}, "declares 48"),
+        ("w.bin", {"length": "9" * 30}, "no whole number"),
+        ("w.bin", {"length": "12"}, "declares 48"),
         ("pipe", {}, "not an ordinary file"),
     ],
-)  # fmt: skip
-def test_external_data_outside_of_the_folder_is_never_opened(tmp_path: Path, location: str, entries: dict[str, str], words: str) -> None:
+)
+def test_external_data_outside_of_the_folder_is_never_opened(
+    tmp_path: Path, location: str, entries: dict[str, str], words: str
+) -> None:
     file = external(tmp_path, location, **entries)
     os.symlink(tmp_path / "secret.bin", tmp_path / "model" / "link.bin")
     os.mkfifo(tmp_path / "model" / "pipe")
@@ -145,7 +205,10 @@ def test_files_are_bounded_before_they_are_read(tmp_path: Path) -> None:
     with pytest.raises(kc.KcalcError, match="more than the limit"):
         trace_onnx(file, limits=Limits(file_bytes=10))
     with pytest.raises(kc.KcalcError, match="more than 1 nodes"):
-        trace_onnx(model([node("Relu", "x", "a"), node("Relu", "a", "y")], {"x": ["N", 3]}, ["y"]), limits=Limits(nodes=1))
+        trace_onnx(
+            model([node("Relu", "x", "a"), node("Relu", "a", "y")], {"x": ["N", 3]}, ["y"]),
+            limits=Limits(nodes=1),
+        )
     file.write_bytes(file.read_bytes()[:-7])
     with pytest.raises(kc.KcalcError, match="cut short"):
         trace_onnx(file)
@@ -160,12 +223,29 @@ def test_functions_that_multiply_without_bound_are_stopped() -> None:
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     functions = [helper.make_function("own", "F0", ["a"], ["b"], [node("Relu", "a", "b")], imports)]
     for i in range(1, 22):
-        calls = [helper.make_node(f"F{i - 1}", ["a" if j == 0 else f"t{j}"], [f"t{j + 1}"], domain="own") for j in range(4)]
+        calls = [
+            helper.make_node(f"F{i - 1}", ["a" if j == 0 else f"t{j}"], [f"t{j + 1}"], domain="own")
+            for j in range(4)
+        ]
         functions.append(helper.make_function("own", f"F{i}", ["a"], ["t4"], calls, imports))
-    proto = model([helper.make_node("F21", ["x"], ["y"], domain="own")], {"x": ["N", 3]}, ["y"], functions=functions, domains=["own"])
+    proto = model(
+        [helper.make_node("F21", ["x"], ["y"], domain="own")],
+        {"x": ["N", 3]},
+        ["y"],
+        functions=functions,
+        domains=["own"],
+    )
     with pytest.raises(kc.KcalcError, match="unfold into far more"):
         trace_onnx(proto)
-    loop = helper.make_function("own", "F", ["a"], ["b"], [helper.make_node("F", ["a"], ["b"], domain="own")], imports)
-    proto = model([helper.make_node("F", ["x"], ["y"], domain="own")], {"x": ["N", 3]}, ["y"], functions=[loop], domains=["own"])
+    loop = helper.make_function(
+        "own", "F", ["a"], ["b"], [helper.make_node("F", ["a"], ["b"], domain="own")], imports
+    )
+    proto = model(
+        [helper.make_node("F", ["x"], ["y"], domain="own")],
+        {"x": ["N", 3]},
+        ["y"],
+        functions=[loop],
+        domains=["own"],
+    )
     with pytest.raises(kc.KcalcError, match="nested more than"):
         trace_onnx(proto)

@@ -1,4 +1,7 @@
-"""Normalisations of ONNX, as operators and written out: what is one is read as one, what nearly is stays what it computes."""
+"""Normalisations of ONNX, as operators and written out.
+
+What is one is read as one, what nearly is stays what it computes.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,17 @@ def one_reading(nodes: list[Any], shape: list[int], held: dict[str, Any], opset:
     """The trace, which computes what onnxruntime computes."""
     proto = model(nodes, {"x": shape}, ["y"], held, opset)
     trace, x = trace_onnx(proto), weights(*shape)
-    assert values_of(trace, x.astype(float))[0] == pytest.approx(ran(proto, x)[0], rel=2e-5, abs=2e-5)
+    assert values_of(trace, x.astype(float))[0] == pytest.approx(
+        ran(proto, x)[0], rel=2e-5, abs=2e-5
+    )
     return proto, trace, [op for op in trace.ops if isinstance(op, Normalise)]
 
 
 def written(axes: list[int], twice: bool = False, keep: int = 1, tail: str = "Div") -> list[Any]:
-    """(x - mean) / sqrt(var + eps); ``twice``: the difference computed a second time for the variance."""
+    """(x - mean) / sqrt(var + eps).
+
+    ``twice``: the difference computed a second time for the variance.
+    """
     other = "m2" if twice else "m"
     return [
         node("ReduceMean", "x", "m", axes=axes),
@@ -37,7 +45,11 @@ def written(axes: list[int], twice: bool = False, keep: int = 1, tail: str = "Di
         node("Mul", "d2 d2" if twice else "d d", "p"),
         node("ReduceMean", "p", "v", axes=axes, keepdims=keep),
         node("Add", "eps v", "ve"),
-        *([node("Sqrt", "ve", "s"), node("Div", "d s", "y")] if tail == "Div" else [node("Pow", "ve half", "s"), node("Mul", "s d", "y")]),
+        *(
+            [node("Sqrt", "ve", "s"), node("Div", "d s", "y")]
+            if tail == "Div"
+            else [node("Pow", "ve half", "s"), node("Mul", "s d", "y")]
+        ),
     ]
 
 
@@ -51,18 +63,45 @@ WRITTEN: dict[str, tuple[list[Any], list[int], Any]] = {
     "some examples": (written([0, 2]), [2, 4, 5, 6], None),
     "kept not": (written([-1], keep=0), [6, 6], None),
     "mean along another axis": (
-        [n if n.output[0] != "m" else node("ReduceMean", "x", "m", axes=[1]) for n in written([-1])],
+        [
+            n if n.output[0] != "m" else node("ReduceMean", "x", "m", axes=[1])
+            for n in written([-1])
+        ],
         [2, 5, 6],
         ("rms", (2,)),
     ),
-    "another mean": ([n if n.output[0] != "m2" else node("ReduceMean", "x", "m2", axes=[1]) for n in written([-1], True)], [2, 5, 6], None),
-    "no mean": ([n if n.output[0] != "m2" else node("ReduceMax", "x", "m2", axes=[2]) for n in written([-1], True)], [2, 5, 6], None),
+    "another mean": (
+        [
+            n if n.output[0] != "m2" else node("ReduceMean", "x", "m2", axes=[1])
+            for n in written([-1], True)
+        ],
+        [2, 5, 6],
+        None,
+    ),
+    "no mean": (
+        [
+            n if n.output[0] != "m2" else node("ReduceMax", "x", "m2", axes=[2])
+            for n in written([-1], True)
+        ],
+        [2, 5, 6],
+        None,
+    ),
     "mean of another": (
-        [node("Tanh", "x", "t"), *(n if n.output[0] != "m" else node("ReduceMean", "t", "m", axes=[-1]) for n in written([-1]))],
+        [
+            node("Tanh", "x", "t"),
+            *(
+                n if n.output[0] != "m" else node("ReduceMean", "t", "m", axes=[-1])
+                for n in written([-1])
+            ),
+        ],
         [2, 5, 6],
         ("rms", (2,)),
     ),
-    "two variances": ([n if n.output[0] != "ve" else node("Add", "v v", "ve") for n in written([-1])], [2, 5, 6], None),
+    "two variances": (
+        [n if n.output[0] != "ve" else node("Add", "v v", "ve") for n in written([-1])],
+        [2, 5, 6],
+        None,
+    ),
     "root mean square of channels": (
         [
             node("Mul", "x x", "p"),
@@ -93,17 +132,25 @@ def test_normalisation_in_primitives_is_recognised_by_what_it_computes(name: str
     ("gain", "joined"),
     [((6,), True), ((1, 6), True), ((5, 1), False), ((1, 1, 1, 6), False), ((5, 6), False)],
 )
-def test_gains_join_a_normalisation_where_they_go_by_channel(gain: tuple[int, ...], joined: bool) -> None:
+def test_gains_join_a_normalisation_where_they_go_by_channel(
+    gain: tuple[int, ...], joined: bool
+) -> None:
     array = weights(*gain)
     nodes = [n if n.output[0] != "y" else node("Div", "d s", "z") for n in LAYER]
     nodes = [node("Identity", "x", "h"), *nodes, node("Mul", "z g", "y")]
-    _, _, (found,) = one_reading(nodes, [2, 5, 6], {k: v for k, v in HELD.items() if k in ("two", "eps")} | {"g": array})
+    _, _, (found,) = one_reading(
+        nodes, [2, 5, 6], {k: v for k, v in HELD.items() if k in ("two", "eps")} | {"g": array}
+    )
     assert (found.gain is not None) == joined
 
 
 def test_an_instance_normalisation_between_reshapes_is_one_over_groups_only_without_gains() -> None:
     split, back = np.array([0, 2, -1]), np.array([2, 4, 3, 5])
-    nodes = [node("Reshape", "x split", "r"), node("InstanceNormalization", "r g b", "i"), node("Reshape", "i back", "y")]
+    nodes = [
+        node("Reshape", "x split", "r"),
+        node("InstanceNormalization", "r g b", "i"),
+        node("Reshape", "i back", "y"),
+    ]
     plain = {"split": split, "back": back, "g": np.ones(2, F), "b": np.zeros(2, F)}
     _, _, (found,) = one_reading(nodes, [2, 4, 3, 5], plain)
     assert (found.kind, found.groups, found.axes) == ("group", 2, (1, 2, 3))
@@ -113,17 +160,42 @@ def test_an_instance_normalisation_between_reshapes_is_one_over_groups_only_with
 
 
 OPERATORS: dict[str, tuple[Any, list[int], dict[str, Any], int]] = {
-    "batch": (node("BatchNormalization", "x g b b g", "y"), [2, 4, 3, 5], {"g": np.array([1, 2, 3, 4], F), "b": weights(4)}, 17),
+    "batch": (
+        node("BatchNormalization", "x g b b g", "y"),
+        [2, 4, 3, 5],
+        {"g": np.array([1, 2, 3, 4], F), "b": weights(4)},
+        17,
+    ),
     "batch of vectors": (
         node("BatchNormalization", "x g b b g", "y", epsilon=0.1),
         [2, 4],
         {"g": np.array([1, 2, 3, 4], F), "b": weights(4)},
         17,
     ),
-    "layer": (node("LayerNormalization", "x g b", "y", axis=2), [2, 3, 4], {"g": weights(4), "b": weights(4)}, 17),
-    "instance": (node("InstanceNormalization", "x g b", "y"), [2, 4, 3, 5], {"g": weights(4), "b": weights(4)}, 17),
-    "group": (node("GroupNormalization", "x g b", "y", num_groups=2), [2, 4, 3, 5], {"g": weights(4), "b": weights(4)}, 21),
-    "groups of 18": (node("GroupNormalization", "x g b", "y", num_groups=2), [2, 4, 3, 5], {"g": weights(2), "b": weights(2)}, 18),
+    "layer": (
+        node("LayerNormalization", "x g b", "y", axis=2),
+        [2, 3, 4],
+        {"g": weights(4), "b": weights(4)},
+        17,
+    ),
+    "instance": (
+        node("InstanceNormalization", "x g b", "y"),
+        [2, 4, 3, 5],
+        {"g": weights(4), "b": weights(4)},
+        17,
+    ),
+    "group": (
+        node("GroupNormalization", "x g b", "y", num_groups=2),
+        [2, 4, 3, 5],
+        {"g": weights(4), "b": weights(4)},
+        21,
+    ),
+    "groups of 18": (
+        node("GroupNormalization", "x g b", "y", num_groups=2),
+        [2, 4, 3, 5],
+        {"g": weights(2), "b": weights(2)},
+        18,
+    ),
 }
 
 
@@ -150,5 +222,7 @@ def test_gains_that_depend_on_the_input_are_not_read(made: Any, shape: list[int]
     held = {"a": np.array([0, *range(2, len(shape))])}
     proto = model([node("ReduceMax", "x a", "s", keepdims=0), made], {"x": shape}, ["y"], held, 18)
     trace = trace_onnx(proto)
-    assert trace.ops[-1].shape == tuple(shape) and not any(isinstance(op, Normalise) for op in trace.ops)
+    assert trace.ops[-1].shape == tuple(shape) and not any(
+        isinstance(op, Normalise) for op in trace.ops
+    )
     assert read(proto).fidelity.level == "not read"

@@ -1,4 +1,7 @@
-"""Positions of a PyTorch model that is read: `spatial="exact"` agrees with the model's own forward pass, or is refused."""
+"""Positions of a PyTorch model that is read.
+
+`spatial="exact"` agrees with the model's own forward pass, or is refused.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def of_torch(model: Any, shape: tuple[int, ...], seed: int = 0) -> tuple[Any, Dr
     return kc.read(redrawn(model.eval(), generator), given, sigmas=False), draw
 
 
-# -- random networks ---------------------------------------------------------------------------------------------------
+# -- random networks -------------------------------------------------------------------------------
 
 
 def windows(n: int, low: int, high: int, k: int, s: int) -> int:
@@ -46,13 +49,18 @@ def windows(n: int, low: int, high: int, k: int, s: int) -> int:
 
 
 def as_same(n: int, low: int, count: int, k: int, s: int) -> bool:
-    """Whether windows lie where padding "same" has them: ceil(n / s), the smaller half of the padding first."""
+    """Whether windows lie where padding "same" has them.
+
+    ceil(n / s), the smaller half of the padding first.
+    """
     return count == -(-n // s) and low == max((count - 1) * s + k - n, 0) // 2
 
 
 @dataclass
 class Drawn:
-    """A random network: its modules, the locations so far, and why kcalc has no layers for it ("" where it has)."""
+    """A random network: its modules, the locations so far, and why kcalc has no layers for it (""
+    where it has).
+    """
 
     rng: np.random.Generator
     sizes: list[int]
@@ -99,7 +107,9 @@ class Drawn:
         counts = [windows(n, low, high, 3, 1) for n in self.sizes]
         if low != high:
             self.reason = self.reason or "asymmetric padding"
-        self.modules += ([nn.ConstantPad1d, nn.ConstantPad2d][self.rank - 1]((low, high) * self.rank, 0.0),)
+        self.modules += (
+            [nn.ConstantPad1d, nn.ConstantPad2d][self.rank - 1]((low, high) * self.rank, 0.0),
+        )
         self.modules.append(self.of("Conv")(self.channels, WIDTH, 3, bias=False))
         self.sizes, self.channels = counts, WIDTH
 
@@ -116,10 +126,16 @@ class Drawn:
         counts = []
         for n in self.sizes:
             m = windows(n, p, p, k, s)
-            more = ceil and (n + 2 * p - k) % s and m * s < n + p  # a last window begins inside the image or its padding
+            more = (
+                ceil and (n + 2 * p - k) % s and m * s < n + p
+            )  # a last window begins inside the image or its padding
             counts.append(m + bool(more))
-        valid = p == 0 and all(m == windows(n, 0, 0, k, s) for n, m in zip(self.sizes, counts, strict=True))
-        same = all(as_same(n, p, m, k, s) for n, m in zip(self.sizes, counts, strict=True)) and not (count and p)
+        valid = p == 0 and all(
+            m == windows(n, 0, 0, k, s) for n, m in zip(self.sizes, counts, strict=True)
+        )
+        same = all(
+            as_same(n, p, m, k, s) for n, m in zip(self.sizes, counts, strict=True)
+        ) and not (count and p)
         if not valid and not same:
             self.reason = self.reason or "pooling"
         self.modules.append(self.of("AvgPool")(k, s, p, ceil_mode=ceil, count_include_pad=count))
@@ -167,7 +183,10 @@ def drawn(rng: np.random.Generator) -> Drawn:
 
 
 def judged(seed: int) -> float | None:
-    """The difference in standard errors of a network that layers can express (even seeds); others (odd ones) are refused."""
+    """The difference in standard errors of a network that layers can express (even seeds).
+
+    others (odd ones) are refused.
+    """
     rng = np.random.default_rng(seed)
     net = drawn(rng)
     while bool(net.reason) != bool(seed % 2):
@@ -192,11 +211,13 @@ def test_random_networks_agree_with_monte_carlo_or_are_refused() -> None:
 
 @pytest.mark.slow
 def test_forty_random_networks_agree_with_monte_carlo_or_are_refused() -> None:
-    """Paddings of all modes, dilations, strides, resizings, poolings with and without ceil_mode, in one and two dimensions."""
+    """Paddings of all modes, dilations, strides, resizings, poolings with and without ceil_mode, in
+    one and two dimensions.
+    """
     assert len([seed for seed in range(8, 48) if judged(seed) is not None]) == 20
 
 
-# -- one thing at a time -----------------------------------------------------------------------------------------------
+# -- one thing at a time ---------------------------------------------------------------------------
 
 
 def conv(i: int = WIDTH, k: int = 3, **options: Any) -> Any:
@@ -236,19 +257,42 @@ class Rearranged(nn.Module):
         return self.out(h.reshape(2, 4 * WIDTH, 3, 3))
 
 
-SINGLE = {  # (module, side of the image, words of the note that refuses it; "" where it is computed)
-    "circular": (lambda: nn.Sequential(conv(3, padding_mode="circular"), nn.ReLU(), conv(padding_mode="circular")), 6, ""),
-    "circular, strides": (lambda: nn.Sequential(conv(3, stride=2, padding_mode="circular"), nn.ReLU(), conv()), 7, ""),
+# (module, side of the image, words of the note that refuses it; "" where it is computed)
+SINGLE = {
+    "circular": (
+        lambda: nn.Sequential(
+            conv(3, padding_mode="circular"), nn.ReLU(), conv(padding_mode="circular")
+        ),
+        6,
+        "",
+    ),
+    "circular, strides": (
+        lambda: nn.Sequential(conv(3, stride=2, padding_mode="circular"), nn.ReLU(), conv()),
+        7,
+        "",
+    ),
     "dilated 1 x 1": (lambda: around(conv(k=1, dilation=2)), 6, ""),
     "one window more": (lambda: around(nn.AvgPool2d(2, ceil_mode=True)), 7, ""),
     "means inside": (lambda: around(nn.AvgPool2d(3, 1, 1, count_include_pad=False)), 6, ""),
     "excited": (lambda: Excited(False), 6, ""),
     "excited, expanded": (lambda: Excited(True), 6, ""),
-    "circular, even strides": (lambda: around(conv(stride=2, padding_mode="circular")), 6, "circular padding"),
+    "circular, even strides": (
+        lambda: around(conv(stride=2, padding_mode="circular")),
+        6,
+        "circular padding",
+    ),
     "reflect": (lambda: around(conv(padding_mode="reflect")), 6, "reflect padding"),
-    "replicate": (lambda: around(nn.Sequential(nn.ReplicationPad2d(1), conv(padding=0))), 6, "replicate padding"),
+    "replicate": (
+        lambda: around(nn.Sequential(nn.ReplicationPad2d(1), conv(padding=0))),
+        6,
+        "replicate padding",
+    ),
     "dilation": (lambda: around(conv(dilation=2, padding=2)), 6, "dilation 2"),
-    "causal": (lambda: around(nn.Sequential(nn.ZeroPad2d((2, 0, 2, 0)), conv(padding=0))), 6, "read as 'same'"),
+    "causal": (
+        lambda: around(nn.Sequential(nn.ZeroPad2d((2, 0, 2, 0)), conv(padding=0))),
+        6,
+        "read as 'same'",
+    ),
     "means of zeros": (lambda: around(nn.AvgPool2d(3, 1, 1)), 6, "count the zeros"),
     "nearest": (lambda: around(nn.Upsample(scale_factor=2)), 4, "every location is repeated"),
     "pieces": (lambda: Rearranged(True), 6, "channels of some of the locations"),
@@ -263,20 +307,38 @@ def test_positions_of_torch(name: str) -> None:
 
 
 def test_pooling_is_as_exact_in_the_reading_as_in_maps() -> None:
-    """Kernel maps take pooling as the identity, a heuristic; the recursion over positions computes means."""
-    model = nn.Sequential(conv(3), nn.ReLU(), nn.AvgPool2d(2), conv(), nn.ReLU(), nn.AdaptiveAvgPool2d(1), conv(k=1))
+    """Kernel maps take pooling as the identity, a heuristic.
+
+    The recursion over positions computes means.
+    """
+    model = nn.Sequential(
+        conv(3), nn.ReLU(), nn.AvgPool2d(2), conv(), nn.ReLU(), nn.AdaptiveAvgPool2d(1), conv(k=1)
+    )
     reading, _ = of_torch(model, (6, 6, 3))
     found = kc.c_map(reading.network)
     heuristic = {note.node for note in found.assumptions if note.kind == "heuristic"}
-    assert heuristic == {"2", "5"} == {node for node, level in reading.fidelity.nodes.items() if level != "exact"}
-    assert not kc.ntk(reading.network, spatial="exact").heuristic and reading.network.assumptions == ()
+    assert (
+        heuristic
+        == {"2", "5"}
+        == {node for node, level in reading.fidelity.nodes.items() if level != "exact"}
+    )
+    assert (
+        not kc.ntk(reading.network, spatial="exact").heuristic and reading.network.assumptions == ()
+    )
 
 
 def test_another_size_of_image_than_the_model_was_read_for_is_refused() -> None:
-    """Strides of 2 put windows elsewhere at even sizes: padding 1 of PyTorch is "same" at 7 x 7, not at 8 x 8."""
+    """Strides of 2 put windows elsewhere at even sizes.
+
+    Padding 1 of PyTorch is "same" at 7 x 7, not at 8 x 8.
+    """
     model = nn.Sequential(conv(3, stride=2), nn.ReLU(), conv())
     reading, draw = of_torch(model, (7, 7, 3))
-    with pytest.raises(kc.KcalcError, match=r"images of \(8, 8\) here, but was read for images of 7 x 7"):
+    with pytest.raises(
+        kc.KcalcError, match=r"images of \(8, 8\) here, but was read for images of 7 x 7"
+    ):
         deviation(reading.network, draw, (8, 8, 3))
-    assert deviation(reading.network.with_notes([]), draw, (8, 8, 3)) > 6  # so wrong is what the refusal spares
+    assert (
+        deviation(reading.network.with_notes([]), draw, (8, 8, 3)) > 6
+    )  # so wrong is what the refusal spares
     assert deviation(of_torch(model, (8, 8, 3))[0].network, draw, (8, 8, 3)) < MOST

@@ -1,4 +1,7 @@
-"""Positions of JAX, Flax and ONNX models that are read: computed as the model computes them, or noted and refused."""
+"""Positions of JAX, Flax and ONNX models that are read.
+
+Computed as the model computes them, or noted and refused.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,14 @@ def gaussian(*shape: int, fan_in: int) -> np.ndarray:
     return (RNG.normal(size=shape) / math.sqrt(fan_in)).astype(np.float32)
 
 
-# -- JAX ---------------------------------------------------------------------------------------------------------------
+# -- JAX -------------------------------------------------------------------------------------------
 
 
 def weights(width: int = 3) -> dict[str, Any]:
-    return {"a": gaussian(3, 3, width, WIDTH, fan_in=9 * width), "b": gaussian(3, 3, WIDTH, WIDTH, fan_in=9 * WIDTH)}
+    return {
+        "a": gaussian(3, 3, width, WIDTH, fan_in=9 * width),
+        "b": gaussian(3, 3, WIDTH, WIDTH, fan_in=9 * WIDTH),
+    }
 
 
 def conv(x: Any, w: Any, padding: Any = "SAME", **options: Any) -> Any:
@@ -41,7 +47,9 @@ def behind(first: Callable[[Any, Any], Any], between: Callable[[Any], Any] = lam
 
 
 def padded(mode: str) -> Any:
-    return behind(lambda x, w: conv(jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), mode=mode), w, "VALID"))
+    return behind(
+        lambda x, w: conv(jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), mode=mode), w, "VALID")
+    )
 
 
 def mean(window: int, stride: int, padding: str, inside: bool) -> Any:
@@ -55,7 +63,10 @@ def mean(window: int, stride: int, padding: str, inside: bool) -> Any:
 
 JAX = {  # (function, words of the note that refuses it; "" where it is computed)
     "strides": (behind(lambda x, w: conv(x, w, window_strides=(2, 2))), ""),
-    "strides of PyTorch": (behind(lambda x, w: conv(x, w, [(1, 1), (1, 1)], window_strides=(2, 2))), ""),
+    "strides of PyTorch": (
+        behind(lambda x, w: conv(x, w, [(1, 1), (1, 1)], window_strides=(2, 2))),
+        "",
+    ),
     "wrap": (padded("wrap"), ""),
     "constant": (padded("constant"), ""),
     "means inside": (mean(3, 2, "SAME", True), ""),
@@ -65,8 +76,14 @@ JAX = {  # (function, words of the note that refuses it; "" where it is computed
     "causal": (behind(lambda x, w: conv(x, w, [(2, 0), (2, 0)])), "read as 'same'"),
     "dilation": (behind(lambda x, w: conv(x, w, rhs_dilation=(2, 2))), "dilation 2"),
     "means of zeros": (mean(3, 1, "SAME", False), "count the zeros"),
-    "repeated": (behind(conv, lambda h: jnp.repeat(jnp.repeat(h, 2, 1), 2, 2)), "every location is repeated"),
-    "turned": (lambda p, x: conv(jax.nn.relu(conv(x, p["a"])), p["b"]).transpose(0, 2, 1, 3), "transposes its locations"),
+    "repeated": (
+        behind(conv, lambda h: jnp.repeat(jnp.repeat(h, 2, 1), 2, 2)),
+        "every location is repeated",
+    ),
+    "turned": (
+        lambda p, x: conv(jax.nn.relu(conv(x, p["a"])), p["b"]).transpose(0, 2, 1, 3),
+        "transposes its locations",
+    ),
 }
 
 
@@ -78,20 +95,32 @@ def test_positions_of_jax(name: str) -> None:
     compared(reading, lambda x: np.asarray(fast(weights(), x)), (6, 6, 3), words)
 
 
-@pytest.mark.parametrize(("padding", "words"), [("CIRCULAR", ""), ("REFLECT", "reflect padding"), ("CAUSAL", "read as 'same'")])
+@pytest.mark.parametrize(
+    ("padding", "words"),
+    [("CIRCULAR", ""), ("REFLECT", "reflect padding"), ("CAUSAL", "read as 'same'")],
+)
 def test_positions_of_flax(padding: str, words: str) -> None:
     nn = pytest.importorskip("flax.linen")
-    model = nn.Sequential([nn.Conv(WIDTH, (3,), padding=padding, use_bias=False), nn.relu, nn.Conv(WIDTH, (3,), use_bias=False)])
+    model = nn.Sequential(
+        [
+            nn.Conv(WIDTH, (3,), padding=padding, use_bias=False),
+            nn.relu,
+            nn.Conv(WIDTH, (3,), use_bias=False),
+        ]
+    )
 
     def variables() -> Any:
-        kernels = {"layers_0": gaussian(3, 3, WIDTH, fan_in=9), "layers_2": gaussian(3, WIDTH, WIDTH, fan_in=3 * WIDTH)}
+        kernels = {
+            "layers_0": gaussian(3, 3, WIDTH, fan_in=9),
+            "layers_2": gaussian(3, WIDTH, WIDTH, fan_in=3 * WIDTH),
+        }
         return {"params": {name: {"kernel": kernel} for name, kernel in kernels.items()}}
 
     reading = kc.read(model, variables(), jnp.ones((2, 8, 3)), sigmas=False)
     compared(reading, lambda x: np.asarray(model.apply(variables(), x)), (8, 3), words)
 
 
-# -- ONNX --------------------------------------------------------------------------------------------------------------
+# -- ONNX ------------------------------------------------------------------------------------------
 
 FRAME = [0, 0, 1, 1, 0, 0, 1, 1]
 ONNX = {  # (nodes between the input x and the weights b, words of the note)
@@ -105,17 +134,34 @@ ONNX = {  # (nodes between the input x and the weights b, words of the note)
         "",
     ),
     "means inside": (
-        [("Conv", "x a", "c", {"pads": [1] * 4}), ("AveragePool", "c", "h", {"kernel_shape": [3, 3], "pads": [1] * 4})],
+        [
+            ("Conv", "x a", "c", {"pads": [1] * 4}),
+            ("AveragePool", "c", "h", {"kernel_shape": [3, 3], "pads": [1] * 4}),
+        ],
         "",
     ),
-    "reflect": ([("Pad", "x p", "q", {"mode": "reflect"}), ("Conv", "q a", "h", {})], "reflect padding"),
-    "edge": ([("Pad", "x p", "q", {"mode": "edge"}), ("Conv", "q a", "h", {})], "replicate padding"),
-    "same, lower": ([("Conv", "x a", "h", {"auto_pad": "SAME_LOWER", "kernel_shape": [4, 4]})], "read as 'same'"),
+    "reflect": (
+        [("Pad", "x p", "q", {"mode": "reflect"}), ("Conv", "q a", "h", {})],
+        "reflect padding",
+    ),
+    "edge": (
+        [("Pad", "x p", "q", {"mode": "edge"}), ("Conv", "q a", "h", {})],
+        "replicate padding",
+    ),
+    "same, lower": (
+        [("Conv", "x a", "h", {"auto_pad": "SAME_LOWER", "kernel_shape": [4, 4]})],
+        "read as 'same'",
+    ),
     "dilation": ([("Conv", "x a", "h", {"pads": [2] * 4, "dilations": [2, 2]})], "dilation 2"),
     "means of zeros": (
         [
             ("Conv", "x a", "c", {"pads": [1] * 4}),
-            ("AveragePool", "c", "h", {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1}),
+            (
+                "AveragePool",
+                "c",
+                "h",
+                {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1},
+            ),
         ],
         "count the zeros",
     ),
@@ -133,8 +179,15 @@ def test_positions_of_onnx(name: str) -> None:
 
     def model() -> Any:
         steps = [*nodes, ("Relu", "h", "r", {}), ("Conv", "r b", "y", {"pads": [1] * 4})]
-        made = [helper.make_node(op, reads.split(), [out], name=out, **more) for op, reads, out, more in steps]
-        held = {"a": gaussian(64, 3, k, k, fan_in=3 * k * k), "b": gaussian(WIDTH, 64, 3, 3, fan_in=9 * 64), "p": np.array(FRAME)}
+        made = [
+            helper.make_node(op, reads.split(), [out], name=out, **more)
+            for op, reads, out, more in steps
+        ]
+        held = {
+            "a": gaussian(64, 3, k, k, fan_in=3 * k * k),
+            "b": gaussian(WIDTH, 64, 3, 3, fan_in=9 * 64),
+            "p": np.array(FRAME),
+        }
         used = {read for _, reads, _, _ in steps for read in reads.split()}
         info = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3, 5, 5])]
         ends = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]

@@ -17,7 +17,18 @@ from kcalc.activations import celu, leaky_relu  # noqa: E402
 from kcalc.interchange.read import read  # noqa: E402
 from kcalc.interchange.torch_model import trace_torch  # noqa: E402
 from kcalc.interchange.trace import Linear, Normalise, Pooling  # noqa: E402
-from kcalc.network.layers import Affine, BatchNorm, Dropout, GroupNorm, Input, LayerNorm, Nonlinear, Pool, RMSNorm, Scale  # noqa: E402
+from kcalc.network.layers import (  # noqa: E402
+    Affine,
+    BatchNorm,
+    Dropout,
+    GroupNorm,
+    Input,
+    LayerNorm,
+    Nonlinear,
+    Pool,
+    RMSNorm,
+    Scale,
+)
 
 
 class Fn(nn.Module):
@@ -33,33 +44,79 @@ class Fn(nn.Module):
 
 def layers(model: Any, *example: Any) -> list[Any]:
     """The layers of the network read, in order, without the input."""
-    return [layer for _, layer, _ in read(model, *(example or ((2, 6),)), sigmas=False).network.steps() if not isinstance(layer, Input)]
+    return [
+        layer
+        for _, layer, _ in read(model, *(example or ((2, 6),)), sigmas=False).network.steps()
+        if not isinstance(layer, Input)
+    ]
 
 
-# -- elementwise operators ------------------------------------------------------------------------------------------------
+# -- elementwise operators -------------------------------------------------------------------------
 
 FUNCTIONS: dict[str, Any] = {
-    "relu": F.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "silu": F.silu, "mish": F.mish, "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "elu": lambda x: F.elu(x, 1.3), "celu": lambda x: F.celu(x, 0.7), "selu": F.selu,
-    "leaky": lambda x: F.leaky_relu(x, 0.2), "softplus": lambda x: F.softplus(x, 2), "softsign": F.softsign, "relu6": F.relu6,
-    "hardtanh": lambda x: F.hardtanh(x, -0.5, 2.0), "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid, "logsigmoid": F.logsigmoid,
-    "tanhshrink": F.tanhshrink, "softshrink": F.softshrink, "hardshrink": F.hardshrink, "threshold": lambda x: F.threshold(x, 0.1, -2.0),
-    "rrelu": lambda x: F.rrelu(x, 0.1, 0.3), "abs": torch.abs, "exp": lambda x: (0.1 * x).exp(), "expm1": torch.expm1, "sin": torch.sin,
-    "cos": torch.cos, "sinh": torch.sinh, "cosh": torch.cosh, "asinh": torch.asinh, "atan": torch.atan, "erf": torch.erf,
+    "relu": F.relu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "silu": F.silu,
+    "mish": F.mish,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "elu": lambda x: F.elu(x, 1.3),
+    "celu": lambda x: F.celu(x, 0.7),
+    "selu": F.selu,
+    "leaky": lambda x: F.leaky_relu(x, 0.2),
+    "softplus": lambda x: F.softplus(x, 2),
+    "softsign": F.softsign,
+    "relu6": F.relu6,
+    "hardtanh": lambda x: F.hardtanh(x, -0.5, 2.0),
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "logsigmoid": F.logsigmoid,
+    "tanhshrink": F.tanhshrink,
+    "softshrink": F.softshrink,
+    "hardshrink": F.hardshrink,
+    "threshold": lambda x: F.threshold(x, 0.1, -2.0),
+    "rrelu": lambda x: F.rrelu(x, 0.1, 0.3),
+    "abs": torch.abs,
+    "exp": lambda x: (0.1 * x).exp(),
+    "expm1": torch.expm1,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "sinh": torch.sinh,
+    "cosh": torch.cosh,
+    "asinh": torch.asinh,
+    "atan": torch.atan,
+    "erf": torch.erf,
     "erfc": torch.erfc,
-    "square": torch.square, "cube": lambda x: x**3, "sqrt": lambda x: (x * x + 1).sqrt(), "rsqrt": lambda x: (x * x + 1).rsqrt(),
-    "log1p": lambda x: torch.log1p(x * x), "log": lambda x: torch.log(x**2 + 2), "reciprocal": lambda x: (1 + x**2).reciprocal(),
-    "rsub": lambda x: torch.tanh(1 - x), "clamp": lambda x: x.clamp(-1, 0.5), "clamp_min": lambda x: x.clamp(min=-1),
-    "maximum": lambda x: torch.maximum(x, torch.zeros_like(x)), "minimum": lambda x: torch.minimum(x, 0.1 * x),
-    "where": lambda x: torch.where(x > 0, x, torch.expm1(x)), "mask": lambda x: x * (x > 0), "sign": torch.sign,
+    "square": torch.square,
+    "cube": lambda x: x**3,
+    "sqrt": lambda x: (x * x + 1).sqrt(),
+    "rsqrt": lambda x: (x * x + 1).rsqrt(),
+    "log1p": lambda x: torch.log1p(x * x),
+    "log": lambda x: torch.log(x**2 + 2),
+    "reciprocal": lambda x: (1 + x**2).reciprocal(),
+    "rsub": lambda x: torch.tanh(1 - x),
+    "clamp": lambda x: x.clamp(-1, 0.5),
+    "clamp_min": lambda x: x.clamp(min=-1),
+    "maximum": lambda x: torch.maximum(x, torch.zeros_like(x)),
+    "minimum": lambda x: torch.minimum(x, 0.1 * x),
+    "where": lambda x: torch.where(x > 0, x, torch.expm1(x)),
+    "mask": lambda x: x * (x > 0),
+    "sign": torch.sign,
     "lerp": lambda x: torch.lerp(x, x**2, 0.3),
-    "addcmul": lambda x: torch.addcmul(x, x, x, value=0.5), "masked_fill": lambda x: x.masked_fill(x < 0, 0.25),
+    "addcmul": lambda x: torch.addcmul(x, x, x, value=0.5),
+    "masked_fill": lambda x: x.masked_fill(x < 0, 0.25),
     "logaddexp": lambda x: torch.logaddexp(x, -x),
-    "prelu": lambda x: F.prelu(x, torch.tensor([0.3])), "logit": lambda x: torch.logit(torch.sigmoid(x)) ** 2,
+    "prelu": lambda x: F.prelu(x, torch.tensor([0.3])),
+    "logit": lambda x: torch.logit(torch.sigmoid(x)) ** 2,
     "sinc": lambda x: x * torch.tanh(x),
-    "exp2": lambda x: torch.exp2(0.3 * x), "ndtr": torch.special.ndtr, "floor_free": lambda x: x / (1 + torch.exp(-1.702 * x)),
-    "inplace": lambda x: F.relu_(x), "float": lambda x: F.relu(x.float()), "tensor_number": lambda x: torch.tanh(x * torch.tensor(0.5)),
-}  # fmt: skip
+    "exp2": lambda x: torch.exp2(0.3 * x),
+    "ndtr": torch.special.ndtr,
+    "floor_free": lambda x: x / (1 + torch.exp(-1.702 * x)),
+    "inplace": lambda x: F.relu_(x),
+    "float": lambda x: F.relu(x.float()),
+    "tensor_number": lambda x: torch.tanh(x * torch.tensor(0.5)),
+}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -88,25 +145,35 @@ def test_names_are_recognised() -> None:
     assert layers(Fn(lambda x: x * torch.sigmoid(x)))[1] == Nonlinear("swish")
 
 
-@pytest.mark.parametrize(("alpha", "name"), [(1, "elu"), (2, "celu(2)"), (0.5, "celu(1/2)"), (sp.Rational(7, 10), "celu(7/10)")])
+@pytest.mark.parametrize(
+    ("alpha", "name"),
+    [(1, "elu"), (2, "celu(2)"), (0.5, "celu(1/2)"), (sp.Rational(7, 10), "celu(7/10)")],
+)
 def test_celu_keeps_its_alpha(alpha: float, name: str) -> None:
     found = layers(Fn(nn.CELU(float(alpha))))[1]
     assert found.activation.name == name and found == Nonlinear(celu(alpha))
 
 
-@pytest.mark.parametrize(("train", "upper", "level"), [(True, 0.5, "approximate"), (False, 0.5, "exact"), (True, 0.25, "exact")])
-def test_slopes_drawn_in_training_are_said_to_be_read_as_their_mean(train: bool, upper: float, level: str) -> None:
+@pytest.mark.parametrize(
+    ("train", "upper", "level"),
+    [(True, 0.5, "approximate"), (False, 0.5, "exact"), (True, 0.25, "exact")],
+)
+def test_slopes_drawn_in_training_are_said_to_be_read_as_their_mean(
+    train: bool, upper: float, level: str
+) -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.RReLU(0.25, upper), nn.Linear(6, 6)).train(train)
     found = read(model, (2, 6))
     assert found.network.layer("1").activation == leaky_relu((0.25 + upper) / 2)
     assert dict(found.fidelity.nodes) == {"input": "exact", "0": "exact", "1": level, "2": "exact"}
-    drawn = "in training its slopes are drawn from [0.25, 0.5]; read with their mean, as in evaluation"
+    drawn = (
+        "in training its slopes are drawn from [0.25, 0.5]; read with their mean, as in evaluation"
+    )
     assert [note.text for note in found.notes] == ([] if level == "exact" else [drawn])
     fused = read(nn.Sequential(model, nn.Tanh()).train(train), (2, 6)).fidelity
     assert fused.level == level
 
 
-# -- linear layers and normalisation -----------------------------------------------------------------------------------------
+# -- linear layers and normalisation ---------------------------------------------------------------
 
 
 class Spellings(nn.Module):
@@ -139,10 +206,14 @@ def test_dense_layers_in_many_spellings() -> None:
 
 def test_convolutions_keep_stride_padding_dilation() -> None:
     model = nn.Sequential(
-        nn.Conv2d(2, 4, (3, 5), stride=(2, 1), padding=(1, 0)), nn.ReLU(), nn.Conv2d(4, 4, 4, padding="same"), nn.ReLU(),
-        nn.Conv2d(4, 4, 3, dilation=2, padding=2, groups=2), nn.ZeroPad2d((0, 1, 2, 0)),
+        nn.Conv2d(2, 4, (3, 5), stride=(2, 1), padding=(1, 0)),
+        nn.ReLU(),
+        nn.Conv2d(4, 4, 4, padding="same"),
+        nn.ReLU(),
+        nn.Conv2d(4, 4, 3, dilation=2, padding=2, groups=2),
+        nn.ZeroPad2d((0, 1, 2, 0)),
         nn.Conv2d(4, 3, 3, padding=1, padding_mode="circular"),
-    )  # fmt: skip
+    )
     found = trace_torch(model, (1, 2, 9, 9))
     linear = [op for op in found.ops if isinstance(op, Linear)]
     assert [op.stride for op in linear] == [(2, 1), (1, 1), (1, 1), (1, 1)]
@@ -184,7 +255,11 @@ class Standardised(nn.Conv2d):
 
 
 def test_weight_standardisation_gives_the_effective_weight() -> None:
-    op = next(op for op in trace_torch(nn.Sequential(Standardised(3, 8, 3), nn.ReLU()), (2, 3, 8, 8)).ops if isinstance(op, Linear))
+    op = next(
+        op
+        for op in trace_torch(nn.Sequential(Standardised(3, 8, 3), nn.ReLU()), (2, 3, 8, 8)).ops
+        if isinstance(op, Linear)
+    )
     assert op.name == "0"
     assert np.abs(op.weight.mean(axis=(1, 2, 3))).max() < 1e-6
     assert np.allclose(op.weight.std(axis=(1, 2, 3), ddof=1), 1, atol=1e-3)
@@ -193,27 +268,44 @@ def test_weight_standardisation_gives_the_effective_weight() -> None:
 def test_normalisation_whatever_the_mode() -> None:
     for mode in (True, False):
         model = nn.Sequential(
-            nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.Dropout(0.3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Dropout2d(0.2)
+            nn.Conv2d(3, 8, 1),
+            nn.BatchNorm2d(8),
+            nn.Dropout(0.3),
+            nn.GroupNorm(2, 8),
+            nn.ReLU(),
+            nn.Dropout2d(0.2),
         ).train(mode)
         kinds = [type(layer) for layer in layers(model, (1, 3, 1, 1))]
         assert kinds == [Affine, BatchNorm, Dropout, GroupNorm, Nonlinear, Dropout]
-    assert [type(x) for x in layers(nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Tanh(), nn.RMSNorm(6)))] == [
+    assert [
+        type(x)
+        for x in layers(nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Tanh(), nn.RMSNorm(6)))
+    ] == [
         Affine,
         LayerNorm,
         Nonlinear,
         RMSNorm,
     ]
     norm = next(
-        op for op in trace_torch(nn.Sequential(nn.Conv2d(3, 8, 1), nn.InstanceNorm2d(8)), (2, 3, 4, 4)).ops if isinstance(op, Normalise)
+        op
+        for op in trace_torch(
+            nn.Sequential(nn.Conv2d(3, 8, 1), nn.InstanceNorm2d(8)), (2, 3, 4, 4)
+        ).ops
+        if isinstance(op, Normalise)
     )
     assert (norm.kind, norm.groups) == ("group", 8)
 
 
 def test_pooling() -> None:
     model = nn.Sequential(
-        nn.Conv2d(1, 2, 1), nn.MaxPool2d(2), nn.ReLU(), nn.AvgPool2d(3, 2, 1), nn.AdaptiveAvgPool2d(2), nn.AdaptiveMaxPool2d(1),
-        nn.Flatten()
-    )  # fmt: skip
+        nn.Conv2d(1, 2, 1),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.AvgPool2d(3, 2, 1),
+        nn.AdaptiveAvgPool2d(2),
+        nn.AdaptiveMaxPool2d(1),
+        nn.Flatten(),
+    )
     ops = [op for op in trace_torch(model, (1, 1, 15, 15)).ops if isinstance(op, Pooling)]
     assert [(op.kind, op.window, op.stride) for op in ops] == [
         ("max", (2, 2), (2, 2)),
@@ -221,8 +313,15 @@ def test_pooling() -> None:
         ("mean", (2, 2), (2, 2)),
         ("max", None, ()),
     ]
-    for function in (lambda x: x.mean((2, 3)), lambda x: torch.mean(x, [-1, -2]), lambda x: F.adaptive_avg_pool2d(x, 1)[:, :, 0, 0] * 1):
+    for function in (
+        lambda x: x.mean((2, 3)),
+        lambda x: torch.mean(x, [-1, -2]),
+        lambda x: F.adaptive_avg_pool2d(x, 1)[:, :, 0, 0] * 1,
+    ):
         found = layers(Fn(function, nn.Conv2d(3, 4, 1)), (2, 3, 5, 5))
         assert found[1] == Pool("mean"), found
-    summed = layers(nn.Sequential(Fn(lambda x: x.sum((2, 3)), nn.Conv2d(3, 4, 1)), nn.Linear(4, 2)), (2, 3, 5, 5))
+    summed = layers(
+        nn.Sequential(Fn(lambda x: x.sum((2, 3)), nn.Conv2d(3, 4, 1)), nn.Linear(4, 2)),
+        (2, 3, 5, 5),
+    )
     assert Pool("mean") in summed and Scale(25) in summed

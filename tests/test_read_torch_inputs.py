@@ -39,10 +39,24 @@ class Choosing(nn.Module):
         return h if scale is None else scale * h
 
 
-@pytest.mark.parametrize("given", [(X, None), (X, 2.5), (X, None, "sin"), (X, 3, "tanh"), ([X, X.flip(0)], None), ((X, X.numpy()[::-1]),)])
+@pytest.mark.parametrize(
+    "given",
+    [
+        (X, None),
+        (X, 2.5),
+        (X, None, "sin"),
+        (X, 3, "tanh"),
+        ([X, X.flip(0)], None),
+        ((X, X.numpy()[::-1]),),
+    ],
+)
 def test_inputs_that_are_no_tensors_are_handed_on(given: Any) -> None:
     module = Choosing()
-    first = tuple(torch.as_tensor(np.asarray(part).copy()) for part in given[0]) if isinstance(given[0], list | tuple) else given[0]
+    first = (
+        tuple(torch.as_tensor(np.asarray(part).copy()) for part in given[0])
+        if isinstance(given[0], list | tuple)
+        else given[0]
+    )
     truth = module(first, *given[1:]).detach().numpy()
     flows = first if isinstance(first, tuple) else (first,)
     (got,) = values_of(read(module, *given, sigmas=False).trace, *(flow.numpy() for flow in flows))
@@ -58,7 +72,11 @@ def test_inputs_without_any_tensor() -> None:
 
 @pytest.mark.parametrize("shape", [(10**12, 4), (10**30, 4), (2**30, 2**30), [2**31, 6]])
 def test_shapes_for_which_there_is_no_memory(shape: Any) -> None:
-    with pytest.raises(kc.KcalcError, match=r"example input 1: an array of the shape \(.* is too large for an example; give a smaller one"):
+    with pytest.raises(
+        kc.KcalcError,
+        match=r"example input 1: an array of the shape \(.* is too large for an example; give a "
+        r"smaller one",
+    ):
         read(nn.Linear(6, 4), shape)
 
 
@@ -75,7 +93,9 @@ def test_shapes_of_whole_numbers_of_numpy() -> None:
     assert read(nn.Linear(6, 4), (np.int64(2), np.int32(6))).network.features["input"] == 6
 
 
-def test_an_operator_called_in_an_unusual_way_is_reported_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operator_called_in_an_unusual_way_is_reported_and_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     own = reader.HANDLERS["tanh"]
 
     def failing(walker: Any, call: Any) -> Any:
@@ -91,7 +111,9 @@ def test_an_operator_called_in_an_unusual_way_is_reported_and_leaves_nothing_beh
 
 def test_what_is_no_array_is_named() -> None:
     with pytest.raises(kc.KcalcError, match="torch: block: expected an array, got float"):
-        Walker(SimpleNamespace(remarks=(), entries=(), graph=SimpleNamespace(nodes=())), {}).read(3.0, "block")  # type: ignore[arg-type]
+        Walker(SimpleNamespace(remarks=(), entries=(), graph=SimpleNamespace(nodes=())), {}).read(
+            3.0, "block"
+        )  # type: ignore[arg-type]
 
 
 def test_without_pytorch_nothing_is_a_pytorch_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +147,10 @@ def test_graphs_in_the_graph(name: str) -> None:
 
 
 class Branching(nn.Module):
-    """A layer behind a branch on the input, which is recorded in one run instead of exported; and a tensor that is no parameter."""
+    """A layer behind a branch on the input, which is recorded in one run instead of exported.
+
+    And a tensor that is no parameter.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +168,11 @@ def test_readings_keep_the_weights_that_they_read(kind: str) -> None:
     assert found.trace is not None
     weights = [op.weight for op in found.trace.ops if isinstance(op, Linear)]
     before = [weight.copy() for weight in weights]
-    own = [*model.parameters(), *(given.state_dict.values() if kind == "program" else ()), *getattr(model, "held", ())]
+    own = [
+        *model.parameters(),
+        *(given.state_dict.values() if kind == "program" else ()),
+        *getattr(model, "held", ()),
+    ]
     with torch.no_grad():
         for tensor in own:
             tensor.mul_(0)
@@ -155,15 +184,19 @@ def test_parameters_are_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(nn.Linear(300, 200), nn.Tanh(), nn.Linear(200, 100))
     copied: list[int] = []
     clone = torch.Tensor.clone
-    monkeypatch.setattr(torch.Tensor, "clone", lambda t, **options: copied.append(t.numel()) or clone(t, **options))
+    monkeypatch.setattr(
+        torch.Tensor, "clone", lambda t, **options: copied.append(t.numel()) or clone(t, **options)
+    )
     read(model, (2, 300))
     assert sum(n for n in copied if n >= 20_000) == 300 * 200 + 200 * 100
 
 
 def test_no_other_reader_is_loaded_for_a_torch_model() -> None:
     code = (
-        "import sys, torch, kcalc as kc; kc.read(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh()), (2, 4)); "
-        "print([name for name in sys.modules if name.startswith(('kcalc.interchange.onnx', 'kcalc.interchange.jax'))])"
+        "import sys, torch, kcalc as kc; kc.read(torch.nn.Sequential(torch.nn.Linear(4, 3), "
+        "torch.nn.Tanh()), (2, 4)); "
+        "print([name for name in sys.modules if name.startswith(('kcalc.interchange.onnx', "
+        "'kcalc.interchange.jax'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,4 +1,6 @@
-"""Reading PyTorch: writes in place, forms of models and examples, what cannot be read, errors, and that nothing is changed."""
+"""Reading PyTorch: writes in place, forms of models and examples, what cannot be read, errors, and
+that nothing is changed.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,14 @@ class Fn(nn.Module):
 
 def layers(model: Any, *example: Any) -> list[Any]:
     """The layers of the network read, in order, without the input."""
-    return [layer for _, layer, _ in read(model, *(example or ((2, 6),)), sigmas=False).network.steps() if not isinstance(layer, Input)]
+    return [
+        layer
+        for _, layer, _ in read(model, *(example or ((2, 6),)), sigmas=False).network.steps()
+        if not isinstance(layer, Input)
+    ]
 
 
-# -- writes in place, parameters as arrays ---------------------------------------------------------------------------------
+# -- writes in place, parameters as arrays ---------------------------------------------------------
 
 
 class InPlace(nn.Module):
@@ -89,7 +95,10 @@ class LayerScale(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
-        self.gamma, self.register = nn.Parameter(torch.full((6,), 0.1)), nn.Buffer(torch.tensor(2.0))
+        self.gamma, self.register = (
+            nn.Parameter(torch.full((6,), 0.1)),
+            nn.Buffer(torch.tensor(2.0)),
+        )
         self.unused = nn.Linear(3, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -106,12 +115,15 @@ def test_parameters_as_factors_and_unused_ones() -> None:
     assert "unused" not in net
 
 
-# -- examples and models --------------------------------------------------------------------------------------------------
+# -- examples and models ---------------------------------------------------------------------------
 
 
 def test_examples_as_tensors_arrays_shapes() -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
-    nets = [read(model, x).network for x in (torch.randn(2, 6), np.zeros((2, 6)), (2, 6), [5, 6], torch.Size((1, 6)))]
+    nets = [
+        read(model, x).network
+        for x in (torch.randn(2, 6), np.zeros((2, 6)), (2, 6), [5, 6], torch.Size((1, 6)))
+    ]
     assert all(net == nets[0] for net in nets)
     for dtype in (torch.float64, torch.bfloat16, torch.float16):
         assert read(model.to(dtype), (2, 6)).network.features["0"] == 6
@@ -120,18 +132,31 @@ def test_examples_as_tensors_arrays_shapes() -> None:
 def test_many_forms_of_a_model() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 2),
     ).eval()
     x = torch.randn(2, 3, 8, 8)
     plain = read(model, x).network
     program = torch.export.export(model, (x,))
-    forms = (torch.fx.symbolic_trace(model), torch.jit.trace(model, x), torch.jit.script(model), program, program.run_decompositions())
+    forms = (
+        torch.fx.symbolic_trace(model),
+        torch.jit.trace(model, x),
+        torch.jit.script(model),
+        program,
+        program.run_decompositions(),
+    )
     for form in forms:
         examples = () if isinstance(form, torch.export.ExportedProgram) else (x,)
         found = read(form, *examples)
         assert found.network.isomorphic(plain), f"{type(form)}\n{found}"
     batch = torch.export.Dim("batch")
-    assert read(torch.export.export(model, (x,), dynamic_shapes=({0: batch},))).network.isomorphic(plain)
+    assert read(torch.export.export(model, (x,), dynamic_shapes=({0: batch},))).network.isomorphic(
+        plain
+    )
 
 
 class Branches(nn.Module):
@@ -148,7 +173,10 @@ class Branches(nn.Module):
 
 def test_data_dependent_control_flow_is_read_along_one_path() -> None:
     found = read(Branches(), (2, 6))
-    assert any("only the path taken was read" in remark and "test_read_torch_models.py" in remark for remark in found.remarks)
+    assert any(
+        "only the path taken was read" in remark and "test_read_torch_models.py" in remark
+        for remark in found.remarks
+    )
     assert any("a number is taken out of an array" in remark for remark in found.remarks)
     assert found.network.layer("relu") == Nonlinear("relu")
     assert "a" in found.network and "b" in found.network
@@ -189,30 +217,49 @@ assert found.fidelity.level == "not read" or found.remarks, found
 
 
 def test_branches_within_the_graph() -> None:
-    """In a process of its own: PyTorch's compiler refuses branches after some other uses of it in one process."""
+    """In a process of its own: PyTorch's compiler refuses branches after some other uses of it in
+    one process.
+    """
     subprocess.run([sys.executable, "-c", BRANCHES], check=True, cwd=Path(__file__).parent)
 
 
 UNREAD: dict[str, tuple[Any, str]] = {
-    "softmax": (lambda x: F.softmax(x, -1) * 2, "softmax"), "attention": (lambda x: F.scaled_dot_product_attention(x, x, x), "attention"),
-    "cumsum": (lambda x: torch.cumsum(x, 1), "running sum"), "glu": (lambda x: F.glu(x.cumsum(1)), "running sum"),
+    "softmax": (lambda x: F.softmax(x, -1) * 2, "softmax"),
+    "attention": (lambda x: F.scaled_dot_product_attention(x, x, x), "attention"),
+    "cumsum": (lambda x: torch.cumsum(x, 1), "running sum"),
+    "glu": (lambda x: F.glu(x.cumsum(1)), "running sum"),
     "sort": (lambda x: x.sort(1)[0], "sorting"),
-    "split": (lambda x: F.layer_norm(x, (6,)).chunk(2, 1)[0], "a split"), "slice": (lambda x: x[1:4], "a slice"),
+    "split": (lambda x: F.layer_norm(x, (6,)).chunk(2, 1)[0], "a split"),
+    "slice": (lambda x: x[1:4], "a slice"),
     "product": (lambda x: x @ x.T, "two activations"),
-    "noise": (lambda x: x + torch.randn_like(x), "random"), "custom": (lambda x: torch.special.bessel_j0(x), "special_bessel_j0"),
-    "complex": (lambda x: torch.fft.fft(x).abs(), "Fourier"), "norm": (lambda x: x / x.norm(p=1, dim=1, keepdim=True), "a norm"),
-    "roll": (lambda x: x.roll(1, 1), "channels change places, around the edge"), "flip": (lambda x: x.flip(-1), "channels change places,"),
-    "all": (lambda x: x.roll(1), "entries change places"), "examples": (lambda x: x.flip(0), "examples change places"),
-    "axes": (lambda x: x.view(6, 2, 3).roll((1, 1), (-1, 1)).flatten(1), r"channels or locations (axis 1, 2 of 3) change places"),
-    "batch": (lambda x: x - x.mean(0), "over the examples"), "stack": (lambda x: torch.stack([x, x], 1).flatten(1), "stack"),
-    "integers": (lambda x: x.long() * 2, "whole numbers"), "infinities": (lambda x: x.masked_fill(x < 0, -math.inf), "infinit"),
-}  # fmt: skip
+    "noise": (lambda x: x + torch.randn_like(x), "random"),
+    "custom": (lambda x: torch.special.bessel_j0(x), "special_bessel_j0"),
+    "complex": (lambda x: torch.fft.fft(x).abs(), "Fourier"),
+    "norm": (lambda x: x / x.norm(p=1, dim=1, keepdim=True), "a norm"),
+    "roll": (lambda x: x.roll(1, 1), "channels change places, around the edge"),
+    "flip": (lambda x: x.flip(-1), "channels change places,"),
+    "all": (lambda x: x.roll(1), "entries change places"),
+    "examples": (lambda x: x.flip(0), "examples change places"),
+    "axes": (
+        lambda x: x.view(6, 2, 3).roll((1, 1), (-1, 1)).flatten(1),
+        r"channels or locations (axis 1, 2 of 3) change places",
+    ),
+    "batch": (lambda x: x - x.mean(0), "over the examples"),
+    "stack": (lambda x: torch.stack([x, x], 1).flatten(1), "stack"),
+    "integers": (lambda x: x.long() * 2, "whole numbers"),
+    "infinities": (lambda x: x.masked_fill(x < 0, -math.inf), "infinit"),
+}
 
 
 @pytest.mark.parametrize("name", UNREAD)
 def test_what_has_no_rule_is_reported_and_the_rest_read(name: str) -> None:
     function, word = UNREAD[name]
-    found = read(nn.Sequential(nn.Linear(6, 6), Fn(function), nn.Tanh()) if name != "integers" else Fn(function), (6, 6))
+    found = read(
+        nn.Sequential(nn.Linear(6, 6), Fn(function), nn.Tanh())
+        if name != "integers"
+        else Fn(function),
+        (6, 6),
+    )
     opaque = [found.network.layer(node) for node in found.network.nodes_of(Opaque)]
     assert opaque and any(word in layer.name or word in layer.reason for layer in opaque), found
     assert len(found.network.nodes_of(Affine)) >= 1
@@ -225,13 +272,26 @@ def test_recurrent_layers_are_reported(module: Any) -> None:
 
 
 def test_embeddings_and_transposed_convolutions_are_reported() -> None:
-    tokens = read(nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 6), nn.ReLU()), torch.zeros(2, 5, dtype=torch.long))
+    tokens = read(
+        nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 6), nn.ReLU()),
+        torch.zeros(2, 5, dtype=torch.long),
+    )
     assert tokens.network.layer("0").vocabulary == 9 and tokens.fidelity.counts == {"exact": 4}
-    up = read(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ConvTranspose2d(4, 4, 2, 2), nn.ReLU(), nn.PixelShuffle(2)), (1, 3, 4, 4))
-    assert [up.fidelity.nodes[node] for node in ("0", "1", "2", "3")] == ["exact", "not read", "exact", "not read"]
+    up = read(
+        nn.Sequential(
+            nn.Conv2d(3, 4, 1), nn.ConvTranspose2d(4, 4, 2, 2), nn.ReLU(), nn.PixelShuffle(2)
+        ),
+        (1, 3, 4, 4),
+    )
+    assert [up.fidelity.nodes[node] for node in ("0", "1", "2", "3")] == [
+        "exact",
+        "not read",
+        "exact",
+        "not read",
+    ]
 
 
-# -- nothing is changed -------------------------------------------------------------------------------------------------
+# -- nothing is changed ----------------------------------------------------------------------------
 
 
 class Stateful(nn.Module):
@@ -254,16 +314,23 @@ def test_the_model_and_all_random_states_stay_as_they_are(mode: bool) -> None:
     handle = model.a.register_forward_hook(lambda *_: seen.append(1))
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
     found = read(model, torch.randn(4, 6, generator=torch.Generator().manual_seed(0)))
-    assert [type(layer) for _, layer, _ in found.network.steps()][1:] == [Affine, BatchNorm, Nonlinear, Dropout]
+    assert [type(layer) for _, layer, _ in found.network.steps()][1:] == [
+        Affine,
+        BatchNorm,
+        Nonlinear,
+        Dropout,
+    ]
     assert torch.equal(states[0], torch.get_rng_state()) and states[1] == random.getstate()
     assert np.array_equal(states[2], np.random.get_state()[1])
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert model.calls == 0 and model.training is mode and len(model.a._forward_hooks) == 1
-    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+    assert all(
+        parameter.requires_grad and parameter.grad is None for parameter in model.parameters()
+    )
     handle.remove()
 
 
-# -- errors ------------------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 
 class Broken(nn.Module):
@@ -305,9 +372,22 @@ def test_errors_stand_alone() -> None:
         (linear, (object(),), r"must be a tensor, an array or a shape"),
         (linear, (np.array(["a"]),), r"must hold numbers"),
         (linear, ((2, 6), (2, 6)), r"could not be traced"),
-        (Fn(Found), ((2, 6),), "the model runs, but returns an object of class Found, .* wrap it in a torch.nn.Module"),
-        (Fn(lambda y: {"y": y, "cache": [SimpleNamespace(y=y)]}), ((2, 6),), "returns an object of class SimpleNamespace"),
-        (Broken(), ((2, 6),), r"could not be traced at test_read_torch_models.py:\d+ in forward: RuntimeError: the cable is out"),
+        (
+            Fn(Found),
+            ((2, 6),),
+            "the model runs, but returns an object of class Found, .* wrap it in a torch.nn.Module",
+        ),
+        (
+            Fn(lambda y: {"y": y, "cache": [SimpleNamespace(y=y)]}),
+            ((2, 6),),
+            "returns an object of class SimpleNamespace",
+        ),
+        (
+            Broken(),
+            ((2, 6),),
+            r"could not be traced at test_read_torch_models.py:\d+ in forward: RuntimeError: the "
+            r"cable is out",
+        ),
         (Locked(), ((2, 6),), r"cannot be copied"),
         (Constant(), ((2, 6),), r"no output of the model depends on its inputs"),
         (nn.Identity(), ((2, 6),), r"no layers|nothing to analyse"),
@@ -340,7 +420,9 @@ class TiedByMemory(torch.nn.Module):
 def test_weights_tied_by_memory_are_shared() -> None:
     for sigmas in (True, False):
         found = read(TiedByMemory(), (2, 12), sigmas=sigmas)
-        assert [found.network.layer(node).name for node in found.network.nodes_of(Opaque)] == ["shared weights"]
+        assert [found.network.layer(node).name for node in found.network.nodes_of(Opaque)] == [
+            "shared weights"
+        ]
 
 
 def test_weights_used_again_by_arithmetic_are_shared() -> None:
@@ -350,7 +432,11 @@ def test_weights_used_again_by_arithmetic_are_shared() -> None:
             self.w = torch.nn.Parameter(torch.randn(12, 12))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.linear(torch.relu(torch.nn.functional.linear(x, self.w)), self.w.t() * 1.5)
+            return torch.nn.functional.linear(
+                torch.relu(torch.nn.functional.linear(x, self.w)), self.w.t() * 1.5
+            )
 
     found = read(Reused(), (2, 12))
-    assert [found.network.layer(node).name for node in found.network.nodes_of(Opaque)] == ["shared weights"]
+    assert [found.network.layer(node).name for node in found.network.nodes_of(Opaque)] == [
+        "shared weights"
+    ]

@@ -1,4 +1,7 @@
-"""PyTorch operators in the forms that models seldom use: the trace computes what the module computes, or it says why not."""
+"""PyTorch operators in the forms that models seldom use.
+
+The trace computes what the module computes, or it says why not.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,18 @@ class Fn(nn.Module):
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(2)
-        for name, shape in {"w": (5, 6), "u": (6, 6), "b": (6,), "k": (4, 3, 3, 3), "n": (2, 2)}.items():
-            setattr(self, name, nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64)))
+        for name, shape in {
+            "w": (5, 6),
+            "u": (6, 6),
+            "b": (6,),
+            "k": (4, 3, 3, 3),
+            "n": (2, 2),
+        }.items():
+            setattr(
+                self,
+                name,
+                nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64)),
+            )
         self.register_buffer("mask", torch.tensor([True, False] * 3))
         self.register_buffer("c", torch.randn(5, 6, generator=generator, dtype=torch.float64))
         self.register_buffer("empty", torch.zeros(2, 0, dtype=torch.float64))
@@ -35,7 +48,9 @@ class Fn(nn.Module):
 
 
 def padded_twice(mode: str, first: int, second: int) -> Callable[[Any, Any], Any]:
-    return lambda m, x: F.conv2d(F.pad(F.pad(x, (first,) * 4, mode=mode), (second,) * 4, mode=mode), m.k)
+    return lambda m, x: F.conv2d(
+        F.pad(F.pad(x, (first,) * 4, mode=mode), (second,) * 4, mode=mode), m.k
+    )
 
 
 READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
@@ -45,7 +60,10 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     "moved nothing": (lambda m, x: x.movedim(1, 1).tanh(), IMAGE),
     "permuted to itself": (lambda m, x: x.permute(0, 1, 2).tanh(), ROWS),
     "expanded to itself": (lambda m, x: x.expand(2, 6).tanh(), FLAT),
-    "one location repeated": (lambda m, x: x.mean((2, 3), keepdim=True).expand(2, 3, 4, 4).tanh(), IMAGE),
+    "one location repeated": (
+        lambda m, x: x.mean((2, 3), keepdim=True).expand(2, 3, 4, 4).tanh(),
+        IMAGE,
+    ),
     "joined with nothing": (lambda m, x: torch.cat([x, m.empty], 1).tanh(), FLAT),
     "padded by nothing": (lambda m, x: F.pad(x, (0, 0)).tanh(), FLAT),
     "everything sliced": (lambda m, x: x[:, 0:6].tanh(), FLAT),
@@ -69,7 +87,10 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     "sum of an axis": (lambda m, x: (x @ m.u).sum(1), ROWS),
     "upsampled": (lambda m, x: F.interpolate(x, scale_factor=2), IMAGE),
     # -- elementwise
-    "clamped by nothing": (lambda m, x: torch.clamp(x, min=-float("inf"), max=float("inf")).tanh(), FLAT),
+    "clamped by nothing": (
+        lambda m, x: torch.clamp(x, min=-float("inf"), max=float("inf")).tanh(),
+        FLAT,
+    ),
     "floor quotient": (lambda m, x: torch.div(5 * x, 2.0, rounding_mode="floor"), FLAT),
     "cut quotient": (lambda m, x: torch.div(5 * x, 2.0, rounding_mode="trunc"), FLAT),
     "cut": (lambda m, x: (3 * x).trunc(), FLAT),
@@ -78,14 +99,22 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     "masked": (lambda m, x: 2 * x.masked_fill(m.mask, -5.0), FLAT),
     "infinity below": (lambda m, x: torch.clamp(x, -float("inf"), 1.0), FLAT),
     "complete softmax": (lambda m, x: 2 * (x @ m.u).softmax(-1), ROWS),
-    "inner graph": (lambda m, x: torch.utils.checkpoint.checkpoint(lambda h: torch.tanh(h @ m.u), x, use_reentrant=False), FLAT),
+    "inner graph": (
+        lambda m, x: torch.utils.checkpoint.checkpoint(
+            lambda h: torch.tanh(h @ m.u), x, use_reentrant=False
+        ),
+        FLAT,
+    ),
     "without gradients": (lambda m, x: _still(m, x), FLAT),
     "truth of a number": (lambda m, x: (x @ m.u).bool().to(x.dtype), FLAT),
     "truth of a rectified number": (lambda m, x: (x @ m.u).relu().bool().to(x.dtype), FLAT),
     "not": (lambda m, x: torch.logical_not((x @ m.u).relu()).to(x.dtype), FLAT),
     "both": (lambda m, x: torch.logical_and(x.relu(), (x - 0.3).relu()).to(x.dtype), FLAT),
     "truths added": (lambda m, x: ((x > 0) + (x > -1)).to(x.dtype) * x, FLAT),
-    "truths put together": (lambda m, x: (((x > 0) & (x < 1)) | ~(x > -1)) * x + (x > 0).masked_fill(x > 1, False) * x, FLAT),
+    "truths put together": (
+        lambda m, x: (((x > 0) & (x < 1)) | ~(x > -1)) * x + (x > 0).masked_fill(x > 1, False) * x,
+        FLAT,
+    ),
     "half a dropout": (lambda m, x: F.alpha_dropout(x @ m.u, 0.5, False).tanh(), FLAT),
     "masked by nothing": (lambda m, x: x.masked_fill(m.mask & False, -5.0).tanh(), FLAT),
     "an array used twice": (lambda m, x: ((x @ m.u) * m.b).tanh() * m.b, FLAT),
@@ -103,8 +132,14 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     "written through contiguous": (lambda m, x: _doubled(x @ m.u, lambda h: h.contiguous()), ROWS),
     "a contiguous copy": (lambda m, x: _doubled((x @ m.u).mT, lambda h: h.contiguous()), ROWS),
     "a copy of another type": (lambda m, x: _doubled(x @ m.u, lambda h: h.to(torch.float32)), ROWS),
-    "no copy of the same type": (lambda m, x: _doubled(x @ m.u, lambda h: h.to(torch.float64)), ROWS),
-    "a copy of the same type": (lambda m, x: _doubled(x @ m.u, lambda h: h.to(torch.float64, copy=True)), ROWS),
+    "no copy of the same type": (
+        lambda m, x: _doubled(x @ m.u, lambda h: h.to(torch.float64)),
+        ROWS,
+    ),
+    "a copy of the same type": (
+        lambda m, x: _doubled(x @ m.u, lambda h: h.to(torch.float64, copy=True)),
+        ROWS,
+    ),
     "a flat copy": (lambda m, x: _doubled((x @ m.u).mT, lambda h: h.flatten(1)), ROWS),
     "without gradients, in place": (lambda m, x: _still_doubled(x @ m.u), FLAT),
 }
@@ -142,11 +177,19 @@ def test_the_trace_computes_what_the_module_computes(name: str) -> None:
 UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
     "windows with holes": (lambda m, x: F.max_pool2d(x, 2, dilation=2), IMAGE, "dilated windows"),
     "a divisor": (lambda m, x: F.avg_pool2d(x, 2, divisor_override=3), IMAGE, "changed divisors"),
-    "a padded pool": (lambda m, x: F.max_pool2d(F.pad(x, (1, 1)), 2), IMAGE, "give the padding to the pooling"),
+    "a padded pool": (
+        lambda m, x: F.max_pool2d(F.pad(x, (1, 1)), 2),
+        IMAGE,
+        "give the padding to the pooling",
+    ),
     "one example": (lambda m, x: F.max_pool2d(x, 2), (3, 6, 8), "batch axis in front"),
     "adaptive, uneven": (lambda m, x: F.adaptive_avg_pool2d(x, (4, 5)), IMAGE, ""),
     "least": (lambda m, x: x.amin(1), ROWS, "negate"),
-    "bilinear": (lambda m, x: F.interpolate(x, scale_factor=2, mode="bilinear"), IMAGE, "mixes several"),
+    "bilinear": (
+        lambda m, x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+        IMAGE,
+        "mixes several",
+    ),
     "3 to 2": (lambda m, x: F.interpolate(x, size=(9, 12)), IMAGE, "whole numbers"),
     "channels repeated": (lambda m, x: x[:, :1].expand(2, 3, 6, 8), IMAGE, ""),
     "batches joined": (lambda m, x: torch.cat([x, x]), FLAT, "mixes examples"),
@@ -156,12 +199,24 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
     "wrapped twice": (padded_twice("circular", 1, 1), IMAGE, "several kinds"),
     "cropped": (lambda m, x: F.conv2d(F.pad(x, (-1, 0)), m.k), IMAGE, ""),
     "cropped, then padded": (padded_twice("constant", -1, 1), IMAGE, ""),
-    "two kinds": (lambda m, x: F.conv2d(F.pad(F.pad(x, (1,) * 4), (1,) * 4, mode="replicate"), m.k), IMAGE, "several kinds"),
+    "two kinds": (
+        lambda m, x: F.conv2d(F.pad(F.pad(x, (1,) * 4), (1,) * 4, mode="replicate"), m.k),
+        IMAGE,
+        "several kinds",
+    ),
     "a constant written": (lambda m, x: (x @ m.u).copy_(m.b), FLAT, "written over"),
     "a vector times": (lambda m, x: (x @ m.u) @ x.sum(0), FLAT, ""),
-    "heads repeated": (lambda m, x: x.unsqueeze(1) @ x.unsqueeze(1).expand(2, 3, 4, 6).mT, ROWS, ""),
+    "heads repeated": (
+        lambda m, x: x.unsqueeze(1) @ x.unsqueeze(1).expand(2, 3, 4, 6).mT,
+        ROWS,
+        "",
+    ),
     "bounds from the input": (lambda m, x: torch.clamp(x, x.mean(1, keepdim=True), None), FLAT, ""),
-    "slopes from the input": (lambda m, x: F.prelu(x, x.mean().reshape(1)), FLAT, "depend on the input"),
+    "slopes from the input": (
+        lambda m, x: F.prelu(x, x.mean().reshape(1)),
+        FLAT,
+        "depend on the input",
+    ),
     "whole numbers": (lambda m, x: x.long() * 1.0, FLAT, "whole numbers"),
     "bits": (lambda m, x: (((x > 0).long() * 2) & 3) * x, FLAT, "bits of whole numbers"),
     "everything dropped": (lambda m, x: F.dropout(x, 1.0, True), FLAT, "rate below 1"),
@@ -170,32 +225,78 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
     "a half-known length": (lambda m, x: x / x.norm(), FLAT, ""),
     "gated examples": (lambda m, x: F.glu(x, 0), (4, 6), ""),
     "sorted": (lambda m, x: x.sort()[0], FLAT, ""),
-    "written turned": (lambda m, x: _doubled(x @ m.u, lambda h: h.mT), ROWS, "through another view of its memory"),
-    "a part written": (lambda m, x: _doubled(x @ m.u, lambda h: h[..., :2]), ROWS, "through another view of its memory"),
+    "written turned": (
+        lambda m, x: _doubled(x @ m.u, lambda h: h.mT),
+        ROWS,
+        "through another view of its memory",
+    ),
+    "a part written": (
+        lambda m, x: _doubled(x @ m.u, lambda h: h[..., :2]),
+        ROWS,
+        "through another view of its memory",
+    ),
     "written through a dropout": (
         lambda m, x: _doubled(x @ m.u, lambda h: F.dropout(h, 0.5, False)),
         ROWS,
         "through another view of its memory",
     ),
-    "written over a constant": (lambda m, x: _written_over(x, x @ m.u), FLAT, "activations are written into its memory"),
+    "written over a constant": (
+        lambda m, x: _written_over(x, x @ m.u),
+        FLAT,
+        "activations are written into its memory",
+    ),
     "weights from the input": (lambda m, x: F.linear(x, x @ m.u), FLAT, "computed from the input"),
     "a bias from the input": (lambda m, x: F.linear(x, m.u, x.mean(0)), FLAT, ""),
-    "a kernel from the input": (lambda m, x: F.conv2d(x, x[:, :, :3, :3]), IMAGE, "computed from the input"),
-    "a scaled sum": (lambda m, x: torch.addmm(m.b, x, m.u, alpha=2.0), FLAT, "scaled matrix product"),
-    "einsum of dots": (lambda m, x: torch.einsum("...c,dc->...d", x, m.w), ROWS, "without an arrow"),
-    "einsum of three": (lambda m, x: torch.einsum("nc,dc,d->nd", x, m.w, m.b[:5]), FLAT, "without an arrow"),
+    "a kernel from the input": (
+        lambda m, x: F.conv2d(x, x[:, :, :3, :3]),
+        IMAGE,
+        "computed from the input",
+    ),
+    "a scaled sum": (
+        lambda m, x: torch.addmm(m.b, x, m.u, alpha=2.0),
+        FLAT,
+        "scaled matrix product",
+    ),
+    "einsum of dots": (
+        lambda m, x: torch.einsum("...c,dc->...d", x, m.w),
+        ROWS,
+        "without an arrow",
+    ),
+    "einsum of three": (
+        lambda m, x: torch.einsum("nc,dc,d->nd", x, m.w, m.b[:5]),
+        FLAT,
+        "without an arrow",
+    ),
     "turned convolution": (
-        lambda m, x: torch.ops.aten.convolution(x, m.k.mT[:3], None, [1, 1], [0, 0], [1, 1], True, [0, 0], 1),
+        lambda m, x: torch.ops.aten.convolution(
+            x, m.k.mT[:3], None, [1, 1], [0, 0], [1, 1], True, [0, 0], 1
+        ),
         IMAGE,
         "upsample",
     ),
     "one example convolved": (lambda m, x: F.conv2d(x, m.k), (3, 6, 8), "batch axis in front"),
-    "parts of a padded one": (lambda m, x: F.pad(x, (1, 1)).split(4, -1)[0], FLAT, "cut into parts"),
+    "parts of a padded one": (
+        lambda m, x: F.pad(x, (1, 1)).split(4, -1)[0],
+        FLAT,
+        "cut into parts",
+    ),
     "a place in a padded one": (lambda m, x: F.pad(x, (1, 1))[:, 0], FLAT, "cut into parts"),
-    "a stretch of a padded one": (lambda m, x: F.pad(x, (1, 1))[:, 1:5], FLAT, "a part of the channels"),
-    "mirrored": (lambda m, x: torch.ops.aten.reflection_pad2d(x, [1, 1, 1, 1]).tanh(), IMAGE, "that no convolution reads"),
+    "a stretch of a padded one": (
+        lambda m, x: F.pad(x, (1, 1))[:, 1:5],
+        FLAT,
+        "a part of the channels",
+    ),
+    "mirrored": (
+        lambda m, x: torch.ops.aten.reflection_pad2d(x, [1, 1, 1, 1]).tanh(),
+        IMAGE,
+        "that no convolution reads",
+    ),
     "softmax of a padded one": (lambda m, x: 2 * F.pad(x, (1, 1)).softmax(-1), ROWS, ""),
-    "attention to a constant": (lambda m, x: F.scaled_dot_product_attention(x, x, m.u.expand(2, 6, 6)[:, :4]), ROWS, ""),
+    "attention to a constant": (
+        lambda m, x: F.scaled_dot_product_attention(x, x, m.u.expand(2, 6, 6)[:, :4]),
+        ROWS,
+        "",
+    ),
 }
 
 

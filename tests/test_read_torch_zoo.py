@@ -30,7 +30,10 @@ def test_network_is_the_one_written_by_hand(name: str) -> None:
 
 
 def test_what_is_not_understood_is_named() -> None:
-    cases = (("shared_weights", "cell_2", "weights are those of 'cell'", 1), ("transposed_unet", "up2", "own subset of the weights", 2))
+    cases = (
+        ("shared_weights", "cell_2", "weights are those of 'cell'", 1),
+        ("transposed_unet", "up2", "own subset of the weights", 2),
+    )
     for name, node, word, count in cases:
         model, example, _ = ZOO[name]()
         found = read(model, *example)
@@ -40,7 +43,10 @@ def test_what_is_not_understood_is_named() -> None:
 
 
 def test_parts_behind_layers_that_were_not_read_know_their_widths() -> None:
-    """The q value of a concatenation is the mean over its channels; those of a part's inputs are the model's own."""
+    """The q value of a concatenation is the mean over its channels.
+
+    Those of a part's inputs are the model's own.
+    """
     model, example, _ = ZOO["recommender"]()
     (part,) = read(model, *example, sigmas=False).parts
     assert {part.features[node] for node in part.inputs} == {4, 12, 13}
@@ -58,20 +64,33 @@ def test_parts_behind_layers_that_were_not_read_know_their_widths() -> None:
 def test_sources_name_module_and_line() -> None:
     model, example, _ = ZOO["resnet_v1_basic"]()
     found = read(model, *example)
-    assert found.sources["layers.0.0.conv1"].startswith("layers.0.0.conv1 (Conv2d), convolutional.py:")
+    assert found.sources["layers.0.0.conv1"].startswith(
+        "layers.0.0.conv1 (Conv2d), convolutional.py:"
+    )
     assert "convolutional.py:" in found.sources["layers.0.0.add"]
     assert found.network.parents("layers.0.0.add") == ("layers.0.0.bn2", "maxpool")
 
 
 def test_resnet50_v2_has_the_closed_slope_polynomial() -> None:
-    """BatchNorm removed and sums normalised, with the builder's blocks; the closed formula is written out here."""
+    """BatchNorm removed and sums normalised, with the builder's blocks.
+
+    The closed formula is written out here.
+    """
     found = read(ResNetV2(), (2, 3, 97, 97), sigmas=False)
     assert len(found.network.nodes_of(BatchNorm)) == 49
     assert found.fidelity.level == "pooling"
     net = found.network.without_normalization().normalised()
     psi = kc.symbols.psi
     half = sp.Rational(1, 2)
-    closed = sp.Mul(*(half * (psi + psi**3) * (half * (1 + psi**3)) ** (count - 1) for count in (3, 4, 6, 3))) * psi
+    closed = (
+        sp.Mul(
+            *(
+                half * (psi + psi**3) * (half * (1 + psi**3)) ** (count - 1)
+                for count in (3, 4, 6, 3)
+            )
+        )
+        * psi
+    )
     assert sp.expand(kc.slope_polynomial(net) - closed) == 0
     built = kc.architectures.resnet_v2(50)
     assert sp.expand(kc.slope_polynomial(net) - kc.slope_polynomial(built)) == 0
@@ -105,9 +124,13 @@ class Stack(torch.nn.Module):
         return self.out(self.act(x))
 
 
-@pytest.mark.parametrize("activation", mostly_slow([torch.nn.GELU(), torch.nn.ReLU(), torch.nn.Tanh()]))
+@pytest.mark.parametrize(
+    "activation", mostly_slow([torch.nn.GELU(), torch.nn.ReLU(), torch.nn.Tanh()])
+)
 def test_q_and_c_values_of_the_models_own_forward_pass(activation: torch.nn.Module) -> None:
-    """Weights and biases as nn.Linear draws them (variance 1 / (3 fan_in) both), width 512, 12 draws, 5 standard errors."""
+    """Weights and biases as nn.Linear draws them (variance 1 / (3 fan_in) both), width 512, 12
+    draws, 5 standard errors.
+    """
     torch.manual_seed(0)
     base = torch.randn(2, 40)
     x = torch.stack([base[0], 0.4 * base[0] + 0.9 * base[1]])
@@ -130,12 +153,19 @@ def test_q_and_c_values_of_the_models_own_forward_pass(activation: torch.nn.Modu
 
 
 def strided_network(width: int) -> torch.nn.Module:
-    """Dense convolutions, weights of variance 1.5 / fan-in, biases of standard deviation 0.3, PyTorch's padding and pooling."""
+    """Dense convolutions, weights of variance 1.5 / fan-in, biases of standard deviation 0.3,
+    PyTorch's padding and pooling.
+    """
     nn = torch.nn
     model = nn.Sequential(
-        nn.Conv2d(3, width, 3, padding=1, bias=False), nn.ReLU(), nn.Conv2d(width, width, 3, stride=2, padding=1), nn.GELU(),
-        nn.AvgPool2d(2), nn.Flatten(), nn.Linear(width, width),
-    )  # fmt: skip
+        nn.Conv2d(3, width, 3, padding=1, bias=False),
+        nn.ReLU(),
+        nn.Conv2d(width, width, 3, stride=2, padding=1),
+        nn.GELU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(width, width),
+    )
     with torch.no_grad():
         for layer in model:
             if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear):
@@ -146,21 +176,33 @@ def strided_network(width: int) -> torch.nn.Module:
 
 
 def test_dense_convolutions_by_pairs_of_locations() -> None:
-    """q values and cross moments of the model's own outputs, 20 draws at width 640, against the recursion over pairs of locations."""
+    """q values and cross moments of the model's own outputs, 20 draws at width 640, against the
+    recursion over pairs of locations.
+    """
     width = 640
     torch.manual_seed(0)
     x = np.random.default_rng(0).normal(size=(2, 3, 4, 4)).astype(np.float32)
     x[1] = 0.6 * x[0] + 0.8 * x[1]
     network = kc.read(strided_network(width), torch.tensor(x)).network
-    sigmas = {node: layer.sigma_w for node, layer, _ in network.steps() if isinstance(layer, Affine)}
+    sigmas = {
+        node: layer.sigma_w for node, layer, _ in network.steps() if isinstance(layer, Affine)
+    }
     assert list(sigmas.values()) == pytest.approx([math.sqrt(1.5)] * 3, rel=0.05)
     exact = network.map_layers(
-        lambda _, layer: replace(layer, sigma_w=math.sqrt(1.5), sigma_b=0.3 if layer.bias else 0) if isinstance(layer, Affine) else layer
+        lambda _, layer: (
+            replace(layer, sigma_w=math.sqrt(1.5), sigma_b=0.3 if layer.bias else 0)
+            if isinstance(layer, Affine)
+            else layer
+        )
     )
-    expected = kc.ntk(exact, spatial="exact", image_shape=(4, 4)).nngp.matrix(x.transpose(0, 2, 3, 1))
+    expected = kc.ntk(exact, spatial="exact", image_shape=(4, 4)).nngp.matrix(
+        x.transpose(0, 2, 3, 1)
+    )
     with torch.no_grad():
         outputs = [strided_network(width)(torch.tensor(x)).numpy() for _ in range(20)]
     found = np.array([y @ y.T / width for y in outputs])
     z = (found.mean(axis=0) - expected) / (found.std(axis=0, ddof=1) / math.sqrt(20))
     assert np.abs(z).max() < 5
-    assert found.std(axis=0).max() / expected.min() < 0.1  # so that five standard errors say something
+    assert (
+        found.std(axis=0).max() / expected.min() < 0.1
+    )  # so that five standard errors say something

@@ -20,7 +20,9 @@ from transformer_models import GPT2, T5, Bert, Llama, ViT, drawn  # noqa: E402
 
 L, A = kc.layers, kc.architectures
 T, VOCABULARY = 6, 50
-IDS = torch.stack([torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(n))[:T] for n in range(2)])
+IDS = torch.stack(
+    [torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(n))[:T] for n in range(2)]
+)
 WEIGHTS = (L.Affine, L.Embedding, L.Positions)
 
 
@@ -36,15 +38,24 @@ def plain(network: kc.Network) -> kc.Network:
 
 
 TWINS: dict[str, tuple[Callable[[], nn.Module], Callable[[], kc.Network]]] = {
-    "gpt2": (lambda: GPT2(2, 48, 4, VOCABULARY, T), lambda: A.gpt2(2, 48, 4, VOCABULARY, T, depth_scaled=False)),
+    "gpt2": (
+        lambda: GPT2(2, 48, 4, VOCABULARY, T),
+        lambda: A.gpt2(2, 48, 4, VOCABULARY, T, depth_scaled=False),
+    ),
     "llama": (lambda: Llama(2, 48, 4, VOCABULARY, 2), lambda: A.llama(2, 48, 4, 2, 96, VOCABULARY)),
-    "mistral": (lambda: Llama(2, 48, 4, VOCABULARY, 1, 1e6), lambda: A.llama(2, 48, 4, 1, 96, VOCABULARY, rotary=1e6)),
+    "mistral": (
+        lambda: Llama(2, 48, 4, VOCABULARY, 1, 1e6),
+        lambda: A.llama(2, 48, 4, 1, 96, VOCABULARY, rotary=1e6),
+    ),
     "qwen3": (
         lambda: Llama(2, 48, 4, VOCABULARY, 4, 5e5, normed=True),
         lambda: A.llama(2, 48, 4, None, 96, VOCABULARY, rotary=5e5, query_norm=True),
     ),
     "bert": (lambda: Bert(2, 48, 4, VOCABULARY, T), lambda: A.bert(2, 48, 4, VOCABULARY, T)),
-    "roberta": (lambda: Bert(2, 48, 4, VOCABULARY, T + 2, padding=1), lambda: A.bert(2, 48, 4, VOCABULARY, T)),
+    "roberta": (
+        lambda: Bert(2, 48, 4, VOCABULARY, T + 2, padding=1),
+        lambda: A.bert(2, 48, 4, VOCABULARY, T),
+    ),
     "t5": (lambda: T5(2, 48, 4, VOCABULARY), lambda: A.t5(2, 48, 4, 12, 192, VOCABULARY)),
 }
 
@@ -56,39 +67,61 @@ def test_networks_are_those_of_the_builders(name: str) -> None:
     found = kc.read(model, IDS)
     assert plain(found.network).isomorphic(plain(twin())), f"{found}\n{list(found.network.steps())}"
     told = {note.text.split(";")[0] for note in found.notes}
-    expected = {"t5": "its scores have biases by head", "qwen3": "every head of its queries and keys is normalised by itself"}
+    expected = {
+        "t5": "its scores have biases by head",
+        "qwen3": "every head of its queries and keys is normalised by itself",
+    }
     assert len(told) == (name in expected) and all(text.startswith(expected[name]) for text in told)
     assert ("such as padding" in str(found)) == (name == "roberta")
     sizes = {
-        type(layer): getattr(layer, "sigma", None) or layer.sigma_w for _, layer, _ in found.network.steps() if isinstance(layer, WEIGHTS)
+        type(layer): getattr(layer, "sigma", None) or layer.sigma_w
+        for _, layer, _ in found.network.steps()
+        if isinstance(layer, WEIGHTS)
     }
     for node, layer, _ in found.network.steps():
         if isinstance(layer, L.Affine):
-            weight = model.get_parameter(weight_of(model, node.partition("[")[0])).detach().double().numpy()
+            weight = (
+                model.get_parameter(weight_of(model, node.partition("[")[0]))
+                .detach()
+                .double()
+                .numpy()
+            )
             rows = node.partition("[")[2].rstrip("]")
             part = weight[slice(*map(int, rows.split(":")))] if rows else weight
-            assert layer.sigma_w == pytest.approx(np.sqrt(part.shape[1] * np.square(part).mean()), rel=1e-12)
-    assert sizes[L.Affine] == pytest.approx(0.7, rel=0.1) and sizes[L.Embedding] == pytest.approx(1, rel=0.1)
+            assert layer.sigma_w == pytest.approx(
+                np.sqrt(part.shape[1] * np.square(part).mean()), rel=1e-12
+            )
+    assert sizes[L.Affine] == pytest.approx(0.7, rel=0.1) and sizes[L.Embedding] == pytest.approx(
+        1, rel=0.1
+    )
 
 
 def weight_of(model: nn.Module, node: str) -> str:
     """The weight of the layer that a node stands for."""
     names = dict(model.named_parameters())
-    wishes = (f"{node}.weight", f"{node}.in_proj_weight", f"{node.removesuffix('.linear')}.out_proj.weight")
+    wishes = (
+        f"{node}.weight",
+        f"{node}.in_proj_weight",
+        f"{node.removesuffix('.linear')}.out_proj.weight",
+    )
     return next(name for name in wishes if name in names)
 
 
 def test_tied_readout_and_class_token_are_noted() -> None:
     gpt = kc.read(drawn(GPT2(1, 48, 4, VOCABULARY, T, readout=True)), IDS)
-    assert any("those of the embedding 'wte' (tied)" in note.text for note in gpt.notes) and not gpt.network.nodes_of(L.Opaque)
+    assert any(
+        "those of the embedding 'wte' (tied)" in note.text for note in gpt.notes
+    ) and not gpt.network.nodes_of(L.Opaque)
     vit = kc.read(drawn(ViT(1, 48, 4, 32, 8)), (2, 3, 32, 32))
-    assert any("its class token" in note.text and "17 tokens" in note.text for note in vit.notes) and not vit.network.nodes_of(L.Opaque)
+    assert any(
+        "its class token" in note.text and "17 tokens" in note.text for note in vit.notes
+    ) and not vit.network.nodes_of(L.Opaque)
     mean = kc.read(drawn(ViT(1, 48, 4, 32, 8, token=False)), (2, 3, 32, 32))
     assert mean.network.layer(mean.network.nodes_of(L.Positions)[0]).length == 16
     assert mean.fidelity.counts["exact"] == len(mean.network) - 1  # all but the mean over tokens
 
 
-# -- details of attention ------------------------------------------------------------------------------------------------
+# -- details of attention --------------------------------------------------------------------------
 
 
 class Heads(nn.Module):
@@ -100,7 +133,9 @@ class Heads(nn.Module):
         self.function = function
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (layer(x).view(*x.shape[:2], 4, 12).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        q, k, v = (
+            layer(x).view(*x.shape[:2], 4, 12).transpose(1, 2) for layer in (self.q, self.k, self.v)
+        )
         return self.o(self.function(q, k, v).transpose(1, 2).flatten(2))
 
 
@@ -109,44 +144,94 @@ SLOPES = 2.0 ** (-2.0 * torch.arange(1, 5))
 FAR = -SLOPES[:, None, None] * (torch.arange(T)[:, None] - torch.arange(T)).abs()
 LATER = torch.full((T, T), float("-inf")).triu(1)
 ATTENTION: dict[str, tuple[Callable[..., Any], Any]] = {
-    "scale": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.2), L.Attend(4, 12, scale=0.2)),
-    "linear scale": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=1 / 12), L.Attend(4, 12, scale="linear")),
-    "causal": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), L.Attend(4, 12, causal=True)),
-    "a true mask": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=SEES), L.Attend(4, 12, causal=True)),
-    "an added mask": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=LATER), L.Attend(4, 12, causal=True)),
-    "a mask of ones": (
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=torch.ones(T, T, dtype=torch.bool)), L.Attend(4, 12),
+    "scale": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.2),
+        L.Attend(4, 12, scale=0.2),
     ),
-    "ALiBi": (lambda q, k, v: F.softmax(q @ k.mT / 12**0.5 + FAR + LATER, -1) @ v, L.Attend(4, 12, causal=True, alibi=True)),
+    "linear scale": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=1 / 12),
+        L.Attend(4, 12, scale="linear"),
+    ),
+    "causal": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        L.Attend(4, 12, causal=True),
+    ),
+    "a true mask": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=SEES),
+        L.Attend(4, 12, causal=True),
+    ),
+    "an added mask": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=LATER),
+        L.Attend(4, 12, causal=True),
+    ),
+    "a mask of ones": (
+        lambda q, k, v: F.scaled_dot_product_attention(
+            q, k, v, attn_mask=torch.ones(T, T, dtype=torch.bool)
+        ),
+        L.Attend(4, 12),
+    ),
+    "ALiBi": (
+        lambda q, k, v: F.softmax(q @ k.mT / 12**0.5 + FAR + LATER, -1) @ v,
+        L.Attend(4, 12, causal=True, alibi=True),
+    ),
     "ALiBi added first": (
-        lambda q, k, v: torch.baddbmm(FAR.repeat(len(q), 1, 1), q.flatten(0, 1), k.flatten(0, 1).mT, beta=1, alpha=12**-0.5)
-        .softmax(-1).bmm(v.flatten(0, 1)).view(q.shape),
+        lambda q, k, v: (
+            torch.baddbmm(
+                FAR.repeat(len(q), 1, 1),
+                q.flatten(0, 1),
+                k.flatten(0, 1).mT,
+                beta=1,
+                alpha=12**-0.5,
+            )
+            .softmax(-1)
+            .bmm(v.flatten(0, 1))
+            .view(q.shape)
+        ),
         L.Attend(4, 12, alibi=True),
     ),
     "scaled queries": (lambda q, k, v: F.softmax((q / 12**0.5) @ k.mT, -1) @ v, L.Attend(4, 12)),
     "by einsum": (
-        lambda q, k, v: torch.einsum("bhts,bhsd->bhtd", torch.einsum("bhtd,bhsd->bhts", q, k).div(12**0.5).softmax(-1), v),
+        lambda q, k, v: torch.einsum(
+            "bhts,bhsd->bhtd", torch.einsum("bhtd,bhsd->bhts", q, k).div(12**0.5).softmax(-1), v
+        ),
         L.Attend(4, 12),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ATTENTION)
 def test_scales_masks_and_biases(name: str) -> None:
     function, layer = ATTENTION[name]
     found = kc.read(drawn(Heads(function)), (2, T, 48))
-    assert [found.network.layer(node) for node in found.network.nodes_of(L.Attend)] == [layer] and found.fidelity.level == "exact"
+    assert [found.network.layer(node) for node in found.network.nodes_of(L.Attend)] == [
+        layer
+    ] and found.fidelity.level == "exact"
 
 
 WINDOW = SEES & ~torch.tril(torch.ones(T, T, dtype=torch.bool), -3)
 NOTHING = SEES.clone()
 NOTHING[0] = False
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
-    "a window": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=WINDOW), "its mask is neither causal nor all true"),
-    "an empty row": (lambda q, k, v: F.softmax((q @ k.mT).masked_fill(~NOTHING, -1e30), -1) @ v, "token 0 sees no token at all"),
-    "over queries": (lambda q, k, v: F.softmax(q @ k.mT, -2) @ v, "its softmax is over the queries"),
-    "squared scores": (lambda q, k, v: F.softmax((q @ k.mT) ** 2, -1) @ v, "no multiples of the products of queries and keys"),
-    "shared keys and values": (lambda q, k, v: F.softmax(q @ k.mT, -1) @ k, "its keys and values are made by the same weights"),
+    "a window": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=WINDOW),
+        "its mask is neither causal nor all true",
+    ),
+    "an empty row": (
+        lambda q, k, v: F.softmax((q @ k.mT).masked_fill(~NOTHING, -1e30), -1) @ v,
+        "token 0 sees no token at all",
+    ),
+    "over queries": (
+        lambda q, k, v: F.softmax(q @ k.mT, -2) @ v,
+        "its softmax is over the queries",
+    ),
+    "squared scores": (
+        lambda q, k, v: F.softmax((q @ k.mT) ** 2, -1) @ v,
+        "no multiples of the products of queries and keys",
+    ),
+    "shared keys and values": (
+        lambda q, k, v: F.softmax(q @ k.mT, -1) @ k,
+        "its keys and values are made by the same weights",
+    ),
     "turned queries alone": (lambda q, k, v: F.softmax(q.roll(1, -1) @ k.mT, -1) @ v, "its"),
 }
 
@@ -160,19 +245,30 @@ def test_attention_of_another_kind_is_opaque_with_its_reason(name: str) -> None:
 
 
 def test_layers_of_pytorch() -> None:
-    """nn.TransformerEncoder copies its layer, weights and all: they are told, and read once they are drawn anew."""
+    """nn.TransformerEncoder copies its layer, weights and all.
+
+    They are told, and read once they are drawn anew.
+    """
     for before in (True, False):
-        layer = nn.TransformerEncoderLayer(48, 4, 96, dropout=0.0, activation="gelu", batch_first=True, norm_first=before)
+        layer = nn.TransformerEncoderLayer(
+            48, 4, 96, dropout=0.0, activation="gelu", batch_first=True, norm_first=before
+        )
         model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
         assert "a copy, if not tied: draw them anew" in str(kc.read(model, (2, T, 48)))
         turned = nn.TransformerEncoderLayer(48, 4, 96, norm_first=before).eval()
-        assert "example by example; examples stand on axis 0 (in PyTorch: batch_first=True)" in str(kc.read(turned, (T, 2, 48)))
+        assert "example by example; examples stand on axis 0 (in PyTorch: batch_first=True)" in str(
+            kc.read(turned, (T, 2, 48))
+        )
         found = kc.read(drawn(model), (2, T, 48))
         kinds = [type(found.network.layer(node)) for node in found.network]
-        assert found.fidelity.level == "exact" and (kinds.count(L.Attend), kinds.count(L.Affine), kinds.count(L.LayerNorm)) == (2, 12, 4)
+        assert found.fidelity.level == "exact" and (
+            kinds.count(L.Attend),
+            kinds.count(L.Affine),
+            kinds.count(L.LayerNorm),
+        ) == (2, 12, 4)
 
 
-# -- numbers -----------------------------------------------------------------------------------------------------------
+# -- numbers ---------------------------------------------------------------------------------------
 
 
 class Zeroed(T5):
@@ -192,31 +288,63 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "qwen3": lambda: Llama(2, WIDTH, HEADS, VOCABULARY, HEADS, normed=True),
     "t5": lambda: Zeroed(2, WIDTH, HEADS, VOCABULARY),
 }
-NORMS = (nn.LayerNorm, *{type(module) for module in Llama(1, 8, 2, 4, 2).modules() if type(module).__name__ == "RMSNorm"})
+NORMS = (
+    nn.LayerNorm,
+    *{
+        type(module)
+        for module in Llama(1, 8, 2, 4, 2).modules()
+        if type(module).__name__ == "RMSNorm"
+    },
+)
 
 
 @pytest.mark.parametrize("name", mostly_slow(MODELS))
 def test_q_and_token_cosine_of_the_models_own_forward_pass(name: str) -> None:
-    """Streams in front of every norm: 40 models, ids drawn without replacement; 4.5 standard errors or 1.5 %."""
+    """Streams in front of every norm: 40 models, ids drawn without replacement.
+
+    4.5 standard errors or 1.5 %.
+    """
     model = MODELS[name]()
-    norms = {path: module for path, module in model.named_modules() if isinstance(module, NORMS) and module.weight.numel() == WIDTH}
+    norms = {
+        path: module
+        for path, module in model.named_modules()
+        if isinstance(module, NORMS) and module.weight.numel() == WIDTH
+    }
     seen: dict[str, torch.Tensor] = {}
     for path, module in norms.items():
-        module.register_forward_pre_hook(lambda _, inputs, path=path: seen.__setitem__(path, inputs[0].double()))
+        module.register_forward_pre_hook(
+            lambda _, inputs, path=path: seen.__setitem__(path, inputs[0].double())
+        )
     rows: dict[str, list[tuple[float, float]]] = {path: [] for path in norms}
     for seed in range(40):
-        ids = torch.stack([torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(9 * seed + n))[:TOKENS] for n in range(4)])
+        ids = torch.stack(
+            [
+                torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(9 * seed + n))[
+                    :TOKENS
+                ]
+                for n in range(4)
+            ]
+        )
         with torch.no_grad():
             drawn(model, 1.0, seed)(ids)
         for path, x in seen.items():
             gram = (x @ x.mT).mean(0) / WIDTH
             own = gram.diagonal().mean()
-            rows[path].append((float(own), float((gram.sum() - gram.trace()) / (TOKENS**2 - TOKENS))))
+            rows[path].append(
+                (float(own), float((gram.sum() - gram.trace()) / (TOKENS**2 - TOKENS)))
+            )
     network = plain(kc.read(drawn(MODELS[name]()), ids).network)
-    values = kc.node_values(network, tokens=TOKENS, token_cosine=0, sampling=kc.Sampling(40, 8, 0) if causal(network) else None)
+    values = kc.node_values(
+        network,
+        tokens=TOKENS,
+        token_cosine=0,
+        sampling=kc.Sampling(40, 8, 0) if causal(network) else None,
+    )
     checked = 0
     for node in [*network.nodes_of(L.LayerNorm), *network.nodes_of(L.RMSNorm)]:
-        path = next((path for path in norms if str(node) == path or str(node).startswith(f"{path}.")), None)
+        path = next(
+            (path for path in norms if str(node) == path or str(node).startswith(f"{path}.")), None
+        )
         if path is None:
             continue
         checked += 1
@@ -224,7 +352,12 @@ def test_q_and_token_cosine_of_the_models_own_forward_pass(name: str) -> None:
         expected = np.array(own_and_other(values, network.parents(node)[0]))
         error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
         gap = np.abs(found.mean(axis=0) - expected)
-        assert np.all((gap < 4.5 * error) | (gap < 0.015 * expected[0])), (node, expected, found.mean(axis=0), error)
+        assert np.all((gap < 4.5 * error) | (gap < 0.015 * expected[0])), (
+            node,
+            expected,
+            found.mean(axis=0),
+            error,
+        )
         assert np.all(error < 0.05 * expected[0])
     assert checked == len(norms)
 
@@ -237,5 +370,7 @@ def own_and_other(values: Any, node: Any) -> tuple[float, float]:
     """q, and the mean covariance of two tokens."""
     if hasattr(values, "covariances"):
         covariance = values.covariances[node][0][0, :, 0]
-        return float(np.trace(covariance) / TOKENS), float((covariance.sum() - np.trace(covariance)) / (TOKENS**2 - TOKENS))
+        return float(np.trace(covariance) / TOKENS), float(
+            (covariance.sum() - np.trace(covariance)) / (TOKENS**2 - TOKENS)
+        )
     return float(values[node].q1), float(values[node].q1 * values[node].token_cosine1)

@@ -40,7 +40,9 @@ def test_pieces_on_one_source_are_one_activation():
     gate = tape.apply(sigmoid, z)
     y = tape.apply(lambda a, b: a * b, z, gate)
     reading = tape.read(tape.dense(y, 3))
-    twin = kc.chain(L.Input(5), L.Affine(7, bias=False), L.Nonlinear("swish"), L.Affine(3, bias=False))
+    twin = kc.chain(
+        L.Input(5), L.Affine(7, bias=False), L.Nonlinear("swish"), L.Affine(3, bias=False)
+    )
     assert reading.network.isomorphic(twin)
     assert reading.fidelity.level == "exact"
 
@@ -51,17 +53,40 @@ def test_pieces_on_one_source_are_one_activation():
         (lambda x: x * sp.tanh(sp.log(1 + sp.exp(x))), "mish"),
         (lambda x: 0.5 * x * (1 + sp.erf(x * 0.7071067811865475)), "gelu"),
         (lambda x: 0.5 * x * (1 + sp.erf(x * float(np.float32(0.70710677)))), "gelu"),
-        (lambda x: 0.5 * x * (1 + sp.tanh(0.7978845608028654 * (x + 0.044715 * x**3))), "gelu_tanh"),
-        (lambda x: 0.5 * x * (1 + sp.tanh(float(np.float32(0.7978846)) * (x + float(np.float32(0.044715)) * x**3))), "gelu_tanh"),
+        (
+            lambda x: 0.5 * x * (1 + sp.tanh(0.7978845608028654 * (x + 0.044715 * x**3))),
+            "gelu_tanh",
+        ),
+        (
+            lambda x: (
+                0.5
+                * x
+                * (
+                    1
+                    + sp.tanh(
+                        float(np.float32(0.7978846)) * (x + float(np.float32(0.044715)) * x**3)
+                    )
+                )
+            ),
+            "gelu_tanh",
+        ),
         (lambda x: x * sp.Min(sp.Max(x + 3, 0), 6) / 6, "hard_swish"),
         (lambda x: sp.Piecewise((x, x > 0), (sp.exp(x) - 1, True)), "elu"),
-        (lambda x: 1.0507009873554805 * sp.Piecewise((x, x > 0), (1.6732632423543772 * (sp.exp(x) - 1), True)), "selu"),
+        (
+            lambda x: (
+                1.0507009873554805
+                * sp.Piecewise((x, x > 0), (1.6732632423543772 * (sp.exp(x) - 1), True))
+            ),
+            "selu",
+        ),
     ],
 )
 def test_hand_written_activations_have_their_names(pieces: Callable[[Any], Any], name: str):
     tape = Tape(2, 5)
     reading = tape.read(tape.apply(pieces, tape.dense("x", 4)))
-    assert [layer.activation.name for layer in layers_of(reading) if isinstance(layer, L.Nonlinear)] == [name]
+    assert [
+        layer.activation.name for layer in layers_of(reading) if isinstance(layer, L.Nonlinear)
+    ] == [name]
 
 
 def test_unknown_activations_are_kept_as_expressions():
@@ -71,14 +96,20 @@ def test_unknown_activations_are_kept_as_expressions():
     phi = layers_of(reading)[-1].activation
     grid = np.linspace(-4, 4, 33)
     assert np.allclose(phi(grid), np.sin(grid) + grid / 3, rtol=1e-14, atol=1e-14)
-    assert kc.c_map(reading.network)(0.3) == pytest.approx(float(kc.activation(phi).c_map(0.3)), rel=1e-12)
+    assert kc.c_map(reading.network)(0.3) == pytest.approx(
+        float(kc.activation(phi).c_map(0.3)), rel=1e-12
+    )
 
 
 def test_factors_on_branches_are_weights_of_the_sum():
     tape = Tape(2, 6)
     first = tape.dense("x", 6, "stem")
     branch = tape.dense(tape.apply(sp.tanh, first), 6, "branch")
-    total = tape.apply(lambda a, b: a + b, tape.apply(lambda a: a * 0.6, first), tape.apply(lambda a: a * 0.8, branch))
+    total = tape.apply(
+        lambda a, b: a + b,
+        tape.apply(lambda a: a * 0.6, first),
+        tape.apply(lambda a: a * 0.8, branch),
+    )
     reading = tape.read(tape.dense(tape.apply(relu, total), 2, "head"))
     kinds = [layer for layer in layers_of(reading) if isinstance(layer, L.Sum | L.Scale)]
     assert kinds == [L.Sum((0.6, 0.8))]
@@ -96,7 +127,10 @@ def test_sums_of_sums_and_scales_of_sums_are_one_sum():
 
 
 def test_a_rescaled_sum_may_be_read_often():
-    """The variance-preserving block: y = (x + f) / sqrt 2, read by the next branch and the next shortcut."""
+    """The variance-preserving block.
+
+    y = (x + f) / sqrt 2, read by the next branch and the next shortcut.
+    """
     tape = Tape(2, 6)
     h = tape.dense("x", 6)
     for _ in range(2):
@@ -124,7 +158,11 @@ def test_products_of_different_feature_maps_are_products():
     a, b = tape.dense("x", 6), tape.dense("x", 6)
     out = tape.apply(lambda p, q: 3 * p * q, tape.apply(sigmoid, a), b)
     reading = tape.read(tape.dense(out, 2))
-    assert [type(layer).__name__ for layer in layers_of(reading)][-3:] == ["Product", "Scale", "Affine"]
+    assert [type(layer).__name__ for layer in layers_of(reading)][-3:] == [
+        "Product",
+        "Scale",
+        "Affine",
+    ]
     assert kc.c_map(reading.network)(0.0) == 0
 
 
@@ -190,9 +228,14 @@ def test_weights_that_are_equal_up_to_order_and_a_factor_are_reported():
     first, last = (op for op in tape.ops if isinstance(op, Linear))
     tape.ops[-1] = replace(last, weight=-1.5 * first.weight.T.astype(np.float32))
     reading = tape.read(second, sigmas=True)
-    assert reading.network.layer("second").name == "shared weights" and "first" in reading.network.layer("second").reason
+    assert (
+        reading.network.layer("second").name == "shared weights"
+        and "first" in reading.network.layer("second").reason
+    )
     tape.ops[-1] = replace(last, weight=np.vstack([first.weight[1:], first.weight[:1] * 1.001]))
-    assert tape.read(second, sigmas=True).network.layer("second").name == "shared weights"  # all rows but one
+    assert (
+        tape.read(second, sigmas=True).network.layer("second").name == "shared weights"
+    )  # all rows but one
     tape.ops[-1] = replace(last, weight=first.weight * (1 + 1e-3 * np.arange(1, 10))[:, None])
     assert tape.read(second, sigmas=True).fidelity.level == "exact"  # other weights
     tape.ops[-1] = replace(last, weight=np.zeros((9, 9)))
@@ -201,20 +244,34 @@ def test_weights_that_are_equal_up_to_order_and_a_factor_are_reported():
 
 def test_sigmas_are_those_of_the_arrays():
     tape = Tape(2, 3, 8, 8)
-    reading = tape.read(tape.conv("x", 51, 5, pad=(2, 2), groups=3, bias=np.full(51, -0.3)), sigmas=True)
+    reading = tape.read(
+        tape.conv("x", 51, 5, pad=(2, 2), groups=3, bias=np.full(51, -0.3)), sigmas=True
+    )
     weight = tape.ops[-1].weight  # type: ignore[attr-defined]
     affine = layers_of(reading)[1]
     assert affine.sigma_w == pytest.approx(math.sqrt(25) * math.sqrt((weight**2).mean()), rel=1e-14)
-    assert affine.sigma_b == pytest.approx(0.3) and affine.groups == 3 and affine.kernel == 5 and affine.padding == "same"
+    assert (
+        affine.sigma_b == pytest.approx(0.3)
+        and affine.groups == 3
+        and affine.kernel == 5
+        and affine.padding == "same"
+    )
 
 
 @pytest.mark.parametrize(
     ("size", "k", "stride", "pad", "expected"),
     [
-        (8, 3, 1, (1, 1), "same"), (8, 3, 2, (1, 1), 1), (8, 3, 2, (0, 1), "same"), (9, 3, 2, (1, 1), "same"), (8, 3, 1, (0, 0), "valid"),
-        (8, 1, 1, (0, 0), "same"), (8, 1, 2, (0, 0), "same"), (8, 2, 2, (0, 0), "same"), (8, 7, 2, (3, 3), 3),
+        (8, 3, 1, (1, 1), "same"),
+        (8, 3, 2, (1, 1), 1),
+        (8, 3, 2, (0, 1), "same"),
+        (9, 3, 2, (1, 1), "same"),
+        (8, 3, 1, (0, 0), "valid"),
+        (8, 1, 1, (0, 0), "same"),
+        (8, 1, 2, (0, 0), "same"),
+        (8, 2, 2, (0, 0), "same"),
+        (8, 7, 2, (3, 3), 3),
     ],
-)  # fmt: skip
+)
 def test_paddings(size: int, k: int, stride: int, pad: tuple[int, int], expected: Any):
     tape = Tape(1, 3, size, size)
     assert layers_of(tape.read(tape.conv("x", 4, k, stride, pad)))[1].padding == expected
@@ -226,15 +283,25 @@ def test_channels_are_followed_through_transposes_and_reshapes():
     last = tape.add(Transpose, "permute", (2, 8, 8, 16), (z,), order=(0, 2, 3, 1))
     norm = tape.add(Normalise, "norm", (2, 8, 8, 16), (last,), kind="layer", axes=(3,))
     wide = tape.dense(norm, 64)
-    first = tape.add(Transpose, "permute", (2, 64, 8, 8), (tape.apply(relu, wide),), order=(0, 3, 1, 2))
+    first = tape.add(
+        Transpose, "permute", (2, 64, 8, 8), (tape.apply(relu, wide),), order=(0, 3, 1, 2)
+    )
     pooled = tape.add(Pooling, "pool", (2, 64, 1, 1), (first,), kind="mean", axes=(2, 3))
     flat = tape.add(Reshape, "flat", (2, 64), (pooled,))
     reading = tape.read(tape.dense(flat, 5))
     twin = kc.chain(
-        L.Input(3, (8, 8)), L.Affine(16, kernel=3, bias=False), L.LayerNorm(), L.Affine(64, bias=False), L.Nonlinear("relu"),
-        L.Pool("mean"), L.Affine(5, bias=False),
-    )  # fmt: skip
-    assert reading.network.isomorphic(twin) and reading.fidelity.counts == {"exact": 6, "pooling": 1}
+        L.Input(3, (8, 8)),
+        L.Affine(16, kernel=3, bias=False),
+        L.LayerNorm(),
+        L.Affine(64, bias=False),
+        L.Nonlinear("relu"),
+        L.Pool("mean"),
+        L.Affine(5, bias=False),
+    )
+    assert reading.network.isomorphic(twin) and reading.fidelity.counts == {
+        "exact": 6,
+        "pooling": 1,
+    }
 
 
 def test_weights_across_locations_are_their_numbers():
@@ -245,7 +312,9 @@ def test_weights_across_locations_are_their_numbers():
     layer = reading.network.layer("tokens")
     weight = next(op.weight for op in tape.ops if op.name == "tokens")
     assert isinstance(layer, L.TokenMix) and np.array_equal(layer.array, weight)
-    assert any(note.node == "tokens" and "along the locations" in note.text for note in reading.notes)
+    assert any(
+        note.node == "tokens" and "along the locations" in note.text for note in reading.notes
+    )
 
 
 def test_reshapes():
@@ -256,7 +325,12 @@ def test_reshapes():
     assert reshaped_axis((8, 64), (8, 64, 1, 1), 1) == ("kept", 1)
     tape = Tape(2, 8, 6, 6)
     flat = tape.add(Reshape, "flat", (2, 288), (tape.conv("x", 8),))
-    assert [type(layer) for layer in layers_of(tape.read(tape.dense(flat, 3)))] == [L.Input, L.Affine, L.Flatten, L.Affine]
+    assert [type(layer) for layer in layers_of(tape.read(tape.dense(flat, 3)))] == [
+        L.Input,
+        L.Affine,
+        L.Flatten,
+        L.Affine,
+    ]
     heads = Tape(2, 10, 64)
     split = heads.add(Reshape, "heads", (2, 10, 4, 16), (heads.dense("x", 64),))
     assert heads.read(split).network.layer("heads").name == "reshape"
@@ -281,7 +355,13 @@ def test_normalisations():
     ):
         z = tape.add(Normalise, kind, (2, 8, 6, 6), (z,), kind=kind, axes=axes, **more)
     reading = tape.read(z)
-    assert layers_of(reading)[2:] == [L.BatchNorm(), L.GroupNorm(4), L.LayerNorm(), L.GroupNorm(1), L.RMSNorm()]
+    assert layers_of(reading)[2:] == [
+        L.BatchNorm(),
+        L.GroupNorm(4),
+        L.LayerNorm(),
+        L.GroupNorm(1),
+        L.RMSNorm(),
+    ]
     bare = reading.network.without_normalization()
     assert bare.removed == ("batch", "group", "layer", "layer_2", "rms")
     odd = Tape(2, 8, 6, 6)
@@ -293,7 +373,16 @@ def test_pools_concatenations_and_dropout():
     tape = Tape(2, 8, 6, 6)
     a, b = tape.conv("x", 8), tape.conv("x", 5)
     both = tape.add(Join, "cat", (2, 13, 6, 6), (a, b), axis=1)
-    pool = tape.add(Pooling, "pool", (2, 13, 3, 3), (both,), kind="max", axes=(2, 3), window=(2, 2), stride=(2, 2))
+    pool = tape.add(
+        Pooling,
+        "pool",
+        (2, 13, 3, 3),
+        (both,),
+        kind="max",
+        axes=(2, 3),
+        window=(2, 2),
+        stride=(2, 2),
+    )
     drop = tape.add(Drop, "drop", (2, 13, 3, 3), (pool,), rate=0.1)
     none = tape.add(Drop, "none", (2, 13, 3, 3), (drop,), rate=0.0)
     up = tape.add(Repeat, "up", (2, 13, 6, 6), (none,))
@@ -308,9 +397,25 @@ def test_pools_concatenations_and_dropout():
 def test_neighbours_that_are_not_read_are_one_node():
     tape = Tape(2, 10, 16)
     q, k, v = (tape.dense("x", 16, name) for name in "qkv")
-    scores = tape.add(NotRead, "scores", (2, 10, 10), (q, k), what="product of two feature maps", reason="attention")
-    soft = tape.add(NotRead, "softmax", (2, 10, 10), (scores,), what="softmax", reason="it couples locations")
-    mixed = tape.add(NotRead, "mixed", (2, 10, 16), (soft, v), what="product of two feature maps", reason="attention")
+    scores = tape.add(
+        NotRead,
+        "scores",
+        (2, 10, 10),
+        (q, k),
+        what="product of two feature maps",
+        reason="attention",
+    )
+    soft = tape.add(
+        NotRead, "softmax", (2, 10, 10), (scores,), what="softmax", reason="it couples locations"
+    )
+    mixed = tape.add(
+        NotRead,
+        "mixed",
+        (2, 10, 16),
+        (soft, v),
+        what="product of two feature maps",
+        reason="attention",
+    )
     out = tape.apply(lambda a, b: a + b, "x", tape.dense(mixed, 16, "out"))
     reading = tape.read(out)
     assert reading.network.nodes_of(L.Opaque) == ("scores",)
@@ -321,7 +426,9 @@ def test_neighbours_that_are_not_read_are_one_node():
 def test_a_softmax_at_the_output_is_left_out():
     tape = Tape(2, 10)
     z = tape.dense("x", 16)
-    reading = tape.read(tape.add(NotRead, "softmax", (2, 16), (z,), what="softmax", reason="it couples channels"))
+    reading = tape.read(
+        tape.add(NotRead, "softmax", (2, 16), (z,), what="softmax", reason="it couples channels")
+    )
     assert reading.network.outputs == ("fc",) and reading.fidelity.level == "approximate"
 
 
@@ -336,7 +443,11 @@ def test_what_no_network_is():
     with pytest.raises(KcalcError, match="two operations"):
         Trace("test", (Entry(name="x", shape=(1,)), Entry(name="x", shape=(1,))), ("x",))
     with pytest.raises(KcalcError, match="does not come before"):
-        Trace("test", (Entry(name="x", shape=(1,)), Drop(name="d", shape=(1,), reads=("y",), rate=0.1)), ("d",))
+        Trace(
+            "test",
+            (Entry(name="x", shape=(1,)), Drop(name="d", shape=(1,), reads=("y",), rate=0.1)),
+            ("d",),
+        )
     broken = Tape(2, 5)
     name = broken.dense("x", 3, bias=np.array([np.nan, 1, 1]))
     with pytest.raises(KcalcError, match="nan"):
@@ -367,7 +478,11 @@ def test_a_reading_shows_itself():
     tape = Tape(2, 6)
     a, b = tape.dense("x", 6), tape.dense("x", 6)
     reading = tape.read(tape.apply(sp.Max, a, b, label="maximum"))
-    assert "not read" in str(reading) and "<table>" in reading._repr_html_() and repr(reading).startswith("Reading(test")
+    assert (
+        "not read" in str(reading)
+        and "<table>" in reading._repr_html_()
+        and repr(reading).startswith("Reading(test")
+    )
     assert kc.interchange.network_from_dict(reading.to_dict()["network"]) == reading.network
     again = kc.read(reading)
     assert again is reading and kc.read(reading.network).network == reading.network
@@ -393,8 +508,11 @@ def test_residual_networks_rewritten_as_preactivation_ones():
     twin: list[Any] = [("x", L.Input(6), ()), ("s0", affine, ("x",))]
     for i in range(2):
         twin += [
-            (f"r{i}", act, (f"s{i}",)), (f"a{i}", affine, (f"r{i}",)), (f"q{i}", act, (f"a{i}",)), (f"b{i}", affine, (f"q{i}",)),
+            (f"r{i}", act, (f"s{i}",)),
+            (f"a{i}", affine, (f"r{i}",)),
+            (f"q{i}", act, (f"a{i}",)),
+            (f"b{i}", affine, (f"q{i}",)),
             (f"s{i + 1}", L.Sum(), (f"s{i}", f"b{i}")),
-        ]  # fmt: skip
+        ]
     twin += [("r", act, ("s2",)), ("out", L.Affine(3, bias=False), ("r",))]
     assert reading.network.preactivated().isomorphic(kc.Network.from_steps(twin))

@@ -1,4 +1,7 @@
-"""Arrays beside feature maps, odd paddings and long expressions: what the network says of them, and what it notes."""
+"""Arrays beside feature maps, odd paddings and long expressions.
+
+What the network says of them, and what it notes.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,11 @@ CASES: dict[str, tuple[list[Any], list[int], list[Any], str, str]] = {
         "approximate",
     ),
     "gains twice": (
-        [node("Conv", "x k", "a", pads=[1] * 4), node("BatchNormalization", "a n n n n", "c"), node("Mul", "c g", "y")],
+        [
+            node("Conv", "x k", "a", pads=[1] * 4),
+            node("BatchNormalization", "a n n n n", "c"),
+            node("Mul", "c g", "y"),
+        ],
         IMAGE,
         [L.Input(3, (6, 6)), L.Affine(4, 3, bias=False), L.BatchNorm()],
         "its gains and biases differ by channel",
@@ -66,7 +73,10 @@ CASES: dict[str, tuple[list[Any], list[int], list[Any], str, str]] = {
 def test_arrays_and_paddings_are_read_as_what_they_do_to_kernels(name: str) -> None:
     nodes, shape, layers, words, level = CASES[name]
     used = {i for n in nodes for i in n.input}
-    found = read(model(nodes, {"x": shape}, ["y"], {k: v for k, v in HELD.items() if k in used}), sigmas=False)
+    found = read(
+        model(nodes, {"x": shape}, ["y"], {k: v for k, v in HELD.items() if k in used}),
+        sigmas=False,
+    )
     assert found.network.isomorphic(kc.chain(*layers)), list(map(str, found.network.steps()))
     assert found.fidelity.level == level
     assert not words or any(words in note.text for note in found.notes)
@@ -75,7 +85,10 @@ def test_arrays_and_paddings_are_read_as_what_they_do_to_kernels(name: str) -> N
 def test_a_position_code_has_no_kernel_and_is_said_so() -> None:
     nodes = [DENSE, node("Add", "a place", "y")]
     found = read(model(nodes, {"x": ROWS}, ["y"], {k: HELD[k] for k in ("w", "place")}))
-    assert any("combines a feature map with an array; place of shape (4, 6)" in note.text for note in found.notes)
+    assert any(
+        "combines a feature map with an array; place of shape (4, 6)" in note.text
+        for note in found.notes
+    )
 
 
 def test_expressions_without_end_are_cut_into_activations() -> None:
@@ -100,5 +113,11 @@ def test_expressions_without_end_are_cut_into_activations() -> None:
             values[name] = float(layer.activation(np.array(read_ones))[0])
         else:
             assert isinstance(layer, L.Input | L.Sum | L.Product), layer
-            values[name] = start if not parents else sum(read_ones) if isinstance(layer, L.Sum) else float(np.prod(read_ones))
+            values[name] = (
+                start
+                if not parents
+                else sum(read_ones)
+                if isinstance(layer, L.Sum)
+                else float(np.prod(read_ones))
+            )
     assert values[found.network.outputs[0]] == pytest.approx(truth, rel=1e-9)

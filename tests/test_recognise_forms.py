@@ -1,4 +1,7 @@
-"""Traces seldom met, written by hand: what they are read as, what is noted, and what is refused by name."""
+"""Traces seldom met, written by hand.
+
+What they are read as, what is noted, and what is refused by name.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,16 @@ def test_what_changes_nothing_is_no_node() -> None:
     z = tape.conv("x", 8)
     one = tape.add(Join, "one", tape.shapes[z], (z,), axis=1)
     same = tape.add(Reshape, "same", tape.shapes[z], (one,))
-    window = tape.add(Pooling, "window", tape.shapes[z], (same,), kind="max", axes=(2, 3), window=(1, 1), stride=(1, 1))
+    window = tape.add(
+        Pooling,
+        "window",
+        tape.shapes[z],
+        (same,),
+        kind="max",
+        axes=(2, 3),
+        window=(1, 1),
+        stride=(1, 1),
+    )
     assert layers_of(tape.read(window))[2:] == [L.Identity()]
 
 
@@ -46,17 +58,35 @@ def test_arrays_are_moved_before_they_are_added() -> None:
     z = tape.dense("x", 3)
     held = tape.held(np.arange(3.0).reshape(3, 1))
     row = tape.add(Transpose, "turned", (1, 3), (held,), order=(1, 0))
-    reading = tape.read(tape.apply(lambda a, b: a + b, z, tape.add(Reshape, "flat", (3,), (row,))), sigmas=True)
+    reading = tape.read(
+        tape.apply(lambda a, b: a + b, z, tape.add(Reshape, "flat", (3,), (row,))), sigmas=True
+    )
     layer = reading.network.layer("fc")
-    assert isinstance(layer, L.Affine) and layer.bias and float(layer.sigma_b) == pytest.approx(np.sqrt(5 / 3), rel=1e-6)
+    assert (
+        isinstance(layer, L.Affine)
+        and layer.bias
+        and float(layer.sigma_b) == pytest.approx(np.sqrt(5 / 3), rel=1e-6)
+    )
 
 
 def test_weights_along_locations_that_have_no_rule() -> None:
-    def along(tape: Tape, read: str, out: int, parameter: str = "w", axis: int = 1, **more: Any) -> str:
+    def along(
+        tape: Tape, read: str, out: int, parameter: str = "w", axis: int = 1, **more: Any
+    ) -> str:
         shape = list(tape.shapes[read])
         weight = RNG.standard_normal((out, shape[axis]))
         shape[axis] = out
-        return tape.add(Linear, "mix", tuple(shape), (read,), weight=weight, parameter=parameter, axis=axis, out_axis=axis, **more)
+        return tape.add(
+            Linear,
+            "mix",
+            tuple(shape),
+            (read,),
+            weight=weight,
+            parameter=parameter,
+            axis=axis,
+            out_axis=axis,
+            **more,
+        )
 
     tape = Tape(2, 3, 4, 6, axis=-1)
     mixed = along(tape, tape.dense("x", 6), 5)
@@ -70,7 +100,9 @@ def test_weights_along_locations_that_have_no_rule() -> None:
     tape = Tape(2, 4, 4, axis=-1)
     z = tape.dense("x", 4, "first", parameter="w")
     mixed = along(tape, z, 4, parameter="w")
-    assert "its weights are those of 'first', which has them as Gaussian ones" in opaque(tape.read(tape.dense(mixed, 3, "head")), mixed)
+    assert "its weights are those of 'first', which has them as Gaussian ones" in opaque(
+        tape.read(tape.dense(mixed, 3, "head")), mixed
+    )
     tape = Tape(2, 4, 4, axis=-1)
     mixed = along(tape, tape.dense("x", 4, "first"), 4)
     last = tape.dense(tape.apply(relu, mixed), 4, "last", parameter="w")
@@ -80,14 +112,28 @@ def test_weights_along_locations_that_have_no_rule() -> None:
 def test_a_mixing_without_a_word() -> None:
     tape = Tape(2, 4, 6, axis=-1)
     matrix = RNG.standard_normal((3, 4))
-    mixed = tape.add(Mixed, "mixed", (2, 3, 5), (tape.dense("x", 5),), matrix=matrix, axis=1, text="", level="exact")
+    mixed = tape.add(
+        Mixed,
+        "mixed",
+        (2, 3, 5),
+        (tape.dense("x", 5),),
+        matrix=matrix,
+        axis=1,
+        text="",
+        level="exact",
+    )
     reading = tape.read(tape.dense(mixed, 2, "head"))
     layer = reading.network.layer("mixed")
     assert isinstance(layer, L.TokenMix) and np.array_equal(layer.array, matrix)
     assert not [note for note in reading.notes if note.node == "mixed"]
 
 
-def pooled(axes: tuple[int, ...] = (2, 3), window: tuple[int, ...] = (3, 3), stride: tuple[int, ...] = (2, 2), **more: Any) -> Any:
+def pooled(
+    axes: tuple[int, ...] = (2, 3),
+    window: tuple[int, ...] = (3, 3),
+    stride: tuple[int, ...] = (2, 2),
+    **more: Any,
+) -> Any:
     tape = Tape(2, 8, 9, 9)
     z = tape.conv("x", 8)
     sizes = [
@@ -95,7 +141,19 @@ def pooled(axes: tuple[int, ...] = (2, 3), window: tuple[int, ...] = (3, 3), str
         for i, (n, k, s) in enumerate(zip((9, 9), window, stride, strict=False))
     ]
     shape = (2, 8, *sizes) if len(sizes) == 2 else (2, 8, sizes[0], 9)
-    return tape.read(tape.add(Pooling, "pool", shape, (z,), kind="max", axes=axes, window=window, stride=stride, **more))
+    return tape.read(
+        tape.add(
+            Pooling,
+            "pool",
+            shape,
+            (z,),
+            kind="max",
+            axes=axes,
+            window=window,
+            stride=stride,
+            **more,
+        )
+    )
 
 
 def test_pools_with_other_windows() -> None:
@@ -104,14 +162,23 @@ def test_pools_with_other_windows() -> None:
     assert [note.level for note in reading.notes if note.node == "pool"][-1] == "pooling"
     wide = pooled(window=(3, 3), stride=(1, 1), padding=((2, 2), (2, 2)))
     (note,) = [note for note in wide.notes if note.level == "locations"]
-    assert "is left out: fewer windows" in note.text and wide.network.layer("pool") == L.Pool("max", 3, 1)
+    assert "is left out: fewer windows" in note.text and wide.network.layer("pool") == L.Pool(
+        "max", 3, 1
+    )
 
 
 def test_a_softmax_at_the_end_of_an_input_is_not_read() -> None:
     tape = Tape(2, 5)
     tape.add(Pass, "same", (2, 5), ("x",))
     held = tape.apply(lambda a, b: a + b, tape.dense("x", 5), "x")
-    soft = tape.add(NotRead, "softmax", (2, 5), (tape.held(np.ones((2, 5))),), what="softmax", reason="it couples channels")
+    soft = tape.add(
+        NotRead,
+        "softmax",
+        (2, 5),
+        (tape.held(np.ones((2, 5))),),
+        what="softmax",
+        reason="it couples channels",
+    )
     assert [type(layer) for layer in layers_of(tape.read(soft))] == [L.Input, L.Opaque]
     assert tape.read(held).fidelity.level == "exact"
 
@@ -140,11 +207,17 @@ def test_a_reading_without_a_framework_has_no_twin() -> None:
     info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy"]
     weight = helper.make_tensor("w", TensorProto.FLOAT, [3, 3], np.eye(3).ravel())
     graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Tanh", ["h"], ["y"])], "g", info[:1], info[1:], [weight]
+        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Tanh", ["h"], ["y"])],
+        "g",
+        info[:1],
+        info[1:],
+        [weight],
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     onnx.checker.check_model(proto)
-    with pytest.raises(KcalcError, match=r"has no transformed twin; write the constants with shaping\.export"):
+    with pytest.raises(
+        KcalcError, match=r"has no transformed twin; write the constants with shaping\.export"
+    ):
         apply_to(proto, kc.shape(kc.read(proto).network, method="dks"))
 
 
@@ -210,7 +283,7 @@ def test_a_file_that_is_too_large(tmp_path: Any, monkeypatch: pytest.MonkeyPatch
         kc.load_json(tmp_path / "a.json")
 
 
-# -- locations transposed ------------------------------------------------------------------------------------------------------------------
+# -- locations transposed --------------------------------------------------------------------------
 
 
 def turned(tape: Tape, read: str) -> str:
@@ -230,16 +303,29 @@ TWICE = {
     "sum": lambda tape, z: tape.apply(total, z, turned(tape, z)),
     "product": lambda tape, z: tape.apply(lambda a, b: a * relu(b), z, turned(tape, z)),
     "input": lambda tape, _: tape.apply(total, "x", turned(tape, "x")),
-    "flattened": lambda tape, z: tape.apply(total, *(tape.add(Reshape, "flat", (2, 8, 36), (w,)) for w in (z, turned(tape, z)))),
+    "flattened": lambda tape, z: tape.apply(
+        total, *(tape.add(Reshape, "flat", (2, 8, 36), (w,)) for w in (z, turned(tape, z)))
+    ),
     "pooled": lambda tape, z: tape.apply(
         total,
         *(
-            tape.add(Pooling, "pool", (2, 8, 3, 3), (w,), kind="mean", axes=(2, 3), window=(2, 2), stride=(2, 2))
+            tape.add(
+                Pooling,
+                "pool",
+                (2, 8, 3, 3),
+                (w,),
+                kind="mean",
+                axes=(2, 3),
+                window=(2, 2),
+                stride=(2, 2),
+            )
             for w in (z, turned(tape, z))
         ),
     ),
     "side by side": lambda tape, z: tape.apply(
-        total, tape.add(Join, "cat", (2, 16, 6, 6), (z, turned(tape, z)), axis=1), tape.add(Join, "cat", (2, 16, 6, 6), (z, z), axis=1)
+        total,
+        tape.add(Join, "cat", (2, 16, 6, 6), (z, turned(tape, z)), axis=1),
+        tape.add(Join, "cat", (2, 16, 6, 6), (z, z), axis=1),
     ),
 }
 
@@ -260,11 +346,15 @@ def test_channels_that_meet_locations_are_refused() -> None:
 
 
 APART = {
-    "back again": lambda tape, z: tape.apply(total, z, turned(tape, tape.apply(relu, turned(tape, z)))),
+    "back again": lambda tape, z: tape.apply(
+        total, z, turned(tape, tape.apply(relu, turned(tape, z)))
+    ),
     "weights between": lambda tape, z: tape.apply(total, z, tape.conv(turned(tape, z), 8)),
     "two layers": lambda tape, z: tape.apply(total, z, turned(tape, tape.conv("x", 8))),
     "means of all": lambda tape, z: tape.apply(total, mean(tape, z), mean(tape, turned(tape, z))),
-    "side by side": lambda tape, z: tape.conv(tape.add(Join, "cat", (2, 16, 6, 6), (z, turned(tape, z)), axis=1), 8),
+    "side by side": lambda tape, z: tape.conv(
+        tape.add(Join, "cat", (2, 16, 6, 6), (z, turned(tape, z)), axis=1), 8
+    ),
 }
 
 
@@ -279,14 +369,26 @@ ANEW = {
     "turned": lambda tape, z: tape.conv(turned(tape, z), 8),
     "pieces exchanged": lambda tape, z: tape.conv(_pieces(tape, z), 8),
     "in a row": lambda tape, z: tape.add(
-        Pooling, "pool", (2, 8, 18), (tape.add(Reshape, "row", (2, 8, 36), (z,)),), kind="max", axes=(2,), window=(2,), stride=(2,)
+        Pooling,
+        "pool",
+        (2, 8, 18),
+        (tape.add(Reshape, "row", (2, 8, 36), (z,)),),
+        kind="max",
+        axes=(2,),
+        window=(2,),
+        stride=(2,),
     ),
 }
 
 
 def _pieces(tape: Tape, z: str) -> str:
     cut = tape.add(Reshape, "cut", (2, 8, 2, 3, 6), (z,))
-    return tape.add(Reshape, "put", (2, 8, 6, 6), (tape.add(Transpose, "turned", (2, 8, 3, 2, 6), (cut,), order=(0, 1, 3, 2, 4)),))
+    return tape.add(
+        Reshape,
+        "put",
+        (2, 8, 6, 6),
+        (tape.add(Transpose, "turned", (2, 8, 3, 2, 6), (cut,), order=(0, 1, 3, 2, 4)),),
+    )
 
 
 @pytest.mark.parametrize("case", ANEW)
@@ -300,12 +402,24 @@ def test_windows_over_locations_in_another_arrangement_are_noted(case: str) -> N
 
 SAME = {
     "tokens and back": lambda tape, z: tape.conv(
-        tape.add(Reshape, "back", (2, 8, 6, 6), (tape.apply(relu, tape.add(Reshape, "row", (2, 8, 36), (z,))),)), 8
+        tape.add(
+            Reshape,
+            "back",
+            (2, 8, 6, 6),
+            (tape.apply(relu, tape.add(Reshape, "row", (2, 8, 36), (z,))),),
+        ),
+        8,
     ),
-    "turned and back": lambda tape, z: tape.conv(turned(tape, tape.apply(relu, turned(tape, z))), 8),
+    "turned and back": lambda tape, z: tape.conv(
+        turned(tape, tape.apply(relu, turned(tape, z))), 8
+    ),
     "channels moved": lambda tape, z: tape.conv(
         tape.add(
-            Transpose, "back", (2, 8, 6, 6), (tape.add(Transpose, "last", (2, 6, 6, 8), (z,), order=(0, 2, 3, 1)),), order=(0, 3, 1, 2)
+            Transpose,
+            "back",
+            (2, 8, 6, 6),
+            (tape.add(Transpose, "last", (2, 6, 6, 8), (z,), order=(0, 2, 3, 1)),),
+            order=(0, 3, 1, 2),
         ),
         8,
     ),
@@ -330,9 +444,15 @@ def test_activations_whose_expressions_are_no_names_are_called_after_their_nodes
     third = tape.apply(bent(1), tape.dense(second, 6), label="act")
     short = tape.apply(lambda x: x + sp.sin(x), tape.dense(third, 6))
     reading = tape.read(tape.dense(short, 3))
-    names = [layer.activation.name for layer in layers_of(reading) if isinstance(layer, L.Nonlinear)]
+    names = [
+        layer.activation.name for layer in layers_of(reading) if isinstance(layer, L.Nonlinear)
+    ]
     assert names == ["phi_act_one", "phi_act", "phi_act_one", "x + sin(x)"]
-    assert reading.network.layer(first) == reading.network.layer(third) == L.Nonlinear(bent(1)(kc.activations.X))
+    assert (
+        reading.network.layer(first)
+        == reading.network.layer(third)
+        == L.Nonlinear(bent(1)(kc.activations.X))
+    )
     assert "phi_act is Piecewise((exp(x)/10 - 1/10, x < 0), (2*x, True))" in reading.remarks
     shaped = kc.shape(reading.network, method="dks", zeta=4)
     assert {"phi_act_one", "phi_act"} < set(shaped.constants)
@@ -341,8 +461,20 @@ def test_activations_whose_expressions_are_no_names_are_called_after_their_nodes
 
 def test_names_of_activations_are_distinct() -> None:
     tape = Tape(2, 6)
-    end = tape.apply(bent(2), tape.dense(tape.apply(bent(1), tape.dense("x", 6), label="a/b"), 6), label="a:b")
-    names = [layer.activation.name for layer in layers_of(tape.read(end)) if isinstance(layer, L.Nonlinear)]
+    end = tape.apply(
+        bent(2), tape.dense(tape.apply(bent(1), tape.dense("x", 6), label="a/b"), 6), label="a:b"
+    )
+    names = [
+        layer.activation.name
+        for layer in layers_of(tape.read(end))
+        if isinstance(layer, L.Nonlinear)
+    ]
     assert names == ["phi_a_b", "phi_a_b_"]
-    polynomial = tape.read(tape.apply(lambda x: sum(sp.Rational(k, 7) * x**k for k in range(1, 7)), tape.dense("x", 6), label="poly"))
+    polynomial = tape.read(
+        tape.apply(
+            lambda x: sum(sp.Rational(k, 7) * x**k for k in range(1, 7)),
+            tape.dense("x", 6),
+            label="poly",
+        )
+    )
     assert polynomial.network.layer("poly").activation.name == "phi_poly"

@@ -1,4 +1,6 @@
-"""The recorder: what it asks covers every layer and every calculus, and a comparison finds what has changed."""
+"""The recorder: what it asks covers every layer and every calculus, and a comparison finds what has
+changed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,20 @@ from record.questions import QUESTIONS, differences
 
 import kcalc as kc
 
-OPTIONS = ("groups", "standardised", "stride", "sigma_b", "batch_c", "padding", "kernel", "weights", "bias", "causal", "identity", "rotary")
+OPTIONS = (
+    "groups",
+    "standardised",
+    "stride",
+    "sigma_b",
+    "batch_c",
+    "padding",
+    "kernel",
+    "weights",
+    "bias",
+    "causal",
+    "identity",
+    "rotary",
+)
 
 
 def test_the_corpus_has_every_kind_of_layer_and_option() -> None:
@@ -23,12 +38,18 @@ def test_the_corpus_has_every_kind_of_layer_and_option() -> None:
     for number in range(240):
         for _, layer, _ in numbered(number).network.steps():
             kinds[type(layer).__name__] += 1
-            options.update(item.name for item in fields(layer) if item.name in OPTIONS and getattr(layer, item.name) != item.default)
+            options.update(
+                item.name
+                for item in fields(layer)
+                if item.name in OPTIONS and getattr(layer, item.name) != item.default
+            )
     assert set(kinds) == set(kc.layers.KINDS)
     assert min(kinds.values()) >= 5 and min(options.values()) >= 5 and set(options) == set(OPTIONS)
 
 
-def test_a_record_equals_itself_and_shows_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_equals_itself_and_shows_what_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     old, new = str(tmp_path / "old"), str(tmp_path / "new")
     write(old, 4, ["c_map", "slopes", "moments", "gradients"], 1)
     record = list(read(old))
@@ -52,7 +73,9 @@ def test_numbers_agree_to_the_tolerance_times_their_condition() -> None:
     assert differences(answer(1.0, 1.0), answer(1 + 5e-13, 1.0), 1e-13)
     assert not differences(answer(1.0, 10.0), answer(1 + 5e-13, 1.0), 1e-13)
     refused = {"refusal": "KcalcError", "message": "no", "node": None, "stage": "call"}
-    assert differences(answer(1.0, 1.0), refused, 1e-13) and differences(refused, refused | {"stage": "construction"}, 1e-13)
+    assert differences(answer(1.0, 1.0), refused, 1e-13) and differences(
+        refused, refused | {"stage": "construction"}, 1e-13
+    )
     assert not differences({"slow": 8}, refused, 1e-13)
 
 

@@ -36,7 +36,7 @@ L, A = kc.layers, kc.architectures
 X = sp.Symbol("x", real=True)
 
 
-# -- callables ---------------------------------------------------------------------------------------------------------------------------
+# -- callables -------------------------------------------------------------------------------------
 
 
 def scalar(x: float) -> Any:
@@ -74,7 +74,11 @@ def test_numbers_one_at_a_time() -> None:
     assert rule.kind == "scalar" and not rule.is_jax
     np.testing.assert_allclose(rule(np.array([0.0, 1.0, 1000.0])), [1.0, np.e, np.inf])
     assert rule(np.zeros(0)).size == 0
-    assert rule == Elementwise(scalar, "g", "scalar") and hash(rule) == hash(Elementwise(scalar, "g", "scalar")) and rule != "f"
+    assert (
+        rule == Elementwise(scalar, "g", "scalar")
+        and hash(rule) == hash(Elementwise(scalar, "g", "scalar"))
+        and rule != "f"
+    )
     exact = elementwise(lambda x: np.array([sp.Rational(1, 2)] * x.size, dtype=object) + x, "f")
     np.testing.assert_array_equal(exact(np.array([1.0, 2.0])), [1.5, 2.5])
     with pytest.raises(kc.KcalcError, match=r"'f' is a callable.*Symbol"):
@@ -91,7 +95,9 @@ def test_numbers_one_at_a_time() -> None:
     with pytest.raises(kc.KcalcError, match=r"raised RuntimeError: too far \(at x = 9\)"):
         Elementwise(picky, "f", "scalar")(np.array([1.0, 9.0]))
     with pytest.raises(kc.KcalcError, match=r"raised RuntimeError: too far \(at x = 9\)"):
-        Elementwise(lambda x: np.array([picky(float(v)) for v in x]), "f", "array")(np.array([1.0, 9.0]))
+        Elementwise(lambda x: np.array([picky(float(v)) for v in x]), "f", "array")(
+            np.array([1.0, 9.0])
+        )
 
 
 class Bound:
@@ -103,24 +109,36 @@ class Bound:
 
 def test_methods_are_known_by_their_object() -> None:
     one, two = Bound(), Bound()
-    assert Elementwise(one.f, "f", "array") == Elementwise(one.f, "f", "array") != Elementwise(two.f, "f", "array")
+    assert (
+        Elementwise(one.f, "f", "array")
+        == Elementwise(one.f, "f", "array")
+        != Elementwise(two.f, "f", "array")
+    )
 
 
 def test_expressions_that_are_no_activations() -> None:
     with pytest.raises(kc.KcalcError, match="scale = 0"):
         exponential_linear("e", 1, 0)
-    assert float(activation(sp.SingularityFunction(X, 0, 1)).second_moment(2.0)) == pytest.approx(1.0)  # relu
+    assert float(activation(sp.SingularityFunction(X, 0, 1)).second_moment(2.0)) == pytest.approx(
+        1.0
+    )  # relu
 
 
-# -- numbers and texts -------------------------------------------------------------------------------------------------------------------
+# -- numbers and texts -----------------------------------------------------------------------------
 
 
 def test_numbers_in_reports() -> None:
-    assert [number(v) for v in (np.nan, np.inf, -np.inf)] == ["not known", "infinite", "minus infinite"]
+    assert [number(v) for v in (np.nan, np.inf, -np.inf)] == [
+        "not known",
+        "infinite",
+        "minus infinite",
+    ]
 
 
 def test_widths_of_characters() -> None:
-    assert _character_width("語") == 1.05 and _character_width("\u0301") == 0.0 < _character_width("i") < _character_width("W")
+    assert _character_width("語") == 1.05 and _character_width("\u0301") == 0.0 < _character_width(
+        "i"
+    ) < _character_width("W")
 
 
 def test_windows_of_two_extents() -> None:
@@ -129,7 +147,7 @@ def test_windows_of_two_extents() -> None:
         _pair((1, 2, 3), "p")
 
 
-# -- plots -------------------------------------------------------------------------------------------------------------------------------
+# -- plots -----------------------------------------------------------------------------------------
 
 
 def vanilla(depth: int, width: int = 8) -> kc.Network:
@@ -141,11 +159,15 @@ def test_variances_over_depth() -> None:
     ax = depth_trace(results)
     (line,) = ax.get_lines()
     np.testing.assert_allclose(line.get_ydata(), [(1 + 5 / 8) ** d - 1 for d in (2, 4)], rtol=1e-12)
-    assert list(line.get_xdata()) == [2, 4] and line.get_label() == "relu" and ax.get_yscale() == "log"
+    assert (
+        list(line.get_xdata()) == [2, 4] and line.get_label() == "relu" and ax.get_yscale() == "log"
+    )
     first = depth_trace(results, weights=lambda one: next(iter(one.weights)))
     by_hand = [next(iter(one.weights.values())).variance for one in results["relu"].values()]
     np.testing.assert_allclose(first.get_lines()[0].get_ydata(), by_hand)
-    assert "|J|^2" in first.get_ylabel() and "largest depth" in (first.get_title() or first.get_title(loc="left"))
+    assert "|J|^2" in first.get_ylabel() and "largest depth" in (
+        first.get_title() or first.get_title(loc="left")
+    )
 
 
 def test_plots_that_have_nothing_to_draw() -> None:
@@ -182,15 +204,20 @@ def test_long_tails_of_singular_values_are_cut_off() -> None:
 def test_many_weights_have_no_names_under_the_axis() -> None:
     layers: list[Any] = [L.Input(3)] + [L.Affine(w) for w in range(3, 19)]
     ax = weight_scalings({"": kc.scaling(kc.chain(*layers))})
-    assert ax.get_xlabel() == "weight, from the input to the output" and len(ax.get_lines()[-1].get_ydata()) == 16
+    assert (
+        ax.get_xlabel() == "weight, from the input to the output"
+        and len(ax.get_lines()[-1].get_ydata()) == 16
+    )
 
 
-# -- maps and their roots ------------------------------------------------------------------------------------------------------------------
+# -- maps and their roots --------------------------------------------------------------------------
 
 
 def test_roots_are_looked_for_where_a_map_is_finite() -> None:
     q = kc.q_map(A.vanilla(2, "tanh"))
-    with pytest.raises(kc.KcalcError, match="fixed points are looked for between low < high, got 2.0 and 1.0"):
+    with pytest.raises(
+        kc.KcalcError, match="fixed points are looked for between low < high, got 2.0 and 1.0"
+    ):
         q.fixed_points(2.0, 1.0)
     with pytest.raises(kc.KcalcError, match="Q maps are drawn between low < high, got 2 and 1"):
         q_maps(q, low=2.0, high=1.0)
@@ -204,17 +231,30 @@ def test_roots_are_looked_for_where_a_map_is_finite() -> None:
     with np.errstate(invalid="ignore", divide="ignore"):
         assert finite_part(lambda x: np.log(x - 0.5), grid).tolist() == grid[grid > 0.5].tolist()
         assert finite_part(lambda x: np.log(x - 5), grid).size == 0
-        assert finite_part(lambda x: np.log(0.72 + x) + np.log(0.77 - x), grid).tolist() == grid[(grid > -0.72) & (grid < 0.77)].tolist()
+        assert (
+            finite_part(lambda x: np.log(0.72 + x) + np.log(0.77 - x), grid).tolist()
+            == grid[(grid > -0.72) & (grid < 0.77)].tolist()
+        )
 
 
 def test_formulas_of_several_outputs_stand_below_each_other() -> None:
-    steps = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("n", L.Nonlinear("relu"), ("a",)), ("b", L.Affine(), ("n",))]
+    steps = [
+        ("x", L.Input(), ()),
+        ("a", L.Affine(), ("x",)),
+        ("n", L.Nonlinear("relu"), ("a",)),
+        ("b", L.Affine(), ("n",)),
+    ]
     net = kc.Network.from_steps([*steps, ("c", L.Affine(sigma_w=2), ("n",))])
     text = kc.c_map(net)._repr_latex_()
-    assert text is not None and r"\text{b}: " in text and r"\\ \text{c}: " in text and text.count("$") == 2
+    assert (
+        text is not None
+        and r"\text{b}: " in text
+        and r"\\ \text{c}: " in text
+        and text.count("$") == 2
+    )
 
 
-# -- certified parts -----------------------------------------------------------------------------------------------------------------------
+# -- certified parts -------------------------------------------------------------------------------
 
 
 def test_bounds_of_what_is_not_known_are_everything() -> None:
@@ -224,13 +264,17 @@ def test_bounds_of_what_is_not_known_are_everything() -> None:
     assert ranges._polynomial_span(X**2 * sp.Float("1e-400") + X, X, -1.0, 1.0)[0] <= -1.0
     assert hermite.largest(arb(1), 2, 0).is_finite() is False
     most = max(math.comb(n, 3) * 0.9 ** (n - 3) for n in range(3, 400))
-    assert most <= float(hermite.largest(arb("0.9"), 3, 0)) < 1.5 * most  # with room for an uncertain c
+    assert (
+        most <= float(hermite.largest(arb("0.9"), 3, 0)) < 1.5 * most
+    )  # with room for an uncertain c
 
 
 def test_gaussian_integrals_that_cannot_be_certified() -> None:
     field = ball_field(20)
     for q in (arb(0), arb(-1), arb(0, 1)):
-        with pytest.raises(kc.KcalcError, match="a q value is a mean square and must be certainly positive"):
+        with pytest.raises(
+            kc.KcalcError, match="a q value is a mean square and must be certainly positive"
+        ):
             line.moment(activation("tanh"), "mean", q, field)
     with pytest.raises(kc.KcalcError, match="nothing certain can be said"):
         line.clear_of([line.Break(arb(0), arb.pos_inf(), ())], 1e5)
@@ -248,7 +292,7 @@ def test_profiles_say_where_they_are_known() -> None:
             tanh.check_reach(1e9)
 
 
-# -- pictures ------------------------------------------------------------------------------------------------------------------------------
+# -- pictures --------------------------------------------------------------------------------------
 
 
 def test_pictures_of_nothing_much(untouched_pyplot: None, tmp_path: Any) -> None:
@@ -265,22 +309,36 @@ def test_pictures_of_nothing_much(untouched_pyplot: None, tmp_path: Any) -> None
         errors_by_width(SimpleNamespace(widths=(32,)))
 
 
-# -- methods of shaping --------------------------------------------------------------------------------------------------------------------
+# -- methods of shaping ----------------------------------------------------------------------------
 
 
 def test_geometric_initialisation_needs_numbers_and_weights() -> None:
     with pytest.raises(kc.KcalcError, match=r"the network has symbols \(n\); give them numbers"):
-        kc.shape(kc.chain(L.Input(3), L.Affine(sp.Symbol("n")), L.Nonlinear("relu"), L.Affine(2)), method="geometric")
-    with pytest.raises(kc.KcalcError, match="no Affine layer, so there are no weights to initialise"):
+        kc.shape(
+            kc.chain(L.Input(3), L.Affine(sp.Symbol("n")), L.Nonlinear("relu"), L.Affine(2)),
+            method="geometric",
+        )
+    with pytest.raises(
+        kc.KcalcError, match="no Affine layer, so there are no weights to initialise"
+    ):
         kc.shape(kc.chain(L.Input(3), L.Nonlinear("relu")), method="geometric")
 
 
 def test_training_and_curvature_of_networks_with_several_outputs() -> None:
-    net = kc.Network.from_steps([("x", L.Input(3), ()), ("a", L.Affine(4), ("x",)), ("b", L.Affine(4), ("x",))])
-    with pytest.raises(kc.KcalcError, match="Hessian blocks need one input and one output, the network has 1 and 2"):
+    net = kc.Network.from_steps(
+        [("x", L.Input(3), ()), ("a", L.Affine(4), ("x",)), ("b", L.Affine(4), ("x",))]
+    )
+    with pytest.raises(
+        kc.KcalcError, match="Hessian blocks need one input and one output, the network has 1 and 2"
+    ):
         hessian_blocks(net)
-    with pytest.raises(kc.KcalcError, match="training needs one input and one output, the network has 1 and 2"):
+    with pytest.raises(
+        kc.KcalcError, match="training needs one input and one output, the network has 1 and 2"
+    ):
         training_spectra(net, np.ones((2, 3)), np.array([0, 1]))
     image = kc.chain(L.Input(3, (4, 4)), L.Affine(4, kernel=3), L.Nonlinear("relu"), L.Affine(2))
-    with pytest.raises(kc.KcalcError, match="the output 'affine_2' has locations; end the network in Flatten or Pool"):
+    with pytest.raises(
+        kc.KcalcError,
+        match="the output 'affine_2' has locations; end the network in Flatten or Pool",
+    ):
         hessian_blocks(image)

@@ -1,4 +1,7 @@
-"""What refusals of shaping advise is tried: methods, options, edits of the network, and targets named as the nearest."""
+"""What refusals of shaping advise is tried.
+
+Methods, options, edits of the network, and targets named as the nearest.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ OPTION = re.compile(r"(?<![\w'])([a-z_]+)=('\w+'|[\w.]+)?")
 EDIT = re.compile(r"net\.(\w+)\(\)")
 FUNCTION = re.compile(r"kc\.([\w.]+)")
 NEAREST = re.compile(
-    r"(?:nearest that can be reached is|nearest found is about|which is|e\.g\.) (eta|tau|zeta)( = |=)(1 \+ )?([\d.e+-]+\d)"
+    r"(?:nearest that can be reached is|nearest found is about|which is|e\.g\.) (eta|tau|zeta)( = "
+    r"|=)(1 \+ )?([\d.e+-]+\d)"
 )
 OF_LAYERS = {"groups"}  # what a message says of layers and not of options
 OF_FUNCTIONS = {"spatial", "image_shape", "shortcut_weight"}  # and of functions that it names
@@ -47,7 +51,10 @@ def follow(net: kc.Network, phi: Any, method: str, text: str, targets: dict[str,
             own = {option: float(value)} if how == "with" else {}
             if option == "tokens":
                 own = {"tokens": np.eye(2), "token_rows": "rescale"}
-            assert outcome(lambda name=name, own=own: METHODS[name](net, phi, **own)) == "", (name, own)
+            assert outcome(lambda name=name, own=own: METHODS[name](net, phi, **own)) == "", (
+                name,
+                own,
+            )
     for option, value in OPTION.findall(METHOD.sub("", text)):
         if option in OF_LAYERS | OF_FUNCTIONS:
             continue
@@ -70,13 +77,22 @@ def follow(net: kc.Network, phi: Any, method: str, text: str, targets: dict[str,
         if about:  # where no more is known than that the target is out of reach on this side
             continue
         nearest = (1 if one else 0) + float(value)
-        assert outcome(lambda name=name, nearest=nearest: METHODS[method](net, phi, **(targets | {name: nearest}))) == "", (name, nearest)
+        assert (
+            outcome(
+                lambda name=name, nearest=nearest: METHODS[method](
+                    net, phi, **(targets | {name: nearest})
+                )
+            )
+            == ""
+        ), (name, nearest)
 
 
 def literal(text: str) -> Any:
     """The value that a message writes behind an option."""
     named = {"True": True, "False": False, "None": None}
-    return named[text] if text in named else text.strip("'") if text.startswith("'") else float(text)
+    return (
+        named[text] if text in named else text.strip("'") if text.startswith("'") else float(text)
+    )
 
 
 def check(net: kc.Network, phi: Any, method: str, **targets: Any) -> str:
@@ -94,7 +110,9 @@ def test_advice_of_every_method_helps(name: str) -> None:
         check(net, None, method)
 
 
-@pytest.mark.parametrize("phi", mostly_slow(["relu", "gelu", "leaky_relu", "selu", "abs", "sin"], 6))
+@pytest.mark.parametrize(
+    "phi", mostly_slow(["relu", "gelu", "leaky_relu", "selu", "abs", "sin"], 6)
+)
 def test_advice_of_every_method_helps_with_other_activations(phi: str) -> None:
     for net in networks(phi).values():
         for method in METHODS:
@@ -102,17 +120,31 @@ def test_advice_of_every_method_helps_with_other_activations(phi: str) -> None:
 
 
 TARGETS: list[tuple[str, dict[str, Any]]] = [
-    ("dks", {"zeta": 1e6}), ("dks", {"q_slope": 3.0}), ("tat", {"eta": 0.999}), ("tat", {"tau": 1e4}), ("eoc", {"sigma_b": 0.0}),
-    ("eoc", {"sigma_b": 5.0}), ("eoc", {"q": 2.0}), ("self_normalising", {"parameters": "halves"}), ("nf", {"standardise": False}),
+    ("dks", {"zeta": 1e6}),
+    ("dks", {"q_slope": 3.0}),
+    ("tat", {"eta": 0.999}),
+    ("tat", {"tau": 1e4}),
+    ("eoc", {"sigma_b": 0.0}),
+    ("eoc", {"sigma_b": 5.0}),
+    ("eoc", {"q": 2.0}),
+    ("self_normalising", {"parameters": "halves"}),
+    ("nf", {"standardise": False}),
     ("residual_weights", {"scheme": "slope", "slope": 1.2}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("method", "targets"), TARGETS)
 def test_advice_about_targets_helps(method: str, targets: dict[str, Any]) -> None:
     known = networks()
-    nets = [known[name] for name in ("plain", "residual", "LayerNorm of activations", "two activations added")]
-    for net, activations in zip(nets, (("tanh", "abs", "sign"), ("relu", "square"), ("tanh", "relu"), ("leaky_relu", "tanh")), strict=True):
+    nets = [
+        known[name]
+        for name in ("plain", "residual", "LayerNorm of activations", "two activations added")
+    ]
+    for net, activations in zip(
+        nets,
+        (("tanh", "abs", "sign"), ("relu", "square"), ("tanh", "relu"), ("leaky_relu", "tanh")),
+        strict=True,
+    ):
         for phi in activations:
             check(net, phi, method, **targets)
 
@@ -145,7 +177,14 @@ def test_pre_activation_is_advised_only_where_it_changes_what_an_activation_read
 
 
 @pytest.mark.parametrize(
-    "function", [kc.depth_limit, kc.large_batch, kc.learnable_kernel, lambda net: kc.sklearn_kernel(net)(np.eye(8)), kc.shape]
+    "function",
+    [
+        kc.depth_limit,
+        kc.large_batch,
+        kc.learnable_kernel,
+        lambda net: kc.sklearn_kernel(net)(np.eye(8)),
+        kc.shape,
+    ],
 )
 def test_functions_without_the_option_do_not_name_it(function: Callable[..., Any]) -> None:
     net = networks()["V1"]
@@ -158,17 +197,32 @@ def test_functions_without_the_option_do_not_name_it(function: Callable[..., Any
 def test_depthwise_layers_are_refused_and_not_only_when_residuals_are_read() -> None:
     net = networks()["depthwise"]
     for method in METHODS:
-        assert "'d'" in outcome(lambda method=method: kc.shape(net, "relu", method=method)) or method in ("geometric", "residual_weights")
-    behind = kc.chain(L.Input(8), L.Affine(8), L.Nonlinear("tanh"), L.Affine(8, groups=8), L.Affine(8), L.Nonlinear("tanh"), L.Affine(3))
+        assert "'d'" in outcome(
+            lambda method=method: kc.shape(net, "relu", method=method)
+        ) or method in ("geometric", "residual_weights")
+    behind = kc.chain(
+        L.Input(8),
+        L.Affine(8),
+        L.Nonlinear("tanh"),
+        L.Affine(8, groups=8),
+        L.Affine(8),
+        L.Nonlinear("tanh"),
+        L.Affine(3),
+    )
     s = kc.shape(behind)
-    assert max(s.residuals.values()) < 1e-12 and kc.c_map(s.network).derivative(1)(1.0) == pytest.approx(1.5, rel=1e-12)
+    assert max(s.residuals.values()) < 1e-12 and kc.c_map(s.network).derivative(1)(
+        1.0
+    ) == pytest.approx(1.5, rel=1e-12)
 
 
-# -- the operation that is meant -----------------------------------------------------------------------------------------------------------
+# -- the operation that is meant -------------------------------------------------------------------
 
 
 class Dense(nn.Module):
-    """Layers that read the concatenation of all before; at ``repeated`` the stem's activation is followed by another one."""
+    """Layers that read the concatenation of all before.
+
+    At ``repeated`` the stem's activation is followed by another one.
+    """
 
     def __init__(self, repeated: bool) -> None:
         super().__init__()
@@ -184,54 +238,87 @@ class Dense(nn.Module):
 
 def densely_connected() -> dict[str, kc.Network]:
     """{name: network without any Sum or Product}."""
-    nets = {name: kc.read(Dense(name == "two in a row"), (2, 6), sigmas=False).network for name in ("PyTorch", "two in a row")}
+    nets = {
+        name: kc.read(Dense(name == "two in a row"), (2, 6), sigmas=False).network
+        for name in ("PyTorch", "two in a row")
+    }
     nets["builder"] = networks("relu")["dense"]
     return nets | {
-        name: net for name, net in networks("relu").items() if name.startswith(("dense,", "GroupNorm of joined", "groups of joined"))
+        name: net
+        for name, net in networks("relu").items()
+        if name.startswith(("dense,", "GroupNorm of joined", "groups of joined"))
     }
 
 
 CALCULI: dict[str, Callable[[kc.Network], Any]] = {
-    "c_map": lambda net: kc.c_map(net)(0.5), "expression": lambda net: kc.c_map(net).expr, "ball": lambda net: kc.c_map(net).ball(0.5),
-    "ntk": lambda net: kc.ntk(net)(0.5), "gradients": kc.gradients, "moments": kc.moments, "fluctuations": kc.fluctuations,
-    "scaling": kc.scaling, "smoothness": lambda net: kc.smoothness(net, radius=1.0), "slopes": kc.slope_polynomial,
-    "maxima": lambda net: kc.maximal_slope(net)(1.5), "large_batch": kc.large_batch, "learnable": kc.learnable_kernel,
-}  # fmt: skip
+    "c_map": lambda net: kc.c_map(net)(0.5),
+    "expression": lambda net: kc.c_map(net).expr,
+    "ball": lambda net: kc.c_map(net).ball(0.5),
+    "ntk": lambda net: kc.ntk(net)(0.5),
+    "gradients": kc.gradients,
+    "moments": kc.moments,
+    "fluctuations": kc.fluctuations,
+    "scaling": kc.scaling,
+    "smoothness": lambda net: kc.smoothness(net, radius=1.0),
+    "slopes": kc.slope_polynomial,
+    "maxima": lambda net: kc.maximal_slope(net)(1.5),
+    "large_batch": kc.large_batch,
+    "learnable": kc.learnable_kernel,
+}
 
 
 @pytest.mark.parametrize("name", densely_connected())
 def test_messages_speak_of_operations_that_the_network_has(name: str) -> None:
     net = densely_connected()[name]
     assert not net.nodes_of(L.Sum) and not net.nodes_of(L.Product)
-    for call in [*CALCULI.values(), *(lambda net, method=method: kc.shape(net, "tanh", method=method) for method in METHODS)]:
+    for call in [
+        *CALCULI.values(),
+        *(lambda net, method=method: kc.shape(net, "tanh", method=method) for method in METHODS),
+    ]:
         text = outcome(lambda call=call: call(net))
         assert "addend" not in text and "factors" not in text, text
-        assert not re.search(r"\bSum\b", text.replace("a Sum of a shortcut and a deeper branch", "")), text
+        assert not re.search(
+            r"\bSum\b", text.replace("a Sum of a shortcut and a deeper branch", "")
+        ), text
 
 
 def test_two_activations_in_a_row_are_named_and_so_is_what_shares_weights() -> None:
     nets = networks("tanh")
     net = nets["dense, two activations in a row"]
     text = outcome(lambda: kc.shape(net))
-    assert text.startswith("node 'g' cannot be shaped by local conditions") and text.endswith("; put an Affine between it and 'f'")
-    steps = [(n, layer, tuple("v" if p == "f" else p for p in parents)) for n, layer, parents in net.steps()]
-    assert outcome(lambda: kc.shape(kc.Network.from_steps([*steps, ("v", L.Affine(8), ("f",))]))) == ""
-    assert "end all addends of this Sum but one in their own Affine" in outcome(lambda: kc.shape(nets["one layer added twice"]))
+    assert text.startswith("node 'g' cannot be shaped by local conditions") and text.endswith(
+        "; put an Affine between it and 'f'"
+    )
+    steps = [
+        (n, layer, tuple("v" if p == "f" else p for p in parents))
+        for n, layer, parents in net.steps()
+    ]
+    assert (
+        outcome(lambda: kc.shape(kc.Network.from_steps([*steps, ("v", L.Affine(8), ("f",))]))) == ""
+    )
+    assert "end all addends of this Sum but one in their own Affine" in outcome(
+        lambda: kc.shape(nets["one layer added twice"])
+    )
     assert "end all factors of this Product but one in their own Affine" in outcome(
         lambda: kc.shape(nets["shared"], method="normalisation")
     )
 
 
-# -- products ------------------------------------------------------------------------------------------------------------------------------
+# -- products --------------------------------------------------------------------------------------
 
 
 def test_the_least_zeta_of_products_can_be_had_or_is_not_named() -> None:
-    """A gate of two slopes s and 1: the least is 2 in one block, and (1 + (1 - w^2))^B in B residual blocks of shortcut weight w."""
+    """A gate of two slopes s and 1.
+
+    The least is 2 in one block, and (1 + (1 - w^2))^B in B residual blocks of shortcut weight w.
+    """
     w, blocks = 0.8, 4
     stack = A.gated_mlp(blocks, "tanh", w)
     text = check(stack, None, "dks")
     least = (1 + (1 - w**2)) ** blocks
-    assert f"zeta > {least:.6g}" in text and text.endswith("shortcut weights nearer to 1 bring it down")
+    assert f"zeta > {least:.6g}" in text and text.endswith(
+        "shortcut weights nearer to 1 bring it down"
+    )
     assert check(stack, None, "dks", zeta=least * 1.001) == ""
     assert outcome(lambda: kc.shape(A.gated_mlp(blocks, "tanh", 0.95), zeta=least)) == ""
     gate = check(networks()["gate"], None, "dks")

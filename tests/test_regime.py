@@ -1,4 +1,6 @@
-"""Regimes: asymptotics from recursions of their own, deep networks against the predicted limits, the bound under DKS."""
+"""Regimes: asymptotics from recursions of their own, deep networks against the predicted limits,
+the bound under DKS.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,15 @@ A, L = kc.architectures, kc.layers
 def chain_of(activation: Any, depth: int, sigma_w: float = 1.0, sigma_b: float = 0.0) -> kc.Network:
     """``depth`` equal weight layers, the last one the output."""
     layer = kc.chain(L.Affine(sigma_w=sigma_w, sigma_b=sigma_b), L.Nonlinear(activation))
-    return kc.chain(L.Input(), kc.repeat(layer, depth - 1), L.Affine(sigma_w=sigma_w, sigma_b=sigma_b))
+    return kc.chain(
+        L.Input(), kc.repeat(layer, depth - 1), L.Affine(sigma_w=sigma_w, sigma_b=sigma_b)
+    )
 
 
 def relu_ratio(depth: int) -> float:
-    """K(0)/K(1) of a ReLU network of ``depth`` weight layers in 30 digits, by Theta_i = C_g C_h'(C_g) alone."""
+    """K(0)/K(1) of a ReLU network of ``depth`` weight layers in 30 digits, by Theta_i = C_g
+    C_h'(C_g) alone.
+    """
     with mpmath.workdps(30):
         cosines = [mpmath.mpf(0)]
         for _ in range(depth - 1):
@@ -41,8 +47,16 @@ def test_alpha_bar_of_relu() -> None:
     found = {depth: kc.ntk(chain_of("relu", depth, 2**0.5)).regime() for depth in (25, 100, 400)}
     for depth, one in found.items():
         assert one.alpha_bar == pytest.approx(relu_ratio(depth), rel=1e-11)
-        assert one.predicted_alpha_bar == 0.25 and one.limit is not None and one.limit.diagonal == pytest.approx(one.diagonal, rel=1e-12)
-    assert round(found[100].alpha_bar, 3) == 0.273 and found[100].kind == "edge" and found[25].kind == "data-dependent"
+        assert (
+            one.predicted_alpha_bar == 0.25
+            and one.limit is not None
+            and one.limit.diagonal == pytest.approx(one.diagonal, rel=1e-12)
+        )
+    assert (
+        round(found[100].alpha_bar, 3) == 0.273
+        and found[100].kind == "edge"
+        and found[25].kind == "data-dependent"
+    )
     gaps = [found[depth].alpha_bar - 0.25 for depth in (25, 100, 400)]
     assert gaps[0] > 2 * gaps[1] > 5 * gaps[2] > 0
 
@@ -54,7 +68,9 @@ def test_alpha_bar_of_smooth_activations() -> None:
     found = {}
     for depth in (25, 100, 400):
         network = chain_of("tanh", depth, float(layer.sigma_w), float(layer.sigma_b))
-        q = (0.5 - float(layer.sigma_b) ** 2) / float(layer.sigma_w) ** 2  # so that every layer sees q = 1/2
+        q = (0.5 - float(layer.sigma_b) ** 2) / float(
+            layer.sigma_w
+        ) ** 2  # so that every layer sees q = 1/2
         found[depth] = kc.ntk(network).regime(q=q)
         assert found[depth].predicted_alpha_bar == pytest.approx(1 / 3)
         assert found[depth].limit.slope == pytest.approx(1, abs=1e-9)  # type: ignore[union-attr]
@@ -83,13 +99,19 @@ def test_collapsing() -> None:
 
 def test_exploding_with_means() -> None:
     """c* > 0: the off-diagonal c*/(1 - C'(c*)) and the profile of the last layers."""
-    q = kc.shaping.depth_limit(kc.chain(L.Affine(sigma_w=2.5, sigma_b=0.5), L.Nonlinear("tanh")), 1.0).q
+    q = kc.shaping.depth_limit(
+        kc.chain(L.Affine(sigma_w=2.5, sigma_b=0.5), L.Nonlinear("tanh")), 1.0
+    ).q
     K = kc.ntk(chain_of("tanh", 150, 2.5, 0.5))
     one = K.regime(q=q)
     limit: Any = one.limit
     assert one.kind == "exploding"
-    assert one.off_diagonal == pytest.approx(limit.off_diagonal, rel=1e-9) and one.diagonal == pytest.approx(limit.diagonal, rel=1e-9)
-    assert list(one.alphas.values())[-20:] == pytest.approx(limit.alphas[-20:], rel=1e-6) and not any("settled" in n for n in one.notes)
+    assert one.off_diagonal == pytest.approx(
+        limit.off_diagonal, rel=1e-9
+    ) and one.diagonal == pytest.approx(limit.diagonal, rel=1e-9)
+    assert list(one.alphas.values())[-20:] == pytest.approx(
+        limit.alphas[-20:], rel=1e-6
+    ) and not any("settled" in n for n in one.notes)
     away = K.regime(q=3.0)
     assert away.off_diagonal == pytest.approx(away.limit.off_diagonal, rel=1e-6)  # type: ignore[union-attr]
     assert any("constant q from the first layer" in note for note in away.notes)
@@ -97,11 +119,18 @@ def test_exploding_with_means() -> None:
 
 def test_exploding_odd() -> None:
     one = kc.ntk(chain_of("tanh", 100, kc.gain("tanh"))).regime(c=0.7, q=1 / kc.gain("tanh") ** 2)
-    assert one.kind == "exploding" and one.limit is not None and one.limit.off_diagonal == 0 and one.limit.fixed_point == 0
+    assert (
+        one.kind == "exploding"
+        and one.limit is not None
+        and one.limit.off_diagonal == 0
+        and one.limit.fixed_point == 0
+    )
     assert abs(one.alpha_bar) < 1e-6
 
 
-@pytest.mark.parametrize(("activation", "method"), [("tanh", "dks"), ("relu", "tat"), ("softplus", "dks")])
+@pytest.mark.parametrize(
+    ("activation", "method"), [("tanh", "dks"), ("relu", "tat"), ("softplus", "dks")]
+)
 def test_shaped(activation: str, method: str) -> None:
     one = kc.ntk(kc.shape(A.vanilla(99), activation, method).network).regime()
     assert one.kind == "data-dependent" and "Regime(data-dependent: " in repr(one)
@@ -122,33 +151,54 @@ def test_bound_to_the_gram_matrix_under_dks(activation: str, zeta: float) -> Non
     c = np.cos(np.linspace(0, np.pi, 81))
     truth = max(float(np.abs(part - c).max()) for part in K.by_layer(c).values())
     assert bound.deviation == pytest.approx(truth, rel=1e-8)
-    assert bound.zeta == pytest.approx(zeta, rel=1e-9) and bound.tight == pytest.approx(3 * (zeta - 1), rel=1e-8)
+    assert bound.zeta == pytest.approx(zeta, rel=1e-9) and bound.tight == pytest.approx(
+        3 * (zeta - 1), rel=1e-8
+    )
     assert bound.deviation < bound.tight < bound.printed == pytest.approx(11 * (zeta - 1), rel=1e-8)
 
 
 def test_the_bound_cannot_be_lowered() -> None:
-    """Two weight layers with C = .9 c + .1 c^2, phi = sqrt(.9) h1 + sqrt(.1) h2 in Hermite polynomials: 3 (zeta - 1) is met at c = -1."""
+    """Two weight layers with C = .9 c + .1 c^2, phi = sqrt(.9) h1 + sqrt(.1) h2 in Hermite
+    polynomials: 3 (zeta - 1) is met at c = -1.
+    """
     import sympy as sp
 
     x = sp.Symbol("x", real=True)
-    network = chain_of(sp.sqrt(sp.Rational(9, 10)) * x + sp.sqrt(sp.Rational(1, 10)) * (x**2 - 1) / sp.sqrt(2), 2)
+    network = chain_of(
+        sp.sqrt(sp.Rational(9, 10)) * x + sp.sqrt(sp.Rational(1, 10)) * (x**2 - 1) / sp.sqrt(2), 2
+    )
     bound: Any = kc.ntk(network).regime().bound
-    assert bound.deviation == pytest.approx(0.3, rel=1e-10) and bound.tight == pytest.approx(0.3, rel=1e-10)
+    assert bound.deviation == pytest.approx(0.3, rel=1e-10) and bound.tight == pytest.approx(
+        0.3, rel=1e-10
+    )
     assert bound.c == pytest.approx(-1) and bound.layer == "affine_1"
 
 
 def test_what_is_not_predicted_is_said() -> None:
     dag = kc.ntk(A.resnet_v2(50, activation="relu")).regime()
-    assert dag.limit is None and dag.bound is None and sum("not a chain" in note for note in dag.notes) == 2
-    assert dag.alpha_bar == pytest.approx(float(kc.ntk(A.resnet_v2(50, activation="relu"))(0.0)) / dag.diagonal)
+    assert (
+        dag.limit is None
+        and dag.bound is None
+        and sum("not a chain" in note for note in dag.notes) == 2
+    )
+    assert dag.alpha_bar == pytest.approx(
+        float(kc.ntk(A.resnet_v2(50, activation="relu"))(0.0)) / dag.diagonal
+    )
     assert any("identity" in note for note in kc.ntk(chain_of("identity", 5)).regime().notes)
     assert any("q still changes" in note for note in kc.ntk(chain_of("tanh", 100)).regime().notes)
     mixed = kc.chain(L.Affine(), L.Nonlinear("tanh"), L.Affine(), L.Nonlinear("relu"), L.Affine())
     assert any("not equal" in note for note in kc.ntk(mixed).regime().notes)
     assert any("c = 0 becomes" in note for note in kc.ntk(chain_of("relu", 5)).regime().notes)
     standard = kc.ntk(A.vanilla(3), "standard", features=50).regime()
-    assert standard.limit is None and standard.bound is None and "NTK parameterisation" in standard.notes[0]
-    for network in (A.vanilla(2, readout=False), kc.residual(kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine()))):
+    assert (
+        standard.limit is None
+        and standard.bound is None
+        and "NTK parameterisation" in standard.notes[0]
+    )
+    for network in (
+        A.vanilla(2, readout=False),
+        kc.residual(kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine())),
+    ):
         assert path_layers(network) is None
 
 
@@ -171,4 +221,8 @@ def test_plot_and_dict(untouched_pyplot: None) -> None:
     one = kc.ntk(chain_of("relu", 30, 2**0.5)).regime()
     assert len(one.plot().get_lines()) == 2
     plain = one.to_dict()
-    assert plain["limit"]["diagonal"] == pytest.approx(60) and plain["bound"] is None and len(plain["alphas"]) == 30
+    assert (
+        plain["limit"]["diagonal"] == pytest.approx(60)
+        and plain["bound"] is None
+        and len(plain["alphas"]) == 30
+    )

@@ -1,4 +1,6 @@
-"""Regions of random graphs against the definition of a subnetwork, trees that skip against walks, and subnetworks as networks."""
+"""Regions of random graphs against the definition of a subnetwork, trees that skip against walks,
+and subnetworks as networks.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,23 @@ Graph = list[tuple[int, ...]]
 
 
 def random_graph(seed: int) -> tuple[Graph, list[int]]:
-    """Nodes that read some before them, near ones in some graphs; several inputs and outputs in some."""
+    """Nodes that read some before them, near ones in some graphs.
+
+    Several inputs and outputs in some.
+    """
     rng = random.Random(seed)
     size, near = rng.randint(2, 24), rng.choice([1, 2, 3, 30])
     parents: Graph = [()]
     for node in range(1, size):
         source = rng.random() < 0.05
-        parents.append(() if source else tuple(rng.randint(max(0, node - near), node - 1) for _ in range(rng.choice([1, 1, 1, 2, 2, 3]))))
+        parents.append(
+            ()
+            if source
+            else tuple(
+                rng.randint(max(0, node - near), node - 1)
+                for _ in range(rng.choice([1, 1, 1, 2, 2, 3]))
+            )
+        )
     read = {p for above in parents for p in above}
     outputs = [node for node in range(size) if node not in read or rng.random() < 0.04]
     return parents, outputs
@@ -48,8 +60,12 @@ def test_regions_are_all_intervals_of_disjoint_paths(block: int) -> None:
     for seed in range(60 * block, 60 * block + 60):
         parents, outputs = random_graph(seed)
         found, above = find_regions(parents, outputs), dict(enumerate(parents))
-        pairs = [(path[i], path[j]) for path in found.paths for j in range(len(path)) for i in range(j)]
-        truth = {(s, t) for t in range(len(parents)) for s in range(t) if is_region(above, outputs, s, t)}
+        pairs = [
+            (path[i], path[j]) for path in found.paths for j in range(len(path)) for i in range(j)
+        ]
+        truth = {
+            (s, t) for t in range(len(parents)) for s in range(t) if is_region(above, outputs, s, t)
+        }
         assert sorted(pairs) == sorted(truth), seed
         assert hash(found) == hash(find_regions(parents, outputs))
         exits = [t for path in found.paths for t in path[1:]]
@@ -59,7 +75,7 @@ def test_regions_are_all_intervals_of_disjoint_paths(block: int) -> None:
             assert found.idom[node] == max(dominators, default=len(parents)), seed
 
 
-# -- trees -----------------------------------------------------------------------------------------------------------------------------
+# -- trees -----------------------------------------------------------------------------------------
 
 
 class Counted(list[int]):
@@ -74,7 +90,10 @@ class Counted(list[int]):
 
 @pytest.mark.parametrize("near", [1, 3, 10**6])
 def test_ancestors_and_spreads_of_a_tree(near: int) -> None:
-    """A tree of 700 nodes that is a path, nearly one, or bushy; both questions cost a few steps for each doubling of the depth."""
+    """A tree of 700 nodes that is a path, nearly one, or bushy.
+
+    Both questions cost a few steps for each doubling of the depth.
+    """
     rng, size = random.Random(near), 700
     tree, up, label = _Tree(size), [size] * (size + 1), {}
     for node in range(size):
@@ -101,7 +120,10 @@ def test_ancestors_and_spreads_of_a_tree(near: int) -> None:
         assert tree.meet(a, b) == tree.meet(b, a) == meet
         top = rng.choice(way(a)[1:])
         passed = way(a)[: way(a).index(top)]
-        assert tree.spread(a, top) == (min(label[v][0] for v in passed), max(label[v][1] for v in passed))
+        assert tree.spread(a, top) == (
+            min(label[v][0] for v in passed),
+            max(label[v][1] for v in passed),
+        )
         most = max(most, Counted.readings)
         Counted.readings = 0
     assert most < 3 * 8 * (math.log2(deepest) + 2)
@@ -116,7 +138,7 @@ def test_a_node_is_its_own_ancestor_and_the_root_is_everyones() -> None:
     assert tree.spread(2, 3) == (0, 2)
 
 
-# -- subnetworks as networks -----------------------------------------------------------------------------------------------------------
+# -- subnetworks as networks -----------------------------------------------------------------------
 
 
 def between(*steps: Any) -> kc.Network:
@@ -128,7 +150,9 @@ def between(*steps: Any) -> kc.Network:
     return kc.Network.from_steps(named)
 
 
-@pytest.mark.parametrize("layer", [LayerNorm(), RMSNorm(), Dropout(0.1), Scale(2.0), Identity(), Pool("mean", 2)])
+@pytest.mark.parametrize(
+    "layer", [LayerNorm(), RMSNorm(), Dropout(0.1), Scale(2.0), Identity(), Pool("mean", 2)]
+)
 def test_what_keeps_a_gaussian_keeps_it_fresh(layer: Any) -> None:
     net = between(Affine(4), layer)
     assert Subnetwork("s1", "f", net).network.inputs == ("input of s1",)
@@ -139,16 +163,40 @@ def test_what_keeps_a_gaussian_keeps_it_fresh(layer: Any) -> None:
 
 
 def test_a_mix_is_fresh_where_all_its_addends_are() -> None:
-    steps = [("x", Input(4), ()), ("a", Affine(4), ("x",)), ("f", Nonlinear("relu"), ("a",)), ("b", Affine(4), ("f",))]
-    for parents, fresh in ((("a", "b"), True), (("b", "a"), True), (("a", "f"), False), (("f", "b"), False), (("b", "b"), True)):
-        net = kc.Network.from_steps([*steps, ("s", Sum(), parents), ("c", Affine(4), ("s",)), ("g", Nonlinear("relu"), ("c",))])
+    steps = [
+        ("x", Input(4), ()),
+        ("a", Affine(4), ("x",)),
+        ("f", Nonlinear("relu"), ("a",)),
+        ("b", Affine(4), ("f",)),
+    ]
+    for parents, fresh in (
+        (("a", "b"), True),
+        (("b", "a"), True),
+        (("a", "f"), False),
+        (("f", "b"), False),
+        (("b", "b"), True),
+    ):
+        net = kc.Network.from_steps(
+            [
+                *steps,
+                ("s", Sum(), parents),
+                ("c", Affine(4), ("s",)),
+                ("g", Nonlinear("relu"), ("c",)),
+            ]
+        )
         assert Subnetwork("s", "g", net).network.inputs == (("input of s",) if fresh else ("s",))
-    product = kc.Network.from_steps([*steps, ("p", Product(), ("a", "b")), ("g", Nonlinear("relu"), ("p",))])
+    product = kc.Network.from_steps(
+        [*steps, ("p", Product(), ("a", "b")), ("g", Nonlinear("relu"), ("p",))]
+    )
     assert Subnetwork("p", "g", product).network.inputs == ("p",)
 
 
 def test_names_of_the_new_input_are_free_ones() -> None:
-    steps = [("x", Input(4), ()), ("a", Affine(4), ("x",)), ("input of a", Nonlinear("relu"), ("a",))]
+    steps = [
+        ("x", Input(4), ()),
+        ("a", Affine(4), ("x",)),
+        ("input of a", Nonlinear("relu"), ("a",)),
+    ]
     steps.append(("input of a'", Affine(4), ("input of a",)))
     piece = Subnetwork("a", "input of a'", kc.Network.from_steps(steps))
     assert piece.layers == ("input of a", "input of a'")
@@ -159,26 +207,54 @@ def test_names_of_the_new_input_are_free_ones() -> None:
 
 
 def test_layers_are_in_the_order_of_their_slots() -> None:
-    steps = [("x", Input(), ()), ("a", Affine(), ("x",)), ("b", Affine(), ("x",)), ("s", Sum(), ("b", "a")), ("t", Sum(), ("s", "x"))]
+    steps = [
+        ("x", Input(), ()),
+        ("a", Affine(), ("x",)),
+        ("b", Affine(), ("x",)),
+        ("s", Sum(), ("b", "a")),
+        ("t", Sum(), ("s", "x")),
+    ]
     piece = Subnetwork("x", "t", kc.Network.from_steps(steps))
     assert piece.layers == ("b", "a", "s", "t")
     assert piece.network.parents("s") == ("b", "a")
     assert piece.to_dict() == {"entry": "x", "exit": "t", "layers": ["b", "a", "s", "t"]}
-    assert [line.split() for line in str(piece).splitlines()[-4:]] == [["b", "Affine"], ["a", "Affine"], ["s", "Sum"], ["t", "Sum"]]
-    assert piece == Subnetwork("x", "t", kc.Network.from_steps(steps)) and len({piece, Subnetwork("x", "s", piece.within)}) == 2
+    assert [line.split() for line in str(piece).splitlines()[-4:]] == [
+        ["b", "Affine"],
+        ["a", "Affine"],
+        ["s", "Sum"],
+        ["t", "Sum"],
+    ]
+    assert (
+        piece == Subnetwork("x", "t", kc.Network.from_steps(steps))
+        and len({piece, Subnetwork("x", "s", piece.within)}) == 2
+    )
 
 
-# -- the tuple of them -----------------------------------------------------------------------------------------------------------------
+# -- the tuple of them -----------------------------------------------------------------------------
 
 
 def test_subnetworks_as_a_tuple() -> None:
-    net = kc.chain(Affine(), kc.residual(kc.chain(Nonlinear("tanh"), Affine())), kc.residual(Affine()))
+    net = kc.chain(
+        Affine(), kc.residual(kc.chain(Nonlinear("tanh"), Affine())), kc.residual(Affine())
+    )
     found = subnetworks(net)
     assert found.permissive is False and found.network is net and found.warning is None
-    with_layers = [piece for piece in found if any(isinstance(net.layer(node), Nonlinear) for node in piece.layers)]
+    with_layers = [
+        piece
+        for piece in found
+        if any(isinstance(net.layer(node), Nonlinear) for node in piece.layers)
+    ]
     assert 0 < len(with_layers) < len(found)
-    assert tuple(found.nonlinear) == tuple(with_layers) and found.nonlinear.network is net and found.nonlinear.permissive is False
+    assert (
+        tuple(found.nonlinear) == tuple(with_layers)
+        and found.nonlinear.network is net
+        and found.nonlinear.permissive is False
+    )
     loose = subnetworks(net, permissive=True)
     assert loose.permissive and loose.nonlinear.permissive and loose.to_dict()["permissive"] is True
-    assert found.to_dict()["subnetworks"] == [{"entry": p.entry, "exit": p.exit, "layers": list(p.layers)} for p in found]
-    assert found.bounds(2.0).psi == pytest.approx(2.0) and found.bounds().strict == pytest.approx(found.bounds(1.5).strict)
+    assert found.to_dict()["subnetworks"] == [
+        {"entry": p.entry, "exit": p.exit, "layers": list(p.layers)} for p in found
+    ]
+    assert found.bounds(2.0).psi == pytest.approx(2.0) and found.bounds().strict == pytest.approx(
+        found.bounds(1.5).strict
+    )

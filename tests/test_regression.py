@@ -1,4 +1,6 @@
-"""Kernel regression and Gaussian processes against closed forms in 50 digits, scikit-learn, refitting and jax."""
+"""Kernel regression and Gaussian processes against closed forms in 50 digits, scikit-learn,
+refitting and jax.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ def test_two_points_in_fifty_digits() -> None:
         def kernel(c: Any) -> Any:  # arc-cosine kernels of one hidden layer, |x|^2 / d = 1/2
             c = mpmath.mpf(c)
             t = mpmath.acos(c)
-            first, zeroth = (mpmath.sin(t) + (mpmath.pi - t) * c) / mpmath.pi, (mpmath.pi - t) / mpmath.pi
+            first, zeroth = (
+                (mpmath.sin(t) + (mpmath.pi - t) * c) / mpmath.pi,
+                (mpmath.pi - t) / mpmath.pi,
+            )
             nngp, below = first, c  # times 2 q = 1
             return nngp + 2 * zeroth * below * mpmath.mpf(1) / 2
 
@@ -55,7 +60,12 @@ def test_two_points_in_fifty_digits() -> None:
 
 def test_three_points_with_variance_and_likelihood() -> None:
     matrix = mpmath.matrix([[2, 0.5, 0.25], [0.5, 1.5, -0.5], [0.25, -0.5, 1]])
-    cross, own, y, noise = mpmath.matrix([[0.3, -0.2, 0.7]]), mpmath.mpf("1.2"), mpmath.matrix([1, 2, -1]), mpmath.mpf("0.1")
+    cross, own, y, noise = (
+        mpmath.matrix([[0.3, -0.2, 0.7]]),
+        mpmath.mpf("1.2"),
+        mpmath.matrix([1, 2, -1]),
+        mpmath.mpf("0.1"),
+    )
     lookup = {(3, 3): matrix, (1, 3): cross, (1, 1): mpmath.matrix([[own]])}
 
     def kernel(one: Any, two: Any) -> Any:
@@ -69,7 +79,9 @@ def test_three_points_with_variance_and_likelihood() -> None:
         fit = (y.T * mpmath.inverse(moved) * y)[0]
         likelihood = -(fit + mpmath.log(mpmath.det(moved)) + 3 * mpmath.log(2 * mpmath.pi)) / 2
     found, spread = process.mean_and_variance(np.ones((1, 1)))
-    assert found == pytest.approx([float(mean)], rel=1e-13) and spread == pytest.approx([float(variance)], rel=1e-13)
+    assert found == pytest.approx([float(mean)], rel=1e-13) and spread == pytest.approx(
+        [float(variance)], rel=1e-13
+    )
     assert process.log_marginal_likelihood == pytest.approx(float(likelihood), rel=1e-13)
 
 
@@ -79,12 +91,21 @@ def test_against_scikit_learn(data: Any) -> None:
     peer = GaussianProcessRegressor(RBF(1.0), alpha=0.01, optimizer=None).fit(X, y[:, 0])
     mean, deviation = peer.predict(new, return_std=True)
     found, variance = process.mean_and_variance(new)
-    assert np.allclose(found, mean, rtol=0, atol=1e-11) and np.allclose(np.sqrt(variance), deviation, rtol=0, atol=1e-10)
+    assert np.allclose(found, mean, rtol=0, atol=1e-11) and np.allclose(
+        np.sqrt(variance), deviation, rtol=0, atol=1e-10
+    )
     _, covariance = process.mean_and_covariance(new)
     assert np.allclose(covariance, peer.predict(new, return_cov=True)[1], rtol=0, atol=1e-11)
-    assert process.log_marginal_likelihood == pytest.approx(peer.log_marginal_likelihood_value_, rel=1e-10)
+    assert process.log_marginal_likelihood == pytest.approx(
+        peer.log_marginal_likelihood_value_, rel=1e-10
+    )
     ridge = KernelRidge(alpha=0.3, kernel="precomputed").fit(rbf(X, X), y)
-    assert np.allclose(kc.kernel_regression(rbf, X, y, ridge=0.3).predict(new), ridge.predict(rbf(new, X)), rtol=0, atol=1e-11)
+    assert np.allclose(
+        kc.kernel_regression(rbf, X, y, ridge=0.3).predict(new),
+        ridge.predict(rbf(new, X)),
+        rtol=0,
+        atol=1e-11,
+    )
 
 
 def test_network_process_is_its_nngp_at_unequal_norms(data: Any) -> None:
@@ -93,7 +114,11 @@ def test_network_process_is_its_nngp_at_unequal_norms(data: Any) -> None:
     process = kc.gaussian_process(kc.ntk(A.vanilla(2, "erf", sigma_w=1.3)).nngp, X, y, noise=0.05)
     mean, variance = process.mean_and_variance(new)
     again, covariance = process.mean_and_covariance(new)
-    assert np.allclose(variance, np.diagonal(covariance), rtol=1e-9) and np.allclose(mean, again) and mean.shape == (7, 2)
+    assert (
+        np.allclose(variance, np.diagonal(covariance), rtol=1e-9)
+        and np.allclose(mean, again)
+        and mean.shape == (7, 2)
+    )
     assert np.all(variance > 0) and np.all(variance < np.diagonal(process.kernel.matrix(new)))
 
 
@@ -127,17 +152,26 @@ def test_jax_arrays_stay_jax_and_are_differentiable(data: Any) -> None:
             return jnp.exp(-0.5 * ((one[:, None] - two[None]) ** 2).sum(-1))
 
     fit = kc.kernel_regression(kernel, jx, jy, ridge=0.1)
-    assert isinstance(fit.predict(jn), jax.Array) and np.allclose(fit.predict(jn), plain, rtol=0, atol=1e-12)
+    assert isinstance(fit.predict(jn), jax.Array) and np.allclose(
+        fit.predict(jn), plain, rtol=0, atol=1e-12
+    )
     assert fit.predict(jn).dtype == np.float64 and not jax.config.jax_enable_x64
     nngp = kc.ntk(A.vanilla(2, "relu")).nngp
-    ours, theirs = (kc.gaussian_process(nngp, a, b, noise=0.1).mean_and_variance(c)[1] for a, b, c in ((X, y, new), (jx, jy, jn)))
+    ours, theirs = (
+        kc.gaussian_process(nngp, a, b, noise=0.1).mean_and_variance(c)[1]
+        for a, b, c in ((X, y, new), (jx, jy, jn))
+    )
     assert isinstance(theirs, jax.Array) and np.allclose(ours, theirs, rtol=1e-11)
 
     def likelihood(scale: Any) -> Any:
-        return kc.gaussian_process(lambda a, b: kernel(a / scale, b / scale), jx, jy, noise=0.1).log_marginal_likelihood
+        return kc.gaussian_process(
+            lambda a, b: kernel(a / scale, b / scale), jx, jy, noise=0.1
+        ).log_marginal_likelihood
 
     def numeric(scale: float) -> float:
-        return kc.gaussian_process(lambda a, b: rbf(a / scale, b / scale), X, y, noise=0.1).log_marginal_likelihood
+        return kc.gaussian_process(
+            lambda a, b: rbf(a / scale, b / scale), X, y, noise=0.1
+        ).log_marginal_likelihood
 
     with jax.enable_x64(True):
         slope = float(jax.jit(jax.grad(likelihood))(1.3))
@@ -150,7 +184,7 @@ def test_float32_stays_float32(data: Any) -> None:
     assert fit.predict(new).dtype == np.float32
 
 
-# -- what cannot be solved ---------------------------------------------------------------------------------------------------------------
+# -- what cannot be solved -------------------------------------------------------------------------
 
 
 def test_singular_kernels_report_the_smallest_eigenvalue(data: Any) -> None:
@@ -158,15 +192,29 @@ def test_singular_kernels_report_the_smallest_eigenvalue(data: Any) -> None:
     twice = np.concatenate([X, X[:1]])
     with pytest.raises(kc.KcalcError, match=r"smallest eigenvalue is .*e-1\d.*ridge >= "):
         kc.kernel_regression(rbf, twice, np.concatenate([y, y[:1]]))
-    with pytest.raises(kc.KcalcError, match=r"smallest eigenvalue is -1\.000e\+00, its largest 3\.000e\+00"):
+    with pytest.raises(
+        kc.KcalcError, match=r"smallest eigenvalue is -1\.000e\+00, its largest 3\.000e\+00"
+    ):
         kc.kernel_regression(lambda a, b: np.array([[1.0, 2.0], [2.0, 1.0]]), X[:2], y[:2])
-    with pytest.raises(kc.KcalcError, match=r"kernel matrix \+ noise 0\.5 .*smallest eigenvalue is -5\.000e-01.*noise >= 1\.5"):
-        kc.gaussian_process(lambda a, b: np.array([[1.0, 2.0], [2.0, 1.0]]), X[:2], y[:2], noise=0.5)
-    collapsed = kc.ntk(kc.repeat(kc.chain(L.Affine(sigma_w=0.9, sigma_b=0.3), L.Nonlinear("tanh")), 100))
+    with pytest.raises(
+        kc.KcalcError,
+        match=r"kernel matrix \+ noise 0\.5 .*smallest eigenvalue is -5\.000e-01.*noise >= 1\.5",
+    ):
+        kc.gaussian_process(
+            lambda a, b: np.array([[1.0, 2.0], [2.0, 1.0]]), X[:2], y[:2], noise=0.5
+        )
+    collapsed = kc.ntk(
+        kc.repeat(kc.chain(L.Affine(sigma_w=0.9, sigma_b=0.3), L.Nonlinear("tanh")), 100)
+    )
     with pytest.raises(kc.KcalcError, match="smallest eigenvalue"):
         kc.kernel_regression(collapsed.nngp, X / np.linalg.norm(X, axis=1)[:, None] * 2, y)
-    with jax.enable_x64(True), pytest.raises(kc.KcalcError, match=r"smallest eigenvalue is -1\.000e\+00"):
-        kc.kernel_regression(lambda a, b: jnp.array([[1.0, 2.0], [2.0, 1.0]]), jnp.asarray(X[:2]), y[:2])
+    with (
+        jax.enable_x64(True),
+        pytest.raises(kc.KcalcError, match=r"smallest eigenvalue is -1\.000e\+00"),
+    ):
+        kc.kernel_regression(
+            lambda a, b: jnp.array([[1.0, 2.0], [2.0, 1.0]]), jnp.asarray(X[:2]), y[:2]
+        )
 
 
 @pytest.mark.parametrize(
@@ -212,9 +260,14 @@ def test_bad_new_inputs(data: Any) -> None:
 
 def test_kernels_of_several_outputs_are_refused_by_name(data: Any) -> None:
     net = kc.Network.from_steps(
-        [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("phi", L.Nonlinear("relu"), ("a",)), ("b", L.Affine(), ("phi",)),
-         ("c", L.Affine(), ("phi",))]
-    )  # fmt: skip
+        [
+            ("x", L.Input(), ()),
+            ("a", L.Affine(), ("x",)),
+            ("phi", L.Nonlinear("relu"), ("a",)),
+            ("b", L.Affine(), ("phi",)),
+            ("c", L.Affine(), ("phi",)),
+        ]
+    )
     for kernel in (kc.ntk(net), lambda X, Y: {"b": X @ Y.T, "c": X @ Y.T}):
         with pytest.raises(kc.KcalcError, match=r"outputs?.*\(?b, c"):
             kc.kernel_regression(kernel, *data[:2], ridge=0.1)
@@ -222,7 +275,10 @@ def test_kernels_of_several_outputs_are_refused_by_name(data: Any) -> None:
 
 def test_truth_values_are_targets_but_no_kernel(data: Any) -> None:
     X, labels = data[0], data[1] > 0
-    found, asked = (kc.kernel_regression(rbf, X, y, ridge=0.1).predict(data[2]) for y in (labels, labels.astype(float)))
+    found, asked = (
+        kc.kernel_regression(rbf, X, y, ridge=0.1).predict(data[2])
+        for y in (labels, labels.astype(float))
+    )
     assert np.array_equal(found, asked)
     with pytest.raises(kc.KcalcError, match="real numbers, got truth values"):
         kc.kernel_regression(lambda a, b: np.ones((len(a), len(b)), bool), X, data[1], ridge=0.1)
@@ -240,15 +296,23 @@ def test_what_a_jax_tracer_holds_is_not_looked_at(data: Any) -> None:
 
     for targets in (y, y[:, :1], y[:, 0]):
         plain = kc.kernel_regression(rbf, data[0], np.asarray(targets), ridge=0.1).predict(data[2])
-        assert predicted(X, targets, new).shape == plain.shape and np.allclose(predicted(X, targets, new), plain, rtol=0, atol=1e-4)
+        assert predicted(X, targets, new).shape == plain.shape and np.allclose(
+            predicted(X, targets, new), plain, rtol=0, atol=1e-4
+        )
     with pytest.raises(kc.KcalcError, match=r"must be an array of shape \(30, 30\), got \(30, 4\)"):
         jax.jit(lambda X: kc.kernel_regression(lambda a, b: a, X, y, ridge=0.1).predict(new))(X)
-    with pytest.raises(kc.KcalcError, match=r"matrix of new inputs must be a matrix, got shape \(3,\)"):
-        jax.jit(lambda rows: kc.kernel_regression(kernel, X, y, ridge=0.1).predict_from(rows))(jnp.ones(3))
+    with pytest.raises(
+        kc.KcalcError, match=r"matrix of new inputs must be a matrix, got shape \(3,\)"
+    ):
+        jax.jit(lambda rows: kc.kernel_regression(kernel, X, y, ridge=0.1).predict_from(rows))(
+            jnp.ones(3)
+        )
 
 
 def test_a_factor_of_a_matrix_that_is_singular_to_rounding_is_refused() -> None:
-    rows = np.array([[1.0, 1.0], [1.0, 1.0 + 4e-16]])  # its Cholesky factor is finite, what is solved with it is rounding
+    rows = np.array(
+        [[1.0, 1.0], [1.0, 1.0 + 4e-16]]
+    )  # its Cholesky factor is finite, what is solved with it is rounding
     with pytest.raises(kc.KcalcError, match="positive definite"):
         kc.kernel_regression(lambda a, b: rows, np.ones((2, 1)), np.array([1.0, 2.0]), ridge=0.0)
 
@@ -259,15 +323,20 @@ def test_curves_of_matrices_that_do_not_fit() -> None:
         TrainingCurve.of(K, y, cross=np.ones((1, 3)))
 
 
-# -- spectra ------------------------------------------------------------------------------------------------------------------------------
+# -- spectra ---------------------------------------------------------------------------------------
 
 
 def test_spectrum_of_a_known_matrix() -> None:
     """a I + b E has eigenvalues a + n b and a."""
     found = spectrum(2.0 * np.eye(8) + 0.5 * np.ones((8, 8)))
     assert found.eigenvalues == pytest.approx([6.0] + [2.0] * 7, rel=1e-14)
-    assert found.condition_number == pytest.approx(3) and found.learning_rate_bound == pytest.approx(1 / 3)
-    assert found.effective_dimension(2.0) == pytest.approx(6 / 8 + 7 / 2) and found.effective_dimension() == found.rank == 8
+    assert found.condition_number == pytest.approx(
+        3
+    ) and found.learning_rate_bound == pytest.approx(1 / 3)
+    assert (
+        found.effective_dimension(2.0) == pytest.approx(6 / 8 + 7 / 2)
+        and found.effective_dimension() == found.rank == 8
+    )
     assert found.participation == pytest.approx(20**2 / (36 + 28))
     assert spectrum(np.ones((5, 5))).rank == 1 and condition_number(np.ones((5, 5))) == np.inf
     assert spectrum(np.ones((5, 5))).participation == pytest.approx(1)
@@ -284,7 +353,9 @@ def test_condition_number_of_a_network(data: Any) -> None:
     K = kc.ntk(A.vanilla(3, "relu", sigma_w=2**0.5))
     X = np.array([[1.0, 0.0], [0.6, 0.8]]) * np.sqrt(2)
     assert K.condition_number(X) == pytest.approx((K(1.0) + K(0.6)) / (K(1.0) - K(0.6)), rel=1e-12)
-    assert K.nngp.condition_number(X) == pytest.approx((K.nngp(1.0) + K.nngp(0.6)) / (K.nngp(1.0) - K.nngp(0.6)), rel=1e-12)
+    assert K.nngp.condition_number(X) == pytest.approx(
+        (K.nngp(1.0) + K.nngp(0.6)) / (K.nngp(1.0) - K.nngp(0.6)), rel=1e-12
+    )
     assert K.condition_number(np.concatenate([X, X[:1]])) == np.inf
 
 

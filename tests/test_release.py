@@ -12,20 +12,36 @@ import kcalc as kc
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-EXTRAS = ("train", "onnx", "flax", "equinox", "keras", "dask", "widgets")  # what tests/oldest.txt pins; PyTorch's oldest is the tested one
+EXTRAS = (
+    "train",
+    "onnx",
+    "flax",
+    "equinox",
+    "keras",
+    "dask",
+    "widgets",
+)  # what tests/oldest.txt pins; PyTorch's oldest is the tested one
 NEEDED_BY = {"jaxlib": "jax"}  # pinned with another: they are released together
 
 
 def pins() -> dict[str, str]:
     """{name: version} of tests/oldest.txt."""
-    lines = (line.partition("#")[0].strip() for line in (ROOT / "tests" / "oldest.txt").read_text(encoding="utf-8").splitlines())
+    lines = (
+        line.partition("#")[0].strip()
+        for line in (ROOT / "tests" / "oldest.txt").read_text(encoding="utf-8").splitlines()
+    )
     return dict(line.split("==") for line in lines if line)  # type: ignore[misc]
 
 
 def bounds() -> dict[str, str]:
-    """{name: lowest version} of what the package needs, and of the extras that are tested with their oldest versions."""
+    """{name: lowest version} of what the package needs, and of the extras that are tested with
+    their oldest versions.
+    """
     optional = PROJECT["project"]["optional-dependencies"]
-    lines = [*PROJECT["project"]["dependencies"], *(line for extra in EXTRAS for line in optional[extra])]
+    lines = [
+        *PROJECT["project"]["dependencies"],
+        *(line for extra in EXTRAS for line in optional[extra]),
+    ]
     found = [re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", line) for line in lines]
     assert all(found), f"every dependency has a lower bound and nothing else: {lines}"
     return {match[1]: match[2] for match in found if match}
@@ -41,32 +57,59 @@ def same(pinned: str, lowest: str) -> bool:
 def test_the_oldest_versions_are_the_lower_bounds() -> None:
     pinned, lowest = pins(), bounds()
     assert pinned.keys() - NEEDED_BY.keys() == lowest.keys()
-    assert {name: (pinned[name], lowest[name]) for name in lowest if not same(pinned[name], lowest[name])} == {}
+    assert {
+        name: (pinned[name], lowest[name])
+        for name in lowest
+        if not same(pinned[name], lowest[name])
+    } == {}
     assert all(pinned[name] == pinned[other] for name, other in NEEDED_BY.items())
 
 
 def test_a_package_has_one_requirement_whatever_extra_asks_for_it() -> None:
     """So that the tests run with what users of an extra install."""
     optional = PROJECT["project"]["optional-dependencies"]
-    lines = {*PROJECT["project"]["dependencies"], *(line for extra in optional.values() for line in extra)}
+    lines = {
+        *PROJECT["project"]["dependencies"],
+        *(line for extra in optional.values() for line in extra),
+    }
     named = [re.split(r"[^\w-]", line)[0] for line in lines]
-    assert {line for name, line in zip(named, lines, strict=True) if name != "kcalc" and named.count(name) > 1} == set()
+    assert {
+        line
+        for name, line in zip(named, lines, strict=True)
+        if name != "kcalc" and named.count(name) > 1
+    } == set()
     for extra in ("torch", "onnx", "flax", "equinox", "keras"):
-        assert re.search(rf"[\[,]{extra}[,\]]", optional["test"][0]), f"the test extra takes kcalc[{extra}]"
-        assert not any("==" in line for line in optional[extra]), "an exact version would replace the one that a user has"
+        assert re.search(rf"[\[,]{extra}[,\]]", optional["test"][0]), (
+            f"the test extra takes kcalc[{extra}]"
+        )
+        assert not any("==" in line for line in optional[extra]), (
+            "an exact version would replace the one that a user has"
+        )
 
 
 def test_one_version() -> None:
-    """Written in kcalc/version.py; the built package reads it there, as the documentation does; the rest says the same."""
+    """Written in kcalc/version.py; the built package reads it there, as the documentation does.
+
+    The rest says the same.
+    """
     tree = ast.parse((ROOT / "kcalc" / "version.py").read_text(encoding="utf-8"))
-    (version,) = (node.value.value for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant))
+    (version,) = (
+        node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+    )
     assert kc.__version__ == version
-    assert PROJECT["project"]["dynamic"] == ["version"] and PROJECT["tool"]["hatch"]["version"]["path"] == "kcalc/version.py"
+    assert (
+        PROJECT["project"]["dynamic"] == ["version"]
+        and PROJECT["tool"]["hatch"]["version"]["path"] == "kcalc/version.py"
+    )
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"^version: (\S+)$", citation, re.M) == [version]
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
     assert newest is not None and newest[1] == version
-    assert "version = release = __version__" in (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
+    assert "version = release = __version__" in (ROOT / "docs" / "conf.py").read_text(
+        encoding="utf-8"
+    )
     try:
         installed = importlib.metadata.version("kcalc")
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,7 @@
-"""The one-page report, as far as Python makes it: tables, programs, escaping, sizes, refusals, files, command line."""
+"""The one-page report, as far as Python makes it.
+
+Tables, programs, escaping, sizes, refusals, files, command line.
+"""
 
 from __future__ import annotations
 
@@ -65,10 +68,12 @@ def vanilla() -> tuple[Any, Reader]:
     return page_of(A.vanilla(6, activation="tanh"), name="six layers")
 
 
-# -- tables --------------------------------------------------------------------------------------------------------------------------------
+# -- tables ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "low", "high"), [("tanh", 0.01, 2.0), ("gelu", 1e-6, 2.0), ("relu", 1.0, 1.0)])
+@pytest.mark.parametrize(
+    ("name", "low", "high"), [("tanh", 0.01, 2.0), ("gelu", 1e-6, 2.0), ("relu", 1.0, 1.0)]
+)
 def test_raw_tables_hold_the_maps(name: str, low: float, high: float) -> None:
     phi = kc.activation(name)
     table = raw_table(phi, low, high)
@@ -76,13 +81,17 @@ def test_raw_tables_hold_the_maps(name: str, low: float, high: float) -> None:
     gap = 2 * np.sin(theta / 2) ** 2
     for q in np.geomspace(low, high, 4):
         level = math.log(q) if phi.degree is None else 0.0
-        assert np.allclose(table.ratio_at(theta, level) * gap, phi.c_map.gap_at_angle(theta, q), atol=2e-10)
+        assert np.allclose(
+            table.ratio_at(theta, level) * gap, phi.c_map.gap_at_angle(theta, q), atol=2e-10
+        )
         assert table.size is not None and table.mean is not None
         if phi.degree is None:
             t = (2 * level - table.low - table.high) / (table.high - table.low)
             size = q * math.exp(np.polynomial.chebyshev.chebval(t, table.size))
             assert size == pytest.approx(float(phi.q_map(q)), rel=1e-10)
-            assert np.polynomial.chebyshev.chebval(t, table.mean) * math.sqrt(size) == pytest.approx(float(phi.mean(q)), abs=1e-10)
+            assert np.polynomial.chebyshev.chebval(t, table.mean) * math.sqrt(
+                size
+            ) == pytest.approx(float(phi.mean(q)), abs=1e-10)
 
 
 @pytest.mark.parametrize("name", ["tanh", "softplus"])
@@ -110,19 +119,33 @@ def test_tables_refuse_jumps_and_useless_fits() -> None:
     assert np.allclose(nodes(3), [math.sqrt(3) / 2, 0, -math.sqrt(3) / 2])
 
 
-# -- programs ------------------------------------------------------------------------------------------------------------------------------
+# -- programs --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "network",
     [
-        A.vanilla(5, activation="gelu", sigma_w=1.3), A.densenet(4, activation="relu"), A.layernorm_resnet(50),
+        A.vanilla(5, activation="gelu", sigma_w=1.3),
+        A.densenet(4, activation="relu"),
+        A.layernorm_resnet(50),
         A.rescaled_resnet(3, activation="swish"),
-        kc.chain(L.Input(), L.Affine(sigma_b=0.4), L.Nonlinear(kc.activation("relu")), L.Scale(0.5), L.Affine(standardised=True)),
-        kc.chain(L.Input(), L.Affine(sigma_b=0.4), L.Nonlinear(kc.activation("gelu")), L.RMSNorm(), L.Affine(sigma_w=1.2)),
+        kc.chain(
+            L.Input(),
+            L.Affine(sigma_b=0.4),
+            L.Nonlinear(kc.activation("relu")),
+            L.Scale(0.5),
+            L.Affine(standardised=True),
+        ),
+        kc.chain(
+            L.Input(),
+            L.Affine(sigma_b=0.4),
+            L.Nonlinear(kc.activation("gelu")),
+            L.RMSNorm(),
+            L.Affine(sigma_w=1.2),
+        ),
     ],
     ids=lambda n: repr(n),
-)  # fmt: skip
+)
 def test_programs_are_the_kernel_calculus(network: kc.Network) -> None:
     theta = np.array([0.1, 1.0, 2.5])
     (groups,) = run(compiled(network), 2 * np.sin(theta / 2) ** 2)
@@ -133,7 +156,13 @@ def test_programs_are_the_kernel_calculus(network: kc.Network) -> None:
 
 def test_programs_refuse_what_they_do_not_know() -> None:
     shared = nx.DiGraph()
-    for name, layer in {"x": L.Input(), "w": L.Affine(), "p": L.Nonlinear(kc.activation("relu")), "s": L.Sum(), "o": L.Affine()}.items():
+    for name, layer in {
+        "x": L.Input(),
+        "w": L.Affine(),
+        "p": L.Nonlinear(kc.activation("relu")),
+        "s": L.Sum(),
+        "o": L.Affine(),
+    }.items():
         shared.add_node(name, layer=layer)
     shared.add_edges_from([("x", "w"), ("w", "p"), ("s", "o")])
     shared.add_edge("w", "s", slot=0)
@@ -158,11 +187,15 @@ def test_explorer_says_what_does_not_slide() -> None:
     found = explorer(A.densenet(3, activation="relu"), None, (kc.activation("relu"),))
     assert any("no block of the network repeats" in reason for reason in found.reasons)
     assert any("no sums of two" in reason for reason in found.reasons)
-    jump = explorer(kc.chain(L.Input(), L.Affine(), L.Nonlinear(kc.activation("sign")), L.Affine()), None, (kc.activation("sign"),))
+    jump = explorer(
+        kc.chain(L.Input(), L.Affine(), L.Nonlinear(kc.activation("sign")), L.Affine()),
+        None,
+        (kc.activation("sign"),),
+    )
     assert "jumps" in jump.choices[0]["reason"] and "reason" not in jump.choices[1]
 
 
-# -- the page ------------------------------------------------------------------------------------------------------------------------------
+# -- the page --------------------------------------------------------------------------------------
 
 
 def test_the_page_is_one_document_without_addresses(vanilla: tuple[Any, Reader]) -> None:
@@ -170,14 +203,21 @@ def test_the_page_is_one_document_without_addresses(vanilla: tuple[Any, Reader])
     data = json.loads(reader.data)
     assert len(data["explorer"]["tables"]) >= 5 and data["explorer"]["depths"][0]["count"] == 6
     assert not {"link", "img", "iframe", "object", "embed", "form", "base"} & set(reader.tags)
-    assert not [name for name, _ in reader.attributes if name.startswith("on") or name in ("src", "srcset", "action", "ping")]
+    assert not [
+        name
+        for name, _ in reader.attributes
+        if name.startswith("on") or name in ("src", "srcset", "action", "ping")
+    ]
     addresses = set(re.findall(r"https?://[^\s\"'<]+", report.html))
     assert {address.split("#")[0] for address in addresses} <= {"http://www.w3.org/2000/svg"}
     policy = dict(reader.attributes)["content"] or ""
     assert policy.startswith("default-src 'none'") and "@@" not in report.html
     assert report.size < 600_000
     headings = re.findall(r"<h2[^>]*>([^<]+)</h2>", report.html)
-    assert len(headings) == 8 and all(f'<h2 id="{name}-title">' in report.html for name in ("drawing", "maps", "slopes", "kernels"))
+    assert len(headings) == 8 and all(
+        f'<h2 id="{name}-title">' in report.html
+        for name in ("drawing", "maps", "slopes", "kernels")
+    )
 
 
 def test_repr_and_saving(vanilla: tuple[Any, Reader], tmp_path: Path) -> None:
@@ -193,10 +233,16 @@ def test_repr_and_saving(vanilla: tuple[Any, Reader], tmp_path: Path) -> None:
 
 
 def test_hostile_names_are_harmless() -> None:
-    steps = [(HOSTILE, L.Input(), ()), ("w", L.Affine(), (HOSTILE,)), ("f" + HOSTILE, L.Nonlinear(kc.activation("tanh")), ("w",)),
-             ("o", L.Affine(), ("f" + HOSTILE,))]  # fmt: skip
+    steps = [
+        (HOSTILE, L.Input(), ()),
+        ("w", L.Affine(), (HOSTILE,)),
+        ("f" + HOSTILE, L.Nonlinear(kc.activation("tanh")), ("w",)),
+        ("o", L.Affine(), ("f" + HOSTILE,)),
+    ]
     found, reader = page_of(kc.Network.from_steps(steps), name=HOSTILE, title=HOSTILE)
-    assert "img" not in reader.tags and not [name for name, _ in reader.attributes if name.startswith("on")]
+    assert "img" not in reader.tags and not [
+        name for name, _ in reader.attributes if name.startswith("on")
+    ]
     assert reader.tags.count("script") == 2
     names = json.loads(reader.data)["drawing"]["nodes"]
     assert HOSTILE in names
@@ -204,15 +250,26 @@ def test_hostile_names_are_harmless() -> None:
 
 
 def test_escaping() -> None:
-    assert tag("p", "<b>", tag("i", "&"), title='"') == '<p title="&quot;">&lt;b&gt;<i>&amp;</i></p>'
+    assert (
+        tag("p", "<b>", tag("i", "&"), title='"') == '<p title="&quot;">&lt;b&gt;<i>&amp;</i></p>'
+    )
     assert safe("a\x00b") == "a\ufffdb"
     text = embedded({"x": "</script>\u2028&", "y": [math.inf, math.nan, 1.5]})
-    assert not set("<>&\u2028") & set(text) and json.loads(text) == {"x": "</script>\u2028&", "y": [None, None, 1.5]}
+    assert not set("<>&\u2028") & set(text) and json.loads(text) == {
+        "x": "</script>\u2028&",
+        "y": [None, None, 1.5],
+    }
 
 
 def two_heads() -> kc.Network:
-    steps = [("x", L.Input(), ()), ("w", L.Affine(), ("x",)), ("f", L.Nonlinear(kc.activation("relu")), ("w",)), ("a", L.Affine(), ("f",)),
-             ("g", L.Nonlinear(kc.activation("tanh")), ("w",)), ("b", L.Affine(), ("g",))]  # fmt: skip
+    steps = [
+        ("x", L.Input(), ()),
+        ("w", L.Affine(), ("x",)),
+        ("f", L.Nonlinear(kc.activation("relu")), ("w",)),
+        ("a", L.Affine(), ("f",)),
+        ("g", L.Nonlinear(kc.activation("tanh")), ("w",)),
+        ("b", L.Affine(), ("g",)),
+    ]
     return kc.Network.from_steps(steps)
 
 
@@ -226,7 +283,12 @@ def opaque() -> kc.Network:
         (two_heads(), "2 outputs"),
         (opaque(), "attention"),
         (kc.chain(L.Input(), L.Affine()), "nothing to shape"),
-        (kc.chain(L.Input(), L.Affine(), L.BatchNorm(), L.Nonlinear(kc.activation("relu")), L.Affine()), "BatchNorm"),
+        (
+            kc.chain(
+                L.Input(), L.Affine(), L.BatchNorm(), L.Nonlinear(kc.activation("relu")), L.Affine()
+            ),
+            "BatchNorm",
+        ),
         (A.vanilla(3, sigma_w=sp.Symbol("s", positive=True)), "symbol"),
         (A.vanilla(2, activation="sign"), "jump"),
         (A.vanilla(30, activation="square"), "square"),
@@ -245,16 +307,22 @@ def test_methods_and_targets() -> None:
     assert "zeta = 1.3" in kc.report(network, method="dks", zeta=1.3).html
     assert "TAT" in kc.report(network, method="tat", tau=0.2).html
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"method": "magic"}, "unknown shaping method"), ({"zeta": 0.5}, "zeta must be > 1"), ({"zeta": math.nan}, "zeta"),
-        ({"method": "tat", "eta": 1.5}, "eta must be"), ({"speed": 3}, "unknown target"), ({"zeta": True}, "zeta"),
-        ({"activation": "nope"}, "unknown activation"), ({"activation": 5}, "activation is a name"), ({"name": 3}, "name is a text"),
-    ]  # fmt: skip
+        ({"method": "magic"}, "unknown shaping method"),
+        ({"zeta": 0.5}, "zeta must be > 1"),
+        ({"zeta": math.nan}, "zeta"),
+        ({"method": "tat", "eta": 1.5}, "eta must be"),
+        ({"speed": 3}, "unknown target"),
+        ({"zeta": True}, "zeta"),
+        ({"activation": "nope"}, "unknown activation"),
+        ({"activation": 5}, "activation is a name"),
+        ({"name": 3}, "name is a text"),
+    ]
     for options, words in refused:
         with pytest.raises(kc.KcalcError, match=words):
             kc.report(network, **options)
 
 
-# -- what the page must not claim ----------------------------------------------------------------------------------------------------------
+# -- what the page must not claim ------------------------------------------------------------------
 
 
 def explored(network: Any, **options: Any) -> dict[str, Any]:
@@ -265,7 +333,10 @@ def explored(network: Any, **options: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("phi", "targets"), [("tanh", {}), ("gelu", {"tau": 0.2})])
 def test_smooth_tat_is_shown_as_computed(phi: str, targets: dict[str, float]) -> None:
     found = explored(A.vanilla(3, phi), method="tat", **targets)
-    assert found["families"][0]["kind"] == "fixed" and f"{phi} as shaped by TAT" in found["families"][0]["label"]
+    assert (
+        found["families"][0]["kind"] == "fixed"
+        and f"{phi} as shaped by TAT" in found["families"][0]["label"]
+    )
 
 
 @pytest.mark.parametrize("phi", ["sign", "heaviside"])
@@ -277,7 +348,12 @@ def test_nothing_stands_in_for_activations_without_tables(phi: str) -> None:
 
 def test_outputs_are_named() -> None:
     found = kc.report(two_heads())
-    for words in ("figures of the output b", "those of the output b", "Variance of log q at the output b", "orthogonal inputs at b"):
+    for words in (
+        "figures of the output b",
+        "those of the output b",
+        "Variance of log q at the output b",
+        "orthogonal inputs at b",
+    ):
         assert words in found.html
 
 
@@ -296,12 +372,17 @@ def test_products_have_a_page() -> None:
     assert "zeta is 3.375 here" in found.html and "adds up the slopes of its factors" in found.html
     theta = np.array([0.1, 1.0, 2.5])
     (groups,) = run(compiled(network), 2 * np.sin(theta / 2) ** 2)
-    assert np.allclose(whole(groups)[1], kc.c_map(network).gap_at_angle(theta), rtol=1e-9, atol=1e-14)
+    assert np.allclose(
+        whole(groups)[1], kc.c_map(network).gap_at_angle(theta), rtol=1e-9, atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("method", ["eoc", "nf", "looks_linear"])
 def test_other_methods_are_shown_as_computed(method: str) -> None:
-    assert explored(A.vanilla(3, "tanh"), method=method)["families"][0]["label"] == f"tanh as shaped by {method.upper()}"
+    assert (
+        explored(A.vanilla(3, "tanh"), method=method)["families"][0]["label"]
+        == f"tanh as shaped by {method.upper()}"
+    )
 
 
 def test_shapings() -> None:
@@ -332,7 +413,9 @@ def test_wrong_paths(path: Any) -> None:
         kc.report(A.vanilla(2), path)
 
 
-def test_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vanilla: tuple[Any, Reader]) -> None:
+def test_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vanilla: tuple[Any, Reader]
+) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -356,17 +439,26 @@ def test_activation_replaces_all() -> None:
     assert "activation softplus" in found.html
 
 
-def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["report", "vanilla-5", "--activation", "tanh", "--zeta", "1.4", "-o", "r.html"]) == 0
+    assert (
+        main(["report", "vanilla-5", "--activation", "tanh", "--zeta", "1.4", "-o", "r.html"]) == 0
+    )
     assert "wrote r.html" in capsys.readouterr().out
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "kcalc report vanilla-5 --activation tanh --zeta 1.4 -o r.html" in text and "zeta = 1.4" in text
+    assert (
+        "kcalc report vanilla-5 --activation tanh --zeta 1.4 -o r.html" in text
+        and "zeta = 1.4" in text
+    )
     for arguments, words in (
-        (["vanilla-5", "-o", "no/r.html"], "its folder does not exist"), (["vanila-5"], "unknown network"),
-        (["vanilla-5", "--zeta", "0.5"], "zeta must be > 1"), (["vanilla-5", "--zeta", "2", "--eta", ".5"], "not both"),
+        (["vanilla-5", "-o", "no/r.html"], "its folder does not exist"),
+        (["vanila-5"], "unknown network"),
+        (["vanilla-5", "--zeta", "0.5"], "zeta must be > 1"),
+        (["vanilla-5", "--zeta", "2", "--eta", ".5"], "not both"),
         (["missing.json"], "missing.json"),
-    ):  # fmt: skip
+    ):
         assert main(["report", *arguments]) == 2
         error = capsys.readouterr().err
         assert words in error and len(error.splitlines()) == 1

@@ -1,7 +1,9 @@
-"""The report in a headless browser: sliders moved, values read back and compared with the library's own maps, keyboard, phone, axe-core.
+"""The report in a headless browser.
 
-Skipped where playwright or Chromium is missing, unless KCALC_BROWSER=required. KCALC_AXE names axe.min.js, without which that check
-is skipped.
+Sliders moved, values read back and compared with the library's own maps, keyboard, phone, axe-core.
+
+Skipped where playwright or Chromium is missing, unless KCALC_BROWSER=required. KCALC_AXE names
+axe.min.js, without which that check is skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ import kcalc as kc
 
 L, A = kc.layers, kc.architectures
 REQUIRED = os.environ.get("KCALC_BROWSER") == "required"
-CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+CHROMIUM = next(
+    (
+        path
+        for name in ("chromium", "chromium-browser", "google-chrome")
+        if (path := shutil.which(name))
+    ),
+    None,
+)
 HOSTILE = "</script><img src=x onerror=\"document.title='broken'\">"
 
 
@@ -30,7 +39,13 @@ def nested(depth: int, weight: float, phi: str) -> kc.Network:
     """A residual block in a residual block, repeated, its branches without readout."""
     inner = kc.residual(kc.chain(L.Input(), L.Nonlinear(kc.activation(phi)), L.Affine()), weight)
     layer = kc.chain(L.Input(), inner, L.Nonlinear(kc.activation(phi)), L.Affine())
-    return kc.chain(L.Input(), L.Affine(), kc.repeat(kc.residual(layer, weight), depth), L.Nonlinear(kc.activation(phi)), L.Affine())
+    return kc.chain(
+        L.Input(),
+        L.Affine(),
+        kc.repeat(kc.residual(layer, weight), depth),
+        L.Nonlinear(kc.activation(phi)),
+        L.Affine(),
+    )
 
 
 def two_inputs(phi: str = "tanh") -> kc.Network:
@@ -61,8 +76,14 @@ NETWORKS: dict[str, Callable[[], kc.Network]] = {
 
 def two_heads() -> kc.Network:
     """Two outputs of different activations."""
-    steps = [("x", L.Input(), ()), ("w", L.Affine(), ("x",)), ("f", L.Nonlinear(kc.activation("relu")), ("w",)), ("a", L.Affine(), ("f",)),
-             ("g", L.Nonlinear(kc.activation("tanh")), ("w",)), ("b", L.Affine(), ("g",))]  # fmt: skip
+    steps = [
+        ("x", L.Input(), ()),
+        ("w", L.Affine(), ("x",)),
+        ("f", L.Nonlinear(kc.activation("relu")), ("w",)),
+        ("a", L.Affine(), ("f",)),
+        ("g", L.Nonlinear(kc.activation("tanh")), ("w",)),
+        ("b", L.Affine(), ("g",)),
+    ]
     return kc.Network.from_steps(steps)
 
 
@@ -115,7 +136,10 @@ class Page:
         self.page = browser.new_page(**options)
         self.faults: list[str] = []
         self.requests: list[str] = []
-        self.page.on("console", lambda m: self.faults.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on(
+            "console",
+            lambda m: self.faults.append(m.text) if m.type in ("error", "warning") else None,
+        )
         self.page.on("pageerror", lambda e: self.faults.append(str(e)))
         self.page.on("request", lambda r: self.requests.append(r.url))
         self.page.goto(path.as_uri())
@@ -125,10 +149,17 @@ class Page:
         """Set a control as a user's hand would."""
         field = self.page.locator(f"#control-{control}")
         if field.evaluate("e => e.tagName") == "SELECT":
-            field.select_option(**({"label": value} if value not in ("dks", "tat") else {"value": value}))
+            field.select_option(
+                **({"label": value} if value not in ("dks", "tat") else {"value": value})
+            )
         else:
-            field.evaluate("(e, v) => { e.value = v; e.dispatchEvent(new Event('input', {bubbles: true})); }", str(value))
-        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            field.evaluate(
+                "(e, v) => { e.value = v; e.dispatchEvent(new Event('input', {bubbles: true})); }",
+                str(value),
+            )
+        self.page.evaluate(
+            "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
 
     def value(self, key: str) -> float:
         """A number of the read-out, with all its digits."""
@@ -140,7 +171,9 @@ class Page:
         """Close it, and say what went wrong."""
         self.page.close()
         assert not self.faults, self.faults
-        assert all(url.startswith("file:") for url in self.requests) and len(self.requests) == 1, self.requests
+        assert all(url.startswith("file:") for url in self.requests) and len(self.requests) == 1, (
+            self.requests
+        )
 
 
 @pytest.fixture
@@ -157,14 +190,22 @@ def opened(browser: Any, files: Callable[[str], Path]) -> Iterator[Callable[...,
         page.close()
 
 
-def agrees(page: Page, part: str, network: kc.Network, q: float = 1.0, cosines: tuple[float, ...] = (-0.7, 0.3, 0.97)) -> None:
+def agrees(
+    page: Page,
+    part: str,
+    network: kc.Network,
+    q: float = 1.0,
+    cosines: tuple[float, ...] = (-0.7, 0.3, 0.97),
+) -> None:
     """The page's C map, slope, and q against the library's."""
     maps, last = kc.c_map(network), network.outputs[-1]
     for c in cosines:
         page.move("c", c)
         assert page.value(f"{part}-c") == pytest.approx(float(maps(c, q)), abs=1e-6), (part, c)
     assert page.value(f"{part}-slope") == pytest.approx(float(maps.derivative(1)(1.0, q)), rel=1e-6)
-    assert page.value(f"{part}-q") == pytest.approx(float(kc.q_values(network, q)[last]), rel=1e-6, abs=1e-30)
+    assert page.value(f"{part}-q") == pytest.approx(
+        float(kc.q_values(network, q)[last]), rel=1e-6, abs=1e-30
+    )
 
 
 def test_vanilla_sliders(opened: Callable[..., Page]) -> None:
@@ -187,12 +228,26 @@ def test_vanilla_shaping(opened: Callable[..., Page]) -> None:
         page.move("zeta", math.log(zeta - 1))
         agrees(page, "shaped", kc.shape(A.vanilla(depth, activation="tanh"), zeta=zeta).network)
     page.move("family", "softplus")
-    agrees(page, "shaped", kc.shape(A.vanilla(9, activation="softplus"), zeta=2.0).network, cosines=(0.3,))
+    agrees(
+        page,
+        "shaped",
+        kc.shape(A.vanilla(9, activation="softplus"), zeta=2.0).network,
+        cosines=(0.3,),
+    )
     page.move("family", "leaky_relu")
-    agrees(page, "shaped", kc.shape(A.vanilla(9, activation="leaky_relu"), zeta=2.0).network, cosines=(0.3,))
+    agrees(
+        page,
+        "shaped",
+        kc.shape(A.vanilla(9, activation="leaky_relu"), zeta=2.0).network,
+        cosines=(0.3,),
+    )
     page.move("method", "tat")
     page.move("eta", 0.6)
-    agrees(page, "shaped", kc.shape(A.vanilla(9, activation="leaky_relu"), method="tat", eta=0.6).network)
+    agrees(
+        page,
+        "shaped",
+        kc.shape(A.vanilla(9, activation="leaky_relu"), method="tat", eta=0.6).network,
+    )
 
 
 def test_resnet_sliders(opened: Callable[..., Page]) -> None:
@@ -241,7 +296,12 @@ def test_densenet_and_two_inputs(opened: Callable[..., Page]) -> None:
     agrees(page, "shaped", kc.shape(two_inputs()).network)
     assert page.page.title() == "two"
     assert page.page.locator("img").count() == 0
-    assert page.page.locator("[data-node]").evaluate_all("n => n.map(e => e.dataset.node)").count(HOSTILE) == 1
+    assert (
+        page.page.locator("[data-node]")
+        .evaluate_all("n => n.map(e => e.dataset.node)")
+        .count(HOSTILE)
+        == 1
+    )
 
 
 def test_constants_that_do_not_slide(opened: Callable[..., Page]) -> None:
@@ -269,7 +329,10 @@ def test_nothing_stands_in(opened: Callable[..., Page]) -> None:
 
 def test_outputs_and_products(opened: Callable[..., Page]) -> None:
     page = opened("heads")
-    assert page.page.locator("#control-output").evaluate("e => e.selectedOptions[0].textContent") == "b"
+    assert (
+        page.page.locator("#control-output").evaluate("e => e.selectedOptions[0].textContent")
+        == "b"
+    )
     assert "at output b" in page.page.locator("#readout").inner_text()
     assert page.value("raw-c") == pytest.approx(float(kc.c_map(two_heads())(0.5)["b"]), abs=1e-6)
     page = opened("gated")
@@ -282,7 +345,10 @@ def test_cosines_outside_are_refused(opened: Callable[..., Page]) -> None:
     before = page.value("raw-c")
     for value, words in (("2", "cosine lies between"), ("", "No number")):
         page.move("c", value)
-        assert words in page.page.locator("#control-c-note").inner_text() and page.value("raw-c") == before
+        assert (
+            words in page.page.locator("#control-c-note").inner_text()
+            and page.value("raw-c") == before
+        )
     page.move("c", 0.1)
     assert page.page.locator("#control-c-note").inner_text() == ""
 
@@ -317,7 +383,10 @@ def test_keys_and_refusals(opened: Callable[..., Page]) -> None:
 def test_phone(opened: Callable[..., Page], name: str) -> None:
     page = opened(name, viewport={"width": 360, "height": 740}, has_touch=True)
     assert page.page.evaluate("document.documentElement.scrollWidth") <= 360
-    assert page.page.evaluate("document.querySelector('#chart-c svg').getBoundingClientRect().width") > 200
+    assert (
+        page.page.evaluate("document.querySelector('#chart-c svg').getBoundingClientRect().width")
+        > 200
+    )
 
 
 def axe_source() -> str | None:
@@ -337,16 +406,24 @@ def test_accessibility(opened: Callable[..., Page], scheme: str) -> None:
     for name in ("vanilla", "resnet") if scheme == "light" else ("vanilla",):
         page = opened(name, color_scheme=scheme, bypass_csp=True)
         if name == "vanilla":
-            page.page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+            page.page.evaluate(
+                "document.querySelectorAll('details').forEach(d => { d.open = true; })"
+            )
         page.page.evaluate(source)
         found = page.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
-        bad = [(v["id"], v["nodes"][0]["html"][:200]) for v in found["violations"] if v["impact"] in ("serious", "critical")]
+        bad = [
+            (v["id"], v["nodes"][0]["html"][:200])
+            for v in found["violations"]
+            if v["impact"] in ("serious", "critical")
+        ]
         assert not bad, bad
 
 
 def test_kernel_curves_and_tables(opened: Callable[..., Page]) -> None:
     page = opened("vanilla")
-    rows = page.page.locator("#chart-ntk table tbody tr").evaluate_all("rows => rows.map(r => [...r.children].map(c => c.textContent))")
+    rows = page.page.locator("#chart-ntk table tbody tr").evaluate_all(
+        "rows => rows.map(r => [...r.children].map(c => c.textContent))"
+    )
     kernel = kc.ntk(A.vanilla(12, activation="tanh"))
     cosines = np.array([float(row[0].replace("−", "-")) for row in rows])
     shown = np.array([float(row[1].replace("−", "-")) for row in rows])

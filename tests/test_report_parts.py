@@ -29,19 +29,30 @@ def test_verdicts_in_words() -> None:
     def says(slope: float, level: float) -> str:
         return verdict(Trace(q=[1.0, 2.0], slope=slope, level=level))
 
-    assert "hardly tells inputs apart: orthogonal ones come out with cosine 0.9500" in says(1.0, 0.95)
-    assert "keeps part of the differences" in says(1.0, 0.7) and "keeps inputs apart" in says(1.0, 0.0004)
+    assert "hardly tells inputs apart: orthogonal ones come out with cosine 0.9500" in says(
+        1.0, 0.95
+    )
+    assert "keeps part of the differences" in says(1.0, 0.7) and "keeps inputs apart" in says(
+        1.0, 0.0004
+    )
     assert "grows by a factor 10" in says(100.0, 0.99) or "hardly" in says(100.0, 0.99)
-    assert "blown up beyond use" in says(1e7, 0.1) and "shrinks by a factor 10" in says(0.01, 0.9999)
+    assert "blown up beyond use" in says(1e7, 0.1) and "shrinks by a factor 10" in says(
+        0.01, 0.9999
+    )
 
 
 def test_traces_and_kernels_that_there_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     wild = kc.chain(L.Input(), *(L.Affine(sigma_w=1e100) for _ in range(4)))
     with pytest.raises(kc.KcalcError, match="overflow|explode|finite"):
         trace(wild, None)
-    with pytest.raises(kc.KcalcError, match="overflow|explode|finite"), np.errstate(invalid="ignore"):
+    with (
+        pytest.raises(kc.KcalcError, match="overflow|explode|finite"),
+        np.errstate(invalid="ignore"),
+    ):
         trace(wild, compiled(wild))
-    with pytest.raises(kc.KcalcError, match="no Affine layer, so it has no weights and no tangent kernel"):
+    with pytest.raises(
+        kc.KcalcError, match="no Affine layer, so it has no weights and no tangent kernel"
+    ):
         kernel(kc.chain(L.Input(), L.LayerNorm()))
     monkeypatch.setattr(import_module("kcalc.report.program"), "MOST_NODES", 3)
     with pytest.raises(kc.KcalcError, match="more than 3 nodes that do not repeat"):
@@ -53,20 +64,31 @@ def test_what_kernels_mean_for_training() -> None:
     flat = Kernel(grid, [1.0] * POINTS, [], [0.95, 0.01], "")
     spiked = Kernel(grid, [0.0] * (POINTS - 1) + [1.0], [], [0.01, 0.02], "")
     assert "95% of the kernel's trace lies in the constant function" in meaning(flat, None)
-    assert "the kernel is nearly diagonal: training fits each example by itself" in meaning(None, spiked)
+    assert "the kernel is nearly diagonal: training fits each example by itself" in meaning(
+        None, spiked
+    )
 
 
-def test_networks_too_large_to_draw_and_exports_too_long_to_show_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_too_large_to_draw_and_exports_too_long_to_show_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sections, "MOST_DRAWN", 2)
     network = A.vanilla(2, "tanh")
     facts: Any = SimpleNamespace(
-        subject=SimpleNamespace(network=network), shaping=kc.shape(network, "tanh"), exports={"numpy": "x" * 10_000_000}
+        subject=SimpleNamespace(network=network),
+        shaping=kc.shape(network, "tanh"),
+        exports={"numpy": "x" * 10_000_000},
     )
     assert "The network is too large to draw" in str(sections.drawing(facts))
     shown = str(sections.constants(facts))
-    assert "The numpy export is 10000 kB long; write it with shaping.export(" in shown and "Each activation phi becomes" in shown
+    assert (
+        "The numpy export is 10000 kB long; write it with shaping.export(" in shown
+        and "Each activation phi becomes" in shown
+    )
     facts.shaping, facts.exports = kc.shape(A.vanilla(2, "tanh"), method="looks_linear"), {}
-    assert bool(facts.shaping.constants.columns()) == ("Each activation phi becomes" in str(sections.constants(facts)))
+    assert bool(facts.shaping.constants.columns()) == (
+        "Each activation phi becomes" in str(sections.constants(facts))
+    )
 
 
 def test_programs_that_cannot_be_replayed() -> None:
@@ -75,7 +97,9 @@ def test_programs_that_cannot_be_replayed() -> None:
 
     with pytest.raises(kc.KcalcError, match="node 'n' divides by a vanishing variance"):
         _apply(Step("n", "ln", (0,)), [[group(1.0, 4.0, 2.0)]], exact)
-    with pytest.raises(kc.KcalcError, match="node 's' joins concatenations whose parts do not line up"):
+    with pytest.raises(
+        kc.KcalcError, match="node 's' joins concatenations whose parts do not line up"
+    ):
         _rows(Step("s", "sum", (0, 1)), [[group(0.5), group(0.5)], [group(0.25), group(0.75)]])
 
 
@@ -83,13 +107,21 @@ def test_programs_that_cannot_be_replayed() -> None:
 @pytest.mark.parametrize(
     ("pieces", "message"),
     [
-        ([L.Nonlinear(kc.activation(1)), L.Affine(standardised=True)], "node 'affine_2', or .* has q = 0: "),
-        ([L.Affine(sigma_w=1e-120)] * 2, "node 'affine_2', or its like in a repeated block, has q = 0: "),
+        (
+            [L.Nonlinear(kc.activation(1)), L.Affine(standardised=True)],
+            "node 'affine_2', or .* has q = 0: ",
+        ),
+        (
+            [L.Affine(sigma_w=1e-120)] * 2,
+            "node 'affine_2', or its like in a repeated block, has q = 0: ",
+        ),
         ([L.Affine(sigma_w=1e120)] * 2, "node 'affine_2', or .* has q = inf: "),
         ([L.Scale(1e200), L.Affine()], "node 'affine_2', or .* has q = inf: "),
     ],
 )
-def test_q_values_that_vanish_or_explode_are_refused_at_their_node_without_a_warning(pieces: list[Any], message: str) -> None:
+def test_q_values_that_vanish_or_explode_are_refused_at_their_node_without_a_warning(
+    pieces: list[Any], message: str
+) -> None:
     program = compiled(kc.chain(L.Input(), L.Affine(), *pieces))
     with pytest.raises(kc.KcalcError, match=message):
         run(program, np.array([0.1, 0.5]))
@@ -97,13 +129,23 @@ def test_q_values_that_vanish_or_explode_are_refused_at_their_node_without_a_war
 
 @pytest.mark.filterwarnings("error")
 def test_sums_and_concatenations_that_vanish_are_refused_without_a_warning() -> None:
-    branches: list[Any] = [("x", L.Input(2), ()), *((name, L.Affine(2, sigma_w=1e-120), ("x",)) for name in "ab")]
+    branches: list[Any] = [
+        ("x", L.Input(2), ()),
+        *((name, L.Affine(2, sigma_w=1e-120), ("x",)) for name in "ab"),
+    ]
     ends: dict[str, list[Any]] = {
         "s": [("s", L.Sum((1e-120, 1e-120)), ("a", "b"))],
-        "o": [("cat", L.Concat(), ("a", "b")), ("c", L.Scale(1e-120), ("cat",)), ("o", L.Affine(2), ("c",))],
+        "o": [
+            ("cat", L.Concat(), ("a", "b")),
+            ("c", L.Scale(1e-120), ("cat",)),
+            ("o", L.Affine(2), ("c",)),
+        ],
     }
     for node, steps in ends.items():
-        with pytest.raises(kc.KcalcError, match=f"node '{node}', or .* has q = 0: q values must stay positive and finite"):
+        with pytest.raises(
+            kc.KcalcError,
+            match=f"node '{node}', or .* has q = 0: q values must stay positive and finite",
+        ):
             run(compiled(kc.Network.from_steps([*branches, *steps])), np.array([0.5]))
 
 
@@ -112,36 +154,56 @@ def test_a_range_of_one_level_needs_one() -> None:
 
 
 def test_some_sums_without_weights_are_counted() -> None:
-    branch, ends = kc.chain(L.Input(), L.Nonlinear(kc.activation("tanh")), L.Affine()), (L.Nonlinear(kc.activation("tanh")), L.Affine())
+    branch, ends = (
+        kc.chain(L.Input(), L.Nonlinear(kc.activation("tanh")), L.Affine()),
+        (L.Nonlinear(kc.activation("tanh")), L.Affine()),
+    )
     blocks = [kc.repeat(kc.residual(branch, 0.8), 3), kc.residual(kc.chain(branch, L.Affine()))]
     found: Any = SimpleNamespace(program=compiled(kc.chain(L.Input(), L.Affine(), *blocks, *ends)))
-    assert "Before shaping 1 of 2 sums have no pair of weights, and stay as they are" in _touched(found)
+    assert "Before shaping 1 of 2 sums have no pair of weights, and stay as they are" in _touched(
+        found
+    )
     assert "Before shaping" not in _touched(SimpleNamespace(program=None))  # type: ignore[arg-type]
 
 
 def test_pages_of_mixers_hold_no_matrices() -> None:
-    """24 blocks with token weights of their own, 196 x 196 and there and back over 98: a page of words, not of a million numbers."""
+    """24 blocks with token weights of their own, 196 x 196 and there and back over 98.
+
+    a page of words, not of a million numbers.
+    """
     rng, places, before = np.random.default_rng(0), 196, "e"
-    steps: list[Any] = [("x", kc.layers.Input(16, (places,)), ()), ("e", kc.layers.Affine(16), ("x",))]
+    steps: list[Any] = [
+        ("x", kc.layers.Input(16, (places,)), ()),
+        ("e", kc.layers.Affine(16), ("x",)),
+    ]
     for i in range(24):
         matrices = [rng.standard_normal(shape) / 14 for shape in ((98, places), (places, 98))]
         steps += [
-            (f"n{i}", kc.layers.LayerNorm(), (before,)), (f"t{i}", kc.layers.TokenMix(matrices[0]), (f"n{i}",)),
-            (f"g{i}", kc.layers.Nonlinear("gelu"), (f"t{i}",)), (f"u{i}", kc.layers.TokenMix(matrices[1]), (f"g{i}",)),
+            (f"n{i}", kc.layers.LayerNorm(), (before,)),
+            (f"t{i}", kc.layers.TokenMix(matrices[0]), (f"n{i}",)),
+            (f"g{i}", kc.layers.Nonlinear("gelu"), (f"t{i}",)),
+            (f"u{i}", kc.layers.TokenMix(matrices[1]), (f"g{i}",)),
             (f"s{i}", kc.layers.Sum(), (before, f"u{i}")),
-        ]  # fmt: skip
+        ]
         before = f"s{i}"
     page = kc.report(kc.Network.from_steps([*steps, ("y", kc.layers.Affine(3), (before,))])).html
     assert len(page.encode()) < 1_000_000
-    assert "TokenMix(matrix=&lt;98 x 196 numbers&gt;)" in page or "<98 x 196 numbers>" in page.replace("\\u003c", "<").replace(
-        "\\u003e", ">"
+    assert (
+        "TokenMix(matrix=&lt;98 x 196 numbers&gt;)" in page
+        or "<98 x 196 numbers>" in page.replace("\\u003c", "<").replace("\\u003e", ">")
     )
 
 
-@pytest.mark.parametrize("expr", [sp.sin(30 * X), sp.cos(60 * X), sp.sin(30 * X + 1), sp.sin(30 * X) + X / 10])
-def test_tables_of_waves_need_no_integrals_near_the_ends(expr: sp.Expr, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "expr", [sp.sin(30 * X), sp.cos(60 * X), sp.sin(30 * X + 1), sp.sin(30 * X) + X / 10]
+)
+def test_tables_of_waves_need_no_integrals_near_the_ends(
+    expr: sp.Expr, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Closed forms or Hermite series serve every c, at q values where end zones took minutes."""
-    monkeypatch.setattr(EndZone, "_derivative_at", lambda *_: pytest.fail("an end zone is integrated"))
+    monkeypatch.setattr(
+        EndZone, "_derivative_at", lambda *_: pytest.fail("an end zone is integrated")
+    )
     phi = kc.activation(expr)
     for q in (1e-3, 0.05, 0.5, 1.0, 8.0):
         c = np.array([1 - 1e-6, 0.99, 0.3, -0.9, -1 + 1e-9])

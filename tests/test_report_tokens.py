@@ -18,7 +18,9 @@ L, A = kc.layers, kc.architectures
 
 
 def data_of(page: Any) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.html, re.DOTALL)
+    found = re.search(
+        r'<script type="application/json" id="data">(.*?)</script>', page.html, re.DOTALL
+    )
     assert found is not None
     return json.loads(found[1])
 
@@ -40,15 +42,23 @@ def test_a_page_over_tokens_has_the_values_of_the_stream(bert: Any) -> None:
     assert [gradients.mean[last], gradients.difference[last]] == tokens["modes"][-2]
     row = tokens["maps"][12]
     assert row[1] == pytest.approx(float(kc.token_map(net, 16)(row[0])), rel=1e-12)
-    assert row[2] == pytest.approx(float(kc.c_map(net, tokens=16, token_cosine=0.25)(row[0])), rel=1e-12)
+    assert row[2] == pytest.approx(
+        float(kc.c_map(net, tokens=16, token_cosine=0.25)(row[0])), rel=1e-12
+    )
 
 
 def test_the_rest_of_the_page_knows_the_tokens(bert: Any) -> None:
     data = data_of(bert)
     K = kc.ntk(A.bert(2), tokens=16, token_cosine=0.25)
-    assert data["kernels"][0]["ntk"][-1] == pytest.approx(float(K(1.0)), rel=1e-12) and not data["kernels"][0]["eigenvalues"]
+    assert (
+        data["kernels"][0]["ntk"][-1] == pytest.approx(float(K(1.0)), rel=1e-12)
+        and not data["kernels"][0]["eigenvalues"]
+    )
     assert data["drawing"]["nodes"]["embedding"]["tokens"] == 0.25
-    assert "16 tokens" in bert.html and "attends over tokens, and shaping methods" in bert.refused["shaping"]
+    assert (
+        "16 tokens" in bert.html
+        and "attends over tokens, and shaping methods" in bert.refused["shaping"]
+    )
     assert ">sampled<" not in bert.html and "kernel before" not in bert.refused
 
 
@@ -56,19 +66,31 @@ def test_a_page_of_sampled_attention_says_so_and_has_errors() -> None:
     page = kc.report(A.gpt2(1), tokens=6)
     values: Any = kc.node_values(A.gpt2(1), tokens=6)
     tokens = data_of(page)["tokens"]
-    assert tokens["tokens"][-1] == values["norm"].token_cosine and not tokens["maps"] and not tokens["modes"]
+    assert (
+        tokens["tokens"][-1] == values["norm"].token_cosine
+        and not tokens["maps"]
+        and not tokens["modes"]
+    )
     assert page.html.count(">sampled<") == 2 and "\u00b1" in page.html and "seed 0" in page.html
     assert "causal mask" in page.refused["kernel before"]
 
 
 def test_ids_have_a_page() -> None:
     page = kc.report(A.gpt2(1, causal=False), tokens=np.array([[1, 2, 2, 3], [1, 2, 4, 5]]))
-    assert data_of(page)["tokens"]["tokens"][1] == pytest.approx(1 / 12) and data_of(page)["tokens"]["c"][1] == 0.5
+    assert (
+        data_of(page)["tokens"]["tokens"][1] == pytest.approx(1 / 12)
+        and data_of(page)["tokens"]["c"][1] == 0.5
+    )
     assert "tokens that are alike" in page.refused["kernel before"]
 
 
 @pytest.mark.parametrize(
-    ("network", "chosen"), [(A.gpt2(1, causal=False), 128), (A.bert(1, length=10), 10), (A.vit(1, image_shape=(32, 32)), 4)]
+    ("network", "chosen"),
+    [
+        (A.gpt2(1, causal=False), 128),
+        (A.bert(1, length=10), 10),
+        (A.vit(1, image_shape=(32, 32)), 4),
+    ],
 )
 def test_without_tokens_a_page_chooses_their_number(network: kc.Network, chosen: int) -> None:
     assert f"{chosen} tokens (a number chosen for this page)" in kc.report(network).html
@@ -92,7 +114,11 @@ def test_blocks_that_can_be_stacked_have_the_fixed_points_of_their_token_map() -
 
 def test_pooled_tokens_have_no_cosine() -> None:
     tokens = data_of(kc.report(A.vit(1, image_shape=(32, 32))))["tokens"]
-    assert tokens["tokens"][-2:] == [None, None] and tokens["tokens"][-3] < 1 and not any(row[1] for row in tokens["maps"])
+    assert (
+        tokens["tokens"][-2:] == [None, None]
+        and tokens["tokens"][-3] < 1
+        and not any(row[1] for row in tokens["maps"])
+    )
 
 
 def test_tokens_stay_the_target_of_networks_that_mix_them() -> None:
@@ -103,30 +129,48 @@ def test_tokens_stay_the_target_of_networks_that_mix_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"tokens": 0}, {"tokens": "many"}, {"tokens": 3, "token_cosine": -0.9}, {"tokens": np.array([[1.0, 2.0], [2.0, 1.0]])}]
+    "options",
+    [
+        {"tokens": 0},
+        {"tokens": "many"},
+        {"tokens": 3, "token_cosine": -0.9},
+        {"tokens": np.array([[1.0, 2.0], [2.0, 1.0]])},
+    ],
 )
 def test_tokens_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(kc.KcalcError):
         kc.report(A.bert(1), **options)
 
 
-# -- the command line ----------------------------------------------------------------------------------------------------------------------
+# -- the command line ------------------------------------------------------------------------------
 
 
-def test_kernels_over_tokens_are_printed_with_both_modes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_kernels_over_tokens_are_printed_with_both_modes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["ntk", "bert-1", "--tokens", "8", "--layers"]) == 0
     out = capsys.readouterr().out
     K, g = kc.ntk(A.bert(1), tokens=8), kc.gradients(A.bert(1), tokens=8)
     assert g.mean is not None
-    assert f"{float(K(1.0)):.10g}" in out and f"{g.mean['embedding_norm']:.6g}" in out and "difference mode" in out
+    assert (
+        f"{float(K(1.0)):.10g}" in out
+        and f"{g.mean['embedding_norm']:.6g}" in out
+        and "difference mode" in out
+    )
     assert f"{float(K.layers['block_1.keys'](1.0)):.8g}" in out
 
 
-def test_a_report_over_tokens_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_over_tokens_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "page.html"
-    assert main(["report", "bert-1", "--tokens", "8", "--token-cosine", "0.5", "-o", str(path)]) == 0
+    assert (
+        main(["report", "bert-1", "--tokens", "8", "--token-cosine", "0.5", "-o", str(path)]) == 0
+    )
     assert "wrote" in capsys.readouterr().out
-    assert "kcalc report bert-1 --tokens 8 --token-cosine 0.5 -o page.html" in path.read_text(encoding="utf-8")
+    assert "kcalc report bert-1 --tokens 8 --token-cosine 0.5 -o page.html" in path.read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,10 +178,16 @@ def test_a_report_over_tokens_is_written(tmp_path: Path, capsys: pytest.CaptureF
     [
         (["maps", "bert-1"], "pass --tokens T, as in --tokens 128, and --token-cosine R"),
         (["ntk", "gpt2-1", "--tokens", "4"], "kcalc maps --tokens T follows them one by one"),
-        (["shape", "bert-1"], "shaping methods are for networks without attention; kcalc maps --tokens T and kcalc ntk --tokens T"),
+        (
+            ["shape", "bert-1"],
+            "shaping methods are for networks without attention; kcalc maps --tokens T and kcalc "
+            "ntk --tokens T",
+        ),
     ],
 )
-def test_refusals_name_options(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals_name_options(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments) == 2
     assert words in capsys.readouterr().err
 

@@ -1,4 +1,6 @@
-"""Residual weights: blocks by the shape of the graph, C maps by recursions written here in 30 digits, slopes by closed forms."""
+"""Residual weights: blocks by the shape of the graph, C maps by recursions written here in 30
+digits, slopes by closed forms.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ def thrice(c):
 
 
 def layernorm_recursion(c, stages):
-    """The blocks of a LayerNorm ResNet: transition to q = 2, then q = 2, 3, ... in each stage, one activation at the end."""
+    """The blocks of a LayerNorm ResNet.
+
+    Transition to q = 2, then q = 2, 3, ... in each stage, one activation at the end.
+    """
     for blocks in stages:
         c = (thrice(c) + relu_map(c)) / 2
         for q in range(2, blocks + 1):
@@ -53,7 +58,7 @@ def tanh_slope() -> mpmath.mpf:
 PSI = tanh_slope()
 
 
-# -- finding blocks ----------------------------------------------------------------------------------------------------------------------
+# -- finding blocks --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("depth", [50, 152])
@@ -77,11 +82,16 @@ def test_names_and_slots_do_not_matter() -> None:
         turned = isinstance(layer, L.Sum) and rng.random() < 0.5
         return (L.Sum(layer.weights[::-1]), parents[::-1]) if turned else (layer, parents)
 
-    other = kc.Network.from_steps((names[n], *swap(layer, tuple(names[p] for p in parents))) for n, layer, parents in net.steps())
+    other = kc.Network.from_steps(
+        (names[n], *swap(layer, tuple(names[p] for p in parents)))
+        for n, layer, parents in net.steps()
+    )
     found = {block.node: block for block in kc.residual_blocks(other)}
     for block in kc.residual_blocks(net):
         twin = found[names[block.node]]
-        assert (twin.entry, twin.shortcut, twin.branch) == tuple(names[n] for n in (block.entry, block.shortcut, block.branch))
+        assert (twin.entry, twin.shortcut, twin.branch) == tuple(
+            names[n] for n in (block.entry, block.shortcut, block.branch)
+        )
         assert twin.weights == block.weights == (0.6, 0.8)
     assert {block.slot for block in found.values()} == {0, 1}
     one, two = (residual_weights(n, scheme="de_smith").network for n in (net, other))
@@ -93,15 +103,28 @@ def test_what_is_a_block_and_what_is_not() -> None:
     inner = kc.residual(layer, 0.6)
     nested = kc.chain(L.Input(), L.Affine(), kc.residual(kc.chain(layer, inner), 0.8))
     small, large = kc.residual_blocks(nested)
-    assert (small.depth, large.depth) == (1, 2) and small.weights == (0.6, 0.8) and large.entry == "affine_1"
+    assert (
+        (small.depth, large.depth) == (1, 2)
+        and small.weights == (0.6, 0.8)
+        and large.entry == "affine_1"
+    )
     steps = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("f", L.Nonlinear("tanh"), ("a",))]
     steps += [(f"b{k}", L.Affine(), ("f",)) for k in range(3)]
     equal = kc.Network.from_steps([*steps[:5], ("s", L.Sum(), ("b0", "b1"))])
     three = kc.Network.from_steps([*steps, ("s", L.Sum(), ("b0", "b1", "b2"))])
-    twice = kc.Network.from_steps([*steps[:3], ("s", L.Sum(), ("a", "a")), ("o", L.Sum(), ("f", "s"))], ["o"])
+    twice = kc.Network.from_steps(
+        [*steps[:3], ("s", L.Sum(), ("a", "a")), ("o", L.Sum(), ("f", "s"))], ["o"]
+    )
     assert kc.residual_blocks(equal) == kc.residual_blocks(three) == ()
     assert [block.node for block in kc.residual_blocks(twice)] == ["o"]
-    apart = kc.Network.from_steps([("x", L.Input(), ()), ("y", L.Input(), ()), ("a", L.Affine(), ("x",)), ("s", L.Sum(), ("a", "y"))])
+    apart = kc.Network.from_steps(
+        [
+            ("x", L.Input(), ()),
+            ("y", L.Input(), ()),
+            ("a", L.Affine(), ("x",)),
+            ("s", L.Sum(), ("a", "y")),
+        ]
+    )
     assert kc.residual_blocks(apart) == ()
     pooled = kc.chain(L.Input(), L.Affine(), kc.residual(layer, 0.6, shortcut=L.Pool("mean", 2)))
     assert kc.residual_blocks(pooled)[0].identity
@@ -113,9 +136,15 @@ def test_setting_weights_by_number_node_or_order() -> None:
     symbolic = kc.with_residual_weights(net, residual_weight=w)
     assert symbolic.layer("sum_2").weights == (sp.sqrt(1 - w**2), w)
     some = kc.with_residual_weights(net, {"sum_2": sp.Rational(3, 5)})
-    assert some.layer("sum_2").weights == (sp.Rational(3, 5), sp.Rational(4, 5)) and some.layer("sum_1") == net.layer("sum_1")
+    assert some.layer("sum_2").weights == (sp.Rational(3, 5), sp.Rational(4, 5)) and some.layer(
+        "sum_1"
+    ) == net.layer("sum_1")
     each = kc.with_residual_weights(net, residual_weight=[0.6, 0.8, 1.0])
-    assert [block.weights for block in kc.residual_blocks(each)] == [(0.8, 0.6), (pytest.approx(0.6), 0.8), (0, 1.0)]
+    assert [block.weights for block in kc.residual_blocks(each)] == [
+        (0.8, 0.6),
+        (pytest.approx(0.6), 0.8),
+        (0, 1.0),
+    ]
     plain = kc.with_residual_weights(net, 1, {"sum_1": 0.5, "sum_2": 0.5, "sum_3": 0.5})
     assert plain.layer("sum_3").weights == (1, 0.5)
     for options, words in [
@@ -131,14 +160,22 @@ def test_setting_weights_by_number_node_or_order() -> None:
         kc.with_residual_weights(A.vanilla(3), 0.5)
 
 
-# -- schemes -----------------------------------------------------------------------------------------------------------------------------
+# -- schemes ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("depth", "least"), mostly_slow([(50, 0.9179), (101, 0.9361), (152, 0.9469)]))
-def test_layernorm_equivalent_has_the_c_map_of_the_layernorm_resnet(depth: int, least: float) -> None:
-    s = kc.shape(A.resnet_v2(depth), "relu", method="residual_weights", scheme="layernorm_equivalent")
+@pytest.mark.parametrize(
+    ("depth", "least"), mostly_slow([(50, 0.9179), (101, 0.9361), (152, 0.9469)])
+)
+def test_layernorm_equivalent_has_the_c_map_of_the_layernorm_resnet(
+    depth: int, least: float
+) -> None:
+    s = kc.shape(
+        A.resnet_v2(depth), "relu", method="residual_weights", scheme="layernorm_equivalent"
+    )
     counts = [q for blocks in STAGES[depth] for q in range(1, blocks + 1)]
-    assert np.allclose([pair[1] for pair in s.weights.values()], [1 / math.sqrt(q + 1) for q in counts], rtol=1e-15)
+    assert np.allclose(
+        [pair[1] for pair in s.weights.values()], [1 / math.sqrt(q + 1) for q in counts], rtol=1e-15
+    )
     assert np.allclose([a * a + b * b for a, b in s.weights.values()], 1, rtol=1e-15)
     values = kc.c_map(s.network)(GRID)
     assert np.max(np.abs(values - kc.c_map(A.layernorm_resnet(depth))(GRID))) <= 1e-13
@@ -154,10 +191,17 @@ def test_a_layernorm_network_loses_its_layernorms_and_keeps_its_c_map(activation
     net = A.layernorm_resnet(50, activation)
     s = kc.shape(net, method="residual_weights")
     assert not s.network.nodes_of(L.LayerNorm) and "layernorm_1: LayerNorm removed" in s.changes
-    assert max(s.residuals.values()) <= 1e-13 and "max |C_f - C of the network with LayerNorm|" in s.residuals
-    inner = GRID[1:]  # at c = -1 the slopes of odd activations, 300 in all for tanh, multiply rounding errors
+    assert (
+        max(s.residuals.values()) <= 1e-13
+        and "max |C_f - C of the network with LayerNorm|" in s.residuals
+    )
+    inner = GRID[
+        1:
+    ]  # at c = -1 the slopes of odd activations, 300 in all for tanh, multiply rounding errors
     assert np.max(np.abs(kc.c_map(s.network)(inner) - kc.c_map(net)(inner))) <= 1e-13
-    gain = 2 * float(kc.activation(activation).second_moment(1.0))  # what a branch emits with sigma_w^2 = 2
+    gain = 2 * float(
+        kc.activation(activation).second_moment(1.0)
+    )  # what a branch emits with sigma_w^2 = 2
     first = next(iter(s.weights.values()))
     assert first == pytest.approx((math.sqrt(0.5),) * 2)
     second = list(s.weights.values())[1]
@@ -169,41 +213,69 @@ def test_layernorms_that_read_means_have_no_equivalent() -> None:
     net = kc.chain(L.Input(), L.Affine(), kc.residual(layer), kc.residual(layer))
     with pytest.raises(kc.KcalcError, match="no equivalent without LayerNorm"):
         residual_weights(net)
-    biased = kc.chain(L.Input(), L.Affine(sigma_b=0.5), kc.residual(kc.chain(L.LayerNorm(), L.Nonlinear("relu"), L.Affine())))
+    biased = kc.chain(
+        L.Input(),
+        L.Affine(sigma_b=0.5),
+        kc.residual(kc.chain(L.LayerNorm(), L.Nonlinear("relu"), L.Affine())),
+    )
     with pytest.raises(kc.KcalcError, match="sigma_b"):
         residual_weights(biased)
 
 
-@pytest.mark.parametrize(("norm", "place"), [(L.RMSNorm(), "b"), (L.LayerNorm(), "n"), (L.RMSNorm(), "s"), (L.LayerNorm(), "x")])
+@pytest.mark.parametrize(
+    ("norm", "place"),
+    [(L.RMSNorm(), "b"), (L.LayerNorm(), "n"), (L.RMSNorm(), "s"), (L.LayerNorm(), "x")],
+)
 def test_a_norm_at_one_of_several_outputs(norm: L.Layer, place: str) -> None:
     steps = [
-        ("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("n", L.Nonlinear("tanh"), ("a",)), ("b", L.Affine(), ("n",)),
-        ("s", L.Sum((0.6, 0.8)), ("a", "b")), ("ln", norm, (place,)), ("rms", L.RMSNorm(), ("ln",)),
-    ]  # fmt: skip
+        ("x", L.Input(), ()),
+        ("a", L.Affine(), ("x",)),
+        ("n", L.Nonlinear("tanh"), ("a",)),
+        ("b", L.Affine(), ("n",)),
+        ("s", L.Sum((0.6, 0.8)), ("a", "b")),
+        ("ln", norm, (place,)),
+        ("rms", L.RMSNorm(), ("ln",)),
+    ]
     s = residual_weights(kc.Network.from_steps(steps, ["s", "ln", "rms"]))
     assert set(s.network.outputs) == {"s", place} and max(s.residuals.values()) < 1e-14
     kinds = (("ln", type(norm).__name__), ("rms", "RMSNorm"))
-    assert {f"{node}: {kind} removed; the output is {place!r} instead" for node, kind in kinds} < set(s.changes)
-    square = mpmath.quad(lambda x: mpmath.tanh(x) ** 2 * mpmath.npdf(x), [-13, -3, 0, 3, 13])  # q of b, that of a being 1
-    assert s.weights["s"][1] == pytest.approx(float(0.8 * mpmath.sqrt(square) / mpmath.sqrt(0.36 + 0.64 * square)), rel=1e-13)
+    assert {
+        f"{node}: {kind} removed; the output is {place!r} instead" for node, kind in kinds
+    } < set(s.changes)
+    square = mpmath.quad(
+        lambda x: mpmath.tanh(x) ** 2 * mpmath.npdf(x), [-13, -3, 0, 3, 13]
+    )  # q of b, that of a being 1
+    assert s.weights["s"][1] == pytest.approx(
+        float(0.8 * mpmath.sqrt(square) / mpmath.sqrt(0.36 + 0.64 * square)), rel=1e-13
+    )
 
 
 def test_a_norm_that_reads_means_is_missed_at_an_output_too() -> None:
     steps = [
-        ("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("n", L.Nonlinear("relu"), ("a",)), ("b", L.Affine(), ("n",)),
-        ("s", L.Sum((0.6, 0.8)), ("a", "b")), ("ln", L.LayerNorm(), ("n",)),
-    ]  # fmt: skip
+        ("x", L.Input(), ()),
+        ("a", L.Affine(), ("x",)),
+        ("n", L.Nonlinear("relu"), ("a",)),
+        ("b", L.Affine(), ("n",)),
+        ("s", L.Sum((0.6, 0.8)), ("a", "b")),
+        ("ln", L.LayerNorm(), ("n",)),
+    ]
     with pytest.raises(kc.KcalcError, match="no equivalent without LayerNorm"):
         residual_weights(kc.Network.from_steps(steps))
 
 
 def test_de_smith_counts_blocks_through_the_network() -> None:
     s = residual_weights(A.resnet_v2(50), "relu", "de_smith")
-    assert np.allclose([pair[1] for pair in s.weights.values()], [1 / math.sqrt(k + 1) for k in range(1, 17)], rtol=1e-15)
+    assert np.allclose(
+        [pair[1] for pair in s.weights.values()],
+        [1 / math.sqrt(k + 1) for k in range(1, 17)],
+        rtol=1e-15,
+    )
     layer = kc.chain(L.Nonlinear("relu"), L.Affine())
     outer = kc.residual(kc.chain(layer, kc.residual(layer)))
     nested = residual_weights(kc.chain(L.Input(), L.Affine(), outer, outer), scheme="de_smith")
-    assert [1 / b**2 - 1 for _, b in nested.weights.values()] == pytest.approx([1, 1, 2, 2])  # along shortcuts, not through branches
+    assert [1 / b**2 - 1 for _, b in nested.weights.values()] == pytest.approx(
+        [1, 1, 2, 2]
+    )  # along shortcuts, not through branches
     s = residual_weights(A.rescaled_resnet(12, 1), "relu", "de_smith")
     with mpmath.workdps(30):
         truth = mpmath.mpf(-0.4)
@@ -216,14 +288,20 @@ def test_de_smith_counts_blocks_through_the_network() -> None:
 def test_inverse_sqrt_is_the_plain_sum_of_a_homogeneous_network(blocks: int) -> None:
     s = residual_weights(A.rescaled_resnet(blocks, 2), "relu", "inverse_sqrt")
     branch = kc.chain(*[L.Nonlinear("relu"), L.Affine(sigma_w=sp.sqrt(2))] * 2)
-    plain = kc.chain(L.Input(), L.Affine(), kc.repeat(kc.residual(branch, 1, 1 / math.sqrt(blocks)), blocks))
+    plain = kc.chain(
+        L.Input(), L.Affine(), kc.repeat(kc.residual(branch, 1, 1 / math.sqrt(blocks)), blocks)
+    )
     assert kc.q_map(plain)(1.0) == pytest.approx((1 + 1 / blocks) ** blocks, rel=1e-13)
     assert s.values["Q_f(1)"] == pytest.approx(1, abs=1e-13)
     assert np.max(np.abs(kc.c_map(plain)(GRID) - kc.c_map(s.network)(GRID))) <= 1e-13
-    assert set(s.weights.values()) == {(math.sqrt(1 / (1 + 1 / blocks)), math.sqrt(1 / blocks / (1 + 1 / blocks)))}
+    assert set(s.weights.values()) == {
+        (math.sqrt(1 / (1 + 1 / blocks)), math.sqrt(1 / blocks / (1 + 1 / blocks)))
+    }
 
 
-@pytest.mark.parametrize(("power", "limit"), [(0.5, mpmath.exp(PSI**3 - 1)), (1.0, 1.0), (2.0, 1.0)])
+@pytest.mark.parametrize(
+    ("power", "limit"), [(0.5, mpmath.exp(PSI**3 - 1)), (1.0, 1.0), (2.0, 1.0)]
+)
 def test_powers_of_depth_and_their_limits(power: float, limit: mpmath.mpf) -> None:
     distances = []
     for blocks in (6, 18, 54):
@@ -247,24 +325,35 @@ def test_small_residual_weights_tend_to_the_shortcuts() -> None:
         s = residual_weights(net, "relu", "common", residual_weight=weight)
         assert s.values["shortcuts alone: C_f(0)"] == pytest.approx(float(alone), abs=1e-14)
         gaps.append(abs(s.values["C_f(0)"] - float(alone)))
-    assert gaps[1] / gaps[0] == pytest.approx(1e-2, rel=0.05) and gaps[2] / gaps[1] == pytest.approx(1e-2, rel=0.01)
+    assert gaps[1] / gaps[0] == pytest.approx(1e-2, rel=0.05) and gaps[2] / gaps[
+        1
+    ] == pytest.approx(1e-2, rel=0.01)
     identity = residual_weights(A.rescaled_resnet(7), "relu", "common", residual_weight=1e-6)
-    assert np.max(np.abs(kc.c_map(identity.limit)(GRID) - GRID)) <= 2e-16 and len(identity.limit) == 9
+    assert (
+        np.max(np.abs(kc.c_map(identity.limit)(GRID) - GRID)) <= 2e-16 and len(identity.limit) == 9
+    )
     assert np.max(np.abs(kc.c_map(identity.network)(GRID) - GRID)) < 2e-11
     assert shortcuts_alone(A.vanilla(3)) == A.vanilla(3)
 
 
-# -- solving for a slope -----------------------------------------------------------------------------------------------------------------
+# -- solving for a slope ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("blocks", "slope"), [(5, 3.0), (50, 2.0), (100, 1.6)])
 def test_the_weight_for_a_slope_in_closed_form(blocks: int, slope: float) -> None:
-    s = kc.shape(A.rescaled_resnet(blocks, 2), "tanh", method="residual_weights", scheme="slope", slope=slope)
+    s = kc.shape(
+        A.rescaled_resnet(blocks, 2), "tanh", method="residual_weights", scheme="slope", slope=slope
+    )
     with mpmath.workdps(40):
-        square = (mpmath.mpf(slope) ** (mpmath.mpf(1) / blocks) - 1) / (PSI**2 - 1)  # residual weight squared
+        square = (mpmath.mpf(slope) ** (mpmath.mpf(1) / blocks) - 1) / (
+            PSI**2 - 1
+        )  # residual weight squared
         truth = mpmath.sqrt(1 - square), mpmath.sqrt(square)
     for pair in s.weights.values():
-        assert pair == (pytest.approx(float(truth[0]), rel=1e-13), pytest.approx(float(truth[1]), rel=1e-13))
+        assert pair == (
+            pytest.approx(float(truth[0]), rel=1e-13),
+            pytest.approx(float(truth[1]), rel=1e-13),
+        )
     assert s.residuals["max C_f'(1)"] <= 1e-13
 
 
@@ -274,7 +363,9 @@ def test_resnets_meet_the_papers_polynomial(depth: int) -> None:
     with mpmath.workdps(40):
         psi, square = mpmath.mpf("1.02"), mpmath.mpf(next(iter(s.weights.values()))[1]) ** 2
         blocks = (depth - 14) // 3
-        truth = (square * psi**3 + 1 - square) ** blocks * (square * psi**2 + 1 - square) ** 4 * psi**5
+        truth = (
+            (square * psi**3 + 1 - square) ** blocks * (square * psi**2 + 1 - square) ** 4 * psi**5
+        )
     assert float(truth) == pytest.approx(1.5, abs=1e-13) and s.residuals["max C_f'(1)"] <= 1e-13
     shaped = kc.shape(s.network, "softplus", zeta=1.5)
     assert shaped.targets["C'(1)"] == pytest.approx(1.02, abs=1e-13)
@@ -284,12 +375,16 @@ def test_several_activations_with_slopes_of_their_own() -> None:
     def block(name):
         return kc.residual(kc.chain(L.Nonlinear(name), L.Affine()), 0.5)
 
-    net = kc.chain(L.Input(), L.Affine(), block("tanh"), block("erf"), L.Nonlinear("tanh"), L.Affine())
+    net = kc.chain(
+        L.Input(), L.Affine(), block("tanh"), block("erf"), L.Nonlinear("tanh"), L.Affine()
+    )
     s = residual_weights(net, scheme="slope", slope=1.7)
     square = next(iter(s.weights.values()))[1] ** 2
     erf = mpmath.quad(lambda x: 4 / mpmath.pi * mpmath.exp(-2 * x * x) * mpmath.npdf(x), [-9, 0, 9])
     erf /= mpmath.quad(lambda x: mpmath.erf(x) ** 2 * mpmath.npdf(x), [-9, -3, 0, 3, 9])
-    assert float((1 + square * (PSI - 1)) * (1 + square * (erf - 1)) * PSI) == pytest.approx(1.7, abs=1e-13)
+    assert float((1 + square * (PSI - 1)) * (1 + square * (erf - 1)) * PSI) == pytest.approx(
+        1.7, abs=1e-13
+    )
     assert s.residuals["max C_f'(1)"] <= 1e-13
 
 
@@ -299,7 +394,9 @@ def test_slopes_out_of_reach_name_the_nearest() -> None:
     with pytest.raises(kc.UnreachableTarget, match=f"nearest is {str(top)[:8]}"):
         residual_weights(net, "tanh", "slope", slope=top + 1)
     with pytest.raises(kc.UnreachableTarget, match=f"nearest is {str(float(PSI**2))[:8]}"):
-        residual_weights(net, "tanh", "slope", slope=float(PSI) ** 2 - 0.1)  # a branch alone is steeper
+        residual_weights(
+            net, "tanh", "slope", slope=float(PSI) ** 2 - 0.1
+        )  # a branch alone is steeper
     with pytest.raises(kc.UnreachableTarget, match="whatever the weights"):
         residual_weights(net, "relu", "slope", slope=2)
     with pytest.raises(kc.KcalcError, match="depth lowers slopes"):
@@ -310,28 +407,45 @@ def test_a_steep_shortcut_makes_the_slope_dip() -> None:
     steep = kc.chain(L.Nonlinear("tanh"), L.Affine())
     shallow = kc.chain(L.Nonlinear("relu"), L.Affine(), L.Nonlinear("relu"), L.Affine())
     deep = kc.residual(kc.chain(*[L.Nonlinear("tanh"), L.Affine()] * 2), 0.5)
-    net = kc.chain(L.Input(), L.Affine(), kc.residual(shallow, 0.5, shortcut=steep), kc.repeat(deep, 4), L.Nonlinear("tanh"), L.Affine())
+    net = kc.chain(
+        L.Input(),
+        L.Affine(),
+        kc.residual(shallow, 0.5, shortcut=steep),
+        kc.repeat(deep, 4),
+        L.Nonlinear("tanh"),
+        L.Affine(),
+    )
     s = residual_weights(net, scheme="slope", slope=3.0)
     y = next(iter(s.weights.values()))[1] ** 2
-    assert float((y + (1 - y) * PSI) * (1 - y + y * PSI**2) ** 4 * PSI) == pytest.approx(3.0, abs=1e-13)
+    assert float((y + (1 - y) * PSI) * (1 - y + y * PSI**2) ** 4 * PSI) == pytest.approx(
+        3.0, abs=1e-13
+    )
     with pytest.raises(kc.UnreachableTarget, match="nearest"):
         residual_weights(net, scheme="slope", slope=1.2)
 
 
-# -- results and bad input ---------------------------------------------------------------------------------------------------------------
+# -- results and bad input -------------------------------------------------------------------------
 
 
 def test_the_result_is_a_shaping_like_others() -> None:
     s = kc.shape(A.rescaled_resnet(3), "tanh", method="residual_weights", scheme="inverse_sqrt")
     data = json.loads(json.dumps(s.to_dict()))
-    assert data["schema"].startswith("kcalc.shaping/") and data["residual_weights"]["sum_1"] == list(s.weights["sum_1"])
-    assert any(text.startswith("sum_1: weights") for text in s.changes) and any("tanh" in text for text in s.changes)
+    assert data["schema"].startswith("kcalc.shaping/") and data["residual_weights"][
+        "sum_1"
+    ] == list(s.weights["sum_1"])
+    assert any(text.startswith("sum_1: weights") for text in s.changes) and any(
+        "tanh" in text for text in s.changes
+    )
     assert any("L blocks" in note.text for note in s.assumptions)
     assert "residual_weights" in str(s.compare(kc.shape(A.rescaled_resnet(3), "tanh")))
     with pytest.raises(kc.KcalcError, match="not normalised"):
-        kc.shape(kc.chain(L.Input(), L.Affine(), kc.residual(kc.chain(L.Nonlinear("tanh"), L.Affine()))))
+        kc.shape(
+            kc.chain(L.Input(), L.Affine(), kc.residual(kc.chain(L.Nonlinear("tanh"), L.Affine())))
+        )
     plain = kc.chain(L.Input(), L.Affine(), kc.residual(kc.chain(L.Nonlinear("tanh"), L.Affine())))
-    assert residual_weights(plain, scheme="inverse_sqrt").values["Q_f(1)"] == pytest.approx(1, abs=1e-14)
+    assert residual_weights(plain, scheme="inverse_sqrt").values["Q_f(1)"] == pytest.approx(
+        1, abs=1e-14
+    )
 
 
 @pytest.mark.parametrize(
@@ -346,7 +460,10 @@ def test_the_result_is_a_shaping_like_others() -> None:
         ({"scheme": "common", "residual_weight": 0.5, "shortcut_weight": 0.5}, "exactly one"),
         ({"scheme": "common", "residual_weight": 0}, "strictly between"),
         ({"scheme": "common", "shortcut_weight": 1}, "strictly between"),
-        ({"scheme": "common", "shortcut_weight": sp.Symbol("w")}, "with_residual_weights takes symbols"),
+        (
+            {"scheme": "common", "shortcut_weight": sp.Symbol("w")},
+            "with_residual_weights takes symbols",
+        ),
         ({"scheme": "slope"}, "needs slope"),
         ({"scheme": "slope", "slope": 1}, "slope must be > 1"),
         ({"scheme": "slope", "slope": 2, "local_slope": 1}, "local_slope must be > 1"),
@@ -362,7 +479,9 @@ def test_refusals(options: dict, words: str) -> None:
 def test_networks_that_cannot_be_weighted() -> None:
     with pytest.raises(kc.KcalcError, match="no residual block"):
         kc.shape(A.densenet(3), method="residual_weights")
-    normed = kc.chain(L.Input(), L.Affine(), kc.residual(kc.chain(L.BatchNorm(), L.Nonlinear("relu"), L.Affine())))
+    normed = kc.chain(
+        L.Input(), L.Affine(), kc.residual(kc.chain(L.BatchNorm(), L.Nonlinear("relu"), L.Affine()))
+    )
     with pytest.raises(kc.KcalcError, match="BatchNorm"):
         kc.shape(normed, method="residual_weights", scheme="de_smith")
     with pytest.raises(kc.KcalcError, match="jumps"):

@@ -1,4 +1,7 @@
-"""Parts of layers and fixed mixings: the rewritten trace computes what the model computes, or keeps the part and says why."""
+"""Parts of layers and fixed mixings.
+
+The rewritten trace computes what the model computes, or keeps the part and says why.
+"""
 
 from __future__ import annotations
 
@@ -64,22 +67,49 @@ PARTS: dict[str, tuple[list[Any], list[int]]] = {
     "after a bias": ([DENSE, node("Add", "a b", "l"), CUT], ROWS),
     "after a column": ([DENSE, node("Mul", "a col", "l"), CUT], ROWS),
     "of a join": (
-        [DENSE, node("Tanh", "a", "t"), node("MatMul", "x v", "c"), node("Concat", "t c", "l", axis=2), node("Slice", "l s3 far a2", "y")],
+        [
+            DENSE,
+            node("Tanh", "a", "t"),
+            node("MatMul", "x v", "c"),
+            node("Concat", "t c", "l", axis=2),
+            node("Slice", "l s3 far a2", "y"),
+        ],
         ROWS,
     ),
-    "of one of the joined": ([DENSE, node("MatMul", "x v", "c"), node("Concat", "a c", "l", axis=2), CUT], ROWS),
-    "all of one joined": ([DENSE, node("MatMul", "x v", "c"), node("Concat", "a c", "l", axis=2), node("Split", "l", "y z", axis=2)], ROWS),
+    "of one of the joined": (
+        [DENSE, node("MatMul", "x v", "c"), node("Concat", "a c", "l", axis=2), CUT],
+        ROWS,
+    ),
+    "all of one joined": (
+        [
+            DENSE,
+            node("MatMul", "x v", "c"),
+            node("Concat", "a c", "l", axis=2),
+            node("Split", "l", "y z", axis=2),
+        ],
+        ROWS,
+    ),
     "of a batch norm": ([CONV, node("BatchNormalization", "a n b b n", "l"), CUT2], IMAGE),
     "of a pool": ([CONV, node("MaxPool", "a", "l", kernel_shape=[2, 2]), CUT2], IMAGE),
     "of a mean": ([CONV, node("GlobalAveragePool", "a", "l"), CUT2], IMAGE),
-    "of a depthwise layer": ([node("Conv", "x k", "a"), node("Conv", "a g", "l", group=6), CUT2], [2, 3, 7, 7]),
+    "of a depthwise layer": (
+        [node("Conv", "x k", "a"), node("Conv", "a g", "l", group=6), CUT2],
+        [2, 3, 7, 7],
+    ),
     "behind a turn": ([DENSE, turned([0, 2, 1]), CUT2], ROWS),
     "turned": ([DENSE, node("Tanh", "a", "t"), turned([0, 2, 1], "t"), CUT2], ROWS),
     "by steps": ([DENSE, node("Slice", "a s1 far a2 two", "y")], ROWS),
     "one channel": ([DENSE, node("Gather", "a i0", "y", axis=2)], ROWS),
     "dropped out": ([DENSE, node("Dropout", "a", "l"), CUT], ROWS),
     "of turned factors": (
-        [DENSE, turned([0, 2, 1], "a", "at"), node("MatMul", "x v", "c"), turned([0, 2, 1], "c", "ct"), node("Mul", "at ct", "l"), CUT2],
+        [
+            DENSE,
+            turned([0, 2, 1], "a", "at"),
+            node("MatMul", "x v", "c"),
+            turned([0, 2, 1], "c", "ct"),
+            node("Mul", "at ct", "l"),
+            CUT2,
+        ],
         ROWS,
     ),
     "of reshaped factors": (
@@ -93,19 +123,50 @@ PARTS: dict[str, tuple[list[Any], list[int]]] = {
         ],
         ROWS,
     ),
-    "of heads": ([DENSE, node("Reshape", "a heads", "l"), node("Slice", "l s1 two a2", "z"), turned([0, 2, 1, 3], "z", "y")], ROWS),
+    "of heads": (
+        [
+            DENSE,
+            node("Reshape", "a heads", "l"),
+            node("Slice", "l s1 two a2", "z"),
+            turned([0, 2, 1, 3], "z", "y"),
+        ],
+        ROWS,
+    ),
 }
 KEPT: dict[str, tuple[list[Any], list[int], str]] = {
-    "of a grouped layer": ([node("Conv", "x k", "a"), node("Conv", "a h", "l", group=2), CUT2], [2, 3, 7, 7], "in groups"),
-    "of merged channels": ([CONV, node("Reshape", "a flat", "l"), CUT2], IMAGE, "channels and of locations at once"),
-    "of a layer norm": ([DENSE, node("LayerNormalization", "a n", "l"), CUT], ROWS, "several channels"),
+    "of a grouped layer": (
+        [node("Conv", "x k", "a"), node("Conv", "a h", "l", group=2), CUT2],
+        [2, 3, 7, 7],
+        "in groups",
+    ),
+    "of merged channels": (
+        [CONV, node("Reshape", "a flat", "l"), CUT2],
+        IMAGE,
+        "channels and of locations at once",
+    ),
+    "of a layer norm": (
+        [DENSE, node("LayerNormalization", "a n", "l"), CUT],
+        ROWS,
+        "several channels",
+    ),
     "of channels in another order": (
-        [DENSE, node("Reshape", "a halves", "hh"), turned([0, 1, 3, 2], "hh", "l"), node("Slice", "l s1 s3 a2", "y")],
+        [
+            DENSE,
+            node("Reshape", "a halves", "hh"),
+            turned([0, 1, 3, 2], "hh", "l"),
+            node("Slice", "l s1 s3 a2", "y"),
+        ],
         ROWS,
         "puts its channels in another order",
     ),
     "of merged factors": (
-        [CONV, node("Reshape", "a flat", "af"), node("Sigmoid", "af", "gate"), node("Mul", "af gate", "l"), CUT2],
+        [
+            CONV,
+            node("Reshape", "a flat", "af"),
+            node("Sigmoid", "af", "gate"),
+            node("Mul", "af gate", "l"),
+            CUT2,
+        ],
         IMAGE,
         "",
     ),
@@ -125,9 +186,14 @@ def test_parts_of_layers_become_layers_with_the_same_numbers(name: str) -> None:
     trace, _ = rewritten(trace_onnx(proto))
     assert not any(isinstance(op, Part) for op in trace.ops)
     x = weights(*PARTS[name][1])
-    assert values_of(trace, x.astype(float))[0] == pytest.approx(ran(proto, x)[0], rel=1e-5, abs=1e-5)
+    assert values_of(trace, x.astype(float))[0] == pytest.approx(
+        ran(proto, x)[0], rel=1e-5, abs=1e-5
+    )
     whole = sum(op.weight.size for op in trace_onnx(proto).ops if isinstance(op, Linear))
-    assert sum(op.weight.size for op in trace.ops if isinstance(op, Linear)) < whole or "joined" in name
+    assert (
+        sum(op.weight.size for op in trace.ops if isinstance(op, Linear)) < whole
+        or "joined" in name
+    )
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -138,11 +204,16 @@ def test_parts_of_what_is_made_together_stay_parts(name: str) -> None:
     (part,) = [op for op in after.ops if isinstance(op, Part)]
     assert words in part.reason and len(after.ops) <= len(before.ops)
     x = weights(*shape)
-    assert values_of(after, x.astype(float))[0] == pytest.approx(ran(proto_of(nodes, shape), x)[0], rel=1e-5, abs=1e-5)
+    assert values_of(after, x.astype(float))[0] == pytest.approx(
+        ran(proto_of(nodes, shape), x)[0], rel=1e-5, abs=1e-5
+    )
 
 
 def attention(*score: Any, keys: str = "zero", values: str = "v") -> list[Any]:
-    """Attention whose keys are a bias, the same for all tokens: its scores are 0 up to what softmax takes off."""
+    """Attention whose keys are a bias, the same for all tokens.
+
+    Its scores are 0 up to what softmax takes off.
+    """
     return [
         node("MatMul", "x w", "q"),
         node("MatMul", f"x {keys}", "k0"),
@@ -174,7 +245,9 @@ NOT_MIXED: dict[str, list[Any]] = {
     "without meaning": attention(node("Log", "s", "r"), node("Mul", "r half", "t")),
     "scores of a layer": attention(node("MatMul", "s m", "t")),
     "turned scores": attention(turned([0, 2, 1], "s", "t")),
-    "rescaled by the input": attention(node("ReduceMax", "x", "r", axes=[2]), node("Add", "s r", "t")),
+    "rescaled by the input": attention(
+        node("ReduceMax", "x", "r", axes=[2]), node("Add", "s r", "t")
+    ),
 }
 
 
@@ -185,11 +258,15 @@ def test_attention_that_attends_to_nothing_is_the_mixing_it_computes(name: str) 
     assert not any(isinstance(op, Contract) for op in trace.ops)
     assert any(isinstance(op, Mixed) for op in trace.ops) or name == "a fixed matrix"
     x = weights(*ROWS)
-    assert values_of(trace, x.astype(float))[0] == pytest.approx(ran(proto, x)[0], rel=1e-5, abs=1e-5)
+    assert values_of(trace, x.astype(float))[0] == pytest.approx(
+        ran(proto, x)[0], rel=1e-5, abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("name", NOT_MIXED)
 def test_attention_that_attends_is_left_alone(name: str) -> None:
     proto = proto_of(NOT_MIXED[name], ROWS)
     trace, _ = rewritten(trace_onnx(proto))
-    assert any(isinstance(op, NotRead) and op.reason for op in trace.ops) and not any(isinstance(op, Mixed) for op in trace.ops)
+    assert any(isinstance(op, NotRead) and op.reason for op in trace.ops) and not any(
+        isinstance(op, Mixed) for op in trace.ops
+    )

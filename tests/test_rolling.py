@@ -17,24 +17,48 @@ TANH = kc.activation("tanh")
 
 
 def varied(blocks: int, located: bool = False) -> kc.Network:
-    """Residual blocks that differ in weights of sums, activation constants, slopes, gains, scales and dropout rates."""
+    """Residual blocks that differ in weights of sums, activation constants, slopes, gains, scales
+    and dropout rates.
+    """
     pieces = []
     for i in range(blocks):
         leaky = kc.activations.leaky_relu(0.1 * i + 0.05)
         shaped = TANH.transformed(0.5 + 0.1 * i, 0.05 * i, 1.0 + 0.2 * i, -0.1 * i)
         branch = kc.chain(
-            L.Nonlinear(leaky), L.Dropout(0.1 + 0.05 * i), L.Affine(kernel=3 if located else 1, sigma_w=1 + 0.1 * i, sigma_b=0.1),
-            L.Nonlinear(shaped), L.Scale(1 + i / 7), L.Affine(),
-        )  # fmt: skip
+            L.Nonlinear(leaky),
+            L.Dropout(0.1 + 0.05 * i),
+            L.Affine(kernel=3 if located else 1, sigma_w=1 + 0.1 * i, sigma_b=0.1),
+            L.Nonlinear(shaped),
+            L.Scale(1 + i / 7),
+            L.Affine(),
+        )
         pieces.append(kc.residual(branch, 0.9 - 0.1 * i))
-    return kc.chain(L.Input(3 if located else None, (4, 4) if located else None), L.Affine(), *pieces, L.Nonlinear("relu"), L.Affine(4))
+    return kc.chain(
+        L.Input(3 if located else None, (4, 4) if located else None),
+        L.Affine(),
+        *pieces,
+        L.Nonlinear("relu"),
+        L.Affine(4),
+    )
 
 
 NETWORKS = {
     "vanilla": (kc.architectures.vanilla(7, "tanh"), {}, (5, 6)),
-    "dks": (kc.shape(kc.architectures.rescaled_resnet(5, 2), "softplus", method="dks").network, {}, (5, 8)),
-    "tat": (kc.shape(kc.architectures.vanilla(14), method="tat", eta=0.9).network, {"parameterization": "ntk"}, (5, 8)),
-    "two in a row": (kc.architectures.vanilla(9, "tanh"), {"features": {None: 8, "affine_5": 4}}, (5, 8)),
+    "dks": (
+        kc.shape(kc.architectures.rescaled_resnet(5, 2), "softplus", method="dks").network,
+        {},
+        (5, 8),
+    ),
+    "tat": (
+        kc.shape(kc.architectures.vanilla(14), method="tat", eta=0.9).network,
+        {"parameterization": "ntk"},
+        (5, 8),
+    ),
+    "two in a row": (
+        kc.architectures.vanilla(9, "tanh"),
+        {"features": {None: 8, "affine_5": 4}},
+        (5, 8),
+    ),
     "varied": (varied(4), {"parameterization": "ntk"}, (5, 6)),
     "varied images": (varied(3, located=True), {"parameterization": "mup"}, (2, 4, 4, 3)),
 }
@@ -55,12 +79,17 @@ def close(first: Any, second: Any) -> bool:
 
 @pytest.mark.parametrize("name", mostly_slow(NETWORKS))
 def test_rolled_is_unrolled(name: str):
-    """Initial weights bit for bit; outputs in training with dropout, every feature map and gradients to 1e-6."""
+    """Initial weights bit for bit.
+
+    Outputs in training with dropout, every feature map and gradients to 1e-6.
+    """
     model, plain, x = pair(name)
     params, loose = model.init(4, x), plain.init(4, x)
     assert len(jax.tree.leaves(params)) < len(jax.tree.leaves(loose))
     own = model.unstack(params)
-    assert {str(node): set(leaves) for node, leaves in own.items()} == {node: set(leaves) for node, leaves in loose.items()}
+    assert {str(node): set(leaves) for node, leaves in own.items()} == {
+        node: set(leaves) for node, leaves in loose.items()
+    }
     for node, leaves in own.items():
         assert all(np.array_equal(leaf, loose[str(node)][name]) for name, leaf in leaves.items())
 
@@ -81,13 +110,18 @@ def test_rolled_is_unrolled(name: str):
         for leaf, g in leaves.items():
             reference = other_slope[str(node)][leaf]
             assert (
-                float(jnp.abs(g - reference).max()) <= 2e-6 * max(float(jnp.abs(v).max()) for v in other_slope[str(node)].values()) + 1e-9
+                float(jnp.abs(g - reference).max())
+                <= 2e-6 * max(float(jnp.abs(v).max()) for v in other_slope[str(node)].values())
+                + 1e-9
             )
 
 
 def test_the_blocks_that_are_rolled():
     def counts(net: kc.Network, features: Any, **options: Any) -> list[tuple[int, int]]:
-        return [(len(b.pieces[0]), b.count) for b in kc.to_jax(net, features, **options).plan(options.pop("x", None)).blocks]
+        return [
+            (len(b.pieces[0]), b.count)
+            for b in kc.to_jax(net, features, **options).plan(options.pop("x", None)).blocks
+        ]
 
     deep = kc.architectures.vanilla(1000)
     assert counts(deep, 4) == [(2, 1000)]
@@ -106,9 +140,14 @@ def test_parameters_node_by_node():
     own = model.unstack(params)
     again = model.stack(own)
     assert jax.tree.structure(again) == jax.tree.structure(params)
-    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(params), strict=True))
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(params), strict=True)
+    )
     third = model.node_params(params, "affine_3")
-    assert any(np.array_equal(third["weight"], row) for row in params["affine_3..affine_11"]["weight"])
+    assert any(
+        np.array_equal(third["weight"], row) for row in params["affine_3..affine_11"]["weight"]
+    )
     with pytest.raises(kc.KcalcError, match="'nonlinear_1' has no weights"):
         model.node_params(params, "nonlinear_1")
     with pytest.raises(kc.KcalcError, match="unknown node 'affine_99'"):
@@ -128,7 +167,11 @@ def test_remat_changes_nothing_but_memory():
     for remat in (False, True):
         model = kc.to_jax(net, 8, remat=remat)
         params = model.init(0)
-        step = jax.jit(jax.grad(lambda p, m=model: (m.apply(p, x) ** 2).mean())).lower(params).compile()
+        step = (
+            jax.jit(jax.grad(lambda p, m=model: (m.apply(p, x) ** 2).mean()))
+            .lower(params)
+            .compile()
+        )
         saved.append(step.memory_analysis().temp_size_in_bytes)
         gradients.append(step(params))
     assert saved[1] < saved[0]
@@ -136,10 +179,15 @@ def test_remat_changes_nothing_but_memory():
 
 
 def test_batch_norm_statistics_are_stacked():
-    """Running means and variances of a rolled network, after one step, are those of its feature maps."""
+    """Running means and variances of a rolled network, after one step, are those of its feature
+    maps.
+    """
     block = kc.chain(L.Affine(), L.BatchNorm(), L.Nonlinear("relu"))
     net = kc.chain(L.Input(6), kc.repeat(block, 4), L.Affine())
-    model, plain = kc.to_jax(net, 6, trainable_norms=True), kc.to_jax(net, 6, rolled=False, trainable_norms=True)
+    model, plain = (
+        kc.to_jax(net, 6, trainable_norms=True),
+        kc.to_jax(net, 6, rolled=False, trainable_norms=True),
+    )
     x = jax.random.normal(jax.random.key(0), (16, 6))
     params, state = model.init(0), model.init_state()
     y, new = model.apply(params, x, state=state, train=True)
@@ -152,4 +200,6 @@ def test_batch_norm_statistics_are_stacked():
         assert np.allclose(stacked["mean"][i], 0.1 * h.mean(axis=0), atol=1e-6)
         assert np.allclose(stacked["variance"][i], 0.9 + 0.1 * h.var(axis=0), atol=1e-6)
         assert np.allclose(others[f"batchnorm_{i + 1}"]["mean"], stacked["mean"][i], atol=1e-6)
-    assert close(model.apply(params, x, state=new)[0], plain.apply(plain.init(0), x, state=others)[0])
+    assert close(
+        model.apply(params, x, state=new)[0], plain.apply(plain.init(0), x, state=others)[0]
+    )

@@ -23,7 +23,10 @@ def test_he_keeps_q_of_relu_networks_and_glorot_does_not() -> None:
     assert he.values["Q_f(1)"] == pytest.approx(1, rel=1e-12) and he.residuals == {}
     lecun = kc.shape(A.vanilla(30, readout=False), "relu", method="lecun")
     assert lecun.values["Q_f(1)"] == pytest.approx(2.0**-30, rel=1e-12)
-    assert lecun.values["C_f(0)"] == pytest.approx(he.values["C_f(0)"], rel=1e-12) and he.values["C_f(0)"] > 0.9
+    assert (
+        lecun.values["C_f(0)"] == pytest.approx(he.values["C_f(0)"], rel=1e-12)
+        and he.values["C_f(0)"] > 0.9
+    )
 
 
 def test_fans_count_where_they_are_known() -> None:

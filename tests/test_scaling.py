@@ -1,4 +1,6 @@
-"""The scaling calculus: closed forms worked out by hand, exact ratios in symbols, tables, and bad input."""
+"""The scaling calculus: closed forms worked out by hand, exact ratios in symbols, tables, and bad
+input.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,14 @@ def mlp(*widths: int, sigma_w: object = 1, bias: bool = True) -> kc.Network:
     return kc.chain(*pieces)
 
 
-# -- closed forms ------------------------------------------------------------------------------------------------------------------------
+# -- closed forms ----------------------------------------------------------------------------------
 
 
 def test_an_mlp_by_hand() -> None:
-    """He weights, widths 20, 30, 50, 7: f = 2, 2, 1 behind the layers, b = 1, 1/... from the top, gamma = zeta/(n m w^2)."""
+    """He weights, widths 20, 30, 50, 7.
+
+    f = 2, 2, 1 behind the layers, b = 1, 1/... from the top, gamma = zeta/(n m w^2).
+    """
     s = scaling(mlp(20, 30, 50, 7, sigma_w=sp.sqrt(2)))
     assert [s.tensors[f"affine_{i}"].forward for i in (1, 2, 3)] == pytest.approx([2, 2, 2])
     back = [7 * (2 / 50), 7 * (2 / 50) / 2 * 50 * (2 / 30), 1]
@@ -41,21 +46,36 @@ def test_an_mlp_by_hand() -> None:
     assert {round(t.scaling, 10) for t in s.tensors.values()} == {14.0}
     for node, (a, b) in {"affine_1": (20, 30), "affine_2": (30, 50), "affine_3": (50, 7)}.items():
         w = 2 / a
-        assert s.weights[node].gamma == pytest.approx(14 / (a * b * w * w)) == s.weights[node].extrinsic
+        assert (
+            s.weights[node].gamma
+            == pytest.approx(14 / (a * b * w * w))
+            == s.weights[node].extrinsic
+        )
         assert s.biases[node] == pytest.approx(14 / (b * 4))
     assert s.output_moment == pytest.approx(2) and not s.violations
 
 
 @pytest.mark.parametrize("a", [0, sp.Rational(1, 5)])
 def test_geometric_initialisation_equalises_gamma_in_symbols(a: sp.Expr) -> None:
-    """E[W^2] = c/(k sqrt(n m)) with symbols for widths, c and the slope: every ratio simplifies to 1."""
+    """E[W^2] = c/(k sqrt(n m)) with symbols for widths, c and the slope.
+
+    Every ratio simplifies to 1.
+    """
     c = sp.Symbol("c", positive=True)
     phi = L.Nonlinear(kc.activations.leaky_relu(a)) if a else RELU
     kernels = (3, 1, 2)
     layers = [
-        L.Affine(n[i + 1], kernel=k, padding="circular", sigma_w=sp.sqrt(c * k * sp.sqrt(n[i] / n[i + 1]))) for i, k in enumerate(kernels)
+        L.Affine(
+            n[i + 1],
+            kernel=k,
+            padding="circular",
+            sigma_w=sp.sqrt(c * k * sp.sqrt(n[i] / n[i + 1])),
+        )
+        for i, k in enumerate(kernels)
     ]
-    s = scaling(kc.chain(L.Input(n[0], (6, 6)), layers[0], phi, layers[1], phi, layers[2], L.Flatten()))
+    s = scaling(
+        kc.chain(L.Input(n[0], (6, 6)), layers[0], phi, layers[1], phi, layers[2], L.Flatten())
+    )
     gammas = [w.gamma for w in s.weights.values()]
     assert all(sp.simplify(g / gammas[0]) == 1 for g in gammas)
     assert all(sp.simplify(g - s.tensors["input"].scaling / c**2) == 0 for g in gammas)
@@ -74,54 +94,97 @@ def test_the_telescoping_output_moment() -> None:
     """Behind a relu-free first layer E y^2 = 2 sqrt(n_0/n_L) E x_0^2. [A.3]"""
     widths, x = n[:4], sp.Symbol("q", positive=True)
     layers = [L.Affine(b, sigma_w=sp.sqrt(2 * sp.sqrt(a / b))) for a, b in pairwise(widths)]
-    s = scaling(kc.chain(L.Input(widths[0]), layers[0], RELU, layers[1], RELU, layers[2]), input_moment=x)
+    s = scaling(
+        kc.chain(L.Input(widths[0]), layers[0], RELU, layers[1], RELU, layers[2]), input_moment=x
+    )
     assert sp.simplify(s.output_moment - 2 * sp.sqrt(widths[0] / widths[3]) * x) == 0
 
 
 @pytest.mark.parametrize("k", [2, 3])
 def test_mean_pooling_behind_relu(k: int) -> None:
-    """R = 1 + (k^2 - 1)/pi on uncorrelated data, also behind one convolution more; symbols and numbers alike. [A.1]"""
+    """R = 1 + (k^2 - 1)/pi on uncorrelated data, also behind one convolution more.
+
+    Symbols and numbers alike. [A.1]
+    """
     expected = 1 + (k * k - 1) / math.pi
-    size, window = (6, 2) if k == 2 else (3, None)  # windows of 3 at stride 3 are cut by the border when networks run
+    size, window = (
+        (6, 2) if k == 2 else (3, None)
+    )  # windows of 3 at stride 3 are cut by the border when networks run
     for numbers in (True, False):
         width = 5 if numbers else sp.Symbol("m", positive=True, integer=True)
-        pieces = [L.Input(width, (size, size)), L.Affine(width, kernel=3, padding="circular"), RELU, L.Pool("mean", window)]
+        pieces = [
+            L.Input(width, (size, size)),
+            L.Affine(width, kernel=3, padding="circular"),
+            RELU,
+            L.Pool("mean", window),
+        ]
         s = scaling(kc.chain(*pieces))
         assert float(s.tensors["pool_1"].ratio or 0) == pytest.approx(expected, rel=1e-12)
-        assert float(s.correlations["pool_1"]) == pytest.approx(1 / math.pi, rel=1e-12) and "r = " in s.violations[0].text
+        assert (
+            float(s.correlations["pool_1"]) == pytest.approx(1 / math.pi, rel=1e-12)
+            and "r = " in s.violations[0].text
+        )
         later = kc.chain(*pieces[:-1], L.Affine(width, kernel=3, padding="circular"), pieces[-1])
-        assert float(scaling(later).tensors["pool_1"].ratio or 0) == pytest.approx(expected, rel=1e-12)
-    white = kc.chain(L.Input(3, (size, size)), L.Affine(4, kernel=3, padding="circular"), L.Pool("mean", window))
-    assert scaling(white).tensors["pool_1"].ratio == pytest.approx(1, rel=1e-13) and not scaling(white).violations
+        assert float(scaling(later).tensors["pool_1"].ratio or 0) == pytest.approx(
+            expected, rel=1e-12
+        )
+    white = kc.chain(
+        L.Input(3, (size, size)), L.Affine(4, kernel=3, padding="circular"), L.Pool("mean", window)
+    )
+    assert (
+        scaling(white).tensors["pool_1"].ratio == pytest.approx(1, rel=1e-13)
+        and not scaling(white).violations
+    )
 
 
 def test_nu_of_a_convolution_before_mean_pooling() -> None:
-    """A 1 x 1 convolution of post-relu values: nu/gamma = 1 + (k^2 - 1)/pi at the layer before the pool."""
+    """A 1 x 1 convolution of post-relu values.
+
+    Nu/gamma = 1 + (k^2 - 1)/pi at the layer before the pool.
+    """
     net = kc.chain(L.Input(3, (4, 4)), L.Affine(40), RELU, L.Affine(5), L.Pool("mean", 2))
     w = scaling(net).weights["affine_2"]
     assert w.ratio / w.gamma == pytest.approx(1 + 3 / math.pi, rel=1e-12)
 
 
 def test_maxima_of_normals() -> None:
-    """E max^2 of 2, 3, 4 standard normals: 1, 1 + sqrt3/(2 pi), 1 + sqrt3/pi; with correlation r: r + (1 - r) times it."""
-    for count, value in ((2, 1.0), (3, 1 + math.sqrt(3) / (2 * math.pi)), (4, 1 + math.sqrt(3) / math.pi)):
+    """E max^2 of 2, 3, 4 standard normals: 1, 1 + sqrt3/(2 pi), 1 + sqrt3/pi.
+
+    With correlation r: r + (1 - r) times it.
+    """
+    for count, value in (
+        (2, 1.0),
+        (3, 1 + math.sqrt(3) / (2 * math.pi)),
+        (4, 1 + math.sqrt(3) / math.pi),
+    ):
         assert maximum(2, None, 1.0, 0.0, count) == pytest.approx(value, rel=1e-12)
         assert maximum(2, None, 2.0, 0.3, count) == pytest.approx(2 * (0.3 + 0.7 * value), rel=1e-9)
     relu = kc.activation("relu")
     assert maximum(2, relu, 1.0, 0.0, 1) == pytest.approx(0.5, rel=1e-12)
     assert maximum(2, relu, 1.0, 0.0, 4, 1) == pytest.approx(1 - 2**-4, rel=1e-12)
     s = scaling(kc.chain(L.Input(3, (4, 4)), L.Affine(4), L.Pool("max", 2)))
-    assert s.tensors["pool_1"].ratio == pytest.approx(1.5513, abs=5e-5) and "max pooling" in s.violations[0].text
+    assert (
+        s.tensors["pool_1"].ratio == pytest.approx(1.5513, abs=5e-5)
+        and "max pooling" in s.violations[0].text
+    )
 
 
 def test_correlations_behind_a_maximum_mind_exponents() -> None:
-    """The mean over pairs of E z_p z_r / sqrt(E z_p^2 E z_r^2), with and without a matrix of all pairs."""
-    square, own, mean = np.array([2.0, 3.0, 5.0]), np.array([0.6, 0.9, 0.4]), np.array([1.0, -1.2, 1.5])
+    """The mean over pairs of E z_p z_r / sqrt(E z_p^2 E z_r^2), with and without a matrix of all
+    pairs.
+    """
+    square, own, mean = (
+        np.array([2.0, 3.0, 5.0]),
+        np.array([0.6, 0.9, 0.4]),
+        np.array([1.0, -1.2, 1.5]),
+    )
     pairs = np.outer(own, own) + 0.5 * np.outer(mean, mean)
     truth = (pairs / np.sqrt(np.outer(square, square)))[~np.eye(3, dtype=bool)].mean()
     level = Level(square * 2, -1)
     assert _off_diagonal(Level(pairs / 8, 3), level) == pytest.approx(truth, rel=1e-14)
-    assert _mean_correlation(level, (Level(own / 4, 4), Level(mean, -1))) == pytest.approx(truth, rel=1e-14)
+    assert _mean_correlation(level, (Level(own / 4, 4), Level(mean, -1))) == pytest.approx(
+        truth, rel=1e-14
+    )
 
 
 def test_ratios_of_activations() -> None:
@@ -135,7 +198,9 @@ def test_ratios_of_activations() -> None:
 def test_residual_shares_and_cross_terms() -> None:
     block = kc.residual(kc.chain(RELU, L.Affine(8, sigma_w=sp.sqrt(2))), 0.8)
     s = scaling(kc.chain(L.Input(8), L.Affine(8), block, L.Affine(3)))
-    assert s.tensors["sum_1"].splits == pytest.approx((0.64, 0.36)) and s.tensors["sum_1"].scaling == pytest.approx(3)
+    assert s.tensors["sum_1"].splits == pytest.approx((0.64, 0.36)) and s.tensors[
+        "sum_1"
+    ].scaling == pytest.approx(3)
     twice = kc.Network.from_steps(
         [
             ("x", L.Input(4), ()),
@@ -153,12 +218,23 @@ def test_residual_shares_and_cross_terms() -> None:
 
 
 def test_scalars_dropout_and_groups() -> None:
-    s = scaling(kc.chain(L.Input(6), L.Scale(3), L.Affine(6, groups=3), L.Dropout(0.25), L.Scale(-0.5), L.Affine(2)))
+    s = scaling(
+        kc.chain(
+            L.Input(6),
+            L.Scale(3),
+            L.Affine(6, groups=3),
+            L.Dropout(0.25),
+            L.Scale(-0.5),
+            L.Affine(2),
+        )
+    )
     assert s.scalars["scale_1"] == pytest.approx(2 * 9 * 0.25 / 0.75 / 81)
     assert s.tensors["input"].scaling == pytest.approx(s.tensors["affine_2"].scaling)
     assert s.tensors["dropout_1"].forward == pytest.approx(9 / 0.75)
     assert s.weights["affine_1"].variance == pytest.approx(0.5)
-    assert s.weights["affine_1"].gamma == pytest.approx(s.tensors["affine_1"].scaling * 3 / (6 * 6 * 0.25))
+    assert s.weights["affine_1"].gamma == pytest.approx(
+        s.tensors["affine_1"].scaling * 3 / (6 * 6 * 0.25)
+    )
 
 
 def test_position_maps_of_a_padded_convolution() -> None:
@@ -167,31 +243,47 @@ def test_position_maps_of_a_padded_convolution() -> None:
     taps = np.array([[4, 6, 4], [6, 9, 6], [4, 6, 4]])
     assert s.tensors["affine_1"].forward_map == pytest.approx(taps / 9)
     assert s.tensors["input"].backward_map == pytest.approx(5 / 18 * taps)
-    assert s.weights["affine_1"].gamma == pytest.approx(taps.sum() / 9 * 18)  # sum over valid taps of f b / (k^2 E W^2)
+    assert s.weights["affine_1"].gamma == pytest.approx(
+        taps.sum() / 9 * 18
+    )  # sum over valid taps of f b / (k^2 E W^2)
 
 
 def test_thousands_of_layers_neither_overflow_nor_lose_digits() -> None:
     deep = scaling(A.vanilla(1200, features=64))
-    assert deep.weights["affine_7"].relative == pytest.approx(1, rel=1e-10) and deep.spread == pytest.approx(1, rel=1e-10)
-    assert deep.weights["affine_1"].gamma_level.log10() == pytest.approx(math.log10(64) - 1200 * math.log10(2), abs=1e-9)
+    assert deep.weights["affine_7"].relative == pytest.approx(
+        1, rel=1e-10
+    ) and deep.spread == pytest.approx(1, rel=1e-10)
+    assert deep.weights["affine_1"].gamma_level.log10() == pytest.approx(
+        math.log10(64) - 1200 * math.log10(2), abs=1e-9
+    )
     with pytest.raises(kc.KcalcError, match="beyond double precision"):
         _ = deep.weights["affine_1"].gamma
     assert "1e-359" in str(deep) and json.dumps(deep.to_dict())
 
 
-# -- the paper's block -------------------------------------------------------------------------------------------------------------------
+# -- the paper's block -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("downsample", [False, True])
 def test_the_preconditioned_block_in_symbols(downsample: bool) -> None:
-    """All weights, and the learned scalar, have the gamma of the layers outside; F and S both give sqrt(n/m) f. [A.4]"""
+    """All weights, and the learned scalar, have the gamma of the layers outside.
+
+    F and S both give sqrt(n/m) f. [A.4]
+    """
     alpha = sp.Symbol("alpha", positive=True)
-    block = A.preconditioned_block(n[0], n[1], n[2], shortcut_weight=alpha, downsample=downsample, padding="circular")
+    block = A.preconditioned_block(
+        n[0], n[1], n[2], shortcut_weight=alpha, downsample=downsample, padding="circular"
+    )
     outside = L.Affine(n[0]), L.Affine(5, sigma_w=sp.sqrt(sp.sqrt(n[1] / 5)))
     s = scaling(kc.chain(L.Input(n[0], (4, 4)), outside[0], block, outside[1]), correlation=0)
     gammas = [w.gamma for w in s.weights.values()]
     assert len(gammas) == 6 and all(sp.simplify(g / gammas[0]) == 1 for g in gammas)
-    assert sp.simplify(s.tensors["sum_1"].forward / s.tensors["affine_1"].forward - sp.sqrt(n[0] / n[1])) == 0
+    assert (
+        sp.simplify(
+            s.tensors["sum_1"].forward / s.tensors["affine_1"].forward - sp.sqrt(n[0] / n[1])
+        )
+        == 0
+    )
     assert [sp.simplify(v) for v in s.tensors["sum_1"].splits or ()] == [alpha**2, 1 - alpha**2]
     assert sum(sp.simplify(v / gammas[0]) == 1 for v in s.scalars.values()) >= 1
 
@@ -205,17 +297,35 @@ def test_the_resnet_of_the_paper() -> None:
         A.preconditioned_block(4, 4, 2, shortcut_weight=0)
 
 
-# -- objects and errors ------------------------------------------------------------------------------------------------------------------
+# -- objects and errors ----------------------------------------------------------------------------
 
 
 def test_results_print_and_draw(untouched_pyplot: None) -> None:
-    s = scaling(kc.chain(L.Input(3, (8, 8)), L.Affine(4, kernel=3), L.Nonlinear("tanh"), L.Pool("mean", 2), L.Flatten(), L.Affine(5)))
-    assert "affine_2" in str(s) and "violated" in str(s) and "\n" not in repr(s) and "<table>" in s._repr_html_()
+    s = scaling(
+        kc.chain(
+            L.Input(3, (8, 8)),
+            L.Affine(4, kernel=3),
+            L.Nonlinear("tanh"),
+            L.Pool("mean", 2),
+            L.Flatten(),
+            L.Affine(5),
+        )
+    )
+    assert (
+        "affine_2" in str(s)
+        and "violated" in str(s)
+        and "\n" not in repr(s)
+        and "<table>" in s._repr_html_()
+    )
     assert json.loads(json.dumps(s.to_dict()))["weights"]["affine_1"]["taps"] == 9
     assert s.plot() is not None and s.ordered()[0][1].gamma >= s.ordered()[1][1].gamma
     assert math.prod(w.correction for w in s.weights.values()) == pytest.approx(1)
     symbolic = scaling(mlp(n[0], n[1], n[2]))  # type: ignore[arg-type]
-    assert isinstance(symbolic, Scaling) and "n0 -> n1" in str(symbolic) and json.dumps(symbolic.to_dict())
+    assert (
+        isinstance(symbolic, Scaling)
+        and "n0 -> n1" in str(symbolic)
+        and json.dumps(symbolic.to_dict())
+    )
     for what in (symbolic.plot, lambda: symbolic.spread):
         with pytest.raises(kc.KcalcError, match="numbers"):
             what()
@@ -226,13 +336,30 @@ def test_what_is_violated_is_said() -> None:
     net = mlp(4, 5, 3)
     assert any("atoms" in v.text for v in scaling(net, weights="ternary").violations)
     biased = scaling(kc.chain(L.Input(4), L.Affine(5, sigma_b=0.5), RELU, L.Affine(2)))
-    assert any("bias" in v.text for v in biased.violations) and biased.tensors["affine_1"].forward == pytest.approx(1.25)
+    assert any("bias" in v.text for v in biased.violations) and biased.tensors[
+        "affine_1"
+    ].forward == pytest.approx(1.25)
     depthwise = kc.chain(L.Input(6, (4, 4)), L.Affine(12), RELU, L.Affine(12, kernel=3, groups=12))
     assert "2^-9" in scaling(depthwise).violations[0].text
-    assert "padding" in scaling(kc.chain(L.Input(6, (4, 4)), L.Affine(12, kernel=3, padding=3))).violations[0].text
+    assert (
+        "padding"
+        in scaling(kc.chain(L.Input(6, (4, 4)), L.Affine(12, kernel=3, padding=3)))
+        .violations[0]
+        .text
+    )
     first = kc.chain(L.Input(24), RELU, L.Affine(2))
-    assert not scaling(first).violations and "not symmetric" in scaling(first, input_symmetric=False).violations[0].text
-    v1 = kc.chain(L.Input(4), L.Affine(4), RELU, kc.residual(kc.chain(L.Affine(4), RELU, L.Affine(4)), 0.6), RELU, L.Affine(2))
+    assert (
+        not scaling(first).violations
+        and "not symmetric" in scaling(first, input_symmetric=False).violations[0].text
+    )
+    v1 = kc.chain(
+        L.Input(4),
+        L.Affine(4),
+        RELU,
+        kc.residual(kc.chain(L.Affine(4), RELU, L.Affine(4)), 0.6),
+        RELU,
+        L.Affine(2),
+    )
     assert any("not symmetric" in v.text for v in scaling(v1).violations)
 
 
@@ -243,9 +370,18 @@ def test_what_is_violated_is_said() -> None:
         (lambda: scaling(A.vanilla(2), features=0), "whole number >= 1"),
         (lambda: scaling(A.vanilla(2), features=True), "whole number >= 1"),
         (lambda: scaling(kc.chain(L.Input(3), L.Affine(4, kernel=3))), "image_shape"),
-        (lambda: scaling(kc.chain(L.Input(3), L.Affine(4, kernel=3)), image_shape=(2.5, 3)), "image_shape"),
-        (lambda: scaling(kc.chain(L.Input(3, (4, 4)), L.Affine(4)), image_shape=(5, 5)), "leave one"),
-        (lambda: scaling(kc.chain(L.Input(3, (2, 2)), L.Affine(4, kernel=3, padding="valid"))), "does not fit"),
+        (
+            lambda: scaling(kc.chain(L.Input(3), L.Affine(4, kernel=3)), image_shape=(2.5, 3)),
+            "image_shape",
+        ),
+        (
+            lambda: scaling(kc.chain(L.Input(3, (4, 4)), L.Affine(4)), image_shape=(5, 5)),
+            "leave one",
+        ),
+        (
+            lambda: scaling(kc.chain(L.Input(3, (2, 2)), L.Affine(4, kernel=3, padding="valid"))),
+            "does not fit",
+        ),
         (lambda: scaling(mlp(3, 4), input_moment=-1), "> 0"),
         (lambda: scaling(mlp(3, 4), input_moment=math.nan), "> 0"),
         (lambda: scaling(mlp(3, 4), input_moment=True), "> 0"),
@@ -253,15 +389,33 @@ def test_what_is_violated_is_said() -> None:
         (lambda: scaling(mlp(3, 4), input_symmetric=1), "True or False"),  # type: ignore[arg-type]
         (lambda: scaling(mlp(3, 4), weights="delta_orthogonal"), "independent in all taps"),
         (lambda: scaling(mlp(3, 4), correlation={"affine_1": 0}), "Pool"),
-        (lambda: scaling(kc.chain(L.Input(3), L.Affine(4), L.LayerNorm())), "without_normalization"),
-        (lambda: scaling(kc.chain(L.Input(3), L.Affine(4), L.BatchNorm())), "without_normalization"),
-        (lambda: scaling(kc.chain(L.Input(3, (4, 4)), L.Affine(4), L.Pool("weighted_mean", 2))), "weighted"),
+        (
+            lambda: scaling(kc.chain(L.Input(3), L.Affine(4), L.LayerNorm())),
+            "without_normalization",
+        ),
+        (
+            lambda: scaling(kc.chain(L.Input(3), L.Affine(4), L.BatchNorm())),
+            "without_normalization",
+        ),
+        (
+            lambda: scaling(kc.chain(L.Input(3, (4, 4)), L.Affine(4), L.Pool("weighted_mean", 2))),
+            "weighted",
+        ),
         (lambda: scaling(kc.chain(L.Input(3), L.Affine(4, standardised=True))), "standardised"),
-        (lambda: scaling(kc.chain(L.Input(3), L.Affine(4), RELU, L.Nonlinear("tanh"))), "activation of an activation"),
-        (lambda: scaling(kc.chain(L.Input(3), L.Affine(4), L.Nonlinear("sign"), L.Affine(2))), "jumps"),
+        (
+            lambda: scaling(kc.chain(L.Input(3), L.Affine(4), RELU, L.Nonlinear("tanh"))),
+            "activation of an activation",
+        ),
+        (
+            lambda: scaling(kc.chain(L.Input(3), L.Affine(4), L.Nonlinear("sign"), L.Affine(2))),
+            "jumps",
+        ),
         (lambda: scaling(kc.chain(L.Input(3), L.Opaque("x", "y"))), "Opaque"),
         (lambda: scaling(kc.chain(L.Input(n[0], (4, 4)), L.Affine(4, kernel=3))), "zeros"),
-        (lambda: scaling(kc.chain(L.Input(n[0], (4, 4)), L.Affine(4), L.Pool("max", 2))), "symbolic"),
+        (
+            lambda: scaling(kc.chain(L.Input(n[0], (4, 4)), L.Affine(4), L.Pool("max", 2))),
+            "symbolic",
+        ),
         (lambda: scaling("net"), "kcalc.Network"),  # type: ignore[arg-type]
     ],
 )
@@ -271,6 +425,12 @@ def test_bad_input(make, words: str) -> None:
 
 
 def test_sums_of_unknown_correlation_are_refused() -> None:
-    steps = [("x", L.Input(3), ()), ("a", L.Affine(4), ("x",)), ("b", L.Affine(4), ("x",)), ("r", RELU, ("a",)), ("s", RELU, ("b",))]
+    steps = [
+        ("x", L.Input(3), ()),
+        ("a", L.Affine(4), ("x",)),
+        ("b", L.Affine(4), ("x",)),
+        ("r", RELU, ("a",)),
+        ("s", RELU, ("b",)),
+    ]
     with pytest.raises(kc.FreshnessError, match="Affine"):
         scaling(kc.Network.from_steps([*steps, ("y", L.Sum(), ("r", "s"))]))

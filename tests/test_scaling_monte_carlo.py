@@ -1,4 +1,7 @@
-"""The scaling calculus against random networks in plain NumPy: second moments and nu = E[gW^2]/E[W^2] within 4 standard errors."""
+"""The scaling calculus against random networks in plain NumPy.
+
+Second moments and nu = E[gW^2]/E[W^2] within 4 standard errors.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +20,71 @@ RELU, TANH = L.Nonlinear(kc.activation("relu")), L.Nonlinear(kc.activation("tanh
 LEAKY = L.Nonlinear(kc.activations.leaky_relu(sp.Rational(1, 5)))
 
 
-def conv(features: int, kernel: Any = 3, stride: Any = 1, padding: Any = "same", **options: Any) -> L.Affine:
+def conv(
+    features: int, kernel: Any = 3, stride: Any = 1, padding: Any = "same", **options: Any
+) -> L.Affine:
     return L.Affine(features, kernel=kernel, stride=stride, padding=padding, sigma_w=1.4, **options)
 
 
 def residual(width: int, weight: float) -> kc.Network:
-    return kc.residual(kc.chain(L.Affine(width, sigma_w=1.4), RELU, L.Affine(width, sigma_w=1.2)), weight)
+    return kc.residual(
+        kc.chain(L.Affine(width, sigma_w=1.4), RELU, L.Affine(width, sigma_w=1.2)), weight
+    )
 
 
 EXACT = {
-    "mlp": kc.chain(L.Input(9), L.Affine(14, sigma_w=1.3), RELU, L.Affine(22, sigma_w=1.5), LEAKY, L.Affine(12), RELU, L.Affine(5)),
-    "stack of zero-padded convolutions": kc.chain(L.Input(3, (5, 5)), conv(6), RELU, conv(8), RELU, conv(6), LEAKY, conv(4)),
-    "strides 2 and 3": kc.chain(L.Input(3, (7, 7)), conv(6, 3, 2), RELU, conv(8, 2, 1), RELU, conv(6, 3, 3), L.Flatten(), L.Affine(3)),
+    "mlp": kc.chain(
+        L.Input(9),
+        L.Affine(14, sigma_w=1.3),
+        RELU,
+        L.Affine(22, sigma_w=1.5),
+        LEAKY,
+        L.Affine(12),
+        RELU,
+        L.Affine(5),
+    ),
+    "stack of zero-padded convolutions": kc.chain(
+        L.Input(3, (5, 5)), conv(6), RELU, conv(8), RELU, conv(6), LEAKY, conv(4)
+    ),
+    "strides 2 and 3": kc.chain(
+        L.Input(3, (7, 7)),
+        conv(6, 3, 2),
+        RELU,
+        conv(8, 2, 1),
+        RELU,
+        conv(6, 3, 3),
+        L.Flatten(),
+        L.Affine(3),
+    ),
     "circular and valid": kc.chain(
-        L.Input(3, (6, 6)), conv(6, 3, 1, "circular"), RELU, conv(6, 3, 2, "circular"), RELU, conv(4, 3, 1, "valid")
+        L.Input(3, (6, 6)),
+        conv(6, 3, 1, "circular"),
+        RELU,
+        conv(6, 3, 2, "circular"),
+        RELU,
+        conv(4, 3, 1, "valid"),
     ),
     "numbers, groups, odd shapes": kc.chain(
-        L.Input(4, (6, 5)), conv(6, 3, 1, 2), RELU, conv(6, 3, 2, 1, groups=2), LEAKY, conv(4, (3, 1), 1, (1, 0))
+        L.Input(4, (6, 5)),
+        conv(6, 3, 1, 2),
+        RELU,
+        conv(6, 3, 2, 1, groups=2),
+        LEAKY,
+        conv(4, (3, 1), 1, (1, 0)),
     ),
-    "residual": kc.chain(L.Input(6), L.Affine(16), residual(16, 0.8), residual(16, 0.6), L.Affine(4)),
-    "scale and dropout": kc.chain(L.Input(8), L.Affine(16), RELU, L.Scale(1.7), L.Affine(16), L.Dropout(0.2), L.Scale(-0.4), L.Affine(4)),
+    "residual": kc.chain(
+        L.Input(6), L.Affine(16), residual(16, 0.8), residual(16, 0.6), L.Affine(4)
+    ),
+    "scale and dropout": kc.chain(
+        L.Input(8),
+        L.Affine(16),
+        RELU,
+        L.Scale(1.7),
+        L.Affine(16),
+        L.Dropout(0.2),
+        L.Scale(-0.4),
+        L.Affine(4),
+    ),
     "two activations of one feature map": kc.Network.from_steps(
         [
             ("x", L.Input(9), ()),
@@ -76,16 +124,26 @@ EXACT = {
         ["y", "v"],
     ),
     "concatenation": kc.architectures.densenet(3, growth=6).map_layers(
-        lambda node, layer: L.Input(8) if isinstance(layer, L.Input) else L.Affine(3) if node == "readout" else layer
+        lambda node, layer: (
+            L.Input(8)
+            if isinstance(layer, L.Input)
+            else L.Affine(3)
+            if node == "readout"
+            else layer
+        )
     ),
 }
 
 
-def worst(network: kc.Network, found: Scaling, measured: Measured, backward: bool = True) -> dict[str, float]:
+def worst(
+    network: kc.Network, found: Scaling, measured: Measured, backward: bool = True
+) -> dict[str, float]:
     """The largest deviation in standard errors of f, b and nu over the nodes."""
     out = {"f": max(measured.forward[n].off(found.tensors[n].forward) for n in network)}
     if backward:
-        out["b"] = max(measured.backward[n].off(found.tensors[n].backward) for n in network.nodes_of(L.Affine))
+        out["b"] = max(
+            measured.backward[n].off(found.tensors[n].backward) for n in network.nodes_of(L.Affine)
+        )
     out["nu"] = max(measured.ratio[n].off(w.gamma) for n, w in found.weights.items())
     return out
 
@@ -100,12 +158,19 @@ def test_exact_at_every_width(name: str) -> None:
 @pytest.mark.parametrize("law", ["uniform", "laplace"])
 def test_other_laws_and_input_moments(law: str) -> None:
     network = EXACT["mlp"]
-    deviations = worst(network, scaling(network, weights=law, input_moment=2.5), measure(network, draws=20000, seed=5, law=law, moment=2.5))
+    deviations = worst(
+        network,
+        scaling(network, weights=law, input_moment=2.5),
+        measure(network, draws=20000, seed=5, law=law, moment=2.5),
+    )
     assert max(deviations.values()) < 4, deviations
 
 
 def test_position_maps() -> None:
-    """f by location in a padded stack; its mean over locations would be off by more than 20 % in the corners."""
+    """f by location in a padded stack.
+
+    Its mean over locations would be off by more than 20 % in the corners.
+    """
     network = EXACT["stack of zero-padded convolutions"]
     found = scaling(network).tensors["affine_3"].forward_map
     measured = measure(network, draws=6000, seed=8).forward_maps["affine_3"].reshape(found.shape)
@@ -128,17 +193,38 @@ def test_fan_in_mispredicts_by_the_stride() -> None:
 
 
 def test_weights_with_atoms_are_off_as_announced() -> None:
-    network = kc.chain(L.Input(3), L.Affine(4, sigma_w=1.4), RELU, L.Affine(4, sigma_w=1.4), RELU, L.Affine(2))
-    found, measured = scaling(network, weights="ternary"), measure(network, draws=200_000, seed=6, law="ternary")
-    assert found.violations and measured.backward["affine_1"].off(found.tensors["affine_1"].backward) > 6
+    network = kc.chain(
+        L.Input(3), L.Affine(4, sigma_w=1.4), RELU, L.Affine(4, sigma_w=1.4), RELU, L.Affine(2)
+    )
+    found, measured = (
+        scaling(network, weights="ternary"),
+        measure(network, draws=200_000, seed=6, law="ternary"),
+    )
+    assert (
+        found.violations
+        and measured.backward["affine_1"].off(found.tensors["affine_1"].backward) > 6
+    )
 
 
-# -- as widths grow ----------------------------------------------------------------------------------------------------------------------
+# -- as widths grow --------------------------------------------------------------------------------
 
 
 def test_mean_pooling_and_what_comes_back_through_it() -> None:
-    """Forward to 2 %; nu of the layer before the pool is gamma times more than 2, and the calculus knows it."""
-    network = kc.chain(L.Input(24, (4, 4)), conv(24), RELU, conv(24), RELU, L.Pool("mean", 2), conv(16), RELU, L.Flatten(), L.Affine(4))
+    """Forward to 2 %; nu of the layer before the pool is gamma times more than 2, and the calculus
+    knows it.
+    """
+    network = kc.chain(
+        L.Input(24, (4, 4)),
+        conv(24),
+        RELU,
+        conv(24),
+        RELU,
+        L.Pool("mean", 2),
+        conv(16),
+        RELU,
+        L.Flatten(),
+        L.Affine(4),
+    )
     found, measured = scaling(network), measure(network, draws=700, seed=7)
     for node in ("pool_1", "affine_3", "affine_4"):
         assert measured.forward[node].value == pytest.approx(found.tensors[node].forward, rel=0.03)
@@ -150,11 +236,21 @@ def test_mean_pooling_and_what_comes_back_through_it() -> None:
 
 def test_global_mean_pooling() -> None:
     network = kc.chain(
-        L.Input(40, (3, 3)), conv(40, padding="circular"), RELU, conv(40, padding="circular"), RELU, L.Pool("mean"), L.Affine(4)
+        L.Input(40, (3, 3)),
+        conv(40, padding="circular"),
+        RELU,
+        conv(40, padding="circular"),
+        RELU,
+        L.Pool("mean"),
+        L.Affine(4),
     )
     found, measured = scaling(network), measure(network, draws=700, seed=9)
-    assert measured.forward["pool_1"].value == pytest.approx(found.tensors["pool_1"].forward, rel=0.03)
-    assert measured.ratio["affine_2"].value == pytest.approx(found.weights["affine_2"].ratio, rel=0.12)
+    assert measured.forward["pool_1"].value == pytest.approx(
+        found.tensors["pool_1"].forward, rel=0.03
+    )
+    assert measured.ratio["affine_2"].value == pytest.approx(
+        found.weights["affine_2"].ratio, rel=0.12
+    )
 
 
 @pytest.mark.parametrize("window", [(2, 2), (3, 2)])
@@ -166,12 +262,16 @@ def test_max_pooling(window: tuple[int, int], before: bool) -> None:
     for node in ("pool_1", "nonlinear_1"):
         assert measured.forward[node].value == pytest.approx(found.tensors[node].forward, rel=0.05)
     for node in ("affine_1", "pool_1"):
-        assert measured.backward[node].value == pytest.approx(found.tensors[node].backward, rel=0.08)
+        assert measured.backward[node].value == pytest.approx(
+            found.tensors[node].backward, rel=0.08
+        )
 
 
 def test_tanh_and_relu_of_sums_as_widths_grow() -> None:
     smooth = kc.chain(L.Input(100), L.Affine(100), TANH, L.Affine(100), TANH, L.Affine(20))
-    block = kc.residual(kc.chain(RELU, L.Affine(100, sigma_w=1.4), RELU, L.Affine(100, sigma_w=1.4)), 0.8)
+    block = kc.residual(
+        kc.chain(RELU, L.Affine(100, sigma_w=1.4), RELU, L.Affine(100, sigma_w=1.4)), 0.8
+    )
     for network in (smooth, kc.chain(L.Input(20), L.Affine(100), block, RELU, L.Affine(20))):
         found, measured = scaling(network), measure(network, draws=600, seed=3)
         for node, weight in found.weights.items():

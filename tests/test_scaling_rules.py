@@ -1,4 +1,7 @@
-"""Rules of the scaling calculus that few networks meet: pairs of locations behind dropout and max pooling, symbols, groups, refusals."""
+"""Rules of the scaling calculus that few networks meet.
+
+Pairs of locations behind dropout and max pooling, symbols, groups, refusals.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +31,44 @@ def net(*steps: Any, outputs: Any = None) -> kc.Network:
     return kc.Network.from_steps(list(steps), outputs)
 
 
-# -- numbers -----------------------------------------------------------------------------------------------------------------------------
+# -- numbers ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "network",
     [
-        kc.chain(L.Input(30, (4, 4)), conv(30), RELU, L.Dropout(0.3), L.Pool("mean", 2), L.Flatten(), L.Affine(4)),
-        kc.chain(L.Input(30, (4, 4)), conv(30), L.Pool("max", 2), TANH, conv(20), RELU, L.Pool("mean"), L.Affine(4)),
+        kc.chain(
+            L.Input(30, (4, 4)),
+            conv(30),
+            RELU,
+            L.Dropout(0.3),
+            L.Pool("mean", 2),
+            L.Flatten(),
+            L.Affine(4),
+        ),
+        kc.chain(
+            L.Input(30, (4, 4)),
+            conv(30),
+            L.Pool("max", 2),
+            TANH,
+            conv(20),
+            RELU,
+            L.Pool("mean"),
+            L.Affine(4),
+        ),
     ],
     ids=["dropout", "max"],
 )
 def test_pairs_of_locations(network: kc.Network) -> None:
     found, measured = scaling(network), measure(network, draws=300, seed=4)
     for node, tensor in found.tensors.items():
-        assert measured.forward[node].value == pytest.approx(tensor.forward, rel=0.05, abs=4 * measured.forward[node].error), node
+        assert measured.forward[node].value == pytest.approx(
+            tensor.forward, rel=0.05, abs=4 * measured.forward[node].error
+        ), node
     first = next(iter(found.weights))
-    assert measured.backward[first].value == pytest.approx(found.tensors[first].backward, rel=0.1, abs=4 * measured.backward[first].error)
+    assert measured.backward[first].value == pytest.approx(
+        found.tensors[first].backward, rel=0.1, abs=4 * measured.backward[first].error
+    )
 
 
 def largest_of_four(power: int) -> float:
@@ -57,19 +81,37 @@ def largest_of_four(power: int) -> float:
 @pytest.mark.parametrize("moment", [1e-14, 1e-9])
 def test_tiny_values_are_pooled_as_large_ones(moment: float) -> None:
     """tanh is the identity there, whatever the scale: E tanh(max)^2 = q E max^2 of the window."""
-    network = kc.chain(L.Input(3, (4, 4)), L.Affine(5), L.Pool("max", 2), TANH, L.Flatten(), L.Affine(2))
+    network = kc.chain(
+        L.Input(3, (4, 4)), L.Affine(5), L.Pool("max", 2), TANH, L.Flatten(), L.Affine(2)
+    )
     found = scaling(network, input_moment=moment)
-    assert found.tensors["nonlinear_1"].forward == pytest.approx(moment * largest_of_four(2), rel=1e-6)
+    assert found.tensors["nonlinear_1"].forward == pytest.approx(
+        moment * largest_of_four(2), rel=1e-6
+    )
 
 
 def test_a_multiple_of_the_largest() -> None:
-    """relu(c max) for c > 0 has E = c^2 E relu(max)^2; a negative multiple is no law that is known, and the result says so."""
+    """relu(c max) for c > 0 has E = c^2 E relu(max)^2.
+
+    a negative multiple is no law that is known, and the result says so.
+    """
 
     def after(factor: float) -> Any:
-        return scaling(kc.chain(L.Input(3, (2, 2)), L.Affine(5), L.Pool("max", 2), L.Scale(factor), RELU, L.Affine(2)))
+        return scaling(
+            kc.chain(
+                L.Input(3, (2, 2)),
+                L.Affine(5),
+                L.Pool("max", 2),
+                L.Scale(factor),
+                RELU,
+                L.Affine(2),
+            )
+        )
 
     y = np.linspace(0, 10, 20001)
-    truth = float(np.trapezoid(4 * ndtr(y) ** 3 * np.exp(-(y**2) / 2) / math.sqrt(2 * math.pi) * y**2, y))
+    truth = float(
+        np.trapezoid(4 * ndtr(y) ** 3 * np.exp(-(y**2) / 2) / math.sqrt(2 * math.pi) * y**2, y)
+    )
     assert after(1.5).tensors["nonlinear_1"].forward == pytest.approx(2.25 * truth, rel=1e-6)
     assert any("not symmetric" in a.text for a in after(-1.5).violations)
 
@@ -82,7 +124,10 @@ def test_dropout_and_layers_that_do_nothing() -> None:
 
 
 def test_correlated_inputs_and_biases() -> None:
-    """The mean of 4 locations of correlation r: f (1 + 3 r)/4; a bias that all locations share adds to r."""
+    """The mean of 4 locations of correlation r: f (1 + 3 r)/4.
+
+    a bias that all locations share adds to r.
+    """
     network = kc.chain(L.Input(3, (2, 2)), L.Affine(5, sigma_b=0.5), L.Pool("mean"), L.Affine(2))
     for rho in (0.0, 0.4):
         found = scaling(network, input_correlation=rho)
@@ -94,16 +139,22 @@ def test_correlated_inputs_and_biases() -> None:
 def test_symbols_before_a_smooth_activation() -> None:
     """sin has closed forms: f = E sin^2, and E cos^2 on the way back."""
     q = sp.Symbol("q", positive=True)
-    found = scaling(kc.chain(L.Input(n), L.Affine(n), L.Nonlinear("sin"), L.Affine(n)), input_moment=q)
+    found = scaling(
+        kc.chain(L.Input(n), L.Affine(n), L.Nonlinear("sin"), L.Affine(n)), input_moment=q
+    )
     assert sp.simplify(found.tensors["nonlinear_1"].forward - (1 - sp.exp(-2 * q)) / 2) == 0
-    assert float(found.tensors["affine_1"].backward.subs(q, 0.7)) == pytest.approx((1 + math.exp(-1.4)) / 2, rel=1e-14)
+    assert float(found.tensors["affine_1"].backward.subs(q, 0.7)) == pytest.approx(
+        (1 + math.exp(-1.4)) / 2, rel=1e-14
+    )
 
 
 def test_levels() -> None:
     big, small = Level(np.array([1.0, 2.0]), 900), Level(np.array([3.0, 1.0]), 898)
     for one, two in ((big, small), (small, big)):
         found = one.plus(two)
-        np.testing.assert_allclose(np.ldexp(found.values, found.exponent - 898), [7.0, 9.0], rtol=1e-15)
+        np.testing.assert_allclose(
+            np.ldexp(found.values, found.exponent - 898), [7.0, 9.0], rtol=1e-15
+        )
     nothing = Level(np.zeros(2), 900)
     assert nothing.plus(small).plain("it") is not None and nothing.plus(small).exponent == 898
     np.testing.assert_array_equal(small.plus(nothing).values, small.values)
@@ -121,7 +172,9 @@ def test_long_tables_leave_the_middle_out() -> None:
     found = scaling(kc.chain(*layers))
     assert "... 6 more ..." in str(found)
     assert repr(found.weights["affine_1"]) == "WeightScaling('affine_1', 3 -> 4, 1 taps)"
-    assert repr(found.tensors["affine_1"]) == "TensorScaling('affine_1', 4 channels, locations None)"
+    assert (
+        repr(found.tensors["affine_1"]) == "TensorScaling('affine_1', 4 channels, locations None)"
+    )
     forward, backward = found.tensors["affine_1"].log10
     assert forward == pytest.approx(math.log10(found.tensors["affine_1"].forward))
     assert backward == pytest.approx(math.log10(found.tensors["affine_1"].backward))
@@ -132,7 +185,7 @@ def test_no_weights_no_reference() -> None:
     assert not scaling(kc.chain(L.Input(n), RELU)).weights
 
 
-# -- laws that do not hold are reported --------------------------------------------------------------------------------------------------
+# -- laws that do not hold are reported ------------------------------------------------------------
 
 
 def notes(network: kc.Network, **options: Any) -> str:
@@ -142,15 +195,27 @@ def notes(network: kc.Network, **options: Any) -> str:
 
 def test_pooling_vectors_changes_no_scaling() -> None:
     layers = [L.Input(3), L.Affine(4), TANH, L.Affine(2)]
-    plain, pooled = (scaling(kc.chain(*layers[:3], *pools, layers[3])).to_dict()["weights"] for pools in ([], [L.Pool("mean")]))
+    plain, pooled = (
+        scaling(kc.chain(*layers[:3], *pools, layers[3])).to_dict()["weights"]
+        for pools in ([], [L.Pool("mean")])
+    )
     assert plain == pooled
 
 
 def test_what_is_taken_for_granted_is_said_of_its_node() -> None:
-    found = {(a.node, a.kind): a.text for a in scaling(kc.chain(L.Input(8), L.Affine(6), TANH, L.Affine(3))).assumptions}
-    assert "inputs are" in found["input", "convention"] and "Gaussian pre-activations" in found["nonlinear_1", "convention"]
+    found = {
+        (a.node, a.kind): a.text
+        for a in scaling(kc.chain(L.Input(8), L.Affine(6), TANH, L.Affine(3))).assumptions
+    }
+    assert (
+        "inputs are" in found["input", "convention"]
+        and "Gaussian pre-activations" in found["nonlinear_1", "convention"]
+    )
     text = notes(kc.chain(L.Input(8), L.Affine(6), TANH, L.Affine(3)))
-    assert "network: weights are independent and symmetric" in text and "network: cotangents at the outputs are independent" in text
+    assert (
+        "network: weights are independent and symmetric" in text
+        and "network: cotangents at the outputs are independent" in text
+    )
 
 
 def test_laws_that_are_not_normal_are_reported() -> None:
@@ -171,7 +236,7 @@ def test_laws_that_are_not_normal_are_reported() -> None:
     assert "p: 't' is read by others too" in notes(two)
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 X, IMAGE = ("x", L.Input(4), ()), ("x", L.Input(4, (4, 4)), ())
 A = ("a", L.Affine(4), ("x",))
@@ -182,20 +247,40 @@ A = ("a", L.Affine(4), ("x",))
     [
         ([X, ("a", L.Affine(), ("x",))], {}, r"'a'.*features"),
         ([("x", L.Input(), ()), A], {}, "how many channels the input 'x' has"),
-        ([X, A, ("b", L.Affine(5), ("x",)), ("s", L.Sum(), ("a", "b"))], {}, "different widths .*'b': 5"),
+        (
+            [X, A, ("b", L.Affine(5), ("x",)), ("s", L.Sum(), ("a", "b"))],
+            {},
+            "different widths .*'b': 5",
+        ),
         ([X, A, ("b", L.Affine(n), ("x",)), ("s", L.Sum(), ("a", "b"))], {}, "different widths"),
-        ([IMAGE, A, ("p", L.Pool("mean", 2), ("x",)), ("s", L.Sum(), ("a", "p"))], {}, r"'s' \(Sum\).*locations"),
-        ([IMAGE, A, ("p", L.Pool("mean", 2), ("x",)), ("s", L.Concat(), ("a", "p"))], {}, r"'s' \(Concat\).*pool them"),
+        (
+            [IMAGE, A, ("p", L.Pool("mean", 2), ("x",)), ("s", L.Sum(), ("a", "p"))],
+            {},
+            r"'s' \(Sum\).*locations",
+        ),
+        (
+            [IMAGE, A, ("p", L.Pool("mean", 2), ("x",)), ("s", L.Concat(), ("a", "p"))],
+            {},
+            r"'s' \(Concat\).*pool them",
+        ),
         ([X, A, ("s", L.Sum((1, -1)), ("a", "a")), ("y", L.Affine(2), ("s",))], {}, "cancel"),
         ([X, ("p", L.Product(), ("x", "x"))], {}, "'p'.*rule"),
-        ([IMAGE, ("f", L.Flatten(), ("x",)), ("g", L.Affine(4, groups=2), ("f",))], {}, "'g'.*flattened"),
+        (
+            [IMAGE, ("f", L.Flatten(), ("x",)), ("g", L.Affine(4, groups=2), ("f",))],
+            {},
+            "'g'.*flattened",
+        ),
         ([X, ("g", L.Affine(4, groups=3), ("x",))], {}, "3 groups.* 4 input"),
         ([X, ("g", L.Affine(5, groups=2), ("x",))], {}, "2 groups.* 5 output"),
         ([X, A], {"input_moment": n, "features": 3}, None),
         ([X, A], {"input_correlation": n}, "input_correlation = n has symbols"),
         ([X, A], {"cotangent_moment": n}, "cotangent_moment = n has symbols"),
         ([X, A], {"image_shape": {"y": (2, 2)}}, "'y'"),
-        ([IMAGE, A, ("t", TANH, ("a",)), ("u", TANH, ("a",)), ("s", L.Sum(), ("t", "u"))], {}, "correlation is not known"),
+        (
+            [IMAGE, A, ("t", TANH, ("a",)), ("u", TANH, ("a",)), ("s", L.Sum(), ("t", "u"))],
+            {},
+            "correlation is not known",
+        ),
     ],
 )
 def test_networks_that_are_refused(steps: Any, options: Any, says: str | None) -> None:
@@ -216,7 +301,11 @@ def test_sums_that_do_not_line_up() -> None:
     ]
     with pytest.raises(kc.KcalcError, match="'s'.*line up.*numbers"):
         scaling(net(*steps))
-    known = [X, *((f"a{i}", L.Affine(w), ("x",)) for i, w in enumerate((2, 4, 6))), ("c", L.Concat(), ("a0", "a1"))]
+    known = [
+        X,
+        *((f"a{i}", L.Affine(w), ("x",)) for i, w in enumerate((2, 4, 6))),
+        ("c", L.Concat(), ("a0", "a1")),
+    ]
     twice = [("d", L.Concat(), ("a1", "a0")), ("s", L.Sum(), ("c", "d", "a2"))]
     with pytest.raises(kc.FreshnessError, match="'s'.*line up"):
         scaling(net(*known, *twice))

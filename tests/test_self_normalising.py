@@ -1,4 +1,7 @@
-"""Mean 0 and variance 1 from layer to layer: SELU's constants, closed forms, 50-digit moments, the Jacobian of Klambauer et al."""
+"""Mean 0 and variance 1 from layer to layer.
+
+SELU's constants, closed forms, 50-digit moments, the Jacobian of Klambauer et al.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ from kcalc.shaping.self_normalising import halved, scaled_halves, stability
 
 A, L = kc.architectures, kc.layers
 
-SELU_SCALE, SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717  # Klambauer et al. 2017
+SELU_SCALE, SELU_ALPHA = (
+    1.0507009873554804934193349852946,
+    1.6732632423543772848170429916717,
+)  # Klambauer et al. 2017
 MEANS = {
     "exp": math.exp(0.5),
     "relu": 1 / math.sqrt(2 * math.pi),
@@ -50,13 +56,17 @@ def test_halves_of_elu_make_selu() -> None:
 
 def test_selu_is_its_own_solution_either_way() -> None:
     shift, halves = (shaped("selu", parameters=p).constants["selu"] for p in ("shift", "halves"))
-    assert shift.gamma == pytest.approx(1, abs=1e-15) and (shift.delta or 0) == pytest.approx(0, abs=1e-15)
+    assert shift.gamma == pytest.approx(1, abs=1e-15) and (shift.delta or 0) == pytest.approx(
+        0, abs=1e-15
+    )
     assert (halves.gamma, halves.negative_scale) == pytest.approx((1, 1), abs=2e-15)
 
 
 def test_published_jacobian_of_selu() -> None:
     s = shaped("selu").stability["selu"]
-    assert s.jacobian[0] == pytest.approx((0, 0.088834), abs=1e-6) and s.jacobian[1] == pytest.approx((0, 0.782648), abs=1e-6)
+    assert s.jacobian[0] == pytest.approx((0, 0.088834), abs=1e-6) and s.jacobian[
+        1
+    ] == pytest.approx((0, 0.782648), abs=1e-6)
     assert s.norm == pytest.approx(0.7877, abs=5e-5) and s.attractive
     assert s.eigenvalues == (0.0, s.jacobian[1][1])
 
@@ -70,7 +80,9 @@ def test_jacobian_by_differences_of_the_layer_map(name: str, parameters: str) ->
     }[name]
 
     def phi(t: Any) -> Any:
-        return k.gamma * (base(t) * (getattr(k, "negative_scale", 1.0) if t < 0 else 1) + (k.delta or 0.0))
+        return k.gamma * (
+            base(t) * (getattr(k, "negative_scale", 1.0) if t < 0 else 1) + (k.delta or 0.0)
+        )
 
     def layer(variance: Any) -> tuple[Any, Any]:
         mean = moment(phi, variance)
@@ -92,21 +104,28 @@ def test_shifts_in_closed_form(name: str) -> None:
         assert k.gamma == pytest.approx((math.exp(2) - math.e) ** -0.5, rel=1e-15)
 
 
-@pytest.mark.parametrize("name", mostly_slow(["tanh", "softplus", "swish", "elu", "leaky_relu", "gaussian"]))
+@pytest.mark.parametrize(
+    "name", mostly_slow(["tanh", "softplus", "swish", "elu", "leaky_relu", "gaussian"])
+)
 @pytest.mark.parametrize("scale", [1.0, 0.3])
 def test_shifts_solve_any_activation_to_rounding(name: str, scale: float) -> None:
     s = shaped(name, input_scale=scale)
     values = truth(s.constants[name])
     assert float(values["Q(1)"]) == pytest.approx(1, abs=1e-14) and float(values["C(0)"]) < 1e-29
     assert max(s.residuals.values()) < 1e-13 and set(s.residuals) == {"E phi", "Q(1)", "Q_f(1)"}
-    assert s.values["C'(1)"] == pytest.approx(float(values["C'(1)"]), rel=1e-12) and s.values["C'(1)"] > 1
+    assert (
+        s.values["C'(1)"] == pytest.approx(float(values["C'(1)"]), rel=1e-12)
+        and s.values["C'(1)"] > 1
+    )
     assert s.values["Q'(1)"] == pytest.approx(float(values["Q'(1)"]), rel=1e-12)
     assert s.values["C_f'(1)"] == pytest.approx(s.values["C'(1)"] ** 4, rel=1e-9)
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.5])
 def test_halves_of_gelu_in_closed_form(scale: float) -> None:
-    """alpha = E[phi; x > 0]/-E[phi; x < 0] = (m + h)/(h - m) with m = E phi / 2 and h = E|x|/4, from x Phi(a x) - x/2 being even."""
+    """alpha = E[phi; x > 0]/-E[phi; x < 0] = (m + h)/(h - m) with m = E phi / 2 and h = E|x|/4,
+    from x Phi(a x) - x/2 being even.
+    """
     k = shaped("gelu", input_scale=scale, parameters="halves").constants["gelu"]
     a = scale
     even, odd = a * a / math.sqrt(2 * math.pi * (1 + a * a)) / 2, a / math.sqrt(2 * math.pi) / 2
@@ -163,7 +182,10 @@ def test_bad_input(name: str, options: dict[str, Any], message: str) -> None:
         shaped(name, **options)
 
 
-DENSITY, BEYOND = math.exp(-0.5) / math.sqrt(2 * math.pi), math.erfc(math.sqrt(0.5)) / 2  # of z at 1, and the probability of z > 1
+DENSITY, BEYOND = (
+    math.exp(-0.5) / math.sqrt(2 * math.pi),
+    math.erfc(math.sqrt(0.5)) / 2,
+)  # of z at 1, and the probability of z > 1
 VARIANCE = DENSITY + BEYOND - DENSITY**2  # of z for z > 1, else 0
 
 
@@ -172,25 +194,44 @@ VARIANCE = DENSITY + BEYOND - DENSITY**2  # of z for z > 1, else 0
     [
         ("sign(x)", 0.0, 1.0, 0.0),
         ("Heaviside(x)", 0.5, 0.25, 0.0),
-        ("100 + sign(x - 1)", 99 + 2 * BEYOND, 4 * BEYOND * (1 - BEYOND), DENSITY * (1 - 2 * BEYOND) / (2 * BEYOND * (1 - BEYOND))),
-        ("x*Heaviside(x - 1)", DENSITY, VARIANCE, (1.5 * DENSITY + BEYOND - 2 * DENSITY**2) / VARIANCE),
+        (
+            "100 + sign(x - 1)",
+            99 + 2 * BEYOND,
+            4 * BEYOND * (1 - BEYOND),
+            DENSITY * (1 - 2 * BEYOND) / (2 * BEYOND * (1 - BEYOND)),
+        ),
+        (
+            "x*Heaviside(x - 1)",
+            DENSITY,
+            VARIANCE,
+            (1.5 * DENSITY + BEYOND - 2 * DENSITY**2) / VARIANCE,
+        ),
     ],
 )
 def test_activations_that_jump(text: str, mean: float, variance: float, q_slope: float) -> None:
-    """Mean 0 and variance 1 in closed form; Q'(1) has the jumps' part, C'(1) is infinite, which is said."""
+    """Mean 0 and variance 1 in closed form.
+
+    Q'(1) has the jumps' part, C'(1) is infinite, which is said.
+    """
     s = shaped(kc.activation(sp.sympify(text, {"x": sp.Symbol("x", real=True)})))
     k = next(iter(s.constants.by_node.values()))
-    assert (k.delta or 0.0) == pytest.approx(-mean, rel=1e-14, abs=1e-15) and k.gamma == pytest.approx(variance**-0.5, rel=1e-12)
+    assert (k.delta or 0.0) == pytest.approx(
+        -mean, rel=1e-14, abs=1e-15
+    ) and k.gamma == pytest.approx(variance**-0.5, rel=1e-12)
     assert s.values["Q'(1)"] == pytest.approx(q_slope, rel=1e-11, abs=1e-14)
     found = next(iter(s.stability.values())).eigenvalues[1]
     assert found == pytest.approx(q_slope, rel=1e-11, abs=1e-14)
-    assert s.values["C'(1)"] == s.values["C_f'(1)"] == math.inf and max(s.residuals.values()) < 1e-12
+    assert (
+        s.values["C'(1)"] == s.values["C_f'(1)"] == math.inf and max(s.residuals.values()) < 1e-12
+    )
     assert any("C'(1) is infinite" in str(a) for a in s.assumptions)
     assert json.loads(s.export("json"))["values"]["C'(1)"] is None
 
 
 def test_several_activations_in_one_network() -> None:
-    net = kc.chain(L.Input(), L.Affine(), L.Nonlinear("elu"), L.Affine(), L.Nonlinear("gelu"), L.Affine())
+    net = kc.chain(
+        L.Input(), L.Affine(), L.Nonlinear("elu"), L.Affine(), L.Nonlinear("gelu"), L.Affine()
+    )
     s: Any = kc.shape(net, method="self_normalising", parameters="halves")
     assert set(s.stability) == {"elu", "gelu"} and max(s.residuals.values()) < 1e-13
     data = json.loads(json.dumps(s.to_dict()))
@@ -220,6 +261,13 @@ def test_halves_on_jax_arrays() -> None:
     phi = shaped("elu", parameters="halves").constants["elu"].transformed
     x = np.array([-2.0, -0.5, 0.3, 4.0])
     with jax.enable_x64(True):
-        values, slopes = np.asarray(phi(jnp.asarray(x))), np.asarray(jax.jit(jax.vmap(jax.grad(lambda t: phi(t))))(jnp.asarray(x)))
-    assert values == pytest.approx(SELU_SCALE * np.where(x > 0, x, SELU_ALPHA * np.expm1(x)), abs=1e-14)
-    assert slopes == pytest.approx(SELU_SCALE * np.where(x > 0, 1, SELU_ALPHA * np.exp(x)), abs=1e-14)
+        values, slopes = (
+            np.asarray(phi(jnp.asarray(x))),
+            np.asarray(jax.jit(jax.vmap(jax.grad(lambda t: phi(t))))(jnp.asarray(x))),
+        )
+    assert values == pytest.approx(
+        SELU_SCALE * np.where(x > 0, x, SELU_ALPHA * np.expm1(x)), abs=1e-14
+    )
+    assert slopes == pytest.approx(
+        SELU_SCALE * np.where(x > 0, 1, SELU_ALPHA * np.exp(x)), abs=1e-14
+    )

@@ -1,4 +1,7 @@
-"""Shaping on activations with features much narrower than 1, and what bad arguments say; the truth is quadrature written here."""
+"""Shaping on activations with features much narrower than 1, and what bad arguments say.
+
+The truth is quadrature written here.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,26 @@ Function = Callable[[np.ndarray], np.ndarray]
 
 
 def truth(f: Function, g: Function, place: float, width: float) -> dict[str, float]:
-    """E f, Q(1), C'(1), Q'(1) of f with derivative g, by panels that widen geometrically from a steep or kinked place."""
+    """E f, Q(1), C'(1), Q'(1) of f with derivative g, by panels that widen geometrically from a
+    steep or kinked place.
+    """
     t, w = np.polynomial.legendre.leggauss(60)
     steps = np.geomspace(width / 20, 20, 80)
-    edges = np.unique(np.concatenate([np.arange(-13, 13.1, 0.5), [place], place - steps, place + steps]))
+    edges = np.unique(
+        np.concatenate([np.arange(-13, 13.1, 0.5), [place], place - steps, place + steps])
+    )
     edges = edges[(edges >= -13) & (edges <= 13)]
     half, middle = np.diff(edges) / 2, (edges[1:] + edges[:-1]) / 2
     z = (middle[:, None] + half[:, None] * t).ravel()
     weight = (half[:, None] * w).ravel() * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
     y, d = f(z), g(z)
     square = float(weight @ (y * y))
-    return {"E phi": float(weight @ y), "Q(1)": square, "C'(1)": float(weight @ (d * d)) / square, "Q'(1)": float(weight @ (y * d * z))}
+    return {
+        "E phi": float(weight @ y),
+        "Q(1)": square,
+        "C'(1)": float(weight @ (d * d)) / square,
+        "Q'(1)": float(weight @ (y * d * z)),
+    }
 
 
 @pytest.mark.parametrize("steep", [30, 300, 1000])
@@ -52,7 +64,9 @@ def test_solutions_at_large_input_scales_hold(name: str, tail: float, slope: flo
     phi = kc.activations.celu(2) if name == "celu(2)" else name
     s = kc.shape(kc.architectures.vanilla(3, phi), zeta=slope**3)
     k = s.constants[name]
-    alpha, beta, gamma, delta = (float(v) for v in (k.alpha, k.beta, k.gamma, k.delta) if v is not None)
+    alpha, beta, gamma, delta = (
+        float(v) for v in (k.alpha, k.beta, k.gamma, k.delta) if v is not None
+    )
     assert alpha > 30
 
     def f(z: np.ndarray) -> np.ndarray:
@@ -64,7 +78,9 @@ def test_solutions_at_large_input_scales_hold(name: str, tail: float, slope: flo
         return gamma * alpha * np.where(u > 0, 1.0, np.exp(np.minimum(u, 0) / tail))
 
     found = truth(f, g, -beta / alpha, 1 / alpha)
-    assert found == pytest.approx({"E phi": 0.0, "Q(1)": 1.0, "C'(1)": slope, "Q'(1)": 1.0}, abs=1e-13)
+    assert found == pytest.approx(
+        {"E phi": 0.0, "Q(1)": 1.0, "C'(1)": slope, "Q'(1)": 1.0}, abs=1e-13
+    )
     measured = local_values(k.transformed)
     assert max(abs(float(measured[n]) - value) for n, value in found.items()) < 1e-13
 
@@ -72,8 +88,13 @@ def test_solutions_at_large_input_scales_hold(name: str, tail: float, slope: flo
 def test_what_is_printed() -> None:
     net = kc.architectures.resnet_v2(50, activation="tanh")
     for method in ("nf", "residual_weights", "he"):
-        assert repr(kc.shape(net, method=method)) == f"Shaping({method}, tanh, {len(net)} nodes, heuristic)"  # pooling
-    changes = kc.shape(kc.architectures.vanilla(2), activation=sp.sin(X) + X / 2, method="normalisation").changes
+        assert (
+            repr(kc.shape(net, method=method))
+            == f"Shaping({method}, tanh, {len(net)} nodes, heuristic)"
+        )  # pooling
+    changes = kc.shape(
+        kc.architectures.vanilla(2), activation=sp.sin(X) + X / 2, method="normalisation"
+    ).changes
     assert any(line.endswith("*(x/2 + sin(x))") for line in changes)
     table = str(kc.shape(kc.architectures.vanilla(3, "tanh"), method="eoc").all_solutions["tanh"])
     assert "sigma_w" in table and "alpha" not in table

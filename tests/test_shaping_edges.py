@@ -1,4 +1,6 @@
-"""Where searches for constants turn back or give up, limits of deep networks at the ends of their ranges, and what shaping refuses."""
+"""Where searches for constants turn back or give up, limits of deep networks at the ends of their
+ranges, and what shaping refuses.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def excess(f: Any, slope: Any, alpha: float, beta: float) -> float:
     return float(w @ slopes**2 / (w @ values**2 - (w @ values) ** 2)) - 1
 
 
-# -- searches ----------------------------------------------------------------------------------------------------------------------------
+# -- searches --------------------------------------------------------------------------------------
 
 
 def test_the_scale_that_gives_a_slope() -> None:
@@ -49,21 +51,31 @@ def test_the_scale_that_gives_a_slope() -> None:
 
     found = search.solve_scale(TANH, target, (0.0,))
     assert excess(np.tanh, sech, found.alpha or 1.0, 0.0) == pytest.approx(target, rel=1e-8)
-    s = search._crossing(TANH, target, 0.0, (-3.0, 3.0), (1e-300, 1e300))  # a guess far off: Brent's method
+    s = search._crossing(
+        TANH, target, 0.0, (-3.0, 3.0), (1e-300, 1e300)
+    )  # a guess far off: Brent's method
     assert s is not None and s == pytest.approx(math.log(found.alpha or 1.0), rel=1e-10)
-    assert search._crossing(TANH, target, 0.0, (-3.0, -2.0), (0.1, 0.5)) is None  # no crossing there
+    assert (
+        search._crossing(TANH, target, 0.0, (-3.0, -2.0), (0.1, 0.5)) is None
+    )  # no crossing there
 
 
 def test_newtons_method_gives_up_where_it_must() -> None:
     system = SlopeSystem(TANH, 0.3)
     s = search.scale_for(system, 0.0, 0.0)
     assert s is not None and search.scale_for(system, s, 0.0) == pytest.approx(s, abs=1e-12)
-    assert search.scale_for(SlopeSystem(activation("exp"), -0.5), 0.0, 0.0) is None  # C' of exp is > 1: s runs off
-    assert search.scale_for(SlopeSystem(RELU, 0.3), 0.0, 0.0) is None  # that of relu without a shift does not depend on alpha
+    assert (
+        search.scale_for(SlopeSystem(activation("exp"), -0.5), 0.0, 0.0) is None
+    )  # C' of exp is > 1: s runs off
+    assert (
+        search.scale_for(SlopeSystem(RELU, 0.3), 0.0, 0.0) is None
+    )  # that of relu without a shift does not depend on alpha
 
 
 def test_a_linear_map_has_no_slope_but_1() -> None:
-    with pytest.raises(kc.UnreachableTarget, match=r"slope C'\(1\) = 1.3; its C map is linear for all"):
+    with pytest.raises(
+        kc.UnreachableTarget, match=r"slope C'\(1\) = 1.3; its C map is linear for all"
+    ):
         search.solve_scale(activation("identity"), 0.3)
     assert search._extreme(activation("identity"), 0.0, 0.3) == (1e-300, False, 0.0)
     with pytest.raises(kc.UnreachableTarget, match="no input scale and shift within reach"):
@@ -85,7 +97,7 @@ def test_the_steepest_relu() -> None:
     assert named == pytest.approx(max(slope(s) for s in np.linspace(-3, 9, 49)), rel=2e-3)
 
 
-# -- limits ------------------------------------------------------------------------------------------------------------------------------
+# -- limits ----------------------------------------------------------------------------------------
 
 
 def block(*layers: L.Layer) -> kc.Network:
@@ -97,7 +109,9 @@ def test_blocks_without_an_inner_fixed_point() -> None:
     assert relu.c == 1.0 and relu.rate == pytest.approx(1.0, abs=1e-9)
     with pytest.raises(kc.KcalcError, match="identity at q"):
         kc.depth_limit(block(L.Affine(8), L.Affine(8)))
-    two = kc.Network.from_steps([("x", L.Input(3), ()), ("a", L.Affine(3), ("x",)), ("b", L.Affine(3), ("x",))])
+    two = kc.Network.from_steps(
+        [("x", L.Input(3), ()), ("a", L.Affine(3), ("x",)), ("b", L.Affine(3), ("x",))]
+    )
     with pytest.raises(kc.KcalcError, match="one input and one output"):
         kc.depth_limit(two)
     with pytest.raises(kc.KcalcError, match="got dict"):
@@ -105,7 +119,11 @@ def test_blocks_without_an_inner_fixed_point() -> None:
 
 
 def test_lengths() -> None:
-    assert length_scale(0.0) == 0.0 and length_scale(1.0) == math.inf and length_scale(-math.exp(-0.25)) == pytest.approx(4.0)
+    assert (
+        length_scale(0.0) == 0.0
+        and length_scale(1.0) == math.inf
+        and length_scale(-math.exp(-0.25)) == pytest.approx(4.0)
+    )
 
 
 def test_the_flow_at_its_ends() -> None:
@@ -134,10 +152,15 @@ def test_the_edge_of_chaos() -> None:
 
 
 def test_functions_that_grow_beyond_the_rules() -> None:
-    """exp: E phi^2 = E phi'^2 = exp(2 q), so that sigma_w^2 = exp(-2 q) and sigma_b^2 = q - 1; where most of that lies beyond the rules'
-    reach, they refuse instead of agreeing on the rest."""
+    """exp: E phi^2 = E phi'^2 = exp(2 q), so that sigma_w^2 = exp(-2 q) and sigma_b^2 = q - 1.
+
+    Where most of that lies beyond the rules'
+    reach, they refuse instead of agreeing on the rest.
+    """
     weight, bias = variances(activation("exp"), 1.5)
-    assert weight == pytest.approx(math.exp(-3), rel=1e-12) and bias == pytest.approx(0.5, rel=1e-10)
+    assert weight == pytest.approx(math.exp(-3), rel=1e-12) and bias == pytest.approx(
+        0.5, rel=1e-10
+    )
     for q in (10.0, 100.0, 1000.0):
         with pytest.raises(kc.KcalcError, match=r"'exp' .*fast.* at input scale"):
             variances(activation("exp"), q)
@@ -147,7 +170,9 @@ def test_functions_that_grow_beyond_the_rules() -> None:
 
 
 def test_no_edge_of_chaos() -> None:
-    """phi = sqrt(1 + x^2): E phi^2 = 1 + q and E phi'^2 < 1, so that sigma_b^2 = q - E phi^2 / E phi'^2 < 0."""
+    """phi = sqrt(1 + x^2): E phi^2 = 1 + q and E phi'^2 < 1, so that sigma_b^2 = q - E phi^2 / E
+    phi'^2 < 0.
+    """
     with pytest.raises(kc.UnreachableTarget, match="has no edge of chaos"):
         kc.shape(A.vanilla(4, activation(sp.sqrt(1 + X**2))), method="eoc", sigma_w=1.0)
 
@@ -164,14 +189,18 @@ def test_the_nearest_point_of_an_edge() -> None:
     assert inner and value <= math.sqrt(squares[4])
 
 
-# -- small parts -------------------------------------------------------------------------------------------------------------------------
+# -- small parts -----------------------------------------------------------------------------------
 
 
 def test_logarithms_of_mixtures() -> None:
     """log sum_i s_i exp(l_i), however far apart the logarithms are."""
-    assert _mixed([0.25, 0.75], [1.0, 2.0]) == pytest.approx(math.log(0.25 * math.e + 0.75 * math.e**2), rel=1e-14)
+    assert _mixed([0.25, 0.75], [1.0, 2.0]) == pytest.approx(
+        math.log(0.25 * math.e + 0.75 * math.e**2), rel=1e-14
+    )
     assert _mixed([0.25, 0.75], [0.0, 800.0]) == pytest.approx(800 + math.log(0.75), rel=1e-14)
-    assert _mixed([0.0, 1.0], [5.0, 7.0]) == 7.0 and _mixed([0.0, 0.5, 0.5], [5.0, 1.0, 1.0]) == pytest.approx(1.0)
+    assert _mixed([0.0, 1.0], [5.0, 7.0]) == 7.0 and _mixed(
+        [0.0, 0.5, 0.5], [5.0, 1.0, 1.0]
+    ) == pytest.approx(1.0)
 
 
 def test_an_extremum_is_put_into_the_grid() -> None:
@@ -183,19 +212,30 @@ def test_an_extremum_is_put_into_the_grid() -> None:
         grid = [0.0, 0.25, 0.5, 0.75, 1.0]
         values = [miss(y) + 2e-4 for y in grid]
         _insert_extremum(miss, grid, values)
-        assert grid == sorted(grid) and len(grid) == 6 and min(values) == pytest.approx(-1e-4, rel=1e-6)
+        assert (
+            grid == sorted(grid)
+            and len(grid) == 6
+            and min(values) == pytest.approx(-1e-4, rel=1e-6)
+        )
     grid, values = [0.0, 0.5, 1.0], [1.0, 2.0, 3.0]
     _insert_extremum(lambda y: 1 + 2 * y, grid, values)
     assert grid == [0.0, 0.5, 1.0]
 
 
 def test_slopes_and_differences() -> None:
-    assert slope_of(TANH) == pytest.approx(excess(np.tanh, lambda x: 1 / np.cosh(x) ** 2, 1.0, 0.0) + 1, rel=1e-9)
+    assert slope_of(TANH) == pytest.approx(
+        excess(np.tanh, lambda x: 1 / np.cosh(x) ** 2, 1.0, 0.0) + 1, rel=1e-9
+    )
     with pytest.raises(kc.KcalcError, match="sign jumps"):
         slope_of(activation("sign"))
 
     def two(phi: str) -> kc.Network:
-        steps = [("x", L.Input(3), ()), ("a", L.Affine(3), ("x",)), ("b", L.Nonlinear(phi), ("a",)), ("c", L.Affine(3), ("b",))]
+        steps = [
+            ("x", L.Input(3), ()),
+            ("a", L.Affine(3), ("x",)),
+            ("b", L.Nonlinear(phi), ("a",)),
+            ("c", L.Affine(3), ("b",)),
+        ]
         return kc.Network.from_steps(steps, ["a", "c"])
 
     assert apart(two("tanh"), two("tanh")) == 0.0
@@ -206,7 +246,9 @@ def test_slopes_and_differences() -> None:
 def test_statistics_that_cancel() -> None:
     """phi = 1 + x/1000: variance 1e-6 beside a mean of 1."""
     found = shifted(activation(1 + sp.sin(X) / 1000))
-    assert found.gamma == pytest.approx(1000 / math.sqrt((1 - math.exp(-2)) / 2), rel=1e-9) and found.delta == pytest.approx(-1, rel=1e-14)
+    assert found.gamma == pytest.approx(
+        1000 / math.sqrt((1 - math.exp(-2)) / 2), rel=1e-9
+    ) and found.delta == pytest.approx(-1, rel=1e-14)
 
 
 def test_constants_that_miss_their_conditions() -> None:
@@ -219,7 +261,10 @@ def test_constants_by_name_and_node() -> None:
     one, two = Constants(TANH, 1.0, 0.0, 1.0, 0.0), Constants(TANH, 2.0, 0.0, 1.0, 0.0)
     with pytest.raises(kc.KcalcError, match="several sets of constants; ask by node"):
         ConstantsTable({"a": one, "b": two})["tanh"]
-    assert ConstantsTable({"a": one, "b": two})["b"] is two and ConstantsTable({"a": one, "b": one})["tanh"] is one
+    assert (
+        ConstantsTable({"a": one, "b": two})["b"] is two
+        and ConstantsTable({"a": one, "b": one})["tanh"] is one
+    )
 
 
 def test_parameters_that_do_not_fit() -> None:

@@ -32,16 +32,25 @@ def trunk_lines(ax) -> list:
 
 @pytest.mark.parametrize("names", [("tanh",), ("tanh", "softplus", "relu")])
 def test_figure_panels_and_labels(names) -> None:
-    pairs = {name: (activation(name), activation(name).transformed(0.5, 0.2, 2, 0.1)) for name in names}
+    pairs = {
+        name: (activation(name), activation(name).transformed(0.5, 0.2, 2, 0.1)) for name in names
+    }
     before, after = kc.c_map(A.vanilla(5)), kc.c_map(A.vanilla(1))
     axes = shaping_plots.shaping_figure(pairs, before, after)
     assert len(axes) == 2
     shown = [text.get_text() for text in axes[0].get_legend().get_texts()]
-    assert shown == (["tanh", "tanh, transformed"] if len(names) == 1 else [*names, "before", "after"])
+    assert shown == (
+        ["tanh", "tanh, transformed"] if len(names) == 1 else [*names, "before", "after"]
+    )
     assert axes[1].get_aspect() == 1.0
-    assert [line.get_label() for line in axes[1].lines if line.get_gid() == "map"] == ["before", "after"]
+    assert [line.get_label() for line in axes[1].lines if line.get_gid() == "map"] == [
+        "before",
+        "after",
+    ]
     after_only = shaping_plots.shaping_figure(pairs, None, after)
-    assert [line.get_label() for line in after_only[1].lines if line.get_gid() == "map"] == ["after"]
+    assert [line.get_label() for line in after_only[1].lines if line.get_gid() == "map"] == [
+        "after"
+    ]
     with pytest.raises(KcalcError, match="2 panels"):
         shaping_plots.shaping_figure(pairs, before, after, ax=[axes[0]])
     with pytest.raises(KcalcError, match="before, activation after"):
@@ -54,7 +63,9 @@ def test_the_third_panel_shows_the_c_value_of_every_layer() -> None:
     truth = relu_angles(12, np.array(STARTS))
     lines = trunk_lines(axes[2])
     assert len(lines) == 2 * len(STARTS)
-    for column, line in enumerate(lines[len(STARTS) :]):  # after; He's variances leave c values as they are
+    for column, line in enumerate(
+        lines[len(STARTS) :]
+    ):  # after; He's variances leave c values as they are
         depth, values = line.get_data()
         np.testing.assert_allclose(values, truth[np.floor(depth).astype(int), column], atol=1e-12)
     assert {str(line.get_label()) for line in lines} == {"before", "after", "_"}
@@ -73,25 +84,46 @@ def test_trunk_and_branches_of_a_residual_network() -> None:
 
 
 def test_where_the_calculus_does_not_apply_before_there_is_only_after() -> None:
-    net = kc.chain(L.Input(), L.Affine(sigma_w=1e100), L.Nonlinear("relu"), L.Affine(sigma_w=1e100), L.Nonlinear("relu"))
+    net = kc.chain(
+        L.Input(),
+        L.Affine(sigma_w=1e100),
+        L.Nonlinear("relu"),
+        L.Affine(sigma_w=1e100),
+        L.Nonlinear("relu"),
+    )
     axes = kc.shape(net).plot()
     assert {line.get_label() for line in trunk_lines(axes[2])} == {"after", "_"}
     assert [line.get_label() for line in axes[1].lines if line.get_gid() == "map"] == ["after"]
 
 
 def test_several_outputs_and_given_axes() -> None:
-    steps = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("f", L.Nonlinear("tanh"), ("a",)), ("b", L.Affine(), ("f",))]
+    steps = [
+        ("x", L.Input(), ()),
+        ("a", L.Affine(), ("x",)),
+        ("f", L.Nonlinear("tanh"), ("a",)),
+        ("b", L.Affine(), ("f",)),
+    ]
     net = kc.Network.from_steps([*steps, ("g", L.Nonlinear("gelu"), ("b",))], ["f", "g"])
     _, given = plt.subplots(1, 3)
     axes = kc.shape(net).plot(ax=given)
     assert list(axes) == list(given)
     curves = [line for line in axes[1].lines if line.get_gid() == "map"]
-    assert [line.get_label() for line in curves] == ["before: f", "before: g", "after: f", "after: g"]
-    assert curves[0].get_color() == curves[2].get_color() and curves[0].get_linestyle() != curves[2].get_linestyle()
+    assert [line.get_label() for line in curves] == [
+        "before: f",
+        "before: g",
+        "after: f",
+        "after: g",
+    ]
+    assert (
+        curves[0].get_color() == curves[2].get_color()
+        and curves[0].get_linestyle() != curves[2].get_linestyle()
+    )
 
 
 def test_depth_traces_stand_alone() -> None:
-    ax = shaping_plots.depth_traces({"deep": depth_trace(A.vanilla(30)), "shallow": depth_trace(A.vanilla(3))})
+    ax = shaping_plots.depth_traces(
+        {"deep": depth_trace(A.vanilla(30)), "shallow": depth_trace(A.vanilla(3))}
+    )
     assert ax.get_xlim()[1] == 30.5 and ax.get_legend() is not None
     with pytest.raises(KcalcError, match="no depth trace"):
         shaping_plots.depth_traces({})

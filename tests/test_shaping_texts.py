@@ -14,7 +14,11 @@ A = kc.architectures
 def test_a_shaping_prints_its_constants_and_residuals() -> None:
     s = kc.shape(A.vanilla(20), "tanh")
     text = str(s)
-    assert f"{s.constants['tanh'].alpha:.10g}" in text and "residual" in text and "C_f'(1) = 1.5" in text
+    assert (
+        f"{s.constants['tanh'].alpha:.10g}" in text
+        and "residual" in text
+        and "C_f'(1) = 1.5" in text
+    )
     assert "alpha" in str(s.constants)
     assert len(repr(kc.shape(A.vanilla(20), "tanh", method="eoc", sigma_b=0.1))) < 100
 
@@ -30,7 +34,9 @@ def test_no_fixed_point_is_made_up_where_q_grows() -> None:
     assert len(repr(found)) < 80
 
 
-@pytest.mark.parametrize("options", [{"sigma_b": 1e300}, {"sigma_w": 1e300}, {"sigma_w": 0}, {"q": float("nan")}])
+@pytest.mark.parametrize(
+    "options", [{"sigma_b": 1e300}, {"sigma_w": 1e300}, {"sigma_w": 0}, {"q": float("nan")}]
+)
 def test_sigmas_out_of_range_are_named(options: dict[str, float]) -> None:
     with pytest.raises(kc.KcalcError, match=next(iter(options))):
         kc.shape(A.vanilla(5), "tanh", method="eoc", **options)
@@ -42,8 +48,13 @@ def test_axes_of_phase_diagrams_are_checked(axis) -> None:
         kc.phase_diagram("tanh", sigma_w=axis)
 
 
-def test_the_command_line_names_the_first_layer_at_the_edge(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["shape", "vanilla-20", "--activation", "gelu", "--method", "eoc", "--sigma-b", ".2"]) == 0
+def test_the_command_line_names_the_first_layer_at_the_edge(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert (
+        main(["shape", "vanilla-20", "--activation", "gelu", "--method", "eoc", "--sigma-b", ".2"])
+        == 0
+    )
     text = capsys.readouterr().out
     s = kc.shape(A.vanilla(20), "gelu", method="eoc", sigma_b=0.2)
     assert "other Affine layers" in text and f"{s.network.layer('affine_1').sigma_w:.10g}" in text  # type: ignore[attr-defined]

@@ -1,4 +1,6 @@
-"""Sums, products and norms of feature maps that share Gaussians, at unequal q, against integrals and formulas written out here."""
+"""Sums, products and norms of feature maps that share Gaussians, at unequal q, against integrals
+and formulas written out here.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,17 @@ WEIGHTS = WEIGHTS / math.sqrt(2 * math.pi)
 
 def net(*steps: tuple[str, Any, str], inputs: tuple[str, ...] = ("x",)) -> kc.Network:
     """A network from (node, layer, "parent parent ...")."""
-    return kc.Network.from_steps([*((x, L.Input(), ()) for x in inputs), *((node, layer, tuple(ps.split())) for node, layer, ps in steps)])
+    return kc.Network.from_steps(
+        [
+            *((x, L.Input(), ()) for x in inputs),
+            *((node, layer, tuple(ps.split())) for node, layer, ps in steps),
+        ]
+    )
 
 
-def expected(f: Callable[..., Any], g: Callable[..., Any], q1: float, q2: float, joint: float) -> float:
+def expected(
+    f: Callable[..., Any], g: Callable[..., Any], q1: float, q2: float, joint: float
+) -> float:
     """E f(u) g(v) of smooth functions of two Gaussians, by a Gauss-Hermite rule in each direction."""
     u = math.sqrt(q1) * NODES[:, None]
     v = joint / q1 * u + math.sqrt(max(q2 - joint**2 / q1, 0.0)) * NODES[None, :]
@@ -38,7 +47,9 @@ def expected(f: Callable[..., Any], g: Callable[..., Any], q1: float, q2: float,
 
 def relu_moments(q1: float, q2: float, c: float) -> float:
     """E relu(u) relu(v)."""
-    return math.sqrt(q1 * q2) / (2 * math.pi) * (math.sqrt(1 - c * c) + c * (math.pi - math.acos(c)))
+    return (
+        math.sqrt(q1 * q2) / (2 * math.pi) * (math.sqrt(1 - c * c) + c * (math.pi - math.acos(c)))
+    )
 
 
 def relu_mean(q: float) -> float:
@@ -48,9 +59,15 @@ def relu_mean(q: float) -> float:
 def test_two_activations_of_two_dependent_gaussians() -> None:
     """erf(f + g) + sin(f / |f| + g): E u_1 v_2 is not E u_2 v_1."""
     network = net(
-        ("f", L.Affine(), "x"), ("g", L.Affine(), "x"), ("r", L.RMSNorm(), "f"), ("u", L.Sum(), "f g"), ("v", L.Sum(), "r g"),
-        ("a", L.Nonlinear("erf"), "u"), ("b", L.Nonlinear("sin"), "v"), ("y", L.Sum(), "a b"),
-    )  # fmt: skip
+        ("f", L.Affine(), "x"),
+        ("g", L.Affine(), "x"),
+        ("r", L.RMSNorm(), "f"),
+        ("u", L.Sum(), "f g"),
+        ("v", L.Sum(), "r g"),
+        ("a", L.Nonlinear("erf"), "u"),
+        ("b", L.Nonlinear("sin"), "v"),
+        ("y", L.Sum(), "a b"),
+    )
     q = Q1, Q2
     own = [[q[i] if i == j else JOINT for j in (0, 1)] for i in (0, 1)]
     uu = [[2 * own[i][j] for j in (0, 1)] for i in (0, 1)]
@@ -59,66 +76,104 @@ def test_two_activations_of_two_dependent_gaussians() -> None:
 
     def second(i: int, j: int) -> float:
         return (
-            expected(erf, erf, uu[i][i], uu[j][j], uu[i][j]) + expected(np.sin, np.sin, vv[i][i], vv[j][j], vv[i][j])
-            + expected(erf, np.sin, uu[i][i], vv[j][j], uv[i][j]) + expected(erf, np.sin, uu[j][j], vv[i][i], uv[j][i])
-        )  # fmt: skip
+            expected(erf, erf, uu[i][i], uu[j][j], uu[i][j])
+            + expected(np.sin, np.sin, vv[i][i], vv[j][j], vv[i][j])
+            + expected(erf, np.sin, uu[i][i], vv[j][j], uv[i][j])
+            + expected(erf, np.sin, uu[j][j], vv[i][i], uv[j][i])
+        )
 
     first, last = second(0, 0), second(1, 1)
-    assert kc.node_values(network, C, Q1, Q2)["y"] == pytest.approx((first, last, second(0, 1) / math.sqrt(first * last)), rel=1e-11)
+    assert kc.node_values(network, C, Q1, Q2)["y"] == pytest.approx(
+        (first, last, second(0, 1) / math.sqrt(first * last)), rel=1e-11
+    )
 
 
 def test_independent_addends_with_means_in_high_precision() -> None:
     """2 relu + 3 relu: the means meet, for each input and across."""
     network = net(
-        ("f", L.Affine(), "x"), ("g", L.Affine(), "x"), ("a", L.Nonlinear("relu"), "f"), ("b", L.Nonlinear("relu"), "g"),
+        ("f", L.Affine(), "x"),
+        ("g", L.Affine(), "x"),
+        ("a", L.Nonlinear("relu"), "f"),
+        ("b", L.Nonlinear("relu"), "g"),
         ("y", L.Sum([2, 3]), "a b"),
-    )  # fmt: skip
+    )
     first, last = (13 * q / 2 + 12 * relu_mean(q) ** 2 for q in (Q1, Q2))
     across = 13 * relu_moments(Q1, Q2, C) + 12 * relu_mean(Q1) * relu_mean(Q2)
     truth = across / math.sqrt(first * last)
     with mpmath.workdps(30):
-        assert float(kc.c_map(network)(mpmath.mpf(C), mpmath.mpf(Q1), mpmath.mpf(Q2))) == pytest.approx(truth, rel=1e-14)
+        assert float(
+            kc.c_map(network)(mpmath.mpf(C), mpmath.mpf(Q1), mpmath.mpf(Q2))
+        ) == pytest.approx(truth, rel=1e-14)
     assert kc.node_values(network, C, Q1, Q2)["y"] == pytest.approx((first, last, truth), rel=1e-13)
 
 
 def test_addends_taken_as_independent_keep_to_their_input() -> None:
-    network = net(("f", L.Affine(), "x"), ("p", L.Nonlinear("relu"), "x"), ("s", L.Sum(), "x p"), ("y", L.Sum(), "s f"))
+    network = net(
+        ("f", L.Affine(), "x"),
+        ("p", L.Nonlinear("relu"), "x"),
+        ("s", L.Sum(), "x p"),
+        ("y", L.Sum(), "s f"),
+    )
     with pytest.raises(kc.KcalcError, match="assume_independent"):
         kc.node_values(network, C, Q1, Q2)
     found = kc.node_values(network, C, Q1, Q2, assume_independent=True)
     assert found["s"][:2] == pytest.approx((1.5 * Q1, 1.5 * Q2), rel=1e-13)
     across = JOINT + relu_moments(Q1, Q2, C)
-    assert found["y"] == pytest.approx((2.5 * Q1, 2.5 * Q2, (across + JOINT) / (2.5 * math.sqrt(Q1 * Q2))), rel=1e-13)
+    assert found["y"] == pytest.approx(
+        (2.5 * Q1, 2.5 * Q2, (across + JOINT) / (2.5 * math.sqrt(Q1 * Q2))), rel=1e-13
+    )
 
 
 def test_two_raw_inputs_among_addends_that_share() -> None:
     network = net(
-        ("f", L.Affine(), "x"), ("a", L.Nonlinear("tanh"), "f"), ("y", L.Sum(), "f a x z"), inputs=("x", "z")
-    )  # fmt: skip
+        ("f", L.Affine(), "x"),
+        ("a", L.Nonlinear("tanh"), "f"),
+        ("y", L.Sum(), "f a x z"),
+        inputs=("x", "z"),
+    )
     with pytest.raises(kc.KcalcError, match="nothing is known of how their channels correlate"):
         kc.node_values(network, C)
     kernel = kc.c_map(network, assume_independent=True)
-    notes = [note for note in kernel.assumptions if note.node == "y" and "uncorrelated" in note.text]
-    assert [(note.text, note.kind) for note in notes] == [("the inputs 'x', 'z' are taken as uncorrelated", "convention")]
+    notes = [
+        note for note in kernel.assumptions if note.node == "y" and "uncorrelated" in note.text
+    ]
+    assert [(note.text, note.kind) for note in notes] == [
+        ("the inputs 'x', 'z' are taken as uncorrelated", "convention")
+    ]
 
 
 def test_products_within_a_sum() -> None:
-    """(relu - mean) / deviation, times g, plus relu times g: g meets itself, and so does relu with its shift."""
+    """(relu - mean) / deviation, times g, plus relu times g.
+
+    g meets itself, and so does relu with its shift.
+    """
     network = net(
-        ("f", L.Affine(), "x"), ("g", L.Affine(), "x"), ("a", L.Nonlinear("relu"), "f"), ("n", L.LayerNorm(), "a"),
-        ("p", L.Product(), "n g"), ("r", L.Product(), "a g"), ("y", L.Sum(), "p r"),
-    )  # fmt: skip
+        ("f", L.Affine(), "x"),
+        ("g", L.Affine(), "x"),
+        ("a", L.Nonlinear("relu"), "f"),
+        ("n", L.LayerNorm(), "a"),
+        ("p", L.Product(), "n g"),
+        ("r", L.Product(), "a g"),
+        ("y", L.Sum(), "p r"),
+    )
     q, mean = (Q1, Q2), (relu_mean(Q1), relu_mean(Q2))
     deviation = [math.sqrt(q[i] / 2 - mean[i] ** 2) for i in (0, 1)]
 
     def second(i: int, j: int) -> float:
         both = q[i] / 2 if i == j else relu_moments(Q1, Q2, C)
         centred = both - mean[i] * mean[j]
-        total = centred / (deviation[i] * deviation[j]) + both + centred / deviation[i] + centred / deviation[j]
+        total = (
+            centred / (deviation[i] * deviation[j])
+            + both
+            + centred / deviation[i]
+            + centred / deviation[j]
+        )
         return total * (q[i] if i == j else JOINT)
 
     first, last = second(0, 0), second(1, 1)
-    assert kc.node_values(network, C, Q1, Q2)["y"] == pytest.approx((first, last, second(0, 1) / math.sqrt(first * last)), rel=1e-12)
+    assert kc.node_values(network, C, Q1, Q2)["y"] == pytest.approx(
+        (first, last, second(0, 1) / math.sqrt(first * last)), rel=1e-12
+    )
 
 
 def right_or_refused(network: kc.Network, truth: float) -> None:
@@ -134,9 +189,13 @@ def right_or_refused(network: kc.Network, truth: float) -> None:
 def test_a_scaled_product_among_products() -> None:
     """(2 f g) h + f g h = 3 f g h."""
     network = net(
-        *((node, L.Affine(), "x") for node in "fgh"), ("p", L.Product(), "f g"), ("d", L.Sum([2]), "p"), ("a", L.Product(), "d h"),
-        ("b", L.Product(), "f g h"), ("y", L.Sum(), "a b"),
-    )  # fmt: skip
+        *((node, L.Affine(), "x") for node in "fgh"),
+        ("p", L.Product(), "f g"),
+        ("d", L.Sum([2]), "p"),
+        ("a", L.Product(), "d h"),
+        ("b", L.Product(), "f g h"),
+        ("y", L.Sum(), "a b"),
+    )
     right_or_refused(network, 9.0)
 
 
@@ -145,17 +204,24 @@ def test_a_factor_that_shares_with_two() -> None:
     network = net(
         *((node, L.Affine(), "x") for node in "uvw"),
         *((node, L.Nonlinear("relu"), below) for node, below in zip("fgk", "uvw", strict=True)),
-        ("a", L.Product(), "f g"), ("s", L.Sum(), "f g"), ("b", L.Product(), "s k"), ("y", L.Sum(), "a b"),
-    )  # fmt: skip
+        ("a", L.Product(), "f g"),
+        ("s", L.Sum(), "f g"),
+        ("b", L.Product(), "s k"),
+        ("y", L.Sum(), "a b"),
+    )
     m, half = relu_mean(1.0), 0.5
     right_or_refused(network, half**2 + (2 * half + 2 * m * m) * half + 2 * (2 * half * m) * m)
 
 
 def test_a_norm_over_unlike_groups() -> None:
     network = net(
-        ("f", L.Affine(), "x"), ("a", L.Nonlinear("relu"), "f"), ("g", L.Affine(), "x"), ("b", L.Nonlinear("softplus"), "g"),
-        ("j", L.Concat(), "a b"), ("y", L.LayerNorm(), "j"),
-    )  # fmt: skip
+        ("f", L.Affine(), "x"),
+        ("a", L.Nonlinear("relu"), "f"),
+        ("g", L.Affine(), "x"),
+        ("b", L.Nonlinear("softplus"), "g"),
+        ("j", L.Concat(), "a b"),
+        ("y", L.LayerNorm(), "j"),
+    )
 
     def softplus(x: Any) -> Any:
         return np.logaddexp(0, x)
@@ -163,7 +229,9 @@ def test_a_norm_over_unlike_groups() -> None:
     q = Q1, Q2
     line = [np.sum(softplus(math.sqrt(v) * NODES) * WEIGHTS) for v in q]
     mean = [(relu_mean(q[i]) + line[i]) / 2 for i in (0, 1)]
-    square = [(q[i] / 2 + np.sum(softplus(math.sqrt(q[i]) * NODES) ** 2 * WEIGHTS)) / 2 for i in (0, 1)]
+    square = [
+        (q[i] / 2 + np.sum(softplus(math.sqrt(q[i]) * NODES) ** 2 * WEIGHTS)) / 2 for i in (0, 1)
+    ]
     across = (relu_moments(Q1, Q2, C) + expected(softplus, softplus, Q1, Q2, JOINT)) / 2
     deviation = [math.sqrt(square[i] - mean[i] ** 2) for i in (0, 1)]
     truth = (across - mean[0] * mean[1]) / (deviation[0] * deviation[1])
@@ -179,7 +247,9 @@ def test_what_an_activation_sees_is_named() -> None:
 
 
 def test_one_group_of_few_channels_needs_no_word() -> None:
-    network = net(("f", L.Affine(8), "x"), ("a", L.Nonlinear("tanh"), "f"), ("y", L.GroupNorm(1), "a"))
+    network = net(
+        ("f", L.Affine(8), "x"), ("a", L.Nonlinear("tanh"), "f"), ("y", L.GroupNorm(1), "a")
+    )
     assert not [note for note in kc.c_map(network).assumptions if "channels only" in note.text]
 
 
@@ -197,13 +267,24 @@ def test_q_values_in_formulas_are_positive() -> None:
     assert local.closed.free_symbols == {c, *qs}
 
 
-# -- tokens --------------------------------------------------------------------------------------------------------------------------------
+# -- tokens ----------------------------------------------------------------------------------------
 
 
 def mixing(matrix: Any, *more: tuple[str, Any, str]) -> kc.Network:
     """h and its mixed tokens t, of two."""
-    steps = [("h", L.Affine(), "x"), ("a", L.Nonlinear("relu"), "h"), ("t", L.TokenMix(matrix), "h"), ("b", L.TokenMix(matrix), "a"), *more]
-    return kc.Network.from_steps([("x", L.Input(None, (2, 1)), ()), *((node, layer, tuple(ps.split())) for node, layer, ps in steps)])
+    steps = [
+        ("h", L.Affine(), "x"),
+        ("a", L.Nonlinear("relu"), "h"),
+        ("t", L.TokenMix(matrix), "h"),
+        ("b", L.TokenMix(matrix), "a"),
+        *more,
+    ]
+    return kc.Network.from_steps(
+        [
+            ("x", L.Input(None, (2, 1)), ()),
+            *((node, layer, tuple(ps.split())) for node, layer, ps in steps),
+        ]
+    )
 
 
 MINUS, SWAP, FLIP = [[-1, 0], [0, -1]], [[0, 1], [1, 0]], [[-1, 0], [0, 1]]
@@ -212,8 +293,12 @@ MINUS, SWAP, FLIP = [[-1, 0], [0, -1]], [[0, 1], [1, 0]], [[-1, 0], [0, 1]]
 def test_tokens_that_change_sign() -> None:
     """h - h / 2, and relu(g) - relu(h), whose means cancel."""
     network = mixing(
-        MINUS, ("s", L.Sum([1, 0.5]), "h t"), ("g", L.Affine(), "x"), ("r", L.Nonlinear("relu"), "g"), ("d", L.Sum(), "r b")
-    )  # fmt: skip
+        MINUS,
+        ("s", L.Sum([1, 0.5]), "h t"),
+        ("g", L.Affine(), "x"),
+        ("r", L.Nonlinear("relu"), "g"),
+        ("d", L.Sum(), "r b"),
+    )
     found = kc.node_values(network, C)
     assert found["s"] == pytest.approx((0.25, 0.25, C), rel=1e-13)
     own, across = 1 - 1 / math.pi, 2 * (relu_moments(1, 1, C) - relu_mean(1) ** 2)
@@ -222,43 +307,75 @@ def test_tokens_that_change_sign() -> None:
 
 @pytest.mark.parametrize("matrix", [SWAP, FLIP])
 def test_other_tokens_are_other_numbers(matrix: Any) -> None:
-    steps = [("x", L.Input(None, (2, 1)), ()), ("h", L.Affine(), ("x",)), ("t", L.TokenMix(matrix), ("h",)), ("s", L.Sum(), ("h", "t"))]
+    steps = [
+        ("x", L.Input(None, (2, 1)), ()),
+        ("h", L.Affine(), ("x",)),
+        ("t", L.TokenMix(matrix), ("h",)),
+        ("s", L.Sum(), ("h", "t")),
+    ]
     network = kc.Network.from_steps(steps)
-    with pytest.raises(kc.KcalcError, match="node 's' adds 'h' and 't', which share weights in a way that kcalc cannot follow"):
+    with pytest.raises(
+        kc.KcalcError,
+        match="node 's' adds 'h' and 't', which share weights in a way that kcalc cannot follow",
+    ):
         kc.node_values(network, C)
 
 
 def test_tokens_of_two_signs_need_mean_zero() -> None:
-    with pytest.raises(kc.KcalcError, match="node 'b' changes the sign of some tokens of a feature map whose mean is not 0"):
+    with pytest.raises(
+        kc.KcalcError,
+        match="node 'b' changes the sign of some tokens of a feature map whose mean is not 0",
+    ):
         kc.node_values(mixing(FLIP), C)
 
 
 def test_groups_of_channels_with_opposite_means_have_mean_zero_only_together() -> None:
     more = ("m", L.Scale(-1), "a"), ("k", L.Concat(), "a m"), ("w", L.TokenMix(FLIP), "k")
-    steps = [("x", L.Input(None, (2, 1)), ()), ("h", L.Affine(), ("x",)), ("a", L.Nonlinear("relu"), ("h",))]
-    network = kc.Network.from_steps([*steps, *((node, layer, tuple(ps.split())) for node, layer, ps in more)])
-    with pytest.raises(kc.KcalcError, match="node 'w' changes the sign of some tokens of a feature map whose mean is not 0"):
+    steps = [
+        ("x", L.Input(None, (2, 1)), ()),
+        ("h", L.Affine(), ("x",)),
+        ("a", L.Nonlinear("relu"), ("h",)),
+    ]
+    network = kc.Network.from_steps(
+        [*steps, *((node, layer, tuple(ps.split())) for node, layer, ps in more)]
+    )
+    with pytest.raises(
+        kc.KcalcError,
+        match="node 'w' changes the sign of some tokens of a feature map whose mean is not 0",
+    ):
         kc.node_values(network, C)
 
 
-# -- addends that cancel -------------------------------------------------------------------------------------------------------------------
+# -- addends that cancel ---------------------------------------------------------------------------
 
 
 def test_addends_that_cancel_for_one_q_are_no_number_even_if_taken_as_independent() -> None:
-    network = net(("f", L.Affine(), "x"), ("r", L.RMSNorm(), "f"), ("s", L.Sum([2, -1]), "r f"), ("y", L.Affine(), "s"))
+    network = net(
+        ("f", L.Affine(), "x"),
+        ("r", L.RMSNorm(), "f"),
+        ("s", L.Sum([2, -1]), "r f"),
+        ("y", L.Affine(), "s"),
+    )
     for options in ({}, {"assume_independent": True}):
-        with pytest.raises(kc.KcalcError, match="node 's': the addends cancel, so its output is the same for all inputs"):
+        with pytest.raises(
+            kc.KcalcError,
+            match="node 's': the addends cancel, so its output is the same for all inputs",
+        ):
             kc.q_map(network, **options)(4.0)
 
 
 def test_addends_that_nearly_cancel_are_refused_before_their_digits_are_gone() -> None:
     """h - tanh(h), of size q^3 where h has size q."""
-    network = net(("h", L.Affine(), "x"), ("t", L.Nonlinear("tanh"), "h"), ("y", L.Sum([1, -1]), "h t"))
+    network = net(
+        ("h", L.Affine(), "x"), ("t", L.Nonlinear("tanh"), "h"), ("y", L.Sum([1, -1]), "h t")
+    )
     Q = kc.q_map(network)
     for q in (1e-2, 1e-3):
         with mpmath.workdps(30):
             root, panels = mpmath.sqrt(q), mpmath.linspace(-12, 12, 9)
-            truth = mpmath.quad(lambda z, r=root: (r * z - mpmath.tanh(r * z)) ** 2 * mpmath.npdf(z), panels)
+            truth = mpmath.quad(
+                lambda z, r=root: (r * z - mpmath.tanh(r * z)) ** 2 * mpmath.npdf(z), panels
+            )
         assert Q(q) == pytest.approx(float(truth), rel=1e-7)
     for q in (1e-5, 1e-7, 1.5e-8, 1.2e-8):
         with pytest.raises(kc.KcalcError, match="node 'y': its addends cancel to less than 1e-08"):
@@ -266,25 +383,37 @@ def test_addends_that_nearly_cancel_are_refused_before_their_digits_are_gone() -
 
 
 def test_independent_addends_whose_means_cancel() -> None:
-    """sigmoid(f) - sigmoid(g), of mean square 2 Var sigmoid, which is q/8 for small q, where the means are 1/2."""
+    """sigmoid(f) - sigmoid(g), of mean square 2 Var sigmoid, which is q/8 for small q, where the
+    means are 1/2.
+    """
     steps = [(node, L.Nonlinear("sigmoid"), read) for node, read in (("a", "f"), ("b", "g"))]
-    network = net(("f", L.Affine(), "x"), ("g", L.Affine(), "x"), *steps, ("y", L.Sum([1, -1]), "a b"))
+    network = net(
+        ("f", L.Affine(), "x"), ("g", L.Affine(), "x"), *steps, ("y", L.Sum([1, -1]), "a b")
+    )
     for q in (1.0, 1e-2, 1e-4):
         half = 1 / (1 + np.exp(-math.sqrt(q) * NODES)) - 0.5
-        assert kc.node_values(network, C, q, 2 * q)["y"][0] == pytest.approx(2 * float(WEIGHTS @ half**2), rel=1e-10)
+        assert kc.node_values(network, C, q, 2 * q)["y"][0] == pytest.approx(
+            2 * float(WEIGHTS @ half**2), rel=1e-10
+        )
     for q1, q2 in ((1e-9, 1.0), (1.0, 1e-9), (1e-12, 1e-12)):
         with pytest.raises(kc.KcalcError, match="node 'y': its addends cancel to less than 1e-08"):
             kc.node_values(network, C, q1, q2)
 
 
 def test_addends_that_cancel_where_a_pixel_is_black() -> None:
-    """sigmoid(f) - sigmoid(g) at three pixels, of which the second is 0 and so is the difference, whatever the weights."""
+    """sigmoid(f) - sigmoid(g) at three pixels, of which the second is 0 and so is the difference,
+    whatever the weights.
+    """
     steps = [(node, L.Nonlinear("sigmoid"), (read,)) for node, read in (("a", "f"), ("b", "g"))]
     affines = [(node, L.Affine(), ("x",)) for node in ("f", "g")]
     sums = [("y", L.Sum([1, -1]), ("a", "b")), ("z", L.Sum([0.8, 0.6]), ("y", "h"))]
-    network = kc.Network.from_steps([("x", L.Input(1, (3,)), ()), *affines, *steps, ("h", L.Affine(), ("x",)), *sums])
+    network = kc.Network.from_steps(
+        [("x", L.Input(1, (3,)), ()), *affines, *steps, ("h", L.Affine(), ("x",)), *sums]
+    )
     x = np.array([0.7, 0.0, -1.3]).reshape(1, 3, 1)
     found = kc.c_map(network, spatial="exact", image_shape=(3,)).q_values(x)
     own = [2 * float(WEIGHTS @ (1 / (1 + np.exp(-abs(v) * NODES)) - 0.5) ** 2) for v in x.ravel()]
     assert found["y"].ravel() == pytest.approx(own, rel=1e-10, abs=0)
-    assert found["z"].ravel() == pytest.approx([0.64 * q + 0.36 * v * v for q, v in zip(own, x.ravel(), strict=True)], rel=1e-10, abs=0)
+    assert found["z"].ravel() == pytest.approx(
+        [0.64 * q + 0.36 * v * v for q, v in zip(own, x.ravel(), strict=True)], rel=1e-10, abs=0
+    )

@@ -1,4 +1,6 @@
-"""The scikit-learn kernel: values, gradients in theta by differences of their own, and life inside scikit-learn."""
+"""The scikit-learn kernel: values, gradients in theta by differences of their own, and life inside
+scikit-learn.
+"""
 
 from __future__ import annotations
 
@@ -44,33 +46,53 @@ def test_values(data: Any) -> None:
         kernel = kc.sklearn_kernel(NET, kind, sigma_w=1.4, sigma_b=0.3)
         K = kc.ntk(changed(1.4, 0.3))
         truth = K if kind == "ntk" else K.nngp
-        assert np.array_equal(kernel(X), truth.matrix(X)) and np.array_equal(kernel(X, X[:4]), truth.matrix(X, X[:4]))
+        assert np.array_equal(kernel(X), truth.matrix(X)) and np.array_equal(
+            kernel(X, X[:4]), truth.matrix(X, X[:4])
+        )
         assert np.allclose(kernel.diag(X), np.diagonal(truth.matrix(X)), rtol=1e-12)
         assert not kernel.is_stationary()
-    assert np.array_equal(kc.sklearn_kernel(changed(1.2, 0.1))(X), kc.ntk(changed(1.2, 0.1)).matrix(X))
+    assert np.array_equal(
+        kc.sklearn_kernel(changed(1.2, 0.1))(X), kc.ntk(changed(1.2, 0.1)).matrix(X)
+    )
     alone = kc.sklearn_kernel(NET, q=1.0)
     assert np.allclose(alone(X), alone(3 * X)) and np.allclose(alone.diag(X), kc.ntk(NET)(1.0))
 
 
 def test_hyperparameters(data: Any) -> None:
     kernel = kc.sklearn_kernel(NET, sigma_w=1.4, sigma_b=0.3, sigma_w_bounds=(0.7, 2.5))
-    assert kernel.theta == pytest.approx(np.log([0.3, 1.4])) and [h.name for h in kernel.hyperparameters] == ["sigma_b", "sigma_w"]
+    assert kernel.theta == pytest.approx(np.log([0.3, 1.4])) and [
+        h.name for h in kernel.hyperparameters
+    ] == ["sigma_b", "sigma_w"]
     assert np.exp(kernel.bounds) == pytest.approx(np.array([[1e-3, 2.0], [0.7, 2.5]]))
     other = kernel.clone_with_theta(np.log([0.5, 1.0]))
-    assert other.sigma_w == pytest.approx(1) and other.sigma_b == pytest.approx(0.5) and kernel.sigma_w == 1.4
-    assert kc.sklearn_kernel(NET).theta.size == 0 and kc.sklearn_kernel(NET, sigma_w=1.0, sigma_w_bounds="fixed").theta.size == 0
-    assert kc.sklearn_kernel(NET, sigma_w=1.0, sigma_b=0.0).theta.size == 1  # log 0 is no hyperparameter
+    assert (
+        other.sigma_w == pytest.approx(1)
+        and other.sigma_b == pytest.approx(0.5)
+        and kernel.sigma_w == 1.4
+    )
+    assert (
+        kc.sklearn_kernel(NET).theta.size == 0
+        and kc.sklearn_kernel(NET, sigma_w=1.0, sigma_w_bounds="fixed").theta.size == 0
+    )
+    assert (
+        kc.sklearn_kernel(NET, sigma_w=1.0, sigma_b=0.0).theta.size == 1
+    )  # log 0 is no hyperparameter
 
 
 @pytest.mark.parametrize("kind", ["ntk", "nngp"])
 @pytest.mark.parametrize(("network", "tolerance"), [(NET, 1e-7), (A.vanilla(20, "relu"), 1e-7)])
 def test_gradients_in_theta(data: Any, kind: str, network: kc.Network, tolerance: float) -> None:
-    """Against SciPy's differences of the kernel itself, and for ReLU against Euler: K goes as sigma_w^(2 D) at sigma_b = 0."""
+    """Against SciPy's differences of the kernel itself, and for ReLU against Euler.
+
+    K goes as sigma_w^(2 D) at sigma_b = 0.
+    """
     X = data[0][:5]
     kernel = kc.sklearn_kernel(network, kind, sigma_w=1.3, sigma_b=0.2)
     value, slopes = kernel(X, eval_gradient=True)
     assert np.array_equal(value, kernel(X)) and slopes.shape == (5, 5, 2)
-    numeric = approx_fprime(kernel.theta, lambda theta: kernel.clone_with_theta(theta)(X).ravel(), 1e-7).reshape(5, 5, 2)
+    numeric = approx_fprime(
+        kernel.theta, lambda theta: kernel.clone_with_theta(theta)(X).ravel(), 1e-7
+    ).reshape(5, 5, 2)
     assert np.allclose(slopes, numeric, rtol=3e-5, atol=1e-5 * np.abs(numeric).max())
     if network is not NET:
         bare = kc.sklearn_kernel(network, kind, sigma_w=1.3, sigma_b=0.0)
@@ -90,7 +112,9 @@ def test_gradients_by_jax(data: Any) -> None:
         X = jnp.asarray(data[0])
 
         def value(theta: Any) -> Any:
-            return learnable({"sigma_b": jnp.exp(theta[0]), "sigma_w": jnp.exp(theta[1])}, X, uniform=False)
+            return learnable(
+                {"sigma_b": jnp.exp(theta[0]), "sigma_w": jnp.exp(theta[1])}, X, uniform=False
+            )
 
         truth = np.asarray(jax.jit(jax.jacfwd(value))(jnp.asarray(kernel.theta)))
     off = ~np.eye(20, dtype=bool)
@@ -101,7 +125,9 @@ def test_clone_pickle_and_params() -> None:
     kernel = kc.sklearn_kernel(NET, "nngp", sigma_w=1.4)
     twin = clone(kernel)
     assert twin is not kernel and twin == kernel and pickle.loads(pickle.dumps(kernel)) == kernel
-    assert clone(kernel).set_params(sigma_w=1.5, kind="ntk") == kc.sklearn_kernel(NET, "ntk", sigma_w=1.5)
+    assert clone(kernel).set_params(sigma_w=1.5, kind="ntk") == kc.sklearn_kernel(
+        NET, "ntk", sigma_w=1.5
+    )
     assert kernel.get_params()["network"] is NET and twin != kc.sklearn_kernel(NET, sigma_w=1.4)
     assert "nngp" in repr(kernel) and "1.4" in repr(kernel)
 
@@ -130,10 +156,17 @@ def test_regressor_is_our_process_and_climbs(data: Any) -> None:
 def test_classifiers_pipelines_and_grid_search() -> None:
     X, y = load_iris(return_X_y=True)
     X, y = X[::3], y[::3]
-    machine = make_pipeline(StandardScaler(), SVC(kernel=kc.sklearn_kernel(A.vanilla(3, "relu", sigma_w=2**0.5)))).fit(X, y)
+    machine = make_pipeline(
+        StandardScaler(), SVC(kernel=kc.sklearn_kernel(A.vanilla(3, "relu", sigma_w=2**0.5)))
+    ).fit(X, y)
     scaled = StandardScaler().fit_transform(X)
-    precomputed = SVC(kernel="precomputed").fit(kc.ntk(A.vanilla(3, "relu", sigma_w=2**0.5)).matrix(scaled), y)
-    assert np.array_equal(machine.predict(X), precomputed.predict(kc.ntk(A.vanilla(3, "relu", sigma_w=2**0.5)).matrix(scaled)))
+    precomputed = SVC(kernel="precomputed").fit(
+        kc.ntk(A.vanilla(3, "relu", sigma_w=2**0.5)).matrix(scaled), y
+    )
+    assert np.array_equal(
+        machine.predict(X),
+        precomputed.predict(kc.ntk(A.vanilla(3, "relu", sigma_w=2**0.5)).matrix(scaled)),
+    )
     assert machine.score(X, y) > 0.9
     search = GridSearchCV(
         make_pipeline(StandardScaler(), SVC(kernel=kc.sklearn_kernel(NET, sigma_w=1.0))),
@@ -141,10 +174,14 @@ def test_classifiers_pipelines_and_grid_search() -> None:
         cv=3,
     )
     search.fit(X, y)
-    assert search.best_score_ > 0.9 and {p["svc__kernel__sigma_w"] for p in search.cv_results_["params"]} == {0.7, 1.5}
+    assert search.best_score_ > 0.9 and {
+        p["svc__kernel__sigma_w"] for p in search.cv_results_["params"]
+    } == {0.7, 1.5}
     scores = search.cv_results_["mean_test_score"]
     assert len(set(np.round(scores, 6))) > 1
-    process = GaussianProcessClassifier(kc.sklearn_kernel(NET, sigma_w=1.0, sigma_w_bounds="fixed")).fit(scaled[:, :2], y > 0)
+    process = GaussianProcessClassifier(
+        kc.sklearn_kernel(NET, sigma_w=1.0, sigma_w_bounds="fixed")
+    ).fit(scaled[:, :2], y > 0)
     assert process.score(scaled[:, :2], y > 0) > 0.9
 
 

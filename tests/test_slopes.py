@@ -1,4 +1,6 @@
-"""Slope polynomials: the papers' formulas, exactness, and agreement between the symbolic and the numeric reading."""
+"""Slope polynomials: the papers' formulas, exactness, and agreement between the symbolic and the
+numeric reading.
+"""
 
 import math
 
@@ -37,43 +39,69 @@ def network(*steps, outputs=None):
 
 def two_branches(mix, activation="relu"):
     return network(
-        ("x", Input(), ()), ("a", Affine(), ("x",)), ("f", Nonlinear(activation), ("a",)), ("b", Affine(), ("f",)), ("m", mix, ("x", "b"))
-    )  # fmt: skip
+        ("x", Input(), ()),
+        ("a", Affine(), ("x",)),
+        ("f", Nonlinear(activation), ("a",)),
+        ("b", Affine(), ("f",)),
+        ("m", mix, ("x", "b")),
+    )
 
 
-# -- the papers' networks ------------------------------------------------------------------------------------------------------------
+# -- the papers' networks --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("depth", [50, 101, 152])
-@pytest.mark.parametrize("weight", [w, sp.Symbol("w", positive=True), sp.Rational(3, 5), sp.sqrt(sp.Rational(1, 20))])
+@pytest.mark.parametrize(
+    "weight", [w, sp.Symbol("w", positive=True), sp.Rational(3, 5), sp.sqrt(sp.Rational(1, 20))]
+)
 def test_resnet_v2_is_eq_20_in_structure(depth, weight):
     square = weight**2
-    expected = (square * psi**3 + 1 - square) ** sp.Rational(depth - 14, 3) * (square * psi**2 + 1 - square) ** 4 * psi**5
+    expected = (
+        (square * psi**3 + 1 - square) ** sp.Rational(depth - 14, 3)
+        * (square * psi**2 + 1 - square) ** 4
+        * psi**5
+    )
     assert slope_polynomial(kc.architectures.resnet_v2(depth, residual_weight=weight)) == expected
 
 
 def test_expansion_is_exact():
     polynomial = slope_polynomial(kc.architectures.resnet_v2(50, residual_weight=w)).as_poly(psi, w)
-    expected = sp.Poly((w**2 * psi**3 + 1 - w**2) ** 12 * (w**2 * psi**2 + 1 - w**2) ** 4 * psi**5, psi, w)
+    expected = sp.Poly(
+        (w**2 * psi**3 + 1 - w**2) ** 12 * (w**2 * psi**2 + 1 - w**2) ** 4 * psi**5, psi, w
+    )
     assert polynomial == expected
     assert polynomial.degree() == 49
 
 
-@pytest.mark.parametrize("weight", [w, sp.Rational(3, 5), 0.6, w / (1 + w**2), sp.sqrt(sp.Rational(1, 3))])
+@pytest.mark.parametrize(
+    "weight", [w, sp.Rational(3, 5), 0.6, w / (1 + w**2), sp.sqrt(sp.Rational(1, 3))]
+)
 @pytest.mark.parametrize("by_activation", [False, True])
 def test_expansion_agrees_with_sympys(weight, by_activation):
-    block = kc.residual(kc.chain(Nonlinear("tanh"), Affine(), Nonlinear("relu"), Affine()), residual_weight=weight)
+    block = kc.residual(
+        kc.chain(Nonlinear("tanh"), Affine(), Nonlinear("relu"), Affine()), residual_weight=weight
+    )
     net = kc.chain(Affine(), kc.repeat(block, 3), Nonlinear("tanh"))
     found = slope_polynomial(net, symbols_by_activation=by_activation, expand=True)
     factored = slope_polynomial(net, symbols_by_activation=by_activation)
     assert sp.simplify(sp.expand(factored) - found.as_expr()) == 0 or isinstance(weight, float)
-    numbers = {symbol: sp.Rational(3 + i, 2 + i) for i, symbol in enumerate(sorted(factored.free_symbols, key=str))}
-    assert float(found.as_expr().subs(numbers)) == pytest.approx(float(factored.subs(numbers)), rel=1e-13)
+    numbers = {
+        symbol: sp.Rational(3 + i, 2 + i)
+        for i, symbol in enumerate(sorted(factored.free_symbols, key=str))
+    }
+    assert float(found.as_expr().subs(numbers)) == pytest.approx(
+        float(factored.subs(numbers)), rel=1e-13
+    )
     assert found.total_degree() >= 7
 
 
 def test_expansion_of_several_outputs():
-    net = network(("x", Input(), ()), ("f", Nonlinear("relu"), ("x",)), ("g", Nonlinear("relu"), ("f",)), outputs=["f", "g"])
+    net = network(
+        ("x", Input(), ()),
+        ("f", Nonlinear("relu"), ("x",)),
+        ("g", Nonlinear("relu"), ("f",)),
+        outputs=["f", "g"],
+    )
     found = slope_polynomial(net, expand=True)
     assert {node: p.as_expr() for node, p in found.items()} == {"f": psi, "g": psi**2}
     assert slope_polynomial(kc.chain(Affine()), expand=True).as_expr() == 1
@@ -81,7 +109,11 @@ def test_expansion_of_several_outputs():
 
 @pytest.mark.parametrize("depth", [16, 40, 250])
 def test_wide_resnet(depth):
-    expected = (w**2 * psi**2 + 1 - w**2) ** sp.Rational(depth - 10, 2) * (w**2 * psi + 1 - w**2) ** 3 * psi**4
+    expected = (
+        (w**2 * psi**2 + 1 - w**2) ** sp.Rational(depth - 10, 2)
+        * (w**2 * psi + 1 - w**2) ** 3
+        * psi**4
+    )
     assert slope_polynomial(kc.architectures.wide_resnet(depth, residual_weight=w)) == expected
 
 
@@ -95,7 +127,9 @@ def test_float_weights_give_the_same_numbers():
 def test_skip_free_networks_are_powers():
     assert slope_polynomial(kc.architectures.vanilla(17)) == psi**17
     for depth in (50, 101, 152):
-        assert slope_polynomial(kc.architectures.resnet_v2(depth, shortcut_weight=0)) == psi ** (depth - 1)
+        assert slope_polynomial(kc.architectures.resnet_v2(depth, shortcut_weight=0)) == psi ** (
+            depth - 1
+        )
 
 
 def test_growing_q_is_the_constant_q_network_with_weight_1_over_sqrt_q_plus_1():
@@ -106,16 +140,28 @@ def test_growing_q_is_the_constant_q_network_with_weight_1_over_sqrt_q_plus_1():
         for q in range(2, blocks + 1):
             expected *= (psi**3 + q) / (q + 1)
     for value in (1.01, 1.3):
-        assert float(p.subs(psi, value)) == pytest.approx(float(expected.subs(psi, value)), rel=1e-12)
+        assert float(p.subs(psi, value)) == pytest.approx(
+            float(expected.subs(psi, value)), rel=1e-12
+        )
     assert slope_polynomial(plain).subs(psi, 2) != p.subs(psi, 2)
 
 
-# -- rules ---------------------------------------------------------------------------------------------------------------------------
+# -- rules -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "layer",
-    [Affine(sigma_w=2), Scale(3), LayerNorm(), RMSNorm(), Pool("max", 2), Pool("mean"), Dropout(0.5), Flatten(), Identity()],
+    [
+        Affine(sigma_w=2),
+        Scale(3),
+        LayerNorm(),
+        RMSNorm(),
+        Pool("max", 2),
+        Pool("mean"),
+        Dropout(0.5),
+        Flatten(),
+        Identity(),
+    ],
     ids=lambda layer: type(layer).__name__,
 )
 def test_layers_that_leave_the_slope(layer):
@@ -133,7 +179,10 @@ def test_layers_that_leave_the_slope(layer):
         ((w, w), (sp.Rational(1, 2), sp.Rational(1, 2))),
         ((w, 1), (w**2 / (w**2 + 1), 1 / (w**2 + 1))),
         ((0, 3), (0, 1)),
-        ((1 + sp.sqrt(2), 1), ((3 + 2 * sp.sqrt(2)) / (4 + 2 * sp.sqrt(2)), 1 / (4 + 2 * sp.sqrt(2)))),
+        (
+            (1 + sp.sqrt(2), 1),
+            ((3 + 2 * sp.sqrt(2)) / (4 + 2 * sp.sqrt(2)), 1 / (4 + 2 * sp.sqrt(2))),
+        ),
     ],
 )
 def test_sums_mix_by_normalised_squares(weights, shares):
@@ -147,14 +196,21 @@ def test_concat_mixes_by_channels():
     assert slope_polynomial(two_branches(Concat())) == sp.Rational(1, 2) + psi / 2
     k = sp.Symbol("k", positive=True)
     assert sp.simplify(slope_polynomial(two_branches(Concat((k, 1)))) - (k + psi) / (k + 1)) == 0
-    steps = [("x", Input(2), ()), ("a", Affine(6), ("x",)), ("f", Nonlinear("relu"), ("a",)), ("m", Concat(), ("x", "f"))]
+    steps = [
+        ("x", Input(2), ()),
+        ("a", Affine(6), ("x",)),
+        ("f", Nonlinear("relu"), ("a",)),
+        ("m", Concat(), ("x", "f")),
+    ]
     assert slope_polynomial(network(*steps)) == sp.Rational(1, 4) + 3 * psi / 4
     steps[1] = ("a", Affine(), ("x",))
     with pytest.raises(kc.KcalcError, match=r"node 'm' \(Concat\)"):
         slope_polynomial(network(*steps))
 
 
-@pytest.mark.parametrize("layer", [BatchNorm(), Opaque("gate", "not understood")], ids=lambda layer: type(layer).__name__)
+@pytest.mark.parametrize(
+    "layer", [BatchNorm(), Opaque("gate", "not understood")], ids=lambda layer: type(layer).__name__
+)
 def test_layers_without_a_rule_name_the_node(layer):
     steps = [("x", Input(), ()), ("f", Nonlinear("relu"), ("x",))]
     steps.append(("odd", layer, ("f",)))
@@ -164,24 +220,41 @@ def test_layers_without_a_rule_name_the_node(layer):
 
 def test_a_map_read_twice_counts_as_two_addends():
     net = network(
-        ("x", Input(), ()), ("a", Affine(), ("x",)), ("f", Nonlinear("relu"), ("a",)), ("s", Sum((1, 2, 2)), ("f", "f", "x"))
-    )  # fmt: skip
+        ("x", Input(), ()),
+        ("a", Affine(), ("x",)),
+        ("f", Nonlinear("relu"), ("a",)),
+        ("s", Sum((1, 2, 2)), ("f", "f", "x")),
+    )
     assert slope_polynomial(net) == 5 * psi / 9 + sp.Rational(4, 9)
-    assert slope_polynomial(kc.chain(Nonlinear("relu"), network(("x", Input(), ()), ("s", Sum(), ("x", "x"))))) == psi
+    assert (
+        slope_polynomial(
+            kc.chain(Nonlinear("relu"), network(("x", Input(), ()), ("s", Sum(), ("x", "x"))))
+        )
+        == psi
+    )
 
 
 def test_common_factors_are_pulled_out_of_every_sum():
     branch = kc.chain(Affine(), Nonlinear("relu"), Affine())
     inner = kc.residual(branch, sp.sqrt(2) / 2)
-    net = kc.residual(kc.chain(branch, inner, branch), sp.sqrt(2) / 2, shortcut=kc.chain(inner, branch))
-    assert slope_polynomial(net) == psi * (psi / 2 + sp.Rational(1, 2)) * (psi / 2 + sp.Rational(1, 2))
+    net = kc.residual(
+        kc.chain(branch, inner, branch), sp.sqrt(2) / 2, shortcut=kc.chain(inner, branch)
+    )
+    assert slope_polynomial(net) == psi * (psi / 2 + sp.Rational(1, 2)) * (
+        psi / 2 + sp.Rational(1, 2)
+    )
 
 
 def test_several_inputs_and_outputs():
     net = network(
-        ("x", Input(), ()), ("y", Input(), ()), ("f", Nonlinear("relu"), ("x",)), ("s", Sum(), ("f", "y")),
-        ("g", Nonlinear("relu"), ("s",)), ("h", Affine(), ("f",)), outputs=["g", "h"],
-    )  # fmt: skip
+        ("x", Input(), ()),
+        ("y", Input(), ()),
+        ("f", Nonlinear("relu"), ("x",)),
+        ("s", Sum(), ("f", "y")),
+        ("g", Nonlinear("relu"), ("s",)),
+        ("h", Affine(), ("f",)),
+        outputs=["g", "h"],
+    )
     assert slope_polynomial(net) == {"g": psi * (psi / 2 + sp.Rational(1, 2)), "h": psi}
 
 
@@ -189,7 +262,9 @@ def test_true_q_values_weigh_what_is_mixed():
     net = two_branches(Sum())
     q = {"x": 1, "a": 1, "f": 3, "b": 3, "m": 4}
     assert slope_polynomial(net, q) == sp.Rational(1, 4) + 3 * psi / 4
-    assert float(slope_polynomial(two_branches(Sum(), kc.activation("relu")), q=2.0).coeff(psi)) == pytest.approx(1 / 3, rel=1e-13)
+    assert float(
+        slope_polynomial(two_branches(Sum(), kc.activation("relu")), q=2.0).coeff(psi)
+    ) == pytest.approx(1 / 3, rel=1e-13)
     with pytest.raises(kc.KcalcError, match="q gives no value"):
         slope_polynomial(net, {"x": 1})
     for wrong in ({**q, "b": -1}, {**q, "b": math.nan}, "1", math.nan, -1.0):
@@ -198,7 +273,9 @@ def test_true_q_values_weigh_what_is_mixed():
 
 
 def test_one_symbol_per_activation():
-    block = kc.residual(kc.chain(Nonlinear("tanh"), Affine(), Nonlinear("relu"), Affine()), sp.sqrt(2) / 2)
+    block = kc.residual(
+        kc.chain(Nonlinear("tanh"), Affine(), Nonlinear("relu"), Affine()), sp.sqrt(2) / 2
+    )
     tanh, relu = (kc.symbols.slope_of(name) for name in ("tanh", "relu"))
     found = slope_polynomial(kc.chain(block, block), symbols_by_activation=True)
     assert found == (tanh * relu / 2 + sp.Rational(1, 2)) ** 2
@@ -207,7 +284,14 @@ def test_one_symbol_per_activation():
     found = slope_polynomial(kc.chain(*map(Nonlinear, same_name)), symbols_by_activation=True)
     assert found == kc.symbols.slope_of("half") * kc.symbols.slope_of("half_2")
     taken = [*same_name, kc.activation(sp.tanh(3 * x), name="half_2")]
-    assert len(slope_polynomial(kc.chain(*map(Nonlinear, taken)), symbols_by_activation=True).free_symbols) == 3
+    assert (
+        len(
+            slope_polynomial(
+                kc.chain(*map(Nonlinear, taken)), symbols_by_activation=True
+            ).free_symbols
+        )
+        == 3
+    )
 
 
 def test_labels_and_insertion_order_do_not_matter():
@@ -220,7 +304,7 @@ def test_labels_and_insertion_order_do_not_matter():
     assert slope_polynomial(kc.Network(graph)) == slope_polynomial(net)
 
 
-# -- numbers -------------------------------------------------------------------------------------------------------------------------
+# -- numbers ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -237,15 +321,22 @@ def test_log_slopes_agree_with_the_polynomial(net):
     values = np.array([[0.3, 1.0], [1.05, 7.0]])
     log, degree = log_slopes(net, values)[net.outputs[0]]
     exact = [polynomial.subs(psi, sp.Rational(str(value))) for value in values.flat]
-    mean = [(psi * sp.diff(polynomial, psi) / polynomial).subs(psi, sp.Rational(str(value))) for value in values.flat]
-    assert log.ravel() == pytest.approx([float(sp.log(value)) for value in exact], rel=1e-13, abs=1e-15)
+    mean = [
+        (psi * sp.diff(polynomial, psi) / polynomial).subs(psi, sp.Rational(str(value)))
+        for value in values.flat
+    ]
+    assert log.ravel() == pytest.approx(
+        [float(sp.log(value)) for value in exact], rel=1e-13, abs=1e-15
+    )
     assert degree.ravel() == pytest.approx([float(value) for value in mean], rel=1e-12)
 
 
 def test_log_slopes_neither_overflow_nor_lose_the_last_digits():
     net = kc.architectures.rescaled_resnet(200, shortcut_weight=sp.Rational(3, 5))
     out = net.outputs[0]
-    assert log_slopes(net, 1e30)[out].log == pytest.approx(200 * (math.log(16 / 25) + 90 * math.log(10)), rel=1e-14)
+    assert log_slopes(net, 1e30)[out].log == pytest.approx(
+        200 * (math.log(16 / 25) + 90 * math.log(10)), rel=1e-14
+    )
     tiny = 2.0**-40
     assert log_slopes(net, 1 + tiny)[out].log == pytest.approx(200 * 3 * 16 / 25 * tiny, rel=1e-11)
     assert log_slopes(net, 1.0)[out].degree == pytest.approx(200 * 3 * 16 / 25, rel=1e-14)

@@ -1,4 +1,6 @@
-"""Bounds of ``smoothness`` against Jacobians and Hessians by automatic differentiation of networks written out by hand."""
+"""Bounds of ``smoothness`` against Jacobians and Hessians by automatic differentiation of networks
+written out by hand.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def en(w: jnp.ndarray, eps: float) -> jnp.ndarray:
     return w / jnp.sqrt(eps + w * w)
 
 
-def normalised_forward(ws: list[jnp.ndarray], X: np.ndarray | jnp.ndarray, eps: float, scale: float) -> Any:
+def normalised_forward(
+    ws: list[jnp.ndarray], X: np.ndarray | jnp.ndarray, eps: float, scale: float
+) -> Any:
     z = X @ en(ws[0], eps)
     for a, b in zip(ws[1::2], ws[2::2], strict=True):
         z = z + jnp.tanh(z @ (scale * wn(a, eps))) @ (scale * wn(b, eps))
@@ -49,12 +53,17 @@ def flat(function, ws: list[np.ndarray]):
     ends = np.cumsum([w.size for w in ws])[:-1]
 
     def run(vector):
-        return function([part.reshape(shape) for part, shape in zip(jnp.split(vector, ends), shapes, strict=True)])
+        return function(
+            [
+                part.reshape(shape)
+                for part, shape in zip(jnp.split(vector, ends), shapes, strict=True)
+            ]
+        )
 
     return run, np.concatenate([np.ravel(w) for w in ws])
 
 
-# -- lower bounds --------------------------------------------------------------------------------------------------------------------------
+# -- lower bounds ----------------------------------------------------------------------------------
 
 
 def test_lambda_bound_holds_on_500_draws() -> None:
@@ -79,9 +88,13 @@ def test_lambda_bound_holds_on_500_draws() -> None:
             X = rng.normal(size=(examples, width)) * np.exp(rng.normal())
             ws = [rng.normal(size=(width, width)) * np.exp(rng.normal()) for _ in nodes]
             s = smoothness(
-                net, X=X, weights=dict(zip(nodes, ws, strict=True)), normalisation={nodes[0]: "entry", None: "weight"}, epsilon=eps,
+                net,
+                X=X,
+                weights=dict(zip(nodes, ws, strict=True)),
+                normalisation={nodes[0]: "entry", None: "weight"},
+                epsilon=eps,
                 scale={nodes[0]: 1.0, None: scale},
-            )  # fmt: skip
+            )
             true = float(smallest(np.concatenate([w.ravel() for w in ws]), X, eps, scale))
             assert true >= s.regularity * (1 - 1e-9)
             looseness.append(s.regularity > 0)
@@ -91,13 +104,20 @@ def test_lambda_bound_holds_on_500_draws() -> None:
 
 
 def test_the_printed_form_of_the_explicit_bound() -> None:
-    """sigma(X)^2 min (eps/(eps+w^2)^1.5)^2 prod (1 - |Jg|)^2 over a ball in the first layer, all other parameters free."""
+    """sigma(X)^2 min (eps/(eps+w^2)^1.5)^2 prod (1 - |Jg|)^2 over a ball in the first layer, all
+    other parameters free.
+    """
     net, rng = residual_net(5, 3), np.random.default_rng(1)
     X, w = rng.normal(size=(4, 5)), rng.normal(size=(5, 5))
     s = smoothness(
-        net, X=X, weights={"affine_1": w}, radius={"affine_1": 0.7}, normalisation={"affine_1": "entry", None: "weight"}, epsilon=0.5,
+        net,
+        X=X,
+        weights={"affine_1": w},
+        radius={"affine_1": 0.7},
+        normalisation={"affine_1": "entry", None: "weight"},
+        epsilon=0.5,
         scale={"affine_1": 1.0, None: "contracting"},
-    )  # fmt: skip
+    )
     sigma = np.linalg.svd(X, compute_uv=False)[-1]
     slope = 0.5 / (0.5 + (np.abs(w).max() + 0.7) ** 2) ** 1.5
     assert s.regularity == pytest.approx((sigma * slope) ** 2 * (1 - 0.99**2) ** 6, rel=1e-6)
@@ -108,43 +128,72 @@ def test_the_printed_form_of_the_explicit_bound() -> None:
 
 
 def test_lower_bounds_are_attained() -> None:
-    """One affine layer: lambda = sigma(X)^2; a linear block I + W with W = -c I: singular values 1 - c exactly."""
+    """One affine layer: lambda = sigma(X)^2.
+
+    a linear block I + W with W = -c I: singular values 1 - c exactly.
+    """
     rng = np.random.default_rng(2)
     X = rng.normal(size=(3, 4))
     plain = kc.chain(L.Input(4), L.Affine(2, bias=False))
     s = smoothness(plain, X=X, weights={"affine_1": np.zeros((4, 2))})
     assert s.regularity == pytest.approx(np.linalg.svd(X, compute_uv=False)[-1] ** 2)
-    with_bias = smoothness(kc.chain(L.Input(4), L.Affine(2)), X=X, weights={"affine_1": np.zeros((4, 2))})
+    with_bias = smoothness(
+        kc.chain(L.Input(4), L.Affine(2)), X=X, weights={"affine_1": np.zeros((4, 2))}
+    )
     ones = np.concatenate([X, np.ones((3, 1))], axis=1)
     assert with_bias.regularity == pytest.approx(np.linalg.svd(ones, compute_uv=False)[-1] ** 2)
     block = kc.chain(L.Input(4), L.Affine(4, bias=False), kc.residual(L.Affine(4, bias=False)))
     s = smoothness(block, X=X, weights={"affine_1": np.eye(4), "affine_2": -0.3 * np.eye(4)})
     assert s.blocks["affine_1", "sum_1"][0] == pytest.approx(0.7)
     assert s.regularity == pytest.approx(0.49 * np.linalg.svd(X, compute_uv=False)[-1] ** 2)
-    assert smoothness(block, X=rng.normal(size=(9, 4)), radius=1.0).regularity == 0  # more examples than features
+    assert (
+        smoothness(block, X=rng.normal(size=(9, 4)), radius=1.0).regularity == 0
+    )  # more examples than features
 
 
-# -- upper bounds ------------------------------------------------------------------------------------------------------------------------
+# -- upper bounds ----------------------------------------------------------------------------------
 
 
 def test_upper_bounds_are_attained() -> None:
     X = np.array([[1.0, 2.0], [0.5, -1.0]])
     one = smoothness(kc.chain(L.Input(2), L.Affine(3, bias=False)), X=X, radius=1.0)
-    assert one.parameter_lipschitz == pytest.approx(np.linalg.norm(X, 2)) and one.parameter_curvature == 0
+    assert (
+        one.parameter_lipschitz == pytest.approx(np.linalg.norm(X, 2))
+        and one.parameter_curvature == 0
+    )
     assert one.log_regularity == pytest.approx(2 * math.log(np.linalg.svd(X, compute_uv=False)[-1]))
-    two = smoothness(kc.chain(L.Input(1), L.Affine(1, bias=False), L.Affine(1, bias=False)), X=[[3.0]], radius=2.0)
+    two = smoothness(
+        kc.chain(L.Input(1), L.Affine(1, bias=False), L.Affine(1, bias=False)),
+        X=[[3.0]],
+        radius=2.0,
+    )
     assert two.parameter_curvature == pytest.approx(3.0)  # f = w2 w1 x: D2 = [[0, x], [x, 0]]
     assert two.parameter_lipschitz == pytest.approx(3 * math.hypot(2, 2))  # at w1 = w2 = 2
     assert two.input_lipschitz == {"input": pytest.approx(4.0)}
-    block = smoothness(kc.chain(L.Input(1), L.Affine(1, bias=False), kc.residual(L.Affine(1, bias=False))), X=[[1.0]], radius=0.5)
+    block = smoothness(
+        kc.chain(L.Input(1), L.Affine(1, bias=False), kc.residual(L.Affine(1, bias=False))),
+        X=[[1.0]],
+        radius=0.5,
+    )
     assert block.input_lipschitz["input"] == pytest.approx(0.5 * 1.5)
-    assert block.parameter_lipschitz == pytest.approx(math.hypot(1.5, 0.5))  # f = (1 + w2) w1: own and earlier parameters in squares
+    assert block.parameter_lipschitz == pytest.approx(
+        math.hypot(1.5, 0.5)
+    )  # f = (1 + w2) w1: own and earlier parameters in squares
 
 
 def test_descent_on_a_quadratic_is_exactly_the_rate() -> None:
-    """One example and one weight: l = (w x - y)^2 / 2, where the linear rate of theorem 2.3 holds with equality."""
-    s = smoothness(kc.chain(L.Input(1), L.Affine(1, bias=False)), X=[[2.0]], radius=9.0, targets=[[1.0]])
-    assert s.beta == pytest.approx(4.0) and s.step_size == pytest.approx(0.5) and s.pl_constant == pytest.approx(2 * 4.0)
+    """One example and one weight.
+
+    l = (w x - y)^2 / 2, where the linear rate of theorem 2.3 holds with equality.
+    """
+    s = smoothness(
+        kc.chain(L.Input(1), L.Affine(1, bias=False)), X=[[2.0]], radius=9.0, targets=[[1.0]]
+    )
+    assert (
+        s.beta == pytest.approx(4.0)
+        and s.step_size == pytest.approx(0.5)
+        and s.pl_constant == pytest.approx(2 * 4.0)
+    )
     for eta in (0.1, 0.25, 0.4):
         factor = (1 - 4 * eta) ** 2
         assert s.rate(eta) == pytest.approx(factor)
@@ -152,22 +201,33 @@ def test_descent_on_a_quadratic_is_exactly_the_rate() -> None:
         s.rate(0.6)
 
 
-# -- theorem 5.1 is refuted ----------------------------------------------------------------------------------------------------------------
+# -- theorem 5.1 is refuted ------------------------------------------------------------------------
 
 
 def test_counterexample_to_global_convergence() -> None:
-    """d = N = 1, two blocks, logistic cost, |phi'| <= 1, every hypothesis of theorem 5.1 met, and a step size proved to decrease the loss:
-    descent from one start stays above the loss that the other one reaches, because of a local minimum at infinite first weight."""
+    """d = N = 1, two blocks, logistic cost, |phi'| <= 1, every hypothesis of theorem 5.1 met, and a
+    step size proved to decrease the loss:
+    descent from one start stays above the loss that the other one reaches, because of a local
+    minimum at infinite first weight.
+    """
     net = kc.Network.from_steps(
         [
-            ("x", L.Input(1), ()), ("first", L.Affine(1, bias=False), ("x",)), ("in", L.Affine(1, bias=False), ("first",)),
+            ("x", L.Input(1), ()),
+            ("first", L.Affine(1, bias=False), ("x",)),
+            ("in", L.Affine(1, bias=False), ("first",)),
             ("phi", L.Nonlinear(kc.activation(_wave())), ("in",)),
-            ("out", L.Affine(1, bias=False), ("phi",)), ("sum", L.Sum(), ("first", "out")),
+            ("out", L.Affine(1, bias=False), ("phi",)),
+            ("sum", L.Sum(), ("first", "out")),
         ]
-    )  # fmt: skip
-    s = smoothness(net, X=[[1.0]], normalisation="entry", scale={"first": 3.0, None: 0.99}, loss="logistic")
+    )
+    s = smoothness(
+        net, X=[[1.0]], normalisation="entry", scale={"first": 3.0, None: 0.99}, loss="logistic"
+    )
     assert activation_bounds(kc.activation(_wave())).slope == pytest.approx(1.0, rel=1e-5)
-    assert any(h.name == "global convergence" and h.holds is False and "refuted" in h.text for h in s.hypotheses)
+    assert any(
+        h.name == "global convergence" and h.holds is False and "refuted" in h.text
+        for h in s.hypotheses
+    )
     assert next(h for h in s.hypotheses if h.name.startswith("lambda(DF) > 0")).holds
     assert next(h for h in s.hypotheses if "bounded away" in h.name).holds is False
     eta = 0.95 * s.step_size
@@ -193,7 +253,9 @@ def test_counterexample_to_global_convergence() -> None:
         assert float(loss(trapped)) > 0.038962 > 0.022 > float(loss(free))
     peak = math.acos(-2 / 3) / 6  # phi' = 0
     assert t == pytest.approx(peak, abs=1e-3)
-    assert math.log1p(math.exp(-ceiling)) >= 0.0389615  # the infimum of the basin: w1 and w3 at infinity
+    assert (
+        math.log1p(math.exp(-ceiling)) >= 0.0389615
+    )  # the infimum of the basin: w1 and w3 at infinity
     assert float(trapped[0]) > 4.5
 
 
@@ -206,11 +268,25 @@ def en_scalar(w):
     return w / jnp.sqrt(1 + w * w)
 
 
-# -- activations ---------------------------------------------------------------------------------------------------------------------------
+# -- activations -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "name", ["tanh", "erf", "softplus", "gelu", "swish", "elu", "bentid", "sin", "relu", "squareplus", "softsign", kc.activations.celu(2)]
+    "name",
+    [
+        "tanh",
+        "erf",
+        "softplus",
+        "gelu",
+        "swish",
+        "elu",
+        "bentid",
+        "sin",
+        "relu",
+        "squareplus",
+        "softsign",
+        kc.activations.celu(2),
+    ],
 )
 @pytest.mark.parametrize("reach", [math.inf, 1.3])
 def test_activation_bounds_are_bounds_and_nearly_attained(name: str, reach: float) -> None:
@@ -231,13 +307,18 @@ def test_activation_bounds_of_transformed_and_unbounded_ones() -> None:
     phi = kc.activation("tanh").transformed(2, 0.5, 3, -0.1)
     x = np.linspace(-1, 1, 100_001)
     b = activation_bounds(phi, 1.0)
-    assert b.slope == pytest.approx(np.abs(phi.numeric(1)(x)).max(), rel=1e-5) and b.least_slope <= np.abs(phi.numeric(1)(x)).min()
+    assert (
+        b.slope == pytest.approx(np.abs(phi.numeric(1)(x)).max(), rel=1e-5)
+        and b.least_slope <= np.abs(phi.numeric(1)(x)).min()
+    )
     assert b.curvature == pytest.approx(np.abs(phi.numeric(2)(x)).max(), rel=1e-4)
     assert math.isinf(activation_bounds(kc.activation("exp")).slope)
-    assert activation_bounds(kc.activation("exp"), 2.0).slope == pytest.approx(math.exp(2), rel=1e-9)
+    assert activation_bounds(kc.activation("exp"), 2.0).slope == pytest.approx(
+        math.exp(2), rel=1e-9
+    )
 
 
-# -- refusals ------------------------------------------------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 def small(phi: object = "tanh", **options: object) -> kc.Network:
@@ -286,11 +367,15 @@ def test_kinks_have_lipschitz_constants_but_no_step_size() -> None:
         (kc.architectures.vanilla(2), {"radius": 1}, "features"),
         (kc.chain(L.Input(3), L.LayerNorm(), L.Affine(2)), {"radius": 1}, "LayerNorm; it divides"),
         (kc.chain(L.Input(3), L.RMSNorm(), L.Affine(2)), {"radius": 1}, "RMSNorm; it divides"),
-        (kc.chain(L.Input(3), L.Affine(2), L.Opaque("thing", "not understood")), {"radius": 1}, "thing"),
+        (
+            kc.chain(L.Input(3), L.Affine(2), L.Opaque("thing", "not understood")),
+            {"radius": 1},
+            "thing",
+        ),
         (kc.chain(L.Input(3), L.Affine(2, kernel=3)), {"radius": 1}, "image_shape"),
         (kc.chain(L.Input(3), L.Affine(2, standardised=True)), {"radius": 1}, "standardis"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused(network: kc.Network, options: dict[str, object], match: str) -> None:
     with pytest.raises(kc.KcalcError, match=match):
         smoothness(network, **options)  # type: ignore[arg-type]
@@ -307,7 +392,12 @@ def test_missing_residual_bound_and_missing_mu() -> None:
 
 
 def test_deep_networks_do_not_overflow_and_results_are_plain_data() -> None:
-    s = smoothness(kc.architectures.vanilla(2000, "tanh", features=4), features=4, radius=3.0, loss="cross_entropy")
+    s = smoothness(
+        kc.architectures.vanilla(2000, "tanh", features=4),
+        features=4,
+        radius=3.0,
+        loss="cross_entropy",
+    )
     assert s.log_beta > 2000 * math.log(9) and math.isinf(s.beta) and s.step_size == 0
     assert "e+" in str(s) and len(str(s).splitlines()) < 50 and "more" in str(s)
     json.dumps(s.to_dict(), allow_nan=False)
@@ -315,7 +405,9 @@ def test_deep_networks_do_not_overflow_and_results_are_plain_data() -> None:
 
 
 def test_bounds_hold_however_large_pre_activations_may_be() -> None:
-    deep = kc.chain(L.Input(2), *[kc.chain(L.Affine(2), L.Nonlinear(kc.activation("softplus")))] * 200)
+    deep = kc.chain(
+        L.Input(2), *[kc.chain(L.Affine(2), L.Nonlinear(kc.activation("softplus")))] * 200
+    )
     s = smoothness(deep, radius=3.0, loss="cross_entropy")
     assert math.isfinite(s.log_beta) and not any(a.kind == "heuristic" for a in s.notes)
 
@@ -323,17 +415,23 @@ def test_bounds_hold_however_large_pre_activations_may_be() -> None:
 def test_several_inputs_and_outputs() -> None:
     net = kc.Network.from_steps(
         [
-            ("a", L.Input(2), ()), ("b", L.Input(3), ()), ("wa", L.Affine(2, bias=False), ("a",)), ("wb", L.Affine(2, bias=False), ("b",)),
-            ("sum", L.Sum((2, -1)), ("wa", "wb")), ("alone", L.Affine(1, bias=False), ("wa",)),
+            ("a", L.Input(2), ()),
+            ("b", L.Input(3), ()),
+            ("wa", L.Affine(2, bias=False), ("a",)),
+            ("wb", L.Affine(2, bias=False), ("b",)),
+            ("sum", L.Sum((2, -1)), ("wa", "wb")),
+            ("alone", L.Affine(1, bias=False), ("wa",)),
         ]
-    )  # fmt: skip
+    )
     data = {"a": np.array([[3.0, 4.0]]), "b": np.array([[1.0, 2.0, 2.0]])}
     with pytest.raises(kc.KcalcError, match="choose one with output="):
         smoothness(net, X=data, radius=1.0)
     s = smoothness(net, X=data, radius=0.5, output="sum")
     assert s.input_lipschitz == {"a": pytest.approx(1.0), "b": pytest.approx(0.5)}
     assert s.parameter_lipschitz == pytest.approx(math.hypot(2 * 5, 3)) and "alone" not in s.layers
-    assert s.regularity == pytest.approx(4 * 25 + 9)  # D F = (2 a^T, -b^T) on every output: attained
+    assert s.regularity == pytest.approx(
+        4 * 25 + 9
+    )  # D F = (2 a^T, -b^T) on every output: attained
     with pytest.raises(kc.KcalcError, match="no X is given"):
         smoothness(net, X={"a": data["a"]}, radius=1.0, output="sum")
 

@@ -1,4 +1,7 @@
-"""Upper bounds of ``smoothness`` against automatic differentiation: Jacobians and Hessians over balls and over all parameters."""
+"""Upper bounds of ``smoothness`` against automatic differentiation.
+
+Jacobians and Hessians over balls and over all parameters.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +42,22 @@ def networks() -> dict[str, tuple[kc.Network, tuple[int, ...]]]:
     square = kc.chain(L.Input(3), a(3), phi("square"), a(2), L.Scale(-2))
     wide = kc.Network.from_steps(
         [
-            ("x", L.Input(3), ()), ("h", a(3), ("x",)), ("t", phi("tanh"), ("h",)), ("g", a(2), ("t",)),
-            ("c", L.Concat(), ("t", "g", "x")), ("s", phi("swish"), ("c",)), ("out", a(2, groups=2), ("s",)),
+            ("x", L.Input(3), ()),
+            ("h", a(3), ("x",)),
+            ("t", phi("tanh"), ("h",)),
+            ("g", a(2), ("t",)),
+            ("c", L.Concat(), ("t", "g", "x")),
+            ("s", phi("swish"), ("c",)),
+            ("out", a(2, groups=2), ("s",)),
         ]
-    )  # fmt: skip
+    )
     return {
-        "residual": (kc.chain(L.Input(3), a(3), kc.repeat(gate, 2)), (3,)), "image": (image, (4, 4, 2)), "batch": (batch, (3,)),
-        "square": (square, (3,)), "concat": (wide, (3,)),
-    }  # fmt: skip
+        "residual": (kc.chain(L.Input(3), a(3), kc.repeat(gate, 2)), (3,)),
+        "image": (image, (4, 4, 2)),
+        "batch": (batch, (3,)),
+        "square": (square, (3,)),
+        "concat": (wide, (3,)),
+    }
 
 
 @pytest.mark.parametrize("name", mostly_slow(["residual", "image", "batch", "square", "concat"]))
@@ -57,24 +68,42 @@ def test_upper_bounds_hold_in_balls(name: str) -> None:
     model = kc.to_jax(net, dtype="float64", rolled=False)
     start = model.init(1, X)
     state = model.init_state(X) if name == "batch" else None
-    own = {node: {leaf: np.asarray(v) for leaf, v in leaves.items()} for node, leaves in model.unstack(start, X).items()}
+    own = {
+        node: {leaf: np.asarray(v) for leaf, v in leaves.items()}
+        for node, leaves in model.unstack(start, X).items()
+    }
     weights = {node: leaves for node, leaves in own.items() if "weight" in leaves}
-    s = smoothness(net, X=X, weights=weights, radius=radius, epsilon=1e-5, targets=np.zeros((3, 2 if name != "residual" else 3)))
+    s = smoothness(
+        net,
+        X=X,
+        weights=weights,
+        radius=radius,
+        epsilon=1e-5,
+        targets=np.zeros((3, 2 if name != "residual" else 3)),
+    )
     ratios = []
     with jax.enable_x64(True):
         tree = jax.tree.structure(start)
 
         def function(parts):
             params = jax.tree.unflatten(tree, parts)
-            found = model.apply(params, X) if state is None else model.apply(params, X, state, train=True)[0]
+            found = (
+                model.apply(params, X)
+                if state is None
+                else model.apply(params, X, state, train=True)[0]
+            )
             return found.ravel()
 
         run, _ = flat(function, jax.tree.leaves(start))
         jac = jax.jit(jax.jacfwd(run))
-        hessian_times = jax.jit(lambda v, u: jax.jvp(jax.grad(lambda a: (run(a) ** 2).sum() / 2 / 3), (v,), (u,))[1])
+        hessian_times = jax.jit(
+            lambda v, u: jax.jvp(jax.grad(lambda a: (run(a) ** 2).sum() / 2 / 3), (v,), (u,))[1]
+        )
         curve = jax.jit(lambda v, u: jax.jvp(lambda a: jax.jvp(run, (a,), (u,))[1], (v,), (u,))[1])
         for _ in range(4):
-            v = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(on_the_sphere(start, radius, rng))])
+            v = np.concatenate(
+                [np.ravel(leaf) for leaf in jax.tree.leaves(on_the_sphere(start, radius, rng))]
+            )
             J = np.asarray(jac(v))
             u = rng.normal(size=v.size)
             u = u / np.linalg.norm(u)
@@ -91,10 +120,16 @@ def test_upper_bounds_hold_in_balls(name: str) -> None:
 
 
 def test_batch_statistics_are_over_all_positions_of_all_examples() -> None:
-    """Three equal images of entries 1 and -1: normalised features of norm sqrt(12 / (1 + epsilon)), a part of the Jacobian."""
+    """Three equal images of entries 1 and -1.
+
+    Normalised features of norm sqrt(12 / (1 + epsilon)), a part of the Jacobian.
+    """
     net = kc.chain(L.Input(1, (2, 2)), L.Affine(1), L.BatchNorm(), L.Flatten(), L.Affine(1))
     X = np.repeat(np.array([1.0, -1.0, 1.0, -1.0]).reshape(1, 2, 2, 1), 3, axis=0)
-    weights = {"affine_1": {"weight": np.eye(1), "bias": np.zeros(1)}, "affine_2": {"weight": np.full((4, 1), 1e-3), "bias": np.zeros(1)}}
+    weights = {
+        "affine_1": {"weight": np.eye(1), "bias": np.zeros(1)},
+        "affine_2": {"weight": np.full((4, 1), 1e-3), "bias": np.zeros(1)},
+    }
     found = smoothness(net, X=X, weights=weights, radius=1e-3, epsilon=1e-2).parameter_lipschitz
     assert math.sqrt(12 / 1.01 + 3) <= found <= math.sqrt(12 + 3) + 0.01
 
@@ -121,17 +156,26 @@ def on_the_sphere(params: dict, radius: float, rng: np.random.Generator) -> dict
     for node, leaves in params.items():
         steps = {leaf: rng.normal(size=np.shape(value)) for leaf, value in leaves.items()}
         norm = math.sqrt(sum(float((step**2).sum()) for step in steps.values()))
-        found[node] = {leaf: np.asarray(value) + radius / norm * steps[leaf] for leaf, value in leaves.items()}
+        found[node] = {
+            leaf: np.asarray(value) + radius / norm * steps[leaf] for leaf, value in leaves.items()
+        }
     return found
 
 
 def test_bounds_for_all_normalised_parameters() -> None:
-    """Whole parameter space: |DF|, the Hessian and differences of gradients, weights of very different size, cross-entropy."""
+    """Whole parameter space: |DF|, the Hessian and differences of gradients, weights of very
+    different size, cross-entropy.
+    """
     net, rng = residual_net(3, 1), np.random.default_rng(4)
     X, eps, scale = rng.normal(size=(2, 3)), 0.7, 0.5
     nodes = net.nodes_of(L.Affine)
     s = smoothness(
-        net, X=X, normalisation={nodes[0]: "entry", None: "weight"}, epsilon=eps, scale={nodes[0]: 1.0, None: scale}, loss="cross_entropy"
+        net,
+        X=X,
+        normalisation={nodes[0]: "entry", None: "weight"},
+        epsilon=eps,
+        scale={nodes[0]: 1.0, None: scale},
+        loss="cross_entropy",
     )
     assert "all parameters" in s.assumptions[0].text
     labels = np.array([0, 2])
@@ -142,7 +186,11 @@ def test_bounds_for_all_normalised_parameters() -> None:
         def loss(v):
             return -jax.nn.log_softmax(run(v).reshape(2, 3))[jnp.arange(2), labels].mean()
 
-        jac, hess, grad = jax.jit(jax.jacfwd(run)), jax.jit(jax.hessian(loss)), jax.jit(jax.grad(loss))
+        jac, hess, grad = (
+            jax.jit(jax.jacfwd(run)),
+            jax.jit(jax.hessian(loss)),
+            jax.jit(jax.grad(loss)),
+        )
         for size in (0.01, 0.3, 1.0, 5.0):
             for _ in range(5):
                 v = size * rng.normal(size=start.size)
@@ -157,10 +205,16 @@ def test_normalised_descent_never_increases_below_the_step_bound() -> None:
     X, labels, eps = rng.normal(size=(2, 3)), np.array([1, 2]), 1.0
     nodes = net.nodes_of(L.Affine)
     s = smoothness(
-        net, X=X, normalisation={nodes[0]: "entry", None: "weight"}, scale={nodes[0]: 1.0, None: "contracting"}, loss="cross_entropy"
+        net,
+        X=X,
+        normalisation={nodes[0]: "entry", None: "weight"},
+        scale={nodes[0]: 1.0, None: "contracting"},
+        loss="cross_entropy",
     )
     with jax.enable_x64(True):
-        run, _ = flat(lambda w: normalised_forward(w, X, eps, 0.99 / 3**0.5).ravel(), [np.zeros((3, 3))] * 3)
+        run, _ = flat(
+            lambda w: normalised_forward(w, X, eps, 0.99 / 3**0.5).ravel(), [np.zeros((3, 3))] * 3
+        )
 
         def loss(v):
             return -jax.nn.log_softmax(run(v).reshape(2, 3))[jnp.arange(2), labels].mean()

@@ -21,7 +21,19 @@ from kcalc.shaping.solutions import mirrors
 from kcalc.shaping.tat import curvature_systems
 
 A, L = kc.architectures, kc.layers
-SMOOTH = ("asinh", "atan", "erf", "gelu", "logcosh", "mish", "sigmoid", "sin", "softplus", "swish", "tanh")
+SMOOTH = (
+    "asinh",
+    "atan",
+    "erf",
+    "gelu",
+    "logcosh",
+    "mish",
+    "sigmoid",
+    "sin",
+    "softplus",
+    "swish",
+    "tanh",
+)
 KINKED = (kc.activations.celu(2), "elu", "hard_swish", "selu", "softsign")
 HOMOGENEOUS = ("abs", "cube", "relu", "relu2", "square")
 
@@ -33,7 +45,9 @@ def worst(constants, targets: dict[str, float]) -> float:
 
 
 def dks_targets(slope: float, q_slope: float | None = 1.0) -> dict[str, float]:
-    return {"Q(1)": 1.0, "C(0)": 0.0, "C'(1)": slope} | ({} if q_slope is None else {"Q'(1)": q_slope})
+    return {"Q(1)": 1.0, "C(0)": 0.0, "C'(1)": slope} | (
+        {} if q_slope is None else {"Q'(1)": q_slope}
+    )
 
 
 @pytest.mark.parametrize("name", mostly_slow(SMOOTH + KINKED))
@@ -60,10 +74,18 @@ def test_curvature_conditions_to_thirteen_digits(name: str, curvature: float) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "shift"), [("tanh", math.atanh(0.5)), ("softplus", math.log(1.5)), ("erf", 1 / math.sqrt(3)), ("atan", 0.5)]
+    ("name", "shift"),
+    [
+        ("tanh", math.atanh(0.5)),
+        ("softplus", math.log(1.5)),
+        ("erf", 1 / math.sqrt(3)),
+        ("atan", 0.5),
+    ],
 )
 def test_small_targets_tend_to_the_analytic_limit(name: str, shift: float) -> None:
-    """As the slope tends to 1: beta solves phi''^2 + 2 phi' phi''' = 0 and alpha = sqrt(2 (t - 1)) |phi'/phi''|."""
+    """As the slope tends to 1: beta solves phi''^2 + 2 phi' phi''' = 0 and alpha = sqrt(2 (t - 1))
+    |phi'/phi''|.
+    """
     phi = kc.activation(name)
     k = constants_for(phi, 1 + 1e-7)
     assert k.beta == pytest.approx(shift, abs=1e-5)
@@ -80,7 +102,10 @@ def test_derivatives_of_moments_are_difference_quotients(name: str) -> None:
     m = moments(phi, s, beta, 1, order)
     for quantity in ("variance", "excess", "turn", "tilt", *(["bend"] if order == 3 else [])):
         difference = [
-            (getattr(moments(phi, s + ds, beta + db, 1, order), quantity) - getattr(moments(phi, s - ds, beta - db, 1, order), quantity))
+            (
+                getattr(moments(phi, s + ds, beta + db, 1, order), quantity)
+                - getattr(moments(phi, s - ds, beta - db, 1, order), quantity)
+            )
             / (2 * h)
             for ds, db in ((h, 0.0), (0.0, h))
         ]
@@ -89,10 +114,14 @@ def test_derivatives_of_moments_are_difference_quotients(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["tanh", "softplus", "swish", "gelu", "selu"])
 def test_the_default_is_continuous_in_the_target(name: str) -> None:
-    """Neighbouring targets have neighbouring constants, so that there is no hop from one branch to another."""
+    """Neighbouring targets have neighbouring constants, so that there is no hop from one branch to
+    another.
+    """
     phi = kc.activation(name)
     excess = np.geomspace(1e-4, 0.05, 60)
-    points = np.array([(math.log(k.alpha), k.beta) for k in (constants_for(phi, 1 + float(e)) for e in excess)])
+    points = np.array(
+        [(math.log(k.alpha), k.beta) for k in (constants_for(phi, 1 + float(e)) for e in excess)]
+    )
     assert np.all(np.diff(points[:, 0]) > 0)
     assert np.abs(np.diff(points[:, 1])).max() < 0.05
 
@@ -143,9 +172,18 @@ def test_the_least_slope_of_q(name: str) -> None:
     log_alpha = np.log(np.geomspace(0.02, 4, 240))
     for beta in np.linspace(-4, 4, 41):
         ms = [moments(phi, float(a), float(beta), 0) for a in log_alpha]
-        slopes, q_slopes = (np.array(v) for v in ([1 + m.excess / m.variance for m in ms], [1 + m.turn / m.variance for m in ms]))
+        slopes, q_slopes = (
+            np.array(v)
+            for v in (
+                [1 + m.excess / m.variance for m in ms],
+                [1 + m.turn / m.variance for m in ms],
+            )
+        )
         for i in np.nonzero((slopes[:-1] < slope) & (slopes[1:] >= slope))[0]:
-            assert np.interp(slope, slopes[i : i + 2], q_slopes[i : i + 2]) > least - 1e-3 * (1 - least) - 1e-6
+            assert (
+                np.interp(slope, slopes[i : i + 2], q_slopes[i : i + 2])
+                > least - 1e-3 * (1 - least) - 1e-6
+            )
 
 
 def test_leaky_relu_with_its_slope_meets_all_four_conditions() -> None:
@@ -158,7 +196,7 @@ def test_leaky_relu_with_its_slope_meets_all_four_conditions() -> None:
     assert fixed.negative_slope is None and fixed.beta == 1
 
 
-# -- refusals --------------------------------------------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -185,7 +223,10 @@ def test_the_nearest_target_can_be_reached_and_not_exceeded() -> None:
     assert worst(constants_for(phi, 2.19), dks_targets(2.19)) < 1e-13
 
 
-@pytest.mark.parametrize(("name", "words"), [("sign", "jumps"), ("heaviside", "jumps"), ("hard_shrink", "jumps"), ("identity", "linear")])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("sign", "jumps"), ("heaviside", "jumps"), ("hard_shrink", "jumps"), ("identity", "linear")],
+)
 @pytest.mark.parametrize("method", ["dks", "tat", "eoc"])
 def test_activations_that_nothing_can_shape(name: str, words: str, method: str) -> None:
     with pytest.raises(kc.KcalcError, match=words):
@@ -207,7 +248,10 @@ def test_bad_slopes_of_q(q_slope: object) -> None:
 @pytest.mark.parametrize("scale", [0.01, 50.0])
 def test_constants_do_not_depend_on_the_scale_of_the_input(scale: float) -> None:
     x = sp.Symbol("x")
-    k, plain = (constants_for(kc.activation(phi), 1.004) for phi in (sp.tanh(sp.nsimplify(scale) * x), sp.tanh(x)))
+    k, plain = (
+        constants_for(kc.activation(phi), 1.004)
+        for phi in (sp.tanh(sp.nsimplify(scale) * x), sp.tanh(x))
+    )
     assert (k.alpha * scale, k.beta * scale, k.gamma, k.delta) == pytest.approx(
         (plain.alpha, plain.beta, plain.gamma, plain.delta), rel=1e-9
     )
@@ -216,13 +260,30 @@ def test_constants_do_not_depend_on_the_scale_of_the_input(scale: float) -> None
 def random_network(pick: random.Random) -> kc.Network:
     steps: list = [("x", L.Input(), ())]
     for i in range(pick.randrange(3, 9)):
-        kind = pick.choice([L.Affine(), L.Affine(), L.Nonlinear("tanh"), L.Nonlinear("tanh"), L.Identity(), L.Sum((0.6, 0.8))])
-        steps.append((i, kind, tuple(pick.choice(steps)[0] for _ in range(2 if isinstance(kind, L.Sum) else 1))))
+        kind = pick.choice(
+            [
+                L.Affine(),
+                L.Affine(),
+                L.Nonlinear("tanh"),
+                L.Nonlinear("tanh"),
+                L.Identity(),
+                L.Sum((0.6, 0.8)),
+            ]
+        )
+        steps.append(
+            (
+                i,
+                kind,
+                tuple(pick.choice(steps)[0] for _ in range(2 if isinstance(kind, L.Sum) else 1)),
+            )
+        )
     return kc.Network.from_steps(steps)
 
 
 def test_what_looks_fresh_is_fresh() -> None:
-    """Where the shape of the graph is taken as proof, the kernel calculus finds no exact correction and no refusal."""
+    """Where the shape of the graph is taken as proof, the kernel calculus finds no exact correction
+    and no refusal.
+    """
     pick, fresh = random.Random(3), 0
     for _ in range(150):
         net = random_network(pick)

@@ -1,4 +1,6 @@
-"""The recursion over pairs of locations, against neural-tangents (frozen), plain loops in mpmath, and the calculus of equal locations."""
+"""The recursion over pairs of locations, against neural-tangents (frozen), plain loops in mpmath,
+and the calculus of equal locations.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def built(layers: list[Any]) -> kc.Network:
     def one(kind: str, *r: Any) -> L.Layer:
         match kind:
             case "conv":
-                return L.Affine(kernel=tuple(r[0]), stride=tuple(r[1]), padding=r[2], sigma_w=r[3], sigma_b=r[4])
+                return L.Affine(
+                    kernel=tuple(r[0]), stride=tuple(r[1]), padding=r[2], sigma_w=r[3], sigma_b=r[4]
+                )
             case "dense":
                 return L.Affine(sigma_w=r[0], sigma_b=r[1])
             case "mean":
@@ -50,14 +54,24 @@ def built(layers: list[Any]) -> kc.Network:
 
     def walk(part: list[Any], node: str) -> str:
         for kind, *rest in part:
-            node = add(L.Sum(), walk(rest[0], node), walk(rest[1], node)) if kind == "residual" else add(one(kind, *rest), node)
+            node = (
+                add(L.Sum(), walk(rest[0], node), walk(rest[1], node))
+                if kind == "residual"
+                else add(one(kind, *rest), node)
+            )
         return node
 
     walk(layers, "x")
     return kc.Network.from_steps(steps)
 
 
-def conv(kernel: Any, stride: Any = (1, 1), padding: Any = "same", sigma_w: float = 1.4, sigma_b: float = 0.2) -> list[Any]:
+def conv(
+    kernel: Any,
+    stride: Any = (1, 1),
+    padding: Any = "same",
+    sigma_w: float = 1.4,
+    sigma_b: float = 0.2,
+) -> list[Any]:
     return ["conv", kernel, stride, padding, sigma_w, sigma_b]
 
 
@@ -77,12 +91,55 @@ def test_peer(name: str) -> None:
 
 RELU, ERF, ALL = ["relu"], ["erf"], ["mean", None, None]
 LOOPS = {
-    "dense after flatten": [conv((3, 3)), RELU, conv((2, 2)), RELU, ["flatten"], ["dense", 1.3, 0.1]],
-    "no biases": [conv((3, 3), sigma_b=0.0), RELU, conv((2, 2), sigma_b=0.0), RELU, ["flatten"], ["dense", 1.3, 0.0]],
-    "erf with strides": [conv((3, 3)), ERF, conv((2, 2), (2, 1)), ERF, ["flatten"], ["dense", 1.3, 0.1]],
-    "global mean": [conv((3, 3), padding="circular"), RELU, conv((2, 2)), RELU, ALL, ["dense", 1.3, 0.1]],
-    "numbers for padding": [conv((3, 3), (2, 1), 2), RELU, conv((2, 2), padding=1), RELU, ALL, ["dense", 1.3, 0.1]],
-    "pooled inside": [conv((3, 3)), RELU, ["mean", (2, 2), (1, 1)], conv((2, 2)), RELU, ALL, ["dense", 1.3, 0.1]],
+    "dense after flatten": [
+        conv((3, 3)),
+        RELU,
+        conv((2, 2)),
+        RELU,
+        ["flatten"],
+        ["dense", 1.3, 0.1],
+    ],
+    "no biases": [
+        conv((3, 3), sigma_b=0.0),
+        RELU,
+        conv((2, 2), sigma_b=0.0),
+        RELU,
+        ["flatten"],
+        ["dense", 1.3, 0.0],
+    ],
+    "erf with strides": [
+        conv((3, 3)),
+        ERF,
+        conv((2, 2), (2, 1)),
+        ERF,
+        ["flatten"],
+        ["dense", 1.3, 0.1],
+    ],
+    "global mean": [
+        conv((3, 3), padding="circular"),
+        RELU,
+        conv((2, 2)),
+        RELU,
+        ALL,
+        ["dense", 1.3, 0.1],
+    ],
+    "numbers for padding": [
+        conv((3, 3), (2, 1), 2),
+        RELU,
+        conv((2, 2), padding=1),
+        RELU,
+        ALL,
+        ["dense", 1.3, 0.1],
+    ],
+    "pooled inside": [
+        conv((3, 3)),
+        RELU,
+        ["mean", (2, 2), (1, 1)],
+        conv((2, 2)),
+        RELU,
+        ALL,
+        ["dense", 1.3, 0.1],
+    ],
 }
 
 
@@ -104,8 +161,11 @@ def test_loops(name: str, distance: float) -> None:
     assert float(abs(nngp[0, 0] / first - 1)) < 2e-15
     assert float(abs(nngp[1, 1] / second - 1)) < 2e-15
     assert float(abs(nngp[0, 1] / cross - 1)) < 2e-15
-    # a kink after a pooling sees 1 - c with an absolute error of 1e-16, and its slope the square root of that
-    assert float(abs(tangent[0, 1] / both - 1)) < (1e-9 if name == "pooled inside" and distance < 1 else 3e-15)
+    # a kink after a pooling sees 1 - c with an absolute error of 1e-16, and its slope the square
+    # root of that
+    assert float(abs(tangent[0, 1] / both - 1)) < (
+        1e-9 if name == "pooled inside" and distance < 1 else 3e-15
+    )
     own = spatial_loops.kernels(LOOPS[name], images[0].tolist(), images[0].tolist())[3]
     assert float(abs(tangent[0, 0] / own - 1)) < 3e-15
 
@@ -113,7 +173,10 @@ def test_loops(name: str, distance: float) -> None:
 @pytest.mark.parametrize("distance", [1e-2, 1e-4, 1e-6])
 @pytest.mark.parametrize("name", ["dense after flatten", "no biases"])
 def test_near_duplicates_keep_their_digits(name: str, distance: float) -> None:
-    """1 - c of near-duplicates with unequal q everywhere, relatively accurate: no 1 - c from a rounded c."""
+    """1 - c of near-duplicates with unequal q everywhere, relatively accurate.
+
+    No 1 - c from a rounded c.
+    """
     images = two_images(distance, 2)
     reading = kc.c_map(built(LOOPS[name]), spatial="exact", image_shape=(3, 3)).reading
     some = Images.of({"x": images.reshape(2, 9, 2)})
@@ -134,17 +197,35 @@ def equal_locations(rng: np.random.Generator) -> tuple[np.ndarray, Any, Any]:
 
 DELTA = {
     "mean": kc.chain(
-        L.Affine(kernel=3, sigma_w=1.4), L.Nonlinear("relu"), L.Affine(kernel=3), L.Nonlinear("erf"), L.Pool("mean"), L.Affine()
+        L.Affine(kernel=3, sigma_w=1.4),
+        L.Nonlinear("relu"),
+        L.Affine(kernel=3),
+        L.Nonlinear("erf"),
+        L.Pool("mean"),
+        L.Affine(),
     ),
     "flatten": kc.chain(
-        L.Affine(kernel=(3, 2), stride=2, sigma_b=0.3), L.Nonlinear("tanh"), L.Flatten(), L.Affine(), L.Nonlinear("gelu"), L.Affine()
+        L.Affine(kernel=(3, 2), stride=2, sigma_b=0.3),
+        L.Nonlinear("tanh"),
+        L.Flatten(),
+        L.Affine(),
+        L.Nonlinear("gelu"),
+        L.Affine(),
     ),
     "norms": kc.chain(
-        L.Affine(kernel=3), L.Nonlinear("relu"), L.LayerNorm(), L.Affine(kernel=2), L.RMSNorm(), L.Nonlinear("swish"), L.Affine()
+        L.Affine(kernel=3),
+        L.Nonlinear("relu"),
+        L.LayerNorm(),
+        L.Affine(kernel=2),
+        L.RMSNorm(),
+        L.Nonlinear("swish"),
+        L.Affine(),
     ),
     "wide": kc.architectures.wide_resnet(16),
     "resnet": kc.architectures.layernorm_resnet(50).map_layers(
-        lambda _, layer: L.Pool("mean", layer.window, layer.stride) if isinstance(layer, L.Pool) else layer
+        lambda _, layer: (
+            L.Pool("mean", layer.window, layer.stride) if isinstance(layer, L.Pool) else layer
+        )
     ),
     "densenet": kc.architectures.densenet(4),
 }
@@ -152,7 +233,10 @@ DELTA = {
 
 @pytest.mark.parametrize("name", DELTA)
 def test_equal_locations_are_the_calculus_of_angles(name: str) -> None:
-    """Delta weights on images whose locations agree: what kc.ntk and kc.c_map say of one location."""
+    """Delta weights on images whose locations agree.
+
+    What kc.ntk and kc.c_map say of one location.
+    """
     images, q, c = equal_locations(np.random.default_rng(0))
     size = (6, 5) if name in ("mean", "flatten", "norms", "densenet") else (8, 8)
     images = np.broadcast_to(images[:, :1, :1], (3, *size, 3))
@@ -173,8 +257,18 @@ def test_equal_locations_are_the_calculus_of_angles(name: str) -> None:
 def test_equal_locations_in_the_weights_themselves() -> None:
     images, q, c = equal_locations(np.random.default_rng(5))
     conv3 = L.Affine(16, kernel=3, sigma_w=1.4, sigma_b=0.1)
-    net = kc.chain(L.Input(3), conv3, L.Nonlinear("relu"), conv3, L.Nonlinear("erf"), L.Pool("mean"), L.Affine(1))
-    got = kc.ntk(net, "standard", spatial="exact", image_shape=(6, 5), weights="delta").matrix(images)
+    net = kc.chain(
+        L.Input(3),
+        conv3,
+        L.Nonlinear("relu"),
+        conv3,
+        L.Nonlinear("erf"),
+        L.Pool("mean"),
+        L.Affine(1),
+    )
+    got = kc.ntk(net, "standard", spatial="exact", image_shape=(6, 5), weights="delta").matrix(
+        images
+    )
     assert abs(got[0, 1] / kc.ntk(net, "standard")(c[0, 1], q[0], q[1]) - 1) < 1e-13
 
 
@@ -211,9 +305,15 @@ def test_long_series() -> None:
 
 def test_weighted_pooling_cut_by_the_border_is_a_mean_of_the_products_there() -> None:
     images = np.random.default_rng(4).standard_normal((3, 3, 3, 5))
-    net = kc.chain(L.Affine(kernel=1), L.Pool("weighted_mean", 2, 2, "same"), L.Flatten(), L.Affine())
+    net = kc.chain(
+        L.Affine(kernel=1), L.Pool("weighted_mean", 2, 2, "same"), L.Flatten(), L.Affine()
+    )
     dots = np.einsum("ahwc,bhwc->abhw", images, images) / 5
-    windows = [dots[:, :, rows, columns].mean(axis=(2, 3)) for rows in (slice(2), slice(2, 3)) for columns in (slice(2), slice(2, 3))]
+    windows = [
+        dots[:, :, rows, columns].mean(axis=(2, 3))
+        for rows in (slice(2), slice(2, 3))
+        for columns in (slice(2), slice(2, 3))
+    ]
     found = kc.ntk(net, spatial="exact", image_shape=(3, 3)).nngp.matrix(images)
     np.testing.assert_allclose(found, np.mean(windows, axis=0), rtol=1e-13, atol=1e-15)
 
@@ -235,10 +335,15 @@ def test_constant_locations() -> None:
     wanted = (zero**2 + zero * (w @ softplus(1.5 * z)) + zero * (w @ softplus(0.7 * z))) / 3
     nngp, tangent = K.both(images)
     assert abs(nngp[0, 1] / wanted - 1) < 1e-13
-    assert abs(tangent[0, 1] / nngp[0, 1] - 1) < 1e-15  # nothing moves below where one of the two is constant
+    assert (
+        abs(tangent[0, 1] / nngp[0, 1] - 1) < 1e-15
+    )  # nothing moves below where one of the two is constant
     own = (2 * zero**2 + w @ softplus(1.5 * z) ** 2) / 3
     assert abs(nngp[0, 0] / own - 1) < 1e-13
-    assert abs(tangent[0, 0] / (own + 1.5**2 * (w @ (1 / (1 + np.exp(-1.5 * z))) ** 2) / 3) - 1) < 1e-13
+    assert (
+        abs(tangent[0, 0] / (own + 1.5**2 * (w @ (1 / (1 + np.exp(-1.5 * z))) ** 2) / 3) - 1)
+        < 1e-13
+    )
 
 
 def test_blocks_and_halves() -> None:
@@ -255,7 +360,9 @@ def test_blocks_and_halves() -> None:
             assert abs(got - wanted).max() < 1e-15
     assert np.array_equal(nngp, nngp.T)
     assert np.array_equal(tangent, tangent.T)
-    assert np.array_equal(tangent[5], tangent[1])  # equal images, equal rows: their angle is 0, not rounding
+    assert np.array_equal(
+        tangent[5], tangent[1]
+    )  # equal images, equal rows: their angle is 0, not rounding
     mixed = K.matrix(X, Y)
     assert mixed[0, 2] == tangent[0, 0]
     assert abs(mixed - K.matrix(np.concatenate([X, Y]))[:7, 7:]).max() < 1e-15
@@ -263,13 +370,25 @@ def test_blocks_and_halves() -> None:
     assert np.array_equal(K.matrix(X), tangent)
     assert abs(K.nngp.matrix(X) - nngp).max() < 1e-15
     assert K.matrix(X.astype(np.float32)).dtype == np.float32
-    assert abs(sum(K.layer_kernel(node, X) for node in net.nodes_of(L.Affine)) - tangent).max() < 1e-15
+    assert (
+        abs(sum(K.layer_kernel(node, X) for node in net.nodes_of(L.Affine)) - tangent).max() < 1e-15
+    )
 
 
 def test_kernel_maps_are_of_the_same_recursion() -> None:
     rng = np.random.default_rng(3)
     X = rng.normal(size=(2, 4, 3, 2))
-    net = built([conv((3, 3)), RELU, ["mean", (2, 2), (2, 1)], conv((2, 2)), ERF, ["flatten"], ["dense", 1.3, 0.1]])
+    net = built(
+        [
+            conv((3, 3)),
+            RELU,
+            ["mean", (2, 2), (2, 1)],
+            conv((2, 2)),
+            ERF,
+            ["flatten"],
+            ["dense", 1.3, 0.1],
+        ]
+    )
     K = kc.ntk(net, spatial="exact", image_shape=(4, 3))
     C = kc.c_map(net, spatial="exact", image_shape=(4, 3))
     nngp, out = K.nngp.matrix(X), net.outputs[0]
@@ -283,7 +402,9 @@ def test_kernel_maps_are_of_the_same_recursion() -> None:
         assert pairs[node].shape == place * 2
         count = int(np.prod(place))
         assert abs(np.diagonal(pairs[node].reshape(count, count)) - values.ravel()).max() < 1e-15
-    assert np.array_equal(np.diagonal(C.c_values(X[0], X[0], pairs=True)["n3"].reshape(4, 4)), np.ones(4))
+    assert np.array_equal(
+        np.diagonal(C.c_values(X[0], X[0], pairs=True)["n3"].reshape(4, 4)), np.ones(4)
+    )
     pooled = q["n3"]
     assert (pooled < q["n2"].max()).all()
 
@@ -297,16 +418,27 @@ def test_pooling_shrinks_q() -> None:
 
 def test_only_what_is_needed_is_followed() -> None:
     body = [conv((3, 3)), RELU, conv((3, 3)), RELU]
-    flat = kc.ntk(built([*body, ["flatten"], ["dense", 1, 0]]), spatial="exact", image_shape=(8, 8)).reading
+    flat = kc.ntk(
+        built([*body, ["flatten"], ["dense", 1, 0]]), spatial="exact", image_shape=(8, 8)
+    ).reading
     mean = kc.ntk(built([*body, ALL, ["dense", 1, 0]]), spatial="exact", image_shape=(8, 8)).reading
-    early = kc.ntk(built([conv((3, 3)), ["mean", (2, 2), None], *body]), spatial="exact", image_shape=(8, 8)).reading
+    early = kc.ntk(
+        built([conv((3, 3)), ["mean", (2, 2), None], *body]), spatial="exact", image_shape=(8, 8)
+    ).reading
     assert max(p.entries for p in flat.places.values()) == 64
     assert max(p.entries for p in mean.places.values()) == 64**2
     assert [early.places[f"n{i}"].full for i in range(1, 4)] == [True, False, False]
 
 
 def test_notes() -> None:
-    net = kc.chain(L.Affine(kernel=3), L.Nonlinear("relu"), L.Pool("weighted_mean", 2), L.Affine(kernel=3), L.Nonlinear("relu"), L.Affine())
+    net = kc.chain(
+        L.Affine(kernel=3),
+        L.Nonlinear("relu"),
+        L.Pool("weighted_mean", 2),
+        L.Affine(kernel=3),
+        L.Nonlinear("relu"),
+        L.Affine(),
+    )
     K = kc.ntk(net, spatial="exact", image_shape=(4, 4))
     assert [a.node for a in K.assumptions if a.kind == "heuristic"] == ["pool_1"]
     assert K.heuristic
@@ -321,12 +453,18 @@ def test_pooling_cut_by_the_border_averages_what_is_there() -> None:
 
     pool = L.Pool("mean", (3, 2), 2, "same")
     x = np.random.default_rng(0).normal(size=(4, 5, 6, 3))
-    net = kc.chain(L.Input(3, (5, 6)), pool, L.Affine(), L.Nonlinear("erf"), L.Flatten(), L.Affine())
+    net = kc.chain(
+        L.Input(3, (5, 6)), pool, L.Affine(), L.Nonlinear("erf"), L.Flatten(), L.Affine()
+    )
     y = pooled(pool, x, None).reshape(4, -1, 3)
     k = np.einsum("apc,bpc->abp", y, y) / 3
     q = np.einsum("aap->ap", k)
-    expected = (2 / np.pi * np.arcsin(2 * k / np.sqrt((1 + 2 * q[:, None]) * (1 + 2 * q)))).mean(axis=-1)
-    np.testing.assert_allclose(kc.ntk(net, spatial="exact").nngp.matrix(x), expected, rtol=0, atol=1e-15)
+    expected = (2 / np.pi * np.arcsin(2 * k / np.sqrt((1 + 2 * q[:, None]) * (1 + 2 * q)))).mean(
+        axis=-1
+    )
+    np.testing.assert_allclose(
+        kc.ntk(net, spatial="exact").nngp.matrix(x), expected, rtol=0, atol=1e-15
+    )
 
 
 def test_padding_of_single_taps_warns_of_nothing() -> None:

@@ -13,7 +13,9 @@ import kcalc as kc
 from kcalc.network import layers as L
 
 Affine, Nonlinear, Pool = L.Affine, L.Nonlinear, L.Pool
-NET = kc.chain(Affine(kernel=3), Nonlinear("relu"), Affine(kernel=3), Nonlinear("relu"), Pool("mean"), Affine())
+NET = kc.chain(
+    Affine(kernel=3), Nonlinear("relu"), Affine(kernel=3), Nonlinear("relu"), Pool("mean"), Affine()
+)
 X = np.random.default_rng(0).normal(size=(3, 4, 4, 2))
 BLACK = X.copy()
 BLACK[1, :3, :3] = 0.0
@@ -39,14 +41,29 @@ MADE: dict[str, tuple[Callable[[], Any], str]] = {
     "symbols": (lambda: exact(kc.chain(Affine(sigma_w=sp.Symbol("w")))), "net.subs"),
     "valid": (lambda: chain(Affine(kernel=5, padding="valid")), "affine_1.*does not fit"),
     "window": (lambda: chain(Affine(), Pool("mean", 5)), "pool_1.*5 x 5"),
-    "max": (lambda: chain(Affine(), Nonlinear("relu"), Pool("max", 2), Affine()), "pool_1.*max pooling"),
+    "max": (
+        lambda: chain(Affine(), Nonlinear("relu"), Pool("max", 2), Affine()),
+        "pool_1.*max pooling",
+    ),
     "axes": (lambda: chain(Affine(kernel=(3,))), "affine_1.*2 axes"),
-    "convolution of vectors": (lambda: chain(Affine(), L.Flatten(), Affine(kernel=3)), "affine_2.*Flatten"),
+    "convolution of vectors": (
+        lambda: chain(Affine(), L.Flatten(), Affine(kernel=3)),
+        "affine_2.*Flatten",
+    ),
     "pool of vectors": (lambda: chain(Affine(), L.Flatten(), Pool("mean")), "pool_1.*Flatten"),
-    "norm of vectors": (lambda: chain(Affine(), L.Flatten(), L.LayerNorm()), "layernorm_1.*Flatten"),
+    "norm of vectors": (
+        lambda: chain(Affine(), L.Flatten(), L.LayerNorm()),
+        "layernorm_1.*Flatten",
+    ),
     "width": (lambda: exact(NET, parameterization="standard"), "features="),
-    "tokens of vectors": (lambda: chain(Affine(), L.Flatten(), L.TokenMix(np.eye(3))), "tokenmix_1.*Flatten"),
-    "two dimensions": (lambda: exact(_two_inputs(), {"x": (4, 4), "y": (4,)}), "images of different dimension"),
+    "tokens of vectors": (
+        lambda: chain(Affine(), L.Flatten(), L.TokenMix(np.eye(3))),
+        "tokenmix_1.*Flatten",
+    ),
+    "two dimensions": (
+        lambda: exact(_two_inputs(), {"x": (4, 4), "y": (4,)}),
+        "images of different dimension",
+    ),
 }
 
 ASKED: dict[str, tuple[Callable[[], Any], str]] = {
@@ -65,31 +82,65 @@ ASKED: dict[str, tuple[Callable[[], Any], str]] = {
     "jumps": (lambda: chain(Affine(), Nonlinear("sign"), Affine()).matrix(X), "sign jumps"),
     "batch": (lambda: chain(Affine(), L.BatchNorm(), Affine()).matrix(X), "batch"),
     "raw": (lambda: chain(Nonlinear("relu"), Affine()).matrix(X), "raw network input"),
-    "depthwise": (lambda: chain(Affine(8), Affine(8, kernel=3, groups=8), Nonlinear("relu"), Affine()).matrix(X), "depthwise"),
-    "black normalised": (lambda: chain(Affine(kernel=3), L.RMSNorm(), Affine()).matrix(BLACK), r"location \(0, 0\)"),
+    "depthwise": (
+        lambda: chain(Affine(8), Affine(8, kernel=3, groups=8), Nonlinear("relu"), Affine()).matrix(
+            X
+        ),
+        "depthwise",
+    ),
+    "black normalised": (
+        lambda: chain(Affine(kernel=3), L.RMSNorm(), Affine()).matrix(BLACK),
+        r"location \(0, 0\)",
+    ),
     "black and jumps": (
-        lambda: kc.c_map(kc.chain(Affine(), Nonlinear("sign"), Affine()), spatial="exact", image_shape=(4, 4))(BLACK),
+        lambda: kc.c_map(
+            kc.chain(Affine(), Nonlinear("sign"), Affine()), spatial="exact", image_shape=(4, 4)
+        )(BLACK),
         "sign jumps at 0",
     ),
     "black with a bias to learn": (
-        lambda: exact(kc.chain(L.Input(2), Affine(8, kernel=3), Nonlinear("relu"), Affine()), parameterization="standard").matrix(BLACK),
+        lambda: exact(
+            kc.chain(L.Input(2), Affine(8, kernel=3), Nonlinear("relu"), Affine()),
+            parameterization="standard",
+        ).matrix(BLACK),
         "affine_1.*gradient",
     ),
     "pooled and not": (lambda: exact(_pooled_twice()).matrix(X), "share weights"),
     "shapes": (lambda: exact(_unlike()), "different shapes"),
-    "one of two inputs": (lambda: exact(_two_inputs()).matrix({"x": X}), "X must give images for the inputs x, y, got x"),
-    "an input too many": (lambda: exact(_two_inputs()).matrix({"x": X, "y": X, "z": X}), "for the inputs x, y, got x, y, z"),
-    "channels of the layer": (lambda: chain(L.Input(3), Affine()).matrix(X), "X has 2 channels, the input 'input' expects 3"),
-    "no channel": (lambda: exact(NET).matrix(X[..., :0]), "X has 0 channels, the input 'input' expects at least 1"),
-    "overflow": (lambda: chain(Affine(), *(Affine(sigma_w=1e100) for _ in range(3))).matrix(X), r"has q = inf at a location"),
-    "one channel standardised": (lambda: chain(L.Input(1), Affine(4, standardised=True)).matrix(X[..., :1]), "channels that are all equal"),
+    "one of two inputs": (
+        lambda: exact(_two_inputs()).matrix({"x": X}),
+        "X must give images for the inputs x, y, got x",
+    ),
+    "an input too many": (
+        lambda: exact(_two_inputs()).matrix({"x": X, "y": X, "z": X}),
+        "for the inputs x, y, got x, y, z",
+    ),
+    "channels of the layer": (
+        lambda: chain(L.Input(3), Affine()).matrix(X),
+        "X has 2 channels, the input 'input' expects 3",
+    ),
+    "no channel": (
+        lambda: exact(NET).matrix(X[..., :0]),
+        "X has 0 channels, the input 'input' expects at least 1",
+    ),
+    "overflow": (
+        lambda: chain(Affine(), *(Affine(sigma_w=1e100) for _ in range(3))).matrix(X),
+        r"has q = inf at a location",
+    ),
+    "one channel standardised": (
+        lambda: chain(L.Input(1), Affine(4, standardised=True)).matrix(X[..., :1]),
+        "channels that are all equal",
+    ),
     "each channel standardised": (
         lambda: chain(Affine(8), Affine(8, kernel=3, groups=8, standardised=True)).matrix(X),
         "affine_2.*one input channel",
     ),
     "standardised in standard form": (
         lambda: exact(
-            kc.chain(L.Input(2), Affine(8, kernel=3), Nonlinear("relu"), Affine(4, standardised=True)), parameterization="standard"
+            kc.chain(
+                L.Input(2), Affine(8, kernel=3), Nonlinear("relu"), Affine(4, standardised=True)
+            ),
+            parameterization="standard",
         ).matrix(X),
         "affine_2.*standardised",
     ),
@@ -97,7 +148,12 @@ ASKED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 def _two_inputs() -> kc.Network:
-    steps = [("x", L.Input(), ()), ("y", L.Input(), ()), ("a", Affine(kernel=3), ("x",)), ("b", Affine(), ("y",))]
+    steps = [
+        ("x", L.Input(), ()),
+        ("y", L.Input(), ()),
+        ("a", Affine(kernel=3), ("x",)),
+        ("b", Affine(), ("y",)),
+    ]
     return kc.Network.from_steps([*steps, ("s", L.Sum(), ("a", "b")), ("o", Affine(), ("s",))])
 
 
@@ -133,7 +189,10 @@ def test_refused(name: str) -> None:
 
 @pytest.mark.parametrize("most", [5, 25])
 def test_too_many_pairs_of_q_values(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """relu6 is integrated pair by pair: refused before hours go by, for images by themselves (8 q values) and for all their pairs (36)."""
+    """relu6 is integrated pair by pair.
+
+    Refused before hours go by, for images by themselves (8 q values) and for all their pairs (36).
+    """
     monkeypatch.setattr("kcalc.calculi.spatial.local.MOST", most)
     K = exact(kc.chain(Affine(), Nonlinear("relu6"), Affine()), (2, 2))
     with pytest.raises(kc.KcalcError, match="relu6 has neither"):
@@ -141,7 +200,9 @@ def test_too_many_pairs_of_q_values(monkeypatch: pytest.MonkeyPatch, most: int) 
 
 
 def test_black_images() -> None:
-    """Nothing comes of nothing: without biases the kernel of a black image is exactly 0, and its cosine is nan."""
+    """Nothing comes of nothing: without biases the kernel of a black image is exactly 0, and its
+    cosine is nan.
+    """
     images = np.concatenate([X[:1], 0 * X[:1]])
     nngp, tangent = exact(NET).both(images)
     assert nngp[0, 1] == nngp[1, 1] == tangent[0, 1] == tangent[1, 1] == 0.0

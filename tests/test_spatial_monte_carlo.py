@@ -1,7 +1,8 @@
-"""The recursion over locations against random networks of finite width in NumPy, with standard errors.
+"""The recursion over locations against random networks of finite width in NumPy, with standard
+errors.
 
-With one layer of random features, what follows it linearly is averaged over its weights in closed form, so that the means below are
-unbiased at any width.
+With one layer of random features, what follows it linearly is averaged over its weights in closed
+form, so that the means below are unbiased at any width.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ IMAGES[:, 0, 0] = 0.0
 
 
 def patches(x: np.ndarray, kernel: int = 3) -> np.ndarray:
-    """(images, places, taps, channels) of a convolution with zero padding ("same", odd kernel), centre tap in the middle."""
+    """(images, places, taps, channels) of a convolution with zero padding ("same", odd kernel),
+    centre tap in the middle.
+    """
     k = kernel // 2
     padded = np.pad(x, [(0, 0), (k, k), (k, k), (0, 0)])
     h, w = x.shape[1:3]
@@ -32,14 +35,24 @@ def patches(x: np.ndarray, kernel: int = 3) -> np.ndarray:
 
 
 def agrees(samples: np.ndarray, value: Any) -> None:
-    """The mean of samples, one per network, within 4.5 standard errors, which are small enough to say something."""
+    """The mean of samples, one per network, within 4.5 standard errors, which are small enough to
+    say something.
+    """
     error = samples.std(axis=0) / np.sqrt(len(samples))
     assert (error < 0.05 * np.abs(np.diag(samples.mean(axis=0))).min()).all()
-    assert (abs(samples.mean(axis=0) - value) < 4.5 * error).all(), (samples.mean(axis=0), value, error)
+    assert (abs(samples.mean(axis=0) - value) < 4.5 * error).all(), (
+        samples.mean(axis=0),
+        value,
+        error,
+    )
 
 
-def pre_activations(rng: np.random.Generator, delta: bool, bias: float) -> tuple[np.ndarray, np.ndarray]:
-    """(images, places, WIDTH) of one random convolution with sigma_w = 1.5, and the patches it read."""
+def pre_activations(
+    rng: np.random.Generator, delta: bool, bias: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """(images, places, WIDTH) of one random convolution with sigma_w = 1.5, and the patches it
+    read.
+    """
     read = patches(IMAGES)
     taps, channels = read.shape[2:]
     if delta:
@@ -60,7 +73,9 @@ def network(*middle: tuple[str, L.Layer, tuple[str, ...]], stem: L.Affine) -> kc
 
 
 def test_shared_branches_concatenation_and_pooling() -> None:
-    """Sum(s, relu s) beside erf s, its channels in a Concat, pooled by windows, convolved, read by a dense layer."""
+    """Sum(s, relu s) beside erf s, its channels in a Concat, pooled by windows, convolved, read by
+    a dense layer.
+    """
     net = network(
         ("r", L.Nonlinear("relu"), ("s",)),
         ("m", L.Sum((1.0, 0.7)), ("s", "r")),
@@ -74,7 +89,9 @@ def test_shared_branches_concatenation_and_pooling() -> None:
     def one(rng: np.random.Generator) -> np.ndarray:
         s, _ = pre_activations(rng, False, 0.2)
         m = s + 0.7 * np.maximum(s, 0)
-        both = [part.reshape(2, 2, 2, 2, 2, -1).mean(axis=(2, 4)).reshape(2, -1) for part in (m, erf(s))]  # 2 x 2 windows
+        both = [
+            part.reshape(2, 2, 2, 2, 2, -1).mean(axis=(2, 4)).reshape(2, -1) for part in (m, erf(s))
+        ]  # 2 x 2 windows
         gram = [part @ part.T / part.shape[1] for part in both]
         return 1.2**2 * (gram[0] + 2 * gram[1]) / 3 + 0.3**2
 
@@ -82,7 +99,9 @@ def test_shared_branches_concatenation_and_pooling() -> None:
 
 
 def test_standardised_weights() -> None:
-    """Weights of mean 0 over taps and channels pass what is left of a patch when its mean is taken off."""
+    """Weights of mean 0 over taps and channels pass what is left of a patch when its mean is taken
+    off.
+    """
     net = network(
         ("r", L.Nonlinear("relu"), ("s",)),
         ("o", L.Affine(kernel=3, sigma_w=1.2, standardised=True), ("r",)),
@@ -93,7 +112,9 @@ def test_standardised_weights() -> None:
 
     def one(rng: np.random.Generator) -> np.ndarray:
         s, _ = pre_activations(rng, False, 0.2)
-        read = patches(np.maximum(s, 0).reshape(2, 4, 4, WIDTH)).mean(axis=1).reshape(2, -1)  # pooling commutes with what is linear
+        read = (
+            patches(np.maximum(s, 0).reshape(2, 4, 4, WIDTH)).mean(axis=1).reshape(2, -1)
+        )  # pooling commutes with what is linear
         read = read - read.mean(axis=1, keepdims=True)
         return 1.2**2 * read @ read.T / read.shape[1]
 
@@ -105,8 +126,12 @@ def test_standardised_weights() -> None:
     assert (error < 0.05 * value.min()).all()
 
 
-def tangent_sample(delta: bool, standard: bool, flatten: bool) -> Callable[[np.random.Generator], np.ndarray]:
-    """The gradient's Gram matrix of conv (bias .2) - relu - mean pooling or Flatten - dense, by its explicit gradient."""
+def tangent_sample(
+    delta: bool, standard: bool, flatten: bool
+) -> Callable[[np.random.Generator], np.ndarray]:
+    """The gradient's Gram matrix of conv (bias .2) - relu - mean pooling or Flatten - dense, by its
+    explicit gradient.
+    """
 
     def one(rng: np.random.Generator) -> np.ndarray:
         s, read = pre_activations(rng, delta, 0.2)
@@ -121,7 +146,9 @@ def tangent_sample(delta: bool, standard: bool, flatten: bool) -> Callable[[np.r
         below = np.einsum("npm,npkc->nmkc", slope, read * scale[:, None]).reshape(2, -1)
         biases = slope.sum(axis=1) * (1.0 if standard else 0.2)
         factor = 1.0 if standard else 1.3**2 / readers
-        return factor * top @ top.T + below @ below.T + biases @ biases.T + (1.0 if standard else 0.0)
+        return (
+            factor * top @ top.T + below @ below.T + biases @ biases.T + (1.0 if standard else 0.0)
+        )
 
     return one
 
@@ -138,7 +165,9 @@ def tangent_network(flatten: bool) -> kc.Network:
 def check_tangent(delta: bool, standard: bool, flatten: bool) -> None:
     options = {"parameterization": "standard", "features": WIDTH} if standard else {}
     weights = "delta" if delta else "dense"
-    K = kc.ntk(tangent_network(flatten), spatial="exact", image_shape=(4, 4), weights=weights, **options)
+    K = kc.ntk(
+        tangent_network(flatten), spatial="exact", image_shape=(4, 4), weights=weights, **options
+    )
     agrees(sampled(tangent_sample(delta, standard, flatten)), K.matrix(IMAGES))
 
 

@@ -1,4 +1,6 @@
-"""Subnetworks, slopes, curvature and maxima of random networks against enumeration of all subsets of layers."""
+"""Subnetworks, slopes, curvature and maxima of random networks against enumeration of all subsets
+of layers.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def relu_map(c: Any) -> Any:
 def strict_pairs(net: kc.Network) -> dict[frozenset[Node], tuple[Node, Node]]:
     """All intervals of the maximal paths."""
     nodes, _, regions = network_regions(net)
-    pairs = [(path[i], path[j]) for path in regions.paths for j in range(len(path)) for i in range(j)]
+    pairs = [
+        (path[i], path[j]) for path in regions.paths for j in range(len(path)) for i in range(j)
+    ]
     pieces = [Subnetwork(nodes[s], nodes[t], net) for s, t in pairs]
     assert len({frozenset(piece.layers) for piece in pieces}) == len(pieces)
     return {frozenset(piece.layers): (piece.entry, piece.exit) for piece in pieces}
@@ -67,15 +71,34 @@ def check(seed: int) -> None:
     assert permissive_pairs(net) == permissive
     found = subnetworks(net)
     ends = set(strict.values())
-    composed = {(s, t) for s, t in ends if any(((s, u) in ends and (t, u) in ends) or ((u, t) in ends and (u, s) in ends) for u in net)}
+    composed = {
+        (s, t)
+        for s, t in ends
+        if any(
+            ((s, u) in ends and (t, u) in ends) or ((u, t) in ends and (u, s) in ends) for u in net
+        )
+    }
     assert {(piece.entry, piece.exit) for piece in found} == ends - composed
-    earliest = {t: max((len(g) for g, pair in permissive.items() if pair[1] == t)) for _, t in permissive.values()}
-    assert {piece.exit: len(piece.layers) for piece in subnetworks(net, permissive=True)} == earliest
+    earliest = {
+        t: max((len(g) for g, pair in permissive.items() if pair[1] == t))
+        for _, t in permissive.values()
+    }
+    assert {
+        piece.exit: len(piece.layers) for piece in subnetworks(net, permissive=True)
+    } == earliest
 
-    slopes = [{g: read_forward(net, g, s, Fraction(1), lambda x, _, p=p: p * x)[t] for g, (s, t) in strict.items()} for p in PSIS]
+    slopes = [
+        {
+            g: read_forward(net, g, s, Fraction(1), lambda x, _, p=p: p * x)[t]
+            for g, (s, t) in strict.items()
+        }
+        for p in PSIS
+    ]
     numeric = log_slopes(net, [float(p) for p in PSIS])
     for g, (s, t) in strict.items():
-        assert numeric[t].log - numeric[s].log == pytest.approx([float(np.log(float(table[g]))) for table in slopes], rel=1e-12, abs=1e-14)
+        assert numeric[t].log - numeric[s].log == pytest.approx(
+            [float(np.log(float(table[g]))) for table in slopes], rel=1e-12, abs=1e-14
+        )
     for piece in found:
         p = slope_polynomial(piece.network)
         assert exact(p.xreplace({psi: sp.Rational(3, 2)})) == slopes[1][frozenset(piece.layers)]
@@ -95,13 +118,18 @@ def check(seed: int) -> None:
     if mu.symbols:
         assert mu(mu.inverse(1.7)) == pytest.approx(1.7, rel=1e-13)
         assert mu.forward(mu.forward.inverse(1.7)) == pytest.approx(1.7, rel=1e-13)
-    through = {g: read_forward(net, g, s, 1.0, lambda x, _: 1.5 * x, float)[t] for g, (s, t) in permissive.items()}
+    through = {
+        g: read_forward(net, g, s, 1.0, lambda x, _: 1.5 * x, float)[t]
+        for g, (s, t) in permissive.items()
+    }
     if len(net.inputs) == 1:
         assert mu.forward(1.5) == pytest.approx(max(through.values()), rel=1e-13)
     else:
         assert mu.forward(1.5) >= max(through.values(), default=1.0) * (1 - 1e-13)
 
-    bends = [read_forward(net, g, s, Fraction(0), lambda x, _: x + 1)[t] for g, (s, t) in strict.items()]
+    bends = [
+        read_forward(net, g, s, Fraction(0), lambda x, _: x + 1)[t] for g, (s, t) in strict.items()
+    ]
     bend = maximal_curvature(net)
     assert exact(bend.multipliers[0]) == max(bends, default=Fraction(0))
     assert bend(2.0) == pytest.approx(2 * float(bend.multipliers[0]), rel=1e-14, abs=1e-15)
@@ -113,7 +141,9 @@ def check(seed: int) -> None:
         if strict:
             owner = general.active(0.45)
             s, t = strict[frozenset(owner.layers)]
-            reached = read_forward(net, frozenset(owner.layers), s, 0.45, lambda x, _, r=r: r(x), float)[t]
+            reached = read_forward(
+                net, frozenset(owner.layers), s, 0.45, lambda x, _, r=r: r(x), float
+            )[t]
             assert reached == pytest.approx(truth[1], rel=1e-13)
     up, down = FUNCTIONS["bend above"], FUNCTIONS["line across"]
     names = {node: net.layer(node).activation.name for node in net.nodes_of(kc.layers.Nonlinear)}
@@ -161,7 +191,9 @@ def test_the_random_networks_reach_what_they_should() -> None:
     nets = [random_network(seed) for seed in range(300)]
     assert sum(len(net.inputs) > 1 for net in nets) > 80
     assert sum(len(net.outputs) > 1 for net in nets) > 80
-    assert sum(len(set(parents)) < len(parents) for net in nets for _, _, parents in net.steps()) > 60
+    assert (
+        sum(len(set(parents)) < len(parents) for net in nets for _, _, parents in net.steps()) > 60
+    )
     assert max(len(net) - len(net.inputs) for net in nets) == 11
     assert sum(len(net) - len(net.inputs) >= 10 for net in nets) > 30
     assert sum(len(maximal_slope(net)._set.monomials) > 1 for net in nets) > 15
@@ -172,6 +204,8 @@ def test_the_random_networks_reach_what_they_should() -> None:
         exits = {t for path in regions.paths for t in path[1:]}
         leaky += sum(regions.idom[t] < len(nodes) and t not in exits for t in range(len(nodes)))
         pairs = {frozenset(piece.layers): (piece.entry, piece.exit) for piece in subnetworks(net)}
-        shorter += bool(np.any(maximal(net, r)(START) > greatest(net, pairs, lambda x, _: r(x), START) + 1e-12))
+        shorter += bool(
+            np.any(maximal(net, r)(START) > greatest(net, pairs, lambda x, _: r(x), START) + 1e-12)
+        )
     assert leaky > 30  # regions that a head or tap opens
     assert shorter > 30  # the maximal subnetworks alone would be wrong where r(x) < x

@@ -1,4 +1,7 @@
-"""Subnetworks as objects, and the maxima over them against the papers; enumeration is in test_subnetwork_enumeration."""
+"""Subnetworks as objects, and the maxima over them against the papers.
+
+Enumeration is in test_subnetwork_enumeration.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,13 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc.calculi.slopes import slope_polynomial
-from kcalc.calculi.subnetworks import Subnetwork, maximal, maximal_curvature, maximal_slope, subnetworks
+from kcalc.calculi.subnetworks import (
+    Subnetwork,
+    maximal,
+    maximal_curvature,
+    maximal_slope,
+    subnetworks,
+)
 from kcalc.calculi.subnetworks.regions import find_regions
 from kcalc.network.layers import Affine, BatchNorm, Input, LayerNorm, Nonlinear, Sum
 
@@ -20,16 +29,22 @@ psi, kappa = kc.symbols.psi, kc.symbols.kappa
 w = sp.Symbol("w")
 
 
-# -- the papers' networks ------------------------------------------------------------------------------------------------------------
+# -- the papers' networks --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("depth", [50, 101, 152])
 def test_resnet_v2_is_its_own_maximum(depth):
     mu = maximal_slope(kc.architectures.resnet_v2(depth, residual_weight=w))
-    assert mu.pieces == ((w**2 * psi**3 + 1 - w**2) ** sp.Rational(depth - 14, 3) * (w**2 * psi**2 + 1 - w**2) ** 4 * psi**5,)
+    assert mu.pieces == (
+        (w**2 * psi**3 + 1 - w**2) ** sp.Rational(depth - 14, 3)
+        * (w**2 * psi**2 + 1 - w**2) ** 4
+        * psi**5,
+    )
     assert mu.warning is None
     assert mu.depth == depth - 1
-    assert maximal_slope(kc.architectures.resnet_v2(depth, shortcut_weight=0)).pieces == (psi ** (depth - 1),)
+    assert maximal_slope(kc.architectures.resnet_v2(depth, shortcut_weight=0)).pieces == (
+        psi ** (depth - 1),
+    )
 
 
 def test_the_strict_reading_is_that_of_eq_20():
@@ -59,9 +74,13 @@ def test_skip_over_everything(depth):
     half = sp.Rational(1, 2)
     assert maximal_slope(skipped).pieces == (psi**depth,)
     mu = maximal_slope(kc.chain(skipped, Nonlinear("tanh")))
-    assert set(mu.pieces) == {psi * (psi**depth / 2 + half)} | ({psi**depth} if depth > 2 else set())
+    assert set(mu.pieces) == {psi * (psi**depth / 2 + half)} | (
+        {psi**depth} if depth > 2 else set()
+    )
     for value in (1.0, 1.01, 1.4, 6.0):
-        assert mu(value) == pytest.approx(max(value**depth, value * (1 + value**depth) / 2), rel=1e-14)
+        assert mu(value) == pytest.approx(
+            max(value**depth, value * (1 + value**depth) / 2), rel=1e-14
+        )
     assert (mu.active(6.0) != mu.active(1.0001)) == (depth > 2)
     assert ("max{" in repr(mu)) == (depth > 2)
     assert (r"\max" in mu._repr_latex_()) == (depth > 2)
@@ -78,7 +97,7 @@ def test_curvature_of_rescaled_resnets():
     assert sp.expand(with_transitions.expr / kappa) == sp.expand(44 * (1 - w**2) + 5)
 
 
-# -- subnetworks as objects ----------------------------------------------------------------------------------------------------------
+# -- subnetworks as objects ------------------------------------------------------------------------
 
 
 def test_a_subnetwork_is_a_network():
@@ -104,7 +123,11 @@ def test_branches_that_reconverge_in_groups():
     assert found == {frozenset(group) for group in ("a", "b", "c", "abs", "abcst")}
 
 
-@pytest.mark.parametrize("net", [kc.architectures.resnet_v2(50), kc.architectures.densenet(4)], ids=["resnet", "densenet"])
+@pytest.mark.parametrize(
+    "net",
+    [kc.architectures.resnet_v2(50), kc.architectures.densenet(4)],
+    ids=["resnet", "densenet"],
+)
 def test_subnetworks_go_back_into_any_function(net, tmp_path, untouched_pyplot):
     for k, piece in enumerate(subnetworks(net)):
         part = piece.network
@@ -129,11 +152,18 @@ def test_permissive_subnetworks_see_through_heads():
 
 
 def test_subnetworks_show_themselves(untouched_pyplot):
-    found = subnetworks(kc.chain(Affine(), kc.residual(kc.chain(Nonlinear("tanh"), Affine())), Affine()))
-    assert [line.split() for line in str(found).splitlines()[2:]] == [["input", "affine_3", "5"], ["affine_1", "affine_2", "2"]]
+    found = subnetworks(
+        kc.chain(Affine(), kc.residual(kc.chain(Nonlinear("tanh"), Affine())), Affine())
+    )
+    assert [line.split() for line in str(found).splitlines()[2:]] == [
+        ["input", "affine_3", "5"],
+        ["affine_1", "affine_2", "2"],
+    ]
     assert "<table>" in found._repr_html_()
     assert pickle.loads(pickle.dumps(found)) == found
-    areas = {str(p.get_gid()) for p in found.draw().patches if str(p.get_gid()).startswith("region:")}
+    areas = {
+        str(p.get_gid()) for p in found.draw().patches if str(p.get_gid()).startswith("region:")
+    }
     assert areas == {"region:1", "region:2"}
     axes = found.network.draw(regions=found[1:])
     texts = [text.get_text() for text in axes.get_legend().get_texts()]
@@ -141,7 +171,7 @@ def test_subnetworks_show_themselves(untouched_pyplot):
     assert "Subnetworks" not in repr(subnetworks(kc.chain(Affine(), BatchNorm(), Affine())))
 
 
-# -- what the strict reading hides ---------------------------------------------------------------------------------------------------
+# -- what the strict reading hides -----------------------------------------------------------------
 
 
 def tapped_chain(depth: int, heads: bool) -> kc.Network:
@@ -153,7 +183,10 @@ def tapped_chain(depth: int, heads: bool) -> kc.Network:
         if heads:
             steps.append((f"h{i}", Affine(), (tail,)))
         else:
-            steps += [(f"y{i}", Input(), ()), (f"m{i}", Sum((sp.Rational(4, 5), sp.Rational(3, 5))), (tail, f"y{i}"))]
+            steps += [
+                (f"y{i}", Input(), ()),
+                (f"m{i}", Sum((sp.Rational(4, 5), sp.Rational(3, 5))), (tail, f"y{i}")),
+            ]
             tail = f"m{i}"
     return kc.Network.from_steps(steps)
 
@@ -171,7 +204,9 @@ def test_taps_and_second_inputs_hide_depth_and_say_so(heads):
         expected = 2 * expected if heads else 2 * (16 * expected + 9) / 25
     assert mu.forward_bound(2.0) == pytest.approx(expected, rel=1e-13)
     figures = mu.bounds(2.0)
-    assert (figures.strict, figures.forward, figures.longest_path) == pytest.approx((2, expected, 64))
+    assert (figures.strict, figures.forward, figures.longest_path) == pytest.approx(
+        (2, expected, 64)
+    )
     assert (figures.strict_depth, figures.depth, figures.hidden) == (1, 6, True)
     assert "warning: taps" in str(figures)
     assert "<table>" in figures._repr_html_()
@@ -179,7 +214,9 @@ def test_taps_and_second_inputs_hide_depth_and_say_so(heads):
     assert mu.forward(mu.forward.inverse([1.5, 20.0])) == pytest.approx([1.5, 20], rel=1e-13)
     assert mu.forward.active(2.0) == "f5"
     assert subnetworks(mu.network).warning == mu.warning
-    assert "depth is hidden" in repr(subnetworks(mu.network)) and "hide depth" in str(subnetworks(mu.network))
+    assert "depth is hidden" in repr(subnetworks(mu.network)) and "hide depth" in str(
+        subnetworks(mu.network)
+    )
 
 
 def test_inputs_that_meet_at_once_leave_no_subnetwork():
@@ -199,7 +236,7 @@ def test_inputs_that_meet_at_once_leave_no_subnetwork():
         maximal(net, lambda x: x).active(0.5)
 
 
-# -- habits and bad input ------------------------------------------------------------------------------------------------------------
+# -- habits and bad input --------------------------------------------------------------------------
 
 
 def test_symbolic_weights_need_numbers_for_numbers():
@@ -207,7 +244,9 @@ def test_symbolic_weights_need_numbers_for_numbers():
     with pytest.raises(kc.KcalcError, match=r'net.subs\(\{"w"'):
         mu(1.1)
     numeric = maximal_slope(mu.network.subs({w: 0.3}))
-    assert numeric(1.1) == pytest.approx(float(mu.expr.subs({w: sp.Rational(3, 10), psi: sp.Rational(11, 10)})), rel=1e-13)
+    assert numeric(1.1) == pytest.approx(
+        float(mu.expr.subs({w: sp.Rational(3, 10), psi: sp.Rational(11, 10)})), rel=1e-13
+    )
 
 
 def test_values_are_vectorised_and_checked():
@@ -253,9 +292,13 @@ def test_curvature_checks_its_input():
 
 
 def test_slopes_by_activation():
-    block = kc.residual(kc.chain(Nonlinear("tanh"), Affine(), Nonlinear("relu"), Affine()), sp.Rational(3, 5))
+    block = kc.residual(
+        kc.chain(Nonlinear("tanh"), Affine(), Nonlinear("relu"), Affine()), sp.Rational(3, 5)
+    )
     mu = maximal_slope(kc.chain(Affine(), kc.repeat(block, 3)), symbols_by_activation=True)
-    assert mu({"tanh": 1.1, "relu": 1.2}) == pytest.approx(max(1.32, (0.36 + 0.64 * 1.32) ** 3), rel=1e-14)
+    assert mu({"tanh": 1.1, "relu": 1.2}) == pytest.approx(
+        max(1.32, (0.36 + 0.64 * 1.32) ** 3), rel=1e-14
+    )
     assert mu({"tanh": [1.1, 1.0], "relu": 1.0}).shape == (2,)
     assert maximal_slope(kc.chain(Affine()), symbols_by_activation=True)({}) == 1.0
     with pytest.raises(kc.KcalcError, match="psi_relu"):
@@ -268,11 +311,13 @@ def test_slopes_by_activation():
         mu.inverse(1.5)
 
 
-# -- LayerNorm -----------------------------------------------------------------------------------------------------------------------
+# -- LayerNorm -------------------------------------------------------------------------------------
 
 
 def test_layer_norm_slopes():
-    net = kc.chain(Affine(), Nonlinear("relu"), LayerNorm(), Affine(), Nonlinear("relu"), LayerNorm(), Affine())
+    net = kc.chain(
+        Affine(), Nonlinear("relu"), LayerNorm(), Affine(), Nonlinear("relu"), LayerNorm(), Affine()
+    )
     formal, true = maximal_slope(net), maximal_slope(net, q=1.0)
     steep = math.pi / (math.pi - 1)
     assert formal.pieces == (psi**2,)
@@ -284,8 +329,14 @@ def test_layer_norm_slopes():
     assert true.longest_path_bound(2.0) == pytest.approx(4 * steep**2, rel=1e-13)
     assert float(slope_polynomial(net, 1.0).subs(psi, 1)) == pytest.approx(steep**2, rel=1e-13)
     assert slope_polynomial(net, 1.0, expand=True).degree() == 2
-    assert [a.node for a in formal.assumptions if "C(0) = 0" in a.text] == ["layernorm_1", "layernorm_2"]
-    assert [a.node for a in true.assumptions if "1.46694" in a.text] == ["layernorm_1", "layernorm_2"]
+    assert [a.node for a in formal.assumptions if "C(0) = 0" in a.text] == [
+        "layernorm_1",
+        "layernorm_2",
+    ]
+    assert [a.node for a in true.assumptions if "1.46694" in a.text] == [
+        "layernorm_1",
+        "layernorm_2",
+    ]
     assert any("need no fresh inputs" in a.text for a in formal.assumptions)
     with pytest.raises(kc.KcalcError, match="must exceed 2.15"):
         true.inverse(2.0)

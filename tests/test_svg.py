@@ -1,4 +1,6 @@
-"""The SVG of a network: well-formed whatever nodes are called, everything drawn once, nothing on top of anything else."""
+"""The SVG of a network: well-formed whatever nodes are called, everything drawn once, nothing on
+top of anything else.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,19 @@ Element = Any
 def parallel(branches: int) -> Network:
     steps: list[Any] = [("x", L.Input(), ())]
     for i in range(branches):
-        steps += [(f"a{i}", L.Affine(), ("x",)), (f"f{i}", L.Nonlinear("tanh"), (f"a{i}",)), (f"b{i}", L.Affine(), (f"f{i}",))]
+        steps += [
+            (f"a{i}", L.Affine(), ("x",)),
+            (f"f{i}", L.Nonlinear("tanh"), (f"a{i}",)),
+            (f"b{i}", L.Affine(), (f"f{i}",)),
+        ]
     return Network.from_steps([*steps, ("s", L.Sum(), tuple(f"b{i}" for i in range(branches)))])
 
 
 def residual(weight: Any = 0.6) -> Network:
     branch = kc.chain(L.Nonlinear("tanh"), L.Affine(64))
-    return kc.chain(L.Input(64), L.Affine(64), kc.residual(branch, weight), L.Nonlinear("tanh"), L.Affine(10))
+    return kc.chain(
+        L.Input(64), L.Affine(64), kc.residual(branch, weight), L.Nonlinear("tanh"), L.Affine(10)
+    )
 
 
 def parsed(net: Network, **options: Any) -> Element:
@@ -44,7 +52,9 @@ def rectangles(svg: Element) -> list[tuple[float, float, float, float]]:
     found = []
     for node in of_class(svg, "node"):
         for box in node.getElementsByTagName("rect"):
-            x, y, width, height = (float(box.getAttribute(name)) for name in ("x", "y", "width", "height"))
+            x, y, width, height = (
+                float(box.getAttribute(name)) for name in ("x", "y", "width", "height")
+            )
             found.append((x, y, x + width, y + height))
         for disc in node.getElementsByTagName("circle"):
             x, y, r = (float(disc.getAttribute(name)) for name in ("cx", "cy", "r"))
@@ -74,9 +84,16 @@ def test_nodes_stand_apart_on_the_page_with_their_texts_inside(name: str, fold: 
     for a, b in combinations(boxes, 2):
         assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1], (a, b)
     for node in of_class(svg, "node"):
-        text, box = node.getElementsByTagName("text")[0].firstChild.data, node.getElementsByTagName("rect")
+        text, box = (
+            node.getElementsByTagName("text")[0].firstChild.data,
+            node.getElementsByTagName("rect"),
+        )
         assert not box or text_width(text) * 124 <= float(box[0].getAttribute("width"))
-    edges = {(g.getAttribute("data-from"), g.getAttribute("data-to")) for g in of_class(svg, "edge") if g.hasAttribute("data-from")}
+    edges = {
+        (g.getAttribute("data-from"), g.getAttribute("data-to"))
+        for g in of_class(svg, "edge")
+        if g.hasAttribute("data-from")
+    }
     if not fold:
         assert edges == {(str(a), str(b)) for a, b in net.graph.edges}
 
@@ -86,14 +103,22 @@ def test_repeated_blocks_are_framed_once_with_their_number() -> None:
     svg = parsed(net)
     frames = of_class(svg, "block")
     assert [frame.getAttribute("data-count") for frame in frames] == ["2", "7", "35", "2"]
-    assert [frame.getElementsByTagName("text")[0].firstChild.data for frame in frames] == ["×2", "×7", "×35", "×2"]
+    assert [frame.getElementsByTagName("text")[0].firstChild.data for frame in frames] == [
+        "×2",
+        "×7",
+        "×35",
+        "×2",
+    ]
     total = sum(int(node.getAttribute("data-count") or 1) for node in of_class(svg, "node"))
     assert total == len(net)
     assert not of_class(parsed(net, fold=False), "block")
 
 
 def test_skips_are_told_from_other_edges() -> None:
-    skips = [(g.getAttribute("data-from"), g.getAttribute("data-to")) for g in of_class(parsed(residual()), "skip")]
+    skips = [
+        (g.getAttribute("data-from"), g.getAttribute("data-to"))
+        for g in of_class(parsed(residual()), "skip")
+    ]
     assert skips == [("affine_1", "sum_1")]
 
 
@@ -102,15 +127,24 @@ HOSTILE = '<script>alert("1")</script> & \x00 \uffff ]]> $\\frac'
 
 def test_hostile_names_are_texts() -> None:
     steps: list[Any] = [
-        (HOSTILE, L.Input(), ()), ("漢字のノード" * 9, L.Affine(), (HOSTILE,)), ("t\n\t\u202e", L.Nonlinear("tanh"), ("漢字のノード" * 9,)),
-        ('o\'"', L.Affine(), ("t\n\t\u202e",)), (("a", 1), L.Affine(), ("t\n\t\u202e",)),
-    ]  # fmt: skip
+        (HOSTILE, L.Input(), ()),
+        ("漢字のノード" * 9, L.Affine(), (HOSTILE,)),
+        ("t\n\t\u202e", L.Nonlinear("tanh"), ("漢字のノード" * 9,)),
+        ("o'\"", L.Affine(), ("t\n\t\u202e",)),
+        (("a", 1), L.Affine(), ("t\n\t\u202e",)),
+    ]
     net = Network.from_steps(steps)
-    for text in (network_svg(net), network_svg(net, interactive=True, groups={HOSTILE: [HOSTILE]}), net._repr_html_()):
+    for text in (
+        network_svg(net),
+        network_svg(net, interactive=True, groups={HOSTILE: [HOSTILE]}),
+        net._repr_html_(),
+    ):
         assert "<script" not in text and "\x00" not in text
         text.encode("utf-8")
     svg = parsed(net)
-    assert next(node.getAttribute("data-node") for node in of_class(svg, "node")).startswith("<script>")
+    assert next(node.getAttribute("data-node") for node in of_class(svg, "node")).startswith(
+        "<script>"
+    )
     assert clean("a\x07b") == "a\ufffdb"
 
 
@@ -118,11 +152,16 @@ def test_it_is_accessible_and_has_no_ids() -> None:
     text = network_svg(residual())
     svg = minidom.parseString(text).documentElement
     assert svg.getAttribute("role") == "img" and "7 nodes" in svg.getAttribute("aria-label")
-    assert svg.getElementsByTagName("title")[0].firstChild.data and svg.getElementsByTagName("desc")[0].firstChild.data
+    assert (
+        svg.getElementsByTagName("title")[0].firstChild.data
+        and svg.getElementsByTagName("desc")[0].firstChild.data
+    )
     assert not re.search(r"\sid=", text) and "url(" not in text
     assert text == network_svg(residual())
     nodes = of_class(parsed(residual(), interactive=True), "node")
-    assert all(node.getAttribute("tabindex") == "0" and node.getAttribute("aria-label") for node in nodes)
+    assert all(
+        node.getAttribute("tabindex") == "0" and node.getAttribute("aria-label") for node in nodes
+    )
 
 
 def test_colours_are_those_of_the_page() -> None:
@@ -153,9 +192,13 @@ def test_labels_and_weights() -> None:
 def test_bad_arguments_are_refused() -> None:
     net = residual()
     for options, words in (
-        ({"fold": 1}, "fold must be"), ({"labels": "all"}, "labels are"), ({"labels": {"nobody": "x"}}, "nobody"),
-        ({"groups": {"g": ["nobody"]}}, "nobody"), ({"columns": 0}, "columns"), ({"interactive": None}, "interactive"),
-    ):  # fmt: skip
+        ({"fold": 1}, "fold must be"),
+        ({"labels": "all"}, "labels are"),
+        ({"labels": {"nobody": "x"}}, "nobody"),
+        ({"groups": {"g": ["nobody"]}}, "nobody"),
+        ({"columns": 0}, "columns"),
+        ({"interactive": None}, "interactive"),
+    ):
         with pytest.raises(kc.KcalcError, match=words):
             network_svg(net, **options)  # pyright: ignore[reportArgumentType]
     with pytest.raises(kc.KcalcError, match="expected a network"):

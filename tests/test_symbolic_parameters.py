@@ -1,4 +1,7 @@
-"""Activations whose parameters are symbols: formulas in them, numbers put in, refusals where numbers are needed."""
+"""Activations whose parameters are symbols.
+
+Formulas in them, numbers put in, refusals where numbers are needed.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +52,17 @@ def test_tailored_relu_at_a_symbolic_slope(depth: int, slope: str) -> None:
     for cosine in ("-0.4", "0.2", "0.95"):
         found = closed.subs({a: sp.Rational(slope), c: sp.Rational(cosine)}).evalf(40)
         with mpmath.workdps(50):
-            assert abs(mpmath.mpf(str(found)) - trelu_by_hand(cosine, slope, depth)) < mpmath.mpf(10) ** -30
+            assert (
+                abs(mpmath.mpf(str(found)) - trelu_by_hand(cosine, slope, depth))
+                < mpmath.mpf(10) ** -30
+            )
     rate = C.derivative(1).closed_form
     assert rate.subs({c: 1}) == 1  # TReLU keeps C'(1) = 1 at any slope
     with mpmath.workdps(30):
         wanted = mpmath.diff(lambda t: trelu_by_hand(t, slope, depth), mpmath.mpf("0.2"))
-    assert float(rate.subs({a: sp.Rational(slope), c: sp.Rational(1, 5)})) == pytest.approx(float(wanted), rel=1e-12)
+    assert float(rate.subs({a: sp.Rational(slope), c: sp.Rational(1, 5)})) == pytest.approx(
+        float(wanted), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("scale", ["0.5", "1.7"])
@@ -64,7 +72,9 @@ def test_slope_and_curvature_of_a_network_in_the_scale_of_its_activation(scale: 
     with mpmath.workdps(50):
         value = erf_by_hand("0.3", scale, 2)
         ends = [mpmath.diff(lambda t: erf_by_hand(t, scale, 2), 1, n) for n in (1, 2)]
-    assert float(C.closed_form.subs(point).subs(c, sp.Rational(3, 10))) == pytest.approx(float(value), rel=1e-14)
+    assert float(C.closed_form.subs(point).subs(c, sp.Rational(3, 10))) == pytest.approx(
+        float(value), rel=1e-14
+    )
     for order, wanted in enumerate(ends, 1):
         closed = C.derivative(order).closed_form.subs(c, 1)
         assert closed.free_symbols == {alpha}
@@ -75,12 +85,16 @@ def test_numbers_for_symbols() -> None:
     net = A.vanilla(3, kc.activations.trelu(a))
     assert net.free_symbols == {a}
     numeric = net.subs({a: 0.3})
-    assert not numeric.free_symbols and kc.c_map(numeric)(0.2) == pytest.approx(float(trelu_by_hand("0.2", "0.3", 3)), rel=1e-14)
+    assert not numeric.free_symbols and kc.c_map(numeric)(0.2) == pytest.approx(
+        float(trelu_by_hand("0.2", "0.3", 3)), rel=1e-14
+    )
     phi = kc.activations.trelu(a).subs({a: 0.5})
     assert phi == kc.activations.trelu(0.5) and phi(-2.0) == pytest.approx(-np.sqrt(2 / 1.25))
     assert kc.activations.abrelu(a, 2 * a).subs({a: 0.5}) == kc.activations.abrelu(0.5, 1)
     tanh = kc.activation("tanh").transformed(input_scale=alpha, output_scale=2 / alpha)
-    assert tanh.subs({alpha: 0.5}) == kc.activation("tanh").transformed(input_scale=sp.Rational(1, 2), output_scale=4)
+    assert tanh.subs({alpha: 0.5}) == kc.activation("tanh").transformed(
+        input_scale=sp.Rational(1, 2), output_scale=4
+    )
     assert kc.activation("tanh").subs({a: 1}) == kc.activation("tanh")
 
 
@@ -111,7 +125,11 @@ NEEDS_NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("kind", NEEDS_NUMBERS)
-@pytest.mark.parametrize("phi", [kc.activations.trelu(a), kc.activation("erf").transformed(input_scale=alpha)], ids=["trelu", "erf"])
+@pytest.mark.parametrize(
+    "phi",
+    [kc.activations.trelu(a), kc.activation("erf").transformed(input_scale=alpha)],
+    ids=["trelu", "erf"],
+)
 def test_where_numbers_are_needed_the_symbol_is_named(kind: str, phi: kc.Activation) -> None:
     with pytest.raises(kc.KcalcError, match=r"\b(a|alpha)\b.*subs|symbol"):
         NEEDS_NUMBERS[kind](phi, A.vanilla(2, phi))
@@ -130,7 +148,9 @@ def test_names_of_other_quantities_are_refused() -> None:
 def test_shifts_and_scales_of_any_sign() -> None:
     beta = sp.Symbol("beta", real=True)
     shifted = kc.activation("erf").transformed(input_shift=beta, output_shift=-beta)
-    assert "beta" in shifted.name and shifted.subs({beta: 0.5})(0.5) == pytest.approx(math.erf(1.0) - 0.5)
+    assert "beta" in shifted.name and shifted.subs({beta: 0.5})(0.5) == pytest.approx(
+        math.erf(1.0) - 0.5
+    )
     assert kc.activation("relu").transformed(output_shift=beta).subs({beta: -0.25})(-1.0) == -0.25
     assert "psi" in str(kc.maximal_slope(A.vanilla(2, kc.activations.leaky_relu(a))))
     assert "leaky_relu" in kc.report(A.vanilla(2, kc.activations.leaky_relu(a))).html
@@ -151,6 +171,10 @@ def test_refusals() -> None:
 
 def test_numbers_for_symbols_of_an_activation_without_other_constants() -> None:
     a = sp.Symbol("a", positive=True)
-    wave = Activation("wave", sp.tanh(a * X) + a * X, stable=(sp.tanh(a * X) + a * X,)).subs({a: 2, X: 5})
+    wave = Activation("wave", sp.tanh(a * X) + a * X, stable=(sp.tanh(a * X) + a * X,)).subs(
+        {a: 2, X: 5}
+    )
     assert (wave.expr, wave.stable) == (sp.tanh(2 * X) + 2 * X, (sp.tanh(2 * X) + 2 * X,))
-    assert float(wave.q_map(0.8)) == pytest.approx(float(kc.activation(sp.tanh(2 * X) + 2 * X).q_map(0.8)), rel=1e-14)
+    assert float(wave.q_map(0.8)) == pytest.approx(
+        float(kc.activation(sp.tanh(2 * X) + 2 * X).q_map(0.8)), rel=1e-14
+    )

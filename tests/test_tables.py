@@ -15,7 +15,9 @@ from kcalc.foundation.errors import KcalcError
 
 RANDOM = np.random.default_rng(7)
 NEAR = np.concatenate([1 - 10.0 ** -np.arange(1, 16), -1 + 10.0 ** -np.arange(1, 16)])
-COSINES = np.concatenate([RANDOM.uniform(-1, 1, 200), NEAR, [1.0, -1.0, 0.0, -0.0, 0.5, -0.5, 1e-300]])
+COSINES = np.concatenate(
+    [RANDOM.uniform(-1, 1, 200), NEAR, [1.0, -1.0, 0.0, -0.0, 0.5, -0.5, 1e-300]]
+)
 TINY_GAPS = 10.0 ** -np.arange(0.0, 60.0, 1.7)
 PI = mpmath.mp.clone()
 PI.dps = 40
@@ -57,7 +59,10 @@ EXACT = {"sign": sign_exact, "rbf": rbf_exact, "relu": relu_exact}
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, Table]:
-    return {name: tabulate(f, name=name) for name, f in {"sign": sign_gap, "rbf": rbf_gap, "relu": relu_gap}.items()}
+    return {
+        name: tabulate(f, name=name)
+        for name, f in {"sign": sign_gap, "rbf": rbf_gap, "relu": relu_gap}.items()
+    }
 
 
 def exact_gap(c):
@@ -66,20 +71,35 @@ def exact_gap(c):
 
 
 def test_every_distance_is_in_its_interval():
-    w = np.concatenate([2.0 ** -RANDOM.uniform(0, OCTAVES, 500), 2.0 ** -np.arange(0.0, OCTAVES + 1)])
+    w = np.concatenate(
+        [2.0 ** -RANDOM.uniform(0, OCTAVES, 500), 2.0 ** -np.arange(0.0, OCTAVES + 1)]
+    )
     row, t, octave = locate(w, np.zeros(w.size, bool))
     part = (row - 1) % PARTS
     assert np.array_equal(octave * (1 + (part + t + 0.5) / PARTS), w)
     assert np.all((t >= -0.5) & (t < 0.5)) and row.min() == 1 and row.max() == ROWS - 1
-    assert np.array_equal(locate(np.array([0.0, -1e-16, 2.0**-97]), np.array([False, True, True]))[0], [0, ROWS, ROWS])
+    assert np.array_equal(
+        locate(np.array([0.0, -1e-16, 2.0**-97]), np.array([False, True, True]))[0], [0, ROWS, ROWS]
+    )
 
 
 @pytest.mark.parametrize("name", EXACT)
 def test_values_are_within_the_bound_of_mpmath(tables, name):
     table = tables[name]
-    truth = np.array([float(1 - (4 / PI.pi * PI.asin(PI.sqrt(exact_gap(c) / 2)))) for c in COSINES]) if name == "sign" else None
+    truth = (
+        np.array([float(1 - (4 / PI.pi * PI.asin(PI.sqrt(exact_gap(c) / 2)))) for c in COSINES])
+        if name == "sign"
+        else None
+    )
     if truth is None:
-        truth = np.array([float(1 - EXACT[name](1 - c)) if abs(c) > 0.5 else float(1 - EXACT[name](exact_gap(c))) for c in COSINES])
+        truth = np.array(
+            [
+                float(1 - EXACT[name](1 - c))
+                if abs(c) > 0.5
+                else float(1 - EXACT[name](exact_gap(c)))
+                for c in COSINES
+            ]
+        )
     error = np.abs(table(COSINES) - truth)
     assert error.max() <= table.error_bound < 2e-14
     assert table(1.0) == 1.0
@@ -92,7 +112,9 @@ def test_gaps_and_angles_keep_their_digits_however_small(tables, name):
     assert np.all(np.abs(table.gap(TINY_GAPS) - truth) <= table.relative_bound * truth)
     assert table.relative_bound < 2e-14
     theta = np.array([1e-8, 1e-5, 0.01, 1.0])
-    angles = [float(2 * PI.asin(PI.sqrt(EXACT[name](2 * PI.sin(PI.mpf(t) / 2) ** 2) / 2))) for t in theta]
+    angles = [
+        float(2 * PI.asin(PI.sqrt(EXACT[name](2 * PI.sin(PI.mpf(t) / 2) ** 2) / 2))) for t in theta
+    ]
     assert table.at_angle(theta) == pytest.approx(angles, rel=1e-14 if name != "relu" else 2e-14)
 
 
@@ -113,12 +135,15 @@ def test_smooth_maps_of_tanh_agree_with_a_trapezoid_sum():
 
 
 @pytest.mark.parametrize(
-    ("name", "derivative"), [("relu", lambda c: 1 - np.arccos(c) / np.pi), ("rbf", lambda c: 3 * np.exp(-3 * (1 - c)))]
+    ("name", "derivative"),
+    [("relu", lambda c: 1 - np.arccos(c) / np.pi), ("rbf", lambda c: 3 * np.exp(-3 * (1 - c)))],
 )
 def test_slopes_and_their_limits_at_the_ends(tables, name, derivative):
     c = np.concatenate([RANDOM.uniform(-0.999, 0.999, 100), [1 - 1e-6, -1 + 1e-6]])
     assert tables[name].slope(c) == pytest.approx(derivative(c), abs=1e-8, rel=1e-10)
-    assert tables[name].slope(np.array([1.0, -1.0])) == pytest.approx(derivative(np.array([1.0, -1.0])), abs=1e-8, rel=1e-10)
+    assert tables[name].slope(np.array([1.0, -1.0])) == pytest.approx(
+        derivative(np.array([1.0, -1.0])), abs=1e-8, rel=1e-10
+    )
 
 
 def test_an_infinite_slope_is_that_of_the_neighbouring_float(tables):
@@ -172,12 +197,21 @@ def test_bisection_serves_functions_that_are_less_smooth_than_c_maps():
 
 def test_shapes_and_precisions(tables):
     table = tables["rbf"]
-    assert isinstance(table(0.5), np.float64) and table(0.5) == pytest.approx(np.exp(-1.5), abs=1e-15)
+    assert isinstance(table(0.5), np.float64) and table(0.5) == pytest.approx(
+        np.exp(-1.5), abs=1e-15
+    )
     assert table(1) == 1.0 and table([0.5, 1]).shape == (2,)
     assert table(np.zeros((2, 0))).shape == (2, 0) and table(np.zeros((2, 3)))[1, 2] == table(0.0)
     single = table(np.linspace(-1, 1, 5, dtype=np.float32))
-    assert single.dtype == np.float32 and single == pytest.approx(np.exp(-3 * (1 - np.linspace(-1, 1, 5))), abs=1e-7)
-    assert table.gap(np.float32(0.5)).dtype == table.at_angle(np.float32(0.5)).dtype == table.slope(np.float32(0.5)).dtype == np.float32
+    assert single.dtype == np.float32 and single == pytest.approx(
+        np.exp(-3 * (1 - np.linspace(-1, 1, 5))), abs=1e-7
+    )
+    assert (
+        table.gap(np.float32(0.5)).dtype
+        == table.at_angle(np.float32(0.5)).dtype
+        == table.slope(np.float32(0.5)).dtype
+        == np.float32
+    )
 
 
 def test_long_arrays_are_evaluated_like_short_ones(tables):
@@ -197,7 +231,9 @@ def test_what_is_no_cosine_is_refused(tables, bad):
 
 def test_rounding_beyond_one_is_clipped(tables):
     assert tables["sign"](1 + 1e-13) == 1.0 and tables["sign"](-1 - 1e-13) == -1.0
-    assert tables["sign"].gap(-1e-13) == 0.0 and tables["sign"].at_angle(np.pi) == pytest.approx(np.pi, rel=1e-15)
+    assert tables["sign"].gap(-1e-13) == 0.0 and tables["sign"].at_angle(np.pi) == pytest.approx(
+        np.pi, rel=1e-15
+    )
     for wrong in (-0.1, 2.1, np.nan):
         with pytest.raises(KcalcError):
             tables["sign"].gap(wrong)
@@ -227,7 +263,7 @@ def test_a_table_shows_itself(tables):
         tabulate(sign_gap, tolerance=0)
 
 
-# --- JAX -------------------------------------------------------------------------------------------------------------------------------
+# --- JAX ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["sign", "relu"])
@@ -239,11 +275,16 @@ def test_jax_arrays_give_the_same_values(tables, name):
     with jax.enable_x64(True):
         double = jnp.asarray(COSINES)
     single = jnp.asarray(COSINES, dtype=jnp.float32)
-    assert table(double).dtype == jnp.float64 and np.abs(np.asarray(table(double)) - table(COSINES)).max() < 1e-15
+    assert (
+        table(double).dtype == jnp.float64
+        and np.abs(np.asarray(table(double)) - table(COSINES)).max() < 1e-15
+    )
     assert table(single).dtype == jnp.float32
     assert np.abs(np.asarray(table(single)) - table(np.asarray(single, dtype=float))).max() < 4e-7
     gaps = jnp.asarray(TINY_GAPS[:18], dtype=jnp.float32)
-    assert np.asarray(table.gap(gaps)) == pytest.approx(table.gap(np.asarray(gaps, dtype=float)), rel=1e-6)
+    assert np.asarray(table.gap(gaps)) == pytest.approx(
+        table.gap(np.asarray(gaps, dtype=float)), rel=1e-6
+    )
     assert not jax.config.read("jax_enable_x64")
 
 
@@ -268,7 +309,9 @@ def test_jax_says_nan_where_numpy_raises_and_refuses_second_derivatives(tables):
     import jax.numpy as jnp
 
     table = tables["rbf"]
-    assert np.array_equal(np.isnan(table(jnp.asarray([1.5, np.nan, -1.0, -1.1]))), [True, True, False, True])
+    assert np.array_equal(
+        np.isnan(table(jnp.asarray([1.5, np.nan, -1.0, -1.1]))), [True, True, False, True]
+    )
     with pytest.raises(KcalcError, match="first derivative only"):
         jax.grad(jax.grad(table))(0.5 * jnp.ones(()))
     with pytest.raises(KcalcError, match="int32"):
@@ -276,11 +319,18 @@ def test_jax_says_nan_where_numpy_raises_and_refuses_second_derivatives(tables):
     assert table(jnp.asarray(0.5, dtype=jnp.bfloat16)).dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize(("name", "truth", "slope"), [
-    ("erf", lambda q: 2 / np.pi * np.arcsin(2 * q / (1 + 2 * q)), lambda q: 4 / np.pi / (1 + 2 * q) / np.sqrt(1 + 4 * q)),
-    ("relu", lambda q: q / 2, lambda q: 0.5 + 0 * q),
-    ("sin", lambda q: -np.expm1(-2 * q) / 2, lambda q: np.exp(-2 * q)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "truth", "slope"),
+    [
+        (
+            "erf",
+            lambda q: 2 / np.pi * np.arcsin(2 * q / (1 + 2 * q)),
+            lambda q: 4 / np.pi / (1 + 2 * q) / np.sqrt(1 + 4 * q),
+        ),
+        ("relu", lambda q: q / 2, lambda q: 0.5 + 0 * q),
+        ("sin", lambda q: -np.expm1(-2 * q) / 2, lambda q: np.exp(-2 * q)),
+    ],
+)
 def test_a_q_map_by_table_against_its_closed_form(name: str, truth, slope) -> None:
     table = kc.activation(name).q_map.table(1e-2, 20.0)
     q = np.exp(RANDOM.uniform(np.log(0.01), np.log(20.0), (50, 3)))
@@ -288,7 +338,9 @@ def test_a_q_map_by_table_against_its_closed_form(name: str, truth, slope) -> No
     np.testing.assert_allclose(table(q), truth(q), rtol=table.error_bound)
     assert (np.abs(table.slope(q) - slope(q)) <= 1e-11 * (np.abs(slope(q)) + truth(q) / q)).all()
     assert table.verify(200) <= table.error_bound and table(np.float32(0.5)).dtype == np.float32
-    assert [float(table(end)) for end in (0.01, 20.0)] == pytest.approx([truth(0.01), truth(20.0)], rel=1e-13)
+    assert [float(table(end)) for end in (0.01, 20.0)] == pytest.approx(
+        [truth(0.01), truth(20.0)], rel=1e-13
+    )
 
 
 def test_refusals_of_q_tables() -> None:

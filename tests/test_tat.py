@@ -1,4 +1,7 @@
-"""Tailored activation transformations: published slopes, curvature conditions, the ends of what can be reached."""
+"""Tailored activation transformations.
+
+Published slopes, curvature conditions, the ends of what can be reached.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +44,12 @@ def test_tailored_networks_keep_q_slope_and_the_c_value(eta: float) -> None:
     s = kc.shape(A.rescaled_resnet(30, 3, shortcut_weight=0.6), method="tat", eta=eta)
     assert max(s.residuals.values()) < 1e-12
     assert kc.c_map(s.network)(0.0) <= eta + 1e-12
-    assert kc.q_map(s.network)(np.array([0.3, 1.0, 7.0])) == pytest.approx([0.3, 1.0, 7.0], rel=1e-12)
-    assert float(kc.maximal(s.network, lambda c: s.constants["relu"].transformed.c_map(c))(0.0)) == pytest.approx(eta, abs=1e-12)
+    assert kc.q_map(s.network)(np.array([0.3, 1.0, 7.0])) == pytest.approx(
+        [0.3, 1.0, 7.0], rel=1e-12
+    )
+    assert float(
+        kc.maximal(s.network, lambda c: s.constants["relu"].transformed.c_map(c))(0.0)
+    ) == pytest.approx(eta, abs=1e-12)
 
 
 def test_plain_networks_need_thirteen_layers_for_nine_tenths() -> None:
@@ -54,7 +61,9 @@ def test_plain_networks_need_thirteen_layers_for_nine_tenths() -> None:
 
 def test_the_depth_that_a_target_needs_is_right_however_near_to_one_it_is() -> None:
     eta = 1 - 2e-6
-    with pytest.raises(kc.UnreachableTarget, match=r"^eta = 0\.999998 is not reachable.*needs (\d+) layers") as refused:
+    with pytest.raises(
+        kc.UnreachableTarget, match=r"^eta = 0\.999998 is not reachable.*needs (\d+) layers"
+    ) as refused:
         kc.shape(A.vanilla(12), method="tat", eta=eta)
     depth = int(re.findall(r"needs (\d+) layers", str(refused.value))[0])
     assert plain_c_value(0.0, depth - 1) < eta <= plain_c_value(0.0, depth)
@@ -66,7 +75,9 @@ def test_the_depth_that_a_target_needs_is_right_however_near_to_one_it_is() -> N
 
 def test_the_largest_eta_gives_a_relu() -> None:
     most = float(kc.maximal_c_value(A.vanilla(20))(0.0))
-    assert kc.shape(A.vanilla(20), method="tat", eta=most).constants["relu"].negative_slope == pytest.approx(0, abs=1e-7)
+    assert kc.shape(A.vanilla(20), method="tat", eta=most).constants[
+        "relu"
+    ].negative_slope == pytest.approx(0, abs=1e-7)
 
 
 @pytest.mark.parametrize("name", ["tanh", "softplus", "swish", "elu"])
@@ -76,10 +87,17 @@ def test_smooth_activations_have_the_wanted_curvature(name: str, tau: float) -> 
     s = kc.shape(net, name, method="tat", tau=tau)
     values = truth(s.constants[name], curvature=True)
     multiplier = kc.maximal_curvature(net).multiplier
-    for condition, target in {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0, "C''(1)": tau / multiplier}.items():
+    for condition, target in {
+        "Q(1)": 1.0,
+        "Q'(1)": 1.0,
+        "C'(1)": 1.0,
+        "C''(1)": tau / multiplier,
+    }.items():
         assert float(values[condition]) == pytest.approx(target, abs=1e-13)
     assert max(s.residuals.values()) < 1e-12
-    assert float(kc.c_map(s.network).derivative(2)(1.0)) <= tau * (1 + 1e-9)  # the whole network is one of the subnetworks
+    assert float(kc.c_map(s.network).derivative(2)(1.0)) <= tau * (
+        1 + 1e-9
+    )  # the whole network is one of the subnetworks
 
 
 def test_vanilla_curvature_is_tau_over_the_depth() -> None:
@@ -90,7 +108,9 @@ def test_vanilla_curvature_is_tau_over_the_depth() -> None:
 def test_the_activations_choose_the_kind() -> None:
     assert "eta" in kc.shape(A.vanilla(30), "leaky_relu", method="tat").options
     assert "tau" in kc.shape(A.vanilla(30), "tanh", method="tat").options
-    net = kc.chain(L.Input(), L.Affine(), L.Nonlinear("tanh"), L.Affine(), L.Nonlinear("softplus"), L.Affine())
+    net = kc.chain(
+        L.Input(), L.Affine(), L.Nonlinear("tanh"), L.Affine(), L.Nonlinear("softplus"), L.Affine()
+    )
     s = kc.shape(net, method="tat")
     assert set(s.constants) == {"tanh", "softplus"} and max(s.residuals.values()) < 1e-12
 
@@ -128,7 +148,9 @@ def test_refusals_say_why(activation: str, options: dict, words: str) -> None:
 def test_it_exports_and_compares() -> None:
     s = kc.shape(A.vanilla(50), "relu", method="tat")
     data = json.loads(json.dumps(s.to_dict()))
-    assert data["method"] == "tat" and data["constants"]["relu"]["negative_slope"] == pytest.approx(0.43052, abs=6e-6)
+    assert data["method"] == "tat" and data["constants"]["relu"]["negative_slope"] == pytest.approx(
+        0.43052, abs=6e-6
+    )
     table = str(s.compare(kc.shape(A.vanilla(50), "relu")))
     assert "eta" in table and "zeta" in table and "residual of C'(1)" in table
     assert "<table>" in s.compare(s)._repr_html_()

@@ -1,4 +1,7 @@
-"""Threads, forked and spawned processes, pickles and memory: everything that is kept or that belongs to the whole process."""
+"""Threads, forked and spawned processes, pickles and memory.
+
+Everything that is kept or that belongs to the whole process.
+"""
 
 from __future__ import annotations
 
@@ -31,21 +34,41 @@ X = sp.Symbol("x", real=True)
 def python(script: str, *arguments: str, **environment: str) -> Any:
     """What a script prints as JSON in a process of its own."""
     places = os.pathsep.join([str(ROOT.parent), str(Path(__file__).parent)])
-    around = os.environ | {"PYTHONPATH": places, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "Agg"} | environment
-    done = subprocess.run([sys.executable, "-c", script, *arguments], env=around, capture_output=True, text=True, timeout=300)
+    around = (
+        os.environ
+        | {
+            "PYTHONPATH": places,
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "MPLBACKEND": "Agg",
+        }
+        | environment
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env=around,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def written(value: Any) -> Any:
-    """Numbers of mpmath by their bits: how many digits their text has is what another thread works with just then."""
+    """Numbers of mpmath by their bits.
+
+    How many digits their text has is what another thread works with just then.
+    """
     if isinstance(value, tuple | list):
         return tuple(map(written, value))
     return value._mpf_ if isinstance(value, mpmath.mpf) else value
 
 
 def work() -> dict[str, str]:
-    """Everything that is cached, or needs a precision that belongs to the process, on objects of its own; as text with every digit."""
+    """Everything that is cached, or needs a precision that belongs to the process, on objects of
+    its own; as text with every digit.
+    """
     a = kc.architectures
     bent = kc.activation(sp.Max(sp.tanh(X), sp.sin(X) / 2))
     crossing = kc.activation(sp.Abs(sp.erf(X) - sp.Rational(1, 3)))
@@ -59,10 +82,19 @@ def work() -> dict[str, str]:
         "digits": mpmath_field(40).expm1(mpmath_field(40).number(sp.Rational(1, 10**9))),
         "maps": (kc.c_map(a.vanilla(6, "softplus"))([0.1, 0.99]), kc.q_map(resnet)(2.0)),
         "exact": kc.c_map(a.vanilla(4, "tanh"))(sp.Rational(1, 3)),
-        "balls": (bent.c_map.ball(0.5), kc.c_map(a.vanilla(4, "erf")).ball(0.25, digits=40), kc.activation("gelu").c_map.ball(0.5)),
+        "balls": (
+            bent.c_map.ball(0.5),
+            kc.c_map(a.vanilla(4, "erf")).ball(0.25, digits=40),
+            kc.activation("gelu").c_map.ball(0.5),
+        ),
         "shaping": (shaped.constants, shaped.residuals, shaped.export("torch")),
         "slopes": (kc.slope_polynomial(resnet), mu(1.2), mu.inverse(1.5), str(mu)),
-        "symbols": (ntk.expr, ntk.closed_form, kc.c_map(a.vanilla(3, "relu")).expr.latex(), ntk.expr.evaluate({"c": 0.3}, 40)),
+        "symbols": (
+            ntk.expr,
+            ntk.closed_form,
+            kc.c_map(a.vanilla(3, "relu")).expr.latex(),
+            ntk.expr.evaluate({"c": 0.3}, 40),
+        ),
         "matrix": kc.ntk(a.vanilla(4, "tanh")).matrix(np.eye(3) + 0.1),
         "moments": kc.moments(a.vanilla(5, "relu", sigma_w=2**0.5), features=64).out,
         "bounds": kc.smoothness(a.vanilla(3, "tanh", features=8), radius=0.5),
@@ -77,7 +109,10 @@ def shared() -> dict[str, Any]:
     """Objects that nobody has asked anything yet: {name: what to ask}."""
     a = kc.architectures
     resnet = a.rescaled_resnet(3)
-    wave, table = kc.activation(lambda x: np.sin(x) + 0.1 * x, name="wave"), kc.c_map(a.vanilla(8, "swish")).table()
+    wave, table = (
+        kc.activation(lambda x: np.sin(x) + 0.1 * x, name="wave"),
+        kc.c_map(a.vanilla(8, "swish")).table(),
+    )
     maps, other, ntk, mu = (
         kc.c_map(a.vanilla(6, "tanh")),
         kc.c_map(a.vanilla(5, "mish")),
@@ -88,15 +123,24 @@ def shared() -> dict[str, Any]:
     c = np.linspace(-0.99, 0.999, 41)
     return {
         "callable": lambda: (wave.numeric(1)(np.linspace(-40, 40, 9)), wave.c_map(c).tolist()),
-        "maps": lambda: (maps(c).tolist(), maps(c, 2.0, 0.5).tolist(), maps.derivative()(0.5), maps.ball(0.3)),
+        "maps": lambda: (
+            maps(c).tolist(),
+            maps(c, 2.0, 0.5).tolist(),
+            maps.derivative()(0.5),
+            maps.ball(0.3),
+        ),
         "others": lambda: (other(c).tolist(), other(0.3)),
         "ntk": lambda: (ntk(c).tolist(), ntk.nngp(0.5), ntk.matrix(np.eye(3) + 0.1).tolist()),
         "slopes": lambda: (mu(1.2), mu.inverse(1.5), mu.active(1.2)),
         "shaping": lambda: (shaped.residuals, shaped.export("numpy"), shaped.values),
         "subnetworks": lambda: (str(learnt), [str(s.network) for s in learnt]),
-        "network": lambda: (resnet.blocks(), resnet.graph.number_of_edges(), hash(resnet) == hash(a.rescaled_resnet(3))),
+        "network": lambda: (
+            resnet.blocks(),
+            resnet.graph.number_of_edges(),
+            hash(resnet) == hash(a.rescaled_resnet(3)),
+        ),
         "table": lambda: table(c).tolist(),
-    }  # fmt: skip
+    }
 
 
 def answers(questions: dict[str, Any], order: int = 0) -> dict[str, str]:
@@ -106,7 +150,8 @@ def answers(questions: dict[str, Any], order: int = 0) -> dict[str, str]:
     return {name: str(questions[name]()) for name in names}
 
 
-# What sets mpmath's precision (SymPy does while it evaluates functions) holds the lock, or a thread could see it.
+# What sets mpmath's precision (SymPy does while it evaluates functions) holds the lock, or a thread
+# could see it.
 SERIAL = """
 import json, sys
 import kcalc
@@ -165,7 +210,10 @@ def serial() -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("interval", ["1e-5", "1e-6", "3e-5", "1e-4", "5e-3"])
 def test_eight_threads_get_what_one_gets(serial: dict[str, str], interval: str) -> None:
-    """Started together on cold caches, and switched as often as can be: the same text, every digit, and both precisions as before."""
+    """Started together on cold caches, and switched as often as can be.
+
+    The same text, every digit, and both precisions as before.
+    """
     found, failed, bits, ball_bits = python(THREADS, interval)
     assert not failed and len(found) == 8
     for results in found:
@@ -175,7 +223,9 @@ def test_eight_threads_get_what_one_gets(serial: dict[str, str], interval: str) 
 
 
 def test_precision_is_not_seen_by_other_threads() -> None:
-    """A thread that computes with 200 bits or 50 digits is waited for by others that do, and leaves what it found."""
+    """A thread that computes with 200 bits or 50 digits is waited for by others that do, and leaves
+    what it found.
+    """
     seen: list[int] = []
     inside, leave = threading.Event(), threading.Event()
 
@@ -204,7 +254,7 @@ def test_precision_is_not_seen_by_other_threads() -> None:
     assert seen == [90, 20]
 
 
-# --- processes ------------------------------------------------------------------------------------------------------------------------
+# --- processes ------------------------------------------------------------------------------------
 
 FORK = """
 import json, os, threading, time
@@ -281,16 +331,33 @@ def used() -> dict[str, Any]:
 
 
 def asked(thing: Any) -> str:
-    """What a result says of itself, its numbers with every digit, and whether its hash goes with its equality."""
+    """What a result says of itself, its numbers with every digit, and whether its hash goes with
+    its equality.
+    """
     numbers: list[Any] = []
     if isinstance(thing, Activation):
-        numbers = [thing(0.3), thing.c_map(0.3), thing.kinks, thing == pickle.loads(pickle.dumps(thing)), thing in {thing: 1}]
+        numbers = [
+            thing(0.3),
+            thing.c_map(0.3),
+            thing.kinks,
+            thing == pickle.loads(pickle.dumps(thing)),
+            thing in {thing: 1},
+        ]
     elif isinstance(thing, kc.Network):
-        numbers = [len(thing.blocks()), thing.graph.number_of_edges(), {thing: 1}[pickle.loads(pickle.dumps(thing))], kc.c_map(thing)(0.3)]
+        numbers = [
+            len(thing.blocks()),
+            thing.graph.number_of_edges(),
+            {thing: 1}[pickle.loads(pickle.dumps(thing))],
+            kc.c_map(thing)(0.3),
+        ]
     elif hasattr(thing, "leave_one_out"):
         numbers = [thing.predict(np.ones((1, 3))).tolist(), thing.leave_one_out().tolist()]
     elif callable(thing):
-        numbers = [thing(1.2), thing.inverse(1.3)] if hasattr(thing, "inverse") else [thing(0.7), thing(np.array([0.2, 0.9]))]
+        numbers = (
+            [thing(1.2), thing.inverse(1.3)]
+            if hasattr(thing, "inverse")
+            else [thing(0.7), thing(np.array([0.2, 0.9]))]
+        )
     return f"{thing} {numbers!r}"
 
 
@@ -316,27 +383,37 @@ def test_pickles_of_used_results_work_in_another_process(tmp_path: Path) -> None
     assert back["network"] == things["network"] and back["activation"] == things["activation"]
 
 
-# --- what is kept ----------------------------------------------------------------------------------------------------------------------
+# --- what is kept ---------------------------------------------------------------------------------
 
 # Unbounded caches over the classes of a library, of which there are a handful.
 FEW = {f"interchange/jax_model/{name}.py" for name in ("wrappers", "markers", "equinox")}
-UNBOUNDED = re.compile(r"^@(?:functools\.)?(?:cache|lru_cache\(maxsize=None\))\n(?:async )?def \w+\((?!\))", re.M)
-LOCKING = re.compile(r"^from functools import .*\bcached_property\b|\bfunctools\.cached_property\b", re.M)
-SETTING = re.compile(r"\b(?:work|extra)(?:dps|prec)\(|\b(?:mp|ctx)\.(?:dps|prec) = |\bsp\.lambdify\(|\bos\.umask\(")
+UNBOUNDED = re.compile(
+    r"^@(?:functools\.)?(?:cache|lru_cache\(maxsize=None\))\n(?:async )?def \w+\((?!\))", re.M
+)
+LOCKING = re.compile(
+    r"^from functools import .*\bcached_property\b|\bfunctools\.cached_property\b", re.M
+)
+SETTING = re.compile(
+    r"\b(?:work|extra)(?:dps|prec)\(|\b(?:mp|ctx)\.(?:dps|prec) = |\bsp\.lambdify\(|\bos\.umask\("
+)
 
 
 def test_every_cache_is_bounded_and_every_precision_guarded() -> None:
     """In the text of the library, whose own way to each is in ``process_state.py``."""
     paths = (path for path in sorted(ROOT.rglob("*.py")) if path.name != "process_state.py")
-    sources = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+    sources = {
+        path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths
+    }
     assert {name for name, text in sources.items() if UNBOUNDED.search(text)} <= FEW
     assert [name for name, text in sources.items() if LOCKING.search(text)] == []
-    assert {name: SETTING.findall(text) for name, text in sources.items() if SETTING.search(text)} == {
-        "fields/balls.py": ["ctx.prec = "] * 2
-    }
+    assert {
+        name: SETTING.findall(text) for name, text in sources.items() if SETTING.search(text)
+    } == {"fields/balls.py": ["ctx.prec = "] * 2}
     for line in ("@cache\ndef f(x):", "@lru_cache(maxsize=None)\ndef f(x):"):
         assert UNBOUNDED.search(line)
-    assert LOCKING.search("from functools import cached_property, partial") and SETTING.search("with mpmath.workdps(30):")
+    assert LOCKING.search("from functools import cached_property, partial") and SETTING.search(
+        "with mpmath.workdps(30):"
+    )
 
 
 def alive() -> int:
@@ -346,7 +423,10 @@ def alive() -> int:
 
 @pytest.mark.parametrize("count", [150, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_memory_is_bounded(count: int, every: int) -> None:
-    """Distinct activations and networks, one after the other: no more of them stay than the largest cache holds (4096)."""
+    """Distinct activations and networks, one after the other.
+
+    No more of them stay than the largest cache holds (4096).
+    """
     before, count = alive(), count if every == 1 else min(count, 1000)
     for i in range(count):
         phi = kc.activation("tanh").transformed(1 + 1e-4 * i, 0.125)

@@ -1,4 +1,7 @@
-"""Readouts tied to an embedding: the logit of a token's own id against networks of finite width, and refusals."""
+"""Readouts tied to an embedding.
+
+The logit of a token's own id against networks of finite width, and refusals.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ def test_the_own_logit_is_that_of_real_networks(causal: bool):
     for key in range(60):
         ids = rng.permutation(64)[:6]
         params = model.init(key, ids)
-        logits = np.asarray(model.apply(params, ids)).reshape(6, -1) @ np.asarray(model.unstack(params, ids)["embedding"]["weight"]).T
+        logits = (
+            np.asarray(model.apply(params, ids)).reshape(6, -1)
+            @ np.asarray(model.unstack(params, ids)["embedding"]["weight"]).T
+        )
         own.append(logits[np.arange(6), ids].mean())
         others.append(np.delete(logits, ids, axis=1).var())
     assert found.own is not None and found.spread is not None
@@ -36,16 +42,28 @@ def test_the_own_logit_is_that_of_real_networks(causal: bool):
 
 
 def test_without_blocks_the_output_is_the_embedding():
-    net = kc.Network.from_steps([("ids", L.Input(), ()), ("e", L.Embedding(8, 30, 0.5), ("ids",)), ("n", L.RMSNorm(), ("e",))])
+    net = kc.Network.from_steps(
+        [
+            ("ids", L.Input(), ()),
+            ("e", L.Embedding(8, 30, 0.5), ("ids",)),
+            ("n", L.RMSNorm(), ("e",)),
+        ]
+    )
     found = kc.tied_readout(net, tokens=3)
     assert (found.output, found.embedding) == ("n", "e")
-    assert [found.cosine, found.overlap, found.own, found.spread] == pytest.approx([1, 0.5, 4, 0.5 * 8**0.5])
+    assert [found.cosine, found.overlap, found.own, found.spread] == pytest.approx(
+        [1, 0.5, 4, 0.5 * 8**0.5]
+    )
     open_width = kc.Network.from_steps([("ids", L.Input(), ()), ("e", L.Embedding(), ("ids",))])
     assert kc.tied_readout(open_width, tokens=3).own is None
 
 
 def test_what_carries_no_embedding_is_refused():
-    steps = [("ids", L.Input(), ()), ("e", L.Embedding(8, 30), ("ids",)), ("f", L.Embedding(8, 30), ("ids",))]
+    steps = [
+        ("ids", L.Input(), ()),
+        ("e", L.Embedding(8, 30), ("ids",)),
+        ("f", L.Embedding(8, 30), ("ids",)),
+    ]
     with pytest.raises(kc.KcalcError, match=r"say which Embedding.*'e', 'f'"):
         kc.tied_readout(kc.Network.from_steps([*steps, ("s", L.Sum(), ("e", "f"))]), tokens=3)
     with pytest.raises(kc.KcalcError, match="has none"):
@@ -63,7 +81,11 @@ def test_tangent_kernels_through_tied_readouts_are_refused():
     class Tied(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.table, self.norm, self.inner = torch.nn.Embedding(50, 32), torch.nn.LayerNorm(32), torch.nn.Linear(32, 32)
+            self.table, self.norm, self.inner = (
+                torch.nn.Embedding(50, 32),
+                torch.nn.LayerNorm(32),
+                torch.nn.Linear(32, 32),
+            )
             self.head = torch.nn.Linear(32, 50, bias=False)
             self.head.weight = self.table.weight
 

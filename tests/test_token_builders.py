@@ -1,4 +1,6 @@
-"""Token-mixing matrices of transformers without shortcuts, against Cholesky factors in 50 digits and their defining property."""
+"""Token-mixing matrices of transformers without shortcuts, against Cholesky factors in 50 digits
+and their defining property.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def equal_pairs(count: int, rho: Any) -> mp.matrix:
 
 
 def decaying(count: int, rate: Any) -> mp.matrix:
-    return mp.matrix([[mp.exp(-rate * abs(i - j)) if i != j else 1 for j in range(count)] for i in range(count)])
+    return mp.matrix(
+        [[mp.exp(-rate * abs(i - j)) if i != j else 1 for j in range(count)] for i in range(count)]
+    )
 
 
 def by_cholesky(source: mp.matrix, target: mp.matrix) -> Array:
@@ -33,10 +37,17 @@ def numpy_pairs(count: int, rho: float) -> Array:
 
 
 def numpy_decaying(count: int, rate: float) -> Array:
-    return np.exp(-rate * np.abs(np.subtract.outer(np.arange(count), np.arange(count)))) if rate < np.inf else np.eye(count)
+    return (
+        np.exp(-rate * np.abs(np.subtract.outer(np.arange(count), np.arange(count))))
+        if rate < np.inf
+        else np.eye(count)
+    )
 
 
-@pytest.mark.parametrize(("before", "after"), [(0.0, 0.3), (0.2, 0.21), (0.5, 0.9), (0.9, 1 - 1e-9), (1 - 1e-9, 1 - 1e-10), (0.3, 0.3)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(0.0, 0.3), (0.2, 0.21), (0.5, 0.9), (0.9, 1 - 1e-9), (1 - 1e-9, 1 - 1e-10), (0.3, 0.3)],
+)
 def test_uniform_steps_are_quotients_of_cholesky_factors(before: float, after: float):
     with mp.workdps(50):
         exact = by_cholesky(equal_pairs(9, mp.mpf(before)), equal_pairs(9, mp.mpf(after)))
@@ -45,7 +56,10 @@ def test_uniform_steps_are_quotients_of_cholesky_factors(before: float, after: f
     assert (found >= 0).all()
 
 
-@pytest.mark.parametrize(("before", "after"), [(np.inf, 2.0), (2.0, 1.9), (1.0, 1e-3), (1e-3, 1e-9), (1e-9, 1e-13), (0.4, 0.4)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(np.inf, 2.0), (2.0, 1.9), (1.0, 1e-3), (1e-3, 1e-9), (1e-9, 1e-13), (0.4, 0.4)],
+)
 def test_exponential_steps_are_quotients_of_cholesky_factors(before: float, after: float):
     with mp.workdps(50):
         source = mp.eye(9) if before == np.inf else decaying(9, mp.mpf(before))
@@ -68,14 +82,17 @@ def test_preserving_is_the_quotient_of_cholesky_factors():
     np.testing.assert_allclose(found, exact, atol=1e-13)
     np.testing.assert_allclose(found @ made[0] @ found.T, made[1], atol=1e-14)
     with pytest.raises(
-        kc.KcalcError, match=r"entries of the matrix are negative \(the worst is -.* at row \d, column \d\).*nonnegative=False"
+        kc.KcalcError,
+        match=r"entries of the matrix are negative \(the worst is -.* at row \d, column "
+        r"\d\).*nonnegative=False",
     ):
         tm.preserving(*made)
 
 
 @pytest.mark.parametrize("count", [1, 2, 33, 512])
 @pytest.mark.parametrize(
-    ("maker", "shape", "values"), [(tm.uniform, numpy_pairs, [0.1, 0.4, 0.95]), (tm.exponential, numpy_decaying, [3, 0.5, 0.01])]
+    ("maker", "shape", "values"),
+    [(tm.uniform, numpy_pairs, [0.1, 0.4, 0.95]), (tm.exponential, numpy_decaying, [3, 0.5, 0.01])],
 )
 def test_a_chain_of_matrices_makes_the_stated_covariances(
     count: int, maker: Callable[..., Any], shape: Callable[..., Array], values: list[float]
@@ -91,8 +108,13 @@ def test_a_chain_of_matrices_makes_the_stated_covariances(
 
 def test_identity_biased_mixing():
     np.testing.assert_array_equal(tm.value_skip(4), np.eye(4))
-    np.testing.assert_allclose(tm.value_skip(3, 0.5, 0.5), [[2 / 3, 1 / 6, 1 / 6], [1 / 6, 2 / 3, 1 / 6], [1 / 6, 1 / 6, 2 / 3]])
-    np.testing.assert_allclose(tm.value_skip(3, 0, 1, causal=True), [[1, 0, 0], [0.5, 0.5, 0], [1 / 3, 1 / 3, 1 / 3]])
+    np.testing.assert_allclose(
+        tm.value_skip(3, 0.5, 0.5),
+        [[2 / 3, 1 / 6, 1 / 6], [1 / 6, 2 / 3, 1 / 6], [1 / 6, 1 / 6, 2 / 3]],
+    )
+    np.testing.assert_allclose(
+        tm.value_skip(3, 0, 1, causal=True), [[1, 0, 0], [0.5, 0.5, 0], [1 / 3, 1 / 3, 1 / 3]]
+    )
     kc.layers.TokenMix(tm.value_skip(5, 1, 0.2))
 
 
@@ -107,24 +129,34 @@ def test_rescaled_rows_keep_q():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: tm.value_skip(3, 0, 0), "row 0 0"), (lambda: tm.value_skip(3, 1, -1, True), "make row 0 0"),
-        (lambda: tm.value_skip(True), "whole number >= 1"), (lambda: tm.value_skip(0), "whole number >= 1"),
-        (lambda: tm.value_skip(3, np.nan), "skip must be finite"), (lambda: tm.value_skip(3, causal=1), "True or False"),
-        (lambda: tm.uniform(3, [0.5, 0.4]), "must grow"), (lambda: tm.uniform(3, [1.0]), "must grow .* got 1.0"),
-        (lambda: tm.uniform(3, []), "not be empty"), (lambda: tm.uniform(3, 0.5), "sequence"), (lambda: tm.uniform(3, [-0.1]), "must grow"),
+        (lambda: tm.value_skip(3, 0, 0), "row 0 0"),
+        (lambda: tm.value_skip(3, 1, -1, True), "make row 0 0"),
+        (lambda: tm.value_skip(True), "whole number >= 1"),
+        (lambda: tm.value_skip(0), "whole number >= 1"),
+        (lambda: tm.value_skip(3, np.nan), "skip must be finite"),
+        (lambda: tm.value_skip(3, causal=1), "True or False"),
+        (lambda: tm.uniform(3, [0.5, 0.4]), "must grow"),
+        (lambda: tm.uniform(3, [1.0]), "must grow .* got 1.0"),
+        (lambda: tm.uniform(3, []), "not be empty"),
+        (lambda: tm.uniform(3, 0.5), "sequence"),
+        (lambda: tm.uniform(3, [-0.1]), "must grow"),
         (lambda: tm.uniform(3, [kc.symbols.psi]), "must be a number"),
-        (lambda: tm.exponential(3, [0.5, 0.6]), "must fall"), (lambda: tm.exponential(3, [0.0]), "stay > 0"),
-        (lambda: tm.exponential(3, [1.0], start=0.5), "must fall"), (lambda: tm.exponential(3, [np.inf]), "finite"),
+        (lambda: tm.exponential(3, [0.5, 0.6]), "must fall"),
+        (lambda: tm.exponential(3, [0.0]), "stay > 0"),
+        (lambda: tm.exponential(3, [1.0], start=0.5), "must fall"),
+        (lambda: tm.exponential(3, [np.inf]), "finite"),
         (lambda: tm.preserving(np.eye(3), np.eye(2)), "3 tokens, target of 2"),
         (lambda: tm.preserving(2 * np.eye(3), np.eye(3)), r"ones on its diagonal .* \(0, 0\) is 2"),
         (lambda: tm.preserving([[1, 0.5], [0.4, 1]], np.eye(2)), r"symmetric, but entry \(0, 1\)"),
         (lambda: tm.preserving(np.ones((2, 2)), np.eye(2)), "positive definite.*least eigenvalue"),
         (lambda: tm.preserving([[1, 2], [2, 1]], np.eye(2)), "positive definite"),
-        (lambda: tm.preserving(np.ones((2, 3)), np.eye(2)), "square"), (lambda: tm.preserving("ab", np.eye(2)), "two-dim"),
-        (lambda: tm.preserving(np.eye(2) * np.nan, np.eye(2)), "finite"), (lambda: tm.preserving(np.eye(2), np.eye(2), 1), "True or False"),
+        (lambda: tm.preserving(np.ones((2, 3)), np.eye(2)), "square"),
+        (lambda: tm.preserving("ab", np.eye(2)), "two-dim"),
+        (lambda: tm.preserving(np.eye(2) * np.nan, np.eye(2)), "finite"),
+        (lambda: tm.preserving(np.eye(2), np.eye(2), 1), "True or False"),
         (lambda: tm.rescaled(np.eye(3), np.eye(2)), "reads 3 tokens"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_mixing_is_refused(call: Callable[[], Any], message: str):
     with pytest.raises(kc.KcalcError, match=message):
         call()

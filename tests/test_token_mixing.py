@@ -1,4 +1,6 @@
-"""Token mixing, group normalisation, gates of global means and large batches, against written-out sums and random networks."""
+"""Token mixing, group normalisation, gates of global means and large batches, against written-out
+sums and random networks.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +44,13 @@ def check(draws: list[Array], q: Array, c: Array) -> None:
     assert np.abs((mean[1] - c) / error[1]).max() < 4
 
 
-# -- TokenMix ------------------------------------------------------------------------------------------------------------------------------
+# -- TokenMix --------------------------------------------------------------------------------------
 
 
 def test_covariances_of_mixed_tokens():
-    """After one Affine and a mix, K[s, t] = sum_ab A[s, a] A[t, b] x_a . y_b / channels, whatever A."""
+    """After one Affine and a mix, K[s, t] = sum_ab A[s, a] A[t, b] x_a . y_b / channels, whatever
+    A.
+    """
     A = np.random.default_rng(1).normal(size=(3, T))
     x, y = images(2)
     net = kc.chain(L.Input(), L.Affine(), L.TokenMix(A))
@@ -55,8 +59,12 @@ def test_covariances_of_mixed_tokens():
     joint = A @ (x @ y.T / F) @ A.T
     last = net.outputs[0]
     np.testing.assert_allclose(C.q_values(np.stack([x, y]))[last], np.stack(here), rtol=1e-13)
-    np.testing.assert_allclose(C.c_values(x, y, pairs=True)[last], joint / np.sqrt(np.outer(*here)), atol=1e-14)
-    np.testing.assert_allclose(C.c_values(x, y)[last], joint.diagonal() / np.sqrt(here[0] * here[1]), atol=1e-14)
+    np.testing.assert_allclose(
+        C.c_values(x, y, pairs=True)[last], joint / np.sqrt(np.outer(*here)), atol=1e-14
+    )
+    np.testing.assert_allclose(
+        C.c_values(x, y)[last], joint.diagonal() / np.sqrt(here[0] * here[1]), atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("seed", mostly_slow(range(3)))
@@ -64,10 +72,17 @@ def test_measured_networks_of_tokens(seed: int):
     rng = np.random.default_rng(seed)
     A, B = rng.normal(size=(T, T)) / 2 + 0.3 * np.eye(T), rng.normal(size=(T, T)) / 2
     net = network(
-        ("x", L.Input(), ()), ("a", L.Affine(sigma_b=0.2), ("x",)), ("m", L.TokenMix(A), ("a",)), ("f", L.Nonlinear("tanh"), ("m",)),
-        ("v", L.Affine(sigma_w=1.2), ("f",)), ("n", L.TokenMix(B), ("v",)), ("o", L.Affine(), ("n",)), ("s", L.Sum((0.8, 0.6)), ("a", "o")),
-        ("g", L.Nonlinear("relu"), ("s",)), ("out", L.Affine(), ("g",)),
-    )  # fmt: skip
+        ("x", L.Input(), ()),
+        ("a", L.Affine(sigma_b=0.2), ("x",)),
+        ("m", L.TokenMix(A), ("a",)),
+        ("f", L.Nonlinear("tanh"), ("m",)),
+        ("v", L.Affine(sigma_w=1.2), ("f",)),
+        ("n", L.TokenMix(B), ("v",)),
+        ("o", L.Affine(), ("n",)),
+        ("s", L.Sum((0.8, 0.6)), ("a", "o")),
+        ("g", L.Nonlinear("relu"), ("s",)),
+        ("out", L.Affine(), ("g",)),
+    )
     x, y = images(seed)
     C = kc.c_map(net, spatial="exact", image_shape=(T,))
     draws = []
@@ -81,29 +96,51 @@ def test_measured_networks_of_tokens(seed: int):
 
 def test_uniform_attention_is_a_mean_over_tokens():
     x, y = images(3, (4,))
-    mixed = kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine(), L.TokenMix(np.full((4, 4), 0.25)), L.Nonlinear("tanh"), L.Affine())
-    pooled = kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine(), L.Pool("mean"), L.Nonlinear("tanh"), L.Affine())
+    mixed = kc.chain(
+        L.Affine(),
+        L.Nonlinear("relu"),
+        L.Affine(),
+        L.TokenMix(np.full((4, 4), 0.25)),
+        L.Nonlinear("tanh"),
+        L.Affine(),
+    )
+    pooled = kc.chain(
+        L.Affine(), L.Nonlinear("relu"), L.Affine(), L.Pool("mean"), L.Nonlinear("tanh"), L.Affine()
+    )
     for kernel in (kc.c_map, kc.ntk):
-        ones, twos = (kernel(net, spatial="exact", image_shape=(4,)).matrix(np.stack([x, y])) for net in (mixed, pooled))
+        ones, twos = (
+            kernel(net, spatial="exact", image_shape=(4,)).matrix(np.stack([x, y]))
+            for net in (mixed, pooled)
+        )
         for token in range(4):
             np.testing.assert_allclose(ones[..., token], twos, rtol=1e-12)
 
 
 def test_tokens_that_change_places_keep_the_one_dimensional_map():
-    net = kc.chain(L.Affine(), L.TokenMix(np.eye(4)[[2, 0, 3, 1]] * -1.5), L.Nonlinear("tanh"), L.Affine())
+    net = kc.chain(
+        L.Affine(), L.TokenMix(np.eye(4)[[2, 0, 3, 1]] * -1.5), L.Nonlinear("tanh"), L.Affine()
+    )
     plain = kc.chain(L.Affine(sigma_w=1.5), L.Nonlinear("tanh"), L.Affine())
     np.testing.assert_allclose(kc.c_map(net)([-0.5, 0.3]), kc.c_map(plain)([-0.5, 0.3]), atol=1e-15)
-    with pytest.raises(kc.NoRule, match=r"depends on those between tokens; follow pairs of tokens with kc\.c_map\(net, spatial='exact'"):
+    with pytest.raises(
+        kc.NoRule,
+        match=r"depends on those between tokens; follow pairs of tokens with kc\.c_map\(net, "
+        r"spatial='exact'",
+    ):
         kc.c_map(kc.chain(L.Affine(), L.TokenMix(np.full((4, 4), 0.25))))
 
 
 @pytest.mark.parametrize(
     ("matrix", "message"),
     [
-        ([[1.0, 2.0], [1.0]], "rectangular"), ([], "two-dimensional"), ([[np.nan]], "finite"), ([[1.0, 0.0], [0.0, 0.0]], "row 1 .* is 0"),
-        (np.ones((2, 2, 2)), "two-dimensional"), ("ab", "rectangular"),
+        ([[1.0, 2.0], [1.0]], "rectangular"),
+        ([], "two-dimensional"),
+        ([[np.nan]], "finite"),
+        ([[1.0, 0.0], [0.0, 0.0]], "row 1 .* is 0"),
+        (np.ones((2, 2, 2)), "two-dimensional"),
+        ("ab", "rectangular"),
     ],
-)  # fmt: skip
+)
 def test_matrices_that_are_none(matrix: Any, message: str):
     with pytest.raises(kc.KcalcError, match=message):
         L.TokenMix(matrix)
@@ -111,18 +148,30 @@ def test_matrices_that_are_none(matrix: Any, message: str):
 
 def test_matrices_that_do_not_fit_name_the_node():
     net = kc.chain(L.Affine(), L.TokenMix(np.ones((2, 3))))
-    with pytest.raises(kc.KcalcError, match=r"node 'tokenmix_1' mixes 3 tokens, but its input has 4 = 4 locations"):
+    with pytest.raises(
+        kc.KcalcError, match=r"node 'tokenmix_1' mixes 3 tokens, but its input has 4 = 4 locations"
+    ):
         kc.c_map(net, spatial="exact", image_shape=(4,))
     with pytest.raises(kc.KcalcError, match="a matrix over an image must be square"):
         kc.c_map(net, spatial="exact", image_shape=(3, 1))
 
 
 def test_delta_weights_on_equal_locations_are_the_one_dimensional_map():
-    """Images of one colour: every location is alike, so pairs of locations follow the map of one dimension."""
+    """Images of one colour: every location is alike, so pairs of locations follow the map of one
+    dimension.
+    """
     net = kc.chain(
-        L.Affine(kernel=3), L.Nonlinear("tanh"), L.GroupNorm(2), L.Affine(kernel=3), L.TokenMix(np.eye(6)[::-1]), L.Nonlinear("gelu"),
-        L.LayerNorm(), L.Affine(kernel=3), L.RMSNorm(), L.Affine(),
-    )  # fmt: skip
+        L.Affine(kernel=3),
+        L.Nonlinear("tanh"),
+        L.GroupNorm(2),
+        L.Affine(kernel=3),
+        L.TokenMix(np.eye(6)[::-1]),
+        L.Nonlinear("gelu"),
+        L.LayerNorm(),
+        L.Affine(kernel=3),
+        L.RMSNorm(),
+        L.Affine(),
+    )
     for seed in range(5):
         rng = np.random.default_rng(seed)
         one, two = rng.normal(size=(2, 8))
@@ -130,10 +179,12 @@ def test_delta_weights_on_equal_locations_are_the_one_dimensional_map():
         exact = kc.c_map(net, spatial="exact", image_shape=(3, 2), weights="delta")
         q1, q2 = np.mean(one**2), np.mean(two**2)
         cosine = one @ two / 8 / np.sqrt(q1 * q2)
-        np.testing.assert_allclose(exact.c_values(x, y)[net.outputs[0]], kc.c_map(net)(cosine, q1, q2), atol=1e-13)
+        np.testing.assert_allclose(
+            exact.c_values(x, y)[net.outputs[0]], kc.c_map(net)(cosine, q1, q2), atol=1e-13
+        )
 
 
-# -- GroupNorm -----------------------------------------------------------------------------------------------------------------------------
+# -- GroupNorm -------------------------------------------------------------------------------------
 
 
 def test_group_norm_shares_statistics_over_locations():
@@ -145,7 +196,9 @@ def test_group_norm_shares_statistics_over_locations():
     for _ in range(24):
         weight = rng.normal(size=(3, 3, F, 1024)) / np.sqrt(9 * F)
         h = np.pad(np.stack([x, y]), ((0, 0), (1, 1), (1, 1), (0, 0)))
-        h = sum(h[:, i : i + 4, j : j + 3] @ weight[i, j] for i in range(3) for j in range(3)) + 0.3 * rng.normal(size=1024)
+        h = sum(
+            h[:, i : i + 4, j : j + 3] @ weight[i, j] for i in range(3) for j in range(3)
+        ) + 0.3 * rng.normal(size=1024)
         split = np.maximum(h, 0).reshape(2, 12, 4, 256)
         split = split - split.mean(axis=(1, 3), keepdims=True)
         split = split / split.std(axis=(1, 3), keepdims=True)
@@ -155,7 +208,10 @@ def test_group_norm_shares_statistics_over_locations():
 
 
 def test_group_norm_of_one_location_is_layer_norm():
-    group, layer = (kc.chain(L.Affine(sigma_b=0.3), L.Nonlinear("softplus"), norm, L.Affine()) for norm in (L.GroupNorm(8), L.LayerNorm()))
+    group, layer = (
+        kc.chain(L.Affine(sigma_b=0.3), L.Nonlinear("softplus"), norm, L.Affine())
+        for norm in (L.GroupNorm(8), L.LayerNorm())
+    )
     c = np.linspace(-0.9, 0.95, 7)
     np.testing.assert_array_equal(kc.c_map(group)(c, 2.0, 0.5), kc.c_map(layer)(c, 2.0, 0.5))
     assert kc.ntk(group)(0.3) == kc.ntk(layer)(0.3)
@@ -163,31 +219,47 @@ def test_group_norm_of_one_location_is_layer_norm():
 
 
 def test_groups_of_one_channel_and_of_unlike_maps_are_refused():
-    with pytest.raises(kc.KcalcError, match=r"normalises every channel by itself \(instance normalisation\)"):
+    with pytest.raises(
+        kc.KcalcError, match=r"normalises every channel by itself \(instance normalisation\)"
+    ):
         kc.c_map(kc.chain(L.Affine(8), L.GroupNorm(8)))
     joined = network(
-        ("x", L.Input(8), ()), ("a", L.Affine(8), ("x",)), ("f", L.Nonlinear("relu"), ("a",)), ("c", L.Concat(), ("a", "f")),
+        ("x", L.Input(8), ()),
+        ("a", L.Affine(8), ("x",)),
+        ("f", L.Nonlinear("relu"), ("a",)),
+        ("c", L.Concat(), ("a", "f")),
         ("n", L.GroupNorm(2), ("c",)),
-    )  # fmt: skip
-    with pytest.raises(kc.FreshnessError, match="groups of a concatenation of different feature maps"):
+    )
+    with pytest.raises(
+        kc.FreshnessError, match="groups of a concatenation of different feature maps"
+    ):
         kc.c_map(joined)
 
 
-# -- gates of global means -----------------------------------------------------------------------------------------------------------------
+# -- gates of global means -------------------------------------------------------------------------
 
 
 def squeeze_excite() -> kc.Network:
     return network(
-        ("x", L.Input(F), ()), ("a", L.Affine(sigma_b=0.2), ("x",)), ("r", L.Nonlinear("relu"), ("a",)), ("p", L.Pool("mean"), ("r",)),
-        ("u", L.Affine(sigma_w=1.5), ("p",)), ("t", L.Nonlinear("relu"), ("u",)), ("v", L.Affine(sigma_w=2, sigma_b=0.5), ("t",)),
-        ("s", L.Nonlinear("sigmoid"), ("v",)), ("g", L.Product(), ("r", "s")), ("o", L.Affine(), ("g",)),
-    )  # fmt: skip
+        ("x", L.Input(F), ()),
+        ("a", L.Affine(sigma_b=0.2), ("x",)),
+        ("r", L.Nonlinear("relu"), ("a",)),
+        ("p", L.Pool("mean"), ("r",)),
+        ("u", L.Affine(sigma_w=1.5), ("p",)),
+        ("t", L.Nonlinear("relu"), ("u",)),
+        ("v", L.Affine(sigma_w=2, sigma_b=0.5), ("t",)),
+        ("s", L.Nonlinear("sigmoid"), ("v",)),
+        ("g", L.Product(), ("r", "s")),
+        ("o", L.Affine(), ("g",)),
+    )
 
 
 @pytest.mark.parametrize("end", mostly_slow([True, False]))
 def test_a_gate_of_global_means_multiplies_every_location(end: bool):
     rng = np.random.default_rng(6)
-    net = kc.chain(squeeze_excite(), L.Pool("mean")) if end else squeeze_excite()  # all pairs of locations are followed with a pool behind
+    net = (
+        kc.chain(squeeze_excite(), L.Pool("mean")) if end else squeeze_excite()
+    )  # all pairs of locations are followed with a pool behind
     x, y = images(7, (3, 2))
     C = kc.c_map(net, spatial="exact", image_shape=(3, 2))
     draws = []
@@ -208,12 +280,16 @@ def test_the_tangent_kernel_of_a_gate_is_the_sum_over_its_weights():
     np.testing.assert_allclose(K.matrix(X), parts, rtol=1e-13)
 
 
-# -- large batches -------------------------------------------------------------------------------------------------------------------------
+# -- large batches ---------------------------------------------------------------------------------
 
 
 def test_large_batches():
-    """A batch of 400 examples of pairwise cosine .2, of which two are closer, through two layers with BatchNorm."""
-    net = kc.chain(L.Affine(), L.BatchNorm(), L.Nonlinear("relu"), L.Affine(), L.BatchNorm(), L.Affine())
+    """A batch of 400 examples of pairwise cosine .2, of which two are closer, through two layers
+    with BatchNorm.
+    """
+    net = kc.chain(
+        L.Affine(), L.BatchNorm(), L.Nonlinear("relu"), L.Affine(), L.BatchNorm(), L.Affine()
+    )
     with pytest.raises(kc.NoRule, match="approximate a large batch with kc"):
         kc.c_map(net)
     filled = kc.large_batch(net, 0.2)
@@ -230,7 +306,9 @@ def test_large_batches():
     for _ in range(4):
         raw = rng.normal(size=(401, 1500))
         x = np.sqrt(0.2) * raw[-1] + np.sqrt(0.8) * raw[:-1]
-        x[1] = np.sqrt(0.2) * raw[-1] + np.sqrt(0.8) * (0.625 * raw[0] + np.sqrt(1 - 0.625**2) * raw[1])  # c = .7 with the first
+        x[1] = np.sqrt(0.2) * raw[-1] + np.sqrt(0.8) * (
+            0.625 * raw[0] + np.sqrt(1 - 0.625**2) * raw[1]
+        )  # c = .7 with the first
         h = dense(x, rng, 1500)
         h = (h - h.mean(0)) / h.std(0)
         h = dense(np.maximum(h, 0), rng, 1500)
@@ -238,12 +316,17 @@ def test_large_batches():
         c = h @ h.T / 1500
         found.append((c[0, 1], c[2:, 2:][np.triu_indices(398, 1)].mean()))
     mean, error = np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
-    assert abs(mean[0] - C(0.7)) < 4 * error[0] + 0.005 and abs(mean[1]) < 0.005  # a batch of n leaves c = -1 / (n - 1), not 0
+    assert (
+        abs(mean[0] - C(0.7)) < 4 * error[0] + 0.005 and abs(mean[1]) < 0.005
+    )  # a batch of n leaves c = -1 / (n - 1), not 0
 
 
 def test_inputs_that_cannot_belong_to_the_batch_are_refused():
     net = kc.large_batch(kc.chain(L.Affine(), L.BatchNorm(), L.Nonlinear("tanh")), 0.5)
-    with pytest.raises(kc.KcalcError, match=r"c = -0\.9 there, but inputs of a batch with pairwise c = 0\.5 have c >= 0;"):
+    with pytest.raises(
+        kc.KcalcError,
+        match=r"c = -0\.9 there, but inputs of a batch with pairwise c = 0\.5 have c >= 0;",
+    ):
         kc.c_map(net)(-0.9)
     with pytest.raises(kc.KcalcError, match=r"lies in \[0, 1\)"):
         kc.large_batch(net, 1.0)
@@ -251,7 +334,7 @@ def test_inputs_that_cannot_belong_to_the_batch_are_refused():
         L.BatchNorm(1.0)
 
 
-# -- on arrays -----------------------------------------------------------------------------------------------------------------------------
+# -- on arrays -------------------------------------------------------------------------------------
 
 
 def test_arrays_do_what_the_layers_say():
@@ -259,9 +342,12 @@ def test_arrays_do_what_the_layers_say():
 
     matrix = np.random.default_rng(3).normal(size=(6, 6))
     net = network(
-        ("x", L.Input(4, (3, 2)), ()), ("m", L.TokenMix(matrix), ("x",)), ("n", L.GroupNorm(2), ("m",)), ("p", L.Pool("mean"), ("x",)),
+        ("x", L.Input(4, (3, 2)), ()),
+        ("m", L.TokenMix(matrix), ("x",)),
+        ("n", L.GroupNorm(2), ("m",)),
+        ("p", L.Pool("mean"), ("x",)),
         ("g", L.Product(), ("n", "p")),
-    )  # fmt: skip
+    )
     x = np.random.default_rng(4).normal(size=(5, 3, 2, 4)).astype(np.float32)
     model = kc.to_jax(net)
     out = np.asarray(model.apply(model.init(jax.random.key(0)), x))
@@ -271,7 +357,7 @@ def test_arrays_do_what_the_layers_say():
     np.testing.assert_allclose(out, mixed * x.mean(axis=(1, 2), keepdims=True), atol=2e-6)
 
 
-# -- what was once read wrongly or crashed -----------------------------------------------------------------------------------------------
+# -- what was once read wrongly or crashed ---------------------------------------------------------
 
 
 def test_statistics_over_one_channel_are_refused():
@@ -291,7 +377,9 @@ def test_a_given_image_of_one_channel_has_statistics():
     )
     np.testing.assert_allclose(found, known, rtol=1e-12)
     with pytest.raises(kc.KcalcError, match="over a single channel"):  # of a random one it has not
-        kc.ntk(kc.chain(L.Input(1, (4, 4)), L.Affine(1), L.GroupNorm(1), *rest), spatial="exact").matrix(X)
+        kc.ntk(
+            kc.chain(L.Input(1, (4, 4)), L.Affine(1), L.GroupNorm(1), *rest), spatial="exact"
+        ).matrix(X)
 
 
 def test_one_token_can_be_mixed():
@@ -302,11 +390,18 @@ def test_one_token_can_be_mixed():
 
 
 def test_a_factor_beside_its_product_at_every_location():
-    """t = n + x + n v with n = LayerNorm(x): E t^2 = E (n + x)^2 + q_v, for n and v are independent and v has mean 0."""
+    """t = n + x + n v with n = LayerNorm(x).
+
+    E t^2 = E (n + x)^2 + q_v, for n and v are independent and v has mean 0.
+    """
     net = network(
-        ("x", L.Input(), ()), ("n", L.LayerNorm(), ("x",)), ("v", L.Affine(), ("x",)), ("p", L.Product(), ("n", "v")),
-        ("s", L.Sum(), ("x", "p")), ("t", L.Sum(), ("n", "s")),
-    )  # fmt: skip
+        ("x", L.Input(), ()),
+        ("n", L.LayerNorm(), ("x",)),
+        ("v", L.Affine(), ("x",)),
+        ("p", L.Product(), ("n", "v")),
+        ("s", L.Sum(), ("x", "p")),
+        ("t", L.Sum(), ("n", "s")),
+    )
     X = np.random.default_rng(1).normal(size=(1, 4, 3)) + 0.5
     n = (X - X.mean(-1, keepdims=True)) / X.std(-1, keepdims=True)
     found = kc.c_map(net, spatial="exact", image_shape=(4,)).q_values(X)["t"]
@@ -314,7 +409,12 @@ def test_a_factor_beside_its_product_at_every_location():
 
 
 def test_an_input_as_a_factor_says_what_it_takes_for_granted():
-    net = network(("x", L.Input(), ()), ("v", L.Affine(), ("x",)), ("p", L.Product(), ("x", "v")), ("s", L.Sum(), ("p", "v")))
+    net = network(
+        ("x", L.Input(), ()),
+        ("v", L.Affine(), ("x",)),
+        ("p", L.Product(), ("x", "v")),
+        ("s", L.Sum(), ("p", "v")),
+    )
     assert any("input has channel mean 0" in note.text for note in kc.c_map(net).assumptions)
 
 

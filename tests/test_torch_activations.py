@@ -1,4 +1,7 @@
-"""kcalc's activations as PyTorch functions: their values in double precision, and their slopes where a piece would overflow unused."""
+"""kcalc's activations as PyTorch functions.
+
+Their values in double precision, and their slopes where a piece would overflow unused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Cross moments of functions that JAX traces, kinks included, against quadrature on other panels; and kernels that share weights."""
+"""Cross moments of functions that JAX traces, kinks included, against quadrature on other panels.
+
+And kernels that share weights.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,9 @@ def mean_product(f: Any, g: Any, q1: float, q2: float, cosine: float) -> float:
     total = 0.0
     for x, w in zip(*panels([0.0]), strict=True):
         y, weights = panels([a * x / b, -a * x / b] if b else [])
-        total += w * float(weights @ (f(math.sqrt(q1) * (a * x + b * y)) * g(math.sqrt(q2) * (a * x - b * y))))
+        total += w * float(
+            weights @ (f(math.sqrt(q1) * (a * x + b * y)) * g(math.sqrt(q2) * (a * x - b * y)))
+        )
     return total
 
 
@@ -58,7 +63,10 @@ def test_cross_moments_of_kinked_functions(q1: float, q2: float) -> None:
         whole, drop, slope = cross_drop(ELU, TANH, q1, q2, top, loss)
         only = cross_drop(TANH, ELU, q2, q1, top, None)
     assert float(whole) == pytest.approx(mean_product(elu, np.tanh, q1, q2, top), rel=1e-10)
-    assert float(drop) == pytest.approx(mean_product(elu, np.tanh, q1, q2, top) - mean_product(elu, np.tanh, q1, q2, top - loss), rel=1e-9)
+    assert float(drop) == pytest.approx(
+        mean_product(elu, np.tanh, q1, q2, top) - mean_product(elu, np.tanh, q1, q2, top - loss),
+        rel=1e-9,
+    )
     step = 1e-4
     up, down = (mean_product(elu, np.tanh, q1, q2, top - loss + s) for s in (step, -step))
     assert float(slope) == pytest.approx((up - down) / (2 * step), rel=1e-6)
@@ -68,20 +76,29 @@ def test_cross_moments_of_kinked_functions(q1: float, q2: float) -> None:
 @pytest.mark.usefixtures("step_by_step")
 @pytest.mark.parametrize("same", [True, False])
 def test_two_functions_of_one_gaussian(same: bool) -> None:
-    """What E f(u) g(u) loses when v is turned away by ``loss``: to all digits for one q, however little that is."""
+    """What E f(u) g(u) loses when v is turned away by ``loss``.
+
+    To all digits for one q, however little that is.
+    """
     with jax.enable_x64(True):
         q1 = jnp.asarray(0.7)
         q2 = q1 if same else jnp.asarray(1.9)
         for loss in (0.4, 1e-7):
             whole, drop, slope = cross_drop(ELU, TANH, q1, q2, None, loss)
-            assert float(whole) == pytest.approx(mean_product(elu, np.tanh, 0.7, float(q2), 1.0), rel=1e-10)
+            assert float(whole) == pytest.approx(
+                mean_product(elu, np.tanh, 0.7, float(q2), 1.0), rel=1e-10
+            )
             if loss > 1e-3:
                 less = mean_product(elu, np.tanh, 0.7, float(q2), 1 - loss)
                 assert float(drop) == pytest.approx(float(whole) - less, rel=1e-8)
             else:
                 assert float(drop) == pytest.approx(float(slope) * loss, rel=1e-3)
-        assert float(cross_alike(ELU, TANH, q1)) == pytest.approx(mean_product(elu, np.tanh, 0.7, 0.7, 1.0), rel=1e-10)
-        assert float(cross(ELU, TANH, q1, q1, 0.0)) == pytest.approx(mean_product(elu, np.tanh, 0.7, 0.7, 0.0), rel=1e-10)
+        assert float(cross_alike(ELU, TANH, q1)) == pytest.approx(
+            mean_product(elu, np.tanh, 0.7, 0.7, 1.0), rel=1e-10
+        )
+        assert float(cross(ELU, TANH, q1, q1, 0.0)) == pytest.approx(
+            mean_product(elu, np.tanh, 0.7, 0.7, 0.0), rel=1e-10
+        )
 
 
 def test_rescaled_functions() -> None:
@@ -91,20 +108,37 @@ def test_rescaled_functions() -> None:
         relu = traced(activation("relu"), {"input_scale": 2.0, "output_shift": 0.5}).rescaled(3.0)
         np.testing.assert_allclose(relu(x), 6 * np.maximum(np.asarray(x), 0) + 0.5, rtol=1e-14)
         fused = FusedActivation(TANH, ((0.5, ELU, 2.0), (-1.0, TANH, 1.0)), 0.25)
-        np.testing.assert_allclose(fused(x), np.tanh(0.5 * elu(2 * np.asarray(x)) - np.tanh(x) + 0.25), rtol=1e-13)
+        np.testing.assert_allclose(
+            fused(x), np.tanh(0.5 * elu(2 * np.asarray(x)) - np.tanh(x) + 0.25), rtol=1e-13
+        )
         half = fused.rescaled(0.5)
-        np.testing.assert_allclose(half(x), np.tanh(0.5 * elu(np.asarray(x)) - np.tanh(np.asarray(x) / 2) + 0.25), rtol=1e-13)
-        assert half.kink_points().tolist() == [0.0] and "tanh(" in fused.name and "elu" in fused.name
+        np.testing.assert_allclose(
+            half(x),
+            np.tanh(0.5 * elu(np.asarray(x)) - np.tanh(np.asarray(x) / 2) + 0.25),
+            rtol=1e-13,
+        )
+        assert (
+            half.kink_points().tolist() == [0.0] and "tanh(" in fused.name and "elu" in fused.name
+        )
         hard = traced(activation("hard_tanh"), {})
         q = 0.8
         inside = math.erf(1 / math.sqrt(2 * q))
-        assert float(hard.slope_at_one(q, hard.second_moment(q))) == pytest.approx(q * inside / float(hard.second_moment(q)), rel=1e-12)
+        assert float(hard.slope_at_one(q, hard.second_moment(q))) == pytest.approx(
+            q * inside / float(hard.second_moment(q)), rel=1e-12
+        )
         density = math.exp(-1 / (2 * q)) / math.sqrt(2 * math.pi * q)
-        assert float(hard.second_moment(q)) == pytest.approx(q * (inside - 2 * density) + 1 - inside, rel=1e-12)
+        assert float(hard.second_moment(q)) == pytest.approx(
+            q * (inside - 2 * density) + 1 - inside, rel=1e-12
+        )
 
 
 @pytest.mark.parametrize(
-    ("phi", "constants", "says"), [("tanh", {"slope": 1}, "'slope' of tanh"), ("sign", {}, "sign jumps"), ("heaviside", {}, "jumps")]
+    ("phi", "constants", "says"),
+    [
+        ("tanh", {"slope": 1}, "'slope' of tanh"),
+        ("sign", {}, "sign jumps"),
+        ("heaviside", {}, "jumps"),
+    ],
 )
 def test_what_has_no_traced_form(phi: str, constants: dict[str, Any], says: str) -> None:
     with pytest.raises(kc.KcalcError, match=says):
@@ -138,4 +172,6 @@ def test_a_sum_of_two_activations_of_one_gaussian() -> None:
             def f(x: np.ndarray) -> np.ndarray:
                 return 0.6 * elu(x) + 0.8 * np.tanh(x)
 
-            assert found[i, j] == pytest.approx(mean_product(f, f, q[i], q[j], min(cosine, 1.0)), rel=1e-9)
+            assert found[i, j] == pytest.approx(
+                mean_product(f, f, q[i], q[j], min(cosine, 1.0)), rel=1e-9
+            )

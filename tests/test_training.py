@@ -43,10 +43,14 @@ def linear(**options) -> kc.Model:
 def dropped() -> kc.Model:
     """A network with BatchNorm's statistics and dropout's random numbers to keep."""
     block = [L.Affine(16), L.BatchNorm(), L.Nonlinear("relu"), L.Dropout(0.2)]
-    return kc.to_jax(kc.chain(L.Input(), kc.repeat(kc.chain(*block), 4), L.Affine(10)), weights="gaussian")
+    return kc.to_jax(
+        kc.chain(L.Input(), kc.repeat(kc.chain(*block), 4), L.Affine(10)), weights="gaussian"
+    )
 
 
-LOOKS = Settings("adam", steps=30, evaluate_every=12, checkpoint_every=10, label_smoothing=0.1, warmup=5)
+LOOKS = Settings(
+    "adam", steps=30, evaluate_every=12, checkpoint_every=10, label_smoothing=0.1, warmup=5
+)
 
 
 @lru_cache
@@ -58,10 +62,12 @@ def trainer_of(make) -> Trainer:
 def tree_equal(a, b) -> bool:
     import jax
 
-    return jax.tree.structure(a) == jax.tree.structure(b) and all(map(np.array_equal, jax.tree.leaves(a), jax.tree.leaves(b)))
+    return jax.tree.structure(a) == jax.tree.structure(b) and all(
+        map(np.array_equal, jax.tree.leaves(a), jax.tree.leaves(b))
+    )
 
 
-# -- the parts -------------------------------------------------------------------------------------------------------------------------
+# -- the parts -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -70,7 +76,11 @@ def test_cross_entropy_is_the_formula(smoothing: float) -> None:
     z, y = rng.normal(size=(6, 5)) * 4, rng.integers(0, 5, 6)
     p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
     target = (1 - smoothing) * np.eye(5)[y] + smoothing / 5
-    assert np.allclose(cross_entropy(z.astype(np.float32), y, smoothing), -(target * np.log(p)).sum(axis=1), rtol=1e-5)
+    assert np.allclose(
+        cross_entropy(z.astype(np.float32), y, smoothing),
+        -(target * np.log(p)).sum(axis=1),
+        rtol=1e-5,
+    )
 
 
 def test_schedules_by_hand() -> None:
@@ -100,9 +110,13 @@ def test_looks_and_checkpoints_fall_where_they_should() -> None:
 
 @pytest.mark.parametrize(("name", "first"), [("sgd", 1.0), ("nesterov", 1.9)])
 def test_gradient_descent_is_the_recursion_written_out(name: str, first: float) -> None:
-    """v <- m v + g, w <- w - rate v (Nesterov: rate (g + m v)), the gradient of a linear softmax classifier by hand."""
+    """v <- m v + g, w <- w - rate v (Nesterov: rate (g + m v)), the gradient of a linear softmax
+    classifier by hand.
+    """
     model = linear()
-    settings = Settings(name, learning_rate=0.05, steps=7, batch_size=32, schedule="linear", evaluate_every=7)
+    settings = Settings(
+        name, learning_rate=0.05, steps=7, batch_size=32, schedule="linear", evaluate_every=7
+    )
     run = training.fit(model, SPLIT, settings)
     own = model.init(0, SPLIT.x[:1])
     (entry,) = own
@@ -115,22 +129,36 @@ def test_gradient_descent_is_the_recursion_written_out(name: str, first: float) 
         slope = (p / p.sum(axis=1, keepdims=True) - y) / 32
         gradients = [x.T @ slope, slope.sum(axis=0)]
         v = [0.9 * old + g for old, g in zip(v, gradients, strict=True)]
-        step = [g + 0.9 * new for g, new in zip(gradients, v, strict=True)] if name == "nesterov" else v
+        step = (
+            [g + 0.9 * new for g, new in zip(gradients, v, strict=True)]
+            if name == "nesterov"
+            else v
+        )
         if t == 0:
             assert np.allclose(step[1], first * gradients[1])
         w, b = w - settings.rates[t] * step[0], b - settings.rates[t] * step[1]
     (entry,) = run.params
-    assert np.allclose(run.params[entry]["weight"], w, atol=2e-6) and np.allclose(run.params[entry]["bias"], b, atol=2e-6)
+    assert np.allclose(run.params[entry]["weight"], w, atol=2e-6) and np.allclose(
+        run.params[entry]["bias"], b, atol=2e-6
+    )
     scores = SPLIT.x[SPLIT.test] @ w + b
-    assert run.accuracy == pytest.approx((scores.argmax(axis=1) == SPLIT.y[SPLIT.test]).mean(), abs=1e-12)
+    assert run.accuracy == pytest.approx(
+        (scores.argmax(axis=1) == SPLIT.y[SPLIT.test]).mean(), abs=1e-12
+    )
     shifted = scores - scores.max(axis=1, keepdims=True)
-    loss = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(scores)), SPLIT.y[SPLIT.test]]
-    assert training.evaluate(model, run.params, SPLIT) == pytest.approx((loss.mean(), run.accuracy), rel=1e-5)
+    loss = (
+        np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(scores)), SPLIT.y[SPLIT.test]]
+    )
+    assert training.evaluate(model, run.params, SPLIT) == pytest.approx(
+        (loss.mean(), run.accuracy), rel=1e-5
+    )
 
 
 def test_adam_is_the_recursion_written_out() -> None:
     model = linear()
-    settings = Settings("adam", learning_rate=0.01, steps=5, batch_size=16, schedule="constant", weight_decay=0.1)
+    settings = Settings(
+        "adam", learning_rate=0.01, steps=5, batch_size=16, schedule="constant", weight_decay=0.1
+    )
     run = training.fit(model, SPLIT, settings)
     own = model.init(0, SPLIT.x[:1])
     (entry,) = own
@@ -144,7 +172,10 @@ def test_adam_is_the_recursion_written_out() -> None:
         g = [x.T @ slope, slope.sum(axis=0)]
         m = [0.9 * old + 0.1 * new for old, new in zip(m, g, strict=True)]
         s = [0.999 * old + 0.001 * new**2 for old, new in zip(s, g, strict=True)]
-        step = [(a / (1 - 0.9**t)) / (np.sqrt(c / (1 - 0.999**t)) + 1e-8) for a, c in zip(m, s, strict=True)]
+        step = [
+            (a / (1 - 0.9**t)) / (np.sqrt(c / (1 - 0.999**t)) + 1e-8)
+            for a, c in zip(m, s, strict=True)
+        ]
         w, b = w - 0.01 * (step[0] + 0.1 * w), b - 0.01 * (step[1] + 0.1 * b)
     assert np.allclose(run.params[entry]["weight"], w, atol=1e-4)
 
@@ -153,23 +184,34 @@ def test_muon_steps_are_orthogonal_matrices_of_every_layer_by_itself() -> None:
     model = classifier(depth=6, width=16)
     settings = Settings("muon", learning_rate=1e-2, steps=1, schedule="constant")
     run = training.fit(model, SPLIT, settings)
-    before, after = model.unstack(model.init(0, SPLIT.x[:1]), SPLIT.x[:1]), model.unstack(run.params, SPLIT.x[:1])
+    before, after = (
+        model.unstack(model.init(0, SPLIT.x[:1]), SPLIT.x[:1]),
+        model.unstack(run.params, SPLIT.x[:1]),
+    )
     for node in list(before)[1:-1]:
         change = np.asarray(after[node]["weight"]) - np.asarray(before[node]["weight"])
-        singular = np.linalg.svd(change, compute_uv=False) / (1e-2 * 0.2 * 4)  # consistent rms: .2 sqrt(16)
-        assert singular[-2] > 0.5 and singular[0] < 1.4  # five Newton-Schulz steps bring them near 1
+        singular = np.linalg.svd(change, compute_uv=False) / (
+            1e-2 * 0.2 * 4
+        )  # consistent rms: .2 sqrt(16)
+        assert (
+            singular[-2] > 0.5 and singular[0] < 1.4
+        )  # five Newton-Schulz steps bring them near 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [o for o in training.OPTIMISERS if o != "kfac"])
 def test_every_optimizer_learns_the_digits(optimizer: str) -> None:
-    settings = Settings(optimizer, learning_rate={"adam": 2e-3}.get(optimizer, 1e-2), steps=150, evaluate_every=150)
+    settings = Settings(
+        optimizer, learning_rate={"adam": 2e-3}.get(optimizer, 1e-2), steps=150, evaluate_every=150
+    )
     assert training.fit(classifier(3, 32), SPLIT, settings).accuracy > 0.9
 
 
 def test_kfac_steps_or_says_why_not() -> None:
     try:
-        trainer = Trainer(classifier(3, 16), Settings("kfac", learning_rate=1e-3, steps=10, evaluate_every=5))
+        trainer = Trainer(
+            classifier(3, 16), Settings("kfac", learning_rate=1e-3, steps=10, evaluate_every=5)
+        )
     except KcalcError as refused:
         assert "kfac-jax" in str(refused)
         return
@@ -177,7 +219,7 @@ def test_kfac_steps_or_says_why_not() -> None:
     assert history[-1].train_loss < history[0].train_loss
 
 
-# -- runs ------------------------------------------------------------------------------------------------------------------------------
+# -- runs ------------------------------------------------------------------------------------------
 
 
 def test_a_trainer_compiles_once_and_a_run_depends_on_its_seed_alone() -> None:
@@ -194,11 +236,15 @@ def test_how_many_steps_go_into_a_dispatch_changes_nothing() -> None:
     runs = [Trainer(linear(), settings, steps_per_dispatch=n).fit(SPLIT) for n in (1, 7, 50)]
     assert tree_equal(runs[0].params, runs[1].params) and tree_equal(runs[0].params, runs[2].params)
     assert [r.step for r in runs[0].history] == [10, 20, 23]
-    assert [r.train_loss for r in runs[0].history] == pytest.approx([r.train_loss for r in runs[2].history], rel=1e-6)
+    assert [r.train_loss for r in runs[0].history] == pytest.approx(
+        [r.train_loss for r in runs[2].history], rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("make", [classifier, dropped])
-def test_a_resumed_run_ends_with_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make) -> None:
+def test_a_resumed_run_ends_with_the_same_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make
+) -> None:
     trainer = trainer_of(make)
     whole = trainer.fit(SPLIT)
     file, log = tmp_path / "run.npz", tmp_path / "run.csv"
@@ -220,8 +266,12 @@ def test_a_resumed_run_ends_with_the_same_numbers(tmp_path: Path, monkeypatch: p
     assert tree_equal(whole.params, resumed.params) and tree_equal(whole.state, resumed.state)
     assert whole.history == resumed.history
     rows = list(csv.DictReader(log.read_text().splitlines()))
-    assert [int(row["step"]) for row in rows] == [12, 24, 30] and float(rows[-1]["test_loss"]) == whole.history[-1].test_loss
-    assert tree_equal(trainer.fit(SPLIT, checkpoint=file, resume=True).params, whole.params)  # nothing left to do
+    assert [int(row["step"]) for row in rows] == [12, 24, 30] and float(
+        rows[-1]["test_loss"]
+    ) == whole.history[-1].test_loss
+    assert tree_equal(
+        trainer.fit(SPLIT, checkpoint=file, resume=True).params, whole.params
+    )  # nothing left to do
 
 
 SCRIPT = """
@@ -241,7 +291,11 @@ def test_a_killed_process_leaves_a_checkpoint_that_resumes_exactly(tmp_path: Pat
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(file), "100000"], env=os.environ)
     try:
         limit = time.monotonic() + 120
-        while not (log.exists() and len(log.read_text().splitlines()) >= 3) and process.poll() is None and time.monotonic() < limit:
+        while (
+            not (log.exists() and len(log.read_text().splitlines()) >= 3)
+            and process.poll() is None
+            and time.monotonic() < limit
+        ):
             time.sleep(0.02)
         assert process.poll() is None, "it ended before it could be killed"
     finally:
@@ -278,7 +332,9 @@ def stopped_after(step: int, trainer: Trainer, **options):
     return seen[0]
 
 
-def test_divergence_names_the_step_and_keeps_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divergence_names_the_step_and_keeps_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, trainer, advance = tmp_path / "run.npz", trainer_of(classifier), Engine.advance
 
     def poisoned(self, tree, x, y, rows, rates, start, seed):
@@ -290,23 +346,36 @@ def test_divergence_names_the_step_and_keeps_the_last_good_checkpoint(tmp_path: 
         trainer.fit(SPLIT, checkpoint=file)
     monkeypatch.setattr(Engine, "advance", advance)
     run = stopped.value.run
-    assert stopped.value.step == run.diverged == 27 and run.accuracy == 0 and [r.step for r in run.history] == [12, 24]
+    assert (
+        stopped.value.step == run.diverged == 27
+        and run.accuracy == 0
+        and [r.step for r in run.history] == [12, 24]
+    )
     assert tree_equal(run.params, stopped_after(24, trainer)["params"])
     with np.load(file) as stored:
         assert json.loads(stored["kcalc"].tobytes())["step"] == 20
         assert all(np.isfinite(stored[name]).all() for name in stored.files)
-    assert tree_equal(trainer.fit(SPLIT, checkpoint=file, resume=True).params, trainer.fit(SPLIT).params)
+    assert tree_equal(
+        trainer.fit(SPLIT, checkpoint=file, resume=True).params, trainer.fit(SPLIT).params
+    )
 
 
 def test_low_precision_trains_and_resumes(tmp_path: Path) -> None:
-    trainer = Trainer(linear(dtype="bfloat16"), Settings("sgd", learning_rate=1e-2, steps=20, evaluate_every=20, checkpoint_every=10))
+    trainer = Trainer(
+        linear(dtype="bfloat16"),
+        Settings("sgd", learning_rate=1e-2, steps=20, evaluate_every=20, checkpoint_every=10),
+    )
     run = trainer.fit(SPLIT, checkpoint=tmp_path / "a.npz")
     again = trainer.fit(SPLIT, checkpoint=tmp_path / "a.npz", resume=True)
     assert tree_equal(run.params, again.params)
-    assert all(str(leaf.dtype) == "bfloat16" for leaves in again.params.values() for leaf in leaves.values())
+    assert all(
+        str(leaf.dtype) == "bfloat16"
+        for leaves in again.params.values()
+        for leaf in leaves.values()
+    )
 
 
-# -- what does not fit -----------------------------------------------------------------------------------------------------------------
+# -- what does not fit -----------------------------------------------------------------------------
 
 
 def test_checkpoints_of_something_else_are_refused(tmp_path: Path) -> None:
@@ -326,10 +395,20 @@ def test_checkpoints_of_something_else_are_refused(tmp_path: Path) -> None:
             training.fit(other, SPLIT, settings, checkpoint=file, resume=True)
     with pytest.raises(KcalcError, match="other data"):
         training.fit(linear(), training.fold(DIGITS, 1), settings, checkpoint=file, resume=True)
-    wrong = {"steps 4, now 6": {"steps": 6}, "learning_rate": {"learning_rate": 1.0}, "optimizer 'adam'": {"optimizer": "sgd"}}
+    wrong = {
+        "steps 4, now 6": {"steps": 6},
+        "learning_rate": {"learning_rate": 1.0},
+        "optimizer 'adam'": {"optimizer": "sgd"},
+    }
     for match, change in wrong.items():
         with pytest.raises(KcalcError, match=match):
-            training.fit(linear(), SPLIT, Settings(**(settings.to_dict() | change)), checkpoint=file, resume=True)
+            training.fit(
+                linear(),
+                SPLIT,
+                Settings(**(settings.to_dict() | change)),
+                checkpoint=file,
+                resume=True,
+            )
 
 
 def test_damaged_checkpoints_are_one_clear_error(tmp_path: Path) -> None:
@@ -371,7 +450,11 @@ def test_models_that_cannot_be_trained(tmp_path: Path) -> None:
         training.fit(kc.architectures.vanilla(2), SPLIT)  # pyright: ignore[reportArgumentType]
     images = training.fold(DIGITS, 0, preparation=training.Preparation(flat=False))
     with pytest.raises(KcalcError, match=r"output is \(examples, classes\)"):
-        training.fit(kc.to_jax(kc.chain(L.Input(), L.Affine(10, kernel=3)), image_shape=(8, 8)), images, Settings(steps=1))
+        training.fit(
+            kc.to_jax(kc.chain(L.Input(), L.Affine(10, kernel=3)), image_shape=(8, 8)),
+            images,
+            Settings(steps=1),
+        )
     for options, match in (
         ({"checkpoint": "a.txt"}, "checkpoint is a file"),
         ({"resume": True}, "needs the file"),
@@ -393,5 +476,8 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_importing_does_not_load_what_training_needs() -> None:
-    code = "import sys, kcalc.training; sys.exit(any(m in sys.modules for m in ('optax', 'sklearn', 'jax', 'matplotlib.pyplot')))"
+    code = (
+        "import sys, kcalc.training; sys.exit(any(m in sys.modules for m in ('optax', 'sklearn', "
+        "'jax', 'matplotlib.pyplot')))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

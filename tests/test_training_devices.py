@@ -54,7 +54,13 @@ for mesh, match in ((lambda: training.data_mesh(9), "8 devices, not 9"), (lambda
 
 def test_eight_devices_do_what_one_does() -> None:
     environment = with_devices(8)
-    done = subprocess.run([sys.executable, "-c", DEVICES], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", DEVICES],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -88,7 +94,11 @@ def test_two_processes_train_together(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MACHINES, address]
     pair = [
         subprocess.Popen(
-            [*command, str(i), str(tmp_path / "run.npz")], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*command, str(i), str(tmp_path / "run.npz")],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for i in range(2)
     ]
@@ -98,7 +108,9 @@ def test_two_processes_train_together(tmp_path: Path) -> None:
         for process in pair:
             process.kill()
     assert all(process.returncode == 0 for process in pair), [out[1][-2000:] for out in outputs]
-    one = training.fit(classifier(), SPLIT, Settings("sgd", learning_rate=1e-3, steps=20, evaluate_every=10))
+    one = training.fit(
+        classifier(), SPLIT, Settings("sgd", learning_rate=1e-3, steps=20, evaluate_every=10)
+    )
     found = [float(out[0].split("accuracy ")[1]) for out in outputs]
     assert found[0] == found[1] and abs(found[0] - one.accuracy) < 0.01
     assert (tmp_path / "run.npz.csv").read_text().count("\n") == 3

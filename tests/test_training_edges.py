@@ -14,7 +14,15 @@ from test_training_input import DIGITS, LINEAR, QUICK, SPLIT, linear
 import kcalc as kc
 from kcalc import training
 from kcalc.foundation.errors import KcalcError
-from kcalc.training import Preparation, RunConfiguration, Settings, Trainer, Unfinished, compare, prepare
+from kcalc.training import (
+    Preparation,
+    RunConfiguration,
+    Settings,
+    Trainer,
+    Unfinished,
+    compare,
+    prepare,
+)
 from kcalc.training.logs import Log, Record
 from kcalc.training.recipes import Size
 from kcalc.training.sharding import Placement
@@ -23,7 +31,9 @@ L = kc.layers
 
 
 def test_the_error_of_the_first_run_is_no_unfinished_comparison() -> None:
-    zeros = RunConfiguration("b", kc.architectures.vanilla(2, "tanh"), "lsuv", weights="zeros", width=8)
+    zeros = RunConfiguration(
+        "b", kc.architectures.vanilla(2, "tanh"), "lsuv", weights="zeros", width=8
+    )
     with pytest.raises(KcalcError, match="b: node 'affine_1'") as stopped:
         compare([zeros], DIGITS, QUICK, 1, rates=(0.01,))
     assert not isinstance(stopped.value, Unfinished)
@@ -40,25 +50,38 @@ def test_the_edge_of_chaos_of_a_configuration_that_does_not_say_where() -> None:
     assert shaped(None) == shaped("tanh") and shaped(None).sigma_b == pytest.approx(
         0.05, abs=1e-15
     )  # tanh has a curve of points: the one of a small sigma_b
-    assert shaped(None).sigma_w == kc.shape(net, "tanh", "eoc", sigma_b=0.05).network.layer("affine_2").sigma_w
+    assert (
+        shaped(None).sigma_w
+        == kc.shape(net, "tanh", "eoc", sigma_b=0.05).network.layer("affine_2").sigma_w
+    )
     with pytest.raises(KcalcError, match="no nonlinear layer, so there is no edge of chaos"):
         RunConfiguration("a", LINEAR, "eoc").shaped(SPLIT)
 
 
 def test_another_activation_without_shaping_replaces_all() -> None:
-    net = RunConfiguration("a", kc.architectures.vanilla(2, "tanh"), activation="relu").shaped(SPLIT)[0]
-    assert isinstance(net, kc.Network) and {net.layer(node).activation.name for node in net.nodes_of(L.Nonlinear)} == {"relu"}
+    net = RunConfiguration("a", kc.architectures.vanilla(2, "tanh"), activation="relu").shaped(
+        SPLIT
+    )[0]
+    assert isinstance(net, kc.Network) and {
+        net.layer(node).activation.name for node in net.nodes_of(L.Nonlinear)
+    } == {"relu"}
 
 
 def test_weights_that_overflow_in_the_last_step_are_a_divergence() -> None:
     settings = Settings("sgd", learning_rate=3e38, momentum=0.0, schedule="constant", steps=1)
-    big = prepare(DIGITS, SPLIT.train, SPLIT.test, "big", Preparation(scale=1e3, normalisation=None))
+    big = prepare(
+        DIGITS, SPLIT.train, SPLIT.test, "big", Preparation(scale=1e3, normalisation=None)
+    )
     with pytest.raises(training.Diverged, match="weights are not finite"):
-        training.fit(linear(), big, settings)  # the loss of the only step is that of the initial weights
+        training.fit(
+            linear(), big, settings
+        )  # the loss of the only step is that of the initial weights
 
 
 def test_processes_and_devices_that_are_none() -> None:
-    with pytest.raises(KcalcError, match="coordinator must be the address:port of process 0.*got 'localhost'"):
+    with pytest.raises(
+        KcalcError, match="coordinator must be the address:port of process 0.*got 'localhost'"
+    ):
         training.connect("localhost")
     for devices in ([], ["cpu"], jax.devices()[:1] * 2):
         with pytest.raises(KcalcError, match="a number of devices or different ones of"):
@@ -66,7 +89,9 @@ def test_processes_and_devices_that_are_none() -> None:
     assert training.data_mesh(jax.devices()[:1]).shape == {"data": 1}
 
 
-def test_a_process_that_is_not_the_first_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_not_the_first_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Placement, "writes", False)
     trainer = Trainer(linear(), QUICK, mesh=training.data_mesh(1))
     run = trainer.fit(SPLIT, checkpoint=tmp_path / "run.npz", log=tmp_path / "log.csv")
@@ -78,19 +103,27 @@ def test_logs_as_json_lines_have_no_number_that_json_does_not_know(tmp_path: Pat
     first = Record(1, 0.1, float("nan"), 0.5, float("inf"), 0.25)
     log.begin([first])
     log.add(replace(first, step=2, train_loss=2.0))
-    rows = [json.loads(line, parse_constant=pytest.fail) for line in log.path.read_text().splitlines()]
+    rows = [
+        json.loads(line, parse_constant=pytest.fail) for line in log.path.read_text().splitlines()
+    ]
     own = {"learning_rate": 0.1, "train_accuracy": 0.5, "test_loss": None, "test_accuracy": 0.25}
     assert rows == [{"step": 1, "train_loss": None} | own, {"step": 2, "train_loss": 2.0} | own]
 
 
 def test_a_rescaled_network_whose_shortcut_has_no_weight_is_skip_free() -> None:
     size = Size(depth=6)
-    assert size.resnet("tanh", 0) == size.vanilla("tanh") and size.resnet("tanh", 0.5) != size.vanilla("tanh")
+    assert size.resnet("tanh", 0) == size.vanilla("tanh") and size.resnet(
+        "tanh", 0.5
+    ) != size.vanilla("tanh")
 
 
-def test_an_optax_without_muon_for_stacked_weights_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_optax_without_muon_for_stacked_weights_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import optax
 
     monkeypatch.delattr(optax.contrib, "MuonDimensionNumbers")
-    with pytest.raises(KcalcError, match=f"optax {optax.__version__} has no Muon.*install optax >= 0.2.6"):
+    with pytest.raises(
+        KcalcError, match=f"optax {optax.__version__} has no Muon.*install optax >= 0.2.6"
+    ):
         training.fit(linear(), SPLIT, Settings("muon", steps=1))

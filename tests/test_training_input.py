@@ -1,4 +1,7 @@
-"""What users and files give to training: splits, classes, settings, journals, comparisons that cannot be."""
+"""What users and files give to training.
+
+Splits, classes, settings, journals, comparisons that cannot be.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def linear(classes: int = 10, **options: Any) -> kc.Model:
     return kc.to_jax(kc.chain(L.Input(), L.Affine(classes)), **options)
 
 
-# -- splits ------------------------------------------------------------------------------------------------------------------------------
+# -- splits ----------------------------------------------------------------------------------------
 
 SPLITS: dict[str, tuple[dict[str, Any], str]] = {
     "few labels": ({"y": SPLIT.y[:100]}, r"each of the 1797 examples.*\(100,\)"),
@@ -40,7 +43,10 @@ SPLITS: dict[str, tuple[dict[str, Any], str]] = {
     "repeated rows": ({"train": np.zeros(64, int)}, "row 0 stands there 64 times"),
     "lists": ({"train": [0, 1]}, "train must be a NumPy array, got list"),
     "list of labels": ({"y": SPLIT.y.tolist()}, "y must be a NumPy array"),
-    "nan": ({"x": np.where(np.arange(1797)[:, None] == 7, np.nan, SPLIT.x)}, "not finite, the first in row 7"),
+    "nan": (
+        {"x": np.where(np.arange(1797)[:, None] == 7, np.nan, SPLIT.x)},
+        "not finite, the first in row 7",
+    ),
     "classes": ({"classes": 2.5}, "classes must be"),
 }
 
@@ -64,17 +70,23 @@ def test_rows_of_prepare_are_checked_before_they_are_rounded() -> None:
     assert isinstance(training.prepare(DIGITS, [0, 1], [2], "a"), Split)
 
 
-# -- models and settings -------------------------------------------------------------------------------------------------------------------
+# -- models and settings ---------------------------------------------------------------------------
 
 
 def test_models_for_other_data_are_refused_before_a_step() -> None:
     few = linear(5)
-    for call in (lambda: training.fit(few, SPLIT, QUICK), lambda: training.evaluate(few, few.init(0, SPLIT.x[:1]), SPLIT)):
+    for call in (
+        lambda: training.fit(few, SPLIT, QUICK),
+        lambda: training.evaluate(few, few.init(0, SPLIT.x[:1]), SPLIT),
+    ):
         with pytest.raises(KcalcError, match="'affine_1' has 5 channels for the 10 classes"):
             call()
     with pytest.raises(KcalcError, match="reads vectors"):
         training.fit(linear(), training.fold(DIGITS, 0, preparation=Preparation(flat=False)), QUICK)
-    spoilt = {name: {leaf: array * np.nan for leaf, array in leaves.items()} for name, leaves in linear().init(0, SPLIT.x[:1]).items()}
+    spoilt = {
+        name: {leaf: array * np.nan for leaf, array in leaves.items()}
+        for name, leaves in linear().init(0, SPLIT.x[:1]).items()
+    }
     with pytest.raises(KcalcError, match="initial params"):
         training.fit(linear(), SPLIT, QUICK, params=spoilt)
 
@@ -96,7 +108,9 @@ def test_what_is_no_split_or_settings() -> None:
 
 def test_numbers_that_compiled_loops_do_not_hold() -> None:
     for name in ("seed", "steps", "warmup"):
-        with pytest.raises(KcalcError, match=f"{name} must be a whole number .*2147483647, got 2147483648"):
+        with pytest.raises(
+            KcalcError, match=f"{name} must be a whole number .*2147483647, got 2147483648"
+        ):
             Settings(**{name: 2**31})  # pyright: ignore[reportArgumentType]
     with pytest.raises(KcalcError, match="of single precision"):
         Preparation(scale=1e-50)
@@ -117,7 +131,10 @@ def test_parameters_and_statistics_of_an_evaluation() -> None:
     assert (loss, accuracy) == pytest.approx((run.history[-1].test_loss, run.accuracy), rel=1e-6)
     with pytest.raises(KcalcError, match=r"keeps statistics: give state=run\.state"):
         training.evaluate(model, run.params, SPLIT)
-    spoilt = {name: {leaf: array * np.inf for leaf, array in leaves.items()} for name, leaves in run.params.items()}
+    spoilt = {
+        name: {leaf: array * np.inf for leaf, array in leaves.items()}
+        for name, leaves in run.params.items()
+    }
     with pytest.raises(KcalcError, match="params hold numbers that are not finite"):
         training.evaluate(model, spoilt, SPLIT, run.state)
 
@@ -129,8 +146,17 @@ def test_names_of_files_that_cannot_be(tmp_path: Path) -> None:
         lambda: training.load("mnist", folder="a\0b"),
         lambda: training.fit(linear(), SPLIT, QUICK, checkpoint=f"{name}.npz"),
         lambda: training.fit(linear(), SPLIT, QUICK, log=f"{name}.csv"),
-        lambda: compare([RunConfiguration("a", LINEAR)], DIGITS, QUICK, 1, rates=(0.01,), journal=f"{name}.jsonl"),
-        lambda: compare([RunConfiguration("a", LINEAR)], DIGITS, QUICK, 1, rates=(0.01,), journal=tmp_path),
+        lambda: compare(
+            [RunConfiguration("a", LINEAR)],
+            DIGITS,
+            QUICK,
+            1,
+            rates=(0.01,),
+            journal=f"{name}.jsonl",
+        ),
+        lambda: compare(
+            [RunConfiguration("a", LINEAR)], DIGITS, QUICK, 1, rates=(0.01,), journal=tmp_path
+        ),
     ]
     for call in calls:
         with pytest.raises(KcalcError) as error:
@@ -140,7 +166,12 @@ def test_names_of_files_that_cannot_be(tmp_path: Path) -> None:
 
 def test_a_configuration_refuses_settings_that_none_can_have() -> None:
     assert RunConfiguration("a", LINEAR, settings={"warmup": 1000}).settings == {"warmup": 1000}
-    for changes in ({"settings": {"steps": "many"}}, {"settings": {"steps": 3, "warmup": 4}}, {"weights": "x"}, {"dtype": "int8"}):
+    for changes in (
+        {"settings": {"steps": "many"}},
+        {"settings": {"steps": 3, "warmup": 4}},
+        {"weights": "x"},
+        {"dtype": "int8"},
+    ):
         with pytest.raises(KcalcError, match="^a: "):
             RunConfiguration("a", LINEAR, **changes)  # pyright: ignore[reportArgumentType]
 
@@ -151,13 +182,22 @@ def test_every_precision_trains_like_single_precision(dtype: str) -> None:
     settings = Settings(steps=40, batch_size=32, evaluate_every=40, learning_rate=3e-3)
     start = linear().init(0, SPLIT.x[:1])
     models = linear(), linear(dtype=dtype)
-    given = start, {entry: {leaf: np.asarray(array).astype(dtype) for leaf, array in leaves.items()} for entry, leaves in start.items()}
-    known, found = (training.fit(model, SPLIT, settings, params=p).history[-1] for model, p in zip(models, given, strict=True))
+    given = (
+        start,
+        {
+            entry: {leaf: np.asarray(array).astype(dtype) for leaf, array in leaves.items()}
+            for entry, leaves in start.items()
+        },
+    )
+    known, found = (
+        training.fit(model, SPLIT, settings, params=p).history[-1]
+        for model, p in zip(models, given, strict=True)
+    )
     assert found.train_loss == pytest.approx(known.train_loss, rel=0.02)
     assert found.test_accuracy == pytest.approx(known.test_accuracy, abs=0.02)
 
 
-# -- checkpoints -------------------------------------------------------------------------------------------------------------------------
+# -- checkpoints -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +209,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, dict[str, 
 
 
 def text(arrays: dict[str, np.ndarray], **changes: Any) -> np.ndarray:
-    return np.frombuffer(json.dumps(json.loads(arrays["kcalc"].tobytes()) | changes).encode(), np.uint8)
+    return np.frombuffer(
+        json.dumps(json.loads(arrays["kcalc"].tobytes()) | changes).encode(), np.uint8
+    )
 
 
 LIES: dict[str, Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]] = {
@@ -180,20 +222,34 @@ LIES: dict[str, Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]] = {
     "no history": lambda a: {"kcalc": text(a, history=[])},
     "no history but sums": lambda a: {"kcalc": text(a, history=[], sums=[4, 1.0, 3])},
     "sums of nan": lambda a: {"kcalc": text(a, sums=[0, float("nan"), 0])},
-    "words in the history": lambda a: {"kcalc": text(a, history=[json.loads(a["kcalc"].tobytes())["history"][0] | {"test_loss": "abc"}])},
+    "words in the history": lambda a: {
+        "kcalc": text(
+            a, history=[json.loads(a["kcalc"].tobytes())["history"][0] | {"test_loss": "abc"}]
+        )
+    },
     "deep text": lambda a: {"kcalc": np.frombuffer(b'{"a":' * 100_000, np.uint8)},
-    "nan weights": lambda a: {name: v * np.nan for name, v in a.items() if v.dtype == np.float32 and v.ndim == 2},
+    "nan weights": lambda a: {
+        name: v * np.nan for name, v in a.items() if v.dtype == np.float32 and v.ndim == 2
+    },
     "a bomb": lambda a: {"0": np.zeros(2**27, np.uint8)},
     "a later step than the last": lambda a: {"kcalc": text(a, step=9)},
     "too few arrays": lambda a: {"kcalc": text(a, leaves=[])},
-    "another name": lambda a: {"kcalc": text(a, leaves=[["x", kind] for _, kind in json.loads(a["kcalc"].tobytes())["leaves"]])},
+    "another name": lambda a: {
+        "kcalc": text(
+            a, leaves=[["x", kind] for _, kind in json.loads(a["kcalc"].tobytes())["leaves"]]
+        )
+    },
     "another shape": lambda a: {"0": np.zeros((*a["0"].shape, 1), a["0"].dtype)},
-    "double precision": lambda a: {name: v.astype(float) for name, v in a.items() if v.dtype == np.float32},
+    "double precision": lambda a: {
+        name: v.astype(float) for name, v in a.items() if v.dtype == np.float32
+    },
 }
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_checkpoints_that_lie_are_one_short_error(saved: tuple[Trainer, dict[str, np.ndarray]], tmp_path: Path, lie: str) -> None:
+def test_checkpoints_that_lie_are_one_short_error(
+    saved: tuple[Trainer, dict[str, np.ndarray]], tmp_path: Path, lie: str
+) -> None:
     trainer, arrays = saved
     file = tmp_path / "run.npz"
     np.savez_compressed(file, **(arrays | LIES[lie](arrays)))  # pyright: ignore[reportArgumentType]
@@ -202,10 +258,16 @@ def test_checkpoints_that_lie_are_one_short_error(saved: tuple[Trainer, dict[str
     assert len(str(error.value)) < 300 + len(str(file))
 
 
-def test_a_checkpoint_of_another_schema_is_refused_by_its_name(saved: tuple[Trainer, dict[str, np.ndarray]], tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_schema_is_refused_by_its_name(
+    saved: tuple[Trainer, dict[str, np.ndarray]], tmp_path: Path
+) -> None:
     trainer, arrays = saved
-    np.savez(tmp_path / "run.npz", **(arrays | {"kcalc": text(arrays, schema="kcalc.checkpoint/7")}))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(KcalcError, match="has the schema 'kcalc.checkpoint/7', expected 'kcalc.checkpoint/1'"):
+    np.savez(
+        tmp_path / "run.npz", **(arrays | {"kcalc": text(arrays, schema="kcalc.checkpoint/7")})
+    )  # pyright: ignore[reportArgumentType]
+    with pytest.raises(
+        KcalcError, match="has the schema 'kcalc.checkpoint/7', expected 'kcalc.checkpoint/1'"
+    ):
         trainer.fit(SPLIT, checkpoint=tmp_path / "run.npz", resume=True)
 
 
@@ -221,7 +283,9 @@ def test_nodes_that_json_cannot_name_have_checkpoints_too(tmp_path: Path) -> Non
         training.fit(model(2.0), SPLIT, QUICK, checkpoint=tmp_path / "run.npz", resume=True)
 
 
-def test_damaged_deflated_data_and_huge_headers(saved: tuple[Trainer, dict[str, np.ndarray]], tmp_path: Path) -> None:
+def test_damaged_deflated_data_and_huge_headers(
+    saved: tuple[Trainer, dict[str, np.ndarray]], tmp_path: Path
+) -> None:
     import zipfile
 
     trainer, arrays = saved
@@ -235,15 +299,19 @@ def test_damaged_deflated_data_and_huge_headers(saved: tuple[Trainer, dict[str, 
     with pytest.raises(KcalcError, match="damaged"):
         trainer.fit(SPLIT, checkpoint=file, resume=True)
     with zipfile.ZipFile(file, "w") as archive, archive.open("kcalc.npy", "w") as stream:
-        np.lib.format.write_array_header_1_0(stream, {"descr": "<f8", "fortran_order": False, "shape": (10**12,)})
+        np.lib.format.write_array_header_1_0(
+            stream, {"descr": "<f8", "fortran_order": False, "shape": (10**12,)}
+        )
     with pytest.raises(KcalcError, match="damaged"):
         trainer.fit(SPLIT, checkpoint=file, resume=True)
 
 
-# -- journals and comparisons --------------------------------------------------------------------------------------------------------------
+# -- journals and comparisons ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content", ["garbage", "garbage\n", "\n", "[" * 100_000, '{"a": 1}', '{"label": "a"}\n'])
+@pytest.mark.parametrize(
+    "content", ["garbage", "garbage\n", "\n", "[" * 100_000, '{"a": 1}', '{"label": "a"}\n']
+)
 def test_files_that_are_no_journals_are_refused_and_left(tmp_path: Path, content: str) -> None:
     journal = tmp_path / "runs.jsonl"
     journal.write_text(content)
@@ -258,12 +326,20 @@ def test_a_journal_with_words_for_numbers_or_a_folder_is_refused(tmp_path: Path)
     journal.write_text('{"lab')  # the first line cut short
     whole = compare([RunConfiguration("a", LINEAR)], DIGITS, QUICK, **options)
     (line,) = journal.read_text().splitlines()
-    for change in ({"accuracy": "abc"}, {"accuracy": 7}, {"curve": [[0, "x", 1]]}, {"seed": 1.5}, {"label": 3}):
+    for change in (
+        {"accuracy": "abc"},
+        {"accuracy": 7},
+        {"curve": [[0, "x", 1]]},
+        {"seed": 1.5},
+        {"label": 3},
+    ):
         journal.write_text(json.dumps(json.loads(line) | change) + "\n")
         with pytest.raises(KcalcError, match="line 1: not a run"):
             compare([RunConfiguration("a", LINEAR)], DIGITS, QUICK, **options)
     journal.write_text(line + "\n" + line[:30])
-    assert compare([RunConfiguration("a", LINEAR)], DIGITS, QUICK, **options).results == whole.results
+    assert (
+        compare([RunConfiguration("a", LINEAR)], DIGITS, QUICK, **options).results == whole.results
+    )
     journal.unlink()
     journal.mkdir()
     with pytest.raises(KcalcError, match="is a folder"):
@@ -286,12 +362,19 @@ def test_a_journal_with_words_for_numbers_or_a_folder_is_refused(tmp_path: Path)
         ({"weights": "zz"}, "b: unknown law"),
     ],
 )
-def test_a_configuration_that_cannot_be_is_refused_before_the_first_is_trained(changes: dict[str, Any], match: str) -> None:
+def test_a_configuration_that_cannot_be_is_refused_before_the_first_is_trained(
+    changes: dict[str, Any], match: str
+) -> None:
     lines: list[str] = []
     net = kc.architectures.vanilla(2, "tanh")
     with pytest.raises(KcalcError, match=match):
         compare(
-            [RunConfiguration("a", LINEAR), RunConfiguration("b", net, **changes)], DIGITS, QUICK, 1, rates=(0.01,), report=lines.append
+            [RunConfiguration("a", LINEAR), RunConfiguration("b", net, **changes)],
+            DIGITS,
+            QUICK,
+            1,
+            rates=(0.01,),
+            report=lines.append,
         )
     assert not lines
 
@@ -303,7 +386,9 @@ def test_rates_that_are_none(rates: Any) -> None:
 
 
 def test_runs_that_are_finished_are_kept_when_a_later_one_fails() -> None:
-    zeros = RunConfiguration("b", kc.architectures.vanilla(2, "tanh"), "lsuv", weights="zeros", width=8)
+    zeros = RunConfiguration(
+        "b", kc.architectures.vanilla(2, "tanh"), "lsuv", weights="zeros", width=8
+    )
     with pytest.raises(Unfinished, match="b: node 'affine_1'") as stopped:
         compare([RunConfiguration("a", LINEAR), zeros], DIGITS, QUICK, 1, rates=(0.01,))
     assert [run.label for run in stopped.value.comparison.results] == ["a"]
@@ -328,6 +413,18 @@ def test_a_single_look_is_drawn(untouched_pyplot: None) -> None:
         ({"goal": 97}, r"goal is a share of correct answers and must lie in \[0, 1\], got 97"),
     ],
 )
-def test_arguments_of_a_comparison_that_are_something_else(changes: dict[str, Any], match: str) -> None:
+def test_arguments_of_a_comparison_that_are_something_else(
+    changes: dict[str, Any], match: str
+) -> None:
     with pytest.raises(KcalcError, match=match):
-        compare(**({"configurations": [RunConfiguration("a", LINEAR)], "dataset": DIGITS, "settings": QUICK, "seeds": 1} | changes))
+        compare(
+            **(
+                {
+                    "configurations": [RunConfiguration("a", LINEAR)],
+                    "dataset": DIGITS,
+                    "settings": QUICK,
+                    "seeds": 1,
+                }
+                | changes
+            )
+        )

@@ -1,4 +1,7 @@
-"""A transformer block with known weights reads to the same network from every format: that written by hand."""
+"""A transformer block with known weights reads to the same network from every format.
+
+That written by hand.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from transformer_formats import FORMATS, HEAD, IDS, D, Graph, H, S, T, V, equinox_gpt, network, weights
+from transformer_formats import (
+    FORMATS,
+    HEAD,
+    IDS,
+    D,
+    Graph,
+    H,
+    S,
+    T,
+    V,
+    equinox_gpt,
+    network,
+    weights,
+)
 
 import kcalc as kc
 
@@ -24,7 +40,11 @@ def rounded(net: kc.Network) -> kc.Network:
     """The network with its sizes of weights in six digits."""
 
     def layer(_: Any, found: L.Layer) -> L.Layer:
-        sizes = {name: float(f"{getattr(found, name):.6g}") for name in ("sigma_w", "sigma") if hasattr(found, name)}
+        sizes = {
+            name: float(f"{getattr(found, name):.6g}")
+            for name in ("sigma_w", "sigma")
+            if hasattr(found, name)
+        }
         return dataclasses.replace(found, **sizes)
 
     return net.map_layers(layer)
@@ -37,23 +57,32 @@ def test_a_transformer_reads_as_the_network_written_by_hand(case: tuple[str, str
     assert rounded(found.network).isomorphic(rounded(network(case[0], W))), str(found.network)
 
 
-# -- further forms -----------------------------------------------------------------------------------------------------
+# -- further forms ---------------------------------------------------------------------------------
 
 
 def scored(change: Callable[[Any], Any], p: Any, x: Any) -> Any:
-    """Attention written out, its scores (examples, heads, queries, keys) changed before the softmax."""
+    """Attention written out, its scores (examples, heads, queries, keys) changed before the
+    softmax.
+    """
     q, k, v = ((x @ p[name]).reshape(*x.shape[:2], H, HEAD) for name in "qkv")
     scores = change(jnp.einsum("bthc,bshc->bhts", q, k) / HEAD**0.5)
-    return jnp.einsum("bhts,bshc->bthc", jax.nn.softmax(scores, axis=-1), v).reshape(x.shape) @ p["o"]
+    return (
+        jnp.einsum("bhts,bshc->bthc", jax.nn.softmax(scores, axis=-1), v).reshape(x.shape) @ p["o"]
+    )
 
 
 def with_slopes(scores: Any) -> Any:
     slopes = 2.0 ** (-8 * jnp.arange(1, H + 1) / H)
-    return jnp.where(CAUSAL, scores - slopes[:, None, None] * (jnp.arange(T)[:, None] - jnp.arange(T)), -1e9)
+    return jnp.where(
+        CAUSAL, scores - slopes[:, None, None] * (jnp.arange(T)[:, None] - jnp.arange(T)), -1e9
+    )
 
 
 def crossed(p: Any, x: Any, context: Any) -> Any:
-    q, k, v = ((a @ p[name]).reshape(*a.shape[:2], H, HEAD) for name, a in (("q", x), ("k", context), ("v", context)))
+    q, k, v = (
+        (a @ p[name]).reshape(*a.shape[:2], H, HEAD)
+        for name, a in (("q", x), ("k", context), ("v", context))
+    )
     return jax.nn.dot_product_attention(q, k, v).reshape(x.shape) @ p["o"]
 
 
@@ -112,21 +141,40 @@ def of_keras_alone() -> tuple[Any, ...]:
 
 PLAIN = L.Attend(H, HEAD)
 FORMS: dict[str, tuple[Callable[[], tuple[Any, ...]], L.Attend]] = {
-    "slopes of ALiBi": (lambda: (lambda p, x: scored(with_slopes, p, x), W, X), L.Attend(H, HEAD, True, alibi=True)),
+    "slopes of ALiBi": (
+        lambda: (lambda p, x: scored(with_slopes, p, x), W, X),
+        L.Attend(H, HEAD, True, alibi=True),
+    ),
     "queries of other tokens": (lambda: (crossed, W, X, jnp.ones((2, 9, D))), PLAIN),
-    "groups of as many heads as tokens": (lambda: (grouped, W, X[:, : H // S]), L.Attend(H, HEAD, key_heads=S)),
+    "groups of as many heads as tokens": (
+        lambda: (grouped, W, X[:, : H // S]),
+        L.Attend(H, HEAD, key_heads=S),
+    ),
     "keys attend to queries": (lambda: (exchanged, W, X), PLAIN),
     "one scale": (
-        lambda: (lambda p, x: scored(lambda s: s / HEAD**0.5, p, x), W, X), L.Attend(H, HEAD, scale="linear"),
+        lambda: (lambda p, x: scored(lambda s: s / HEAD**0.5, p, x), W, X),
+        L.Attend(H, HEAD, scale="linear"),
     ),
     "nnx, dropout": (lambda: of_nnx(dropout_rate=0.25), L.Attend(H, HEAD, dropout=0.25)),
     "equinox, rotary": (of_equinox, L.Attend(H, HEAD, rotary=10000.0)),
-    "equinox, dropout": (lambda: of_equinox(dropout_p=0.1, inference=True), L.Attend(H, HEAD, rotary=10000.0, dropout=0.1)),
-    "keras, groups": (lambda: of_keras("GroupQueryAttention", HEAD, H, S), L.Attend(H, HEAD, key_heads=S)),
-    "keras, one key head": (lambda: of_keras("GroupQueryAttention", 8, 3, 1), L.Attend(3, 8, key_heads=1)),
-    "keras, dropout": (lambda: of_keras("MultiHeadAttention", H, HEAD, dropout=0.1), L.Attend(H, HEAD, dropout=0.1)),
+    "equinox, dropout": (
+        lambda: of_equinox(dropout_p=0.1, inference=True),
+        L.Attend(H, HEAD, rotary=10000.0, dropout=0.1),
+    ),
+    "keras, groups": (
+        lambda: of_keras("GroupQueryAttention", HEAD, H, S),
+        L.Attend(H, HEAD, key_heads=S),
+    ),
+    "keras, one key head": (
+        lambda: of_keras("GroupQueryAttention", 8, 3, 1),
+        L.Attend(3, 8, key_heads=1),
+    ),
+    "keras, dropout": (
+        lambda: of_keras("MultiHeadAttention", H, HEAD, dropout=0.1),
+        L.Attend(H, HEAD, dropout=0.1),
+    ),
     "keras, one head without scale": (of_keras_alone, L.Attend(1, D, scale=1)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -137,7 +185,7 @@ def test_forms_of_attention(name: str) -> None:
     assert found.network.layer(node) == wanted and not found.network.nodes_of(L.Opaque), str(found)
 
 
-# -- what is not read, and why -----------------------------------------------------------------------------------------
+# -- what is not read, and why ---------------------------------------------------------------------
 
 
 def padded(p: Any, x: Any, mask: Any) -> Any:
@@ -183,13 +231,19 @@ def of_operator(**attributes: Any) -> tuple[Any, ...]:
 SHORT = np.where(np.arange(T) < 4, 0.0, -np.inf)
 REFUSED: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
     "jax, padding": (lambda: (padded, W, X, MASK), "its mask depends on the input"),
-    "jax, fixed padding": (lambda: (lambda p, x: scored(lambda s: s + SHORT, p, x), W, X), "token 0 sees 4 of 6 tokens"),
+    "jax, fixed padding": (
+        lambda: (lambda p, x: scored(lambda s: s + SHORT, p, x), W, X),
+        "token 0 sees 4 of 6 tokens",
+    ),
     "jax, softmax over queries": (lambda: (over_queries, W, X), "over the queries"),
-    "jax, capped scores": (lambda: (lambda p, x: scored(lambda s: 5 * jnp.tanh(s / 5), p, x), W, X), "no multiples"),
+    "jax, capped scores": (
+        lambda: (lambda p, x: scored(lambda s: 5 * jnp.tanh(s / 5), p, x), W, X),
+        "no multiples",
+    ),
     "nnx, padding": (of_nnx_masked, "its mask depends on the input"),
     "keras, padding": (of_keras_zeros, "its mask depends on the input"),
     "onnx, capped scores": (lambda: of_operator(softcap=30.0), "softcap"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -206,7 +260,9 @@ def test_ids_are_given_as_whole_numbers() -> None:
 
     found = kc.read(model, W, IDS).network
     assert [type(layer) for _, layer, _ in found.steps()] == [L.Input, L.Embedding, L.Affine]
-    assert kc.read(lambda p, ids: p["tok"][ids // 2] @ p["q"], W, IDS).network.nodes_of(L.Opaque, L.Nonlinear)
+    assert kc.read(lambda p, ids: p["tok"][ids // 2] @ p["q"], W, IDS).network.nodes_of(
+        L.Opaque, L.Nonlinear
+    )
     with pytest.raises(kc.KcalcError, match="give an array of whole numbers"):
         kc.read(model, W, (2, T))
     with pytest.raises(kc.KcalcError, match="give an array of whole numbers"):
@@ -223,7 +279,9 @@ def test_a_class_token_in_front() -> None:
         x = p["tok"][ids]
         x = jnp.concatenate([jnp.broadcast_to(p["pos"][:1], (len(x), 1, D)), x], axis=1)
         q, k, v = ((x @ p[name]).reshape(*x.shape[:2], H, HEAD) for name in "qkv")
-        return (x + jax.nn.dot_product_attention(q, k, v).reshape(x.shape) @ p["o"])[:, 0] @ p["out"]
+        return (x + jax.nn.dot_product_attention(q, k, v).reshape(x.shape) @ p["o"])[:, 0] @ p[
+            "out"
+        ]
 
     found = kc.read(model, W, IDS)
     assert found.network.nodes_of(L.Attend) and not found.network.nodes_of(L.Opaque)

@@ -1,4 +1,6 @@
-"""Truncated Gaussian moments of piecewise x^n e^(rate x), the catalogue's and users' own, against quadrature at 40 digits."""
+"""Truncated Gaussian moments of piecewise x^n e^(rate x), the catalogue's and users' own, against
+quadrature at 40 digits.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,28 @@ WIDE = mpmath_field(30)
 Q = sp.Symbol("q", positive=True)
 
 PIECES = {
-    **{name: activation(name) for name in ("hard_tanh", "relu6", "hard_sigmoid", "hard_swish", "hard_shrink", "elu", "selu", "celu")},
+    **{
+        name: activation(name)
+        for name in (
+            "hard_tanh",
+            "relu6",
+            "hard_sigmoid",
+            "hard_swish",
+            "hard_shrink",
+            "elu",
+            "selu",
+            "celu",
+        )
+    },
     "celu(1/3)": celu(R(1, 3)),
     "hard_shrink(2)": hard_shrink(2),
-    "three pieces": activation(sp.Piecewise((X**2 * sp.exp(X), X < -1), (3 * X - 1, X < 2), (sp.exp(-X) * (X - 1) ** 3 + R(1, 2), True))),
+    "three pieces": activation(
+        sp.Piecewise(
+            (X**2 * sp.exp(X), X < -1),
+            (3 * X - 1, X < 2),
+            (sp.exp(-X) * (X - 1) ** 3 + R(1, 2), True),
+        )
+    ),
     "two-sided exponential": activation(sp.exp(-sp.Abs(X))),
     "power of two": activation(2 ** (-sp.Abs(X))),
     "cosh and corner": activation(sp.Abs(X - 1) + sp.cosh(X / 2)),
@@ -38,7 +58,14 @@ ON_ONE_SIDE = {
     "box on the right": activation(sp.Piecewise((0, X < 1), (1, X < 2), (0, True))),
     "box on the left": activation(sp.Piecewise((0, X < -3), (X, X < -1), (0, True))),
     "exponentials between": activation(
-        sp.Piecewise((0, X < -2), (sp.exp(X), X < -1), (0, X < 1), (sp.exp(-X), X < 1.5), (X * sp.exp(X), X < 2), (0, True))
+        sp.Piecewise(
+            (0, X < -2),
+            (sp.exp(X), X < -1),
+            (0, X < 1),
+            (sp.exp(-X), X < 1.5),
+            (X * sp.exp(X), X < 2),
+            (0, True),
+        )
     ),
     "no kink": activation(X**2 + sp.exp(X / 2) - sp.exp(-X)),
     "jump at 0": activation(sp.Piecewise((sp.exp(X), X < 0), (X - 1, True))),
@@ -59,22 +86,34 @@ def check_moments(phi):
     assert truncated.pieces(phi) is not None
     for q in (R(1, 20), R(9)):
         with mpmath.workdps(40):
-            for quantity, expected in zip(("mean", "second_moment", "mean_slope"), moments(phi, X, q), strict=True):
+            for quantity, expected in zip(
+                ("mean", "second_moment", "mean_slope"), moments(phi, X, q), strict=True
+            ):
                 bound = mpmath.mpf(10) ** -27 * max(1, abs(expected))
                 assert abs(mp(getattr(phi, quantity)(q, WIDE)) - expected) < bound, (quantity, q)
                 symbolic = getattr(phi, quantity)(q, SYMPY)
                 assert not symbolic.atoms(sp.core.function.AppliedUndef)
                 assert float(symbolic) == pytest.approx(float(expected), rel=1e-12, abs=1e-15)
-                assert getattr(phi, quantity)(float(q)) == pytest.approx(float(expected), rel=1e-13, abs=1e-14)
+                assert getattr(phi, quantity)(float(q)) == pytest.approx(
+                    float(expected), rel=1e-13, abs=1e-14
+                )
                 balls = ball_field(30)
                 with balls.working():
                     ball = getattr(phi, f"_closed_{quantity}")(balls.number(q), balls)
-                assert Enclosure.of(ball + arb(0, 1e-33) * (1 + abs(ball))).contains(expected) and float(ball.rad()) < 1e-28
+                assert (
+                    Enclosure.of(ball + arb(0, 1e-33) * (1 + abs(ball))).contains(expected)
+                    and float(ball.rad()) < 1e-28
+                )
 
 
 def test_truncated_moments_far_from_q_one_do_not_cancel():
     """relu6 and elu at q where pieces of the formula are 10^4 and 10^80 times the result."""
-    for name, q in (("hard_tanh", R(10**4)), ("elu", R(1, 10**8)), ("elu", R(100)), ("hard_shrink", R(1, 400))):
+    for name, q in (
+        ("hard_tanh", R(10**4)),
+        ("elu", R(1, 10**8)),
+        ("elu", R(100)),
+        ("hard_shrink", R(1, 400)),
+    ):
         phi = activation(name)
         with mpmath.workdps(80):
             precise = phi.second_moment(q, mpmath_field(70))

@@ -1,4 +1,7 @@
-"""What users may write as an expression: kinks of every kind, odd conditions and symbols, bad arguments; answers against mpmath."""
+"""What users may write as an expression.
+
+Kinks of every kind, odd conditions and symbols, bad arguments; answers against mpmath.
+"""
 
 from __future__ import annotations
 
@@ -41,17 +44,30 @@ CASES = [
 
 
 def expectation(expr, kinks, q, power=1):
-    """E phi(sqrt(q) z)^power by mpmath's own quadrature of the expression as given, between its kinks."""
-    value = sp.lambdify(Y, expr.rewrite(sp.Piecewise) if expr.has(sp.SingularityFunction) else expr, "mpmath")
+    """E phi(sqrt(q) z)^power by mpmath's own quadrature of the expression as given, between its
+    kinks.
+    """
+    value = sp.lambdify(
+        Y, expr.rewrite(sp.Piecewise) if expr.has(sp.SingularityFunction) else expr, "mpmath"
+    )
     reach, root = 14.0, math.sqrt(q)
-    edges = sorted({*np.linspace(-reach, reach, 15), *(k / root for k in map(float, kinks) if abs(k / root) < reach)})
+    edges = sorted(
+        {
+            *np.linspace(-reach, reach, 15),
+            *(k / root for k in map(float, kinks) if abs(k / root) < reach),
+        }
+    )
     total = mpmath.mpf(0)
     for low, high in pairwise(edges):
-        total += mpmath.quad(lambda z: mpmath.re(value(root * z)) ** power * mpmath.npdf(z), [low, high], maxdegree=5)
+        total += mpmath.quad(
+            lambda z: mpmath.re(value(root * z)) ** power * mpmath.npdf(z), [low, high], maxdegree=5
+        )
     return float(total)
 
 
-@pytest.mark.parametrize(("expr", "kinks"), mostly_slow([case for case in CASES if not case[0].has(sp.Contains)], 8))
+@pytest.mark.parametrize(
+    ("expr", "kinks"), mostly_slow([case for case in CASES if not case[0].has(sp.Contains)], 8)
+)
 def test_moments_against_mpmath(expr, kinks):
     phi = activation(expr)
     assert phi.kink_points == pytest.approx([float(k) for k in kinks], abs=1e-13)
@@ -83,7 +99,7 @@ def test_equal_functions_are_the_registered_ones(expr, name):
     assert activation(expr) == activation(name)
 
 
-# --- functions whose kinks never end -------------------------------------------------------------------------------------------------
+# --- functions whose kinks never end --------------------------------------------------------------
 
 
 def test_endless_kinks_are_found_where_inputs_reach():
@@ -99,7 +115,10 @@ def test_endless_kinks_are_found_where_inputs_reach():
     np.testing.assert_allclose(phi(dense), np.maximum(np.sin(5 * dense), 0), rtol=1e-10, atol=1e-13)
     with pytest.raises(KcalcError, match="never end"):
         phi.q_map.ball(1)
-    for beyond in (lambda: phi.second_moment(150.0), lambda: phi.transformed(2).second_moment(50.0)):
+    for beyond in (
+        lambda: phi.second_moment(150.0),
+        lambda: phi.transformed(2).second_moment(50.0),
+    ):
         with pytest.raises(KcalcError, match="128"):
             beyond()
 
@@ -111,9 +130,15 @@ def test_c_maps_of_endless_kinks():
     a, weights = 6 * k, 4 / math.pi / (4 * k**2 - 1)
 
     def gamma(c):
-        plus, minus = (np.exp(-(a[:, None] ** 2 + a**2 + s * 2 * c * a[:, None] * a) / 2) for s in (1, -1))
+        plus, minus = (
+            np.exp(-(a[:, None] ** 2 + a**2 + s * 2 * c * a[:, None] * a) / 2) for s in (1, -1)
+        )
         means = np.exp(-(a**2) / 2)
-        return 4 / math.pi**2 - 4 / math.pi * weights @ means + weights @ ((plus + minus) / 2) @ weights
+        return (
+            4 / math.pi**2
+            - 4 / math.pi * weights @ means
+            + weights @ ((plus + minus) / 2) @ weights
+        )
 
     q = phi.second_moment(1.0)
     for c in (-0.5, 0.0, 0.3, 0.9):
@@ -121,7 +146,9 @@ def test_c_maps_of_endless_kinks():
     assert q == pytest.approx((1 - math.exp(-18)) / 2, rel=1e-13)
 
 
-@pytest.mark.parametrize("expr", [sp.Max(sp.sin(30 * Y), 0), sp.Abs(sp.sin(Y**2)), sp.Abs(sp.cos(1000 * Y))])
+@pytest.mark.parametrize(
+    "expr", [sp.Max(sp.sin(30 * Y), 0), sp.Abs(sp.sin(Y**2)), sp.Abs(sp.cos(1000 * Y))]
+)
 def test_too_many_kinks_are_refused(expr):
     with pytest.raises(KcalcError, match="at most 500"):
         activation(expr)
@@ -133,10 +160,12 @@ def test_numeric_kinks_have_fifty_digits():
         truth = mpmath.findroot(lambda x: mpmath.exp(x) - 2 - mpmath.tanh(x), 1.07)
         assert abs(mpmath.mpf(sp.Float(kink, 50)._mpf_) - truth) < mpmath.mpf(10) ** -46
     value = activation(sp.Max(sp.exp(Y) - 2, sp.tanh(Y))).mean(1, mpmath_field(20))
-    assert float(value) == pytest.approx(activation(sp.Max(sp.exp(Y) - 2, sp.tanh(Y))).mean(1), rel=1e-14)
+    assert float(value) == pytest.approx(
+        activation(sp.Max(sp.exp(Y) - 2, sp.tanh(Y))).mean(1), rel=1e-14
+    )
 
 
-# --- refusals ------------------------------------------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -202,7 +231,10 @@ def test_hidden_corners_at_mesh_edges_are_noticed():
         activation(sp.tanh(Y), name="")
 
 
-@pytest.mark.parametrize("kinks", [[math.nan], [math.inf], ["0"], "0", 0, [Y], [1j], [0, 1e-12], [10**400], [sp.zoo], [None]])
+@pytest.mark.parametrize(
+    "kinks",
+    [[math.nan], [math.inf], ["0"], "0", 0, [Y], [1j], [0, 1e-12], [10**400], [sp.zoo], [None]],
+)
 def test_bad_kinks(kinks):
     with pytest.raises(KcalcError):
         activation(sp.Abs(Y), kinks=kinks)
@@ -259,7 +291,9 @@ def test_a_declared_growth_bound_lets_integrals_be_certified():
     with pytest.raises(KcalcError, match="growth"):
         activation(wild).q_map.ball(1)
     bounded = activation(wild, growth=(1, 0, 0))
-    assert float(bounded.q_map.ball(1, digits=16)) == pytest.approx(float(bounded.q_map(1.0)), rel=1e-12)
+    assert float(bounded.q_map.ball(1, digits=16)) == pytest.approx(
+        float(bounded.q_map(1.0)), rel=1e-12
+    )
     for bad in ((1, 0), (1, 0, -1), (0, 0, 1), "abc", (1e-3, 0, 0), (1, 0, float("nan"))):
         with pytest.raises(KcalcError, match="growth"):
             activation(wild, growth=bad)
@@ -269,16 +303,22 @@ def test_two_slopes_are_recognised():
     phi = activation(sp.Max(Y, Y / 5))
     assert (phi.degree, phi.negative_slope) == (1, sp.Rational(1, 5))
     theta, corner = math.acos(0.3), 0.8**2 / (math.pi * 1.04)
-    assert phi.c_map(0.3, 2.0, 5.0) == pytest.approx(0.3 + corner * (math.sin(theta) - theta * 0.3), rel=1e-14)
+    assert phi.c_map(0.3, 2.0, 5.0) == pytest.approx(
+        0.3 + corner * (math.sin(theta) - theta * 0.3), rel=1e-14
+    )
     assert activation(sp.Piecewise((2 * Y, Y > 0), (-Y / 3, True)))(-3.0) == 1.0
     assert activation(sp.Max(Y, Y / 5) + 1).degree is None
 
 
 def test_polynomials_keep_the_digits_of_the_way_they_are_written():
     phi = activation((Y - 1) ** 5)
-    assert phi(1.001) == pytest.approx((1.001 - 1) ** 5, rel=1e-12, abs=0)  # multiplied out it is known to 1e-16 only
+    assert phi(1.001) == pytest.approx(
+        (1.001 - 1) ** 5, rel=1e-12, abs=0
+    )  # multiplied out it is known to 1e-16 only
     moments = [math.prod(range(1, 2 * k, 2)) for k in range(6)]
-    assert phi.second_moment(1.0) == pytest.approx(sum(math.comb(10, 2 * k) * m for k, m in enumerate(moments)), rel=1e-15)
+    assert phi.second_moment(1.0) == pytest.approx(
+        sum(math.comb(10, 2 * k) * m for k, m in enumerate(moments)), rel=1e-15
+    )
 
 
 def test_a_kink_written_in_two_ways_is_one():
@@ -292,7 +332,10 @@ def test_jumps_at_edges_of_the_mesh_are_noticed():
 
 
 def test_the_fourth_derivative_of_a_composition():
-    phi, x = activation(sp.tanh(Y)).composed(activation(sp.sin(2 * Y) + Y)), np.array([-0.7, 0.3, 1.1])
+    phi, x = (
+        activation(sp.tanh(Y)).composed(activation(sp.sin(2 * Y) + Y)),
+        np.array([-0.7, 0.3, 1.1]),
+    )
     true = [mpmath.diff(lambda t: mpmath.tanh(mpmath.sin(2 * t) + t), v, 4) for v in x]
     assert phi.numeric(4)(x) == pytest.approx(np.array(true, dtype=float), rel=1e-9)
 
@@ -321,7 +364,9 @@ def test_functions_of_one_number_in_jax():
     assert smooth.numeric(0)(x) == pytest.approx(np.tanh(x), abs=1e-15)
     assert smooth.numeric(1)(x) == pytest.approx(1 - np.tanh(x) ** 2, abs=1e-12)
     assert kinked.numeric(0)(x) == pytest.approx(np.where(x > 0, 1, 0.5) * np.tanh(x), abs=1e-15)
-    assert kinked.second_moment(1.3) == pytest.approx(0.625 * activation("tanh").second_moment(1.3), rel=1e-13)
+    assert kinked.second_moment(1.3) == pytest.approx(
+        0.625 * activation("tanh").second_moment(1.3), rel=1e-13
+    )
 
 
 def test_names_of_the_catalogue_are_taken():

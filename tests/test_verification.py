@@ -1,4 +1,7 @@
-"""Models against their kernel maps: laws of small samples that are known, wrong models found out, and the figures of the papers."""
+"""Models against their kernel maps.
+
+Laws of small samples that are known, wrong models found out, and the figures of the papers.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,21 @@ def quick_compilation() -> Iterator[None]:
 
 
 def test_linear_gaussian_layers_have_known_laws(untouched_pyplot: None):
-    """n Gaussian pairs: c has mean c - c (1 - c^2) / 2n and deviation (1 - c^2) / sqrt n, q the deviation q sqrt(2 / n).
+    """n Gaussian pairs: c has mean c - c (1 - c^2) / 2n and deviation (1 - c^2) / sqrt n, q the
+    deviation q sqrt(2 / n).
 
-    Products of Gaussian matrices: E|d out / d node|^2 = product of sigma_w^2 exactly, and a network's tangent kernel too in the mean.
+    Products of Gaussian matrices: E|d out / d node|^2 = product of sigma_w^2 exactly, and a
+    network's tangent kernel too in the mean.
     """
     n, c = 20, (0.0, 0.6)
     net = kc.chain(L.Input(8), L.Affine(), L.Affine(sigma_w=0.7), L.Affine(sigma_w=1.3))
-    check = kc.verify_kernels(kc.to_jax(net, n, weights="gaussian", parameterization="ntk"), c=c, q=2.0, draws=1500, pairs=2)
+    check = kc.verify_kernels(
+        kc.to_jax(net, n, weights="gaussian", parameterization="ntk"),
+        c=c,
+        q=2.0,
+        draws=1500,
+        pairs=2,
+    )
     s, q = check.statistic("c"), check.statistic("q")
     for j, value in enumerate(c):
         expected = value - value * (1 - value**2) / (2 * n)
@@ -45,7 +56,9 @@ def test_linear_gaussian_layers_have_known_laws(untouched_pyplot: None):
     assert gradients is not None and tangent is not None
     products = np.array([(0.7 * 1.3) ** 2, (0.7 * 1.3) ** 2, 1.3**2, 1])
     assert np.allclose(gradients.statistic.expected, products)
-    assert np.all(np.abs(gradients.statistic.z) < 4) and np.all(gradients.statistic.error[:-1] < 0.03 * products[:-1])
+    assert np.all(np.abs(gradients.statistic.z) < 4) and np.all(
+        gradients.statistic.error[:-1] < 0.03 * products[:-1]
+    )
     assert plots.gradient_norms(gradients).get_lines()
     total = tangent.total()
     assert np.allclose(total.expected, 3 * (0.7 * 1.3) ** 2 * 2 * np.array([[1, 1], [1, 1], c]))
@@ -56,7 +69,9 @@ def test_linear_gaussian_layers_have_known_laws(untouched_pyplot: None):
 def check() -> Any:
     """Three layers and a readout of one channel at two widths."""
     net = kc.shape(kc.architectures.vanilla(3), "tanh", method="dks")
-    model = kc.to_jax(net, {"affine_4": 1, "input": 16, None: 9}, weights="gaussian", parameterization="ntk")
+    model = kc.to_jax(
+        net, {"affine_4": 1, "input": 16, None: 9}, weights="gaussian", parameterization="ntk"
+    )
     return kc.verify_kernels(model, c=(0.2, 0.8), widths=(24, 96), draws=480, gradients=False)
 
 
@@ -67,7 +82,9 @@ def test_powers_of_the_width(check: Any):
     mean = check.bias("c")
     assert mean.exponent is None or mean.exponent == pytest.approx(-1, abs=4 * mean.error + 0.3)
     assert check.deviations[0] == check.worst
-    assert not check.deviating(slack=0.1) and len(check.deviating(errors=0)) == len(check.deviations)
+    assert not check.deviating(slack=0.1) and len(check.deviating(errors=0)) == len(
+        check.deviations
+    )
     tangent = check.tangent
     assert tangent.fluctuation.exponent == pytest.approx(-0.5, abs=0.15)
     assert np.all(np.abs(tangent.total(96).mean / tangent.total(96).expected - 1) < 0.15)
@@ -82,27 +99,50 @@ def test_narrow_layers_are_not_judged(check: Any):
 
 
 def test_singular_values(untouched_pyplot: None):
-    """Orthogonal linear layers are isometries; a Gaussian one has singular values up to 2 and |J|^2 = channels."""
+    """Orthogonal linear layers are isometries.
+
+    a Gaussian one has singular values up to 2 and |J|^2 = channels.
+    """
     linear = kc.chain(L.Input(), *[L.Affine() for _ in range(4)])
-    one = layer_jacobians(kc.to_jax(linear, 24), nodes=["affine_3", "affine_4"], start="affine_2", draws=2)
-    assert all(s.shape == (2, 24) and np.allclose(s, 1, atol=1e-5) for s in one.values.values()) and not one.expected
+    one = layer_jacobians(
+        kc.to_jax(linear, 24), nodes=["affine_3", "affine_4"], start="affine_2", draws=2
+    )
+    assert (
+        all(s.shape == (2, 24) and np.allclose(s, 1, atol=1e-5) for s in one.values.values())
+        and not one.expected
+    )
     assert plots.singular_values(one).get_lines() and "affine_4" in str(one)
-    wide = layer_jacobians(kc.to_jax(kc.chain(L.Input(), L.Affine()), {"input": 400, None: 400}, weights="gaussian"))
+    wide = layer_jacobians(
+        kc.to_jax(kc.chain(L.Input(), L.Affine()), {"input": 400, None: 400}, weights="gaussian")
+    )
     (s,) = wide.values.values()
     assert s.max() == pytest.approx(2, abs=0.15) and s.min() < 0.05
-    assert wide.mean_square["affine_1"][0] == pytest.approx(1, abs=0.02) and wide.expected["affine_1"] == pytest.approx(1)
+    assert wide.mean_square["affine_1"][0] == pytest.approx(1, abs=0.02) and wide.expected[
+        "affine_1"
+    ] == pytest.approx(1)
     with pytest.raises(kc.KcalcError, match="does not depend on 'affine_4'"):
         layer_jacobians(kc.to_jax(linear, 8), nodes=["affine_1"], start="affine_4")
 
 
 def test_images_with_pooling_and_residuals():
     net = kc.chain(
-        L.Input(image_shape=(3, 4)), L.Affine(kernel=3), L.Nonlinear("relu"), L.Affine(kernel=3, sigma_w=2**0.5, stride=2),
-        L.Pool("mean"), L.Nonlinear("tanh"), L.Affine(),
-    )  # fmt: skip
+        L.Input(image_shape=(3, 4)),
+        L.Affine(kernel=3),
+        L.Nonlinear("relu"),
+        L.Affine(kernel=3, sigma_w=2**0.5, stride=2),
+        L.Pool("mean"),
+        L.Nonlinear("tanh"),
+        L.Affine(),
+    )
     with pytest.raises(kc.KcalcError, match="channels the input 'input' has is not known"):
         kc.verify_kernels(kc.to_jax(net, {"affine_1": 8, "affine_2": 8, "affine_3": 8}), draws=2)
-    found = kc.verify_kernels(kc.to_jax(net, 40, weights="delta_gaussian", parameterization="ntk"), c=0.3, q=1.5, draws=40, jacobians=True)
+    found = kc.verify_kernels(
+        kc.to_jax(net, 40, weights="delta_gaussian", parameterization="ntk"),
+        c=0.3,
+        q=1.5,
+        draws=40,
+        jacobians=True,
+    )
     assert found.passed, found
     assert any("one vector" in a.text for a in found.assumptions)
     assert found.tangent is not None and np.all(np.abs(found.tangent.total().z) < 4.5)
@@ -112,11 +152,17 @@ def test_images_with_pooling_and_residuals():
 
 def test_two_q_values_and_two_inputs():
     steps = [
-        ("x", L.Input(32), ()), ("y", L.Input(48), ()), ("a", L.Affine(64), ("x",)), ("b", L.Affine(64, sigma_b=0.5), ("y",)),
-        ("s", L.Sum((0.6, 0.8)), ("a", "b")), ("t", L.Nonlinear("tanh"), ("s",)),
-    ]  # fmt: skip
+        ("x", L.Input(32), ()),
+        ("y", L.Input(48), ()),
+        ("a", L.Affine(64), ("x",)),
+        ("b", L.Affine(64, sigma_b=0.5), ("y",)),
+        ("s", L.Sum((0.6, 0.8)), ("a", "b")),
+        ("t", L.Nonlinear("tanh"), ("s",)),
+    ]
     model = kc.to_jax(kc.Network.from_steps(steps))
-    found = kc.verify_kernels(model, c={"x": 0.9, "y": -0.5}, q1=0.5, q2={"x": 2.0, "y": 0.5}, draws=60, gradients=False)
+    found = kc.verify_kernels(
+        model, c={"x": 0.9, "y": -0.5}, q1=0.5, q2={"x": 2.0, "y": 0.5}, draws=60, gradients=False
+    )
     assert found.quantities == ("q1", "q2", "c") and found.passed, found
     s = found.statistic("q2")
     assert s.expected[list(found.nodes).index("a"), 0] == pytest.approx(2.0)
@@ -134,10 +180,15 @@ def test_wrong_models_are_refused_and_found_out():
         kc.verify_kernels(kc.to_jax(net, {"input": 32}, parameterization="mup"), draws=20)
     reused = kc.Network.from_steps(
         [
-            ("x", L.Input(8), ()), ("a", L.Affine(8), ("x",)), ("r", L.Nonlinear("relu"), ("a",)), ("b", L.Affine(8), ("r",)),
-            ("u", L.Nonlinear("relu"), ("b",)), ("s", L.Sum(), ("r", "u")), ("t", L.Nonlinear("tanh"), ("s",)),
+            ("x", L.Input(8), ()),
+            ("a", L.Affine(8), ("x",)),
+            ("r", L.Nonlinear("relu"), ("a",)),
+            ("b", L.Affine(8), ("r",)),
+            ("u", L.Nonlinear("relu"), ("b",)),
+            ("s", L.Sum(), ("r", "u")),
+            ("t", L.Nonlinear("tanh"), ("s",)),
         ]
-    )  # fmt: skip
+    )
     with pytest.raises(kc.FreshnessError, match="'t'"):
         kc.verify_kernels(kc.to_jax(reused), draws=20)
     normed = kc.chain(L.Input(8), L.Affine(8), L.BatchNorm())
@@ -173,8 +224,13 @@ def test_estimators_on_made_up_numbers():
     rng = np.random.default_rng(0)
     widths = (10, 100, 1000)
     noise = [0.3 * rng.standard_normal((400, 1)) + rng.standard_normal((400, 30)) for _ in widths]
-    spread = root_mean_square([n / np.sqrt(w) for n, w in zip(noise, widths, strict=True)], [0.0] * 3, widths)
-    assert spread.exponent == pytest.approx(-0.5, abs=4 * (spread.error or 0)) and 0 < (spread.error or 0) < 0.02
+    spread = root_mean_square(
+        [n / np.sqrt(w) for n, w in zip(noise, widths, strict=True)], [0.0] * 3, widths
+    )
+    assert (
+        spread.exponent == pytest.approx(-0.5, abs=4 * (spread.error or 0))
+        and 0 < (spread.error or 0) < 0.02
+    )
     assert spread.values[0] == pytest.approx(np.sqrt(1.09 / 10), rel=0.05)
     shifted = [5 / w + n / np.sqrt(w) / 10 for n, w in zip(noise, widths, strict=True)]
     mean = bias(shifted, widths)
@@ -199,6 +255,10 @@ def test_results_show_themselves(check: Any, untouched_pyplot: None):
         plots.tangent_by_width(check.tangent),
     ):
         assert ax.get_lines()
-    for call in (lambda: check.statistic("k"), lambda: check.statistic("c", 17), lambda: plots.values_by_layer(check, case=2)):
+    for call in (
+        lambda: check.statistic("k"),
+        lambda: check.statistic("c", 17),
+        lambda: plots.values_by_layer(check, case=2),
+    ):
         with pytest.raises(kc.KcalcError):
             call()

@@ -1,4 +1,6 @@
-"""Networks over tokens measured against their maps, and the parts of that measurement against enumeration."""
+"""Networks over tokens measured against their maps, and the parts of that measurement against
+enumeration.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ L, A = kc.layers, kc.architectures
 
 def small(causal: bool = False, **options: Any) -> kc.Network:
     """One block over token ids."""
-    given: dict[str, Any] = {"features": 64, "heads": 4, "vocabulary": 300, "length": 8, "std": None} | options
+    given: dict[str, Any] = {
+        "features": 64,
+        "heads": 4,
+        "vocabulary": 300,
+        "length": 8,
+        "std": None,
+    } | options
     return A.gpt2(1, causal=causal, **given)
 
 
@@ -31,12 +39,19 @@ def model_of(network: kc.Network) -> Any:
     return kc.to_jax(network, weights="delta_gaussian", parameterization="ntk")
 
 
-# -- parts ------------------------------------------------------------------------------------------------------------------
+# -- parts -----------------------------------------------------------------------------------------
 
 
 def test_sequences_have_exact_products():
-    network = kc.Network.from_steps([("x", L.Input(12), ()), ("ids", L.Input(), ()), ("a", L.Affine(8), ("x",)),
-                                     ("b", L.Embedding(8, 500), ("ids",)), ("c", L.Sum(), ("a", "b"))])  # fmt: skip
+    network = kc.Network.from_steps(
+        [
+            ("x", L.Input(12), ()),
+            ("ids", L.Input(), ()),
+            ("a", L.Affine(8), ("x",)),
+            ("b", L.Embedding(8, 500), ("ids",)),
+            ("c", L.Sum(), ("a", "b")),
+        ]
+    )
     model = over_tokens(kc.to_jax(network, image_shape={"x": (4, 1)}), 4, 3)
     assert model.network.layer("b").vocabulary == 24  # 3 pairs of two sequences of 4 tokens
     shapes = token_shapes(model, 4)
@@ -61,24 +76,46 @@ def test_statistics_of_tokens_are_means_over_pairs(uniform: bool):
     mean, variance = np.asarray(token_statistics(jnp.asarray(h), uniform), float)
     flat = h.reshape(2, 3, 2, 4, 5)
     unit = flat / np.sqrt((flat**2).sum(-1, keepdims=True))
-    own = [[np.mean([unit[c, p, s, i] @ unit[c, p, s, j] for i in range(4) for j in range(4) if i != j])
-            for p in range(3) for s in range(2)] for c in range(2)]  # fmt: skip
+    own = [
+        [
+            np.mean(
+                [unit[c, p, s, i] @ unit[c, p, s, j] for i in range(4) for j in range(4) if i != j]
+            )
+            for p in range(3)
+            for s in range(2)
+        ]
+        for c in range(2)
+    ]
     q = (flat**2).mean(-1)
     across = np.einsum("cptk,cptk->cpt", unit[:, :, 0], unit[:, :, 1]).reshape(2, -1)
     own = np.array(own).reshape(2, 3, 2)
     rows = [q.reshape(2, -1), across, own.reshape(2, -1)]
     if not uniform:
-        rows = [q[:, :, 0].reshape(2, -1), q[:, :, 1].reshape(2, -1), across, own[:, :, 0], own[:, :, 1]]
+        rows = [
+            q[:, :, 0].reshape(2, -1),
+            q[:, :, 1].reshape(2, -1),
+            across,
+            own[:, :, 0],
+            own[:, :, 1],
+        ]
     np.testing.assert_allclose(mean, [row.mean(-1) for row in rows], rtol=1e-5)
     np.testing.assert_allclose(variance, [row.var(-1) for row in rows], rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("pooled", [False, True])
 def test_modes_of_gradients_are_those_of_the_jacobian(pooled: bool):
-    steps = [("x", L.Input(5), ()), *((n, L.Affine(4), ("x",)) for n in "qkv"), ("read", L.Attend(heads=2), ("q", "k", "v"))]
-    steps += [("p", L.Pool("mean"), ("read",))] * pooled + [("out", L.Affine(3), ("p" if pooled else "read",))]
+    steps = [
+        ("x", L.Input(5), ()),
+        *((n, L.Affine(4), ("x",)) for n in "qkv"),
+        ("read", L.Attend(heads=2), ("q", "k", "v")),
+    ]
+    steps += [("p", L.Pool("mean"), ("read",))] * pooled + [
+        ("out", L.Affine(3), ("p" if pooled else "read",))
+    ]
     network = kc.Network.from_steps(steps)
-    model = over_tokens(kc.to_jax(network, image_shape=(6, 1), dtype="float64", weights="delta_gaussian"), 6, 1)
+    model = over_tokens(
+        kc.to_jax(network, image_shape=(6, 1), dtype="float64", weights="delta_gaussian"), 6, 1
+    )
     with model.measuring():
         plan = model.plan_of(plan_shapes(token_shapes(model, 6)))
         params = plan.draw(jax.random.key(3), jnp.float64)
@@ -87,15 +124,19 @@ def test_modes_of_gradients_are_those_of_the_jacobian(pooled: bool):
         def run(values: Any) -> Any:
             return model.apply(params, values).reshape(-1, 3)
 
-        slopes = np.asarray(jax.jacobian(run)(x)).reshape(-1, 3, 6, 5)  # output token, channel, token, channel
+        slopes = np.asarray(jax.jacobian(run)(x)).reshape(
+            -1, 3, 6, 5
+        )  # output token, channel, token, channel
         inputs = {"x": jnp.broadcast_to(x, (4000, *x.shape))}  # every sequence has signs of its own
-        found = np.asarray(token_gradients(model, plan, params, inputs, ("x",), jax.random.key(5)))[0]
+        found = np.asarray(token_gradients(model, plan, params, inputs, ("x",), jax.random.key(5)))[
+            0
+        ]
     outputs = slopes.shape[0] * 3
     each, whole = (slopes**2).sum() / outputs, (slopes.sum(2) ** 2).sum() / outputs
     np.testing.assert_allclose(found, [each, whole, (6 * each - whole) / 5], rtol=0.06)
 
 
-# -- whole measurements -----------------------------------------------------------------------------------------------------
+# -- whole measurements ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +146,14 @@ def check() -> Any:
 
 def test_a_transformer_obeys_its_maps(check: Any):
     assert check.passed and check.quantities == ("q", "c", "token_cosine")
-    assert check.tangent is not None and {"embedding", "positions", "block_1.queries"} <= set(check.tangent.nodes)
-    assert check.gradients is not None and set(check.gradients.modes) == {"each token", "mean", "difference"}
+    assert check.tangent is not None and {"embedding", "positions", "block_1.queries"} <= set(
+        check.tangent.nodes
+    )
+    assert check.gradients is not None and set(check.gradients.modes) == {
+        "each token",
+        "mean",
+        "difference",
+    }
     assert "ids" not in check.gradients.nodes and "embedding" in check.gradients.nodes
     assert not outliers(check, 0.06)
     exact = check.statistic("token_cosine")
@@ -117,7 +164,11 @@ def test_a_transformer_obeys_its_maps(check: Any):
 
 def test_results_show_tokens(check: Any):
     said = json.loads(json.dumps(check.to_dict()))
-    assert said["tokens"] == 4 and said["token_cosine"] == 0.2 and set(said["gradient_modes"]) == {"mean", "difference"}
+    assert (
+        said["tokens"] == 4
+        and said["token_cosine"] == 0.2
+        and set(said["gradient_modes"]) == {"mean", "difference"}
+    )
     assert "token_cosine" in str(check) and "gradients, difference" in str(check)
     assert any("difference" in row for row in check.gradients.rows.rows)
     axes = check.plot()
@@ -127,14 +178,23 @@ def test_results_show_tokens(check: Any):
 
 def test_a_map_that_is_wrong_is_noticed(check: Any):
     """The cosine of tokens that the causal network has is not that of the full one."""
-    causal = kc.node_values(small(causal=True), 0.5, tokens=4, token_cosine=0.2, sampling=kc.Sampling(200, 6))
+    causal = kc.node_values(
+        small(causal=True), 0.5, tokens=4, token_cosine=0.2, sampling=kc.Sampling(200, 6)
+    )
     s = check.statistic("token_cosine")
     at = check.nodes.index("block_1.attention")
     assert abs(s.mean[at, 0] - causal["block_1.attention"].token_cosine) > 6 * s.error[at, 0]
 
 
 def test_causal_maps_are_sampled():
-    found = kc.verify_kernels(model_of(small(causal=True)), [0.5, 0.9], tokens=4, draws=24, pairs=2, sampling=kc.Sampling(100, 6))
+    found = kc.verify_kernels(
+        model_of(small(causal=True)),
+        [0.5, 0.9],
+        tokens=4,
+        draws=24,
+        pairs=2,
+        sampling=kc.Sampling(100, 6),
+    )
     assert found.passed and found.tangent is None and found.gradients is None
     assert any(a.kind == "sampled" for a in found.assumptions)
     known = found.samples[0].known
@@ -144,12 +204,16 @@ def test_causal_maps_are_sampled():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tokens": 0}, "tokens"), ({"tokens": 4, "token_cosine": -0.9}, "token_cosine lies between"), ({"token_cosine": 0.1}, "tokens="),
-        ({"sampling": kc.Sampling()}, "say how many tokens"), ({"tokens": 4, "sampling": 3}, "sampling is a kc.Sampling"),
-        ({"tokens": 4, "jacobians": True}, "Jacobians are not measured"), ({"tokens": 9}, "knows 8 positions"),
+        ({"tokens": 0}, "tokens"),
+        ({"tokens": 4, "token_cosine": -0.9}, "token_cosine lies between"),
+        ({"token_cosine": 0.1}, "tokens="),
+        ({"sampling": kc.Sampling()}, "say how many tokens"),
+        ({"tokens": 4, "sampling": 3}, "sampling is a kc.Sampling"),
+        ({"tokens": 4, "jacobians": True}, "Jacobians are not measured"),
+        ({"tokens": 9}, "knows 8 positions"),
         ({"tokens": 8, "q1": 1, "q2": 2, "sampling": kc.Sampling(2, 2)}, "one q value only"),
     ],
-)  # fmt: skip
+)
 def test_bad_input(options: dict[str, Any], message: str):
     with pytest.raises(kc.KcalcError, match=message):
         kc.verify_kernels(model_of(small()), draws=2, **options)
@@ -163,7 +227,7 @@ def test_inputs_that_cannot_hold_the_tokens_are_refused():
         kc.verify_kernels(kc.to_jax(network, image_shape=(5, 1)), tokens=4, draws=2)
 
 
-# -- the protocol -----------------------------------------------------------------------------------------------------------
+# -- the protocol ----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -175,12 +239,18 @@ def test_deviations_are_small_and_fall_with_the_heads(kind: Kind):
     assert power.exponent is None or power.exponent < -0.4
 
 
-# -- tangent kernels --------------------------------------------------------------------------------------------------------
+# -- tangent kernels -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("network", [small(), A.bert(1, 32, 4, 50, 8, std=None), A.vit(1, 32, 4, (8, 8), 4, classes=3, std=None)])
+@pytest.mark.parametrize(
+    "network",
+    [small(), A.bert(1, 32, 4, 50, 8, std=None), A.vit(1, 32, 4, (8, 8), 4, classes=3, std=None)],
+)
 def test_embeddings_and_positions_count_in_tangent_kernels(network: kc.Network):
-    K, g = kc.ntk(network, tokens=4, token_cosine=0.3), kc.gradients(network, tokens=4, token_cosine=0.3)
+    K, g = (
+        kc.ntk(network, tokens=4, token_cosine=0.3),
+        kc.gradients(network, tokens=4, token_cosine=0.3),
+    )
     parts = {node: float(K.layers[node](1.0)) for node in K.layers}
     assert {"embedding", "positions"} <= set(parts) and parts["positions"] > 0
     assert sum(parts.values()) == pytest.approx(float(K(1.0)), rel=1e-12)
@@ -190,14 +260,22 @@ def test_embeddings_and_positions_count_in_tangent_kernels(network: kc.Network):
 
 def test_a_table_in_the_standard_parameterisation_has_a_kernel_of_its_own():
     network = kc.Network.from_steps(
-        [("ids", L.Input(), ()), ("e", L.Embedding(4, 9, 0.5), ("ids",)), ("p", L.Positions("learned", 2, 4), ("e",))]
+        [
+            ("ids", L.Input(), ()),
+            ("e", L.Embedding(4, 9, 0.5), ("ids",)),
+            ("p", L.Positions("learned", 2, 4), ("e",)),
+        ]
     )
     K = kc.ntk(network, "standard")
-    assert [float(K.layers[node](c)) for node in ("e", "p") for c in (1.0, 0.0)] == pytest.approx([1, 0, 1, 1])
+    assert [float(K.layers[node](c)) for node in ("e", "p") for c in (1.0, 0.0)] == pytest.approx(
+        [1, 0, 1, 1]
+    )
     model = kc.to_jax(network, weights="delta_gaussian")
     ids = np.array([[0, 1, 2, 3], [0, 5, 6, 7]])
     measured = kc.verification.empirical_ntk(model, model.init(0, ids), ids, by_layer=True)
-    np.testing.assert_allclose(measured["e"], [[1, 0.25], [0.25, 1]], atol=1e-6)  # one place of four has the same id
+    np.testing.assert_allclose(
+        measured["e"], [[1, 0.25], [0.25, 1]], atol=1e-6
+    )  # one place of four has the same id
     np.testing.assert_allclose(measured["p"], 1, atol=1e-6)
 
 
@@ -216,8 +294,12 @@ def test_the_tangent_kernel_of_a_causal_transformer_at_width_1024():
     network = kc.Network.from_steps([*steps, ("readout", L.Affine(1), (body.outputs[0],))])
     ids = np.array([[3, 7, 1, 20], [3, 9, 1, 30]])
     theory = kc.ntk(network, tokens=ids, sampling=kc.Sampling(2000, 8))
-    expected, error = (np.einsum("satb,ab->st", x, np.eye(4)) / 4 for x in (theory.ntk, theory.ntk_error))
+    expected, error = (
+        np.einsum("satb,ab->st", x, np.eye(4)) / 4 for x in (theory.ntk, theory.ntk_error)
+    )
     model = kc.to_jax(network, parameterization="ntk", weights="delta_gaussian")
-    drawn = np.array([kc.verification.empirical_ntk(model, model.init(k, ids), ids) for k in range(12)])
+    drawn = np.array(
+        [kc.verification.empirical_ntk(model, model.init(k, ids), ids) for k in range(12)]
+    )
     z = (drawn.mean(0) - expected) / np.sqrt(drawn.var(0, ddof=1) / len(drawn) + error**2)
     assert np.abs(z).max() < 4.5 and np.abs(drawn.mean(0) / expected - 1).max() < 0.05

@@ -1,4 +1,7 @@
-"""What a check says of itself: nothing judged, few draws, small q values, wrong tangent kernels and gradients; compiled once."""
+"""What a check says of itself.
+
+Nothing judged, few draws, small q values, wrong tangent kernels and gradients; compiled once.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,9 @@ def test_nothing_judged_is_no_success(untouched_pyplot: None) -> None:
 
 
 def test_what_is_allowed_is_a_quantile_for_all_looks_together() -> None:
-    """The greatest |t| of independent looks stays below it as often as one Gaussian below four standard errors; here below 1 and 2."""
+    """The greatest |t| of independent looks stays below it as often as one Gaussian below four
+    standard errors; here below 1 and 2.
+    """
     rng = np.random.default_rng(0)
     for draws, looks, errors in ((3, 5, 1.0), (6, 20, 2.0), (40, 10, 2.0)):
         samples = rng.standard_normal((20_000, draws, looks))
@@ -58,15 +63,27 @@ def test_right_models_pass_with_few_draws() -> None:
     model = kc.to_jax(kc.architectures.vanilla(2, "tanh"), 32, weights="gaussian")
     checks = [kc.verify_kernels(model, c=0.3, draws=3, key=key) for key in range(30)]
     assert all(check.passed for check in checks)
-    assert max(abs(check.worst.z) for check in checks) > 5  # which a quantile of the Gaussian would not have let pass
-    compiled = [made for (purpose, _), made in model._compiled.items() if isinstance(purpose, tuple) and purpose[0] == "verify"]
+    assert (
+        max(abs(check.worst.z) for check in checks) > 5
+    )  # which a quantile of the Gaussian would not have let pass
+    compiled = [
+        made
+        for (purpose, _), made in model._compiled.items()
+        if isinstance(purpose, tuple) and purpose[0] == "verify"
+    ]
     assert len(compiled) == 1 and compiled[0]._cache_size() == 1
 
 
 def test_models_at_other_widths_are_compiled_once() -> None:
     model = kc.to_jax(kc.architectures.vanilla(1, "tanh"), weights="gaussian")
-    first, second = (kc.verify_kernels(model, widths=(16, 20), draws=4, key=1, tangent=False, gradients=False) for _ in range(2))
-    assert first.worst == second.worst and sum(purpose[0] == "width" for purpose, _ in model._compiled) == 2
+    first, second = (
+        kc.verify_kernels(model, widths=(16, 20), draws=4, key=1, tangent=False, gradients=False)
+        for _ in range(2)
+    )
+    assert (
+        first.worst == second.worst
+        and sum(purpose[0] == "width" for purpose, _ in model._compiled) == 2
+    )
 
 
 @pytest.mark.parametrize("q", mostly_slow([1e-12, 1.0, 1e12]))
@@ -96,4 +113,8 @@ def test_the_tangent_kernel_and_gradients_count() -> None:
     for changes in ({"gradients": wrong_gradients}, {"tangent": wrong_tangent}):
         wrong = replace(check, **changes)
         assert wrong.passed is False and "deviates" in repr(wrong) and "deviates" in str(wrong)
-    assert not wrong_gradients.passed and not wrong_tangent.passed and "deviates" in repr(wrong_tangent)
+    assert (
+        not wrong_gradients.passed
+        and not wrong_tangent.passed
+        and "deviates" in repr(wrong_tangent)
+    )

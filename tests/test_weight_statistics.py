@@ -1,4 +1,6 @@
-"""How weights are read: sums in one pass, and layers with the same weights told from independent ones by as little reading as will do."""
+"""How weights are read: sums in one pass, and layers with the same weights told from independent
+ones by as little reading as will do.
+"""
 
 from __future__ import annotations
 
@@ -22,40 +24,73 @@ L = kc.layers
 
 def sums_by_hand(weight: np.ndarray) -> tuple[list[float], list[float], float]:
     rows = weight.reshape(len(weight), -1).astype(float).tolist()
-    return [math.fsum(row) for row in rows], [math.fsum(w * w for w in row) for row in rows], max(abs(w) for row in rows for w in row)
+    return (
+        [math.fsum(row) for row in rows],
+        [math.fsum(w * w for w in row) for row in rows],
+        max(abs(w) for row in rows for w in row),
+    )
 
 
 @pytest.mark.parametrize(
     "weight",
     [
-        RNG.standard_normal((40, 30)), RNG.standard_normal((30, 40)).astype(np.float32).T, 3 + RNG.standard_normal((2, 90_000)),
-        RNG.standard_normal((90_000, 2)).T, RNG.standard_normal((9000, 1, 3, 3)), RNG.standard_normal((3, 3, 8, 16)).transpose(3, 2, 0, 1),
+        RNG.standard_normal((40, 30)),
+        RNG.standard_normal((30, 40)).astype(np.float32).T,
+        3 + RNG.standard_normal((2, 90_000)),
+        RNG.standard_normal((90_000, 2)).T,
+        RNG.standard_normal((9000, 1, 3, 3)),
+        RNG.standard_normal((3, 3, 8, 16)).transpose(3, 2, 0, 1),
         np.full((5, 4), -2.0),
     ],
-)  # fmt: skip
+)
 def test_statistics_of_weights(weight: np.ndarray):
     found, (sums, squares, top) = weight_statistics(weight), sums_by_hand(weight)
-    assert found.sums == pytest.approx(sums, rel=1e-13, abs=1e-10) and found.squares == pytest.approx(squares, rel=1e-13)
-    assert found.top == top and found.size == weight.size and found.fan_in == weight.size // len(weight)
+    assert found.sums == pytest.approx(
+        sums, rel=1e-13, abs=1e-10
+    ) and found.squares == pytest.approx(squares, rel=1e-13)
+    assert (
+        found.top == top
+        and found.size == weight.size
+        and found.fan_in == weight.size // len(weight)
+    )
     assert found.mean_square == pytest.approx(math.fsum(squares) / weight.size, rel=1e-13)
     sizes = [abs(w) / top for w in weight.astype(float).ravel().tolist()]
-    assert absolute_moments(weight, top) == pytest.approx([math.fsum(sizes), math.fsum(s**4 for s in sizes)], rel=1e-13)
+    assert absolute_moments(weight, top) == pytest.approx(
+        [math.fsum(sizes), math.fsum(s**4 for s in sizes)], rel=1e-13
+    )
 
 
 def test_weights_are_read_once_and_in_parts(monkeypatch: pytest.MonkeyPatch):
     """Independent draws need one pass; no copy in double precision is made of a whole weight."""
     small = Tape(2, 40)
-    small.read(small.dense(small.apply(relu, small.dense("x", 40, "first")), 40, "second"), sigmas=True)  # imports what readings need
+    small.read(
+        small.dense(small.apply(relu, small.dense("x", 40, "first")), 40, "second"), sigmas=True
+    )  # imports what readings need
     tape, size = Tape(2, 1000), 1000
     first = tape.dense("x", size, "first")
     tape.dense(tape.apply(relu, first), size, "second")
-    draws = (RNG.standard_normal((size, size)).astype(np.float32), RNG.standard_normal((size, size)).astype(np.float32).T)
+    draws = (
+        RNG.standard_normal((size, size)).astype(np.float32),
+        RNG.standard_normal((size, size)).astype(np.float32).T,
+    )
     for i, weight in zip((1, 3), draws, strict=True):
         tape.ops[i] = replace(tape.ops[i], weight=weight)  # type: ignore[call-arg]
     passes: list[int] = []
-    monkeypatch.setattr(trace, "weight_statistics", lambda weight: passes.append(weight.size) or weight_statistics(weight))
-    monkeypatch.setattr(ownership, "absolute_moments", lambda *_: pytest.fail("moments of weights whose root mean squares differ"))
-    monkeypatch.setattr(weight_module, "_digest", lambda _: pytest.fail("all of a row read, though rows begin differently"))
+    monkeypatch.setattr(
+        trace,
+        "weight_statistics",
+        lambda weight: passes.append(weight.size) or weight_statistics(weight),
+    )
+    monkeypatch.setattr(
+        ownership,
+        "absolute_moments",
+        lambda *_: pytest.fail("moments of weights whose root mean squares differ"),
+    )
+    monkeypatch.setattr(
+        weight_module,
+        "_digest",
+        lambda _: pytest.fail("all of a row read, though rows begin differently"),
+    )
     tracemalloc.start()
     try:
         reading = tape.read("second", sigmas=True)
@@ -93,6 +128,8 @@ def test_copies_of_extreme_size_are_told_apart():
 
 def test_layers_without_weights_are_refused():
     tape = Tape(2, 4)
-    name = tape.add(Linear, "fc", (2, 0), ("x",), weight=np.zeros((0, 4)), parameter="w", axis=1, out_axis=1)
+    name = tape.add(
+        Linear, "fc", (2, 0), ("x",), weight=np.zeros((0, 4)), parameter="w", axis=1, out_axis=1
+    )
     with pytest.raises(KcalcError, match="features"):
         tape.read(name, sigmas=True)

@@ -1,4 +1,7 @@
-"""Sliders over C maps, without a notebook: the controls are set and the picture is looked at as bytes."""
+"""Sliders over C maps, without a notebook.
+
+The controls are set and the picture is looked at as bytes.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +34,26 @@ class TestControls:
 
     def test_a_builder_gets_controls_for_what_it_takes(self) -> None:
         found = widgets.explore(rescaled_resnet)
-        assert list(found.controls) == ["activation", "blocks", "shortcut_weight", "method", "zeta", "eta"]
+        assert list(found.controls) == [
+            "activation",
+            "blocks",
+            "shortcut_weight",
+            "method",
+            "zeta",
+            "eta",
+        ]
         assert bytes(found.picture.value).startswith(PNG)
         first = bytes(found.picture.value)
         found.controls["blocks"].value = 3
         assert bytes(found.picture.value) != first
         assert found.network == rescaled_resnet(3, shortcut_weight=0.7, activation="relu")
-        assert list(widgets.explore(vanilla).controls) == ["activation", "depth", "method", "zeta", "eta"]
+        assert list(widgets.explore(vanilla).controls) == [
+            "activation",
+            "depth",
+            "method",
+            "zeta",
+            "eta",
+        ]
 
     def test_shaping_draws_a_second_map_and_refusals_are_shown(self) -> None:
         found = widgets.explore(vanilla)
@@ -55,13 +71,21 @@ class TestControls:
 
     def test_a_network_keeps_what_is_not_changed(self) -> None:
         branch = kc.chain(kc.layers.Nonlinear("tanh"), kc.layers.Affine())
-        net = kc.chain(kc.layers.Affine(), kc.residual(branch, 0.6), kc.layers.Nonlinear("tanh"), kc.layers.Affine())
+        net = kc.chain(
+            kc.layers.Affine(),
+            kc.residual(branch, 0.6),
+            kc.layers.Nonlinear("tanh"),
+            kc.layers.Affine(),
+        )
         found = widgets.explore(net)
         assert found.network == net
         found.controls["shortcut_weight"].value = "0.30"
         assert found.network == kc.with_residual_weights(net, shortcut_weight=0.3)
         found.controls["activation"].value = "erf"
-        assert {found.network.layer(node).activation.name for node in found.network.nodes_of(kc.layers.Nonlinear)} == {"erf"}
+        assert {
+            found.network.layer(node).activation.name
+            for node in found.network.nodes_of(kc.layers.Nonlinear)
+        } == {"erf"}
         assert "application/vnd.jupyter.widget-view+json" in str(found._repr_mimebundle_())
         assert "activation=erf" in repr(found)
 

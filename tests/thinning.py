@@ -9,7 +9,9 @@ import pytest
 
 
 def mostly_slow(cases: Iterable[Any], every: int = 3) -> list[Any]:
-    """The cases (tuples where a test takes several arguments), all but the first and each ``every``-th after it marked slow."""
+    """The cases (tuples where a test takes several arguments), all but the first and each
+    ``every``-th after it marked slow.
+    """
     return [case if i % every == 0 else _slow(case) for i, case in enumerate(cases)]
 
 

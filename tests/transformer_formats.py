@@ -1,4 +1,7 @@
-"""One small transformer with known weights in every format that is read: {format: what kc.read takes}."""
+"""One small transformer with known weights in every format that is read.
+
+{format: what kc.read takes}.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,30 @@ Weights = dict[str, np.ndarray]
 
 
 def weights(seed: int = 0) -> Weights:
-    """Matrices (inputs, outputs): of an embedding, positions, attention with H heads (S shared ones: ks, vs), an MLP, a readout."""
+    """Matrices (inputs, outputs).
+
+    Of an embedding, positions, attention with H heads (S shared ones: ks, vs), an MLP, a readout.
+    """
     random = np.random.default_rng(seed)
     shapes = {
-        "tok": (V, D), "pos": (T, D), "q": (D, D), "k": (D, D), "v": (D, D), "ks": (D, S * HEAD), "vs": (D, S * HEAD), "o": (D, D),
-        "up": (D, WIDE), "gate": (D, WIDE), "down": (WIDE, D), "out": (D, V),
-    }  # fmt: skip
+        "tok": (V, D),
+        "pos": (T, D),
+        "q": (D, D),
+        "k": (D, D),
+        "v": (D, D),
+        "ks": (D, S * HEAD),
+        "vs": (D, S * HEAD),
+        "o": (D, D),
+        "up": (D, WIDE),
+        "gate": (D, WIDE),
+        "down": (WIDE, D),
+        "out": (D, V),
+    }
     scales = {"tok": 1.0, "pos": 0.5}
     return {
-        name: (random.normal(size=shape) * scales.get(name, shape[0] ** -0.5)).astype(np.float32) for name, shape in shapes.items()
-    }  # fmt: skip
+        name: (random.normal(size=shape) * scales.get(name, shape[0] ** -0.5)).astype(np.float32)
+        for name, shape in shapes.items()
+    }
 
 
 def angles() -> tuple[np.ndarray, np.ndarray]:
@@ -41,7 +58,7 @@ def angles() -> tuple[np.ndarray, np.ndarray]:
     return np.cos(found).astype(np.float32), np.sin(found).astype(np.float32)
 
 
-# -- by hand -----------------------------------------------------------------------------------------------------------
+# -- by hand ---------------------------------------------------------------------------------------
 
 
 def _affine(w: np.ndarray) -> L.Affine:
@@ -53,30 +70,47 @@ def _size(w: np.ndarray) -> float:
 
 
 def network(kind: str, w: Weights) -> kc.Network:
-    """The network of a kind: "gpt" with learned positions and LayerNorm, "llama" with rotary, shared heads and a gate."""
+    """The network of a kind: "gpt" with learned positions and LayerNorm, "llama" with rotary,
+    shared heads and a gate.
+    """
     llama, norm = kind == "llama", L.RMSNorm if kind == "llama" else L.LayerNorm
     keys, values = ("ks", "vs") if llama else ("k", "v")
-    attend = L.Attend(H, HEAD, True, key_heads=S, rotary=10000.0) if llama else L.Attend(H, HEAD, True)
-    steps: list[Any] = [("ids", L.Input(), ()), ("tok", L.Embedding(D, V, _size(w["tok"])), ("ids",))]
+    attend = (
+        L.Attend(H, HEAD, True, key_heads=S, rotary=10000.0) if llama else L.Attend(H, HEAD, True)
+    )
+    steps: list[Any] = [
+        ("ids", L.Input(), ()),
+        ("tok", L.Embedding(D, V, _size(w["tok"])), ("ids",)),
+    ]
     if not llama:
         steps.append(("pos", L.Positions("learned", _size(w["pos"]), T), ("tok",)))
     x = steps[-1][0]
     steps += [
-        ("n1", norm(), (x,)), *((name, _affine(w[name]), ("n1",)) for name in ("q", keys, values)),
-        ("att", attend, ("q", keys, values)), ("o", _affine(w["o"]), ("att",)), ("x1", L.Sum(), (x, "o")), ("n2", norm(), ("x1",)),
+        ("n1", norm(), (x,)),
+        *((name, _affine(w[name]), ("n1",)) for name in ("q", keys, values)),
+        ("att", attend, ("q", keys, values)),
+        ("o", _affine(w["o"]), ("att",)),
+        ("x1", L.Sum(), (x, "o")),
+        ("n2", norm(), ("x1",)),
         ("up", _affine(w["up"]), ("n2",)),
-    ]  # fmt: skip
+    ]
     if llama:
         steps += [
-            ("gate", _affine(w["gate"]), ("n2",)), ("phi", L.Nonlinear("swish"), ("gate",)), ("hidden", L.Product(), ("phi", "up")),
-        ]  # fmt: skip
+            ("gate", _affine(w["gate"]), ("n2",)),
+            ("phi", L.Nonlinear("swish"), ("gate",)),
+            ("hidden", L.Product(), ("phi", "up")),
+        ]
     else:
         steps.append(("hidden", L.Nonlinear("gelu"), ("up",)))
-    steps += [("down", _affine(w["down"]), ("hidden",)), ("x2", L.Sum(), ("x1", "down")), ("n3", norm(), ("x2",))]
+    steps += [
+        ("down", _affine(w["down"]), ("hidden",)),
+        ("x2", L.Sum(), ("x1", "down")),
+        ("n3", norm(), ("x2",)),
+    ]
     return kc.Network.from_steps([*steps, ("out", _affine(w["out"]), ("n3",))], ["out"])
 
 
-# -- JAX ---------------------------------------------------------------------------------------------------------------
+# -- JAX -------------------------------------------------------------------------------------------
 
 
 def _layer_norm(x: Any) -> Any:
@@ -158,10 +192,13 @@ def nnx_gpt(w: Weights) -> Any:
             self.n1, self.n2, self.n3 = norm(), norm(), norm()
             self.mha = nnx.MultiHeadAttention(H, D, use_bias=False, decode=False, rngs=rngs)
             self.up, self.down, self.out = (
-                nnx.Linear(*w[name].shape, use_bias=False, rngs=rngs) for name in ("up", "down", "out")
-            )  # fmt: skip
+                nnx.Linear(*w[name].shape, use_bias=False, rngs=rngs)
+                for name in ("up", "down", "out")
+            )
             self.tok.embedding.value = jnp.asarray(w["tok"])
-            for name, part in zip("qkv", (self.mha.query, self.mha.key, self.mha.value), strict=True):
+            for name, part in zip(
+                "qkv", (self.mha.query, self.mha.key, self.mha.value), strict=True
+            ):
                 part.kernel.value = jnp.asarray(w[name]).reshape(D, H, HEAD)
             self.mha.out.kernel.value = jnp.asarray(w["o"]).reshape(H, HEAD, D)
             for name in ("up", "down", "out"):
@@ -189,11 +226,19 @@ def linen_gpt(w: Weights) -> Any:
             x = x + nn.Dense(D, use_bias=False, name="down")(nn.gelu(h, approximate=False))
             return nn.Dense(V, use_bias=False, name="out")(nn.LayerNorm(EPSILON, name="n3")(x))
 
-    norms = {name: {"scale": np.ones(D, np.float32), "bias": np.zeros(D, np.float32)} for name in ("n1", "n2", "n3")}
+    norms = {
+        name: {"scale": np.ones(D, np.float32), "bias": np.zeros(D, np.float32)}
+        for name in ("n1", "n2", "n3")
+    }
     dense = {name: {"kernel": w[name]} for name in ("up", "down", "out")}
-    heads = {long: {"kernel": w[name].reshape(D, H, HEAD)} for name, long in zip("qkv", ("query", "key", "value"), strict=True)}
+    heads = {
+        long: {"kernel": w[name].reshape(D, H, HEAD)}
+        for name, long in zip("qkv", ("query", "key", "value"), strict=True)
+    }
     mha = {**heads, "out": {"kernel": w["o"].reshape(H, HEAD, D)}}
-    return Gpt(), {"params": {"tok": {"embedding": w["tok"]}, "pos": w["pos"], "mha": mha, **norms, **dense}}
+    return Gpt(), {
+        "params": {"tok": {"embedding": w["tok"]}, "pos": w["pos"], "mha": mha, **norms, **dense}
+    }
 
 
 def equinox_gpt(w: Weights) -> Any:
@@ -215,19 +260,26 @@ def equinox_gpt(w: Weights) -> Any:
         out: Any
 
         def __init__(self) -> None:
-            self.tok, self.pos = eqx.nn.Embedding(weight=jnp.asarray(w["tok"])), jnp.asarray(w["pos"])
+            self.tok, self.pos = (
+                eqx.nn.Embedding(weight=jnp.asarray(w["tok"])),
+                jnp.asarray(w["pos"]),
+            )
             self.n1, self.n2, self.n3 = (eqx.nn.LayerNorm(D, eps=EPSILON) for _ in range(3))
             names = {"query_proj": "q", "key_proj": "k", "value_proj": "v", "output_proj": "o"}
             mha = eqx.nn.MultiheadAttention(H, D, key=key)
             for long, name in names.items():
-                mha = eqx.tree_at(lambda m, long=long: getattr(m, long).weight, mha, jnp.asarray(w[name].T))
+                mha = eqx.tree_at(
+                    lambda m, long=long: getattr(m, long).weight, mha, jnp.asarray(w[name].T)
+                )
             self.mha = mha
             self.up, self.down, self.out = (
                 eqx.tree_at(
-                    lambda m: m.weight, eqx.nn.Linear(*w[name].shape, use_bias=False, key=key), jnp.asarray(w[name].T)
+                    lambda m: m.weight,
+                    eqx.nn.Linear(*w[name].shape, use_bias=False, key=key),
+                    jnp.asarray(w[name].T),
                 )
                 for name in ("up", "down", "out")
-            )  # fmt: skip
+            )
 
         def __call__(self, ids: Any) -> Any:
             x = jax.vmap(self.tok)(ids) + self.pos
@@ -255,8 +307,14 @@ def keras_gpt(w: Weights) -> Any:
     def norm(x: Any) -> Any:
         return layers.LayerNormalization(epsilon=EPSILON)(x)
 
-    made: dict[str, Any] = {name: layers.Dense(w[name].shape[1], use_bias=False) for name in ("up", "down", "out")}
-    made |= {"tok": layers.Embedding(V, D), "pos": Place(), "mha": layers.MultiHeadAttention(H, HEAD, use_bias=False)}
+    made: dict[str, Any] = {
+        name: layers.Dense(w[name].shape[1], use_bias=False) for name in ("up", "down", "out")
+    }
+    made |= {
+        "tok": layers.Embedding(V, D),
+        "pos": Place(),
+        "mha": layers.MultiHeadAttention(H, HEAD, use_bias=False),
+    }
     ids = keras.Input((T,), dtype="int32")
     x = made["pos"](made["tok"](ids))
     h = norm(x)
@@ -265,11 +323,13 @@ def keras_gpt(w: Weights) -> Any:
     model = keras.Model(ids, made["out"](norm(x)))
     for name in ("up", "down", "out", "tok", "pos"):
         made[name].set_weights([w[name]])
-    made["mha"].set_weights([*(w[name].reshape(D, H, HEAD) for name in "qkv"), w["o"].reshape(H, HEAD, D)])
+    made["mha"].set_weights(
+        [*(w[name].reshape(D, H, HEAD) for name in "qkv"), w["o"].reshape(H, HEAD, D)]
+    )
     return model
 
 
-# -- PyTorch and ONNX --------------------------------------------------------------------------------------------------
+# -- PyTorch and ONNX ------------------------------------------------------------------------------
 
 
 @dataclass
@@ -305,20 +365,27 @@ class Built:
                 super().__init__()
                 self.tok, self.pos = nn.Embedding(V, D), nn.Parameter(torch.from_numpy(w["pos"]))
                 self.tok.weight.data = torch.from_numpy(w["tok"])
-                self.n1, self.n2, self.n3 = (Rms() if llama else nn.LayerNorm(D, eps=EPSILON) for _ in range(3))
+                self.n1, self.n2, self.n3 = (
+                    Rms() if llama else nn.LayerNorm(D, eps=EPSILON) for _ in range(3)
+                )
                 names = {"k": "ks", "v": "vs"} if llama else {}
                 for name in ("q", "k", "v", "o", "up", "gate", "down", "out"):
                     setattr(self, name, linear(names.get(name, name)))
 
             def attend(self, h: Any) -> Any:
                 count, heads = h.shape[0], {"q": H, "k": S if llama else H, "v": S if llama else H}
-                q, k, v = (getattr(self, n)(h).reshape(count, T, m, HEAD).transpose(1, 2) for n, m in heads.items())
+                q, k, v = (
+                    getattr(self, n)(h).reshape(count, T, m, HEAD).transpose(1, 2)
+                    for n, m in heads.items()
+                )
                 if llama:
                     q, k = turned(q), turned(k)
                     k, v = (x.repeat_interleave(H // S, dim=1) for x in (k, v))
                 if written_out:
                     mask = torch.triu(torch.ones(T, T, dtype=torch.bool), 1)
-                    scores = (q @ k.transpose(-1, -2) / math.sqrt(HEAD)).masked_fill(mask, float("-inf"))
+                    scores = (q @ k.transpose(-1, -2) / math.sqrt(HEAD)).masked_fill(
+                        mask, float("-inf")
+                    )
                     made = scores.softmax(dim=-1) @ v
                 else:
                     made = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -328,7 +395,11 @@ class Built:
                 x = self.tok(ids) if llama else self.tok(ids) + self.pos
                 x = x + self.attend(self.n1(x))
                 h = self.n2(x)
-                hidden = functional.silu(self.gate(h)) * self.up(h) if llama else functional.gelu(self.up(h))
+                hidden = (
+                    functional.silu(self.gate(h)) * self.up(h)
+                    if llama
+                    else functional.gelu(self.up(h))
+                )
                 x = x + self.down(hidden)
                 return self.out(self.n3(x))
 
@@ -370,7 +441,12 @@ class Graph:
     def norm(self, x: str, out: str) -> str:
         """LayerNormalization or RMSNormalization."""
         self.hold("ones", np.ones(D, np.float32))
-        return self.add("RMSNormalization" if "gate" in self.w else "LayerNormalization", f"{x} ones", out, epsilon=EPSILON)
+        return self.add(
+            "RMSNormalization" if "gate" in self.w else "LayerNormalization",
+            f"{x} ones",
+            out,
+            epsilon=EPSILON,
+        )
 
     def model(self, opset: int = 23) -> Any:
         """The model that emits "logits"."""
@@ -380,13 +456,20 @@ class Graph:
         entry = helper.make_tensor_value_info("ids", TensorProto.INT64, [2, T])
         end = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [2, T, V])
         opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-        made = helper.make_model(helper.make_graph(self.nodes, "g", [entry], [end], held), opset_imports=opsets, ir_version=10)
+        made = helper.make_model(
+            helper.make_graph(self.nodes, "g", [entry], [end], held),
+            opset_imports=opsets,
+            ir_version=10,
+        )
         checker.check_model(made)
         return made
 
 
 def onnx_model(kind: str, attention: Callable[[Graph], str]) -> Callable[[Weights], Any]:
-    """The same transformer of operators; ``attention`` adds those from the normalised "h1" to the joined heads."""
+    """The same transformer of operators.
+
+    ``attention`` adds those from the normalised "h1" to the joined heads.
+    """
 
     def made(w: Weights) -> Any:
         w = w if kind == "llama" else {name: array for name, array in w.items() if name != "gate"}
@@ -422,12 +505,15 @@ def _masked_heads(g: Graph) -> str:
 
 
 def _turned_heads(g: Graph) -> str:
-    cosines, sines = (g.hold(name, array) for name, array in zip(("cos", "sin"), angles(), strict=True))
+    cosines, sines = (
+        g.hold(name, array) for name, array in zip(("cos", "sin"), angles(), strict=True)
+    )
     places = g.hold("places", np.tile(np.arange(T), (2, 1)))
     q, k, v = (g.add("MatMul", f"h1 {name}", f"h{name}") for name in ("q", "ks", "vs"))
     q, k = (
-        g.add("RotaryEmbedding", f"{x} {cosines} {sines} {places}", f"{x}_turned", num_heads=n) for x, n in ((q, H), (k, S))
-    )  # fmt: skip
+        g.add("RotaryEmbedding", f"{x} {cosines} {sines} {places}", f"{x}_turned", num_heads=n)
+        for x, n in ((q, H), (k, S))
+    )
     return g.add("Attention", f"{q} {k} {v}", "heads", q_num_heads=H, kv_num_heads=S, is_causal=1)
 
 
@@ -438,7 +524,14 @@ def _packed_heads(g: Graph) -> str:
 
 def _microsoft_heads(g: Graph) -> str:
     q, k, v = (g.add("MatMul", f"h1 {name}", f"h{name}") for name in "qkv")
-    return g.add("MultiHeadAttention", f"{q} {k} {v}", "heads", "com.microsoft", num_heads=H, unidirectional=1)
+    return g.add(
+        "MultiHeadAttention",
+        f"{q} {k} {v}",
+        "heads",
+        "com.microsoft",
+        num_heads=H,
+        unidirectional=1,
+    )
 
 
 FORMATS: dict[tuple[str, str], Callable[[Weights], tuple[Any, ...]]] = {

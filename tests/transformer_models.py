@@ -26,16 +26,27 @@ def drawn(model: nn.Module, sigma: float = 1.0, seed: int = 0) -> Any:
 
 
 class CausalAttention(nn.Module):
-    """Attention of nanoGPT: one layer for queries, keys and values, softmax written out under a stored mask."""
+    """Attention of nanoGPT: one layer for queries, keys and values, softmax written out under a
+    stored mask.
+    """
 
     def __init__(self, width: int, heads: int, length: int) -> None:
         super().__init__()
-        self.heads, self.c_attn, self.c_proj = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.register_buffer("mask", torch.tril(torch.ones(length, length)).view(1, 1, length, length))
+        self.heads, self.c_attn, self.c_proj = (
+            heads,
+            nn.Linear(width, 3 * width),
+            nn.Linear(width, width),
+        )
+        self.register_buffer(
+            "mask", torch.tril(torch.ones(length, length)).view(1, 1, length, length)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         b, t, c = x.shape
-        q, k, v = (y.view(b, t, self.heads, c // self.heads).transpose(1, 2) for y in self.c_attn(x).split(c, dim=2))
+        q, k, v = (
+            y.view(b, t, self.heads, c // self.heads).transpose(1, 2)
+            for y in self.c_attn(x).split(c, dim=2)
+        )
         scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
         scores = F.softmax(scores.masked_fill(self.mask[:, :, :t, :t] == 0, float("-inf")), dim=-1)
         return self.c_proj((scores @ v).transpose(1, 2).contiguous().view(b, t, c))
@@ -44,15 +55,35 @@ class CausalAttention(nn.Module):
 class GPT2(nn.Module):
     """Learned positions, pre-norm blocks, a readout tied to the embedding."""
 
-    def __init__(self, blocks: int, width: int, heads: int, vocabulary: int, length: int, readout: bool = False) -> None:
+    def __init__(
+        self,
+        blocks: int,
+        width: int,
+        heads: int,
+        vocabulary: int,
+        length: int,
+        readout: bool = False,
+    ) -> None:
         super().__init__()
         self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
         self.blocks = nn.ModuleList()
         for _ in range(blocks):
-            mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
-            parts = {"ln_1": nn.LayerNorm(width), "attn": CausalAttention(width, heads, length), "ln_2": nn.LayerNorm(width), "mlp": mlp}
+            mlp = nn.Sequential(
+                nn.Linear(width, 4 * width),
+                nn.GELU(approximate="tanh"),
+                nn.Linear(4 * width, width),
+            )
+            parts = {
+                "ln_1": nn.LayerNorm(width),
+                "attn": CausalAttention(width, heads, length),
+                "ln_2": nn.LayerNorm(width),
+                "mlp": mlp,
+            }
             self.blocks.append(nn.ModuleDict(parts))
-        self.ln_f, self.lm_head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False) if readout else None
+        self.ln_f, self.lm_head = (
+            nn.LayerNorm(width),
+            nn.Linear(width, vocabulary, bias=False) if readout else None,
+        )
         if self.lm_head is not None:
             self.lm_head.weight = self.wte.weight
 
@@ -80,14 +111,26 @@ def halves_turned(x: torch.Tensor) -> torch.Tensor:
 
 
 class GroupedAttention(nn.Module):
-    """Attention of Llama and Qwen: rotary embeddings, heads of queries that share keys, perhaps norms on queries and keys."""
+    """Attention of Llama and Qwen.
+
+    Rotary embeddings, heads of queries that share keys, perhaps norms on queries and keys.
+    """
 
     def __init__(self, width: int, heads: int, key_heads: int, base: float, normed: bool) -> None:
         super().__init__()
         self.heads, self.key_heads, self.size, self.base = heads, key_heads, width // heads, base
-        self.q_proj, self.o_proj = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
-        self.k_proj, self.v_proj = (nn.Linear(width, key_heads * self.size, bias=False) for _ in range(2))
-        self.norms = nn.ModuleList([RMSNorm(self.size), RMSNorm(self.size)]) if normed else [nn.Identity(), nn.Identity()]
+        self.q_proj, self.o_proj = (
+            nn.Linear(width, width, bias=False),
+            nn.Linear(width, width, bias=False),
+        )
+        self.k_proj, self.v_proj = (
+            nn.Linear(width, key_heads * self.size, bias=False) for _ in range(2)
+        )
+        self.norms = (
+            nn.ModuleList([RMSNorm(self.size), RMSNorm(self.size)])
+            if normed
+            else [nn.Identity(), nn.Identity()]
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         b, t, c = x.shape
@@ -98,18 +141,43 @@ class GroupedAttention(nn.Module):
         angles = torch.outer(torch.arange(t), speeds).repeat(1, 2)
         q, k = (y * angles.cos() + halves_turned(y) * angles.sin() for y in (q, k))
         k, v = (y.repeat_interleave(self.heads // self.key_heads, dim=1) for y in (k, v))
-        return self.o_proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, c))
+        return self.o_proj(
+            F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, c)
+        )
 
 
 class Llama(nn.Module):
-    def __init__(self, blocks: int, width: int, heads: int, vocabulary: int, key_heads: int, base: float = 10000.0, normed: bool = False):
+    def __init__(
+        self,
+        blocks: int,
+        width: int,
+        heads: int,
+        vocabulary: int,
+        key_heads: int,
+        base: float = 10000.0,
+        normed: bool = False,
+    ):
         super().__init__()
-        self.embed, self.norm, self.layers = nn.Embedding(vocabulary, width), RMSNorm(width), nn.ModuleList()
+        self.embed, self.norm, self.layers = (
+            nn.Embedding(vocabulary, width),
+            RMSNorm(width),
+            nn.ModuleList(),
+        )
         for _ in range(blocks):
-            parts = {"gate": (width, 2 * width), "up": (width, 2 * width), "down": (2 * width, width)}
-            layers: dict[str, nn.Module] = {name: nn.Linear(*sizes, bias=False) for name, sizes in parts.items()}
+            parts = {
+                "gate": (width, 2 * width),
+                "up": (width, 2 * width),
+                "down": (2 * width, width),
+            }
+            layers: dict[str, nn.Module] = {
+                name: nn.Linear(*sizes, bias=False) for name, sizes in parts.items()
+            }
             attention = GroupedAttention(width, heads, key_heads, base, normed)
-            self.layers.append(nn.ModuleDict({**layers, "attn": attention, "n1": RMSNorm(width), "n2": RMSNorm(width)}))
+            self.layers.append(
+                nn.ModuleDict(
+                    {**layers, "attn": attention, "n1": RMSNorm(width), "n2": RMSNorm(width)}
+                )
+            )
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.embed(ids)
@@ -121,16 +189,40 @@ class Llama(nn.Module):
 
 
 class Bert(nn.Module):
-    """Post-norm blocks of nn.MultiheadAttention; positions count the ids that are no padding, as RoBERTa's do."""
+    """Post-norm blocks of nn.MultiheadAttention.
 
-    def __init__(self, blocks: int, width: int, heads: int, vocabulary: int, length: int, padding: int | None = None) -> None:
+    Positions count the ids that are no padding, as RoBERTa's do.
+    """
+
+    def __init__(
+        self,
+        blocks: int,
+        width: int,
+        heads: int,
+        vocabulary: int,
+        length: int,
+        padding: int | None = None,
+    ) -> None:
         super().__init__()
-        self.word, self.place, self.kind = nn.Embedding(vocabulary, width), nn.Embedding(length, width), nn.Embedding(2, width)
+        self.word, self.place, self.kind = (
+            nn.Embedding(vocabulary, width),
+            nn.Embedding(length, width),
+            nn.Embedding(2, width),
+        )
         self.norm, self.padding, self.layers = nn.LayerNorm(width), padding, nn.ModuleList()
         for _ in range(blocks):
             attention = nn.MultiheadAttention(width, heads, batch_first=True)
             mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-            self.layers.append(nn.ModuleDict({"attn": attention, "n1": nn.LayerNorm(width), "mlp": mlp, "n2": nn.LayerNorm(width)}))
+            self.layers.append(
+                nn.ModuleDict(
+                    {
+                        "attn": attention,
+                        "n1": nn.LayerNorm(width),
+                        "mlp": mlp,
+                        "n2": nn.LayerNorm(width),
+                    }
+                )
+            )
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         places = torch.arange(ids.shape[1])
@@ -153,9 +245,17 @@ class T5(nn.Module):
         self.near, self.layers = nn.Embedding(8, heads), nn.ModuleList()
         for _ in range(blocks):
             names = ("q", "k", "v", "o")
-            parts: dict[str, nn.Module] = {name: nn.Linear(width, width, bias=False) for name in names}
-            mlp = nn.Sequential(nn.Linear(width, 4 * width, bias=False), nn.ReLU(), nn.Linear(4 * width, width, bias=False))
-            self.layers.append(nn.ModuleDict({**parts, "mlp": mlp, "n1": RMSNorm(width), "n2": RMSNorm(width)}))
+            parts: dict[str, nn.Module] = {
+                name: nn.Linear(width, width, bias=False) for name in names
+            }
+            mlp = nn.Sequential(
+                nn.Linear(width, 4 * width, bias=False),
+                nn.ReLU(),
+                nn.Linear(4 * width, width, bias=False),
+            )
+            self.layers.append(
+                nn.ModuleDict({**parts, "mlp": mlp, "n1": RMSNorm(width), "n2": RMSNorm(width)})
+            )
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x, t = self.embed(ids), ids.shape[1]
@@ -163,7 +263,10 @@ class T5(nn.Module):
         bias = self.near(apart).permute(2, 0, 1)[None]
         for layer in self.layers:
             h = layer["n1"](x)
-            q, k, v = (layer[name](h).view(*ids.shape, self.heads, -1).transpose(1, 2) for name in ("q", "k", "v"))
+            q, k, v = (
+                layer[name](h).view(*ids.shape, self.heads, -1).transpose(1, 2)
+                for name in ("q", "k", "v")
+            )
             weights = F.softmax(q @ k.transpose(2, 3) + bias, dim=-1)
             x = x + layer["o"]((weights @ v).transpose(1, 2).reshape(x.shape))
             x = x + layer["mlp"](layer["n2"](x))
@@ -171,9 +274,13 @@ class T5(nn.Module):
 
 
 class ViT(nn.Module):
-    """Patches by a convolution, a class token, learned positions, a fused layer for queries, keys and values."""
+    """Patches by a convolution, a class token, learned positions, a fused layer for queries, keys
+    and values.
+    """
 
-    def __init__(self, blocks: int, width: int, heads: int, side: int, patch: int, token: bool = True) -> None:
+    def __init__(
+        self, blocks: int, width: int, heads: int, side: int, patch: int, token: bool = True
+    ) -> None:
         super().__init__()
         self.heads, self.patches = heads, nn.Conv2d(3, width, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, width)) if token else None
@@ -181,8 +288,14 @@ class ViT(nn.Module):
         self.norm, self.layers = nn.LayerNorm(width), nn.ModuleList()
         for _ in range(blocks):
             mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-            parts = {"qkv": nn.Linear(width, 3 * width), "proj": nn.Linear(width, width), "mlp": mlp}
-            self.layers.append(nn.ModuleDict({**parts, "n1": nn.LayerNorm(width), "n2": nn.LayerNorm(width)}))
+            parts = {
+                "qkv": nn.Linear(width, 3 * width),
+                "proj": nn.Linear(width, width),
+                "mlp": mlp,
+            }
+            self.layers.append(
+                nn.ModuleDict({**parts, "n1": nn.LayerNorm(width), "n2": nn.LayerNorm(width)})
+            )
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         x = self.patches(image).flatten(2).transpose(1, 2)
@@ -191,8 +304,15 @@ class ViT(nn.Module):
         x = x + self.places
         b, t, c = x.shape
         for layer in self.layers:
-            q, k, v = layer["qkv"](layer["n1"](x)).reshape(b, t, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
-            x = x + layer["proj"](F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, t, c))
+            q, k, v = (
+                layer["qkv"](layer["n1"](x))
+                .reshape(b, t, 3, self.heads, c // self.heads)
+                .permute(2, 0, 3, 1, 4)
+                .unbind(0)
+            )
+            x = x + layer["proj"](
+                F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, t, c)
+            )
             x = x + layer["mlp"](layer["n2"](x))
         x = self.norm(x)
         return x.mean(1) if self.token is None else x[:, 0]

@@ -22,8 +22,10 @@ def run(options: Options) -> Section:
     deep, spent = transformer(options)
     return Section(
         "Attention",
-        "The overlap S of two rows of softmax and its derivative by the covariance of their scores, each from a new grid; the floor is one "
-        "exponential and one matrix product over that grid. A transformer of 48 blocks: every node, nothing kept from before.",
+        "The overlap S of two rows of softmax and its derivative by the covariance of their "
+        "scores, each from a new grid; the floor is one "
+        "exponential and one matrix product over that grid. A transformer of 48 blocks: every "
+        "node, nothing kept from before.",
         [rows, deep],
         {
             "overlap": Figure(1e3 * worst[3], seconds(worst[3])),
@@ -41,7 +43,9 @@ def both(tokens: int, variance: float, covariance: float) -> tuple[float, float]
 
 
 def measured(options: Options) -> tuple[Table, float, dict[int, float]]:
-    """Median CPU times of S with its derivative, over the tokens and the standard deviation of scores."""
+    """Median CPU times of S with its derivative, over the tokens and the standard deviation of
+    scores.
+    """
     rows, ratios, worst = [], [], {1: 0.0, 3: 0.0, 5: 0.0}
     for deviation in worst:
         for tokens in (16, 1024, 65536):
@@ -57,7 +61,16 @@ def measured(options: Options) -> tuple[Table, float, dict[int, float]]:
             worst[deviation] = max(worst[deviation], spent)
             ratios.append(spent / floor)
             size = " x ".join(map(str, grid.log_phi.shape))
-            rows.append((str(deviation), str(tokens), size, seconds(spent), seconds(floor), times(spent / floor)))
+            rows.append(
+                (
+                    str(deviation),
+                    str(tokens),
+                    size,
+                    seconds(spent),
+                    seconds(floor),
+                    times(spent / floor),
+                )
+            )
     columns = ("deviation of scores", "tokens", "grid", "S and dS/dk", "floor", "ratio")
     return Table("Rows of softmax, CPU", columns, rows), float(np.median(ratios)), worst
 
@@ -82,4 +95,6 @@ def transformer(options: Options) -> tuple[Table, float]:
     found = alternated(actions, options.size(1, 5))
     rows = [(name, seconds(t.wall), seconds(t.cpu)) for name, t in found.items()]
     caption = f"GPT-2 of {blocks} blocks, 1024 tokens, {len(network)} nodes"
-    return Table(caption, ("what", "time", "CPU"), rows), found["gradients (with values of one input)"].cpu
+    return Table(caption, ("what", "time", "CPU"), rows), found[
+        "gradients (with values of one input)"
+    ].cpu

@@ -31,7 +31,10 @@ def works(folder: Path) -> list[Work]:
         Work("build", lambda p: p.build(p.depth), rounds=1),
         Work("save JSON", lambda p: kc.save_json(p.network, folder / "saved.json"), rounds=1),
         Work("load JSON", lambda p: kc.load_json(p.file), rounds=1),
-        Work("`net.subs`, `features=` (a new network)", lambda p: p.network.map_layers(lambda _, layer: layer)),
+        Work(
+            "`net.subs`, `features=` (a new network)",
+            lambda p: p.network.map_layers(lambda _, layer: layer),
+        ),
         Work("blocks", lambda p: kc.Network.from_steps(p.network.steps()).blocks()),
         Work("Q map, with its checks", lambda p: kc.q_map(p.network), rounds=1),
         Work("Q map and one value", lambda p: kc.q_map(p.network)(1.5), rounds=1),
@@ -52,11 +55,17 @@ def run(options: Options) -> Section:
     sizes = options.size((10, 100), (10, 100, 1000, 10_000, 100_000))
     return Section(
         "Depth",
-        "CPU time for networks of `depth` layers in a row. Sizes that would take more than 8 s are left out (foreseen "
-        "from the last two). Exponents are least-squares slopes of log time against log depth over all sizes, and between"
-        " the last two. The floor is one Python call per layer, about a microsecond; a layer's rule checks its numbers "
+        "CPU time for networks of `depth` layers in a row. Sizes that would take more than 8 s "
+        "are left out (foreseen "
+        "from the last two). Exponents are least-squares slopes of log time against log depth "
+        "over all sizes, and between"
+        " the last two. The floor is one Python call per layer, about a microsecond; a layer's "
+        "rule checks its numbers "
         "and keeps what is known of freshness, means and assumptions.",
-        [_grown(name, build, sizes) for name, build in {"relu": graphs.plain, "tanh": graphs.smooth}.items()],
+        [
+            _grown(name, build, sizes)
+            for name, build in {"relu": graphs.plain, "tanh": graphs.smooth}.items()
+        ],
     )
 
 

@@ -14,7 +14,9 @@ from ..timing import Spent, spent
 
 WORKS = (
     Work("moments", lambda net: kc.moments(net, features=64), budget=20, rounds=1),
-    Work("fluctuations, Gaussian", lambda net: kc.fluctuations(net, features=64), budget=20, rounds=1),
+    Work(
+        "fluctuations, Gaussian", lambda net: kc.fluctuations(net, features=64), budget=20, rounds=1
+    ),
     Work("scaling", lambda net: kc.scaling(net, features=64), budget=20, rounds=1),
     Work("gradients", kc.gradients, budget=20, rounds=1),
 )
@@ -23,16 +25,24 @@ WORKS = (
 def run(options: Options) -> Section:
     sizes = options.size((10, 100), (10, 100, 1000, 10_000))
     tables, figures = [], {}
-    cases = {"relu": (graphs.plain, WORKS), "tanh": (graphs.smooth, WORKS[1:]), "ResNet of relu": (resnet, WORKS[:1])}
+    cases = {
+        "relu": (graphs.plain, WORKS),
+        "tanh": (graphs.smooth, WORKS[1:]),
+        "ResNet of relu": (resnet, WORKS[:1]),
+    }
     for name, (build, works) in cases.items():
         found = grown(works, sizes, build)
         tables.append(table(f"{name}, by the number of layers", "calculus", found, sizes))
         if name == "relu" and sizes[-1] in found[0].found:
-            figures["moments"] = Figure(found[0].found[float(sizes[-1])], seconds(found[0].found[float(sizes[-1])]))
+            figures["moments"] = Figure(
+                found[0].found[float(sizes[-1])], seconds(found[0].found[float(sizes[-1])])
+            )
     return Section(
         "Finite width",
-        "CPU time. Exact moments of |y|^2 and of every weight's gradient, leading-order fluctuations of q and c, weight "
-        "scalings. The floor is one pass over the layers with a handful of exact numbers each: building the network with "
+        "CPU time. Exact moments of |y|^2 and of every weight's gradient, leading-order "
+        "fluctuations of q and c, weight "
+        "scalings. The floor is one pass over the layers with a handful of exact numbers each: "
+        "building the network with "
         "its widths takes about a quarter as long as the moments.",
         [*tables, others(options)],
         figures,
@@ -50,7 +60,9 @@ def others(options: Options) -> Table:
     """What is asked of one network at a time: a first call, and one more on an equal network."""
     lenet = kc.architectures.lenet
     jobs: dict[str, Callable[[], Any]] = {
-        "smoothness bounds, 10 layers of tanh": lambda: kc.smoothness(kc.architectures.vanilla(10, "tanh", features=8), radius=0.5),
+        "smoothness bounds, 10 layers of tanh": lambda: kc.smoothness(
+            kc.architectures.vanilla(10, "tanh", features=8), radius=0.5
+        ),
         "scaling, LeNet": lambda: kc.scaling(lenet()),
         "geometric initialisation, LeNet": lambda: kc.shape(lenet(), method="geometric"),
         "scaling, resnet-50 of the paper": lambda: kc.scaling(kc.architectures.resnet_v2(50)),

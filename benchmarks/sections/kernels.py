@@ -1,4 +1,6 @@
-"""NNGP and NTK matrices: against neural-tangents, against the floor, what is done once per network, matrices larger than memory."""
+"""NNGP and NTK matrices: against neural-tangents, against the floor, what is done once per network,
+matrices larger than memory.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from ..book import Figure, Options, Section, Table, digits, seconds, times
 from ..peer_jobs import data
 from ..timing import spent
 
-CELLS = tuple((name, depth, rows) for name in ("relu", "erf") for depth in (10, 100) for rows in (1000, 2000, 3000))
+CELLS = tuple(
+    (name, depth, rows)
+    for name in ("relu", "erf")
+    for depth in (10, 100)
+    for rows in (1000, 2000, 3000)
+)
 TANH = ("tanh", 3, 500)  # rows: the peer's quadrature takes 25^2 numbers per entry
 DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
 MiB = 2.0**20
@@ -34,41 +41,89 @@ def run(options: Options) -> Section:
     }
     return Section(
         "NNGP and NTK matrices",
-        "Both kernels of N rows of 256 numbers of equal norm in float64, together. Every measurement is a process of its own, kcalc "
-        "before and after the peer; first: cold (network, table, compilation and matrices, imports done); then medians. The floor, X X^T "
-        "and one jnp.arccos pass over it, compiled, runs in turn with kcalc in the same process. MiB: what the first call "
+        "Both kernels of N rows of 256 numbers of equal norm in float64, together. Every "
+        "measurement is a process of its own, kcalc "
+        "before and after the peer; first: cold (network, table, compilation and matrices, "
+        "imports done); then medians. The floor, X X^T "
+        "and one jnp.arccos pass over it, compiled, runs in turn with kcalc in the same process. "
+        "MiB: what the first call "
         "adds to the peak.",
         [beside(found), once_table, large_table, unequal(options)],
         figures | compared(found),
-        ["At N = 2000 the two results alone take 61 MiB. For tanh the peer uses its Gauss-Hermite rule of 25^2 points per entry."],
+        [
+            "At N = 2000 the two results alone take 61 MiB. For tanh the peer uses its "
+            "Gauss-Hermite rule of 25^2 points per entry."
+        ],
     )
 
 
 def measured(options: Options, name: str, depth: int, rows: int) -> tuple[Result, Result | None]:
-    """(kcalc's, the peer's) figures of one cell; kcalc runs before and after the peer, and its medians are averaged."""
+    """(kcalc's, the peer's) figures of one cell.
+
+    Kcalc runs before and after the peer, and its medians are averaged.
+    """
     task = {"activation": name, "depth": depth, "rows": rows}
     own = [child.run("benchmarks.kernel_jobs:ours", repeats=options.size(2, 11), **task)]
     if "neural-tangents" not in options.peers:
         return own[0], None
-    other = child.run("benchmarks.peer_jobs:neural_tangents", options.peers["neural-tangents"], repeats=3 if depth < 100 else 2, **task)
+    other = child.run(
+        "benchmarks.peer_jobs:neural_tangents",
+        options.peers["neural-tangents"],
+        repeats=3 if depth < 100 else 2,
+        **task,
+    )
     own.append(child.run("benchmarks.kernel_jobs:ours", repeats=options.size(2, 11), **task))
-    mean = {key: sum(one[key] for one in own) / len(own) for key in ("first", "steady", "cpu", "memory")}
+    mean = {
+        key: sum(one[key] for one in own) / len(own) for key in ("first", "steady", "cpu", "memory")
+    }
     return mean | {
-        "others": [[sum(pair) / 2 for pair in zip(*both, strict=True)] for both in zip(*(o["others"] for o in own), strict=True)]
+        "others": [
+            [sum(pair) / 2 for pair in zip(*both, strict=True)]
+            for both in zip(*(o["others"] for o in own), strict=True)
+        ]
     }, other
 
 
 def beside(found: dict[tuple[str, int, int], tuple[Result, Result | None]]) -> Table:
     """All cells."""
-    columns = ("activation, depth, N", "peer first", "then", "MiB", "kcalc first", "then", "MiB", "ratio first", "then", "CPU")
+    columns = (
+        "activation, depth, N",
+        "peer first",
+        "then",
+        "MiB",
+        "kcalc first",
+        "then",
+        "MiB",
+        "ratio first",
+        "then",
+        "CPU",
+    )
     columns += ("floor", "X X^T alone", "over floor")
     rows = []
     for cell, (own, other) in found.items():
-        theirs = ("-",) * 3 if other is None else (seconds(other["first"]), seconds(other["steady"]), f"{other['memory'] / MiB:.0f}")
-        ratios = ("-",) * 3 if other is None else tuple(f"{other[k] / own[k]:.0f}" for k in ("first", "steady", "cpu"))
+        theirs = (
+            ("-",) * 3
+            if other is None
+            else (seconds(other["first"]), seconds(other["steady"]), f"{other['memory'] / MiB:.0f}")
+        )
+        ratios = (
+            ("-",) * 3
+            if other is None
+            else tuple(f"{other[k] / own[k]:.0f}" for k in ("first", "steady", "cpu"))
+        )
         mine = (seconds(own["first"]), seconds(own["steady"]), f"{own['memory'] / MiB:.0f}")
         floor, product = (other_one[0] for other_one in own["others"])
-        rows.append((_named(cell), *theirs, *mine, *ratios, seconds(floor), seconds(product), digits(own["steady"] / floor)))
+        rows.append(
+            (
+                _named(cell),
+                *theirs,
+                *mine,
+                *ratios,
+                seconds(floor),
+                seconds(product),
+                digits(own["steady"] / floor),
+            )
+        )
     return Table("NNGP and NTK of N rows", columns, rows)
 
 
@@ -83,10 +138,17 @@ def compared(found: dict[tuple[str, int, int], tuple[Result, Result | None]]) ->
         return {}
     figures = {}
     for key, depth in (("ntk_100", 100), ("ntk_10", 10), ("ntk_tanh", 3)):
-        ratios = [[other[k] / own[k] for (_, d, _), (own, other) in pairs.items() if d == depth] for k in ("steady", "cpu", "first")]
+        ratios = [
+            [other[k] / own[k] for (_, d, _), (own, other) in pairs.items() if d == depth]
+            for k in ("steady", "cpu", "first")
+        ]
         if ratios[0]:
-            ranges = [f"{min(r):.0f} to {max(r):.0f}" if len(r) > 1 else f"{r[0]:.0f}" for r in ratios]
-            figures[key] = Figure(min(ratios[0]), f"{ranges[0]} (CPU {ranges[1]}, first call {ranges[2]})")
+            ranges = [
+                f"{min(r):.0f} to {max(r):.0f}" if len(r) > 1 else f"{r[0]:.0f}" for r in ratios
+            ]
+            figures[key] = Figure(
+                min(ratios[0]), f"{ranges[0]} (CPU {ranges[1]}, first call {ranges[2]})"
+            )
     shares = [own["memory"] / other["memory"] for own, other in pairs.values()]
     figures["ntk_memory"] = Figure(max(shares), f"{digits(min(shares))} to {digits(max(shares))}")
     return figures
@@ -97,12 +159,18 @@ def once(options: Options) -> tuple[Table, float]:
     rows, compiled = [], {}
     for name in options.size(("relu",), ("relu", "erf")):
         for depth in (10, 100, 1000) if not options.quick else (10, 100):
-            rounds = [child.run("benchmarks.kernel_jobs:once", activation=name, depth=depth) for _ in range(options.size(1, 3))]
+            rounds = [
+                child.run("benchmarks.kernel_jobs:once", activation=name, depth=depth)
+                for _ in range(options.size(1, 3))
+            ]
             best = {key: min(found[key] for found in rounds) for key in rounds[0]}
             compiled[name, depth] = best["compile"]
             rows.append((f"{name}, {depth} layers", *map(seconds, best.values())))
     ratio = compiled["relu", options.size(100, 1000)] / compiled["relu", 10]
-    caption = "Once per network: checks, table, XLA's compilation. erf with sigma_w = 1.5 is chaotic: 1000 layers need 2444 points."
+    caption = (
+        "Once per network: checks, table, XLA's compilation. erf with sigma_w = 1.5 is chaotic: "
+        "1000 layers need 2444 points."
+    )
     return Table(caption, ("network", "kc.ntk", "table", "compilation"), rows), ratio
 
 
@@ -120,11 +188,28 @@ def large(options: Options) -> tuple[Table, float, float]:
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         for way, title in ways.items():
             environment = DEVICES if way == "devices" else None
-            found = child.run("benchmarks.kernel_jobs:large", environment=environment, way=way, rows=rows, folder=folder)
+            found = child.run(
+                "benchmarks.kernel_jobs:large",
+                environment=environment,
+                way=way,
+                rows=rows,
+                folder=folder,
+            )
             most, worst = max(most, found["beyond"]), max(worst, found["difference"])
             apart = "-" if way == "streamed" else f"{found['difference']:.0e}"
-            lines.append((title, seconds(found["wall"]), seconds(found["cpu"]), f"{found['beyond'] / 2**30:.2f} GiB", apart))
-    caption = f"N = {rows}, 100 layers, relu; memory beyond the result; the largest relative difference from the streamed NTK"
+            lines.append(
+                (
+                    title,
+                    seconds(found["wall"]),
+                    seconds(found["cpu"]),
+                    f"{found['beyond'] / 2**30:.2f} GiB",
+                    apart,
+                )
+            )
+    caption = (
+        f"N = {rows}, 100 layers, relu; memory beyond the result; the largest relative difference "
+        f"from the streamed NTK"
+    )
     return Table(caption, ("way", "time", "CPU", "memory", "difference"), lines), most, worst
 
 
@@ -149,4 +234,8 @@ def unequal(options: Options) -> Table:
                 seconds(took.wall / (n * (n + 1) / 2 * depth)),
             )
         )
-    return Table("Rows of unequal norms: the general recursion", ("network", "N", "time", "per pair", "per pair and layer"), rows)
+    return Table(
+        "Rows of unequal norms: the general recursion",
+        ("network", "N", "time", "per pair", "per pair and layer"),
+        rows,
+    )

@@ -23,12 +23,16 @@ def run(options: Options) -> Section:
     points, worst = new_points(options)
     return Section(
         "Local maps",
-        "C maps of single activations. The floor of a table is one pass of `jnp.arccos`; that of a new point is what its integrals cost: "
-        "the activation on the nodes of one quadrature rule, twice (tanh: one expansion at q1, one at q2).",
+        "C maps of single activations. The floor of a table is one pass of `jnp.arccos`; that of "
+        "a new point is what its integrals cost: "
+        "the activation on the nodes of one quadrature rule, twice (tanh: one expansion at q1, "
+        "one at q2).",
         [table, points, building(options), exact(options)],
         {
             "table": Figure(ratio, times(ratio)),
-            "new_point": Figure(1e3 * worst, f"{seconds(worst)} (the slowest of q near 1, 10, 100)"),
+            "new_point": Figure(
+                1e3 * worst, f"{seconds(worst)} (the slowest of q near 1, 10, 100)"
+            ),
         },
     )
 
@@ -59,9 +63,13 @@ def tables(options: Options) -> tuple[Table, float]:
         }
         found = alternated(actions, options.size(3, 25))
     floor = found["jnp.arccos"].wall
-    rows = [(name, seconds(t.wall), seconds(t.cpu), times(t.wall / floor)) for name, t in found.items()]
+    rows = [
+        (name, seconds(t.wall), seconds(t.cpu), times(t.wall / floor)) for name, t in found.items()
+    ]
     caption = f"{points} values, tanh at q = 1 (stated error of the table {table.error_bound:.0e})"
-    return Table(caption, ("what", "time", "CPU", "of jnp.arccos"), rows), found["table, NumPy array"].wall / floor
+    return Table(caption, ("what", "time", "CPU", "of jnp.arccos"), rows), found[
+        "table, NumPy array"
+    ].wall / floor
 
 
 def new_points(options: Options) -> tuple[Table, float]:
@@ -72,15 +80,36 @@ def new_points(options: Options) -> tuple[Table, float]:
         nodes = rule(phi, q)
         actions: dict[str, Callable[[], Any]] = {
             "new": lambda q=q: phi.taylor(1 - random.uniform(-1, 1), q * random.uniform(0.9, 1)),
-            "two": lambda q=q: phi.taylor(1 - random.uniform(-1, 1), q * random.uniform(0.9, 1), q * random.uniform(0.9, 1)),
+            "two": lambda q=q: phi.taylor(
+                1 - random.uniform(-1, 1), q * random.uniform(0.9, 1), q * random.uniform(0.9, 1)
+            ),
             "again": lambda q=q: phi.taylor(1 - random.uniform(-1, 1), q),
-            "slopes": lambda q=q: phi.taylor(1 - random.uniform(-1, 1), q * random.uniform(0.9, 1), order=2),
-            "floor": lambda q=q, z=nodes.z, w=nodes.w: (w @ np.tanh(np.sqrt(q) * z), w @ np.tanh(np.sqrt(q) * z)),
+            "slopes": lambda q=q: phi.taylor(
+                1 - random.uniform(-1, 1), q * random.uniform(0.9, 1), order=2
+            ),
+            "floor": lambda q=q, z=nodes.z, w=nodes.w: (
+                w @ np.tanh(np.sqrt(q) * z),
+                w @ np.tanh(np.sqrt(q) * z),
+            ),
         }
         found: dict[str, Spent] = alternated(actions, options.size(5, 60))
         worst = max(worst, found["new"].wall)
-        rows.append((f"{q:g}", *(seconds(t.wall) for t in found.values()), times(found["new"].wall / found["floor"].wall)))
-    columns = ("q near", "new c, new q", "new q1 and q2", "new c, same q", "with C', C''", "floor", "over it")
+        rows.append(
+            (
+                f"{q:g}",
+                *(seconds(t.wall) for t in found.values()),
+                times(found["new"].wall / found["floor"].wall),
+            )
+        )
+    columns = (
+        "q near",
+        "new c, new q",
+        "new q1 and q2",
+        "new c, same q",
+        "with C', C''",
+        "floor",
+        "over it",
+    )
     return Table("tanh at one new point", columns, rows), worst
 
 
@@ -97,7 +126,9 @@ def building(options: Options) -> Table:
         actions[phi.name] = build
     found = alternated(actions, options.size(1, 7))
     return Table(
-        "Building a table at a new q", ("activation", "time", "CPU"), [(n, seconds(t.wall), seconds(t.cpu)) for n, t in found.items()]
+        "Building a table at a new q",
+        ("activation", "time", "CPU"),
+        [(n, seconds(t.wall), seconds(t.cpu)) for n, t in found.items()],
     )
 
 
@@ -111,9 +142,17 @@ def exact(options: Options) -> Table:
             "Q": lambda phi=phi: phi.q_map.ball(float(random.uniform(0.5, 2)), digits=30),
             "inner": lambda phi=phi: phi.c_map.ball(float(random.uniform(-0.9, 0.9)), digits=30),
             "edge": lambda phi=phi: phi.c_map.ball(float(random.uniform(0.99, 1)), digits=30),
-            "new q": lambda phi=phi: phi.c_map.ball(float(random.uniform(-0.9, 0.9)), q=float(random.uniform(0.5, 2)), digits=30),
+            "new q": lambda phi=phi: phi.c_map.ball(
+                float(random.uniform(-0.9, 0.9)), q=float(random.uniform(0.5, 2)), digits=30
+            ),
         }
         found = alternated(actions, options.size(1, 3))
         rows.append((name, *(seconds(t.wall) for t in found.values())))
-    columns = ("activation", "Q at a new q", "C, abs c < .9, q = 1", "C, c > .99, q = 1", "C, a new q")
+    columns = (
+        "activation",
+        "Q at a new q",
+        "C, abs c < .9, q = 1",
+        "C, c > .99, q = 1",
+        "C, a new q",
+    )
     return Table(f"Certified to {digits(30)} digits, a new argument each time", columns, rows)

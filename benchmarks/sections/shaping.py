@@ -1,6 +1,7 @@
 """Shaping: constants of single activations, whole networks, google-deepmind/dks beside kcalc.
 
-Residuals are the largest |value - target| over the conditions, measured in 30 digits from the four constants alone.
+Residuals are the largest |value - target| over the conditions, measured in 30 digits from the four
+constants alone.
 """
 
 from __future__ import annotations
@@ -21,16 +22,46 @@ from ..book import Figure, Options, Section, Table, digits, seconds, times
 from ..timing import alternated
 
 SMOOTH = (
-    "tanh", "softplus", "swish", "sigmoid", "erf", "bentid", "atan", "asinh", "gelu", "gelu_tanh", "mish", "logcosh", "squareplus", "sin",
-)  # fmt: skip
+    "tanh",
+    "softplus",
+    "swish",
+    "sigmoid",
+    "erf",
+    "bentid",
+    "atan",
+    "asinh",
+    "gelu",
+    "gelu_tanh",
+    "mish",
+    "logcosh",
+    "squareplus",
+    "sin",
+)
 OTHERS = ("elu", "selu", "celu", "softsign", "hard_swish", "relu", "leaky_relu", "square")
 PEER = (
-    "tanh", "softplus", "leaky_relu", "relu", "selu", "elu", "swish", "sigmoid", "erf", "bentid", "atan", "asinh", "square", "softsign",
+    "tanh",
+    "softplus",
+    "leaky_relu",
+    "relu",
+    "selu",
+    "elu",
+    "swish",
+    "sigmoid",
+    "erf",
+    "bentid",
+    "atan",
+    "asinh",
+    "square",
+    "softsign",
     "gelu",
-)  # fmt: skip
+)
 DEPTH, ZETA, TAU = 100, 1.5, 0.3
 SLOPE = ZETA ** (1 / DEPTH)
-RESNET_152 = {"share": 0.75, "factors": [[3, 46], [2, 4]], "alone": 5}  # shortcut weight .5 [DKS sec. 23]
+RESNET_152 = {
+    "share": 0.75,
+    "factors": [[3, 46], [2, 4]],
+    "alone": 5,
+}  # shortcut weight .5 [DKS sec. 23]
 
 
 def run(options: Options) -> Section:
@@ -43,7 +74,8 @@ def run(options: Options) -> Section:
         figures["dks_ratio"] = Figure(ratio, times(ratio))
     return Section(
         "Shaping",
-        "CPU time after import and one warm-up call (compiling an activation's derivatives takes 5 to 50 ms, once). The floor of DKS is "
+        "CPU time after import and one warm-up call (compiling an activation's derivatives takes "
+        "5 to 50 ms, once). The floor of DKS is "
         "4 to 5 evaluations of four Gaussian integrals and their Jacobian.",
         tables,
         figures
@@ -66,17 +98,48 @@ def own(options: Options) -> tuple[Table, dict[str, float], float]:
     names = options.size(("tanh", "selu", "relu"), (*SMOOTH, *OTHERS))
     smooth = [name for name in names if name in SMOOTH]
     rounds, repeats = options.size(1, 7), options.size(3, 20)
-    dks = alternated({name: partial(constants_for, kc.activation(name), SLOPE) for name in names}, rounds, repeats)
-    tat = alternated({name: partial(solve, curvature_systems(kc.activation(name), TAU / DEPTH)) for name in smooth}, rounds, repeats)
+    dks = alternated(
+        {name: partial(constants_for, kc.activation(name), SLOPE) for name in names},
+        rounds,
+        repeats,
+    )
+    tat = alternated(
+        {
+            name: partial(solve, curvature_systems(kc.activation(name), TAU / DEPTH))
+            for name in smooth
+        },
+        rounds,
+        repeats,
+    )
     rows = []
     for name in names:
         phi = kc.activation(name)
         left = residual(constants_for(phi, SLOPE), SLOPE, phi.degree is None)
-        rows.append((name, seconds(dks[name].cpu), f"{left:.0e}", seconds(tat[name].cpu) if name in tat else "-"))
+        rows.append(
+            (
+                name,
+                seconds(dks[name].cpu),
+                f"{left:.0e}",
+                seconds(tat[name].cpu) if name in tat else "-",
+            )
+        )
     middle = statistics.median(dks[name].cpu for name in smooth)
-    rows.append(("median of smooth ones", seconds(middle), "", seconds(statistics.median(t.cpu for t in tat.values()))))
-    caption = f"Constants of one activation, {DEPTH} layers: dks zeta = {ZETA}, tat tau = {TAU} (CPU)"
-    return Table(caption, ("activation", "dks", "residual", "tat"), rows), {name: t.cpu for name, t in dks.items()}, middle
+    rows.append(
+        (
+            "median of smooth ones",
+            seconds(middle),
+            "",
+            seconds(statistics.median(t.cpu for t in tat.values())),
+        )
+    )
+    caption = (
+        f"Constants of one activation, {DEPTH} layers: dks zeta = {ZETA}, tat tau = {TAU} (CPU)"
+    )
+    return (
+        Table(caption, ("activation", "dks", "residual", "tat"), rows),
+        {name: t.cpu for name, t in dks.items()},
+        middle,
+    )
 
 
 def networks(options: Options) -> tuple[Table, float]:
@@ -95,17 +158,34 @@ def networks(options: Options) -> tuple[Table, float]:
         for name in (names if title != "vanilla-10000" else names[:1])
     }
     found = alternated({" ".join(key): job for key, job in jobs.items()}, options.size(1, 5))
-    rows = [(title, *(seconds(found[f"{title} {name}"].cpu) if (title, name) in jobs else "-" for name in names)) for title in nets]
-    return Table("`kc.shape(network, activation)`, validation and all (CPU)", ("network", *names), rows), found["resnet-152 tanh"].cpu
+    rows = [
+        (
+            title,
+            *(
+                seconds(found[f"{title} {name}"].cpu) if (title, name) in jobs else "-"
+                for name in names
+            ),
+        )
+        for title in nets
+    ]
+    return Table(
+        "`kc.shape(network, activation)`, validation and all (CPU)", ("network", *names), rows
+    ), found["resnet-152 tanh"].cpu
 
 
-# -- the peer ----------------------------------------------------------------------------------------------------------------------------
+# -- the peer --------------------------------------------------------------------------------------
 
 
 def from_peer(name: str, found: dict[str, float]) -> kc.Constants:
     """The peer's constants, as ours."""
-    phi = kc.activations.leaky_relu(found["negative_slope"]) if "negative_slope" in found else kc.activation(name)
-    return kc.Constants(phi, *(found[key] for key in ("input_scale", "input_shift", "output_scale", "output_shift")))
+    phi = (
+        kc.activations.leaky_relu(found["negative_slope"])
+        if "negative_slope" in found
+        else kc.activation(name)
+    )
+    return kc.Constants(
+        phi, *(found[key] for key in ("input_scale", "input_shift", "output_scale", "output_shift"))
+    )
 
 
 def against(options: Options, cpu: dict[str, float]) -> tuple[Table, float]:
@@ -114,24 +194,42 @@ def against(options: Options, cpu: dict[str, float]) -> tuple[Table, float]:
     theirs: list[dict[str, Any]] = []
     mine: list[dict[str, float]] = []
     for _ in range(options.size(1, 2)):
-        theirs.append(child.run("benchmarks.peer_jobs:dks", options.peers["dks"], names=names, depth=DEPTH, zeta=ZETA, repeats=2))
-        again = alternated({name: partial(constants_for, kc.activation(name), SLOPE) for name in names}, 3, 10)
+        theirs.append(
+            child.run(
+                "benchmarks.peer_jobs:dks",
+                options.peers["dks"],
+                names=names,
+                depth=DEPTH,
+                zeta=ZETA,
+                repeats=2,
+            )
+        )
+        again = alternated(
+            {name: partial(constants_for, kc.activation(name), SLOPE) for name in names}, 3, 10
+        )
         mine.append({name: t.cpu for name, t in again.items()})
     rows, ratios = [], []
     for name in names:
         phi, ours = kc.activation(name), min(found[name] for found in mine)
-        left = residual(constants_for(phi, SLOPE), SLOPE, phi.degree is None or name == "leaky_relu")
+        left = residual(
+            constants_for(phi, SLOPE), SLOPE, phi.degree is None or name == "leaky_relu"
+        )
         if "error" in theirs[0][name]:
             rows.append((name, theirs[0][name]["error"], seconds(ours), "-", "-", f"{left:.0e}"))
             continue
         spent = min(found[name]["cpu"] for found in theirs)
         ratios.append(spent / ours)
         off = residual(from_peer(name, theirs[0][name]["constants"]), SLOPE, phi.degree is None)
-        rows.append((name, seconds(spent), seconds(ours), times(ratios[-1]), f"{off:.0e}", f"{left:.0e}"))
+        rows.append(
+            (name, seconds(spent), seconds(ours), times(ratios[-1]), f"{off:.0e}", f"{left:.0e}")
+        )
     middle = statistics.median(ratios)
     rows.append(("median", "", "", times(middle), "", ""))
     columns = ("activation", "dks", "kcalc", "ratio", "residual of dks", "of kcalc")
-    caption = f"Against google-deepmind/dks: {DEPTH} layers, zeta = {ZETA} (CPU, warmed up, the better of alternating processes for both)"
+    caption = (
+        f"Against google-deepmind/dks: {DEPTH} layers, zeta = {ZETA} (CPU, warmed up, the better "
+        f"of alternating processes for both)"
+    )
     return Table(caption, columns, rows), middle
 
 
@@ -144,13 +242,36 @@ def wrong(options: Options) -> Table:
 
         def peer(name: str = name, zeta: float = zeta) -> kc.Constants:
             return from_peer(
-                name, child.run("benchmarks.peer_jobs:dks_resnet", options.peers["dks"], limit=60, name=name, zeta=zeta, power=RESNET_152)
+                name,
+                child.run(
+                    "benchmarks.peer_jobs:dks_resnet",
+                    options.peers["dks"],
+                    limit=60,
+                    name=name,
+                    zeta=zeta,
+                    power=RESNET_152,
+                ),
             )
 
-        finders: tuple[Callable[[], Any], ...] = (peer, partial(constants_for, kc.activation(name), slope))
-        cells = [_left(find, lambda constants, slope=slope, name=name: residual(constants, slope, name == "selu")) for find in finders]
+        finders: tuple[Callable[[], Any], ...] = (
+            peer,
+            partial(constants_for, kc.activation(name), slope),
+        )
+        cells = [
+            _left(
+                find,
+                lambda constants, slope=slope, name=name: residual(
+                    constants, slope, name == "selu"
+                ),
+            )
+            for find in finders
+        ]
         rows.append((f"resnet-152, w = .5, {name}, zeta = {zeta:g}", *cells))
-    return Table("Where the peer reports success: residuals", ("network, activation, target", "dks", "kcalc"), rows)
+    return Table(
+        "Where the peer reports success: residuals",
+        ("network, activation, target", "dks", "kcalc"),
+        rows,
+    )
 
 
 def _left(find: Callable[[], Any], judge: Callable[[Any], float]) -> str:
@@ -161,24 +282,47 @@ def _left(find: Callable[[], Any], judge: Callable[[Any], float]) -> str:
 
 
 def tailored(options: Options) -> Table:
-    """TAT's curvature condition on activations with a kink: the peer reports success, kcalc refuses."""
+    """TAT's curvature condition on activations with a kink.
+
+    The peer reports success, kcalc refuses.
+    """
     rows = []
     for name in ("selu", "elu", "softplus"):
         phi = kc.activation(name)
         try:
             found = from_peer(
-                name, child.run("benchmarks.peer_jobs:dks_tailored", options.peers["dks"], limit=60, name=name, depth=DEPTH, tau=TAU)
+                name,
+                child.run(
+                    "benchmarks.peer_jobs:dks_tailored",
+                    options.peers["dks"],
+                    limit=60,
+                    name=name,
+                    depth=DEPTH,
+                    tau=TAU,
+                ),
             )
             values, c_map = local_values(found.transformed), found.transformed.c_map
-            left = ", ".join(f"{abs(float(values[condition] - 1)):.0e}" for condition in ("Q(1)", "Q'(1)", "C'(1)"))
-            bends = ", ".join(digits(float(c_map.derivative(2)(1 - gap))) for gap in (1e-2, 1e-4, 1e-6, 0.0))
+            left = ", ".join(
+                f"{abs(float(values[condition] - 1)):.0e}"
+                for condition in ("Q(1)", "Q'(1)", "C'(1)")
+            )
+            bends = ", ".join(
+                digits(float(c_map.derivative(2)(1 - gap))) for gap in (1e-2, 1e-4, 1e-6, 0.0)
+            )
         except child.JobError as error:
             left, bends = str(error)[:160], "-"
         rows.append((name, left, bends, _left(lambda phi=phi: _tailored(phi), curvature_residual)))
     return Table(
-        f"TAT, {DEPTH} layers, tau = {TAU}: every C''(1) is to be {TAU / DEPTH:g}, Q(1) = Q'(1) = C'(1) = 1. C'' of SELU's "
-        "map is infinite at 1, whatever the constants; the peer integrates past the jump of its slope.",
-        ("activation", "dks: residual of Q(1), Q'(1), C'(1)", "dks: C''(c) at 1 - c = 1e-2, 1e-4, 1e-6, 0", "residual of kcalc"),
+        f"TAT, {DEPTH} layers, tau = {TAU}: every C''(1) is to be {TAU / DEPTH:g}, Q(1) = Q'(1) = "
+        f"C'(1) = 1. C'' of SELU's "
+        "map is infinite at 1, whatever the constants; the peer integrates past the jump of its "
+        "slope.",
+        (
+            "activation",
+            "dks: residual of Q(1), Q'(1), C'(1)",
+            "dks: C''(c) at 1 - c = 1e-2, 1e-4, 1e-6, 0",
+            "residual of kcalc",
+        ),
         rows,
     )
 

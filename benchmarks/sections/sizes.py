@@ -38,7 +38,12 @@ def by_edges(options: Options) -> Table:
             Work("slope polynomial", kc.slope_polynomial, why=POLYNOMIAL),
         ]
         found = grown(works, layers, graphs.dense, graphs.edges)
-    return table("Dense networks, by the number of edges", "what", found, [float(graphs.edges(graphs.dense(n))) for n in layers])
+    return table(
+        "Dense networks, by the number of edges",
+        "what",
+        found,
+        [float(graphs.edges(graphs.dense(n))) for n in layers],
+    )
 
 
 CONCAT = "the covariance of branches that share weights is followed along every pair of addends"
@@ -70,9 +75,16 @@ def by_digits(options: Options) -> Table:
         Work("tanh: Q, ball", lambda n: tanh.q_map.ball(q(), digits=n), why=QUADRATURE),
         Work("tanh: C, ball", lambda n: tanh.c_map.ball(0.3, q=q(), digits=n), why=QUADRATURE),
         Work("tanh: Q, mpmath", lambda n: tanh.second_moment(q(), mpmath_field(n)), why=QUADRATURE),
-        Work("relu, 20 layers: C, ball", lambda n: relu.ball(float(random.uniform(0.2, 0.4)), digits=n), why=""),
+        Work(
+            "relu, 20 layers: C, ball",
+            lambda n: relu.ball(float(random.uniform(0.2, 0.4)), digits=n),
+            why="",
+        ),
     ]
     return table("More digits D", "what", grown(works, sizes, lambda n: n), sizes)
 
 
-QUADRATURE = "the integral takes O(D) nodes or terms, doubled at a time, each of D digits, which cost between O(D) and O(D^2)"
+QUADRATURE = (
+    "the integral takes O(D) nodes or terms, doubled at a time, each of D digits, which cost "
+    "between O(D) and O(D^2)"
+)

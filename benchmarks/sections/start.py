@@ -29,10 +29,15 @@ def run(options: Options) -> Section:
     import_table, beyond = imports(options)
     command_table, command = commands(options)
     page_table, figures = pages(options)
-    found = {"import": Figure(beyond, seconds(beyond)), "cli": Figure(command, seconds(command)), **figures}
+    found = {
+        "import": Figure(beyond, seconds(beyond)),
+        "cli": Figure(command, seconds(command)),
+        **figures,
+    }
     return Section(
         "Starting",
-        "Whole processes, in turn; medians. kcalc imports jax, matplotlib and torch only when they are used.",
+        "Whole processes, in turn; medians. kcalc imports jax, matplotlib and torch only when "
+        "they are used.",
         [import_table, command_table, page_table],
         found,
     )
@@ -41,7 +46,11 @@ def run(options: Options) -> Section:
 def imports(options: Options) -> tuple[Table, float]:
     """Time and memory of imports, and what kcalc adds."""
     cases = {name: (sys.executable, code) for name, code in IMPORTS.items()}
-    cases |= {f"{name} in its environment": (options.peers[name], code) for name, code in PEERS.items() if name in options.peers}
+    cases |= {
+        f"{name} in its environment": (options.peers[name], code)
+        for name, code in PEERS.items()
+        if name in options.peers
+    }
     walls: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
     for measured in range(options.size(1, 5) + 1):
         for name, (python, code) in cases.items():
@@ -54,13 +63,22 @@ def imports(options: Options) -> tuple[Table, float]:
         peak = child.run("benchmarks.child:imported", python, code=code) / 1e6
         rows.append((name, seconds(wall), seconds(cpu), f"{peak:.0f} MB"))
     added = [b[0] - a[0] for a, b in zip(walls[NUMERIC], walls["the same and kcalc"], strict=True)]
-    return Table("Imports (a process each)", ("what is imported", "time", "CPU", "peak memory"), rows), statistics.median(added)
+    return Table(
+        "Imports (a process each)", ("what is imported", "time", "CPU", "peak memory"), rows
+    ), statistics.median(added)
 
 
 def commands(options: Options) -> tuple[Table, float]:
     """Commands as typed."""
     given = {
-        "shape resnet-101 --activation tanh": ["shape", "resnet-101", "--activation", "tanh", "--method", "dks"],
+        "shape resnet-101 --activation tanh": [
+            "shape",
+            "resnet-101",
+            "--activation",
+            "tanh",
+            "--method",
+            "dks",
+        ],
         "maps vanilla-100 --activation tanh": ["maps", "vanilla-100", "--activation", "tanh"],
         "ntk vanilla-100 --activation tanh": ["ntk", "vanilla-100", "--activation", "tanh"],
     }
@@ -69,9 +87,16 @@ def commands(options: Options) -> tuple[Table, float]:
     for _ in range(options.size(1, 3)):
         for name, words in given.items():
             found[name].append(child.process([sys.executable, "-c", COMMAND, *words]))
-    middle = {name: [statistics.median(values) for values in zip(*rows, strict=True)] for name, rows in found.items()}
-    rows = [(f"`kcalc {name}`", seconds(wall), seconds(cpu)) for name, (wall, cpu) in middle.items()]
-    return Table("Commands, the whole process", ("command", "time", "CPU"), rows), next(iter(middle.values()))[0]
+    middle = {
+        name: [statistics.median(values) for values in zip(*rows, strict=True)]
+        for name, rows in found.items()
+    }
+    rows = [
+        (f"`kcalc {name}`", seconds(wall), seconds(cpu)) for name, (wall, cpu) in middle.items()
+    ]
+    return Table("Commands, the whole process", ("command", "time", "CPU"), rows), next(
+        iter(middle.values())
+    )[0]
 
 
 def pages(options: Options) -> tuple[Table, dict[str, Figure]]:
@@ -88,10 +113,28 @@ def pages(options: Options) -> tuple[Table, dict[str, Figure]]:
         kc.report(kc.architectures.vanilla(3), path)  # what is loaded and cached once
         for name, build in list(networks.items())[: options.size(1, 4)]:
             network = build()
-            first, again = (spent(lambda network=network: kc.report(network, path)) for _ in range(2))
+            first, again = (
+                spent(lambda network=network: kc.report(network, path)) for _ in range(2)
+            )
             size = path.stat().st_size / 1e6
-            rows.append((name, seconds(first.wall), seconds(first.cpu), seconds(again.wall), f"{size:.2f} MB"))
+            rows.append(
+                (
+                    name,
+                    seconds(first.wall),
+                    seconds(first.cpu),
+                    seconds(again.wall),
+                    f"{size:.2f} MB",
+                )
+            )
             if name == "resnet-152, relu":
-                figures = {"report": Figure(first.wall, f"{seconds(first.wall)} ({seconds(first.cpu)} of CPU)")}
+                figures = {
+                    "report": Figure(
+                        first.wall, f"{seconds(first.wall)} ({seconds(first.cpu)} of CPU)"
+                    )
+                }
                 figures["report_size"] = Figure(size, f"{digits(size)} MB")
-    return Table("Report pages, in a process that has made one already", ("network", "time", "CPU", "again", "size"), rows), figures
+    return Table(
+        "Report pages, in a process that has made one already",
+        ("network", "time", "CPU", "again", "size"),
+        rows,
+    ), figures

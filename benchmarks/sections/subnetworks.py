@@ -1,4 +1,6 @@
-"""Subnetworks: the analysis, maximal slopes, their values and inverses, against the size of the network."""
+"""Subnetworks: the analysis, maximal slopes, their values and inverses, against the size of the
+network.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,33 @@ from .. import child, graphs
 from ..book import Figure, Options, Section, Table, digits, seconds
 from ..timing import alternated, exponent, spent
 
-FAMILIES: dict[str, Callable[[int], kc.Network]] = {"chain": graphs.plain, "residual": graphs.residual}
+FAMILIES: dict[str, Callable[[int], kc.Network]] = {
+    "chain": graphs.plain,
+    "residual": graphs.residual,
+}
 
 
 def run(options: Options) -> Section:
     sizes = options.size((100, 1000), (1_000, 10_000, 100_000))
     found = {
-        family: child.run("benchmarks.sections.subnetworks:family", name=family, sizes=sizes, rounds=options.size(1, 3))
+        family: child.run(
+            "benchmarks.sections.subnetworks:family",
+            name=family,
+            sizes=sizes,
+            rounds=options.size(1, 3),
+        )
         for family in FAMILIES
     }
-    edges = child.run("benchmarks.sections.subnetworks:dense", size=options.size(100, 1000), rounds=options.size(1, 3))
+    edges = child.run(
+        "benchmarks.sections.subnetworks:dense",
+        size=options.size(100, 1000),
+        rounds=options.size(1, 3),
+    )
     resnet = kc.architectures.resnet_v2(152)
-    whole = alternated({"both": lambda: (kc.subnetworks(resnet), kc.maximal_slope(resnet).pieces)}, options.size(2, 15))["both"]
+    whole = alternated(
+        {"both": lambda: (kc.subnetworks(resnet), kc.maximal_slope(resnet).pieces)},
+        options.size(2, 15),
+    )["both"]
     tables = [_table(family, sizes, rows["steps"]) for family, rows in found.items()]
     tables.append(
         Table(
@@ -36,32 +53,45 @@ def run(options: Options) -> Section:
     chain = found["chain"]["steps"]
     return Section(
         "Subnetworks",
-        "CPU time, the best of alternating rounds, each family in a process of its own. The floor is a pass over nodes and edges; mu "
+        "CPU time, the best of alternating rounds, each family in a process of its own. The floor "
+        "is a pass over nodes and edges; mu "
         "is the maximal slope function. "
-        f"resnet-152: subnetworks and symbolic pieces of the maximal slope function {seconds(whole.wall)}.",
+        f"resnet-152: subnetworks and symbolic pieces of the maximal slope function "
+        f"{seconds(whole.wall)}.",
         tables,
         {
             "subnetworks_resnet": Figure(1e3 * whole.wall, seconds(whole.wall)),
             "subnetworks_chain": Figure(chain["analysis"][-1], seconds(chain["analysis"][-1])),
             "subnetworks_mu": Figure(chain["mu(psi)"][-1], seconds(chain["mu(psi)"][-1])),
             "subnetworks_inverse": Figure(chain["inverse"][-1], seconds(chain["inverse"][-1])),
-            "subnetworks_dense": Figure(edges["steps"]["analysis"], seconds(edges["steps"]["analysis"])),
+            "subnetworks_dense": Figure(
+                edges["steps"]["analysis"], seconds(edges["steps"]["analysis"])
+            ),
             "subnetworks_memory": Figure(peak, f"{digits(peak)} GB"),
             "subnetworks_exponent": Figure(largest, f"{digits(largest)} ({steepest})"),
         },
-    )  # fmt: skip
+    )
 
 
 def _table(family: str, sizes: Any, steps: dict[str, list[float]]) -> Table:
-    rows = [(name, *map(seconds, times), digits(exponent(sizes, times))) for name, times in steps.items()]
-    return Table(f"{family}, by the number of nonlinear layers", ("step", *map(str, sizes), "exponent"), rows)
+    rows = [
+        (name, *map(seconds, times), digits(exponent(sizes, times)))
+        for name, times in steps.items()
+    ]
+    return Table(
+        f"{family}, by the number of nonlinear layers", ("step", *map(str, sizes), "exponent"), rows
+    )
 
 
 def _steepest(sizes: Any, found: dict[str, dict[str, list[float]]]) -> tuple[float, str]:
-    return max((exponent(sizes, times), f"{family}, {step}") for family, steps in found.items() for step, times in steps.items())
+    return max(
+        (exponent(sizes, times), f"{family}, {step}")
+        for family, steps in found.items()
+        for step, times in steps.items()
+    )
 
 
-# -- in a process of its own -------------------------------------------------------------------------------------------------------------
+# -- in a process of its own -----------------------------------------------------------------------
 
 
 def steps_of(net: kc.Network) -> dict[str, float]:
@@ -86,7 +116,10 @@ def steps_of(net: kc.Network) -> dict[str, float]:
 
 
 def family(name: str, sizes: list[int], rounds: int) -> dict[str, Any]:
-    """{"steps": {step: seconds by size}, "peak": bytes}; sizes alternate in rounds, and the best round counts."""
+    """{"steps": {step: seconds by size}, "peak": bytes}.
+
+    Sizes alternate in rounds, and the best round counts.
+    """
     networks = [FAMILIES[name](size) for size in sizes]
     best: list[dict[str, float]] = [{} for _ in sizes]
     for _ in range(rounds):

@@ -1,4 +1,7 @@
-"""What comes from kcalc's own registers: ``{activations}``, ``{shaping-methods}``, ``{export-targets}``, ``{command}``."""
+"""What comes from kcalc's own registers.
+
+``{activations}``, ``{shaping-methods}``, ``{export-targets}``, ``{command}``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ Cell = Sequence[nodes.Node]
 LONG = 150  # characters of LaTeX that a cell holds
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], classes: Sequence[str] = ()) -> nodes.table:
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[Cell]], classes: Sequence[str] = ()
+) -> nodes.table:
     """A table of cells, each a list of inline nodes."""
     group = nodes.tgroup(cols=len(head))
     group += [nodes.colspec(colwidth=1) for _ in head]
@@ -60,19 +65,31 @@ class Activations(SphinxDirective):
             kinks = ", ".join(str(kink) for kink in phi.kinks) or "none"
             degree = "" if phi.degree is None else str(phi.degree)
             formula = nodes.math("", _latex(sp, phi.expr))
-            rows.append([names, [formula], [nodes.Text(kinks)], [nodes.Text(degree)], [nodes.Text(entry.source)]])
+            rows.append(
+                [
+                    names,
+                    [formula],
+                    [nodes.Text(kinks)],
+                    [nodes.Text(degree)],
+                    [nodes.Text(entry.source)],
+                ]
+            )
         return [table(["name", "φ(x)", "kinks", "degree", "source"], rows, ["activations"])]
 
 
 def _latex(sp: Any, expr: Any) -> str:
     """LaTeX of an expression, in four digits where it is long."""
     exact = sp.latex(expr)
-    return (exact if len(exact) <= LONG else sp.latex(expr.evalf(4))).replace(r"\operatorname", r"\mathrm")
+    return (exact if len(exact) <= LONG else sp.latex(expr.evalf(4))).replace(
+        r"\operatorname", r"\mathrm"
+    )
 
 
 def _words(text: str) -> list[nodes.Node]:
     """The text of a docstring with its ``literals``."""
-    return [_code(piece) if i % 2 else nodes.Text(piece) for i, piece in enumerate(text.split("``"))]
+    return [
+        _code(piece) if i % 2 else nodes.Text(piece) for i, piece in enumerate(text.split("``"))
+    ]
 
 
 class ShapingMethods(SphinxDirective):
@@ -85,11 +102,19 @@ class ShapingMethods(SphinxDirective):
 
         rows: list[list[Cell]] = []
         for name, method in METHODS.items():
-            parameters = [p for key, p in signature(method).parameters.items() if key not in ("network", "activation")]
+            parameters = [
+                p
+                for key, p in signature(method).parameters.items()
+                if key not in ("network", "activation")
+            ]
             targets: list[nodes.Node] = []
             for parameter in parameters:
-                targets += [nodes.Text(", ")] * bool(targets) + [_code(f"{parameter.name}={parameter.default!r}")]
-            text = RULES[name][1] if name in RULES else (method.__doc__ or "").strip().splitlines()[0]
+                targets += [nodes.Text(", ")] * bool(targets) + [
+                    _code(f"{parameter.name}={parameter.default!r}")
+                ]
+            text = (
+                RULES[name][1] if name in RULES else (method.__doc__ or "").strip().splitlines()[0]
+            )
             words = text.partition(" [")[0].rstrip(".")
             rows.append([[_code(name)], _words(words), targets or [nodes.Text("none")]])
         return [table(["method", "what it does", "targets"], rows)]
@@ -103,8 +128,16 @@ class ExportTargets(SphinxDirective):
 
         rows: list[list[Cell]] = []
         for name, writer in WRITERS.items():
-            others = ", ".join(alias for alias, target in ALIASES.items() if target == name) or "none"
-            rows.append([[_code(name)], [nodes.Text(others)], [nodes.Text("text and a binary file" if writer.data else "text")]])
+            others = (
+                ", ".join(alias for alias, target in ALIASES.items() if target == name) or "none"
+            )
+            rows.append(
+                [
+                    [_code(name)],
+                    [nodes.Text(others)],
+                    [nodes.Text("text and a binary file" if writer.data else "text")],
+                ]
+            )
         return [table(["target", "other names", "what it gives"], rows)]
 
 
@@ -131,7 +164,10 @@ class Command(SphinxDirective):
 
 def setup(app: Sphinx) -> dict[str, Any]:
     for name, directive in {
-        "activations": Activations, "shaping-methods": ShapingMethods, "export-targets": ExportTargets, "command": Command,
-    }.items():  # fmt: skip
+        "activations": Activations,
+        "shaping-methods": ShapingMethods,
+        "export-targets": ExportTargets,
+        "command": Command,
+    }.items():
         app.add_directive(name, directive)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

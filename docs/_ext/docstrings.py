@@ -1,7 +1,10 @@
-"""kcalc's docstrings as reStructuredText: plain formulas with bars and stars are text, parameters and "Returns:" are fields.
+"""kcalc's docstrings as reStructuredText.
 
-A docstring describes a parameter in sentences that begin with its name, as in "``ridge``: what is added to the diagonal." Such sentences,
-with those that follow in the same paragraph, become the entry of the parameter.
+Plain formulas with bars and stars are text, parameters and "Returns:" are fields.
+
+A docstring describes a parameter in sentences that begin with its name, as in "``ridge``: what is
+added to the diagonal." Such sentences, with those that follow in the same paragraph, become the
+entry of the parameter.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from sphinx.application import Sphinx
 LITERAL = re.compile(r"(``.+?``|:[a-z:]+:`[^`]+`|`[^`]+`_?)", re.DOTALL)
 LABEL = re.compile(r"(?<![\w*])(Parameters|Returns|Raises|Yields): ")
 NAMES = r"(?:``\w+``(?:, | and |, and ))*``\w+(?:=[^`]+)?``"
-ENTRY = re.compile(rf"(?:(?<=[.;:\]] )|\A)(?P<names>{NAMES}|\w+(?:, \w+)*)(?P<colon>:)?(?: \([^()`]*\))?(?=[ :,])")
+ENTRY = re.compile(
+    rf"(?:(?<=[.;:\]] )|\A)(?P<names>{NAMES}|\w+(?:, \w+)*)(?P<colon>:)?(?: \([^()`]*\))?(?=[ :,])"
+)
 ENDS = re.compile(r"(?:(?<=[.;\]] )|(?<=[.;\]]  )|\A)(Returns|Raises|Yields)(?:: | (?=\w+Error ))")
 SECTION = re.compile(r"^(Parameters|Returns|Raises)\n-{3,}\n((?:.+(?:\n|\Z))+)", re.MULTILINE)
 SECTION_ENTRY = re.compile(r"^(\S.*)\n?((?:[ ]+\S.*(?:\n|\Z))*)", re.MULTILINE)
@@ -29,8 +34,10 @@ COMMON = {
     "net": "the :class:`kcalc.Network`.",
     "ax": "the matplotlib Axes to draw on; None: new ones.",
     "axes": "the matplotlib Axes to draw on; None: new ones.",
-    "assume_independent": "whether to go on where a hypothesis fails; the result is then heuristic.",
-    "activation": "a registered name, an :class:`Activation <kcalc.Activation>` or a SymPy expression.",
+    "assume_independent": "whether to go on where a hypothesis fails; the result is then "
+    "heuristic.",
+    "activation": "a registered name, an :class:`Activation <kcalc.Activation>` or a SymPy "
+    "expression.",
     "block": "a network of one input and one output, as ``kc.chain`` makes it.",
     "classes": "the number of outputs.",
     "depth": "the number of layers, or of copies of the block.",
@@ -76,8 +83,13 @@ def mend(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[
 
 
 def _parameters(what: str, name: str, obj: Any) -> list[str]:
-    """The parameters of what a user calls: functions, methods, layers, and the classes made by hand."""
-    if what not in ("function", "method") and not (what == "class" and ("layers" in name or name.rpartition(".")[2] in MADE_BY_HAND)):
+    """The parameters of what a user calls.
+
+    Functions, methods, layers, and the classes made by hand.
+    """
+    if what not in ("function", "method") and not (
+        what == "class" and ("layers" in name or name.rpartition(".")[2] in MADE_BY_HAND)
+    ):
         return []
     try:
         return [key for key in inspect.signature(obj).parameters if key != "self"]
@@ -86,7 +98,7 @@ def _parameters(what: str, name: str, obj: Any) -> list[str]:
 
 
 def _listed(lines: list[str], parameters: list[str]) -> list[str]:
-    """A docstring with its parameters, what it returns and what it raises as fields behind its prose."""
+    """A docstring whose parameters, Returns and Raises are fields behind its prose."""
     text = SECTION.sub(_sentences, "\n".join(lines).strip("\n"))
     paragraphs = [part for part in text.split("\n\n") if part.strip()]
     prose: list[str] = []
@@ -116,7 +128,10 @@ def _listed(lines: list[str], parameters: list[str]) -> list[str]:
                 prose.append(source[1])
     ordered = sorted(entries, key=lambda names: parameters.index(names.split(", ")[0]))
     fields = [f":param {COMMA.join(names.split(', '))}: {entries[names]}" for names in ordered]
-    fields += [f":{'returns' if label == 'Yields' else label.lower()}: {words}" for label, words in ends.items()]
+    fields += [
+        f":{'returns' if label == 'Yields' else label.lower()}: {words}"
+        for label, words in ends.items()
+    ]
     return [*"\n\n".join(prose).split("\n"), "", *fields, ""]
 
 
@@ -125,7 +140,10 @@ def _sentences(section: re.Match[str]) -> str:
     found = SECTION_ENTRY.findall(section[2])
     entries = [(names.partition(" : ")[0], " ".join(words.split())) for names, words in found]
     if section[1] == "Parameters":
-        return "\n\n".join(f"``{names.replace(', ', '``, ``')}``: {words}" for names, words in entries) + "\n"
+        return (
+            "\n\n".join(f"``{names.replace(', ', '``, ``')}``: {words}" for names, words in entries)
+            + "\n"
+        )
     said = (f"{name} {words[:1].lower()}{words[1:]}".strip() for name, words in entries)
     return f"{section[1]}: {'; '.join(said)}.\n".replace("..", ".")
 
@@ -141,7 +159,9 @@ def _entries(text: str, parameters: list[str]) -> tuple[str, dict[str, str]]:
     if not starts:
         return text, {}
     found: dict[str, str] = {}
-    for (match, names), following in zip(starts, [*(m.start() for m, _ in starts[1:]), len(text)], strict=True):
+    for (match, names), following in zip(
+        starts, [*(m.start() for m, _ in starts[1:]), len(text)], strict=True
+    ):
         words = text[match.end("names") : following].lstrip(" :,").rstrip(" ;:")
         value = re.search(r"=([^`]+)``$", match["names"])
         words = f"``{value[1]}`` {words}" if value else re.sub(r"^(is|are) ", "", words)
@@ -164,15 +184,33 @@ def _qualified(role: re.Match[str]) -> str:
     return f":{kind}:`kcalc.{ours}`" if ours else f":{kind}:`.{bare}`"
 
 
-def sign(app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, annotation: str | None) -> Any:
+def sign(
+    app: Sphinx,
+    what: str,
+    name: str,
+    obj: Any,
+    options: Any,
+    signature: str | None,
+    annotation: str | None,
+) -> Any:
     """Results are made by functions: how their classes are called is nobody's business."""
-    if what == "class" and name.startswith("kcalc.") and "layers" not in name and name.rpartition(".")[2] not in MADE_BY_HAND:
+    if (
+        what == "class"
+        and name.startswith("kcalc.")
+        and "layers" not in name
+        and name.rpartition(".")[2] not in MADE_BY_HAND
+    ):
         return "", None
     return None
 
 
-def internal(app: Sphinx, env: Any, node: Any, contnode: nodes.TextElement) -> nodes.TextElement | None:
-    """What a docstring names exists, but is not for users: its name stands without a link. Anything else is a mistake."""
+def internal(
+    app: Sphinx, env: Any, node: Any, contnode: nodes.TextElement
+) -> nodes.TextElement | None:
+    """What a docstring names exists, but is not for users: its name stands without a link.
+
+    Anything else is a mistake.
+    """
     target = str(node.get("reftarget", ""))
     if node.get("refdomain") != "py" or not _exists(target):
         return None
@@ -184,7 +222,10 @@ def _exists(target: str) -> bool:
         return pydoc.locate(target) is not None
     owner, _, name = target.rpartition(".")
     loaded = [module for key, module in list(sys.modules.items()) if key.startswith("kcalc.")]
-    return any(hasattr(getattr(module, owner) if owner and hasattr(module, owner) else module, name) for module in loaded)
+    return any(
+        hasattr(getattr(module, owner) if owner and hasattr(module, owner) else module, name)
+        for module in loaded
+    )
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

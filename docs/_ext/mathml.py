@@ -60,7 +60,9 @@ def _plain(latex: str) -> str:
 def _checked(markup: str, latex: str, where: nodes.Node) -> str:
     if markup.startswith("<code>") or LEFT_OVER.search(re.sub(r"<[^>]*>", "", markup)):
         LOGGER.warning("a formula cannot be shown: %s", latex, location=where, type="mathml")
-    return BAR.sub(r'<mo\1 lspace="0" rspace="0">\2</mo>', markup)  # bars of absolute values stand close to what they enclose
+    return BAR.sub(
+        r'<mo\1 lspace="0" rspace="0">\2</mo>', markup
+    )  # bars of absolute values stand close to what they enclose
 
 
 def _visit_inline(self: Any, node: nodes.math) -> None:
@@ -69,7 +71,11 @@ def _visit_inline(self: Any, node: nodes.math) -> None:
 
 
 def _visit_block(self: Any, node: nodes.math_block) -> None:
-    self.body.append(self.starttag(node, "div", CLASS="formula", tabindex="0", role="group", **{"aria-label": "formula"}))
+    self.body.append(
+        self.starttag(
+            node, "div", CLASS="formula", tabindex="0", role="group", **{"aria-label": "formula"}
+        )
+    )
     self.body.append(display(node.astext(), node))
     self.body.append("</div>\n")
     raise nodes.SkipNode

@@ -1,11 +1,16 @@
-"""Markdown pages whose code blocks run: used by the tests, which run every page, and by the build, which draws pictures from them.
+"""Markdown pages whose code blocks run.
+
+Used by the tests, which run every page, and by the build, which draws pictures from them.
 
 A page is Markdown with fenced blocks:
 
-- ``python``: run, all blocks of a page in order and in one namespace. After ``<!-- raises ERROR -->`` the block must raise that kcalc
+- ``python``: run, all blocks of a page in order and in one namespace. After
+  ``<!-- raises ERROR -->`` the block must raise that kcalc
   error, whose message is its output.
-- ``bash`` and ``console`` whose lines start with ``kcalc`` (``$ kcalc`` in ``console``): run in this process.
-- ``text``: the output of the block before it. White space does not matter, ``...`` stands for anything, numbers are compared to the digits
+- ``bash`` and ``console`` whose lines start with ``kcalc`` (``$ kcalc`` in ``console``): run in
+  this process.
+- ``text``: the output of the block before it. White space does not matter, ``...`` stands for
+  anything, numbers are compared to the digits
   shown, and of numbers that are rounding errors only the size.
 - ``json``: must be JSON.
 - Any other block, and any that follows ``<!-- not run: REASON -->``, is left alone.
@@ -36,7 +41,10 @@ class PageError(AssertionError):
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language ("" where none is said), its text, the line of its fence, and the comment right before it."""
+    """A fenced block: language ("" where none is said), text, line of its fence, and comment.
+
+    The comment is the one right before it.
+    """
 
     language: str
     text: str
@@ -46,7 +54,9 @@ class Block:
     @property
     def reason(self) -> str | None:
         """Why it is not run, where it is marked so."""
-        return self.mark.removeprefix("not run:").strip() if self.mark.startswith("not run:") else None
+        return (
+            self.mark.removeprefix("not run:").strip() if self.mark.startswith("not run:") else None
+        )
 
     @property
     def raises(self) -> str | None:
@@ -89,10 +99,17 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-def run(text: str, namespace: dict[str, Any] | None = None, *, check: bool = True, upto: int | None = None) -> Iterator[tuple[Block, str]]:
+def run(
+    text: str,
+    namespace: dict[str, Any] | None = None,
+    *,
+    check: bool = True,
+    upto: int | None = None,
+) -> Iterator[tuple[Block, str]]:
     """Run a page block by block; yields each block that ran with what it printed.
 
-    Parameters: ``namespace`` is what the first block finds; ``check`` compares outputs; ``upto`` stops before that line.
+    Parameters: ``namespace`` is what the first block finds; ``check`` compares outputs; ``upto``
+    stops before that line.
     Raises: PageError naming the line.
     """
     names = {"__name__": "__main__"} if namespace is None else namespace
@@ -111,7 +128,13 @@ def run(text: str, namespace: dict[str, Any] | None = None, *, check: bool = Tru
         elif block.language in RUN:
             printed = _execute(block, names)
             if check and block.language == "console":
-                compare("\n".join(line for line in block.text.splitlines() if not line.startswith("$ ")), printed, block.line)
+                compare(
+                    "\n".join(
+                        line for line in block.text.splitlines() if not line.startswith("$ ")
+                    ),
+                    printed,
+                    block.line,
+                )
             yield block, printed
 
 
@@ -128,7 +151,9 @@ def _execute(block: Block, names: dict[str, Any]) -> str:
         if block.raises is None:
             raise PageError(f"line {block.line}: {type(error).__name__}: {error}") from error
         if block.raises not in [kind.__name__ for kind in type(error).__mro__]:
-            raise PageError(f"line {block.line}: {type(error).__name__} instead of {block.raises}: {error}") from error
+            raise PageError(
+                f"line {block.line}: {type(error).__name__} instead of {block.raises}: {error}"
+            ) from error
         return f"{type(error).__name__}: {error}"
     if block.raises is not None:
         raise PageError(f"line {block.line}: no {block.raises} was raised")
@@ -141,7 +166,10 @@ def _commands(block: Block) -> None:
     for command in block.commands:
         words = shlex.split(command, comments=True)
         if words[:1] != ["kcalc"]:
-            raise PageError(f"{command!r} is no kcalc command: say why it is not run with <!-- not run: REASON -->")
+            raise PageError(
+                f"{command!r} is no kcalc command: say why it is not run with <!-- not run: "
+                f"REASON -->"
+            )
         mistakes = io.StringIO()
         with contextlib.redirect_stderr(mistakes):
             try:
@@ -170,7 +198,9 @@ def compare(expected: str, printed: str, line: int = 0) -> None:
 
 
 def _alike(expected: Sequence[str], actual: Sequence[str]) -> bool:
-    return len(expected) == len(actual) and all(_same(one, two) for one, two in zip(expected, actual, strict=True))
+    return len(expected) == len(actual) and all(
+        _same(one, two) for one, two in zip(expected, actual, strict=True)
+    )
 
 
 def _same(shown: str, actual: str) -> bool:
@@ -179,7 +209,10 @@ def _same(shown: str, actual: str) -> bool:
         return True
     if NUMBER.sub("#", shown) != NUMBER.sub("#", actual):
         return False
-    return all(_close(one, two) for one, two in zip(NUMBER.findall(shown), NUMBER.findall(actual), strict=True))
+    return all(
+        _close(one, two)
+        for one, two in zip(NUMBER.findall(shown), NUMBER.findall(actual), strict=True)
+    )
 
 
 def _close(shown: str, actual: str) -> bool:

@@ -1,4 +1,7 @@
-"""``{picture} TEXT``: the figure that the code above it draws. TEXT stands for it where it is not seen; the content is its caption."""
+"""``{picture} TEXT``: the figure that the code above it draws.
+
+TEXT stands for it where it is not seen; the content is its caption.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,11 @@ class Picture(SphinxDirective):
         if number not in drawn:
             raise self.error(f"no figure is open where picture {number + 1} of this page stands")
         figure = nodes.figure(classes=["picture"])
-        figure += nodes.image(uri=f"/{FOLDER}/{drawn[number]}", alt=" ".join(self.arguments[0].split()), **self.options)
+        figure += nodes.image(
+            uri=f"/{FOLDER}/{drawn[number]}",
+            alt=" ".join(self.arguments[0].split()),
+            **self.options,
+        )
         if self.content:
             words, messages = self.state.inline_text(" ".join(self.content), self.lineno)
             figure += [nodes.caption("", "", *words), *messages]
@@ -40,7 +47,12 @@ class Picture(SphinxDirective):
 def draw(app: Sphinx, docname: str, source: list[str]) -> None:
     """Run the page as far as its last picture and keep its figures."""
     lines = source[0].splitlines()
-    places = {line: i for i, line in enumerate(number for number, text in enumerate(lines, 1) if text.startswith("```{picture}"))}
+    places = {
+        line: i
+        for i, line in enumerate(
+            number for number, text in enumerate(lines, 1) if text.startswith("```{picture}")
+        )
+    }
     if not places:
         return
     import matplotlib

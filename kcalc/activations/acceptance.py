@@ -1,4 +1,7 @@
-"""The tests of a user's activation: kinks that are numbers, real finite values, Gaussian moments, no hidden corners."""
+"""The tests of a user's activation.
+
+Kinks that are numbers, real finite values, Gaussian moments, no hidden corners.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ from kcalc.gaussian.expectations.quadrature import Array, mesh, z_range
 PROBES = np.concatenate([np.linspace(-30, 30, 121), np.geomspace(1e-6, 20, 15)])
 FAR_PROBES = np.array([-1e3, -1e2, 1e2, 1e3])
 DIGIT_PROBES = np.concatenate([np.arange(0.37, 16), -np.arange(0.37, 16)])
-LOST, TINY = 1e-5, 1e-200  # relative error of values that have lost their digits, underflow left out
+LOST, TINY = (
+    1e-5,
+    1e-200,
+)  # relative error of values that have lost their digits, underflow left out
 MOST_KINKS = 500
 _APART = 1e-9
 
@@ -26,7 +32,8 @@ _APART = 1e-9
 def read_kinks(kinks: Any) -> tuple[sp.Expr, ...]:
     """Kinks as given, sorted and each once.
 
-    Raises KcalcError for anything but a list of finite real numbers, for two that are almost equal, and for more than 500.
+    Raises KcalcError for anything but a list of finite real numbers, for two that are almost equal,
+    and for more than 500.
     """
     if isinstance(kinks, str) or not isinstance(kinks, Iterable):
         raise KcalcError(f"kinks={glimpse(kinks)}: a list of numbers is needed, kinks=[0, 1.5]")
@@ -41,7 +48,10 @@ def read_kinks(kinks: Any) -> tuple[sp.Expr, ...]:
         if out and abs(places[point] - places[out[-1]]) <= _APART * (1 + abs(places[point])):
             if places[point] == places[out[-1]]:
                 continue
-            raise KcalcError(f"the kinks {out[-1]} and {point} are almost equal: give each point once, to full precision")
+            raise KcalcError(
+                f"the kinks {out[-1]} and {point} are almost equal: give each point once, to full "
+                f"precision"
+            )
         out.append(point)
     if len(out) > MOST_KINKS:
         raise KcalcError(f"{len(out)} kinks are too many: at most {MOST_KINKS}")
@@ -49,9 +59,14 @@ def read_kinks(kinks: Any) -> tuple[sp.Expr, ...]:
 
 
 def simplest(where: float, reach: float = 2e-6) -> float:
-    """The number with the fewest decimals within ``reach`` (relatively, beyond 1): a search finds kinks to about a millionth."""
+    """The number with the fewest decimals within ``reach`` (relatively, beyond 1).
+
+    a search finds kinks to about a millionth.
+    """
     rounded = (round(where, decimals) for decimals in range(12))
-    return next((value for value in rounded if abs(value - where) <= reach * (1 + abs(where))), where)
+    return next(
+        (value for value in rounded if abs(value - where) <= reach * (1 + abs(where))), where
+    )
 
 
 def _place(kink: sp.Expr) -> float:
@@ -60,30 +75,47 @@ def _place(kink: sp.Expr) -> float:
     except (TypeError, ValueError, OverflowError):
         place = float("nan")
     if not abs(place) <= 1e150:
-        raise KcalcError(f"kinks: {glimpse(kink)} is not a finite real number within double precision")
+        raise KcalcError(
+            f"kinks: {glimpse(kink)} is not a finite real number within double precision"
+        )
     return place
 
 
 def check_values(candidate: Any, values: Callable[[Array], Array], extra: Any = ()) -> Array:
-    """Refuse nan, infinities near 0 and functions that vanish; returns the values at PROBES and ``extra``."""
+    """Refuse nan, infinities near 0 and functions that vanish.
+
+    Returns the values at PROBES and ``extra``.
+    """
     probes = np.concatenate([PROBES, np.asarray(extra, dtype=float)])
     with np.errstate(all="ignore"):
         found = values(probes)
     if np.isnan(found).all():
-        raise KcalcError(f"activation {candidate.name!r} has no real value anywhere: it must be real on the whole line")
+        raise KcalcError(
+            f"activation {candidate.name!r} has no real value anywhere: it must be real on the "
+            f"whole line"
+        )
     if np.isnan(found).any():
         where = probes[np.isnan(found)][0]
-        raise KcalcError(f"activation {candidate.name!r} has no real value at x = {where:.6g}: it must be real on the whole line")
+        raise KcalcError(
+            f"activation {candidate.name!r} has no real value at x = {where:.6g}: it must be real "
+            f"on the whole line"
+        )
     near = np.abs(probes) < 1
     if np.isinf(found[near]).any():
-        raise KcalcError(f"activation {candidate.name!r} is infinite at x = {probes[near][np.isinf(found[near])][0]:.6g}")
+        raise KcalcError(
+            f"activation {candidate.name!r} is infinite at x = "
+            f"{probes[near][np.isinf(found[near])][0]:.6g}"
+        )
     if not found[np.isfinite(found)].any():
-        raise KcalcError(f"activation {candidate.name!r} vanishes: a constant activation must at least not be zero")
+        raise KcalcError(
+            f"activation {candidate.name!r} vanishes: a constant activation must at least not be "
+            f"zero"
+        )
     return found
 
 
 def check_moments(candidate: Any) -> None:
-    """Refuse functions without Gaussian moments, with poles, and with kinks that were not declared."""
+    """Refuse functions that lack Gaussian moments or have poles or undeclared kinks."""
     check_growth(candidate)
     z_range(candidate, 0.01)
     try:
@@ -95,7 +127,10 @@ def check_moments(candidate: Any) -> None:
 
 
 def check_digits(candidate: Any) -> None:
-    """Refuse expressions whose values or slopes, as floats, lose their digits to rounding: noise, which looks like fast variation."""
+    """Refuse expressions whose values or slopes, as floats, lose their digits to rounding.
+
+    Noise, which looks like fast variation.
+    """
     if candidate.numeric_only:
         return
     for n, what in enumerate(("value", "slope")):
@@ -103,52 +138,84 @@ def check_digits(candidate: Any) -> None:
             found = candidate.numeric(n)(DIGIT_PROBES)
         with decimal_digits(60):
             exact = lambdify([X], candidate.derivative_expr(n) if n else candidate.expr, "mpmath")
-            lost = [where for where, value in zip(DIGIT_PROBES, found, strict=True) if _is_lost(exact, float(where), float(value))]
+            lost = [
+                where
+                for where, value in zip(DIGIT_PROBES, found, strict=True)
+                if _is_lost(exact, float(where), float(value))
+            ]
         if lost:
             raise KcalcError(
-                f"activation {candidate.name!r} loses its digits to rounding: its {what} at x = {lost[0]:g}, as a float, is right to fewer "
-                "than five digits; write it without functions where they are infinitely steep (acos near 1, sqrt near 0) and without "
-                "differences of nearly equal numbers, or give a callable that computes it to full precision"
+                f"activation {candidate.name!r} loses its digits to rounding: its {what} at x = "
+                f"{lost[0]:g}, as a float, is right to fewer "
+                "than five digits; write it without functions where they are infinitely steep "
+                "(acos near 1, sqrt near 0) and without "
+                "differences of nearly equal numbers, or give a callable that computes it to full "
+                "precision"
             )
 
 
 def _is_lost(exact: Callable[[Any], Any], where: float, found: float) -> bool:
     try:
         truth = exact(mpmath.mpf(where))
-        return bool(mpmath.isfinite(truth) and abs(truth) > TINY and not abs(found - truth) <= LOST * abs(truth))
+        return bool(
+            mpmath.isfinite(truth)
+            and abs(truth) > TINY
+            and not abs(found - truth) <= LOST * abs(truth)
+        )
     except (ArithmeticError, ValueError, TypeError, NameError):
         return False
 
 
 def check_growth(candidate: Any) -> None:
-    """Refuse growth faster than exp(a x^2) for every a, as of exp(x^4): no Gaussian is narrow enough for it."""
+    """Refuse growth faster than exp(a x^2) for every a, as of exp(x^4).
+
+    No Gaussian is narrow enough for it.
+    """
     points = np.array([3.0, 5.0])
     with np.errstate(all="ignore"):
         for side in (1, -1):
             slow, fast = np.log(np.abs(candidate.numeric(0)(side * points))) / points**2
             if fast > 1 and fast > 1.2 * max(slow, 0.0):
-                raise KcalcError(f"activation {candidate.name!r} grows too fast: E[phi(sqrt(q) z)^2] diverges for every q > 0")
+                raise KcalcError(
+                    f"activation {candidate.name!r} grows too fast: E[phi(sqrt(q) z)^2] diverges "
+                    f"for every q > 0"
+                )
 
 
 def check_corners(candidate: Any) -> None:
-    """Refuse kinks left out where the mesh has edges anyway (0, +-2^k, the middle of a narrow feature) and cannot notice them."""
+    """Refuse undeclared kinks at mesh edges (0, +-2^k, the middle of a narrow feature).
+
+    The mesh has edges at these points anyway, so that its refinement does not detect a kink there.
+    """
     places = np.concatenate([mesh(candidate, 16.0), [32.0, 64.0, -32.0, -64.0]])
     kinks = np.append(np.array(candidate.kink_points), np.inf)
     places = places[np.abs(places[:, None] - kinks).min(axis=1) > 1e-6 * (1 + np.abs(places))]
     with np.errstate(all="ignore"):
-        places = places[np.maximum(np.abs(candidate.numeric(0)(2 * places)), np.abs(candidate.numeric(0)(-2 * places))) < 1e100]
+        places = places[
+            np.maximum(
+                np.abs(candidate.numeric(0)(2 * places)), np.abs(candidate.numeric(0)(-2 * places))
+            )
+            < 1e100
+        ]
         step = 1e-10 * (1 + np.abs(places))
         for n in range(3):
             f, slope = candidate.numeric(n), candidate.numeric(n + 1)
             above, below = f(places + step), f(places - step)
-            expected = 2 * step * np.maximum(np.abs(slope(places + step)), np.abs(slope(places - step)))
+            expected = (
+                2 * step * np.maximum(np.abs(slope(places + step)), np.abs(slope(places - step)))
+            )
             size = np.maximum(np.abs(above), np.abs(below))
             around = np.abs(f(np.linspace(-4.1, 4.3, 41)))
-            rounding = 1e-4 * size + 1e-6 * np.abs(candidate.numeric(0)(places)) + 1e-7 * around[np.isfinite(around)].max(initial=0.0)
+            rounding = (
+                1e-4 * size
+                + 1e-6 * np.abs(candidate.numeric(0)(places))
+                + 1e-7 * around[np.isfinite(around)].max(initial=0.0)
+            )
             jumps = np.isfinite(size) & (np.abs(above - below) > 10 * expected + rounding)
             if jumps.any():
                 where = simplest(float(places[jumps][0]))
                 raise KcalcError(
-                    f"activation {candidate.name!r} is not smooth near x = {where:g}: declare every point where it or a "
+                    f"activation {candidate.name!r} is not smooth near x = {where:g}: declare "
+                    f"every point where it or a "
                     "derivative jumps in kinks=[...]"
                 )

@@ -1,4 +1,7 @@
-"""The activation: an expression in one real symbol, its kinks, its numerics; and the activations made of others."""
+"""The activation: an expression in one real symbol, its kinks, its numerics.
+
+And the activations made of others.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,15 @@ from sympy.core.function import AppliedUndef
 from kcalc.activations.jax_function import JaxFunction, jax_function, piecewise
 from kcalc.activations.local import LocalMaps
 from kcalc.activations.parameters import real_expression
-from kcalc.activations.pieces import X, compile_pieces, exact_jumps, landmark, resolve, rounded_jumps, sampled_jumps
+from kcalc.activations.pieces import (
+    X,
+    compile_pieces,
+    exact_jumps,
+    landmark,
+    resolve,
+    rounded_jumps,
+    sampled_jumps,
+)
 from kcalc.activations.transformation import Transformation
 from kcalc.fields import NUMPY, SYMPY, Field, Number
 from kcalc.fields.arguments import derivative_order
@@ -31,12 +42,15 @@ _NARROW = 0.25
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Activation(LocalMaps):
-    """A function phi of one real variable, immutable, equal to another with the same expression and kinks.
+    """An immutable function phi of one real variable.
 
-    name: how it prints.  expr: SymPy expression in ``X``.  kinks: sorted SymPy numbers where phi or any derivative jumps.
-    degree: of positive homogeneity, phi(a x) = a^degree phi(x) for a > 0, or None.
-    stable: optional expressions of phi, phi', ... that do not overflow where ``expr`` would; the last one given is differentiated further.
-    growth: optional (A, p, B) with |phi(x)| <= A (1+|x|)^p exp(B|x|), for certified integrals where no such bound can be derived.
+    It is equal to another activation with the same expression and kinks.
+
+    name: how it prints. expr: SymPy expression in ``X``. kinks: sorted SymPy numbers where phi or
+    any derivative jumps. degree: of positive homogeneity, phi(a x) = a^degree phi(x) for a > 0, or
+    None. stable: optional expressions of phi, phi', ... that do not overflow where ``expr`` would;
+    the last one given is differentiated further. growth: optional (A, p, B) with |phi(x)| <= A
+    (1+|x|)^p exp(B|x|), for certified integrals where no such bound can be derived.
     """
 
     name: str
@@ -46,7 +60,7 @@ class Activation(LocalMaps):
     stable: tuple[sp.Expr, ...] = field(default=(), repr=False)
     growth: tuple[float, float, float] | None = field(default=None, repr=False)
 
-    # --- identity ------------------------------------------------------------------------------------------------------------------
+    # --- identity ---------------------------------------------------------------------------------
 
     @cached_property
     def _key(self) -> tuple[Any, ...]:
@@ -60,7 +74,9 @@ class Activation(LocalMaps):
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Activation) and self._hash == other._hash and self._key == other._key)
+        return self is other or (
+            isinstance(other, Activation) and self._hash == other._hash and self._key == other._key
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """The pickled state: the fields, without compiled functions and caches."""
@@ -83,34 +99,48 @@ class Activation(LocalMaps):
         """The four constants that lead from ``base`` here, or None."""
         return None
 
-    # --- symbols -------------------------------------------------------------------------------------------------------------------
+    # --- symbols ----------------------------------------------------------------------------------
 
     def subs(self, values: Mapping[Any, Any]) -> Activation:
-        """The activation with numbers, or other expressions, for symbols of its constants: {symbol: value}.
+        """The activation with numbers, or other expressions, for symbols of its constants.
+
+        {symbol: value}.
 
         Raises KcalcError for anything else.
         """
-        given = {symbol: SYMPY.number(exact(value)) for symbol, value in mapping(values, "values").items()}
+        given = {
+            symbol: SYMPY.number(exact(value))
+            for symbol, value in mapping(values, "values").items()
+        }
         return self._substituted(given) if self.free_symbols else self
 
     def _substituted(self, values: Mapping[Any, Any]) -> Activation:
-        """The activation at other constants; classes that keep constants beside ``expr`` override it."""
+        """The activation at other constants.
+
+        Classes that keep constants beside ``expr`` override it.
+        """
         given = {symbol: value for symbol, value in values.items() if symbol != X}
         expr, *stable = (e.subs(given) for e in (self.expr, *self.stable))
         kinks = sorted((kink.subs(given) for kink in self.kinks), key=float)
         return replace(self, expr=expr, kinks=tuple(kinks), stable=tuple(stable))
 
-    # --- the function --------------------------------------------------------------------------------------------------------------
+    # --- the function -----------------------------------------------------------------------------
 
     @cached_property
     def numeric_only(self) -> bool:
-        """Whether a callable is inside: then there are no closed forms, and no digits beyond double precision."""
+        """Whether a callable is inside.
+
+        Then there are no closed forms, and no digits beyond double precision.
+        """
         return self.expr.has(AppliedUndef)
 
     def refuse_numeric_only(self, purpose: str) -> None:
         """Raises KcalcError if a callable is inside; ``purpose`` names the refused result."""
         if self.numeric_only:
-            raise KcalcError(f"activation {self.name!r} is a callable, numeric only: no {purpose}; give it as a SymPy expression")
+            raise KcalcError(
+                f"activation {self.name!r} is a callable, numeric only: no {purpose}; give it as "
+                f"a SymPy expression"
+            )
 
     @cached_property
     def pieces(self) -> tuple[sp.Expr, ...]:
@@ -131,14 +161,22 @@ class Activation(LocalMaps):
         if n not in known:
             parts = tuple(sp.diff(piece, X) for piece in self._piece_derivatives(n - 1))
             if any(part.has(sp.DiracDelta) for part in parts):
-                raise KcalcError(f"activation {self.name!r} is not smooth near a point that is not among its kinks: give it in kinks=[...]")
+                raise KcalcError(
+                    f"activation {self.name!r} is not smooth near a point that is not among its "
+                    f"kinks: give it in kinks=[...]"
+                )
             known[n] = parts
         return known[n]
 
     def derivative_expr(self, n: int = 1) -> sp.Expr:
-        """The n-th derivative away from kinks (no deltas); a Piecewise that is right-continuous where there are kinks."""
+        """The n-th derivative away from kinks (no deltas).
+
+        a Piecewise that is right-continuous where there are kinks.
+        """
         if self.numeric_only:
-            return sp.Derivative(self.expr, (X, derivative_order(n)), evaluate=isinstance(self.expr, AppliedUndef))
+            return sp.Derivative(
+                self.expr, (X, derivative_order(n)), evaluate=isinstance(self.expr, AppliedUndef)
+            )
         parts = self._piece_derivatives(derivative_order(n))
         if not self.kinks:
             return parts[0]
@@ -149,7 +187,13 @@ class Activation(LocalMaps):
         """(kink, phi^(n)(kink+) - phi^(n)(kink-)) for every kink."""
         if self.numeric_only:
             return tuple(zip(self.kinks, map(sp.Float, self.jump_sizes(n)), strict=True))
-        return tuple(zip(self.kinks, exact_jumps(self._piece_derivatives(derivative_order(n)), self.kinks), strict=True))
+        return tuple(
+            zip(
+                self.kinks,
+                exact_jumps(self._piece_derivatives(derivative_order(n)), self.kinks),
+                strict=True,
+            )
+        )
 
     def jump_sizes(self, n: int) -> tuple[float, ...]:
         """The jumps of phi^(n) as floats, rounding residues set to zero."""
@@ -171,13 +215,21 @@ class Activation(LocalMaps):
 
     @cached_property
     def landmarks(self) -> tuple[tuple[float, float], ...]:
-        """(centre, width) of narrow features: where the argument of a function inside the expression is centred, and its scale."""
-        inner = {arg for f in self.expr.atoms(sp.Function, sp.exp) for arg in f.args} | {p.base for p in self.expr.atoms(sp.Pow)}
+        """(centre, width) of narrow features.
+
+        Where the argument of a function inside the expression is centred, and its scale.
+        """
+        inner = {arg for f in self.expr.atoms(sp.Function, sp.exp) for arg in f.args} | {
+            p.base for p in self.expr.atoms(sp.Pow)
+        }
         found = {mark for arg in inner if isinstance(arg, sp.Expr) for mark in landmark(arg)}
         return tuple(sorted((c, w) for c, w in found if w < _NARROW))
 
     def numeric(self, n: int = 0) -> Callable[[Array], Array]:
-        """The n-th derivative away from kinks as a vectorised float64 function without overflows, right-continuous at kinks."""
+        """The n-th derivative away from kinks as a vectorised float64 function.
+
+        The function does not overflow and is right-continuous at kinks.
+        """
         self.refuse_symbols("its value")
         known, n = self.__dict__.setdefault("_numeric", {}), derivative_order(n)
         if n not in known:
@@ -190,7 +242,10 @@ class Activation(LocalMaps):
         last = min(n, len(self.stable) - 1)
         expr = sp.diff(self.stable[last], X, n - last) if n > last else self.stable[last]
         return compile_pieces(
-            [resolve(expr, self.kinks, index) for index in range(len(self.kinks) + 1)] if self.kinks else [expr], self.kink_points
+            [resolve(expr, self.kinks, index) for index in range(len(self.kinks) + 1)]
+            if self.kinks
+            else [expr],
+            self.kink_points,
         )
 
     def __call__(self, x: object) -> Any:
@@ -200,27 +255,46 @@ class Activation(LocalMaps):
         return self.numeric(0)(np.asarray(NUMPY.number(x)))[()]
 
     def jax_values(self, n: int) -> JaxFunction:
-        """phi^(n) on JAX arrays of floats, as :func:`kcalc.activations.jax_function.jax_function` wants it."""
+        """The derivative phi^(n) on JAX arrays of floats.
+
+        It has the form that :func:`kcalc.activations.jax_function.jax_function` expects.
+        """
         return piecewise(self, n)
 
     def plot(self, ax: Any = None, q: Any = (0.1, 1.0, 10.0)) -> Any:
-        """Draw phi, its Q map and its C maps at several q on three Axes; see :func:`kcalc.plotting.cards.card`."""
+        """Draw phi, its Q map and its C maps at several q on three Axes.
+
+        See :func:`kcalc.plotting.cards.card`.
+        """
         from kcalc.plotting.cards import card
 
         return card(self, ax, q)
 
-    # --- new activations from old --------------------------------------------------------------------------------------------------
+    # --- new activations from old -----------------------------------------------------------------
 
-    def transformed(self, input_scale: Any = 1, input_shift: Any = 0, output_scale: Any = 1, output_shift: Any = 0) -> Activation:
-        """output_scale * (phi(input_scale x + input_shift) + output_shift)  [DKS sec. 18]; itself for the identity.
+    def transformed(
+        self,
+        input_scale: Any = 1,
+        input_shift: Any = 0,
+        output_scale: Any = 1,
+        output_shift: Any = 0,
+    ) -> Activation:
+        """output_scale * (phi(input_scale x + input_shift) + output_shift)  [DKS sec. 18].
+
+        Itself for the identity.
 
         Raises KcalcError for zero scales and for constants that are not real numbers.
         """
-        numbers = (SYMPY.number(value) for value in (input_scale, input_shift, output_scale, output_shift))
+        numbers = (
+            SYMPY.number(value) for value in (input_scale, input_shift, output_scale, output_shift)
+        )
         return transform(self, Transformation(*numbers))
 
     def composed(self, inner: Activation) -> Activation:
-        """The activation phi(psi(x)) with ``inner`` as psi.  Raises KcalcError unless it is an activation."""
+        """The activation phi(psi(x)) with ``inner`` as psi.
+
+        Raises KcalcError unless it is an activation.
+        """
         from kcalc.activations.composed import compose
 
         return compose(self, inner)
@@ -228,7 +302,10 @@ class Activation(LocalMaps):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Transformed(Activation):
-    """An affine transformation of ``original``; closed forms survive as long as the input is not shifted."""
+    """An affine transformation of ``original``.
+
+    Closed forms survive as long as the input is not shifted.
+    """
 
     original: Activation = field(default=None)  # type: ignore[assignment]
     constants: Transformation = field(default=None)  # type: ignore[assignment]
@@ -243,33 +320,64 @@ class Transformed(Activation):
 
     @property
     def closed_in_numpy(self) -> bool:  # type: ignore[override]
-        return self.original.closed_in_numpy and self.constants.output_shift == self.constants.input_shift == 0
+        return (
+            self.original.closed_in_numpy
+            and self.constants.output_shift == self.constants.input_shift == 0
+        )
 
     def _find_jumps(self, n: int) -> tuple[float, ...]:
-        """Those of the original, scaled: transformed kinks are rounded, so that the two sides would seem to jump."""
+        """Those of the original, scaled.
+
+        Transformed kinks are rounded, so that the two sides would seem to jump.
+        """
         a, scale = float(self.constants.input_scale), float(self.constants.output_scale)
         jumps = [scale * a**n * jump for jump in self.original.jump_sizes(n)]
         return tuple(jumps) if a > 0 else tuple(-jump for jump in reversed(jumps))
 
     def _compile(self, n: int) -> Callable[[Array], Array]:
         inner, t = self.original.numeric(n), self.constants
-        a, b, scale, shift = float(t.input_scale), float(t.input_shift), float(t.output_scale), float(t.output_shift)
+        a, b, scale, shift = (
+            float(t.input_scale),
+            float(t.input_shift),
+            float(t.output_scale),
+            float(t.output_shift),
+        )
         factor = scale * a**n
-        return (lambda x: factor * (inner(a * x + b) + shift)) if n == 0 else (lambda x: factor * inner(a * x + b))
+        return (
+            (lambda x: factor * (inner(a * x + b) + shift))
+            if n == 0
+            else (lambda x: factor * inner(a * x + b))
+        )
 
     def jax_values(self, n: int) -> JaxFunction:
         t, inner = self.constants, jax_function(self.original, n)
-        a, b, scale, shift = (float(v) for v in (t.input_scale, t.input_shift, t.output_scale, t.output_shift))
-        return (lambda x: scale * (inner(a * x + b) + shift)) if n == 0 else (lambda x: scale * a**n * inner(a * x + b))
+        a, b, scale, shift = (
+            float(v) for v in (t.input_scale, t.input_shift, t.output_scale, t.output_shift)
+        )
+        return (
+            (lambda x: scale * (inner(a * x + b) + shift))
+            if n == 0
+            else (lambda x: scale * a**n * inner(a * x + b))
+        )
 
     def _substituted(self, values: Mapping[Any, Any]) -> Activation:
-        numbers = (getattr(self.constants, item.name).subs(values) for item in fields(self.constants))
+        numbers = (
+            getattr(self.constants, item.name).subs(values) for item in fields(self.constants)
+        )
         return transform(self.original.subs(values), Transformation(*numbers))
 
     def _constants(self, number_field: Field) -> tuple[Number, Number, Number, Number]:
-        """(a^2, a, scale, shift) in the field, |a| for the input scale where only its square counts."""
+        """(a^2, a, scale, shift) of the affine transformation, as numbers of the field.
+
+        a is the input scale; a^2 serves where only the square of the input scale counts.
+        """
         a, scale, shift = (
-            number_field.number(v) for v in (self.constants.input_scale, self.constants.output_scale, self.constants.output_shift)
+            number_field.number(v)
+            for v in (
+                self.constants.input_scale,
+                self.constants.output_scale,
+                self.constants.output_shift,
+            )
         )
         return a * a, a, scale, shift
 
@@ -301,30 +409,47 @@ class Transformed(Activation):
         return None if mean is None else scale**2 * (inner + 2 * shift * mean + shift**2)
 
     def _ratio(self, q1: Number, q2: Number, field: Field) -> tuple[Number, Number] | None:
-        """(r, d) with 1 - C = r (1 - C_original) + d, from output shifts; d is 0 at equal q values, without cancellation."""
+        """(r, d) with 1 - C = r (1 - C_original) + d, from output shifts.
+
+        d is 0 at equal q values, without cancellation.
+        """
         square, _, _, shift = self._constants(field)
         first, second = (self.original._closed_second_moment(square * q, field) for q in (q1, q2))
         one, two = (self.original._closed_mean(square * q, field) for q in (q1, q2))
         if first is None or second is None or one is None or two is None:
             return None
-        norm = field.sqrt((first + 2 * shift * one + shift**2) * (second + 2 * shift * two + shift**2))
+        norm = field.sqrt(
+            (first + 2 * shift * one + shift**2) * (second + 2 * shift * two + shift**2)
+        )
         root1, root2 = field.sqrt(first), field.sqrt(second)
         top = root1 * root2 + shift * (one + two) + shift**2
         apart = root1 - root2
-        excess = shift * (shift * (apart**2 - (one - two) ** 2) + 2 * apart * (root1 * two - root2 * one))  # norm^2 - top^2
+        excess = shift * (
+            shift * (apart**2 - (one - two) ** 2) + 2 * apart * (root1 * two - root2 * one)
+        )  # norm^2 - top^2
         return root1 * root2 / norm, excess / (norm * (norm + top))
 
     def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number | None:
         square = self._constants(field)[0]
-        inner = self.original._closed_gap(gap, square * q1, square * q2, field) if self._unshifted() else None
+        inner = (
+            self.original._closed_gap(gap, square * q1, square * q2, field)
+            if self._unshifted()
+            else None
+        )
         if inner is None or self.constants.output_shift == 0:
             return inner
         ratio = self._ratio(q1, q2, field)
         return None if ratio is None else ratio[0] * inner + ratio[1]
 
-    def _closed_derivatives(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number] | None:
+    def _closed_derivatives(
+        self, gap: Number, q1: Number, q2: Number, field: Field
+    ) -> tuple[Number, Number] | None:
         square = self._constants(field)[0]
-        inner = self.original._closed_derivatives(gap, square * q1, square * q2, field) if self._unshifted() else None
+        inner = (
+            self.original._closed_derivatives(gap, square * q1, square * q2, field)
+            if self._unshifted()
+            else None
+        )
         if inner is None or self.constants.output_shift == 0:
             return inner
         ratio = self._ratio(q1, q2, field)
@@ -334,7 +459,9 @@ class Transformed(Activation):
 def transform(activation: Activation, constants: Transformation) -> Activation:
     """``activation`` under ``constants``; transformations of transformations are merged."""
     if constants.input_scale.is_zero or constants.output_scale.is_zero:
-        raise KcalcError("input_scale and output_scale must not be zero: the activation would be constant")
+        raise KcalcError(
+            "input_scale and output_scale must not be zero: the activation would be constant"
+        )
     for item in fields(constants):
         value = getattr(constants, item.name)
         if value.free_symbols:
@@ -347,12 +474,23 @@ def transform(activation: Activation, constants: Transformation) -> Activation:
         constants = constants.after(before)
     if constants.is_identity:
         return base
-    a, b, scale, shift = constants.input_scale, constants.input_shift, constants.output_scale, constants.output_shift
+    a, b, scale, shift = (
+        constants.input_scale,
+        constants.input_shift,
+        constants.output_scale,
+        constants.output_shift,
+    )
     if base.kinks and a.is_positive is None and a.is_negative is None:
-        raise KcalcError(f"{base.name} has a kink, and the sign of input_scale = {a} is not known: declare its symbols with positive=True")
+        raise KcalcError(
+            f"{base.name} has a kink, and the sign of input_scale = {a} is not known: declare its "
+            f"symbols with positive=True"
+        )
     kinks = [(k - b) / a for k in base.kinks]
     if any(kink.free_symbols for kink in kinks):
-        raise KcalcError(f"{base.name}: its kinks would lie at {', '.join(map(str, kinks))}; give numbers for input_scale and input_shift")
+        raise KcalcError(
+            f"{base.name}: its kinks would lie at {', '.join(map(str, kinks))}; give numbers for "
+            f"input_scale and input_shift"
+        )
     return Transformed(
         name=constants.label(base.name),
         expr=scale * (base.expr.xreplace({X: a * X + b}) + shift),
@@ -366,5 +504,7 @@ def transform(activation: Activation, constants: Transformation) -> Activation:
 def checked(phi: Any) -> Activation:
     """``phi`` itself.  Raises KcalcError unless it is an activation."""
     if not isinstance(phi, Activation):
-        raise KcalcError(f"{glimpse(phi)} is not an activation: make one of it with kc.activation(...)")
+        raise KcalcError(
+            f"{glimpse(phi)} is not an activation: make one of it with kc.activation(...)"
+        )
     return phi

@@ -1,8 +1,9 @@
 """Activations given as Python or JAX callables: numeric only, kinks given.
 
-Values come from the callable itself; derivatives from nested ``jax.grad`` where JAX can differentiate it (and agrees with the values:
-a straight-through estimator does not), else from Chebyshev panels fitted to the values.  Measured on a dozen of the catalogue for q
-from 0.04 to 30 and c from -1 to 1: C within 1e-15 of the expressions, C' within 5e-15, C'' within 2e-12.
+Values come from the callable itself; derivatives from nested ``jax.grad`` where JAX can
+differentiate it (and agrees with the values: a straight-through estimator does not), else from
+Chebyshev panels fitted to the values. Measured on a dozen of the catalogue for q from 0.04 to 30
+and c from -1 to 1: C within 1e-15 of the expressions, C' within 5e-15, C'' within 2e-12.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def _picklable(rule: Elementwise) -> Elementwise:
         pickle.dumps(rule.function)
     except Exception as error:
         raise KcalcError(
-            f"activation {rule.name!r} cannot be pickled: its callable is pickled by reference, so it must be a function defined at "
+            f"activation {rule.name!r} cannot be pickled: its callable is pickled by reference, "
+            f"so it must be a function defined at "
             "the top level of a module (no lambda, no inner function), or a picklable object"
         ) from error
     return rule
@@ -60,17 +62,23 @@ copyreg.pickle(_Named, _reduced)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FromCallable(Activation):
-    """A Python or JAX callable phi; numeric only.  Equal to another of the same callable (by identity) and the same kinks.
+    """A Python or JAX callable phi; numeric only.
 
-    ``expr`` is an undefined function of ``X`` named after the callable; there are no closed forms, no mpmath numbers and no balls.
-    The callable must not change its behaviour later: results are cached.
+    Equal to another of the same callable (by identity) and the same kinks.
+
+    ``expr`` is an undefined function of ``X`` named after the callable; there are no closed forms,
+    no mpmath numbers and no balls. The callable must not change its behaviour later: results are
+    cached.
     """
 
     rule: Elementwise = field(default=None)  # type: ignore[assignment]
 
     def jax_values(self, n: int) -> JaxFunction:
         if not self.rule.is_jax:
-            raise KcalcError(f"activation {self.name!r} is a Python callable that JAX cannot trace: write it with jax.numpy")
+            raise KcalcError(
+                f"activation {self.name!r} is a Python callable that JAX cannot trace: write it "
+                f"with jax.numpy"
+            )
         return differentiated(lambda x: self.rule.mapped(x.ravel()).reshape(x.shape), n)
 
     @cached_property
@@ -79,7 +87,9 @@ class FromCallable(Activation):
 
     def __repr__(self) -> str:
         kinks = f", kinks {[round(k, 6) for k in self.kink_points]}" if self.kinks else ""
-        return f"<activation {self.name}: a {'JAX' if self.rule.is_jax else 'Python'} callable{kinks}>"
+        return (
+            f"<activation {self.name}: a {'JAX' if self.rule.is_jax else 'Python'} callable{kinks}>"
+        )
 
     @cached_property
     def panels(self) -> Panels:
@@ -87,11 +97,18 @@ class FromCallable(Activation):
         return Panels(self.rule, self.kink_points, self.name)
 
     def _compile(self, n: int) -> Callable[[Array], Array]:
-        """n = 0 is the callable; higher orders cover more of the line as it is asked for, looking for undeclared kinks there."""
+        """The callable itself for n = 0, its n-th derivative for n > 0.
+
+        A derivative extends the covered part of the line when it is evaluated farther out, and
+        looks for undeclared kinks there.
+        """
         if n == 0:
             return self.rule
         if n > HIGHEST:
-            raise KcalcError(f"activation {self.name!r} is a callable: its derivatives are known up to order {HIGHEST}, not {n}")
+            raise KcalcError(
+                f"activation {self.name!r} is a callable: its derivatives are known up to order "
+                f"{HIGHEST}, not {n}"
+            )
         exact = self._jax_derivative(n) if self.rule.is_jax else None
         if exact is None:
             return lambda x: self.panels.derivative(n, x)
@@ -106,19 +123,34 @@ class FromCallable(Activation):
         return values
 
     def _jax_derivative(self, n: int) -> Callable[[Array], Array] | None:
-        """The n-th derivative by nested ``jax.grad`` of sums; None where it fails or is not the derivative of the values."""
+        """The n-th derivative by nested ``jax.grad`` of sums.
+
+        None where it fails or is not the derivative of the values.
+        """
         jax, slope = sys.modules["jax"], self.rule.mapped
         for _ in range(n):
             slope = _gradient(jax, slope)
         function = compiled(slope)
-        points = np.array([x for x in np.linspace(-7.93, 8.11, 48) if all(abs(x - k) > 1e-3 for k in self.kink_points)])
+        points = np.array(
+            [
+                x
+                for x in np.linspace(-7.93, 8.11, 48)
+                if all(abs(x - k) > 1e-3 for k in self.kink_points)
+            ]
+        )
         truth = self.panels.derivative(n, points)
         try:
             off = np.abs(in_blocks(function, points, self.name) - truth)
         except KcalcError:
             return None
-        size = float(np.abs(truth).max(initial=0.0)) + float(np.abs(self.rule(points)).max(initial=0.0))
-        return (lambda x: in_blocks(function, x, self.name)) if bool(np.all(off <= _AGREEMENT[n - 1] * size)) else None
+        size = float(np.abs(truth).max(initial=0.0)) + float(
+            np.abs(self.rule(points)).max(initial=0.0)
+        )
+        return (
+            (lambda x: in_blocks(function, x, self.name))
+            if bool(np.all(off <= _AGREEMENT[n - 1] * size))
+            else None
+        )
 
 
 def _gradient(jax: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -126,7 +158,10 @@ def _gradient(jax: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def label(function: Any) -> str:
-    """The name of an activation made of ``function``: its own name, "phi" for lambdas, the class's for objects."""
+    """The name of an activation made of ``function``.
+
+    Its own name, "phi" for lambdas, the class's for objects.
+    """
     while isinstance(function, partial):
         function = function.func
     name = getattr(function, "__name__", None)
@@ -135,14 +170,18 @@ def label(function: Any) -> str:
     return "phi" if name == "<lambda>" else name
 
 
-def from_callable(function: Callable[..., Any], name: str | None = None, kinks: Iterable[Any] | None = None) -> FromCallable:
+def from_callable(
+    function: Callable[..., Any], name: str | None = None, kinks: Iterable[Any] | None = None
+) -> FromCallable:
     """The activation of a Python, NumPy or JAX callable of one argument.
 
-    It may take float64 arrays, single floats, or JAX arrays; it must act on each number by itself, always alike, and compute in double
-    precision.  kinks: all points where it or a derivative jumps, to full precision (none if not given; one left out is noticed).
+    It may take float64 arrays, single floats, or JAX arrays; it must act on each number by itself,
+    always alike, and compute in double precision. kinks: all points where it or a derivative jumps,
+    to full precision (none if not given; one left out is noticed).
 
-    Raises KcalcError, naming the callable and the x where there is one, for exceptions inside it, complex values, nan, truth values,
-    single precision, randomness, values that depend on the rest of the array, kinks left out, and growth without Gaussian moments.
+    Raises KcalcError, naming the callable and the x where there is one, for exceptions inside it,
+    complex values, nan, truth values, single precision, randomness, values that depend on the rest
+    of the array, kinks left out, and growth without Gaussian moments.
     """
     rule = elementwise(function, name or label(function))
     points = read_kinks(() if kinks is None else kinks)

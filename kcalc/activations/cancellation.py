@@ -1,7 +1,9 @@
-"""Smooth expressions near 0 with all their digits: ``exp(x) - 1``, ``log(1 + x)``, ``x - tanh(x)`` lose them as they stand.
+"""Smooth expressions near 0 with all their digits.
 
-Expressions are written with expm1 and log1p where it helps. Values that still cancel near 0, by comparison with many digits, are evaluated
-by its Taylor series there.
+``exp(x) - 1``, ``log(1 + x)``, ``x - tanh(x)`` lose them as they stand.
+
+Expressions are written with expm1 and log1p where it helps. Values that still cancel near 0, by
+comparison with many digits, are evaluated by its Taylor series there.
 """
 
 from __future__ import annotations
@@ -44,13 +46,19 @@ class NearZero:
 def kept(piece: sp.Expr) -> sp.Expr:
     """The expression with expm1 and log1p where it has them."""
     branches: Any = piece.args
-    if isinstance(piece, sp.Piecewise):  # branches that are one function, written in two ways so that neither overflows, must stay two
-        return sp.Piecewise(*((kept(branch), condition) for branch, condition in branches), evaluate=False)
+    if isinstance(
+        piece, sp.Piecewise
+    ):  # branches that are one function, written in two ways so that neither overflows, must stay two
+        return sp.Piecewise(
+            *((kept(branch), condition) for branch, condition in branches), evaluate=False
+        )
     if not piece.has(sp.exp, sp.log) or piece.has(sp.Piecewise):
         return piece
     from sympy.codegen.cfunctions import expm1, log1p
 
-    written: Any = piece.replace(_less_one, _as_expm1).replace(_of_one_and_more, lambda part: log1p(part.args[0] - 1))
+    written: Any = piece.replace(_less_one, _as_expm1).replace(
+        _of_one_and_more, lambda part: log1p(part.args[0] - 1)
+    )
     return written if written.has(expm1, log1p) else piece
 
 
@@ -60,7 +68,11 @@ def _of_one_and_more(part: sp.Basic) -> bool:
 
 def _less_one(part: sp.Basic) -> bool:
     """Whether a sum has ``-k exp(u)`` beside its number k."""
-    return isinstance(part, sp.Add) and part.args[0].is_Number and any(_is_exponential(term, -part.args[0]) for term in part.args[1:])
+    return (
+        isinstance(part, sp.Add)
+        and part.args[0].is_Number
+        and any(_is_exponential(term, -part.args[0]) for term in part.args[1:])
+    )
 
 
 def _as_expm1(total: sp.Add) -> sp.Expr:
@@ -79,7 +91,10 @@ def _is_exponential(term: Any, coefficient: Any) -> bool:
 
 @alone
 def near_zero(piece: sp.Expr, function: Callable[[Array], Array]) -> NearZero | None:
-    """The series of ``piece`` where ``function``, its values as floats, has lost digits near 0; None where it has not, or has no series."""
+    """The series of ``piece`` where ``function``, its values as floats, has lost digits near 0.
+
+    None where it has not, or has no series.
+    """
     if len(piece.free_symbols) != 1 or piece.is_polynomial(*piece.free_symbols):
         return None
     found = function(np.array(PROBES))
@@ -88,7 +103,10 @@ def near_zero(piece: sp.Expr, function: Callable[[Array], Array]) -> NearZero | 
     exact = lambdify(list(piece.free_symbols), piece, modules="mpmath")
     try:
         with decimal_digits(DIGITS):
-            if all(_close(value, exact(mpmath.mpf(point)), KEPT) for value, point in zip(found.tolist(), PROBES, strict=True)):
+            if all(
+                _close(value, exact(mpmath.mpf(point)), KEPT)
+                for value, point in zip(found.tolist(), PROBES, strict=True)
+            ):
                 return None
             return _series(exact)
     except (TypeError, ValueError, ArithmeticError, NotImplementedError, mpmath.mp.NoConvergence):

@@ -1,7 +1,8 @@
 """Activations whose Gamma(c) = E[phi(u) phi(v)] is elementary at every (q1, q2): their common base.
 
-Two forms of one function: Gamma(c) as the textbooks write it, for SymPy, and Gamma(1) - Gamma(c) without cancellation, for everything
-that rounds.  Where the two norms of the cosine come from the very expression that gives Gamma(1), the gap 1 - C is exactly 0 at c = 1.
+Two forms of one function: Gamma(c) as the textbooks write it, for SymPy, and Gamma(1) - Gamma(c)
+without cancellation, for everything that rounds. Where the two norms of the cosine come from the
+very expression that gives Gamma(1), the gap 1 - C is exactly 0 at c = 1.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ NEARLY_ONE = 1e-7  # gaps below keep their digits for unequal q values too
 
 
 def diverging(numerator: Number, denominator: Number, field: Field) -> Number:
-    """numerator/denominator where the denominator may vanish, as that of a derivative of C does at c = +-1: infinite there."""
+    """numerator/denominator, infinite where the denominator vanishes.
+
+    The denominator of a derivative of C, for instance, vanishes at c = +-1.
+    """
     try:
         ratio = numerator / denominator
     except ZeroDivisionError:
@@ -42,7 +46,10 @@ def whole_power(x: Number, n: int) -> Number:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Closed(Activation):
-    """An activation with closed forms of Q and of C; a subclass gives ``_cosine`` and ``_gap`` (or the hooks of :class:`Kernel`)."""
+    """An activation with closed forms of Q and of C.
+
+    a subclass gives ``_cosine`` and ``_gap`` (or the hooks of :class:`Kernel`).
+    """
 
     closed_in_numpy = True
 
@@ -62,14 +69,20 @@ class Closed(Activation):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Kernel(Closed):
-    """A :class:`Closed` activation given by Gamma(1), Gamma(1) - Gamma(c), and Gamma', Gamma''; Q(q) is Gamma(1) at q1 = q2 = q."""
+    """A :class:`Closed` activation given by Gamma(1), Gamma(1) - Gamma(c), and Gamma', Gamma''.
+
+    Q(q) is Gamma(1) at q1 = q2 = q.
+    """
 
     def _top(self, q1: Number, q2: Number, field: Field) -> Number:
         """Gamma(1) = E[phi(sqrt(q1) z) phi(sqrt(q2) z)]."""
         raise NotImplementedError
 
     def _drop(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
-        """Gamma(1) - Gamma(1 - gap) without cancellation; no tanh, so that jets can be read through it."""
+        """Gamma(1) - Gamma(1 - gap) without cancellation.
+
+        No tanh, so that jets can be read through it.
+        """
         raise NotImplementedError
 
     def _slopes(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
@@ -77,27 +90,43 @@ class Kernel(Closed):
         raise NotImplementedError
 
     def _norm(self, q1: Number, q2: Number, field: Field) -> Number:
-        return field.sqrt(self._closed_second_moment(q1, field) * self._closed_second_moment(q2, field))
+        return field.sqrt(
+            self._closed_second_moment(q1, field) * self._closed_second_moment(q2, field)
+        )
 
     def _closed_second_moment(self, q: Number, field: Field) -> Number:
         return self._top(q, q, field)
 
     def _gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
         norm = self._norm(q1, q2, field)
-        apart, drop = (norm - self._top(q1, q2, field)) / norm, self._drop(gap, q1, q2, field) / norm
+        apart, drop = (
+            (norm - self._top(q1, q2, field)) / norm,
+            self._drop(gap, q1, q2, field) / norm,
+        )
         return (self._refined(apart, drop, q1, q2) if field is NUMPY else apart) + drop
 
     def _refined(self, apart: Number, drop: Number, q1: Number, q2: Number) -> Number:
-        """1 - C(1, q1, q2) with its digits where two inputs are nearly one: there it is integrated, not subtracted."""
+        """1 - C(1, q1, q2) with its digits where two inputs are nearly one.
+
+        There it is integrated, not subtracted.
+        """
         close = np.asarray((apart + drop < NEARLY_ONE) & (q1 != q2))
         if not close.any():
             return apart
-        out, first, second = (np.array(np.broadcast_to(a, np.broadcast(apart, drop).shape)) for a in (apart, q1, q2))
-        rows, inverse = np.unique(np.stack([first[close], second[close]]), axis=1, return_inverse=True)
-        out[close] = np.array([pair_distance(self, *map(float, pair)) for pair in rows.T])[inverse.ravel()]  # type: ignore[arg-type]
+        out, first, second = (
+            np.array(np.broadcast_to(a, np.broadcast(apart, drop).shape)) for a in (apart, q1, q2)
+        )
+        rows, inverse = np.unique(
+            np.stack([first[close], second[close]]), axis=1, return_inverse=True
+        )
+        out[close] = np.array([pair_distance(self, *map(float, pair)) for pair in rows.T])[
+            inverse.ravel()
+        ]  # type: ignore[arg-type]
         return out[()]
 
-    def _closed_derivatives(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
+    def _closed_derivatives(
+        self, gap: Number, q1: Number, q2: Number, field: Field
+    ) -> tuple[Number, Number]:
         norm = self._norm(q1, q2, field)
         slope, bend = self._slopes(gap, q1, q2, field)
         return slope / norm, bend / norm

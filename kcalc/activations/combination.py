@@ -30,15 +30,21 @@ class Combination(Activation):
 
     def _compile(self, n: int) -> Callable[[Array], Array]:
         parts = [(float(c) * float(s) ** n, phi.numeric(n), float(s)) for c, phi, s in self.terms]
-        return lambda x: np.sum([factor * function(scale * x) for factor, function, scale in parts], axis=0)
+        return lambda x: np.sum(
+            [factor * function(scale * x) for factor, function, scale in parts], axis=0
+        )
 
     def jax_values(self, n: int) -> JaxFunction:
-        parts = [(float(c) * float(s) ** n, float(s), jax_function(term, n)) for c, term, s in self.terms]
+        parts = [
+            (float(c) * float(s) ** n, float(s), jax_function(term, n)) for c, term, s in self.terms
+        ]
         return lambda x: sum(factor * function(s * x) for factor, s, function in parts)
 
 
 def combine(terms: Iterable[tuple[Any, Activation, Any]], name: str | None = None) -> Activation:
-    """The activation sum_k coefficient_k phi_k(input_scale_k x) of (coefficient, activation, input scale) triples.
+    """The activation sum_k coefficient_k phi_k(input_scale_k x).
+
+    ``terms``: triples (coefficient, activation, input scale).
 
     Raises KcalcError for no terms, zero scales and constants that are not numbers.
     """
@@ -52,9 +58,18 @@ def combine(terms: Iterable[tuple[Any, Activation, Any]], name: str | None = Non
     if not parts:
         raise KcalcError("combine needs at least one (coefficient, activation, input_scale)")
     if any(s == 0 or s.free_symbols or c.free_symbols for c, _, s in parts):
-        raise KcalcError("combine needs numbers for coefficients and non-zero numbers for input scales")
+        raise KcalcError(
+            "combine needs numbers for coefficients and non-zero numbers for input scales"
+        )
     kinks = sorted({k / s for _, phi, s in parts for k in phi.kinks}, key=float)
     expr = sp.Add(*(c * phi.expr.xreplace({X: s * X}) for c, phi, s in parts))
     degrees = {phi.degree for _, phi, _ in parts}
-    label = named(name, " + ".join(f"{short(c)}*{phi.name}" + ("" if s == 1 else f"[{short(s)}x]") for c, phi, s in parts))
-    return Combination(label, expr, tuple(kinks), degrees.pop() if len(degrees) == 1 else None, terms=parts)
+    label = named(
+        name,
+        " + ".join(
+            f"{short(c)}*{phi.name}" + ("" if s == 1 else f"[{short(s)}x]") for c, phi, s in parts
+        ),
+    )
+    return Combination(
+        label, expr, tuple(kinks), degrees.pop() if len(degrees) == 1 else None, terms=parts
+    )

@@ -67,11 +67,16 @@ def compose(outer: Activation, inner: Activation) -> Activation:
     for level, jump in zip(outer.kinks, outer.jump_sizes(0), strict=True):
         points += _preimages(inner, level)
         if jump and np.any(np.convolve(inner.numeric(0)(_FLAT) == float(level), [1, 1]) > 1):
-            raise KcalcError(f"{inner.name} is constant {level} on an interval, and {outer.name} jumps there: its value is not defined")
+            raise KcalcError(
+                f"{inner.name} is constant {level} on an interval, and {outer.name} jumps there: "
+                f"its value is not defined"
+            )
     kinks: list[sp.Expr] = []
     for point in sorted(points, key=float):
         if not kinks or abs(float(point - kinks[-1])) > 1e-14 * (1 + abs(float(point))):
             kinks.append(point)
     degree = None if outer.degree is None or inner.degree is None else outer.degree * inner.degree
     expr: Any = outer.expr.xreplace({X: inner.expr})
-    return Composed(f"{outer.name}({inner.name})", expr, tuple(kinks), degree, outer=outer, inner=inner)
+    return Composed(
+        f"{outer.name}({inner.name})", expr, tuple(kinks), degree, outer=outer, inner=inner
+    )

@@ -1,7 +1,10 @@
-"""A Python or JAX callable as a function of float64 arrays, and the checks that it treats each number by itself.
+"""Python and JAX callables as functions of float64 arrays, and checks that they are elementwise.
 
-JAX callables run in float64 inside the ``jax.enable_x64(True)`` context, on blocks of one fixed shape so that they are compiled once;
-results are NumPy arrays.  JAX is never imported here: a callable that needs it has done so.
+Elementwise means that a callable treats each number by itself.
+
+JAX callables run in float64 inside the ``jax.enable_x64(True)`` context, on blocks of one fixed
+shape so that they are compiled once; results are NumPy arrays. JAX is never imported here: a
+callable that needs it has done so.
 """
 
 from __future__ import annotations
@@ -22,21 +25,33 @@ from kcalc.gaussian.expectations.quadrature import Array
 
 _BLOCK = 2048
 _SAME = 1e-10  # relative: vectorised code may round differently in another place of an array
-_TORCH = "wrap it: lambda x: f(torch.from_numpy(x)).numpy(), with the module in evaluation mode and double precision"
-_ALONE = "an activation acts on each number by itself; softmax, sorting, sums, norms, batch statistics and pooling do not"
+_TORCH = (
+    "wrap it: lambda x: f(torch.from_numpy(x)).numpy(), with the module in evaluation mode and "
+    "double precision"
+)
+_ALONE = (
+    "an activation acts on each number by itself; softmax, sorting, sums, norms, batch statistics "
+    "and pooling do not"
+)
 
 
 def in_double_precision() -> Any:
-    """The context in which JAX computes in float64; nothing where JAX has not been imported.  The global flag is left alone."""
+    """The context in which JAX computes in float64; nothing where JAX has not been imported.
+
+    The global flag is left alone.
+    """
     jax = sys.modules.get("jax")
     return nullcontext() if jax is None else jax.enable_x64(True)
 
 
 @dataclass(frozen=True, eq=False)
 class Elementwise:
-    """A callable as a function of float64 arrays of any shape; equal to another of the same callable.
+    """A callable as a function of float64 arrays of any shape.
 
-    kind: its argument, "array" (NumPy), "scalar" (one Python float at a time), "jax" (arrays) or "jax scalar" (mapped by ``jax.vmap``).
+    Equal to another of the same callable.
+
+    kind: its argument, "array" (NumPy), "scalar" (one Python float at a time), "jax" (arrays) or
+    "jax scalar" (mapped by ``jax.vmap``).
     """
 
     function: Callable[..., Any]
@@ -59,16 +74,26 @@ class Elementwise:
         return self.kind.startswith("jax")
 
     def __call__(self, x: Any) -> Array:
-        """phi(x).  Raises KcalcError for exceptions, nan and results that are not float64; the message names the callable and the x."""
+        """phi(x).
+
+        Raises KcalcError for exceptions, nan and results that are not float64; the message names
+        the callable and the x.
+        """
         if not isinstance(x, np.ndarray | float | int):
-            raise KcalcError(f"activation {self.name!r} is a callable: numeric only, in double precision, not for {type(x).__name__}")
+            raise KcalcError(
+                f"activation {self.name!r} is a callable: numeric only, in double precision, not "
+                f"for {type(x).__name__}"
+            )
         x = np.asarray(x, dtype=float)
         if x.size == 0:
             return np.zeros_like(x)
         values = self.raw(x.ravel())
         if np.isnan(values).any():
             where = x.ravel()[np.isnan(values)][0]
-            raise KcalcError(f"activation {self.name!r} has no real value at x = {where:.8g} (the callable returned nan)")
+            raise KcalcError(
+                f"activation {self.name!r} has no real value at x = {where:.8g} (the callable "
+                f"returned nan)"
+            )
         return values.reshape(x.shape)
 
     def raw(self, x: Array) -> Array:
@@ -93,7 +118,9 @@ class Elementwise:
     def mapped(self) -> Callable[[Any], Any]:
         """The callable on JAX arrays."""
         function, jax = self.function, sys.modules["jax"]
-        return jax.vmap(lambda x: function(x)) if self.kind == "jax scalar" else lambda x: function(x)
+        return (
+            jax.vmap(lambda x: function(x)) if self.kind == "jax scalar" else lambda x: function(x)
+        )
 
     @cached_property
     def _compiled(self) -> Callable[[Any], Any]:
@@ -113,10 +140,15 @@ def compiled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def in_blocks(function: Callable[[Any], Any], x: Array, name: str) -> Array:
-    """A function of JAX arrays at a flat array, in blocks of one shape; the last number fills the last block up."""
+    """A function of JAX arrays at a flat array, in blocks of one shape.
+
+    The last number fills the last block up.
+    """
     jax = sys.modules["jax"]
     padded = np.concatenate([x, np.full(-x.size % _BLOCK, x[-1])]).reshape(-1, _BLOCK)
-    out = [_called(lambda block: function(jax.numpy.asarray(block)), block, name) for block in padded]
+    out = [
+        _called(lambda block: function(jax.numpy.asarray(block)), block, name) for block in padded
+    ]
     return np.concatenate(out)[: x.size]
 
 
@@ -140,12 +172,27 @@ def _outcome(function: Callable[..., Any], argument: Any) -> Any:
 
 def failure(error: Exception, function: Callable[..., Any], argument: Any, name: str) -> KcalcError:
     """The error for an exception inside the callable, with the first x that causes it."""
-    text = f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else 'no message'}"
+    text = (
+        f"{type(error).__name__}: "
+        f"{str(error).splitlines()[0][:120] if str(error) else 'no message'}"
+    )
     if "Tensor" in text:
-        return KcalcError(f"activation {name!r} raised {text}; a torch function does not take NumPy arrays: {_TORCH}")
+        return KcalcError(
+            f"activation {name!r} raised {text}; a torch function does not take NumPy arrays: "
+            f"{_TORCH}"
+        )
     points = np.ravel(argument)
-    where = next((value for value in points[:500] if points.size > 1 and _fails(function, np.array([value]))), points[0])
-    return KcalcError(f"activation {name!r}: the callable raised {text} (at x = {float(where):.8g})")
+    where = next(
+        (
+            value
+            for value in points[:500]
+            if points.size > 1 and _fails(function, np.array([value]))
+        ),
+        points[0],
+    )
+    return KcalcError(
+        f"activation {name!r}: the callable raised {text} (at x = {float(where):.8g})"
+    )
 
 
 def _fails(function: Callable[..., Any], value: Any) -> bool:
@@ -157,17 +204,28 @@ def _fails(function: Callable[..., Any], value: Any) -> bool:
 
 
 def _floats(result: Any, shape: tuple[int, ...], name: str) -> Array:
-    """A result as float64.  Raises KcalcError for other shapes, complex numbers, truth values, single precision and objects."""
+    """A result as float64.
+
+    Raises KcalcError for other shapes, complex numbers, truth values, single precision and objects.
+    """
     if type(result).__module__.split(".")[0] == "torch":
         raise KcalcError(f"activation {name!r} returned a torch tensor: {_TORCH}")
     if result is None or isinstance(result, str | bytes | dict | set | np.ma.MaskedArray):
-        raise KcalcError(f"activation {name!r} returned {type(result).__name__}: it must return real numbers")
+        raise KcalcError(
+            f"activation {name!r} returned {type(result).__name__}: it must return real numbers"
+        )
     try:
         values = np.asarray(result)
     except Exception as error:
-        raise KcalcError(f"activation {name!r} returned {type(result).__name__}, which is no array of real numbers") from error
+        raise KcalcError(
+            f"activation {name!r} returned {type(result).__name__}, which is no array of real "
+            f"numbers"
+        ) from error
     if values.shape != shape:
-        raise KcalcError(f"activation {name!r} returned the shape {values.shape} for an input of shape {shape}: {_ALONE}")
+        raise KcalcError(
+            f"activation {name!r} returned the shape {values.shape} for an input of shape "
+            f"{shape}: {_ALONE}"
+        )
     return _real_numbers(values, name)
 
 
@@ -177,25 +235,39 @@ def _real_numbers(values: np.ndarray, name: str) -> Array:
         try:
             values = np.array([float(value) for value in values.ravel()]).reshape(values.shape)
         except (TypeError, ValueError) as error:
-            raise KcalcError(f"activation {name!r} returned objects that are not real numbers") from error
+            raise KcalcError(
+                f"activation {name!r} returned objects that are not real numbers"
+            ) from error
     elif kind == "c":
-        raise KcalcError(f"activation {name!r} returned complex numbers: it must be real; take the part that is meant with .real or .imag")
+        raise KcalcError(
+            f"activation {name!r} returned complex numbers: it must be real; take the part that "
+            f"is meant with .real or .imag"
+        )
     elif kind == "b":
-        raise KcalcError(f"activation {name!r} returned truth values: multiply by 1.0 to make a step function of them")
+        raise KcalcError(
+            f"activation {name!r} returned truth values: multiply by 1.0 to make a step function "
+            f"of them"
+        )
     elif kind == "f" and width < 8:
-        raise KcalcError(f"activation {name!r} returned {values.dtype} for float64: it must compute in double precision throughout")
+        raise KcalcError(
+            f"activation {name!r} returned {values.dtype} for float64: it must compute in double "
+            f"precision throughout"
+        )
     elif kind not in "fiu":
-        raise KcalcError(f"activation {name!r} returned {values.dtype}: it must return real numbers")
+        raise KcalcError(
+            f"activation {name!r} returned {values.dtype}: it must return real numbers"
+        )
     return np.array(values, dtype=np.float64)
 
 
-# --- kinds of callables -------------------------------------------------------------------------------------------------------------
+# --- kinds of callables ---------------------------------------------------------------------------
 
 
 def elementwise(function: Callable[..., Any], name: str) -> Elementwise:
     """The callable as a function of arrays, after checking that it is one.
 
-    Raises KcalcError for classes, torch, several arguments, exceptions, randomness, and where a value depends on the rest of the array.
+    Raises KcalcError for classes, torch, several arguments, exceptions, randomness, and where a
+    value depends on the rest of the array.
     """
     _refuse_foreign(function, name)
     rule = Elementwise(function, name, _kind(function, name))
@@ -205,18 +277,30 @@ def elementwise(function: Callable[..., Any], name: str) -> Elementwise:
 
 def _refuse_foreign(function: Any, name: str) -> None:
     if isinstance(function, type):
-        raise KcalcError(f"{name!r} is a class: give an instance or a function of it (for SymPy, an expression such as tanh(x))")
+        raise KcalcError(
+            f"{name!r} is a class: give an instance or a function of it (for SymPy, an expression "
+            f"such as tanh(x))"
+        )
     inner = getattr(function, "func", function)
     owner = getattr(inner, "__self__", None)
-    modules = [str(getattr(part, "__module__", "") or "") for part in (inner, owner, *type(inner).__mro__, *type(owner).__mro__)]
+    modules = [
+        str(getattr(part, "__module__", "") or "")
+        for part in (inner, owner, *type(inner).__mro__, *type(owner).__mro__)
+    ]
     if any(module.split(".")[0] == "torch" for module in modules):
         raise KcalcError(f"{name!r} belongs to torch, which takes tensors: {_TORCH}")
     if isinstance(function, np.ufunc) and (function.nin, function.nout) != (1, 1):
-        raise KcalcError(f"the ufunc {name!r} takes {function.nin} arguments and returns {function.nout}: an activation is one to one")
+        raise KcalcError(
+            f"the ufunc {name!r} takes {function.nin} arguments and returns {function.nout}: an "
+            f"activation is one to one"
+        )
 
 
 def _kind(function: Callable[..., Any], name: str) -> str:
-    """How the callable wants its argument: tried with an array, then (where JAX is in use) with a JAX array, then with one number."""
+    """How the callable wants its argument.
+
+    Tried with an array, then (where JAX is in use) with a JAX array, then with one number.
+    """
     probe = np.array([0.3, -1.2, 2.1, 0.7, -0.4])
     first: Exception | None = None
     for attempt in (lambda: probe.copy(), lambda: sys.modules["jax"].numpy.asarray(probe)):
@@ -228,7 +312,9 @@ def _kind(function: Callable[..., Any], name: str) -> str:
             first = first or error
             continue
         if is_jax(result):
-            return "jax"  # perhaps imported by this very call, so that its precision is judged later
+            return (
+                "jax"  # perhaps imported by this very call, so that its precision is judged later
+            )
         _floats(values, probe.shape, name)
         return "array"
     assert first is not None
@@ -257,12 +343,17 @@ def _scalar_kind(function: Callable[..., Any], name: str, probe: Array, first: E
 
 
 def _check_alone(rule: Elementwise) -> None:
-    """The same numbers must have the same values in every array that holds them, however often one asks."""
+    """Check that equal numbers have equal values in every array that contains them.
+
+    Repeated calls must return the same values.
+    """
     random = np.random.default_rng(0)
     x = random.uniform(-6, 6, 64)
     x[5] = x[40]
     others = np.where(np.arange(64) % 2 == 0, x, random.uniform(-20, 20, 64))
-    raw = rule.raw if rule.kind == "scalar" else lambda part: _called(_direct(rule), part, rule.name)
+    raw = (
+        rule.raw if rule.kind == "scalar" else lambda part: _called(_direct(rule), part, rule.name)
+    )
     values = raw(x.copy())
     size = float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
 
@@ -272,11 +363,18 @@ def _check_alone(rule: Elementwise) -> None:
         off |= np.isnan(got) != np.isnan(expected)
         if off.any():
             raise KcalcError(
-                f"activation {rule.name!r} {reason} (seen at x = {at[off][0]:.6g}: {expected[off][0]:.6g}, then {got[off][0]:.6g})"
+                f"activation {rule.name!r} {reason} (seen at x = {at[off][0]:.6g}: "
+                f"{expected[off][0]:.6g}, then {got[off][0]:.6g})"
             )
 
     for _ in range(2):
-        compare(raw(x.copy()), values, x, "is not deterministic: dropout and noise have no C map; use the callable's evaluation mode")
+        compare(
+            raw(x.copy()),
+            values,
+            x,
+            "is not deterministic: dropout and noise have no C map; use the callable's evaluation "
+            "mode",
+        )
     alone = f"is not elementwise: its value changes with the rest of the array; {_ALONE}"
     compare(raw(x[::-1].copy())[::-1], values, x, alone)
     compare(raw(others)[::2], values[::2], x[::2], alone)
@@ -287,7 +385,10 @@ def _check_alone(rule: Elementwise) -> None:
 
 
 def _direct(rule: Elementwise) -> Callable[[Any], Any]:
-    """The callable without blocks and compilation, which would hide its behaviour on arrays of other lengths."""
+    """The callable itself, without blocks and compilation.
+
+    Blocks and compilation would hide the behaviour of the callable on arrays of other lengths.
+    """
     if not rule.is_jax:
         return rule.function
     return lambda x: rule.mapped(sys.modules["jax"].numpy.asarray(x))

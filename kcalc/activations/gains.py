@@ -1,4 +1,4 @@
-"""Gains: the weight scale that keeps q values, and how the gains that other libraries ship compare with it."""
+"""Gains, the weight scales that keep q values, compared with the gains of other libraries."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ __all__ = ["SHIPPED", "Shipped", "comparison", "gain"]
 
 
 def gain(activation: Any, q: Any = 1, centred: bool = False) -> Any:
-    """``sigma_w = sqrt(q / Q(q))``, the weight scale after an activation that keeps the q value ``q``; ``centred``: sqrt(q / Var phi).
+    """The weight scale ``sigma_w = sqrt(q / Q(q))`` after an activation that keeps ``q``.
 
-    With pre-activations of mean square q, ``Affine(sigma_w=gain)`` after the activation returns to q. With weights that sum to zero over
-    their inputs (weight standardisation) only the variance of phi passes: then give ``centred=True``. Domain: q > 0, a number or a SymPy
-    expression. Returns: a float, or a SymPy expression for a symbolic q. [He et al. 2015 for ReLU]
-    Raises: KcalcError for q <= 0, an activation whose second moment diverges, or a constant one if centred.
+    ``q``: the q value. ``centred=True`` gives sqrt(q / Var phi) instead.
+
+    With pre-activations of mean square q, ``Affine(sigma_w=gain)`` after the activation returns to
+    q. With weights that sum to zero over their inputs (weight standardisation) only the variance of
+    phi passes: then give ``centred=True``. Domain: q > 0, a number or a SymPy expression. Returns:
+    a float, or a SymPy expression for a symbolic q. [He et al. 2015 for ReLU]
+    Raises: KcalcError for q <= 0, an activation whose second moment diverges, or a constant one if
+    centred.
     """
     phi = resolve(activation)
     symbolic = isinstance(q, sp.Basic) and bool(q.free_symbols)
@@ -39,14 +43,19 @@ def gain(activation: Any, q: Any = 1, centred: bool = False) -> Any:
         if not symbolic and not passed > 0:
             raise KcalcError(f"activation {phi.name!r} is constant: it has no centred gain")
     if not symbolic and not passed > 0:
-        raise KcalcError(f"E phi^2 of activation {phi.name!r} underflows at q = {q}: it has no gain there")
+        raise KcalcError(
+            f"E phi^2 of activation {phi.name!r} underflows at q = {q}: it has no gain there"
+        )
     result = field.sqrt(value / passed)
     return sp.simplify(result) if symbolic else float(result)
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """A gain that a library ships for an activation; ``centred``: it is meant for weights that sum to zero over the inputs."""
+    """A gain that a library ships for an activation.
+
+    ``centred``: it is meant for weights that sum to zero over the inputs.
+    """
 
     library: str
     name: str
@@ -65,10 +74,15 @@ class Shipped:
         return self.value / self.exact - 1
 
     def q_after(self, layers: int) -> float:
-        """The q value after so many layers of activation and weights with the shipped gain, from 1."""
+        """The q value after ``layers`` layers of activation and weights with the shipped gain.
+
+        The q value of the input is 1.
+        """
         phi, q = resolve(self.activation), 1.0
         for _ in range(layers):
-            q = self.value**2 * (float(phi.second_moment(q)) - (float(phi.mean(q)) ** 2 if self.centred else 0.0))
+            q = self.value**2 * (
+                float(phi.second_moment(q)) - (float(phi.mean(q)) ** 2 if self.centred else 0.0)
+            )
         return q
 
 
@@ -85,7 +99,9 @@ SHIPPED: tuple[Shipped, ...] = (
     Shipped(_TIMM, "elu", "elu", 1.2716004848480225, True),
     Shipped(_TIMM, "gelu", "gelu", 1.7015043497085571, True),
     Shipped(_TIMM, "leaky_relu", "leaky_relu", 1.70590341091156, True),
-    Shipped(_TIMM, "log_sigmoid", "softplus", 1.9193484783172607, True),  # -softplus(-x): the same variance
+    Shipped(
+        _TIMM, "log_sigmoid", "softplus", 1.9193484783172607, True
+    ),  # -softplus(-x): the same variance
     Shipped(_TIMM, "relu", "relu", 1.7139588594436646, True),
     Shipped(_TIMM, "relu6", "relu6", 1.7131484746932983, True),
     Shipped(_TIMM, "selu", "selu", 1.0008515119552612, True),
@@ -101,13 +117,18 @@ SHIPPED: tuple[Shipped, ...] = (
 def comparison(layers: int = 100) -> str:
     """The shipped gains beside the exact ones, as a Markdown table."""
     rows = [
-        "| library | activation | keeps | shipped | exact | relative error | q after 100 layers |".replace("100", str(layers)),
+        "| library | activation | keeps | shipped | exact | relative error | q after 100 layers |".replace(
+            "100", str(layers)
+        ),
         "|---|---|---|---|---|---|---|",
     ]
     for row in SHIPPED:
         after, kept = row.q_after(layers), "E φ² − (E φ)²" if row.centred else "E φ²"
         error = "0" if abs(row.error) < 1e-15 else f"{row.error:+.1e}"
-        rows.append(f"| {row.library} | {row.name} | {kept} | {row.value:.13g} | {row.exact:.13g} | {error} | {after:.4g} |")
+        rows.append(
+            f"| {row.library} | {row.name} | {kept} | {row.value:.13g} | {row.exact:.13g} | "
+            f"{error} | {after:.4g} |"
+        )
     return "\n".join(rows)
 
 

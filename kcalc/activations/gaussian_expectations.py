@@ -1,4 +1,7 @@
-"""Gaussian expectations of functions of one or two correlated variables, given in any form that :func:`kcalc.activation` accepts."""
+"""Gaussian expectations of functions of one or two correlated variables.
+
+The functions are given in any form that :func:`kcalc.activation` accepts.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,12 @@ from . import activation as resolve
 def expectation(f: Any, q: Any = 1) -> Any:
     """E f(sqrt(q) z), z standard normal.
 
-    Parameters: ``f`` is a name, an activation, a SymPy expression in one real symbol or a callable; ``q`` > 0 is the variance, a number,
-    an array or a SymPy expression. Returns: float64 of the shape of ``q``; a SymPy expression for a symbolic q, with an undefined function
-    M_f(q) where there is no closed form.
-    Raises: KcalcError for q <= 0, functions that are not real on the line, and expectations that diverge.
+    Parameters: ``f`` is a name, an activation, a SymPy expression in one real symbol or a callable;
+    ``q`` > 0 is the variance, a number, an array or a SymPy expression. Returns: float64 of the
+    shape of ``q``; a SymPy expression for a symbolic q, with an undefined function M_f(q) where
+    there is no closed form.
+    Raises: KcalcError for q <= 0, functions that are not real on the line, and expectations that
+    diverge.
     """
     phi = resolve(f)
     if isinstance(q, sp.Basic) and q.free_symbols:
@@ -25,10 +30,15 @@ def expectation(f: Any, q: Any = 1) -> Any:
     return phi.mean(q_array(q, "q"))
 
 
-def pair_expectation(f: Any, g: Any, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
-    """E[f(u) g(v)] for centred Gaussians u, v of correlation c and variances q1, q2, or ``q`` (default 1) for both.
+def pair_expectation(
+    f: Any, g: Any, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None
+) -> Any:
+    """E[f(u) g(v)] for centred Gaussians u, v of correlation c.
 
-    Kinks and jumps of f and g are handled exactly, c = +-1 included. Domain: -1 <= c <= 1; q1, q2 > 0; numbers or arrays, broadcast.
+    The variances are q1 and q2, or ``q`` (default 1) for both.
+
+    Kinks and jumps of f and g are handled exactly, c = +-1 included. Domain: -1 <= c <= 1; q1, q2 >
+    0; numbers or arrays, broadcast.
     Returns: float64. Raises: KcalcError as :func:`expectation` does, and for |c| > 1.
     """
     first, second = resolve(f), resolve(g)

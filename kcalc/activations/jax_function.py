@@ -1,4 +1,7 @@
-"""An activation, or a derivative of it, as a JAX function without overflow, and with gradients that are its derivatives."""
+"""An activation, or a derivative of it, as a JAX function without overflow.
+
+The gradients of the JAX function are the derivatives of the activation.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,13 @@ JaxFunction = Callable[[Any], Any]
 
 @lru_cache(maxsize=512)
 def jax_function(phi: Any, n: int = 0) -> JaxFunction:
-    """phi^(n), away from kinks, elementwise on JAX arrays of floats: for jit, vmap and grad; right-continuous at kinks.
+    """phi^(n), away from kinks, elementwise on JAX arrays of floats: for jit, vmap and grad.
 
-    The gradient is ``jax_function(phi, n + 1)``, itself differentiable; deltas at kinks do not show.  float32 and float64 are kept;
-    integers become floats.  Raises KcalcError for n that is not a whole number >= 0 and for functions that JAX does not have.
+    Right-continuous at kinks.
+
+    The gradient is ``jax_function(phi, n + 1)``, itself differentiable; deltas at kinks do not
+    show. float32 and float64 are kept; integers become floats. Raises KcalcError for n that is not
+    a whole number >= 0 and for functions that JAX does not have.
     """
     import jax
     import jax.numpy as jnp
@@ -80,13 +86,18 @@ def _expression(phi: Any, n: int) -> sp.Expr:
 
 
 def _pieces(expr: sp.Expr, phi: Any) -> JaxFunction:
-    """``expr`` by its smooth pieces; each sees only arguments of its own interval, so that none overflows where it is not used."""
+    """``expr`` by its smooth pieces.
+
+    Each sees only arguments of its own interval, so that none overflows where it is not used.
+    """
     import jax.numpy as jnp
 
     points = tuple(sorted({*phi.kinks, *switch_points(expr)}, key=float))
     if not points:
         return _compiled(expr, phi.name)
-    functions = [_compiled(resolve(expr, points, index), phi.name) for index in range(len(points) + 1)]
+    functions = [
+        _compiled(resolve(expr, points, index), phi.name) for index in range(len(points) + 1)
+    ]
     edges = [float(p) for p in points]
     inside = [edges[0] - 1, *((a + b) / 2 for a, b in pairwise(edges)), edges[-1] + 1]
 
@@ -105,13 +116,23 @@ def _pieces(expr: sp.Expr, phi: Any) -> JaxFunction:
 
 
 def _compiled(piece: sp.Expr, name: str) -> JaxFunction:
-    """A smooth expression as a JAX function.  Raises KcalcError, if not at once then when called, for functions that JAX lacks."""
+    """A smooth expression as a JAX function.
+
+    Raises KcalcError, if not at once then when called, for functions that JAX lacks.
+    """
     import jax
 
     special = jax.scipy.special
-    known = {"erf": special.erf, "erfc": special.erfc, "gamma": special.gamma, "loggamma": special.gammaln}
+    known = {
+        "erf": special.erf,
+        "erfc": special.erfc,
+        "gamma": special.gamma,
+        "loggamma": special.gammaln,
+    }
     try:
-        written = kept(piece).replace(lambda part: part.is_Integer and abs(part) > LONGEST, lambda part: sp.Float(part, 17))
+        written = kept(piece).replace(
+            lambda part: part.is_Integer and abs(part) > LONGEST, lambda part: sp.Float(part, 17)
+        )
         function = lambdify([X], written, modules=[known, "jax"], cse=True)
     except NotImplementedError as error:
         raise KcalcError(f"activation {name!r}: {piece} has no JAX form") from error
@@ -132,6 +153,8 @@ def _beside(series: NearZero, function: JaxFunction) -> JaxFunction:
 
     def values(x: Any) -> Any:
         near = jnp.abs(x) < series.radius
-        return jnp.where(near, series(jnp.where(near, x, 0)), function(jnp.where(near, series.radius, x)))
+        return jnp.where(
+            near, series(jnp.where(near, x, 0)), function(jnp.where(near, series.radius, x))
+        )
 
     return values

@@ -1,4 +1,7 @@
-"""Local kernel quantities of JAX arrays: closed forms where they keep their accuracy, else tables (C) and NumPy (moments) at concrete q."""
+"""Local kernel quantities of JAX arrays.
+
+Closed forms where they keep their accuracy, else tables (C) and NumPy (moments) at concrete q.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,13 @@ from ..fields.tables import Table, tabulate
 
 
 def taylor(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field) -> tuple[Any, ...]:
-    """(1 - C, C', ..., C^(order)/order!) at c = 1 - gap as JAX arrays in the precision of the arguments; nan for gaps outside [0, 2].
+    """(1 - C, C', ..., C^(order)/order!) at c = 1 - gap as JAX arrays.
 
-    Differentiable in gap, and in q1 and q2 for closed forms.  At c = +-1 an infinite C' comes back as inf, but as a gradient it is what C'
-    is one rounding unit away.  Raises KcalcError without closed form for traced or several q, and for orders above 1.
+    The arrays have the precision of the arguments and are nan for gaps outside [0, 2].
+
+    Differentiable in gap, and in q1 and q2 for closed forms. At c = +-1 an infinite C' comes back
+    as inf, but as a gradient it is what C' is one rounding unit away. Raises KcalcError without
+    closed form for traced or several q, and for orders above 1.
     """
     import jax.numpy as jnp
 
@@ -37,7 +43,10 @@ def taylor(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field)
 
 
 def cosine(phi: Any, c: Any, q1: Any = 1, q2: Any = None) -> Any:
-    """C(c, q1, q2) for JAX arrays, in their precision; nan for |c| > 1 beyond rounding.  Otherwise as :func:`taylor`."""
+    """C(c, q1, q2) for JAX arrays, in their precision; nan for |c| > 1 beyond rounding.
+
+    Otherwise as :func:`taylor`.
+    """
     field = jax_field()
     one = field.number(q1)
     two = one if q2 is None else field.number(q2)
@@ -45,8 +54,16 @@ def cosine(phi: Any, c: Any, q1: Any = 1, q2: Any = None) -> Any:
         return 1 - taylor(phi, 1 - field.number(c), one, two, 0, field)[0]
 
 
-def moment(phi: Any, quantity: str, closed: Callable[[Number, Field], Number | None], q: Number, field: Field) -> Any:
-    """``quantity`` ("mean", "second_moment", "mean_slope", "q_slope") of phi at q: a JAX array for a JAX array, else a float.
+def moment(
+    phi: Any,
+    quantity: str,
+    closed: Callable[[Number, Field], Number | None],
+    q: Number,
+    field: Field,
+) -> Any:
+    """``quantity`` ("mean", "second_moment", "mean_slope", "q_slope") of phi at q.
+
+    a JAX array for a JAX array, else a float.
 
     Raises KcalcError for q <= 0, and for a traced q without closed form.
     """
@@ -57,11 +74,18 @@ def moment(phi: Any, quantity: str, closed: Callable[[Number, Field], Number | N
         exact = closed(q, field) if phi.closed_in_numpy else None
         if exact is None:
             exact = getattr(phi, quantity)(_concrete(phi, q, "q"))
-        return jnp.broadcast_to(jnp.asarray(exact, dtype=q.dtype), q.shape) if is_jax(q) else float(exact)
+        return (
+            jnp.broadcast_to(jnp.asarray(exact, dtype=q.dtype), q.shape)
+            if is_jax(q)
+            else float(exact)
+        )
 
 
 def precision(*arguments: Any) -> AbstractContextManager[Any]:
-    """Double precision where an argument has it: outside this context JAX would quietly round it to single."""
+    """Double precision where an argument has it.
+
+    Outside this context JAX would quietly round it to single.
+    """
     import jax
 
     double = any(is_jax(x) and x.dtype == np.float64 for x in arguments)
@@ -77,20 +101,27 @@ def _is_traced(q: Number) -> bool:
 def _checked(q: Number) -> Number:
     """q unless it is known and not positive."""
     if not _is_traced(q) and not np.all(np.asarray(q) > 0):
-        raise KcalcError(f"q = {np.min(np.asarray(q)):g}: a q value is a mean square and must be positive")
+        raise KcalcError(
+            f"q = {np.min(np.asarray(q)):g}: a q value is a mean square and must be positive"
+        )
     return q
 
 
 def _concrete(phi: Any, q: Number, what: str) -> np.ndarray:
     if _is_traced(q):
-        raise KcalcError(f"{phi.name!r} has no closed form for JAX: {what} must be a concrete number, not one traced by jit, vmap or grad")
+        raise KcalcError(
+            f"{phi.name!r} has no closed form for JAX: {what} must be a concrete number, not one "
+            f"traced by jit, vmap or grad"
+        )
     return np.asarray(q, dtype=np.float64)
 
 
-# --- closed forms ----------------------------------------------------------------------------------------------------------------------
+# --- closed forms ---------------------------------------------------------------------------------
 
 
-def _closed(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field) -> tuple[Any, ...] | None:
+def _closed(
+    phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field
+) -> tuple[Any, ...] | None:
     if phi._closed_gap(0.5, 1.0, 1.0, field) is None:
         return None
     rest = phi._closed_taylor(gap, q1, q2, order, field) if order else ()
@@ -98,7 +129,10 @@ def _closed(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field
 
 
 def _value(phi: Any, gap: Any, q1: Number, q2: Number, field: Field) -> Any:
-    """1 - C with the closed form of C' as its derivative in the gap, if there is one: automatic ones are nan where angles have corners."""
+    """1 - C with the closed form of C' as its derivative in the gap, if there is one.
+
+    Automatic ones are nan where angles have corners.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -113,7 +147,10 @@ def _value(phi: Any, gap: Any, q1: Number, q2: Number, field: Field) -> Any:
 
     def rate(u: Any, *given: Any) -> Any:
         eps = jnp.finfo(u.dtype).eps
-        here, near = (phi._closed_derivatives(v, *both(given), field)[0] for v in (u, jnp.where(u < 1, u + eps, u - eps)))
+        here, near = (
+            phi._closed_derivatives(v, *both(given), field)[0]
+            for v in (u, jnp.where(u < 1, u + eps, u - eps))
+        )
         return jnp.where(jnp.isfinite(here), here, near)
 
     if phi._closed_derivatives(0.5, 1.0, 1.0, field) is None:
@@ -124,13 +161,16 @@ def _value(phi: Any, gap: Any, q1: Number, q2: Number, field: Field) -> Any:
     def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
         moved = rate(*primals) * tangents[0]
         if len(primals) > 1:
-            moved = moved + jax.jvp(lambda *given: closed(primals[0], *given), primals[1:], tangents[1:])[1]
+            moved = (
+                moved
+                + jax.jvp(lambda *given: closed(primals[0], *given), primals[1:], tangents[1:])[1]
+            )
         return function(*primals), moved
 
     return function(gap, *traced)
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=64)
@@ -144,10 +184,15 @@ def _tabulated(phi: Any, gap: Any, q1: Number, q2: Number, order: int) -> tuple[
     import jax.numpy as jnp
 
     if order > 1:
-        raise KcalcError(f"{phi.name!r} has no closed form for JAX, its table no derivative beyond the first: order {order} needs NumPy")
+        raise KcalcError(
+            f"{phi.name!r} has no closed form for JAX, its table no derivative beyond the first: "
+            f"order {order} needs NumPy"
+        )
     first, second = _concrete(phi, q1, "q1"), _concrete(phi, q2, "q2")
     if first.size != 1 or second.size != 1:
-        raise KcalcError(f"{phi.name!r} has no closed form for JAX: give one q1 and one q2 at a time")
+        raise KcalcError(
+            f"{phi.name!r} has no closed form for JAX: give one q1 and one q2 at a time"
+        )
     table = local_table(phi, float(first.item()), float(second.item()))
     if order == 0:
         return (table.gap(gap),)

@@ -1,9 +1,12 @@
-"""Local kernel quantities of one activation in every field: means, Q, and C with its derivatives in c.
+"""Local kernel quantities of one activation in every field.
 
-C(c, q1, q2) = E[phi(sqrt q1 x) phi(sqrt q2 (c x + sqrt(1-c^2) y))] / sqrt(Q(q1) Q(q2)),   Q(q) = E phi(sqrt q z)^2.
+Means, Q, and C with its derivatives in c.
 
-An activation class may override the ``_closed_*`` hooks, each written once over the field; hooks left at None are integrated
-numerically (NumPy, mpmath) or printed as an undefined function (SymPy).
+C(c, q1, q2) = E[phi(sqrt q1 x) phi(sqrt q2 (c x + sqrt(1-c^2) y))] / sqrt(Q(q1) Q(q2)), Q(q) = E
+phi(sqrt q z)^2.
+
+An activation class may override the ``_closed_*`` hooks, each written once over the field; hooks
+left at None are integrated numerically (NumPy, mpmath) or printed as an undefined function (SymPy).
 """
 
 from __future__ import annotations
@@ -38,16 +41,23 @@ LARGEST = 1e150  # products of two are
 
 
 def _positive(q: Array) -> Array:
-    if not (q >= TINY).all():  # np.all is several times slower for the single numbers of deep networks
+    if not (
+        q >= TINY
+    ).all():  # np.all is several times slower for the single numbers of deep networks
         if not (q > 0).all():
             raise KcalcError(f"q = {np.min(q):g}: a q value is a mean square and must be positive")
-        raise KcalcError(f"q = {np.min(q)} has too few digits in double precision; give at least {TINY:.3g}")
+        raise KcalcError(
+            f"q = {np.min(q)} has too few digits in double precision; give at least {TINY:.3g}"
+        )
     return q
 
 
 def _finite(name: str, q: Array, value: Array) -> Array:
     if not np.isfinite(value).all():
-        raise KcalcError(f"activation {name!r}: a moment at q = {q[~np.isfinite(value)].flat[0]:g} is beyond double precision")
+        raise KcalcError(
+            f"activation {name!r}: a moment at q = {q[~np.isfinite(value)].flat[0]:g} is beyond "
+            f"double precision"
+        )
     return value
 
 
@@ -75,11 +85,17 @@ def _broadcast(gap: Any, q1: Any, q2: Any) -> tuple[Array, Array, Array]:
     except ValueError as error:
         if isinstance(error, KcalcError):
             raise
-        raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {np.shape(gap)}, {np.shape(q1)}, {np.shape(q2)}") from None
+        raise KcalcError(
+            f"c, q1 and q2 do not broadcast together: shapes {np.shape(gap)}, {np.shape(q1)}, "
+            f"{np.shape(q2)}"
+        ) from None
 
 
 class LocalMaps:
-    """The kernel quantities; mixed into :class:`kcalc.activations.Activation`, which supplies the function itself."""
+    """Mixin of the kernel quantities for :class:`kcalc.activations.Activation`.
+
+    The activation supplies the function itself.
+    """
 
     name: str
     expr: sp.Expr
@@ -97,12 +113,18 @@ class LocalMaps:
         return frozenset(self.expr.free_symbols - {X})  # type: ignore[arg-type]
 
     def refuse_symbols(self, purpose: str) -> None:
-        """Raises KcalcError if a constant is a symbol; ``purpose`` names the result that needs numbers."""
+        """Raises KcalcError if a constant is a symbol.
+
+        ``purpose`` names the result that needs numbers.
+        """
         if self.free_symbols:
             named = ", ".join(sorted(symbol.name for symbol in self.free_symbols))
-            raise KcalcError(f"activation {self.name!r} has the symbol {named}, and {purpose} needs numbers: give them with .subs({{...}})")
+            raise KcalcError(
+                f"activation {self.name!r} has the symbol {named}, and {purpose} needs numbers: "
+                f"give them with .subs({{...}})"
+            )
 
-    # --- hooks: closed forms over any field; None where unknown -------------------------------------------------------------------
+    # --- hooks: closed forms over any field; None where unknown -----------------------------------
 
     def _closed_mean(self, q: Number, field: Field) -> Number | None:
         return truncated.mean(self, q, field)  # type: ignore[arg-type]
@@ -117,7 +139,9 @@ class LocalMaps:
         """1 - C(1 - gap, q1, q2)."""
         return None
 
-    def _closed_derivatives(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number] | None:
+    def _closed_derivatives(
+        self, gap: Number, q1: Number, q2: Number, field: Field
+    ) -> tuple[Number, Number] | None:
         """(C', C'') at c = 1 - gap, infinite where they are."""
         return None
 
@@ -125,29 +149,46 @@ class LocalMaps:
     def has_closed_form(self) -> bool:
         """Whether both Q and C have closed forms in elementary functions and erf."""
         q = sp.Symbol("q", positive=True)
-        return self._closed_second_moment(q, SYMPY) is not None and self._closed_gap(sp.Symbol("u"), q, q, SYMPY) is not None
+        return (
+            self._closed_second_moment(q, SYMPY) is not None
+            and self._closed_gap(sp.Symbol("u"), q, q, SYMPY) is not None
+        )
 
     @cached_property
     def c_map(self) -> LocalCMap:
-        """The local C map, ``phi.c_map(c, q=1)`` or ``phi.c_map(c, q1, q2)``: its derivatives, series, fixed points, enclosures, plots."""
+        """The local C map, ``phi.c_map(c, q=1)`` or ``phi.c_map(c, q1, q2)``.
+
+        Its derivatives, series, fixed points, enclosures, plots.
+        """
         return LocalCMap(self)
 
     @cached_property
     def q_map(self) -> LocalQMap:
-        """The local Q map as an object: ``phi.q_map(q)``, its derivatives, fixed points, enclosures, plots."""
+        """The local Q map as an object.
+
+        ``phi.q_map(q)``, its derivatives, fixed points, enclosures, plots.
+        """
         return LocalQMap(self)
 
     def q_expr(self, q: object = 1) -> sp.Expr | None:
-        """Q(q) in SymPy, for a number or a positive symbol q; None where no closed form is known."""
+        """Q(q) in SymPy, for a number or a positive symbol q.
+
+        None where no closed form is known.
+        """
         return self._closed_second_moment(symbolic_q(q, "q", "q_expr(q=1)"), SYMPY)
 
     def c_expr(self, c: object, q1: object = 1, q2: object = None) -> sp.Expr | None:
-        """C(c, q1, q2) in SymPy as the textbooks write it, q2 = None meaning q1; None where no closed form is known."""
+        """C(c, q1, q2) in SymPy as the textbooks write it, q2 = None meaning q1.
+
+        None where no closed form is known.
+        """
         first = SYMPY.number(q1)
-        gap = self._closed_gap(1 - SYMPY.number(c), first, first if q2 is None else SYMPY.number(q2), SYMPY)
+        gap = self._closed_gap(
+            1 - SYMPY.number(c), first, first if q2 is None else SYMPY.number(q2), SYMPY
+        )
         return None if gap is None else 1 - gap
 
-    # --- one-dimensional quantities ------------------------------------------------------------------------------------------------
+    # --- one-dimensional quantities ---------------------------------------------------------------
 
     def mean(self, q: object = 1, field: Field = NUMPY) -> Number:
         """E phi(sqrt(q) z).  Raises KcalcError for q <= 0 and divergent expectations."""
@@ -173,10 +214,15 @@ class LocalMaps:
         if field is not NUMPY or not self.closed_over_jets:
             return None
         series = self._closed_second_moment(Jet.variable(q, 1), JetField(field))
-        return series.coefficients[1] if isinstance(series, Jet) else None if series is None else 0 * q
+        return (
+            series.coefficients[1] if isinstance(series, Jet) else None if series is None else 0 * q
+        )
 
     def q_series(self, q: object, power: int, order: int) -> tuple[Array, ...]:
-        """Taylor coefficients in q of E phi(sqrt(q) z)^power, orders 0 to ``order``; power 1 is the mean, 2 is Q.  NumPy only."""
+        """Taylor coefficients in q of E phi(sqrt(q) z)^power, orders 0 to ``order``.
+
+        Power 1 is the mean, 2 is Q. NumPy only.
+        """
         return self._series(lambda value: q_series.moment_series(self, power, value, order), q)
 
     def mean_slope_series(self, q: object, order: int) -> tuple[Array, ...]:
@@ -184,7 +230,10 @@ class LocalMaps:
         return self._series(lambda value: q_series.slope_series(self, value, order), q)
 
     def q_product_series(self, other: Any, q: object, order: int) -> tuple[Array, ...]:
-        """Taylor coefficients in q of E[phi(sqrt(q) z) psi(sqrt(q) z)], ``other`` being psi.  NumPy only."""
+        """Taylor coefficients in q of E[phi(sqrt(q) z) psi(sqrt(q) z)], ``other`` being psi.
+
+        NumPy only.
+        """
         return self._series(lambda value: q_series.product_series(self, other, value, order), q)
 
     @staticmethod
@@ -195,16 +244,25 @@ class LocalMaps:
         return tuple(column[inverse].reshape(flat.shape)[()] for column in rows.T)
 
     def _moment(
-        self, letter: str, closed: Callable[[Number, Field], Number | None], integrate: Callable[..., float], q: object, field: Field
+        self,
+        letter: str,
+        closed: Callable[[Number, Field], Number | None],
+        integrate: Callable[..., float],
+        q: object,
+        field: Field,
     ) -> Number:
         q = as_field(field).number(q)
         if field is NUMPY:
             flat = _positive(np.asarray(q, dtype=float))
             with np.errstate(over="ignore"):
                 exact = closed(flat, field) if self.closed_in_numpy else None
-            small = self.degree is None and bool(np.any(flat < 1 / EXTREME))  # where closed forms take powers of q, which vanish
+            small = self.degree is None and bool(
+                np.any(flat < 1 / EXTREME)
+            )  # where closed forms take powers of q, which vanish
             if exact is not None and not small:
-                return _finite(self.name, flat, np.broadcast_to(np.asarray(exact, dtype=float), flat.shape))[()]
+                return _finite(
+                    self.name, flat, np.broadcast_to(np.asarray(exact, dtype=float), flat.shape)
+                )[()]
             (unique,), inverse = _distinct(flat.reshape(1, -1))
             with np.errstate(over="ignore"):
                 found = np.array([integrate(self, float(value)) for value in unique])
@@ -230,14 +288,18 @@ class LocalMaps:
 
         return moment(self, quantity, q, field)
 
-    # --- C -------------------------------------------------------------------------------------------------------------------------
+    # --- C ----------------------------------------------------------------------------------------
 
-    def taylor(self, gap: Any, q1: Any = 1, q2: Any = None, order: int = 0, field: Field = NUMPY) -> tuple[Number, ...]:
+    def taylor(
+        self, gap: Any, q1: Any = 1, q2: Any = None, order: int = 0, field: Field = NUMPY
+    ) -> tuple[Number, ...]:
         """(1 - C(c, q1, q2), C'(c), C''(c)/2, ..., C^(order)(c)/order!) at c = 1 - gap.
 
-        gap in [0, 2]; q1, q2 > 0, q2 = None meaning q1; NumPy broadcasts all three.  Derivatives that diverge at c = +-1 are infinite.
-        A :class:`kcalc.fields.gaps.Gap` keeps the digits of 1 + c near c = -1.
-        Raises KcalcError for arguments out of range, and for orders above 2 near |c| = 1 where no closed form serves.
+        gap in [0, 2]; q1, q2 > 0, q2 = None meaning q1; NumPy broadcasts all three. Derivatives
+        that diverge at c = +-1 are infinite. A :class:`kcalc.fields.gaps.Gap` keeps the digits of 1
+        + c near c = -1.
+        Raises KcalcError for arguments out of range, and for orders above 2 near |c| = 1 where no
+        closed form serves.
         """
         rest = getattr(gap, "rest", None)
         order, gap, q1 = derivative_order(order), field.number(gap), field.number(q1)
@@ -262,48 +324,76 @@ class LocalMaps:
 
         return taylor(self, gap, q1, q2, order, field)
 
-    def _closed_taylor(self, gap: Number, q1: Number, q2: Number, order: int, field: Field) -> tuple[Number, ...] | None:
+    def _closed_taylor(
+        self, gap: Number, q1: Number, q2: Number, order: int, field: Field
+    ) -> tuple[Number, ...] | None:
         if order > 2:
             return self._closed_series(gap, q1, q2, order, field)
         value = self._closed_gap(gap, q1, q2, field)
-        slopes = self._closed_derivatives(gap, q1, q2, field) if order and value is not None else (0, 0)
+        slopes = (
+            self._closed_derivatives(gap, q1, q2, field) if order and value is not None else (0, 0)
+        )
         if value is None or slopes is None:
             return None
         return (value, slopes[0], slopes[1] / 2)[: order + 1]
 
-    def _closed_series(self, gap: Number, q1: Number, q2: Number, order: int, field: Field) -> tuple[Number, ...] | None:
-        """Taylor coefficients of any order from the closed form, read over jets; they exist for |c| < 1."""
+    def _closed_series(
+        self, gap: Number, q1: Number, q2: Number, order: int, field: Field
+    ) -> tuple[Number, ...] | None:
+        """Taylor coefficients of any order from the closed form, read over jets.
+
+        They exist for |c| < 1.
+        """
         series = self._closed_gap(Jet.variable(gap, order, -1), q1, q2, JetField(field))
         if series is None:
             return None
         if not isinstance(series, Jet):
             series = Jet((series, *[series * 0] * order))
         if field is NUMPY and not all(np.all(np.isfinite(a)) for a in series.coefficients):
-            raise KcalcError(f"Taylor coefficients of order {order} > 2 of {self.name!r} are available for |c| < 1 only")
+            raise KcalcError(
+                f"Taylor coefficients of order {order} > 2 of {self.name!r} are available for |c| "
+                f"< 1 only"
+            )
         return (series.value, *(-a for a in series.coefficients[1:]))
 
-    def _taylor_symbolic(self, gap: sp.Expr, q1: sp.Expr, q2: sp.Expr, order: int) -> tuple[sp.Expr, ...]:
+    def _taylor_symbolic(
+        self, gap: sp.Expr, q1: sp.Expr, q2: sp.Expr, order: int
+    ) -> tuple[sp.Expr, ...]:
         c = sp.Symbol("c", real=True)
         uniform = q1 == q2 == 1
         closed = self._closed_gap(1 - c, q1, q2, SYMPY)
         unknown = sp.Function(f"C_{formula_name(self.name)}")(*((c,) if uniform else (c, q1, q2)))
         value = unknown if closed is None else sp.expand(1 - closed)
         here = SYMPY.cosine(gap)
-        derivatives = [sp.diff(value, c, k).subs(c, here) / sp.factorial(k) for k in range(1, order + 1)]
+        derivatives = [
+            sp.diff(value, c, k).subs(c, here) / sp.factorial(k) for k in range(1, order + 1)
+        ]
         return (1 - value.subs(c, here), *derivatives)
 
-    def _taylor_numpy(self, gap: Array, q1: Array, q2: Array, order: int, rest: Array | None = None) -> tuple[Number, ...]:
+    def _taylor_numpy(
+        self, gap: Array, q1: Array, q2: Array, order: int, rest: Array | None = None
+    ) -> tuple[Number, ...]:
         gap, q1, q2 = _broadcast(gap, q1, q2)
         rest = 2 - gap if rest is None else np.clip(np.broadcast_to(rest, gap.shape), 0.0, 2.0)
-        if self.degree is not None:  # C is that of q = 1, where no power of q leaves double precision
+        if (
+            self.degree is not None
+        ):  # C is that of q = 1, where no power of q leaves double precision
             q1 = q2 = np.ones(gap.shape)
         if self.closed_in_numpy and all(self._multiplies(q) for q in (q1, q2)):
             with np.errstate(all="ignore"):
-                exact = self._closed_taylor(Gap.of(gap, rest) if order <= 2 else gap, q1, q2, order, NUMPY)
+                exact = self._closed_taylor(
+                    Gap.of(gap, rest) if order <= 2 else gap, q1, q2, order, NUMPY
+                )
             if exact is not None:
                 if np.isnan(exact[0]).any():
-                    raise KcalcError(f"the C map of {self.name!r} is beyond double precision at so large a q; use c_map.ball")
-                return tuple(np.broadcast_to(np.asarray(part), gap.shape)[()] for part in (np.maximum(exact[0], 0.0), *exact[1:]))
+                    raise KcalcError(
+                        f"the C map of {self.name!r} is beyond double precision at so large a q; "
+                        f"use c_map.ball"
+                    )
+                return tuple(
+                    np.broadcast_to(np.asarray(part), gap.shape)[()]
+                    for part in (np.maximum(exact[0], 0.0), *exact[1:])
+                )
         out = np.empty((order + 1, gap.size))
         pairs, inverse = _distinct(np.stack([q1.ravel(), q2.ravel()]))
         for index in range(pairs.shape[1]):
@@ -313,26 +403,48 @@ class LocalMaps:
         return tuple(part.reshape(gap.shape)[()] for part in out)
 
     def _multiplies(self, q: Array) -> bool:
-        """Whether q and Q(q) are so far from the ends of double precision that closed forms may take products of several."""
+        """Whether q and Q(q) are far enough from the ends of double precision for products.
+
+        Closed forms may then take products of several of these values.
+        """
         with np.errstate(all="ignore"):
             power = self._closed_second_moment(q, NUMPY)
         ranges = ((q, EXTREME), (power, LARGEST))
-        return all(bool(np.all((size > 1 / EXTREME) & (size < most))) for size, most in ranges if size is not None)
+        return all(
+            bool(np.all((size > 1 / EXTREME) & (size < most)))
+            for size, most in ranges
+            if size is not None
+        )
 
     def _normalised(self, gap: Array, rest: Array, q1: float, q2: float, order: int) -> list[Array]:
         """The Taylor coefficients of C for one pair of q values."""
         gamma = pair_map(self, q1, self, q2)  # type: ignore[arg-type]
         parts = gamma.taylor(gap, order, rest=rest)
-        norm = gamma.whole if gamma.same else float(np.sqrt(self.second_moment(q1)) * np.sqrt(self.second_moment(q2)))
+        norm = (
+            gamma.whole
+            if gamma.same
+            else float(np.sqrt(self.second_moment(q1)) * np.sqrt(self.second_moment(q2)))
+        )
         if norm == 0:
-            raise KcalcError(f"E phi^2 of activation {self.name!r} vanishes (or underflows) at q = {min(q1, q2):g}: there is no C map")
+            raise KcalcError(
+                f"E phi^2 of activation {self.name!r} vanishes (or underflows) at q = "
+                f"{min(q1, q2):g}: there is no C map"
+            )
         offset = 0.0 if gamma.same else pair_distance(self, q1, q2)  # type: ignore[arg-type]
         return [offset + parts[0] / norm, *(part / norm for part in parts[1:])]
 
-    def cross_drop(self, other: Any, q1: Any, q2: Any, gap: Any, order: int = 0) -> tuple[Number, ...]:
-        """(G(1), G(1) - G(c), G'(c), ..., G^(order)(c)/order!) at c = 1 - gap, G(c) = E[phi(u) psi(v)]; the drop without cancellation."""
+    def cross_drop(
+        self, other: Any, q1: Any, q2: Any, gap: Any, order: int = 0
+    ) -> tuple[Number, ...]:
+        """(G(1), G(1) - G(c), G'(c), ..., G^(order)(c)/order!) at c = 1 - gap.
+
+        G(c) = E[phi(u) psi(v)], ``other`` being psi. The drop G(1) - G(c) is computed without
+        cancellation.
+        """
         if not isinstance(other, LocalMaps):
-            raise KcalcError(f"expected an activation, got {glimpse(other)}; make one with kc.activation")
+            raise KcalcError(
+                f"expected an activation, got {glimpse(other)}; make one with kc.activation"
+            )
         gap, q1, q2 = _broadcast(gap, q1, q2)
         out = np.empty((order + 2, gap.size))
         pairs, inverse = _distinct(np.stack([q1.ravel(), q2.ravel()]))
@@ -344,13 +456,23 @@ class LocalMaps:
                 out[1:, here] = gamma.taylor(gap.ravel()[here], order)
             if not np.isfinite(out[:2, here]).all():
                 names = " and ".join(dict.fromkeys((self.name, other.name)))
-                raise KcalcError(f"the cross moment of {names} is beyond double precision at q = {float(pairs[:, index].max()):g}")
+                raise KcalcError(
+                    f"the cross moment of {names} is beyond double precision at q = "
+                    f"{float(pairs[:, index].max()):g}"
+                )
         return tuple(part.reshape(gap.shape)[()] for part in out)
 
-    def cross(self, other: Any, q1: Any = 1.0, q2: Any = 1.0, c: object = 0.0, order: int = 0) -> tuple[Number, ...]:
-        """Taylor coefficients in c of E[phi(sqrt q1 x) psi(sqrt q2 (c x + sqrt(1-c^2) y))], ``other`` being psi; NumPy only."""
+    def cross(
+        self, other: Any, q1: Any = 1.0, q2: Any = 1.0, c: object = 0.0, order: int = 0
+    ) -> tuple[Number, ...]:
+        """Taylor coefficients in c of E[phi(sqrt q1 x) psi(sqrt q2 (c x + sqrt(1-c^2) y))].
+
+        ``other`` is psi. NumPy only.
+        """
         cosine = np.asarray(NUMPY.number(c), dtype=float)
-        top, drop, *rest = self.cross_drop(other, NUMPY.number(q1), NUMPY.number(q2), 1 - cosine, whole(order, "order", 0, 100))
+        top, drop, *rest = self.cross_drop(
+            other, NUMPY.number(q1), NUMPY.number(q2), 1 - cosine, whole(order, "order", 0, 100)
+        )
         return (top - drop, *rest)
 
 

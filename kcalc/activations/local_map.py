@@ -13,7 +13,15 @@ import sympy as sp
 from sympy.core.function import AppliedUndef
 
 from kcalc.fields import NUMPY, SYMPY
-from kcalc.fields.arguments import formula_symbols, one_q, pair_arrays, q_pair, read_pair, series_length, symbolic_q
+from kcalc.fields.arguments import (
+    formula_symbols,
+    one_q,
+    pair_arrays,
+    q_pair,
+    read_pair,
+    series_length,
+    symbolic_q,
+)
 from kcalc.fields.jax_field import is_jax
 from kcalc.fields.jets import Jet, JetField
 from kcalc.foundation import symbols
@@ -40,21 +48,39 @@ class _Local:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        return (Assumption(self.name, "the pre-activations are Gaussian with mean 0, at infinite width"),)
+        return (
+            Assumption(
+                self.name, "the pre-activations are Gaussian with mean 0, at infinite width"
+            ),
+        )
 
 
 class LocalCMap(_Local, CMap):
-    """C(c, q1, q2) = E[phi(u) phi(v)] / sqrt(Q(q1) Q(q2)), (u, v) Gaussian of variances q1, q2 and correlation c  [DKS eq. 9].
+    """The local C map C(c, q1, q2) = E[phi(u) phi(v)] / sqrt(Q(q1) Q(q2))  [DKS eq. 9].
 
-    Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it, and where the second moment diverges.
+    (u, v) is Gaussian of variances q1, q2 and correlation c.
+
+    Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it, and where the second moment
+    diverges.
     """
 
-    def gaps(self, gap: dict[Node, Array], q1: dict[Node, Array], q2: dict[Node, Array] | None, order: int) -> dict[Node, Jet]:
-        first, *rest = self.activation.taylor(gap[self.name], q1[self.name], None if q2 is None else q2[self.name], order)
+    def gaps(
+        self,
+        gap: dict[Node, Array],
+        q1: dict[Node, Array],
+        q2: dict[Node, Array] | None,
+        order: int,
+    ) -> dict[Node, Jet]:
+        first, *rest = self.activation.taylor(
+            gap[self.name], q1[self.name], None if q2 is None else q2[self.name], order
+        )
         return {self.name: Jet((first, *(-part for part in rest)))}
 
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
-        """C(c, q1, q2): NumPy, or JAX where an argument is a JAX array. Raises: KcalcError outside -1 <= c <= 1, q > 0."""
+        """C(c, q1, q2): NumPy, or JAX where an argument is a JAX array.
+
+        Raises: KcalcError outside -1 <= c <= 1, q > 0.
+        """
         q1, q2 = q_pair(q1, q2, q)
         if is_jax(c) or is_jax(q1) or is_jax(q2):
             from kcalc.activations.jax_maps import cosine
@@ -62,16 +88,22 @@ class LocalCMap(_Local, CMap):
             return cosine(self.activation, c, q1, q2)
         return super().__call__(c, q1, q2)
 
-    def ball_gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any) -> dict[Node, Any]:
+    def ball_gaps(
+        self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
+    ) -> dict[Node, Any]:
         second = None if q2 is None else q2[self.name]
-        return {self.name: self.activation.taylor(gap[self.name], q1[self.name], second, 0, field)[0]}
+        return {
+            self.name: self.activation.taylor(gap[self.name], q1[self.name], second, 0, field)[0]
+        }
 
     def symbolic(self, q1: Any = None, q2: Any = None, *, q: Any = None) -> Composition:
         """The map in ``kc.symbols.c`` at q values, numbers or SymPy expressions.
 
         Raises: KcalcError for q values that are not positive or have symbols of other quantities.
         """
-        one, other = read_pair(lambda given, what: symbolic_q(given, what, SYMBOLIC), *q_pair(q1, q2, q))
+        one, other = read_pair(
+            lambda given, what: symbolic_q(given, what, SYMBOLIC), *q_pair(q1, q2, q)
+        )
         two = one if other is None else other
         arguments = formula_symbols((symbols.c,), one.free_symbols | two.free_symbols)
         value = self.activation.c_expr(symbols.c, one, two)
@@ -86,17 +118,24 @@ class LocalCMap(_Local, CMap):
         """Q(q), which the Gaussian integral of C divides by."""
         value = self.activation.second_moment(q, SYMPY)
         closed = None if value.atoms(AppliedUndef) else value
-        return LocalFunction(sp.Function(f"Q_{formula_name(self.name)}"), (q,), closed, self.activation)
+        return LocalFunction(
+            sp.Function(f"Q_{formula_name(self.name)}"), (q,), closed, self.activation
+        )
 
     def series(self, n: int, q: Any = 1) -> Array:
-        """b_0 ... b_(n-1) of C(c) = sum_n b_n c^n at q1 = q2 = q: b_n = a_n^2/Q >= 0, a_n = E[phi(sqrt(q) z) h_n(z)], sum b_n = 1.
+        """b_0 ... b_(n-1) of C(c) = sum_n b_n c^n at q1 = q2 = q.
+
+        b_n = a_n^2/Q >= 0, a_n = E[phi(sqrt(q) z) h_n(z)], sum b_n = 1.
 
         Raises: KcalcError where more coefficients are asked than can be computed to rounding.
         """
         count, size = series_length(n), one_q(q)
         found = hermite(self.activation, size)
         if count > found.coefficients.size + 1 and not found.complete:
-            raise KcalcError(f"series({n}): {found.coefficients.size + 1} coefficients of {self.name!r} are known; tail() bounds the rest")
+            raise KcalcError(
+                f"series({n}): {found.coefficients.size + 1} coefficients of {self.name!r} are "
+                f"known; tail() bounds the rest"
+            )
         out = np.zeros(count)
         out[0] = found.mean**2
         known = found.coefficients[: count - 1]
@@ -104,9 +143,13 @@ class LocalCMap(_Local, CMap):
         return out / self._power(size)
 
     def tail(self, n: int, q: Any = 1) -> float:
-        """sum_{k >= n} b_k: a bound on |C(c) - sum_{k < n} b_k c^k| / |c|^n at uniform q, without the cancellation of 1 - sum b_k.
+        """The tail sum_{k >= n} b_k of the series of C at uniform q.
 
-        Parameters: ``n`` >= 1; ``q`` > 0, one number. Returns: a float, rounding above zero where the series ends.
+        It bounds |C(c) - sum_{k < n} b_k c^k| / |c|^n and is computed without the cancellation of 1
+        - sum b_k.
+
+        Parameters: ``n`` >= 1; ``q`` > 0, one number. Returns: a float, rounding above zero where
+        the series ends.
         """
         count, size = series_length(n), one_q(q)
         found = hermite(self.activation, size)
@@ -116,13 +159,21 @@ class LocalCMap(_Local, CMap):
     def _power(self, q: float) -> float:
         power = float(self.activation.second_moment(q))
         if not power > 0:
-            raise KcalcError(f"E phi^2 of activation {self.name!r} vanishes (or underflows) at q = {q:g}: there is no C map")
+            raise KcalcError(
+                f"E phi^2 of activation {self.name!r} vanishes (or underflows) at q = {q:g}: "
+                f"there is no C map"
+            )
         return power
 
     def q_derivative(self, which: int | None = None) -> LocalCMapQDerivative:
         """dC/dq1 (``which=1``) or dC/dq2 (2) at fixed c, or the derivative along q1 = q2 (None)."""
-        if which is not None and (isinstance(which, bool) or not isinstance(which, int) or which not in (1, 2)):
-            raise KcalcError(f"which={glimpse(which)}: give 1 for dC/dq1, 2 for dC/dq2, or None for the derivative along q1 = q2")
+        if which is not None and (
+            isinstance(which, bool) or not isinstance(which, int) or which not in (1, 2)
+        ):
+            raise KcalcError(
+                f"which={glimpse(which)}: give 1 for dC/dq1, 2 for dC/dq2, or None for the "
+                f"derivative along q1 = q2"
+            )
         return LocalCMapQDerivative(self, which)
 
 
@@ -130,7 +181,8 @@ class LocalCMap(_Local, CMap):
 class LocalCMapQDerivative:
     """A derivative of a local C map in q values; call it like the map.
 
-    dC/dq1 = E[u phi'(u) phi(v)] / (2 q1 sqrt(Q1 Q2)) - C Q'(q1)/(2 Q(q1)), phi' a distribution where phi jumps.
+    dC/dq1 = E[u phi'(u) phi(v)] / (2 q1 sqrt(Q1 Q2)) - C Q'(q1)/(2 Q(q1)), phi' a distribution
+    where phi jumps.
     """
 
     base: LocalCMap
@@ -152,22 +204,35 @@ class LocalCMapQDerivative:
         return self.base.assumptions
 
     def __repr__(self) -> str:
-        return f"LocalCMapQDerivative({self.base.name}, {'q1 = q2' if self.which is None else f'q{self.which}'})"
+        return (
+            f"LocalCMapQDerivative({self.base.name}, "
+            f"{'q1 = q2' if self.which is None else f'q{self.which}'})"
+        )
 
 
 class LocalQMap(_Local, QMap):
-    """Q(q) = E phi(sqrt(q) z)^2, z standard normal  [DKS eq. 8]. Domain: q > 0. Raises: KcalcError outside it and where it diverges."""
+    """Q(q) = E phi(sqrt(q) z)^2, z standard normal  [DKS eq. 8].
+
+    Domain: q > 0. Raises: KcalcError outside it and where it diverges.
+    """
 
     def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
         value = q[self.name]
-        parts = (self.activation.second_moment(value),) if order == 0 else self.activation.q_series(value, 2, order)
+        parts = (
+            (self.activation.second_moment(value),)
+            if order == 0
+            else self.activation.q_series(value, 2, order)
+        )
         return {self.name: Jet(tuple(parts))}
 
     def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
         return {self.name: self.activation.second_moment(q[self.name], field)}
 
     def symbolic(self, q: Any = symbols.q) -> Composition:
-        """The map at a number or a SymPy expression q. Raises: KcalcError where q is not positive or has symbols of other quantities."""
+        """The map at a number or a SymPy expression q.
+
+        Raises: KcalcError where q is not positive or has symbols of other quantities.
+        """
         at = symbolic_q(q, "q", "symbolic(q)")
         value = self.activation.q_expr(at)
         functions: tuple[LocalFunction, ...] = ()
@@ -177,7 +242,7 @@ class LocalQMap(_Local, QMap):
         return Composition(formula_symbols((), at.free_symbols), (), value, "Q", functions)
 
 
-# --- derivatives in q ------------------------------------------------------------------------------------------------------------------
+# --- derivatives in q -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -220,7 +285,9 @@ def _in_first_q(phi: Any, c: Array, q1: Array, q2: Array) -> Array:
     pairs, inverse = np.unique(np.stack([q1.ravel(), q2.ravel()]), axis=1, return_inverse=True)
     for index in range(pairs.shape[1]):
         here = inverse.ravel() == index
-        out[here] = _at_one_pair(phi, c.ravel()[here], float(pairs[0, index]), float(pairs[1, index]))
+        out[here] = _at_one_pair(
+            phi, c.ravel()[here], float(pairs[0, index]), float(pairs[1, index])
+        )
     return out.reshape(c.shape)
 
 
@@ -238,7 +305,9 @@ def _at_one_pair(phi: Any, c: Array, q1: float, q2: float) -> Array:
 def _from_closed_form(phi: Any, c: Array, q1: float, q2: float) -> Array | None:
     """The same by a jet in q1 through the closed form; None where that is not finite."""
     with np.errstate(all="ignore"):
-        series = phi._closed_gap(1 - c, Jet.variable(np.full(c.shape, q1), 1), np.full(c.shape, q2), JetField(NUMPY))
+        series = phi._closed_gap(
+            1 - c, Jet.variable(np.full(c.shape, q1), 1), np.full(c.shape, q2), JetField(NUMPY)
+        )
     if not isinstance(series, Jet):
         return np.zeros(c.shape) if series is not None else None
     slope = -np.broadcast_to(np.asarray(series.coefficients[1], dtype=float), c.shape)
@@ -253,8 +322,13 @@ def _from_jumps(phi: Any, c: Array, q1: float, q2: float) -> Array:
             continue
         weight = k * jump * float(normal_density(np.array(k / math.sqrt(q1)))) / math.sqrt(q1)
         for i, cosine in np.ndenumerate(c):
-            centre, spread = np.array([cosine * math.sqrt(q2 / q1) * k]), math.sqrt(q2 * (1 - cosine) * (1 + cosine))
-            total[i] += weight * (smoothed(phi, 0, centre, spread) if spread else _middle(phi, centre))[0]
+            centre, spread = (
+                np.array([cosine * math.sqrt(q2 / q1) * k]),
+                math.sqrt(q2 * (1 - cosine) * (1 + cosine)),
+            )
+            total[i] += (
+                weight * (smoothed(phi, 0, centre, spread) if spread else _middle(phi, centre))[0]
+            )
     return total
 
 

@@ -30,7 +30,9 @@ class Multiplication(Activation):
 
     def jax_values(self, n: int) -> JaxFunction:
         first, second = self.factors
-        parts = [(comb(n, k), jax_function(first, k), jax_function(second, n - k)) for k in range(n + 1)]
+        parts = [
+            (comb(n, k), jax_function(first, k), jax_function(second, n - k)) for k in range(n + 1)
+        ]
 
         def values(x: Any) -> Any:
             return sum(many * one(x) * two(x) for many, one, two in parts)
@@ -46,5 +48,9 @@ def multiply(phi: Activation, psi: Activation, name: str | None = None) -> Activ
     kinks = sorted({*first.kinks, *second.kinks}, key=float)
     degree = None if first.degree is None or second.degree is None else first.degree + second.degree
     return Multiplication(
-        named(name, f"{first.name}*{second.name}"), first.expr * second.expr, tuple(kinks), degree, factors=(first, second)
+        named(name, f"{first.name}*{second.name}"),
+        first.expr * second.expr,
+        tuple(kinks),
+        degree,
+        factors=(first, second),
     )

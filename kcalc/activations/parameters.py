@@ -1,4 +1,7 @@
-"""The parameters of activation factories: real numbers, checked, with errors that name factory, parameter and value."""
+"""The parameters of activation factories.
+
+Real numbers, checked, with errors that name factory, parameter and value.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,19 @@ TAKEN = {"x", "c", "q", "p", "phi", "pi"}  # names of other quantities in formul
 
 
 def real(factory: str, parameter: str, value: Any, symbolic: bool = False) -> sp.Expr:
-    """``value`` as a SymPy number, floats such as 0.5 and 1.25 as fractions; with ``symbolic``, also a real expression in symbols.
+    """``value`` as a SymPy number, floats such as 0.5 and 1.25 as fractions.
 
-    Raises KcalcError for text, nan, infinities and complex values, and for symbols where they are not allowed.
+    With ``symbolic``, also a real expression in symbols.
+
+    Raises KcalcError for text, nan, infinities and complex values, and for symbols where they are
+    not allowed.
     """
     try:
         number = SYMPY.number(value)
     except KcalcError as error:
-        raise KcalcError(f"{factory}: {parameter} = {glimpse(value, 80)} is not a finite real number") from error
+        raise KcalcError(
+            f"{factory}: {parameter} = {glimpse(value, 80)} is not a finite real number"
+        ) from error
     if number.free_symbols and symbolic:
         return real_expression(number, f"{factory}: {parameter}")
     if number.free_symbols or number.is_real is not True:
@@ -33,23 +41,37 @@ def real(factory: str, parameter: str, value: Any, symbolic: bool = False) -> sp
     if not isinstance(number, sp.Float):
         return number
     fraction = Fraction(float(number))
-    return sp.Rational(fraction.numerator, fraction.denominator) if fraction.denominator <= _LARGEST_DENOMINATOR else number
+    return (
+        sp.Rational(fraction.numerator, fraction.denominator)
+        if fraction.denominator <= _LARGEST_DENOMINATOR
+        else number
+    )
 
 
 def real_expression(value: sp.Expr, what: str) -> sp.Expr:
-    """An expression in real symbols.  Raises KcalcError for others, and for symbols that stand for other quantities in formulas."""
+    """An expression in real symbols.
+
+    Raises KcalcError for others, and for symbols that stand for other quantities in formulas.
+    """
     if value.is_real is not True:
-        raise KcalcError(f"{what} = {glimpse(value, 80)} is not known to be real: declare its symbols with real=True or positive=True")
+        raise KcalcError(
+            f"{what} = {glimpse(value, 80)} is not known to be real: declare its symbols with "
+            f"real=True or positive=True"
+        )
     for symbol in sorted(value.free_symbols, key=str):
         if symbol.name in TAKEN:  # type: ignore[attr-defined]
             raise KcalcError(
-                f"{what} = {glimpse(value, 80)}: {symbol} stands for another quantity in formulas; give the parameter another letter"
+                f"{what} = {glimpse(value, 80)}: {symbol} stands for another quantity in "
+                f"formulas; give the parameter another letter"
             )
     return value
 
 
 def named(name: Any, usual: str) -> str:
-    """The name that a caller gives an activation, or the usual one.  Raises KcalcError for anything but text."""
+    """The name that a caller gives an activation, or the usual one.
+
+    Raises KcalcError for anything but text.
+    """
     return usual if name is None else text(name, "an activation's name")
 
 

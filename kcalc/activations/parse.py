@@ -1,4 +1,7 @@
-"""Ways to give an activation: a registered name, an Activation, a SymPy expression in one symbol, or a callable."""
+"""Ways to give an activation.
+
+a registered name, an Activation, a SymPy expression in one symbol, or a callable.
+"""
 
 from __future__ import annotations
 
@@ -29,21 +32,35 @@ _JUMPY = (sp.floor, sp.ceiling, sp.frac, sp.Mod, sp.DiracDelta)
 _UNFINISHED = (sp.Integral, sp.Derivative, sp.Sum, sp.Product, sp.Limit, sp.Subs)
 _LARGEST = sp.Float("1e300")
 NAME_LENGTH = 40  # characters of an expression that serve as its name
-_TELLING = ("positive", "negative", "nonnegative", "nonpositive", "integer", "nonzero", "imaginary", "not commutative")
+_TELLING = (
+    "positive",
+    "negative",
+    "nonnegative",
+    "nonpositive",
+    "integer",
+    "nonzero",
+    "imaginary",
+    "not commutative",
+)
 _FARTHER = np.concatenate([np.linspace(KINK_REACH, 3e2, 173), np.geomspace(3e2, 2e3, 60)])
 
 
-def activation(spec: Any, name: str | None = None, kinks: Iterable[Any] | None = None, growth: Any = None) -> Activation:
+def activation(
+    spec: Any, name: str | None = None, kinks: Iterable[Any] | None = None, growth: Any = None
+) -> Activation:
     """The activation that ``spec`` describes.
 
-    spec: a registered name or alias ("tanh", "silu"; any case), an :class:`Activation`, a SymPy expression in exactly one symbol, or a
-    Python, NumPy or JAX callable (numeric only; see :func:`kcalc.activations.callables.from_callable`).
-    name: its name in results.  kinks: the points where it or a derivative jumps; for expressions they are found from Piecewise, Abs, Max,
-    Min, Heaviside and sign if None, for callables there are none if None.
-    growth: (A, p, B), your word that |phi(x)| <= A (1+|x|)^p exp(B|x|) everywhere; certified integrals need it where they cannot derive it.
+    spec: a registered name or alias ("tanh", "silu"; any case), an :class:`Activation`, a SymPy
+    expression in exactly one symbol, or a Python, NumPy or JAX callable (numeric only; see
+    :func:`kcalc.activations.callables.from_callable`). name: its name in results. kinks: the points
+    where it or a derivative jumps; for expressions they are found from Piecewise, Abs, Max, Min,
+    Heaviside and sign if None, for callables there are none if None. growth: (A, p, B), your word
+    that |phi(x)| <= A (1+|x|)^p exp(B|x|) everywhere; certified integrals need it where they cannot
+    derive it.
 
-    Raises KcalcError for unknown names (with the nearest ones), several symbols, functions that are not real and finite on the whole line,
-    vanish, have no Gaussian second moment at any reasonable q, or kinks that are not among those given.
+    Raises KcalcError for unknown names (with the nearest ones), several symbols, functions that are
+    not real and finite on the whole line, vanish, have no Gaussian second moment at any reasonable
+    q, or kinks that are not among those given.
     """
     if growth is not None:
         return declare_growth(activation(spec, name, kinks), growth)
@@ -53,14 +70,20 @@ def activation(spec: Any, name: str | None = None, kinks: Iterable[Any] | None =
         utf8(name, "the activation's name")
     if isinstance(spec, Activation | str):
         if kinks is not None:
-            raise KcalcError("kinks are given with an expression or a callable, not with an activation that exists already")
+            raise KcalcError(
+                "kinks are given with an expression or a callable, not with an activation that "
+                "exists already"
+            )
         found = spec if isinstance(spec, Activation) else by_name(spec)
         return found if name is None else replace(found, name=name)
     if isinstance(spec, AnyNumber):
         spec = SYMPY.number(spec)
     if isinstance(spec, sp.Lambda):
         if len(spec.variables) != 1:
-            raise KcalcError(f"an activation is a function of one symbol, but {glimpse(spec)} takes {len(spec.variables)}")
+            raise KcalcError(
+                f"an activation is a function of one symbol, but {glimpse(spec)} takes "
+                f"{len(spec.variables)}"
+            )
         spec = spec.expr
     if isinstance(spec, sp.Poly):
         spec = spec.as_expr()
@@ -69,23 +92,38 @@ def activation(spec: Any, name: str | None = None, kinks: Iterable[Any] | None =
     if callable(spec) and not isinstance(spec, sp.Basic):
         return from_callable(spec, name, kinks)
     raise KcalcError(
-        f"cannot make an activation of a {type(spec).__name__}: give a name, a SymPy expression in one symbol, a callable, or an Activation"
+        f"cannot make an activation of a {type(spec).__name__}: give a name, a SymPy expression "
+        f"in one symbol, a callable, or an Activation"
     )
 
 
 def declare_growth(phi: Activation, growth: Any) -> Activation:
-    """The activation with a declared bound (A, p, B).  Raises KcalcError for other shapes, and where samples contradict it."""
+    """The activation with a declared bound (A, p, B).
+
+    Raises KcalcError for other shapes, and where samples contradict it.
+    """
     try:
         size, power, rate = (float(NUMPY.number(value)) for value in items(growth, "growth"))
     except (TypeError, ValueError):
-        raise KcalcError(f"growth={glimpse(growth)}: give three numbers (A, p, B) with |phi(x)| <= A (1+|x|)^p exp(B|x|)") from None
+        raise KcalcError(
+            f"growth={glimpse(growth)}: give three numbers (A, p, B) with |phi(x)| <= A (1+|x|)^p "
+            f"exp(B|x|)"
+        ) from None
     if size <= 0 or power < 0 or rate < 0:
         raise KcalcError(f"growth={glimpse(growth)}: A must be positive, p and B not negative")
     x = np.concatenate([PROBES, FAR_PROBES])
     with np.errstate(all="ignore"):
-        excess = np.log(np.abs(phi.numeric(0)(x))) - np.log(size) - power * np.log1p(np.abs(x)) - rate * np.abs(x)
+        excess = (
+            np.log(np.abs(phi.numeric(0)(x)))
+            - np.log(size)
+            - power * np.log1p(np.abs(x))
+            - rate * np.abs(x)
+        )
     if np.any(excess > 1e-12):
-        raise KcalcError(f"growth={glimpse(growth)} is contradicted by activation {phi.name!r} at x = {x[np.nanargmax(excess)]:g}")
+        raise KcalcError(
+            f"growth={glimpse(growth)} is contradicted by activation {phi.name!r} at x = "
+            f"{x[np.nanargmax(excess)]:g}"
+        )
     return replace(phi, growth=(size, power, rate))
 
 
@@ -100,7 +138,10 @@ def _from_expression(spec: sp.Expr, name: str | None, kinks: Iterable[Any] | Non
     except KcalcError:
         raise
     except Exception as error:  # SymPy fails in many ways on unusual input
-        raise KcalcError(f"{glimpse(spec)} cannot be made an activation: {type(error).__name__} ({str(error)[:80]})") from error
+        raise KcalcError(
+            f"{glimpse(spec)} cannot be made an activation: {type(error).__name__} "
+            f"({str(error)[:80]})"
+        ) from error
     known = _known(candidate)
     if known is not None:
         return known if name is None else replace(known, name=name)
@@ -112,31 +153,52 @@ def _as_rectifier(candidate: Activation) -> Activation | None:
     if candidate.kinks != (0,) or not all(piece.is_polynomial(X) for piece in candidate.pieces):
         return None
     left, right = (piece.coeff(X, 1) for piece in candidate.pieces)
-    if any(sp.expand(piece - slope * X) != 0 for piece, slope in zip(candidate.pieces, (left, right), strict=True)):
+    if any(
+        sp.expand(piece - slope * X) != 0
+        for piece, slope in zip(candidate.pieces, (left, right), strict=True)
+    ):
         return None
     return replace(abrelu(left, right), name=candidate.name, expr=candidate.expr)
 
 
 def _in_x(spec: sp.Expr) -> sp.Expr:
-    """The expression in the canonical real symbol, refused unless it is a function of one real number."""
+    """The expression in the canonical real symbol.
+
+    An expression that is not a function of one real number is refused.
+    """
     symbols: Any = spec.free_symbols
     text = str(spec)[:80]
     if len(symbols) > 1:
         listed = ", ".join(sorted(str(symbol) for symbol in symbols))
-        raise KcalcError(f"an activation is a function of one symbol, but {text} has {listed}: substitute numbers for the others")
+        raise KcalcError(
+            f"an activation is a function of one symbol, but {text} has {listed}: substitute "
+            f"numbers for the others"
+        )
     for symbol in symbols:
         _check_symbol(symbol)
     if spec.has(sp.nan, sp.zoo, sp.oo, -sp.oo):
-        raise KcalcError(f"{text} contains nan or infinity: an activation is a real function, finite on the whole line")
+        raise KcalcError(
+            f"{text} contains nan or infinity: an activation is a real function, finite on the "
+            f"whole line"
+        )
     if any(abs(number) > _LARGEST for number in spec.atoms(sp.Number)):
         raise KcalcError(f"{text} contains a number beyond double precision")
     expr: Any = spec.xreplace(dict.fromkeys(symbols, X))
     if expr.has(AppliedUndef):
-        raise KcalcError(f"{text} contains an undefined function; activations made of callables are put together with composed and combine")
+        raise KcalcError(
+            f"{text} contains an undefined function; activations made of callables are put "
+            f"together with composed and combine"
+        )
     if expr.has(*_UNFINISHED):
-        raise KcalcError(f"{text} contains an unevaluated integral, derivative, sum or limit: call .doit() on it first")
+        raise KcalcError(
+            f"{text} contains an unevaluated integral, derivative, sum or limit: call .doit() on "
+            f"it first"
+        )
     if expr.has(*_JUMPY):
-        raise KcalcError(f"{text} jumps infinitely often or is not a function: an activation has finitely many kinks")
+        raise KcalcError(
+            f"{text} jumps infinitely often or is not a function: an activation has finitely many "
+            f"kinks"
+        )
     if expr.has(sp.SingularityFunction):
         expr = expr.rewrite(sp.Heaviside)
     if expr.has(sp.Contains):
@@ -147,16 +209,25 @@ def _in_x(spec: sp.Expr) -> sp.Expr:
 
 
 def _check_symbol(symbol: Any) -> None:
-    """Refuse symbols of which SymPy may assume more than that they are real: it simplifies Abs(x) to x for a positive x."""
+    """Refuse symbols of which SymPy may assume more than that they are real.
+
+    It simplifies Abs(x) to x for a positive x.
+    """
     if not isinstance(symbol, sp.Symbol):
         raise KcalcError(
-            f"{symbol} is a {type(symbol).__name__}: an activation is an expression in a plain symbol, sp.Symbol('x', real=True)"
+            f"{symbol} is a {type(symbol).__name__}: an activation is an expression in a plain "
+            f"symbol, sp.Symbol('x', real=True)"
         )
-    more = [f"{'' if value else 'not '}{key}" for key, value in symbol.assumptions0.items() if X.assumptions0.get(key) is not value]
+    more = [
+        f"{'' if value else 'not '}{key}"
+        for key, value in symbol.assumptions0.items()
+        if X.assumptions0.get(key) is not value
+    ]
     if more:
         declared = next((word for word in _TELLING if word in more), more[0])
         raise KcalcError(
-            f"the symbol {symbol} is declared {declared}, so that SymPy may have simplified the expression for such x only: "
+            f"the symbol {symbol} is declared {declared}, so that SymPy may have simplified the "
+            f"expression for such x only: "
             f"write it with sp.Symbol({symbol.name!r}, real=True)"
         )
 
@@ -178,40 +249,67 @@ def _candidate(expr: sp.Expr, name: str | None, given: tuple[sp.Expr, ...] | Non
 def _confirmed(expr: sp.Expr, points: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...]:
     """The candidate points where the expression really changes."""
     pieces = [resolve(expr, points, index) for index in range(len(points) + 1)]
-    return tuple(k for k, left, right in zip(points, pieces, pieces[1:], strict=False) if left != right)
+    return tuple(
+        k for k, left, right in zip(points, pieces, pieces[1:], strict=False) if left != right
+    )
 
 
 def _known(candidate: Activation) -> Activation | None:
-    """The registered activation that is the same function: of equal expression, or of equal kinks and pieces (|x| is sign(x) x)."""
+    """The registered activation that is the same function.
+
+    Of equal expression, or of equal kinks and pieces (|x| is sign(x) x).
+    """
     found = same_function(candidate)
     if found is not None or not candidate.kinks:
         return found
-    return next((phi for phi in entered() if phi.kinks == candidate.kinks and phi.pieces == candidate.pieces), None)
+    return next(
+        (
+            phi
+            for phi in entered()
+            if phi.kinks == candidate.kinks and phi.pieces == candidate.pieces
+        ),
+        None,
+    )
 
 
 def _check(candidate: Activation, whole: Callable[[Array], Array]) -> None:
-    """Refuse functions that are not real, lack Gaussian moments, or differ from the expression as given (kinks are then missing)."""
+    """Refuse functions that are not real, lack Gaussian moments or have missing kinks.
+
+    Kinks are missing where the function differs from the expression as given.
+    """
     pieces = compile_pieces(candidate.pieces, candidate.kink_points)
-    extra = np.array([c + w * step for c, w in candidate.landmarks for step in (-1.0, 0.5)] + FAR_PROBES.tolist())
+    extra = np.array(
+        [c + w * step for c, w in candidate.landmarks for step in (-1.0, 0.5)] + FAR_PROBES.tolist()
+    )
     probes = np.concatenate([PROBES, extra])
     with np.errstate(all="ignore"):
         values, direct = pieces(probes), whole(probes)
-        apart = np.isfinite(direct) & (np.abs(values - direct) > 1e-9 * (1 + np.abs(direct))) & ~np.isin(probes, candidate.kink_points)
+        apart = (
+            np.isfinite(direct)
+            & (np.abs(values - direct) > 1e-9 * (1 + np.abs(direct)))
+            & ~np.isin(probes, candidate.kink_points)
+        )
     apart &= np.abs(probes) <= KINK_REACH
-    if apart.any() and (candidate.kinks or not candidate.expr.is_polynomial(X)):  # those of Hermite may be multiplied out
+    if apart.any() and (
+        candidate.kinks or not candidate.expr.is_polynomial(X)
+    ):  # those of Hermite may be multiplied out
         raise KcalcError(
-            f"activation {candidate.name!r} switches at a point that is not among its kinks (seen at x = {probes[apart][0]:.4g})"
+            f"activation {candidate.name!r} switches at a point that is not among its kinks (seen "
+            f"at x = {probes[apart][0]:.4g})"
         )
     check_values(candidate, pieces, extra)
     check_moments(candidate)
 
 
-# --- functions whose kinks never end --------------------------------------------------------------------------------------------------
+# --- functions whose kinks never end --------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ranged(Activation):
-    """An activation whose kinks are known for |x| <= reach only, as of max(sin x, 0): values are right everywhere, the rest is refused."""
+    """An activation whose kinks are known for |x| <= reach only, as of max(sin x, 0).
+
+    Values are right everywhere, the rest is refused.
+    """
 
     reach: float = field(default=float(KINK_REACH))
 
@@ -229,7 +327,8 @@ class Ranged(Activation):
                 return inside(x)
             if n:
                 raise KcalcError(
-                    f"the kinks of activation {self.name!r} are known for |x| <= {self.reach:g} only, and it has more beyond: "
+                    f"the kinks of activation {self.name!r} are known for |x| <= {self.reach:g} "
+                    f"only, and it has more beyond: "
                     f"q must be at most {(self.reach / 12.8) ** 2:.0f} or so"
                 )
             out = inside(x)
@@ -245,7 +344,10 @@ def _with_reach(candidate: Activation, whole: Callable[[Array], Array]) -> Activ
         return candidate
     probes = np.concatenate([_FARTHER, -_FARTHER])
     with np.errstate(all="ignore"):
-        values, direct = compile_pieces(candidate.pieces, candidate.kink_points)(probes), whole(probes)
+        values, direct = (
+            compile_pieces(candidate.pieces, candidate.kink_points)(probes),
+            whole(probes),
+        )
         apart = np.isfinite(direct) & (np.abs(values - direct) > 1e-9 * (1 + np.abs(direct)))
     if not apart.any():
         return candidate

@@ -1,4 +1,7 @@
-"""Waves, Gaussians and exponentials: activations whose kernels are exponentials of quadratic forms."""
+"""Waves, Gaussians and exponentials.
+
+Activations whose kernels are exponentials of quadratic forms.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,9 @@ from kcalc.fields import SYMPY, Field, Number
 class _Form:
     """Where the kernel of exp(-a x^2) cos(w x) comes from, at one (gap, q1, q2).
 
-    With r = sqrt(q1 q2), k = c r, m = (q1+q2)/2: D = (1+2a q1)(1+2a q2) - 4a^2 k^2, E = w^2 (m + 2a (r^2-k^2))/D, K = w^2 k/D and
-    Gamma = D^(-1/2) e^(-E) cosh K.  ``rise`` names the differences from c = 1, all of them positive: D - D1, E - E1, K1 - K, K1 + K.
+    With r = sqrt(q1 q2), k = c r, m = (q1+q2)/2: D = (1+2a q1)(1+2a q2) - 4a^2 k^2, E = w^2 (m + 2a
+    (r^2-k^2))/D, K = w^2 k/D and Gamma = D^(-1/2) e^(-E) cosh K. ``rise`` names the differences
+    from c = 1, all of them positive: D - D1, E - E1, K1 - K, K1 + K.
     """
 
     d1: Number
@@ -36,8 +40,9 @@ class _Form:
 class Gabor(Kernel):
     """exp(-a x^2) cos(w x), a, w >= 0: the Gabor function; w = 0 is the Gaussian, a = 0 the cosine.
 
-    Gamma = D^(-1/2) e^(-E) cosh K with D = (1+2a q1)(1+2a q2) - 4a^2 k^2, E = w^2 ((q1+q2)/2 + 2a (q1 q2 - k^2))/D, K = w^2 k/D and
-    k = c sqrt(q1 q2), by completing the square.  For a = 0, C = cosh(w^2 k)/sqrt(cosh(w^2 q1) cosh(w^2 q2))  [Rahimi and Recht 2007].
+    Gamma = D^(-1/2) e^(-E) cosh K with D = (1+2a q1)(1+2a q2) - 4a^2 k^2, E = w^2 ((q1+q2)/2 + 2a
+    (q1 q2 - k^2))/D, K = w^2 k/D and k = c sqrt(q1 q2), by completing the square. For a = 0, C =
+    cosh(w^2 k)/sqrt(cosh(w^2 q1) cosh(w^2 q2)) [Rahimi and Recht 2007].
     """
 
     decay: sp.Expr = field(default=sp.Integer(0))
@@ -71,7 +76,9 @@ class Gabor(Kernel):
         a, square = field.number(self.decay), field.number(self.frequency) ** 2
         d1, near = 1 + 2 * a * (q1 + q2), half_distance(q1, q2, field)
         far = near + 2 * field.sqrt(q1 * q2)
-        return (field.exp(-square * near / d1) + field.exp(-square * far / d1)) / (2 * field.sqrt(d1))
+        return (field.exp(-square * near / d1) + field.exp(-square * far / d1)) / (
+            2 * field.sqrt(d1)
+        )
 
     def _drop(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
         f = self._form(gap, q1, q2, field)
@@ -83,20 +90,35 @@ class Gabor(Kernel):
         return scale * (by_d + by_k + by_e) / (2 * here)
 
     def _slopes(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
-        """With L = log(D^(-1/2) e^(-E)): G (L' + K' tanh K) and G (L'^2 + K'^2 + L'' + (2 L' K' + K'') tanh K).
+        """With L = log(D^(-1/2) e^(-E)).
+
+        G (L' + K' tanh K) and G (L'^2 + K'^2 + L'' + (2 L' K' + K'') tanh K).
 
         For c > 0 all terms are positive.
         """
-        a, square, c = field.number(self.decay), field.number(self.frequency) ** 2, field.cosine(gap)
+        a, square, c = (
+            field.number(self.decay),
+            field.number(self.frequency) ** 2,
+            field.cosine(gap),
+        )
         f, product, root = self._form(gap, q1, q2, field), q1 * q2, field.sqrt(q1 * q2)
-        gamma = field.exp(-f.e1_minus_k1 - f.rise_e) * (field.exp(-f.drop_k) + field.exp(-f.sum_k)) / (2 * field.sqrt(f.d))
+        gamma = (
+            field.exp(-f.e1_minus_k1 - f.rise_e)
+            * (field.exp(-f.drop_k) + field.exp(-f.sum_k))
+            / (2 * field.sqrt(f.d))
+        )
         tanh = field.tanh(square * c * root / f.d)
         bend = 8 * a * a * product / f.d
-        plain, wavy = 4 * a * a * product / f.d, 4 * a * square * product * (1 + a * (q1 + q2)) / f.d**2
+        plain, wavy = (
+            4 * a * a * product / f.d,
+            4 * a * square * product * (1 + a * (q1 + q2)) / f.d**2,
+        )
         log1, log2 = c * (plain + wavy), plain + wavy + c * c * bend * (plain + 2 * wavy)
         k1 = square * root * (1 + c * c * bend) / f.d
         k2 = square * root * c * bend * (3 + 2 * c * c * bend) / f.d
-        return gamma * (log1 + k1 * tanh), gamma * (log1 * log1 + k1 * k1 + log2 + (2 * log1 * k1 + k2) * tanh)
+        return gamma * (log1 + k1 * tanh), gamma * (
+            log1 * log1 + k1 * k1 + log2 + (2 * log1 * k1 + k2) * tanh
+        )
 
     def _cosine(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
         a, w = self.decay, self.frequency
@@ -104,7 +126,13 @@ class Gabor(Kernel):
         if q1 == q2:
             d = (1 + 2 * a * q1) ** 2 - 4 * a**2 * k**2
             power = -2 * a * w**2 * rest * (1 + 2 * a * q1) / (n1 * d)
-            return sp.sqrt(n1) / sp.sqrt(d) * sp.exp(power) * sp.cosh(w**2 * k / d) / sp.cosh(w**2 * q1 / n1)
+            return (
+                sp.sqrt(n1)
+                / sp.sqrt(d)
+                * sp.exp(power)
+                * sp.cosh(w**2 * k / d)
+                / sp.cosh(w**2 * q1 / n1)
+            )
         d = (1 + 2 * a * q1) * (1 + 2 * a * q2) - 4 * a**2 * k**2
         power = w**2 * (q1 / n1 + q2 / n2 - (q1 + q2 + 4 * a * rest) / d) / 2
         norm = sp.sqrt(sp.cosh(w**2 * q1 / n1) * sp.cosh(w**2 * q2 / n2))
@@ -115,7 +143,12 @@ def gabor(a: Any = 0.5, w: Any = 2, name: str | None = None) -> Activation:
     """exp(-a x^2) cos(w x).  Raises KcalcError unless a and w are positive numbers."""
     decay, frequency = positive("gabor", "a", a), positive("gabor", "w", w)
     expr = sp.exp(-decay * X**2) * sp.cos(frequency * X)
-    return Gabor(named(name, f"gabor({label(decay)},{label(frequency)})"), expr, decay=decay, frequency=frequency)
+    return Gabor(
+        named(name, f"gabor({label(decay)},{label(frequency)})"),
+        expr,
+        decay=decay,
+        frequency=frequency,
+    )
 
 
 def gaussian(a: Any = 1, name: str | None = None) -> Activation:
@@ -126,7 +159,11 @@ def gaussian(a: Any = 1, name: str | None = None) -> Activation:
 
 
 def _cosh_drop(gap: Number, p1: Number, p2: Number, parity: int, field: Field) -> Number:
-    """e^(-(p1+p2)/2) times cosh r - cosh(c r) for parity 1, sinh r - sinh(c r) for -1, r = sqrt(p1 p2): never cancels or overflows."""
+    """The scaled drop of cosh or sinh from r to c r, without cancellation or overflow.
+
+    e^(-(p1+p2)/2) times cosh r - cosh(c r) for parity 1, times sinh r - sinh(c r) for parity -1,
+    with r = sqrt(p1 p2) and c = 1 - gap.
+    """
     root = field.sqrt(p1 * p2)
     near, far = field.expm1(-root * gap), -root * (2 - gap)
     other = field.expm1(far) if parity > 0 else -(1 + field.exp(far))
@@ -136,13 +173,20 @@ def _cosh_drop(gap: Number, p1: Number, p2: Number, parity: int, field: Field) -
 def _cosh(gap: Number, p1: Number, p2: Number, field: Field) -> tuple[Number, Number]:
     """e^(-(p1+p2)/2) times cosh(c r) and sinh(c r), r = sqrt(p1 p2)."""
     root = field.sqrt(p1 * p2)
-    even = field.exp(-half_distance(p1, p2, field)) * (field.exp(-root * gap) + field.exp(-root * (2 - gap))) / 2
+    even = (
+        field.exp(-half_distance(p1, p2, field))
+        * (field.exp(-root * gap) + field.exp(-root * (2 - gap)))
+        / 2
+    )
     return even, even * field.tanh(root * field.cosine(gap))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sine(Kernel):
-    """sin x: Gamma = (e^(-Var(u-v)/2) - e^(-Var(u+v)/2))/2, C = sinh(c sqrt(q1 q2))/sqrt(sinh q1 sinh q2)  [Rahimi and Recht 2007]."""
+    """The activation sin x  [Rahimi and Recht 2007].
+
+    Gamma = (e^(-Var(u-v)/2) - e^(-Var(u+v)/2))/2, C = sinh(c sqrt(q1 q2))/sqrt(sinh q1 sinh q2).
+    """
 
     def _closed_mean(self, q: Number, field: Field) -> Number:
         return 0 * q
@@ -169,7 +213,8 @@ class Sine(Kernel):
 class Snake(Kernel):
     """x + sin(a x)^2/a = x + (1 - cos 2ax)/(2a), a > 0: with p = 4 a^2 q and r = sqrt(q1 q2),.
 
-    Gamma = c r + (1 - e^(-p1/2) - e^(-p2/2) + e^(-(p1+p2)/2) cosh(4 a^2 c r))/(4 a^2)  [activation: Ziyin et al. 2020].
+    Gamma = c r + (1 - e^(-p1/2) - e^(-p2/2) + e^(-(p1+p2)/2) cosh(4 a^2 c r))/(4 a^2) [activation:
+    Ziyin et al. 2020].
     """
 
     frequency: sp.Expr = field(default=sp.Integer(1))
@@ -199,7 +244,11 @@ class Snake(Kernel):
         return p + sp.Rational(3, 2) - 2 * sp.exp(-p / 2) + sp.exp(-2 * p) / 2
 
     def _closed_second_moment(self, q: Number, field: Field) -> Number:
-        return sp.expand(self._whole(q) / self._square(SYMPY)) if field is SYMPY else self._top(q, q, field)
+        return (
+            sp.expand(self._whole(q) / self._square(SYMPY))
+            if field is SYMPY
+            else self._top(q, q, field)
+        )
 
     def _top(self, q1: Number, q2: Number, field: Field) -> Number:
         square, root = self._square(field), field.sqrt(q1 * q2)
@@ -210,7 +259,9 @@ class Snake(Kernel):
 
     def _drop(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
         square = self._square(field)
-        return field.sqrt(q1 * q2) * gap + _cosh_drop(gap, square * q1, square * q2, 1, field) / square
+        return (
+            field.sqrt(q1 * q2) * gap + _cosh_drop(gap, square * q1, square * q2, 1, field) / square
+        )
 
     def _slopes(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
         square = self._square(field)
@@ -221,7 +272,11 @@ class Snake(Kernel):
 def snake(a: Any = 1, name: str | None = None) -> Activation:
     """x + sin(a x)^2/a.  Raises KcalcError unless a is a positive number."""
     frequency = positive("snake", "a", a)
-    return Snake(named(name, f"snake({label(frequency)})"), X + sp.sin(frequency * X) ** 2 / frequency, frequency=frequency)
+    return Snake(
+        named(name, f"snake({label(frequency)})"),
+        X + sp.sin(frequency * X) ** 2 / frequency,
+        frequency=frequency,
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -247,7 +302,9 @@ class Rbf(Closed):
     def _gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
         return -field.expm1(-self._half_square(gap, q1, q2, field))
 
-    def _closed_derivatives(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
+    def _closed_derivatives(
+        self, gap: Number, q1: Number, q2: Number, field: Field
+    ) -> tuple[Number, Number]:
         value = field.exp(-self._half_square(gap, q1, q2, field))
         return field.sqrt(q1 * q2) * value, q1 * q2 * value
 
@@ -266,9 +323,18 @@ class Exponential(Rbf):
         return field.exp(2 * q)
 
 
-register(Sine("sin", sp.sin(X)), "sine", source="Sitzmann et al. 2020 (SIREN); kernel: Rahimi, Recht 2007")
+register(
+    Sine("sin", sp.sin(X)),
+    "sine",
+    source="Sitzmann et al. 2020 (SIREN); kernel: Rahimi, Recht 2007",
+)
 register(Gabor("cos", sp.cos(X)), "cosine", source="random Fourier features; Rahimi, Recht 2007")
-register(Rbf("rbf", sp.sin(X) + sp.cos(X)), "sincos", "sin_plus_cos", source="Rahimi, Recht 2007; Hartley transform")
+register(
+    Rbf("rbf", sp.sin(X) + sp.cos(X)),
+    "sincos",
+    "sin_plus_cos",
+    source="Rahimi, Recht 2007; Hartley transform",
+)
 register(Exponential("exp", sp.exp(X)), source="Daniely, Frostig, Singer 2016")
 register(gaussian(), source="Broomhead, Lowe 1988; kernel: Williams 1998")
 register(gabor(name="gabor"), source="Gabor 1946; Saragadam et al. 2023 (WIRE, real part)")

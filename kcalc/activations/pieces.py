@@ -1,4 +1,7 @@
-"""A SymPy expression in one real symbol as smooth pieces between kinks, and its fast numeric form."""
+"""The smooth pieces and the fast numeric form of a SymPy expression in one real symbol.
+
+The pieces lie between the kinks of the expression.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +41,12 @@ _SPECIAL = (sp.erf, sp.erfc, sp.erfi, sp.gamma, sp.loggamma, sp.besselj, sp.Si, 
 
 @alone
 def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
-    """Sorted points where a Piecewise, Abs, Max, Min, Heaviside or sign in ``expr`` switches: the candidates for kinks.
+    """Sorted points where a Piecewise, Abs, Max, Min, Heaviside or sign in ``expr`` switches.
 
-    All of them where the condition is a polynomial in X, else those with |x| <= 128 (and isolated ones beyond).
+    The candidates for kinks.
+
+    All of them where the condition is a polynomial in X, else those with |x| <= 128 (and isolated
+    ones beyond).
     Raises KcalcError for more than 500.
     """
     points: dict[float, sp.Expr] = {}
@@ -49,7 +55,9 @@ def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
             for root in real_roots(level):
                 points.setdefault(_rounded(root), root)
     if len(points) > MOST_KINKS:
-        raise KcalcError(f"{glimpse(expr)} has {len(points)} kinks: at most {MOST_KINKS} are followed")
+        raise KcalcError(
+            f"{glimpse(expr)} has {len(points)} kinks: at most {MOST_KINKS} are followed"
+        )
     return tuple(points[place] for place in sorted(points))
 
 
@@ -61,7 +69,11 @@ def _rounded(point: sp.Expr) -> float:
 def _switches(part: sp.Basic) -> list[sp.Expr]:
     """The expressions whose zeros are where ``part`` switches."""
     if isinstance(part, sp.Piecewise):
-        relations = {relation for _, condition in part.args for relation in condition.atoms(sp.core.relational.Relational)}  # type: ignore[misc]
+        relations = {
+            relation
+            for _, condition in part.args
+            for relation in condition.atoms(sp.core.relational.Relational)
+        }  # type: ignore[misc]
         return [relation.lhs - relation.rhs for relation in relations]
     if isinstance(part, sp.Max | sp.Min):
         return [a - b for a, b in combinations(part.args, 2)]  # type: ignore[operator]
@@ -70,12 +82,20 @@ def _switches(part: sp.Basic) -> list[sp.Expr]:
 
 @alone
 def real_roots(expr: sp.Expr) -> list[sp.Expr]:
-    """The real zeros of ``expr`` in X, exact where SymPy finds them, else 50 digits of those between samples (see :func:`crossings`)."""
+    """The real zeros of ``expr`` in X.
+
+    They are exact where SymPy finds them, else zeros between samples to 50 digits (see
+    :func:`crossings`).
+    """
     if not expr.has(X):
         return []
     if expr.has(*CORNERED):
         inner = switch_points(expr)
-        roots = [root for index in range(len(inner) + 1) for root in _roots_between(resolve(expr, inner, index), inner, index)]
+        roots = [
+            root
+            for index in range(len(inner) + 1)
+            for root in _roots_between(resolve(expr, inner, index), inner, index)
+        ]
         return [*roots, *inner]
     exact = _polynomial_roots(expr) if expr.is_polynomial(X) else _wave_roots(expr)
     if exact is not None:
@@ -84,19 +104,31 @@ def real_roots(expr: sp.Expr) -> list[sp.Expr]:
 
 
 def _polynomial_roots(expr: sp.Expr) -> list[sp.Expr] | None:
-    """The real zeros of a polynomial; None where its coefficients are beyond SymPy's algebra and its degree beyond 2."""
-    poly = sp.Poly(expr.xreplace({number: sp.Rational(number) for number in expr.atoms(sp.Float)}), X)
+    """The real zeros of a polynomial.
+
+    None where its coefficients are beyond SymPy's algebra and its degree beyond 2.
+    """
+    poly = sp.Poly(
+        expr.xreplace({number: sp.Rational(number) for number in expr.atoms(sp.Float)}), X
+    )
     if poly.domain.is_QQ or poly.domain.is_ZZ:
         roots = sp.real_roots(poly)
     elif poly.degree() <= 2:
         roots = [root for root in sp.roots(poly) if sp.re(root).evalf() == root.evalf()]
     else:
         return None
-    return [sp.Float(root.evalf(_DIGITS), _DIGITS) for root in roots] if expr.has(sp.Float) else list(roots)  # pyright: ignore
+    return (
+        [sp.Float(root.evalf(_DIGITS), _DIGITS) for root in roots]
+        if expr.has(sp.Float)
+        else list(roots)
+    )  # pyright: ignore
 
 
 def _wave_roots(expr: sp.Expr) -> list[sp.Expr] | None:
-    """The zeros with |x| <= 128 of k sin(a x + b) or k cos(a x + b), exactly; None for other functions."""
+    """The zeros with |x| <= 128 of k sin(a x + b) or k cos(a x + b), exactly.
+
+    None for other functions.
+    """
     wave: Any = expr.as_independent(X, as_Add=False)[1]
     if not isinstance(wave, sp.sin | sp.cos) or sp.diff(wave.args[0], X, 2) != 0:
         return None
@@ -110,18 +142,23 @@ def _wave_roots(expr: sp.Expr) -> list[sp.Expr] | None:
 
 
 def _too_many(count: int) -> KcalcError:
-    return KcalcError(f"an activation with {count} or more kinks in |x| <= {KINK_REACH}: at most {MOST_KINKS} are followed")
+    return KcalcError(
+        f"an activation with {count} or more kinks in |x| <= {KINK_REACH}: at most {MOST_KINKS} "
+        f"are followed"
+    )
 
 
 def crossings(f: Callable[[Array], Array]) -> list[float]:
     """The zeros of f where it changes sign, and its isolated zeros on the sampling grid.
 
-    The grid has a step of 1/64 for |x| <= 128 (the reach of inputs with q <= 100), finer near 0; beyond, up to 1e3, it only finds
-    isolated zeros.  Raises KcalcError for more than 500 zeros.
+    The grid has a step of 1/64 for |x| <= 128 (the reach of inputs with q <= 100), finer near 0;
+    beyond, up to 1e3, it only finds isolated zeros. Raises KcalcError for more than 500 zeros.
     """
     from scipy.optimize import brentq
 
-    side = np.concatenate([np.geomspace(1e-6, 1 / 64, 300, endpoint=False), np.arange(1, 64 * _SOUGHT + 1) / 64])
+    side = np.concatenate(
+        [np.geomspace(1e-6, 1 / 64, 300, endpoint=False), np.arange(1, 64 * _SOUGHT + 1) / 64]
+    )
     side = np.concatenate([side, np.geomspace(_SOUGHT, 1e3, 400)[1:]])
     x = np.concatenate([-side[::-1], [0.0], side])
     heights = f(x)
@@ -135,7 +172,15 @@ def crossings(f: Callable[[Array], Array]) -> list[float]:
         raise _too_many(found.size + changes.size)
 
     def root(low: float, high: float) -> float:
-        point: Any = brentq(lambda t: float(f(np.array([t]))[0]), low, high, xtol=1e-25, rtol=np.float64(1e-15), maxiter=300, disp=False)
+        point: Any = brentq(
+            lambda t: float(f(np.array([t]))[0]),
+            low,
+            high,
+            xtol=1e-25,
+            rtol=np.float64(1e-15),
+            maxiter=300,
+            disp=False,
+        )
         return float(point)
 
     return [*found.tolist(), *(root(float(x[i]), float(x[i + 1])) for i in changes)]
@@ -199,19 +244,27 @@ def resolve(expr: sp.Expr, points: Sequence[sp.Expr], index: int) -> sp.Expr:
         try:
             return float(value.subs(X, inside))
         except (TypeError, ValueError, OverflowError) as error:
-            raise KcalcError(f"{glimpse(value)} has no real value at x = {sp.N(inside, 5)}") from error
+            raise KcalcError(
+                f"{glimpse(value)} has no real value at x = {sp.N(inside, 5)}"
+            ) from error
 
     def holds(condition: Any) -> bool:
         outcome = condition if condition in (sp.true, sp.false) else condition.subs(X, inside)
         if outcome not in (sp.true, sp.false):
-            raise KcalcError(f"the condition {glimpse(condition)} is neither true nor false at x = {sp.N(inside, 5)}")
+            raise KcalcError(
+                f"the condition {glimpse(condition)} is neither true nor false at x = "
+                f"{sp.N(inside, 5)}"
+            )
         return outcome == sp.true
 
     def chosen(*arguments: Any) -> sp.Expr:
         for value, condition in arguments:
             if holds(condition):
                 return value
-        raise KcalcError(f"the activation is not defined at x = {sp.N(inside, 5)}: give the Piecewise a last row (value, True)")
+        raise KcalcError(
+            f"the activation is not defined at x = {sp.N(inside, 5)}: give the Piecewise a last "
+            f"row (value, True)"
+        )
 
     def step(low: Any) -> Callable[..., sp.Expr]:
         return lambda argument, *_: sp.Integer(1) if at(argument) > 0 else sp.Integer(low)
@@ -230,7 +283,10 @@ def resolve(expr: sp.Expr, points: Sequence[sp.Expr], index: int) -> sp.Expr:
 
 
 def landmark(inner: sp.Expr) -> list[tuple[float, float]]:
-    """(centre, width) of the features of a function of ``inner``, for a linear or quadratic ``inner``."""
+    """(centre, width) of each feature of a function of ``inner``.
+
+    ``inner`` is linear or quadratic; there are no features for other expressions.
+    """
     if not inner.is_polynomial(X) or not inner.has(X):
         return []
     try:
@@ -246,7 +302,10 @@ def landmark(inner: sp.Expr) -> list[tuple[float, float]]:
 
 @alone
 def side_value(piece: sp.Expr, point: sp.Expr, side: str) -> sp.Expr:
-    """The one-sided limit of a smooth piece at a kink.  Raises KcalcError where SymPy finds none."""
+    """The one-sided limit of a smooth piece at a kink.
+
+    Raises KcalcError where SymPy finds none.
+    """
     value = piece.subs(X, point)
     if not value.has(sp.nan, sp.zoo, sp.oo, -sp.oo):
         return value
@@ -258,14 +317,20 @@ def side_value(piece: sp.Expr, point: sp.Expr, side: str) -> sp.Expr:
 
 @alone
 def exact_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[sp.Expr, ...]:
-    """The limit from the right minus the limit from the left at each kink, for the pieces between them."""
-    jumps = (side_value(right, k, "+") - side_value(left, k, "-") for k, left, right in zip(kinks, parts, parts[1:], strict=False))
+    """The right limit minus the left limit at each kink, for the pieces between the kinks."""
+    jumps = (
+        side_value(right, k, "+") - side_value(left, k, "-")
+        for k, left, right in zip(kinks, parts, parts[1:], strict=False)
+    )
     return tuple(sp.simplify(jump) if len(kinks) <= _FEW else jump for jump in jumps)
 
 
 @alone
 def rounded_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[float, ...]:
-    """The jumps as floats, rounding residues set to zero; for many kinks by the compiled pieces, where those are finite."""
+    """The jumps as floats, rounding residues set to zero.
+
+    For many kinks by the compiled pieces, where those are finite.
+    """
     below, above = (np.full(len(kinks), np.nan) for _ in range(2))
     if len(kinks) > _FEW:
         points = np.array([float(k) for k in kinks])
@@ -277,7 +342,14 @@ def rounded_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[f
         for index in np.flatnonzero(~np.isfinite(side)).tolist():
             side[index] = _real_limit(side_value(own[index], kinks[index], name), kinks[index])
     jump = above - below
-    return tuple(float(j) for j in np.where(np.abs(jump) > 1e-13 * np.maximum(np.maximum(np.abs(below), np.abs(above)), 1), jump, 0.0))
+    return tuple(
+        float(j)
+        for j in np.where(
+            np.abs(jump) > 1e-13 * np.maximum(np.maximum(np.abs(below), np.abs(above)), 1),
+            jump,
+            0.0,
+        )
+    )
 
 
 def _real_limit(value: sp.Expr, kink: sp.Expr) -> float:
@@ -286,25 +358,37 @@ def _real_limit(value: sp.Expr, kink: sp.Expr) -> float:
     except (TypeError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise KcalcError(f"a derivative of the activation has no finite real limit at the kink x = {sp.N(kink, 6)}")
+        raise KcalcError(
+            f"a derivative of the activation has no finite real limit at the kink x = "
+            f"{sp.N(kink, 6)}"
+        )
     return number
 
 
 def sampled_jumps(profile: Any, n: int) -> tuple[float, ...]:
     """The jumps of phi^(n) at the kinks of a function known by its values.
 
-    Both sides are a step away, led to the kink by the next derivative: off by the square of the step.  What numerical
-    differentiation cannot tell from 0 is 0.
+    Both sides are a step away, led to the kink by the next derivative: off by the square of the
+    step. What numerical differentiation cannot tell from 0 is 0.
     """
     k = np.array(profile.kink_points)
     step = 1e-8 * (1 + np.abs(k))
-    below, above = (profile.numeric(n)(k + s) - s * profile.numeric(n + 1)(k + s) for s in (-step, step))
+    below, above = (
+        profile.numeric(n)(k + s) - s * profile.numeric(n + 1)(k + s) for s in (-step, step)
+    )
     size = np.maximum(np.maximum(np.abs(below), np.abs(above)), 0.1)
-    return tuple(float(jump) for jump in np.where(np.abs(above - below) > (1e-9 if n else 1e-12) * size, above - below, 0.0))
+    return tuple(
+        float(jump)
+        for jump in np.where(
+            np.abs(above - below) > (1e-9 if n else 1e-12) * size, above - below, 0.0
+        )
+    )
 
 
 def compile_pieces(pieces: Sequence[sp.Expr], kinks: Sequence[float]) -> Callable[[Array], Array]:
-    """x -> the piece of its interval at x, vectorised; right-continuous at kinks.  Overflows are computed again in mpmath.
+    """x -> the piece of its interval at x, vectorised; right-continuous at kinks.
+
+    Overflows are computed again in mpmath.
 
     Raises KcalcError for functions that have no numeric form.
     """
@@ -312,7 +396,10 @@ def compile_pieces(pieces: Sequence[sp.Expr], kinks: Sequence[float]) -> Callabl
     compiled = [_compile(piece) for piece in distinct]
     if len(pieces) == 1:
         return compiled[0]
-    edges, number = np.array(kinks, dtype=float), np.array([distinct.index(piece) for piece in pieces])
+    edges, number = (
+        np.array(kinks, dtype=float),
+        np.array([distinct.index(piece) for piece in pieces]),
+    )
 
     def values(x: Array) -> Array:
         x = np.asarray(x, dtype=float)
@@ -332,7 +419,10 @@ def compile_pieces(pieces: Sequence[sp.Expr], kinks: Sequence[float]) -> Callabl
 
 
 def _compile(piece: sp.Expr, patient: bool = True) -> Callable[[Array], Array]:
-    """A smooth expression as a NumPy function; ``patient`` ones compute overflowing values in mpmath, cancelling ones as a series."""
+    """A smooth expression as a NumPy function.
+
+    ``patient`` ones compute overflowing values in mpmath, cancelling ones as a series.
+    """
     plain = _plain(piece)
     series = series_near_zero(piece) if patient else None
 
@@ -353,11 +443,18 @@ def _compile(piece: sp.Expr, patient: bool = True) -> Callable[[Array], Array]:
 @lru_cache(maxsize=1024)
 def _plain(piece: sp.Expr) -> Callable[[Array], Array]:
     try:
-        function = lambdify([X], kept(piece), modules=["scipy", "numpy"] if piece.has(*_SPECIAL) else "numpy", cse=True)
+        function = lambdify(
+            [X],
+            kept(piece),
+            modules=["scipy", "numpy"] if piece.has(*_SPECIAL) else "numpy",
+            cse=True,
+        )
         with np.errstate(all="ignore"):
             function(np.array([0.5]))
     except Exception as error:  # SymPy's code printers and the code they print fail in many ways
-        raise KcalcError(f"{glimpse(piece)} cannot be evaluated numerically ({type(error).__name__})") from error
+        raise KcalcError(
+            f"{glimpse(piece)} cannot be evaluated numerically ({type(error).__name__})"
+        ) from error
 
     def values(x: Array) -> Array:
         with np.errstate(all="ignore"):
@@ -368,12 +465,19 @@ def _plain(piece: sp.Expr) -> Callable[[Array], Array]:
 
 @lru_cache(maxsize=1024)
 def series_near_zero(piece: sp.Expr) -> NearZero | None:
-    """The Taylor series with which a smooth expression is evaluated near 0, where floats would cancel in it; None where they do not."""
+    """The Taylor series for evaluation of a smooth expression near 0, or None.
+
+    The series is used where floats would cancel in the expression; None where they do not.
+    """
     return near_zero(piece, _plain(piece))
 
 
 def _real(values: Any) -> Any:
-    return np.where(np.imag(values) == 0, np.real(values), np.nan) if np.iscomplexobj(values) else values
+    return (
+        np.where(np.imag(values) == 0, np.real(values), np.nan)
+        if np.iscomplexobj(values)
+        else values
+    )
 
 
 def _exact_values(piece: sp.Expr, points: Array) -> Array:

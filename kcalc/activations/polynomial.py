@@ -18,13 +18,18 @@ from kcalc.fields import NUMPY, SYMPY, Field, Number, mpmath_field
 from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations.quadrature import Array
 
-_CANCELLED = 0.2  # of the sum of the terms' sizes: a sum below this is formed again with more digits
+_CANCELLED = (
+    0.2  # of the sum of the terms' sizes: a sum below this is formed again with more digits
+)
 _HIGHEST = 30
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Polynomial(Closed):
-    """p(x) = sum_m p_m x^m: Gamma(c) = sum_n n! A_n(q1) A_n(q2) c^n where p(sqrt q z) = sum_n A_n(q) He_n(z)."""
+    """The polynomial p(x) = sum_m p_m x^m.
+
+    Gamma(c) = sum_n n! A_n(q1) A_n(q2) c^n where p(sqrt q z) = sum_n A_n(q) He_n(z).
+    """
 
     closed_over_jets = False  # coefficients may cancel
 
@@ -39,25 +44,42 @@ class Polynomial(Closed):
             j = (m - n) // 2
             weight = sp.Rational(math.factorial(m), 2**j * math.factorial(j) * math.factorial(n))
             power = q ** (m // 2) if m > 1 else 1
-            terms.append(field.number(self._coefficients[m] * weight) * (power * field.sqrt(q) if m % 2 else power + 0 * q))
+            terms.append(
+                field.number(self._coefficients[m] * weight)
+                * (power * field.sqrt(q) if m % 2 else power + 0 * q)
+            )
         total = sum(terms)
-        return self._restored(n, q, total, sum(abs(term) for term in terms)) if field is NUMPY else total
+        return (
+            self._restored(n, q, total, sum(abs(term) for term in terms))
+            if field is NUMPY
+            else total
+        )
 
     def _restored(self, n: int, q: Number, total: Number, size: Number) -> Array:
-        """A_n in float64, from 50 and more digits where the terms cancel, as those of He_n do near q = 1."""
+        """A_n in float64, recomputed from 50 and more digits where its terms cancel.
+
+        The terms of He_n, for instance, cancel near q = 1.
+        """
         lost = np.abs(total) < _CANCELLED * size
         if not np.any(lost):
             return total
         exact = mpmath_field(50 + 2 * len(self._coefficients))
         values, inverse = np.unique(np.asarray(q)[lost], return_inverse=True)
         out = np.array(total, dtype=float)
-        out[lost] = np.array([float(self._hermite(n, exact.number(float(value)), exact)) for value in values])[inverse]
+        out[lost] = np.array(
+            [float(self._hermite(n, exact.number(float(value)), exact)) for value in values]
+        )[inverse]
         return out
 
     def _products(self, q1: Number, q2: Number, field: Field) -> list[Number]:
         """n! A_n(q1) A_n(q2) for n = 0, 1, ..."""
         degree = len(self._coefficients)
-        return [field.number(math.factorial(n)) * self._hermite(n, q1, field) * self._hermite(n, q2, field) for n in range(degree)]
+        return [
+            field.number(math.factorial(n))
+            * self._hermite(n, q1, field)
+            * self._hermite(n, q2, field)
+            for n in range(degree)
+        ]
 
     def _norm(self, q1: Number, q2: Number, field: Field) -> Number:
         return field.sqrt(sum(self._products(q1, q1, field)) * sum(self._products(q2, q2, field)))
@@ -74,18 +96,32 @@ class Polynomial(Closed):
     def _cosine(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
         gamma = sum(product * c**n for n, product in enumerate(self._products(q1, q2, SYMPY)))
         ratio = gamma / self._norm(q1, q2, SYMPY)
-        return sp.Add(*sp.cancel(ratio).as_ordered_terms()) if self.degree is not None and q1 == q2 else sp.factor_terms(ratio)  # type: ignore[return-value]
+        return (
+            sp.Add(*sp.cancel(ratio).as_ordered_terms())
+            if self.degree is not None and q1 == q2
+            else sp.factor_terms(ratio)
+        )  # type: ignore[return-value]
 
     def _gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
-        c, norm, products = field.cosine(gap), self._norm(q1, q2, field), self._products(q1, q2, field)
+        c, norm, products = (
+            field.cosine(gap),
+            self._norm(q1, q2, field),
+            self._products(q1, q2, field),
+        )
         suffix, quotient = 0 * gap, 0 * gap
         for product in reversed(products[1:]):  # (1 - c^n)/(1 - c) = 1 + c + ... + c^(n-1)
             suffix = suffix + product
             quotient = quotient * c + suffix
         return ((norm - sum(products)) + gap * quotient) / norm
 
-    def _closed_derivatives(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
-        c, norm, products = field.cosine(gap), self._norm(q1, q2, field), self._products(q1, q2, field)
+    def _closed_derivatives(
+        self, gap: Number, q1: Number, q2: Number, field: Field
+    ) -> tuple[Number, Number]:
+        c, norm, products = (
+            field.cosine(gap),
+            self._norm(q1, q2, field),
+            self._products(q1, q2, field),
+        )
         slope, bend = 0 * gap, 0 * gap
         for n in range(len(products) - 1, 0, -1):
             slope = slope * c + n * products[n]
@@ -96,7 +132,10 @@ class Polynomial(Closed):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HermitePolynomial(Polynomial):
-    """The probabilists' Hermite polynomial He_n: A_(n-2j)(q) = n!/(2^j j! (n-2j)!) (q-1)^j q^(n/2-j); C = c^n at q = 1."""
+    """The probabilists' Hermite polynomial He_n.
+
+    A_(n-2j)(q) = n!/(2^j j! (n-2j)!) (q-1)^j q^(n/2-j); C = c^n at q = 1.
+    """
 
     order: int = 1
 
@@ -104,17 +143,29 @@ class HermitePolynomial(Polynomial):
         j, odd = divmod(self.order - n, 2)
         if odd:
             return 0 * q
-        weight = field.number(math.factorial(self.order) // (2**j * math.factorial(j) * math.factorial(n)))
+        weight = field.number(
+            math.factorial(self.order) // (2**j * math.factorial(j) * math.factorial(n))
+        )
         power = q ** (n // 2) if n > 1 else q / q
-        return weight * (whole_power(q - 1, j) if j else 1) * (power * field.sqrt(q) if n % 2 else power)
+        return (
+            weight
+            * (whole_power(q - 1, j) if j else 1)
+            * (power * field.sqrt(q) if n % 2 else power)
+        )
 
     def _compile(self, n: int) -> Callable[[Array], Array]:
-        """He_m^(n) = m!/(m-n)! He_(m-n), by the three-term recurrence: the coefficients would cancel."""
+        """He_m^(n) = m!/(m-n)! He_(m-n), by the three-term recurrence.
+
+        The coefficients would cancel.
+        """
         top = self.order - n
 
         def values(x: Array) -> Array:
             x = np.asarray(x, dtype=float)
-            before, here = np.zeros_like(x), np.ones_like(x) * (math.perm(self.order, n) if top >= 0 else 0)
+            before, here = (
+                np.zeros_like(x),
+                np.ones_like(x) * (math.perm(self.order, n) if top >= 0 else 0),
+            )
             for k in range(max(top, 0)):
                 before, here = here, x * here - k * before
             return here
@@ -123,7 +174,10 @@ class HermitePolynomial(Polynomial):
 
 
 def polynomial(expr: sp.Expr, name: str) -> Polynomial:
-    """The activation of a polynomial in X, kept as it is written: multiplied out it would lose digits. Those of Hermite are recognised."""
+    """The activation of a polynomial in X, kept as it is written.
+
+    Multiplied out it would lose digits. Those of Hermite are recognised.
+    """
     poly = sp.Poly(expr, X)
     order = int(poly.degree())
     coefficients = {power: coefficient for (power,), coefficient in poly.terms()}
@@ -135,7 +189,10 @@ def polynomial(expr: sp.Expr, name: str) -> Polynomial:
 
 def _hermite_coefficients(n: int) -> dict[int, int]:
     """{power: coefficient} of He_n: n!/(2^j j! (n-2j)!) (-1)^j before x^(n-2j)."""
-    sizes = {n - 2 * j: math.factorial(n) // (2**j * math.factorial(j) * math.factorial(n - 2 * j)) for j in range(n // 2 + 1)}
+    sizes = {
+        n - 2 * j: math.factorial(n) // (2**j * math.factorial(j) * math.factorial(n - 2 * j))
+        for j in range(n // 2 + 1)
+    }
     return {power: (-1) ** ((n - power) // 2) * size for power, size in sizes.items()}
 
 
@@ -151,7 +208,9 @@ def hermite(n: Any) -> HermitePolynomial:
     )
 
 
-register(polynomial(X**2, "square"), source="polynomial networks; Livni, Shalev-Shwartz, Shamir 2014")
+register(
+    polynomial(X**2, "square"), source="polynomial networks; Livni, Shalev-Shwartz, Shamir 2014"
+)
 register(polynomial(X**3, "cube"), "cubic", source="Chen, Manning 2014")
 for _order in (2, 3, 4):
     register(hermite(_order), source="Hermite 1864; Daniely, Frostig, Singer 2016")

@@ -1,7 +1,10 @@
-"""Local kernel quantities to any number of digits by Gauss-Legendre panels in mpmath, for activations without closed forms.
+"""Local kernel quantities to any number of digits, for activations without closed forms.
 
-The panels are those on which the double-precision mesh found phi, phi', phi'' to be polynomials of degree 19 to 2e-14: analytic inside an
-ellipse of parameter about 4.8, so n nodes give 1.36 n digits.
+They are computed by Gauss-Legendre panels in mpmath.
+
+The panels are those on which the double-precision mesh found phi, phi', phi'' to be polynomials of
+degree 19 to 2e-14: analytic inside an ellipse of parameter about 4.8, so n nodes give 1.36 n
+digits.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ _TERMS = 400  # Hermite terms; their fastest oscillation needs panels of width 1
 def moment(phi: Any, quantity: str, q: Number, field: Field) -> Number:
     """``quantity`` ("mean", "second_moment", "mean_slope", "q_slope") of phi at q.
 
-    Derivatives are moved onto the density: E phi' = E[phi z]/sqrt q and dQ/dq = E[phi^2 (z^2 - 1)]/(2q), jumps included.
+    Derivatives are moved onto the density: E phi' = E[phi z]/sqrt q and dQ/dq = E[phi^2 (z^2 -
+    1)]/(2q), jumps included.
     """
     with decimal_digits(_digits(field) + _GUARD):
         total = _integral(phi, quantity, q, field)
@@ -47,39 +51,59 @@ def _integral(phi: Any, quantity: str, q: Number, field: Field) -> Any:
         "q_slope": lambda f, z: f * f * (z * z - 1) / (2 * q),
     }
     weight, value, root = weights[quantity], _function(phi), mpmath.sqrt(q)
-    return mpmath.fsum(w * mpmath.npdf(z) * weight(value(root * z), z) for z, w in _nodes(_edges(phi, q, field), field))
+    return mpmath.fsum(
+        w * mpmath.npdf(z) * weight(value(root * z), z)
+        for z, w in _nodes(_edges(phi, q, field), field)
+    )
 
 
-def taylor(phi: Any, gap: Number, q1: Number, q2: Number, order: int, field: Field) -> tuple[Number, ...]:
+def taylor(
+    phi: Any, gap: Number, q1: Number, q2: Number, order: int, field: Field
+) -> tuple[Number, ...]:
     """(1 - C, C', C''/2) up to ``order`` at c = 1 - gap.
 
     By Hermite series where 400 terms suffice (a second or two), else by nested
-    panels (tens of seconds) for E(phi(u)-phi(v))^2 and, with Plackett's d/dc N2 = d^2/dx dw N2, for the derivatives.
+    panels (tens of seconds) for E(phi(u)-phi(v))^2 and, with Plackett's d/dc N2 = d^2/dx dw N2, for
+    the derivatives.
 
     Raises KcalcError for orders above 2, and for derivatives at c = +-1.
     """
     if order > 2:
-        raise KcalcError(f"order {order}: mpmath Taylor coefficients of {phi.name!r} stop at order 2")
+        raise KcalcError(
+            f"order {order}: mpmath Taylor coefficients of {phi.name!r} stop at order 2"
+        )
     if not 0 <= gap <= 2:
         raise KcalcError(f"c = {1 - gap}: a c value must lie in [-1, 1]")
     if order and gap in (0, 2):
-        raise KcalcError(f"derivatives of the C map of {phi.name!r} at c = +-1 have no mpmath rule; use the NumPy field")
+        raise KcalcError(
+            f"derivatives of the C map of {phi.name!r} at c = +-1 have no mpmath rule; use the "
+            f"NumPy field"
+        )
     lost = _lost(gap, order)
     with decimal_digits(_digits(field) + _GUARD + lost):
-        first = _integral(phi, "second_moment", q1, field)  # with all digits: for two q values 1 - C is a difference
+        first = _integral(
+            phi, "second_moment", q1, field
+        )  # with all digits: for two q values 1 - C is a difference
         second = first if q1 == q2 else _integral(phi, "second_moment", q2, field)
         norm = mpmath.sqrt(first * second)
         series = _series(phi, mpmath.mpf(gap), q1, q2, order, field, norm)
         if series is not None:
             return tuple(field.number(value) for value in series)
-        wide = mpmath_field(_digits(field) + lost)  # the tails, too, are multiplied by the cancelling factor
+        wide = mpmath_field(
+            _digits(field) + lost
+        )  # the tails, too, are multiplied by the cancelling factor
         drop, *derivatives = _integrals(phi, mpmath.mpf(gap), q1, q2, order, wide)
         difference = (drop - (mpmath.sqrt(first) - mpmath.sqrt(second)) ** 2) / (2 * norm)
-        values = [difference if q1 != q2 else drop / (2 * norm), *(d / norm / (i + 1) for i, d in enumerate(derivatives))]
+        values = [
+            difference if q1 != q2 else drop / (2 * norm),
+            *(d / norm / (i + 1) for i, d in enumerate(derivatives)),
+        ]
     return tuple(field.number(value) for value in values)
 
 
-def _series(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field, norm: Any) -> list[Any] | None:
+def _series(
+    phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field, norm: Any
+) -> list[Any] | None:
     """The same from the Hermite series, or None where the terms left out could matter."""
     (mean1, tail1, a), (mean2, tail2, b) = _hermite(phi, q1, field), _hermite(phi, q2, field)
     c, products = 1 - gap, [x * y for x, y in zip(a, b, strict=True)]
@@ -88,11 +112,25 @@ def _series(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field
         return None
     powers = [c**n for n in range(_TERMS + 1)]
     if q1 == q2:
-        out = [(mpmath.fsum(p * (1 - powers[n]) for n, p in enumerate(products, start=1)) + tail1) / norm]
+        out = [
+            (mpmath.fsum(p * (1 - powers[n]) for n, p in enumerate(products, start=1)) + tail1)
+            / norm
+        ]
     else:
-        out = [1 - (mean1 * mean2 + mpmath.fsum(p * powers[n] for n, p in enumerate(products, start=1))) / norm]
+        out = [
+            1
+            - (mean1 * mean2 + mpmath.fsum(p * powers[n] for n, p in enumerate(products, start=1)))
+            / norm
+        ]
     for k in range(1, order + 1):
-        out.append(mpmath.fsum(math.comb(n, k) * p * powers[n - k] for n, p in enumerate(products, start=1) if n >= k) / norm)
+        out.append(
+            mpmath.fsum(
+                math.comb(n, k) * p * powers[n - k]
+                for n, p in enumerate(products, start=1)
+                if n >= k
+            )
+            / norm
+        )
     return out
 
 
@@ -109,7 +147,10 @@ def _coefficients(phi: Any, q: Number, field: Field, bits: int) -> tuple[Any, An
     previous, current, out = [mpmath.mpf(0)] * len(z), [mpmath.mpf(1)] * len(z), []
     for n in range(_TERMS):
         up, down = 1 / mpmath.sqrt(n + 1), mpmath.sqrt(mpmath.mpf(n) / (n + 1))
-        previous, current = current, [x * h * up - g * down for x, h, g in zip(z, current, previous, strict=True)]
+        previous, current = (
+            current,
+            [x * h * up - g * down for x, h, g in zip(z, current, previous, strict=True)],
+        )
         out.append(mpmath.fdot(weighted, current))
     return mean, max(variance - mpmath.fsum(x * x for x in out), mpmath.mpf(0)), out
 
@@ -161,22 +202,33 @@ def _reach(field: Field) -> float:
     return math.sqrt(2 * (_digits(field) + 6) * math.log(10))
 
 
-def _edges(phi: Any, q: Number, field: Field, extra: tuple[float, ...] = (), width: float = _PANEL) -> list[Any]:
+def _edges(
+    phi: Any, q: Number, field: Field, extra: tuple[float, ...] = (), width: float = _PANEL
+) -> list[Any]:
     """Panel edges on the z axis; kinks are edges to full precision."""
     coarse = z_edges(phi, float(q))
     beyond = max(0.0, _reach(field) - 12)
-    edges = np.unique(np.concatenate([coarse[1:-1], [coarse[0] - beyond, coarse[-1] + beyond], extra]))
+    edges = np.unique(
+        np.concatenate([coarse[1:-1], [coarse[0] - beyond, coarse[-1] + beyond], extra])
+    )
     return _sharpened(split(edges, width), _images(phi, q))
 
 
 def _images(phi: Any, q: Number) -> list[Any]:
     """kink/sqrt q at the working precision."""
-    return [mpmath.mpf(sp.Float(k.evalf(mpmath.mp.dps), mpmath.mp.dps)._mpf_) / mpmath.sqrt(q) for k in phi.kinks]
+    return [
+        mpmath.mpf(sp.Float(k.evalf(mpmath.mp.dps), mpmath.mp.dps)._mpf_) / mpmath.sqrt(q)
+        for k in phi.kinks
+    ]
 
 
 def _sharpened(edges: np.ndarray, exact: list[Any]) -> list[Any]:
     """``edges`` with those that stand for a kink replaced by its exact place."""
-    kept = [mpmath.mpf(float(e)) for e in edges if all(abs(float(e) - float(k)) > 1e-14 * (1 + abs(float(k))) for k in exact)]
+    kept = [
+        mpmath.mpf(float(e))
+        for e in edges
+        if all(abs(float(e) - float(k)) > 1e-14 * (1 + abs(float(k))) for k in exact)
+    ]
     low, high = kept[0], kept[-1]
     return sorted([*kept, *(k for k in exact if low < k < high)])
 
@@ -189,7 +241,12 @@ def _integrals(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Fi
     totals = [mpmath.mpf(0)] * (order + 1)
     inner_kinks = _images(phi, q2)
     slope = float(s / abs(c)) if abs(c) > 0.05 else 0.0
-    graded = tuple(float(k / c) + slope * t for k in inner_kinks for t in (-12, -8, -5, -2.5, 0, 2.5, 5, 8, 12) if slope)
+    graded = tuple(
+        float(k / c) + slope * t
+        for k in inner_kinks
+        for t in (-12, -8, -5, -2.5, 0, 2.5, 5, 8, 12)
+        if slope
+    )
     base = z_edges(phi, float(q2))
     for x, wx in _nodes(_edges(phi, q1, field, graded), field):
         fx, sums = value(r1 * x), [mpmath.mpf(0)] * (order + 1)
@@ -204,7 +261,9 @@ def _integrals(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Fi
     return totals
 
 
-def _inner(base: np.ndarray, x: Any, c: Any, s: Any, kinks: list[Any], field: Field) -> list[tuple[Any, Any]]:
+def _inner(
+    base: np.ndarray, x: Any, c: Any, s: Any, kinks: list[Any], field: Field
+) -> list[tuple[Any, Any]]:
     if s == 0:
         return [(mpmath.mpf(0), 1 / mpmath.npdf(0))]
     reach = _reach(field)

@@ -26,10 +26,13 @@ def _double_factorial(n: int) -> int:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RectifiedPower(Closed):
-    """max(x, 0)^k: Q = (2k-1)!! q^k/2 and C = J_k/(pi (2k-1)!!) at every q1, q2, the arc-cosine kernel of order k [Cho and Saul 2009].
+    """max(x, 0)^k, whose kernel is the arc-cosine kernel of order k [Cho and Saul 2009].
 
-    J_0 = pi - t, J_1 = sin t + (pi - t) cos t, J_k = (2k-1) c J_(k-1) + (k-1)^2 (1-c^2) J_(k-2) with t = arccos c.  For 1 - C the same
-    recursion has terms of one sign for c >= 0, so that nothing cancels; C_k' = k^2/(2k-1) C_(k-1).
+    Q = (2k-1)!! q^k/2 and C = J_k/(pi (2k-1)!!) at every q1, q2.
+
+    J_0 = pi - t, J_1 = sin t + (pi - t) cos t, J_k = (2k-1) c J_(k-1) + (k-1)^2 (1-c^2) J_(k-2)
+    with t = arccos c. For 1 - C the same recursion has terms of one sign for c >= 0, so that
+    nothing cancels; C_k' = k^2/(2k-1) C_(k-1).
     """
 
     power: int = 2
@@ -53,12 +56,22 @@ class RectifiedPower(Closed):
     def _cosine(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
         symbol = sp.Symbol("c", real=True)
         angular: list[sp.Expr] = [sp.Integer(1), symbol]
-        straight: list[sp.Expr] = [sp.Integer(0), sp.Integer(1)]  # J_k = angular (pi - t) + straight sin t
+        straight: list[sp.Expr] = [
+            sp.Integer(0),
+            sp.Integer(1),
+        ]  # J_k = angular (pi - t) + straight sin t
         for k in range(2, self.power + 1):
             for parts in (angular, straight):
-                parts.append(sp.expand((2 * k - 1) * symbol * parts[-1] + (k - 1) ** 2 * (1 - symbol**2) * parts[-2]))
+                parts.append(
+                    sp.expand(
+                        (2 * k - 1) * symbol * parts[-1]
+                        + (k - 1) ** 2 * (1 - symbol**2) * parts[-2]
+                    )
+                )
         first, second = (parts[self.power].subs(symbol, c) for parts in (angular, straight))
-        return (first * (sp.pi - sp.acos(c)) + second * sp.sqrt(1 - c**2)) / (_double_factorial(2 * self.power - 1) * sp.pi)
+        return (first * (sp.pi - sp.acos(c)) + second * sp.sqrt(1 - c**2)) / (
+            _double_factorial(2 * self.power - 1) * sp.pi
+        )
 
     def _gaps(self, gap: Number, field: Field) -> list[Number]:
         """1 - C_j for j = 0 ... max(k, 1)."""
@@ -73,15 +86,24 @@ class RectifiedPower(Closed):
     def _gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
         return self._gaps(gap, field)[self.power]
 
-    def _closed_derivatives(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
-        return self._derivative(self.power, 1, gap, field), self._derivative(self.power, 2, gap, field)
+    def _closed_derivatives(
+        self, gap: Number, q1: Number, q2: Number, field: Field
+    ) -> tuple[Number, Number]:
+        return self._derivative(self.power, 1, gap, field), self._derivative(
+            self.power, 2, gap, field
+        )
 
     def _derivative(self, k: int, order: int, gap: Number, field: Field) -> Number:
-        """The derivative of C_k of the given order: k^2/(2k-1) times that of C_(k-1), down to C_0' = 1/(pi sin t)."""
+        """The derivative of C_k of the given order.
+
+        K^2/(2k-1) times that of C_(k-1), down to C_0' = 1/(pi sin t).
+        """
         if order == 0:
             return 1 - self._gaps(gap, field)[k]
         if k > 0:
-            return field.number(Fraction(k * k, 2 * k - 1)) * self._derivative(k - 1, order - 1, gap, field)
+            return field.number(Fraction(k * k, 2 * k - 1)) * self._derivative(
+                k - 1, order - 1, gap, field
+            )
         sine = field.sine(gap)
         if order == 1:
             return diverging(1 / field.pi, sine, field)
@@ -95,12 +117,23 @@ def rectified_power(k: Any) -> Activation:
         return relu
     value = sp.Integer(1) if power == 0 else X**power
     name = "heaviside" if power == 0 else f"relu{power}"
-    return RectifiedPower(name, sp.Piecewise((0, X < 0), (value, True)), _ORIGIN, power, power=power)
+    return RectifiedPower(
+        name, sp.Piecewise((0, X < 0), (value, True)), _ORIGIN, power, power=power
+    )
 
 
-heaviside = register(rectified_power(0), "step", source="McCulloch, Pitts 1943; kernel: Cho, Saul 2009")
-register(rectified_power(2), "relu_squared", "squared_relu", source="Cho, Saul 2009; So et al. 2021 (Primer)")
+heaviside = register(
+    rectified_power(0), "step", source="McCulloch, Pitts 1943; kernel: Cho, Saul 2009"
+)
+register(
+    rectified_power(2),
+    "relu_squared",
+    "squared_relu",
+    source="Cho, Saul 2009; So et al. 2021 (Primer)",
+)
 for _power in (3, 4, 5):
-    register(rectified_power(_power), source="Cho, Saul 2009; Li, Tang, Yu 2020 (rectified power units)")
+    register(
+        rectified_power(_power), source="Cho, Saul 2009; Li, Tang, Yu 2020 (rectified power units)"
+    )
 
 __all__ = ["RectifiedPower", "heaviside", "rectified_power"]

@@ -20,10 +20,12 @@ _ORIGIN = (sp.Integer(0),)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Leaky(Closed):
-    """b x for x > 0, a x for x < 0 (any real a, b, not both 0): relu a = 0, b = 1; abs a = -1, b = 1.
+    """b x for x > 0, a x for x < 0 (any real a, b, not both 0): relu a = 0, b = 1.
 
-    Q(q) = (a^2 + b^2) q/2,  C(c) = c + k (sin t - t cos t) with t = arccos c and k = (b-a)^2/(pi (a^2+b^2)), at every q1, q2
-    [DKS sec. 12.1, TAT eq. 9].
+    Abs a = -1, b = 1.
+
+    Q(q) = (a^2 + b^2) q/2, C(c) = c + k (sin t - t cos t) with t = arccos c and k = (b-a)^2/(pi
+    (a^2+b^2)), at every q1, q2 [DKS sec. 12.1, TAT eq. 9].
     """
 
     negative_slope: sp.Expr = field(default=sp.Integer(0))
@@ -59,10 +61,14 @@ class Leaky(Closed):
     def _gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
         return gap - self._corner(field) * field.sine_excess(gap)
 
-    def _closed_derivatives(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
+    def _closed_derivatives(
+        self, gap: Number, q1: Number, q2: Number, field: Field
+    ) -> tuple[Number, Number]:
         k = self._corner(field)
         slope = 1 - k * field.angle(gap)
-        return slope, 0 * gap if self.negative_slope == self.positive_slope else diverging(k, field.sine(gap), field)
+        return slope, 0 * gap if self.negative_slope == self.positive_slope else diverging(
+            k, field.sine(gap), field
+        )
 
 
 def abrelu(a: Any, b: Any, name: str | None = None) -> Activation:
@@ -72,30 +78,59 @@ def abrelu(a: Any, b: Any, name: str | None = None) -> Activation:
     """
     left, right = real("abrelu", "a", a, True), real("abrelu", "b", b, True)
     if left == right == 0:
-        raise KcalcError("abrelu: a = b = 0 is the zero function, which has no C map; give at least one slope")
+        raise KcalcError(
+            "abrelu: a = b = 0 is the zero function, which has no C map; give at least one slope"
+        )
     title = named(name, f"abrelu({label(left)},{label(right)})")
     if left == right:
-        return identity if right == 1 else Leaky(title, right * X, (), 1, negative_slope=left, positive_slope=right)
+        return (
+            identity
+            if right == 1
+            else Leaky(title, right * X, (), 1, negative_slope=left, positive_slope=right)
+        )
     if right == 1:
         return leaky_relu(left, name)
-    return Leaky(title, sp.Piecewise((left * X, X < 0), (right * X, True)), _ORIGIN, 1, negative_slope=left, positive_slope=right)
+    return Leaky(
+        title,
+        sp.Piecewise((left * X, X < 0), (right * X, True)),
+        _ORIGIN,
+        1,
+        negative_slope=left,
+        positive_slope=right,
+    )
 
 
 def leaky_relu(negative_slope: Any = 0.01, name: str | None = None) -> Activation:
-    """x for x > 0, negative_slope x for x < 0, a number or a real SymPy expression.  Raises KcalcError if it is not real."""
+    """x for x > 0, negative_slope x for x < 0, a number or a real SymPy expression.
+
+    Raises KcalcError if it is not real.
+    """
     default = isinstance(negative_slope, float) and negative_slope == 0.01
-    a = sp.Rational(1, 100) if default else real("leaky_relu", "negative_slope", negative_slope, True)
+    a = (
+        sp.Rational(1, 100)
+        if default
+        else real("leaky_relu", "negative_slope", negative_slope, True)
+    )
     if a == 1:
         return identity
     title = named(name, "relu" if a == 0 else f"leaky_relu({label(a)})")
-    expr = sp.Max(X, 0) if a == 0 else sp.Abs(X) if a == -1 else sp.Piecewise((a * X, X < 0), (X, True))
+    expr = (
+        sp.Max(X, 0)
+        if a == 0
+        else sp.Abs(X)
+        if a == -1
+        else sp.Piecewise((a * X, X < 0), (X, True))
+    )
     return Leaky(title, expr, _ORIGIN, 1, negative_slope=a)
 
 
 def trelu(negative_slope: Any) -> Activation:
-    """Tailored ReLU: x for x > 0, negative_slope x for x < 0, both times sqrt(2/(1 + negative_slope^2)), so that Q(q) = q [TAT eq. 8].
+    """Tailored ReLU, a leaky ReLU scaled so that Q(q) = q [TAT eq. 8].
 
-    ``negative_slope``: a number, or a real SymPy expression whose symbols stay in the formulas. Raises KcalcError for others.
+    It is x for x > 0 and negative_slope x for x < 0, both times sqrt(2/(1 + negative_slope^2)).
+
+    ``negative_slope``: a number, or a real SymPy expression whose symbols stay in the formulas.
+    Raises KcalcError for others.
     """
     a = real("trelu", "negative_slope", negative_slope, True)
     return leaky_relu(a).transformed(output_scale=sp.sqrt(2 / (1 + a**2)))
@@ -103,7 +138,10 @@ def trelu(negative_slope: Any) -> Activation:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sign(Closed):
-    """-1 for x < 0, 1 for x >= 0: Q = 1 and C = 1 - 2 t/pi = (2/pi) asin c with t = arccos c, at every q1, q2."""
+    """-1 for x < 0, 1 for x >= 0.
+
+    Q = 1 and C = 1 - 2 t/pi = (2/pi) asin c with t = arccos c, at every q1, q2.
+    """
 
     def _closed_mean(self, q: Number, field: Field) -> Number:
         return 0 * q
@@ -120,33 +158,61 @@ class Sign(Closed):
     def _gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
         return 2 * field.angle(gap) / field.pi
 
-    def _closed_derivatives(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
+    def _closed_derivatives(
+        self, gap: Number, q1: Number, q2: Number, field: Field
+    ) -> tuple[Number, Number]:
         k, sine = 2 / field.pi, field.sine(gap)
         return diverging(k, sine, field), diverging(k * field.cosine(gap), sine**3, field)
 
 
-def _clipped(name: str, expr: sp.Expr, low: Any, high: Any, *aliases: str, source: str) -> Activation:
-    return register(Activation(name, expr, (SYMPY.number(low), SYMPY.number(high))), *aliases, source=source)
+def _clipped(
+    name: str, expr: sp.Expr, low: Any, high: Any, *aliases: str, source: str
+) -> Activation:
+    return register(
+        Activation(name, expr, (SYMPY.number(low), SYMPY.number(high))), *aliases, source=source
+    )
 
 
 def hard_shrink(threshold: Any = 0.5, name: str | None = None) -> Activation:
     """x for |x| > threshold, else 0 (right-continuous, as all jumps here).
 
-    Q by truncated moments; C needs the bivariate normal CDF and is integrated.  Raises KcalcError unless threshold is a positive number.
+    Q by truncated moments; C needs the bivariate normal CDF and is integrated. Raises KcalcError
+    unless threshold is a positive number.
     """
     t = positive("hard_shrink", "threshold", threshold)
-    return Activation(named(name, f"hard_shrink({label(t)})"), sp.Piecewise((X, -t > X), (0, t > X), (X, True)), (-t, t))
+    return Activation(
+        named(name, f"hard_shrink({label(t)})"),
+        sp.Piecewise((X, -t > X), (0, t > X), (X, True)),
+        (-t, t),
+    )
 
 
 identity = register(
-    Leaky("identity", X, (), 1, negative_slope=sp.Integer(1)), "linear", source="linear networks; Saxe, McClelland, Ganguli 2014"
+    Leaky("identity", X, (), 1, negative_slope=sp.Integer(1)),
+    "linear",
+    source="linear networks; Saxe, McClelland, Ganguli 2014",
 )
-relu = register(leaky_relu(0, "relu"), source="Fukushima 1969; Nair, Hinton 2010; kernel: Cho, Saul 2009")
+relu = register(
+    leaky_relu(0, "relu"), source="Fukushima 1969; Nair, Hinton 2010; kernel: Cho, Saul 2009"
+)
 register(leaky_relu(sp.Rational(1, 100), "leaky_relu"), "lrelu", source="Maas, Hannun, Ng 2013")
 register(leaky_relu(-1, "abs"), source="Jarrett, Kavukcuoglu, Ranzato, LeCun 2009")
-register(abrelu(sp.Rational(-1, 2), sp.Rational(3, 2), "abrelu"), source="two slopes as in PReLU: He, Zhang, Ren, Sun 2015")
-register(Sign("sign", sp.Piecewise((-1, X < 0), (1, True)), _ORIGIN, 0), source="Rosenblatt 1958; kernel: Sheppard 1899")
-_clipped("hard_tanh", sp.Piecewise((-1, X < -1), (X, X < 1), (1, True)), -1, 1, "hardtanh", source="Collobert 2004")
+register(
+    abrelu(sp.Rational(-1, 2), sp.Rational(3, 2), "abrelu"),
+    source="two slopes as in PReLU: He, Zhang, Ren, Sun 2015",
+)
+register(
+    Sign("sign", sp.Piecewise((-1, X < 0), (1, True)), _ORIGIN, 0),
+    source="Rosenblatt 1958; kernel: Sheppard 1899",
+)
+_clipped(
+    "hard_tanh",
+    sp.Piecewise((-1, X < -1), (X, X < 1), (1, True)),
+    -1,
+    1,
+    "hardtanh",
+    source="Collobert 2004",
+)
 _clipped("relu6", sp.Piecewise((0, X < 0), (X, X < 6), (6, True)), 0, 6, source="Krizhevsky 2010")
 _clipped(
     "hard_sigmoid",
@@ -165,6 +231,10 @@ _clipped(
     "hard_silu",
     source="Howard et al. 2019 (MobileNetV3)",
 )
-register(hard_shrink(name="hard_shrink"), "hardshrink", source="hard thresholding; Donoho, Johnstone 1994")
+register(
+    hard_shrink(name="hard_shrink"),
+    "hardshrink",
+    source="hard thresholding; Donoho, Johnstone 1994",
+)
 
 __all__ = ["Leaky", "Sign", "abrelu", "hard_shrink", "identity", "leaky_relu", "relu", "trelu"]

@@ -11,7 +11,10 @@ from kcalc.foundation.plain_arguments import text
 
 @dataclass(frozen=True)
 class Entry:
-    """The entry of an activation in the catalogue; ``source`` cites who introduced it or its kernel."""
+    """The entry of an activation in the catalogue.
+
+    ``source`` cites who introduced it or its kernel.
+    """
 
     activation: Activation
     aliases: tuple[str, ...]
@@ -27,7 +30,9 @@ _ALIASES: dict[str, str] = {}
 
 
 def register(activation: Activation, *aliases: str, source: str) -> Activation:
-    """Enter ``activation`` into the catalogue under its name and ``aliases`` (all lower case); returns it.
+    """Enter ``activation`` into the catalogue under its name and ``aliases`` (all lower case).
+
+    Returns it.
 
     ``source``: who introduced it, or its kernel.  Raises KcalcError for a name that is taken.
     """
@@ -56,7 +61,10 @@ def aliases() -> dict[str, str]:
 
 
 def by_name(name: str) -> Activation:
-    """The registered activation of that name or alias, in any case.  Raises KcalcError listing the nearest names."""
+    """The registered activation of that name or alias, in any case.
+
+    Raises KcalcError listing the nearest names.
+    """
     key = name.strip().lower()
     key = _ALIASES.get(key, key)
     if key not in _BY_NAME:
@@ -65,10 +73,16 @@ def by_name(name: str) -> Activation:
 
 
 def entered() -> tuple[Activation, ...]:
-    """The registered activations in the order of their entry: of two that are one function (elu and celu) the first has the usual name."""
+    """The registered activations in the order of their entry.
+
+    Of two that are one function (elu and celu) the first has the usual name.
+    """
     return tuple(entry.activation for entry in _BY_NAME.values())
 
 
 def same_function(activation: Activation) -> Activation | None:
-    """The registered activation equal to ``activation``, if there is one: it may know closed forms."""
+    """The registered activation equal to ``activation``, if there is one.
+
+    It may know closed forms.
+    """
     return next((phi for phi in entered() if phi == activation), None)

@@ -17,7 +17,8 @@ from kcalc.activations.transformation import Transformation
 class Rescaled(Transformed):
     """s phi(a x) as an activation of its own: Q(q) = s^2 Q_phi(a^2 q), C(c, q) = C_phi(c, a^2 q).
 
-    ``base`` and ``transformation`` are its own too, so that constants of shaping are relative to it.
+    ``base`` and ``transformation`` are its own too, so that constants of shaping are relative to
+    it.
     """
 
     @property
@@ -52,7 +53,9 @@ def _gabors(expr: Any) -> Iterator[Activation]:
     found: list[Any] = []
     for kind, power in ((sp.exp, 2), (sp.cos, 1)):
         arguments = (_monomial(f.args[0]) for f in expr.atoms(kind))
-        found.append([abs(factor) for factor, its in arguments if its == power and factor.is_nonzero])
+        found.append(
+            [abs(factor) for factor, its in arguments if its == power and factor.is_nonzero]
+        )
     if len(found[0]) == len(found[1]) == 1:
         yield gabor(*found[0], *found[1])
 
@@ -66,7 +69,10 @@ def _monomial(expr: Any) -> tuple[Any, Any]:
 
 
 def _input_scales(expr: sp.Expr, known: sp.Expr) -> Iterator[sp.Expr]:
-    """Candidates for a in ``expr`` = s ``known``(a x): ratios of the arguments of one function in both."""
+    """Candidates for a in ``expr`` = s ``known``(a x).
+
+    Ratios of the arguments of one function in both.
+    """
     inner = min(known.atoms(sp.Function, sp.exp), key=sp.default_sort_key)
     start, power = _monomial(inner.args[0])
     for outer in sorted(expr.atoms(type(inner)), key=sp.default_sort_key):
@@ -79,7 +85,9 @@ def _input_scales(expr: sp.Expr, known: sp.Expr) -> Iterator[sp.Expr]:
 def _factor(expr: Any, known: Any) -> Any:
     """The number s with ``expr`` = s ``known``; None if there is none."""
     if expr.has(sp.Float):
-        known = known.xreplace({r: sp.Float(r) for r in known.atoms(sp.Rational) if not r.is_Integer})
+        known = known.xreplace(
+            {r: sp.Float(r) for r in known.atoms(sp.Rational) if not r.is_Integer}
+        )
     number, rest = sp.Add.make_args(sp.expand(known))[-1].as_independent(X)
     for term in sp.Add.make_args(sp.expand(expr)):
         its, same = term.as_independent(X)

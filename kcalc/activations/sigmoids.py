@@ -21,7 +21,8 @@ class Erf(Kernel):
     """(erf(a x) + b)/(1 + b), b = 0 or 1 (probit: a = 1/sqrt 2, b = 1).
 
     With p = a^2 q and D = (1+2p1)(1+2p2) - 4 c^2 p1 p2,
-    E[erf erf] = (2/pi) asin(2 c sqrt(p1 p2/((1+2p1)(1+2p2)))) = (2/pi) atan(2 c sqrt(p1 p2/D))  [Williams 1998].
+    E[erf erf] = (2/pi) asin(2 c sqrt(p1 p2/((1+2p1)(1+2p2)))) = (2/pi) atan(2 c sqrt(p1 p2/D))
+    [Williams 1998].
     """
 
     steepness: sp.Expr = field(default=sp.Integer(1))
@@ -46,7 +47,10 @@ class Erf(Kernel):
         return sp.asin(2 * c * sp.sqrt(p1 * p2) / sp.sqrt((1 + 2 * p1) * (1 + 2 * p2)))
 
     def _cosine(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
-        gamma, first, second = (self.offset * sp.pi + 2 * self._arc(*at) for at in ((c, q1, q2), (_ONE, q1, q1), (_ONE, q2, q2)))
+        gamma, first, second = (
+            self.offset * sp.pi + 2 * self._arc(*at)
+            for at in ((c, q1, q2), (_ONE, q1, q1), (_ONE, q2, q2))
+        )
         return gamma / (first if first == second else sp.sqrt(first * second))
 
     def _closed_second_moment(self, q: Number, field: Field) -> Number:
@@ -91,9 +95,14 @@ register(
 )
 register(Activation("tanh", sp.tanh(X)), source="LeCun, Bottou, Orr, Mueller 1998")
 register(
-    Activation("sigmoid", 1 / (1 + sp.exp(-X)), stable=(_SIGMOID,)), "logistic", source="Verhulst 1838; Rumelhart, Hinton, Williams 1986"
+    Activation("sigmoid", 1 / (1 + sp.exp(-X)), stable=(_SIGMOID,)),
+    "logistic",
+    source="Verhulst 1838; Rumelhart, Hinton, Williams 1986",
 )
-register(Activation("softsign", X / (1 + sp.Abs(X)), (sp.Integer(0),)), source="Bergstra, Desjardins, Lamblin, Bengio 2009")
+register(
+    Activation("softsign", X / (1 + sp.Abs(X)), (sp.Integer(0),)),
+    source="Bergstra, Desjardins, Lamblin, Bengio 2009",
+)
 register(Activation("atan", sp.atan(X)), "arctan", source="Kamruzzaman, Aziz 2002")
 
 __all__ = ["Erf", "scaled_erf"]

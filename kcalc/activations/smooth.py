@@ -36,15 +36,21 @@ class Gelu(Kernel):
 
     def _closed_second_moment(self, q: Number, field: Field) -> Number:
         if field is SYMPY:
-            return q / 4 + (q * sp.asin(q / (1 + q)) + 2 * q**2 / ((1 + q) * sp.sqrt(1 + 2 * q))) / (2 * sp.pi)
+            return q / 4 + (
+                q * sp.asin(q / (1 + q)) + 2 * q**2 / ((1 + q) * sp.sqrt(1 + 2 * q))
+            ) / (2 * sp.pi)
         return self._top(q, q, field)
 
     def _cosine(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
-        first, second = (sp.pi - sp.acos(q / (1 + q)) + 2 * q / ((1 + q) * sp.sqrt(1 + 2 * q)) for q in (q1, q2))
+        first, second = (
+            sp.pi - sp.acos(q / (1 + q)) + 2 * q / ((1 + q) * sp.sqrt(1 + 2 * q)) for q in (q1, q2)
+        )
         root = sp.sqrt(q1 * q2)
         product = (1 + q1) ** 2 if q1 == q2 else (1 + q1) * (1 + q2)
         rest = product - c**2 * root**2
-        gamma = c * (sp.pi - sp.acos(c * root / sp.sqrt(product))) + root * (rest + c**2) / (product * sp.sqrt(rest))
+        gamma = c * (sp.pi - sp.acos(c * root / sp.sqrt(product))) + root * (rest + c**2) / (
+            product * sp.sqrt(rest)
+        )
         return gamma / (first if q1 == q2 else sp.sqrt(first * second))
 
     def _top(self, q1: Number, q2: Number, field: Field) -> Number:
@@ -57,13 +63,24 @@ class Gelu(Kernel):
         return 1 + (q1 + q2) + q1 * q2 * gap * (2 - gap)
 
     def _drop(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
-        root, at_one, here = field.sqrt(q1 * q2), field.sqrt(1 + (q1 + q2)), field.sqrt(self._rest(gap, q1, q2))
-        turn = 2 * field.atan(root * gap / (at_one + here)) + gap * (field.pi / 2 + field.atan(root * field.cosine(gap) / here))
+        root, at_one, here = (
+            field.sqrt(q1 * q2),
+            field.sqrt(1 + (q1 + q2)),
+            field.sqrt(self._rest(gap, q1, q2)),
+        )
+        turn = 2 * field.atan(root * gap / (at_one + here)) + gap * (
+            field.pi / 2 + field.atan(root * field.cosine(gap) / here)
+        )
         tail = gap * (2 - gap) * (1 / here - q1 * q2 * (1 - 1 / (at_one * here)) / (at_one + here))
         return root * (turn + root * tail / ((1 + q1) * (1 + q2))) / (2 * field.pi)
 
     def _slopes(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
-        root, c, rest, total = field.sqrt(q1 * q2), field.cosine(gap), self._rest(gap, q1, q2), q1 + q2
+        root, c, rest, total = (
+            field.sqrt(q1 * q2),
+            field.cosine(gap),
+            self._rest(gap, q1, q2),
+            q1 + q2,
+        )
         here, k = field.sqrt(rest), c * root
         turn = field.pi / 2 + field.atan(k / here)
         slope = turn + k / here * ((2 + total) / ((1 + q1) * (1 + q2)) + 1 / rest)
@@ -72,7 +89,9 @@ class Gelu(Kernel):
 
 
 def exponential_linear(name: str, alpha: Any = 1, scale: Any = 1) -> Activation:
-    """scale * (x for x > 0, alpha (e^x - 1) for x < 0): elu and selu  [Klambauer et al. 2017].  Q by truncated moments.
+    """scale * (x for x > 0, alpha (e^x - 1) for x < 0): elu and selu  [Klambauer et al. 2017].
+
+    Q by truncated moments.
 
     Raises KcalcError if alpha or scale is not a real number, and for scale = 0.
     """
@@ -85,28 +104,44 @@ def exponential_linear(name: str, alpha: Any = 1, scale: Any = 1) -> Activation:
 def celu(alpha: Any = 1, name: str | None = None) -> Activation:
     """x for x > 0, alpha (e^(x/alpha) - 1) for x < 0; differentiable at 0.
 
-    The registered "celu" has alpha = 1, the default here as in PyTorch, JAX and ONNX: the same function as elu.
+    The registered "celu" has alpha = 1, the default here as in PyTorch, JAX and ONNX: the same
+    function as elu.
     Raises KcalcError unless alpha is a positive number.
     """
     a = positive("celu", "alpha", alpha)
-    return Activation(named(name, f"celu({label(a)})"), sp.Piecewise((a * (sp.exp(X / a) - 1), X < 0), (X, True)), _ORIGIN)
+    return Activation(
+        named(name, f"celu({label(a)})"),
+        sp.Piecewise((a * (sp.exp(X / a) - 1), X < 0), (X, True)),
+        _ORIGIN,
+    )
 
 
 def _mish_stable() -> sp.Expr:
     """x (w^2 + 2w)/(w^2 + 2w + 2), w = e^x, divided by w^2 for x > 0."""
     w, v = sp.exp(X), sp.exp(-X)
-    return sp.Piecewise((X * w * (w + 2) / (w * (w + 2) + 2), X < 0), (X * (1 + 2 * v) / (1 + 2 * v + 2 * v**2), True))
+    return sp.Piecewise(
+        (X * w * (w + 2) / (w * (w + 2) + 2), X < 0),
+        (X * (1 + 2 * v) / (1 + 2 * v + 2 * v**2), True),
+    )
 
 
 def _gelu_tanh_stable() -> tuple[sp.Expr, ...]:
-    """phi and three derivatives through 1/cosh^2, which keeps its digits where 1 - tanh^2 cancels; sinh overflows and is avoided."""
+    """phi and three derivatives through 1/cosh^2, which keeps its digits where 1 - tanh^2 cancels.
+
+    Sinh overflows and is avoided.
+    """
     tanh, slope = sp.tanh(_TANH_CUBIC), sp.cosh(_TANH_CUBIC) ** -2
     t1, t2, t3 = (sp.diff(_TANH_CUBIC, X, n) for n in (1, 2, 3))
     return (
         X * (1 + tanh) / 2,
         (1 + tanh) / 2 + X * t1 * slope / 2,
         slope * (t1 + X * (t2 / 2 - t1**2 * tanh)),
-        slope * (3 * t2 / 2 - 3 * t1**2 * tanh + X * (t3 / 2 - 3 * t1 * t2 * tanh + t1**3 * (2 * tanh**2 - slope))),
+        slope
+        * (
+            3 * t2 / 2
+            - 3 * t1**2 * tanh
+            + X * (t3 / 2 - 3 * t1 * t2 * tanh + t1**3 * (2 * tanh**2 - slope))
+        ),
     )
 
 
@@ -116,25 +151,53 @@ _LOGCOSH = sp.Piecewise(
     (sp.log(1 + 2 * sp.sinh(X / 2) ** 2), X < 1),
     (X + sp.log(1 + sp.exp(-2 * X)) - sp.log(2), True),
 )
-_SELU_ALPHA, _SELU_SCALE = sp.Float("1.6732632423543772848170429916717", 32), sp.Float("1.0507009873554804934193349852946", 32)
+_SELU_ALPHA, _SELU_SCALE = (
+    sp.Float("1.6732632423543772848170429916717", 32),
+    sp.Float("1.0507009873554804934193349852946", 32),
+)
 
-register(Activation("softplus", sp.log(1 + sp.exp(X)), stable=(_SOFTPLUS, _SIGMOID)), source="Dugas, Bengio, Belisle, Nadeau, Garcia 2001")
+register(
+    Activation("softplus", sp.log(1 + sp.exp(X)), stable=(_SOFTPLUS, _SIGMOID)),
+    source="Dugas, Bengio, Belisle, Nadeau, Garcia 2001",
+)
 register(
     Activation("swish", X / (1 + sp.exp(-X)), stable=(X * _SIGMOID,)),
     "silu",
     source="Elfwing, Uchibe, Doya 2018; Ramachandran, Zoph, Le 2017",
 )
-register(Gelu("gelu", X * (1 + sp.erf(X / sp.sqrt(2))) / 2), "gelu_exact", source="Hendrycks, Gimpel 2016; kernel: Tsuchida et al. 2021")
+register(
+    Gelu("gelu", X * (1 + sp.erf(X / sp.sqrt(2))) / 2),
+    "gelu_exact",
+    source="Hendrycks, Gimpel 2016; kernel: Tsuchida et al. 2021",
+)
 register(
     Activation("gelu_tanh", X * (1 + sp.tanh(_TANH_CUBIC)) / 2, stable=_gelu_tanh_stable()),
     "gelu_approximate",
     source="Hendrycks, Gimpel 2016",
 )
-register(Activation("mish", X * sp.tanh(sp.log(1 + sp.exp(X))), stable=(_mish_stable(),)), source="Misra 2019")
+register(
+    Activation("mish", X * sp.tanh(sp.log(1 + sp.exp(X))), stable=(_mish_stable(),)),
+    source="Misra 2019",
+)
 register(exponential_linear("elu"), source="Clevert, Unterthiner, Hochreiter 2016")
-register(exponential_linear("selu", _SELU_ALPHA, _SELU_SCALE), source="Klambauer, Unterthiner, Mayr, Hochreiter 2017")
+register(
+    exponential_linear("selu", _SELU_ALPHA, _SELU_SCALE),
+    source="Klambauer, Unterthiner, Mayr, Hochreiter 2017",
+)
 register(celu(1, "celu"), source="Barron 2017; alpha = 1, which is elu")
-register(Activation("asinh", sp.asinh(X)), "arcsinh", source="Burbidge, Magee, Robb 1988 (as a transformation)")
-register(Activation("bentid", (sp.sqrt(X**2 + 1) - 1) / 2 + X), "bent_identity", source="folklore; a relative of squareplus")
+register(
+    Activation("asinh", sp.asinh(X)),
+    "arcsinh",
+    source="Burbidge, Magee, Robb 1988 (as a transformation)",
+)
+register(
+    Activation("bentid", (sp.sqrt(X**2 + 1) - 1) / 2 + X),
+    "bent_identity",
+    source="folklore; a relative of squareplus",
+)
 register(Activation("squareplus", (X + sp.sqrt(X**2 + 4)) / 2), source="Barron 2021")
-register(Activation("logcosh", sp.log(sp.cosh(X)), stable=(_LOGCOSH, sp.tanh(X))), "log_cosh", source="Hyvarinen 1999 (contrast function)")
+register(
+    Activation("logcosh", sp.log(sp.cosh(X)), stable=(_LOGCOSH, sp.tanh(X))),
+    "log_cosh",
+    source="Hyvarinen 1999 (contrast function)",
+)

@@ -1,8 +1,11 @@
-"""A function known by its values alone: Chebyshev panels that resolve it to rounding, and from them its derivatives.
+"""A function known by its values alone.
 
-The polynomial used on a panel is fitted on a window that overlaps the neighbours (but crosses no kink), because rounding errors grow
-like (N/h)^n in the n-th derivative in the middle of a window of half-width h and like (N^2/h)^n at its ends.  A point that no window
-resolves, however narrow, is a kink that was not declared.
+Chebyshev panels that resolve it to rounding, and from them its derivatives.
+
+The polynomial used on a panel is fitted on a window that overlaps the neighbours (but crosses no
+kink), because rounding errors grow like (N/h)^n in the n-th derivative in the middle of a window of
+half-width h and like (N^2/h)^n at its ends. A point that no window resolves, however narrow, is a
+kink that was not declared.
 """
 
 from __future__ import annotations
@@ -22,9 +25,13 @@ _TERMS = 32
 _RESOLVED = 1e-15  # of the greatest value on the window: last coefficients below this are rounding
 _NOISY = 1e-12  # of the size nearby: coefficients that have stopped falling may be this large
 _SHARE = 0.05  # of the greatest value for |x| <= 4 counts as the size of the function everywhere
-_STEEP = 100.0  # a window whose values exceed the panel's by more is narrowed, to keep small values relatively accurate
+# a window whose values exceed the panel's by more is narrowed, to keep small values relatively
+# accurate
+_STEEP = 100.0
 _NARROWEST = 1e-6
-_BLURRED = 1e-7  # of the function's size: the rounding errors of the second derivative may not exceed it
+_BLURRED = (
+    1e-7  # of the function's size: the rounding errors of the second derivative may not exceed it
+)
 _MOST = 20_000  # panels
 HIGHEST = 3
 """The highest derivative that is offered."""
@@ -33,7 +40,9 @@ HIGHEST = 3
 @lru_cache(maxsize=1)
 def _chebyshev() -> tuple[Array, Array]:
     """Nodes on [-1, 1] and the matrix from values there to Chebyshev coefficients."""
-    steps = np.outer(np.arange(_TERMS), 2 * np.arange(_TERMS) + 1) % (4 * _TERMS)  # of pi/(2 terms): reduced before they are rounded
+    steps = np.outer(np.arange(_TERMS), 2 * np.arange(_TERMS) + 1) % (
+        4 * _TERMS
+    )  # of pi/(2 terms): reduced before they are rounded
     steps = np.minimum(steps, 4 * _TERMS - steps)
     folded = np.minimum(steps, 2 * _TERMS - steps)
     cosines = np.where(steps > _TERMS, -1, 1) * np.sin((_TERMS - folded) * (np.pi / (2 * _TERMS)))
@@ -44,40 +53,74 @@ def _chebyshev() -> tuple[Array, Array]:
 
 @lru_cache(maxsize=HIGHEST + 1)
 def _differentiation(n: int) -> Array:
-    """The matrix from Chebyshev coefficients to those of the n-th derivative, in the window's own coordinate."""
+    """The matrix from Chebyshev coefficients to those of the n-th derivative.
+
+    The derivative is taken in the window's own coordinate.
+    """
     rows = [np.polynomial.chebyshev.chebder(unit, n) if n else unit for unit in np.eye(_TERMS)]
     return np.array([np.pad(row, (0, _TERMS - row.size)) for row in rows], dtype=np.float64).T
 
 
 class _Batch:
-    """Panels [left, right] that reach ``margin`` beyond themselves, inside the smooth piece (low, high) they lie in.
+    """Panels [left, right], each with a margin, inside smooth pieces (low, high).
+
+    The window of a panel reaches ``margin`` beyond the panel, inside the piece that contains the
+    panel.
 
     ``tail`` is the size of the last coefficients on the panel that each is a half of.
     """
 
-    def __init__(self, left: Array, right: Array, margin: Array, low: Array, high: Array, tail: Array) -> None:
-        self.left, self.right, self.margin, self.low, self.high, self.tail = left, right, margin, low, high, tail
+    def __init__(
+        self, left: Array, right: Array, margin: Array, low: Array, high: Array, tail: Array
+    ) -> None:
+        self.left, self.right, self.margin, self.low, self.high, self.tail = (
+            left,
+            right,
+            margin,
+            low,
+            high,
+            tail,
+        )
 
     def take(self, which: NDArray[np.bool_]) -> _Batch:
-        return _Batch(*(part[which] for part in (self.left, self.right, self.margin, self.low, self.high, self.tail)))
+        return _Batch(
+            *(
+                part[which]
+                for part in (self.left, self.right, self.margin, self.low, self.high, self.tail)
+            )
+        )
 
     def halved(self, tail: Array) -> _Batch:
         middle = (self.left + self.right) / 2
         ends = np.concatenate([self.left, middle]), np.concatenate([middle, self.right])
-        return _Batch(*ends, *(np.concatenate([part, part]) for part in (self.margin / 2, self.low, self.high, tail)))
+        return _Batch(
+            *ends,
+            *(
+                np.concatenate([part, part])
+                for part in (self.margin / 2, self.low, self.high, tail)
+            ),
+        )
 
     @property
     def windows(self) -> tuple[Array, Array]:
-        return np.maximum(self.low, self.left - self.margin), np.minimum(self.high, self.right + self.margin)
+        return np.maximum(self.low, self.left - self.margin), np.minimum(
+            self.high, self.right + self.margin
+        )
 
 
 class Panels:
-    """Derivatives of ``values`` (a vectorised function, smooth between ``kinks``) up to the third, on as much of the line as is asked for.
+    """Derivatives of ``values`` up to the third, on the requested part of the line.
 
-    Raises KcalcError, naming ``name``, where the function is not smooth, not finite, or varies too fast.
+    ``values`` is a vectorised function that is smooth between ``kinks``. The covered part of the
+    line grows on request.
+
+    Raises KcalcError, naming ``name``, where the function is not smooth, not finite, or varies too
+    fast.
     """
 
-    def __init__(self, values: Callable[[Array], Array], kinks: tuple[float, ...], name: str) -> None:
+    def __init__(
+        self, values: Callable[[Array], Array], kinks: tuple[float, ...], name: str
+    ) -> None:
         self._values, self._kinks, self._name = values, np.array(kinks, dtype=float), name
         self._reach = self._greatest = 0.0
         self._left = self._start = self._stop = np.empty(0)
@@ -101,7 +144,10 @@ class Panels:
         place = np.searchsorted(walls, (edges[1:] + edges[:-1]) / 2)
         margin = np.full(edges.size - 1, high - low)
         nothing = np.full(margin.size, np.inf)
-        todo, kept = _Batch(edges[:-1], edges[1:], margin, walls[place - 1], walls[place], nothing), 0
+        todo, kept = (
+            _Batch(edges[:-1], edges[1:], margin, walls[place - 1], walls[place], nothing),
+            0,
+        )
         while todo.left.size:
             coefficients, tail, resolved = self._fit(todo)
             self._keep(todo.take(resolved), coefficients[resolved])
@@ -112,23 +158,29 @@ class Panels:
                 raise self._kink(float((todo.left[narrow][0] + todo.right[narrow][0]) / 2))
             if kept + todo.left.size > _MOST:
                 raise KcalcError(
-                    f"activation {self._name!r} varies too fast between x = {low:g} and {high:g} to be resolved "
+                    f"activation {self._name!r} varies too fast between x = {low:g} and {high:g} "
+                    f"to be resolved "
                     "(a callable must compute in double precision throughout)"
                 )
             todo = todo.halved(tail)
         self._refuse_blurred(low, high)
 
     def _fit(self, batch: _Batch) -> tuple[Array, Array, NDArray[np.bool_]]:
-        """Chebyshev coefficients on the windows without their rounding errors, the size of the last ones, and which are resolved.
+        """(Chebyshev coefficients, size of the last ones, mask of resolved panels).
 
-        Coefficients that neither fall along the row nor from a panel to its halves are rounding errors; those of a kink would fall.
+        The coefficients are those on the windows, without their rounding errors.
+
+        Coefficients that neither fall along the row nor from a panel to its halves are rounding
+        errors; those of a kink would fall.
         """
         start, stop = batch.windows
         nodes, matrix = _chebyshev()
         x = ((start + stop) / 2)[:, None] + ((stop - start) / 2)[:, None] * nodes
         f = self._values(x)
         if not np.isfinite(f).all():
-            raise KcalcError(f"activation {self._name!r} is infinite at x = {x[~np.isfinite(f)][0]:.6g}")
+            raise KcalcError(
+                f"activation {self._name!r} is infinite at x = {x[~np.isfinite(f)][0]:.6g}"
+            )
         c = f @ matrix.T
         sizes, heights = np.abs(c), np.abs(f)
         within = (x >= batch.left[:, None]) & (x <= batch.right[:, None])
@@ -137,28 +189,39 @@ class Panels:
         tail, before = sizes[:, -6:].max(axis=1), sizes[:, -12:-6].max(axis=1)
         slope = (sizes @ np.arange(_TERMS)) * 2 / (stop - start)
         misplaced = 4e-16 * np.abs(x).max(axis=1) * slope  # of the error from rounding x
-        noisy = (tail > 0.3 * before) & (tail > 0.5 * batch.tail) & (tail <= _NOISY * np.maximum(window, self._floor))
+        noisy = (
+            (tail > 0.3 * before)
+            & (tail > 0.5 * batch.tail)
+            & (tail <= _NOISY * np.maximum(window, self._floor))
+        )
         steep = (window > _STEEP * panel) & (batch.margin > 0.25)
         resolved = ((tail <= _RESOLVED * window + misplaced) | noisy) & ~steep
         c[sizes <= 2 * np.maximum(tail, 5e-17 * window)[:, None]] = 0.0
         return c, tail, resolved
 
     def _refuse_blurred(self, low: float, high: float) -> None:
-        """Refuse panels so narrow that rounding hides a second derivative which is nowhere great: halved for a weak kink's sake."""
+        """Refuse panels so narrow that rounding hides a second derivative which is nowhere great.
+
+        Halved for a weak kink's sake.
+        """
         here = (self._left >= low) & (self._left < high)
         c, width = self._coefficients[here], (self._stop - self._start)[here]
         size = np.abs(c).sum(axis=1)
         bend = np.abs(c @ _differentiation(2).T).max(axis=1) * (2 / width) ** 2
         self._greatest = max(self._greatest, float(bend.max()), self._floor / _SHARE)
         degree = np.max(np.arange(_TERMS) * (c != 0), axis=1)
-        blurred = (degree > 1) & (1e-16 * size * (2 * degree / width) ** 2 > _BLURRED * self._greatest)
+        blurred = (degree > 1) & (
+            1e-16 * size * (2 * degree / width) ** 2 > _BLURRED * self._greatest
+        )
         if blurred.any():
             raise self._kink(float(self._left[here][blurred][np.argmin(width[blurred])]))
 
     def _kink(self, where: float) -> KcalcError:
         return KcalcError(
-            f"activation {self._name!r} is not smooth near x = {simplest(where):.7g}: declare every point where it or a derivative "
-            "jumps, to full precision, in kinks=[...]; a function that is smooth there must be computed in double precision throughout"
+            f"activation {self._name!r} is not smooth near x = {simplest(where):.7g}: declare "
+            f"every point where it or a derivative "
+            "jumps, to full precision, in kinks=[...]; a function that is smooth there must be "
+            "computed in double precision throughout"
         )
 
     def _keep(self, batch: _Batch, coefficients: Array) -> None:
@@ -166,7 +229,8 @@ class Panels:
         order = np.argsort(left)
         start, stop = batch.windows
         self._left, self._start, self._stop = (
-            np.concatenate(parts)[order] for parts in ((self._left, batch.left), (self._start, start), (self._stop, stop))
+            np.concatenate(parts)[order]
+            for parts in ((self._left, batch.left), (self._start, start), (self._stop, stop))
         )
         self._coefficients = np.concatenate([self._coefficients, coefficients])[order]
         self._derived.clear()
@@ -185,7 +249,9 @@ class Panels:
         flat = x.ravel()
         panel = np.clip(np.searchsorted(left, flat, side="right") - 1, 0, None)
         start, stop = start[panel], stop[panel]
-        return _clenshaw(coefficients.T, panel, (2 * flat - start - stop) / (stop - start)).reshape(x.shape)
+        return _clenshaw(coefficients.T, panel, (2 * flat - start - stop) / (stop - start)).reshape(
+            x.shape
+        )
 
 
 def _clenshaw(rows: Array, panel: NDArray[np.intp], t: Array) -> Array:

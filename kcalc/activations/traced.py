@@ -1,7 +1,8 @@
 """Activations with constants that JAX may trace, and the composition of several of them.
 
-A transformed activation is ``f(x) = d (phi(a x + b) + e)``. Expectations: :mod:`kcalc.activations.traced_rules`; piecewise linear
-functions, of which relu is one, have shorter ones: :mod:`kcalc.activations.traced_linear`.
+A transformed activation is ``f(x) = d (phi(a x + b) + e)``. Expectations:
+:mod:`kcalc.activations.traced_rules`; piecewise linear functions, of which relu is one, have
+shorter ones: :mod:`kcalc.activations.traced_linear`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,24 @@ from kcalc.activations.traced_linear import NAMES, LinearMaps, linear_pieces
 from kcalc.activations.traced_rules import CROWDS, TracedMaps, cross, cross_alike, cross_drop
 from kcalc.foundation.errors import KcalcError
 
-__all__ = ["NAMES", "FusedActivation", "TracedActivation", "TracedMaps", "cross", "cross_alike", "cross_drop", "split", "traced"]
+__all__ = [
+    "NAMES",
+    "FusedActivation",
+    "TracedActivation",
+    "TracedMaps",
+    "cross",
+    "cross_alike",
+    "cross_drop",
+    "split",
+    "traced",
+]
 
 
 @dataclass(frozen=True, eq=False)
 class TracedActivation(TracedMaps):
-    """``f(x) = output_scale (phi(input_scale x + input_shift) + output_shift)`` with constants that JAX may trace.
+    """An affine transformation of an activation, with constants that JAX may trace.
+
+    ``f(x) = output_scale (phi(input_scale x + input_shift) + output_shift)``.
 
     ``phi`` must be continuous. Every method takes JAX arrays (or numbers) and broadcasts.
     """
@@ -41,7 +54,11 @@ class TracedActivation(TracedMaps):
     def __call__(self, x: Any, n: int = 0) -> Any:
         """f^(n)(x)."""
         inner = jax_function(self.phi, n)(self.input_scale * x + self.input_shift)
-        return self.output_scale * (inner + self.output_shift) if n == 0 else self.output_scale * self.input_scale**n * inner
+        return (
+            self.output_scale * (inner + self.output_shift)
+            if n == 0
+            else self.output_scale * self.input_scale**n * inner
+        )
 
     @property
     def kinked(self) -> bool:
@@ -64,7 +81,10 @@ class TracedActivation(TracedMaps):
 
 @dataclass(frozen=True, eq=False)
 class FusedActivation(TracedMaps):
-    """``outer(shift + sum_k coefficient_k f_k(scale_k x))``, ``terms`` being (coefficient, f, scale); ``outer`` must have no kinks."""
+    """The function ``outer(shift + sum_k coefficient_k f_k(scale_k x))``.
+
+    ``terms``: triples (coefficient, f, scale). ``outer`` must have no kinks.
+    """
 
     outer: TracedMaps
     terms: tuple[tuple[Any, TracedMaps, Any], ...]
@@ -78,7 +98,11 @@ class FusedActivation(TracedMaps):
     def __call__(self, x: Any, n: int = 0) -> Any:
         """f(x), or f'(x) for n = 1."""
         inner = self.shift + sum(a * f(s * x) for a, f, s in self.terms)
-        return self.outer(inner) if n == 0 else self.outer(inner, 1) * sum(a * s * f(s * x, 1) for a, f, s in self.terms)
+        return (
+            self.outer(inner)
+            if n == 0
+            else self.outer(inner, 1) * sum(a * s * f(s * x, 1) for a, f, s in self.terms)
+        )
 
     @property
     def kinked(self) -> bool:
@@ -105,16 +129,27 @@ def traced(activation: Activation, constants: Mapping[str, Any]) -> TracedMaps:
     """
     wrong = [name for name in constants if name not in NAMES]
     if wrong:
-        raise KcalcError(f"unknown constant {wrong[0]!r} of {activation.name}; known are {', '.join(NAMES)}")
+        raise KcalcError(
+            f"unknown constant {wrong[0]!r} of {activation.name}; known are {', '.join(NAMES)}"
+        )
     phi, own = split(activation)
     if any(phi.jump_sizes(0)):
-        raise KcalcError(f"{phi.name} jumps, so its kernels have no derivative at c = 1; use a continuous activation")
+        raise KcalcError(
+            f"{phi.name} jumps, so its kernels have no derivative at c = 1; use a continuous "
+            f"activation"
+        )
     pieces, numbers = linear_pieces(phi), own | dict(constants)
-    return TracedActivation(phi, **numbers) if pieces is None else LinearMaps(phi.name, pieces, **numbers)
+    return (
+        TracedActivation(phi, **numbers)
+        if pieces is None
+        else LinearMaps(phi.name, pieces, **numbers)
+    )
 
 
 def split(activation: Activation) -> tuple[Activation, dict[str, float]]:
     """The activation before its transformation, and the constants of that as floats."""
     if activation.transformation is not None:
-        return activation.base, {name: float(getattr(activation.transformation, name)) for name in NAMES}
+        return activation.base, {
+            name: float(getattr(activation.transformation, name)) for name in NAMES
+        }
     return activation, dict(zip(NAMES, (1.0, 0.0, 1.0, 0.0), strict=True))

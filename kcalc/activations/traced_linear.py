@@ -1,9 +1,13 @@
-"""Piecewise linear activations, of which relu is one, with constants that JAX may trace: closed forms, and integrals over one angle.
+"""Piecewise linear activations, of which relu is one, with constants that JAX may trace.
 
-``f = d (phi(a x + b) + e)``, the slope of phi jumping by ``J_k`` at ``kappa_k``. With ``h_k = (kappa_k - b) / (|a| sqrt(q1))`` and ``l_k``
-alike for q2, ``E f'(u) f'(v)`` is a sum of orthant probabilities ``L(h, l, t) = P(x > h, y > l)`` of a Gaussian pair with cosine cos t, for
-which ``dL/dt = -p``, ``p(t) = exp(-(h^2 + l^2 - 2 h l cos t) / (2 sin^2 t)) / (2 pi)`` [Plackett 1954]. Integrals run over
-``w = log tan(t/2)``, in which p has no narrow features; near c = 1 nothing is a difference of large numbers.
+Closed forms, and integrals over one angle.
+
+``f = d (phi(a x + b) + e)``, the slope of phi jumping by ``J_k`` at ``kappa_k``. With
+``h_k = (kappa_k - b) / (|a| sqrt(q1))`` and ``l_k`` alike for q2, ``E f'(u) f'(v)`` is a sum of
+orthant probabilities ``L(h, l, t) = P(x > h, y > l)`` of a Gaussian pair with cosine cos t, for
+which ``dL/dt = -p``, ``p(t) = exp(-(h^2 + l^2 - 2 h l cos t) / (2 sin^2 t)) / (2 pi)``
+[Plackett 1954]. Integrals run over ``w = log tan(t/2)``, in which p has no narrow features; near c
+= 1 nothing is a difference of large numbers.
 """
 
 from __future__ import annotations
@@ -45,12 +49,21 @@ def linear_pieces(phi: Activation) -> Pieces | None:
     if not all(piece.is_polynomial(X) and piece.as_poly(X).degree() <= 1 for piece in pieces):
         return None
     first = pieces[0].as_poly(X)
-    return Pieces(float(first.coeff_monomial(1)), float(first.coeff_monomial(X)), phi.kink_points, tuple(phi.jump_sizes(1)))
+    return Pieces(
+        float(first.coeff_monomial(1)),
+        float(first.coeff_monomial(X)),
+        phi.kink_points,
+        tuple(phi.jump_sizes(1)),
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class LinearMaps(TracedMaps):
-    """The maps of ``output_scale (phi(input_scale x + input_shift) + output_shift)`` for the ``pieces`` of phi."""
+    """The maps of a piecewise linear activation under an affine transformation.
+
+    The activation is ``output_scale (phi(input_scale x + input_shift) + output_shift)``, with the
+    ``pieces`` of phi.
+    """
 
     name: str
     pieces: Pieces
@@ -66,8 +79,17 @@ class LinearMaps(TracedMaps):
         p, y = self.pieces, self.input_scale * x + self.input_shift
         terms = zip(p.jumps, p.kinks, strict=True)
         if n == 0:
-            return self.output_scale * (p.start + self.output_shift + p.slope * y + sum(j * jnp.maximum(y - k, 0) for j, k in terms))
-        return self.output_scale * self.input_scale * (p.slope + sum(jnp.where(y >= k, j, 0.0) for j, k in terms))
+            return self.output_scale * (
+                p.start
+                + self.output_shift
+                + p.slope * y
+                + sum(j * jnp.maximum(y - k, 0) for j, k in terms)
+            )
+        return (
+            self.output_scale
+            * self.input_scale
+            * (p.slope + sum(jnp.where(y >= k, j, 0.0) for j, k in terms))
+        )
 
     @property
     def kinked(self) -> bool:
@@ -91,18 +113,26 @@ class LinearMaps(TracedMaps):
                 return found
         p, shape = self.pieces, jnp.shape(q)
         variance, a, shift, lift = (
-            jnp.broadcast_to(jnp.asarray(v) * 1.0, shape) for v in (q, self.input_scale, self.input_shift, self.output_shift)
+            jnp.broadcast_to(jnp.asarray(v) * 1.0, shape)
+            for v in (q, self.input_scale, self.input_shift, self.output_shift)
         )
         spread = jnp.abs(a) * jnp.sqrt(variance)  # a flipped input flips both inputs
         kinks = [(k - shift) / spread for k in p.kinks]
-        found = Standard(spread, p.start + lift + p.slope * shift, tuple(Kink(k, _tail(k), _density(k)) for k in kinks))
+        found = Standard(
+            spread,
+            p.start + lift + p.slope * shift,
+            tuple(Kink(k, _tail(k), _density(k)) for k in kinks),
+        )
         self.seen.append((q, found))
         return found
 
     def _scaled(self, value: Any, power: int) -> Any:
         import jax.numpy as jnp
 
-        return jnp.broadcast_to(jnp.asarray(self.output_scale) * 1.0, jnp.shape(value)) ** power * value
+        return (
+            jnp.broadcast_to(jnp.asarray(self.output_scale) * 1.0, jnp.shape(value)) ** power
+            * value
+        )
 
     def second_moment(self, q: Any) -> Any:
         """E f(sqrt(q) z)^2 in closed form."""
@@ -111,41 +141,78 @@ class LinearMaps(TracedMaps):
 
     def _product(self, one: Standard, two: Standard) -> Any:
         """E f(sqrt(q1) z) f(sqrt(q2) z) over output_scale^2 in closed form."""
-        p, total = self.pieces, one.level * two.level + self.pieces.slope**2 * one.spread * two.spread
-        for j, h, low in zip(p.jumps, one.kinks, two.kinks, strict=True):  # level + slope z against (z - k)+
-            total = total + j * (one.level * two.spread * low.excess + two.level * one.spread * h.excess)
-            total = total + j * p.slope * one.spread * two.spread * (h.tail + low.tail) if p.slope else total
+        p, total = (
+            self.pieces,
+            one.level * two.level + self.pieces.slope**2 * one.spread * two.spread,
+        )
+        for j, h, low in zip(
+            p.jumps, one.kinks, two.kinks, strict=True
+        ):  # level + slope z against (z - k)+
+            total = total + j * (
+                one.level * two.spread * low.excess + two.level * one.spread * h.excess
+            )
+            total = (
+                total + j * p.slope * one.spread * two.spread * (h.tail + low.tail)
+                if p.slope
+                else total
+            )
         for i, h in zip(p.jumps, one.kinks, strict=True):
             for j, low in zip(p.jumps, two.kinks, strict=True):
                 top = h.farther(low)
-                product = (1 + h.place * low.place) * top.tail + (top.place - h.place - low.place) * top.density
+                product = (1 + h.place * low.place) * top.tail + (
+                    top.place - h.place - low.place
+                ) * top.density
                 total = total + i * j * one.spread * two.spread * product
         return total
 
     def mean(self, q: Any) -> Any:
         """E f(sqrt(q) z) in closed form."""
         at = self._at(q)
-        return self._scaled(at.level + at.spread * sum(j * h.excess for j, h in zip(self.pieces.jumps, at.kinks, strict=True)), 1)
+        return self._scaled(
+            at.level
+            + at.spread
+            * sum(j * h.excess for j, h in zip(self.pieces.jumps, at.kinks, strict=True)),
+            1,
+        )
 
     def mean_slope(self, q: Any) -> Any:
         """E f'(sqrt(q) z) in closed form."""
-        slope = self.pieces.slope + sum(j * h.tail for j, h in zip(self.pieces.jumps, self._at(q).kinks, strict=True))
+        slope = self.pieces.slope + sum(
+            j * h.tail for j, h in zip(self.pieces.jumps, self._at(q).kinks, strict=True)
+        )
         return self._scaled(self.input_scale * slope, 1)
 
     def slope_at_one(self, q: Any, second_moment: Any) -> Any:
         """C'(1) = q E f'(sqrt(q) z)^2 / E f^2 in closed form."""
         at, p = self._at(q), self.pieces
-        pairs = [(i * j, h, low) for i, h in zip(p.jumps, at.kinks, strict=True) for j, low in zip(p.jumps, at.kinks, strict=True)]
-        squares = self._straight(at, at) + sum(weight * h.farther(low).tail for weight, h, low in pairs)
+        pairs = [
+            (i * j, h, low)
+            for i, h in zip(p.jumps, at.kinks, strict=True)
+            for j, low in zip(p.jumps, at.kinks, strict=True)
+        ]
+        squares = self._straight(at, at) + sum(
+            weight * h.farther(low).tail for weight, h, low in pairs
+        )
         return self._scaled(at.spread**2 * squares / second_moment, 2)
 
     def _straight(self, one: Standard, two: Standard) -> Any:
         """The part of the straight line in E phi' phi'."""
         p = self.pieces
         terms = zip(p.jumps, one.kinks, two.kinks, strict=True)
-        return p.slope**2 + p.slope * sum(j * (h.tail + low.tail) for j, h, low in terms) if p.slope else 0.0
+        return (
+            p.slope**2 + p.slope * sum(j * (h.tail + low.tail) for j, h, low in terms)
+            if p.slope
+            else 0.0
+        )
 
-    def taylor(self, gap: Any, q1: Any, q2: Any, uniform: bool, second_moments: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
+    def taylor(
+        self,
+        gap: Any,
+        q1: Any,
+        q2: Any,
+        uniform: bool,
+        second_moments: tuple[Any, Any] | None = None,
+    ) -> tuple[Any, Any]:
         import jax
         import jax.numpy as jnp
 
@@ -164,8 +231,12 @@ class LinearMaps(TracedMaps):
         factor = self._scaled(one.spread * two.spread / norm, 2)
         if uniform:
             return factor * drop, factor * value
-        closed = -self._scaled(self._product(one, two) / norm, 2)  # few digits where 1 + this is small, but a short derivative
-        frozen = replace(self, **{name: jax.lax.stop_gradient(getattr(self, name)) for name in NAMES})
+        closed = -self._scaled(
+            self._product(one, two) / norm, 2
+        )  # few digits where 1 + this is small, but a short derivative
+        frozen = replace(
+            self, **{name: jax.lax.stop_gradient(getattr(self, name)) for name in NAMES}
+        )
         digits = line_distance(frozen, *(jax.lax.stop_gradient(v) for v in (q1, q2, first, second)))
         return digits + factor * drop + (closed - jax.lax.stop_gradient(closed)), factor * value
 
@@ -196,20 +267,32 @@ class Kink:
 
 @dataclass(frozen=True)
 class Standard:
-    """At one q: |a| sqrt(q), the value of phi + e at z = 0 on its leftmost line, and the kinks in units of |a| sqrt(q)."""
+    """The standardised data of a piecewise linear activation at one q.
+
+    ``spread``: |a| sqrt(q); ``level``: the value of phi + e at z = 0 on its leftmost line;
+    ``kinks``: the kinks in units of |a| sqrt(q).
+    """
 
     spread: Any
     level: Any
     kinks: tuple[Kink, ...]
 
     def wide(self, shape: tuple[int, ...]) -> Standard:
-        """All arrays of one shape: gradients are then added up before they are summed, which is short to compile."""
+        """The same data with all arrays broadcast to one shape.
+
+        Gradients are then added up before the sum that undoes the broadcasting, which shortens
+        compilation.
+        """
         import jax.numpy as jnp
 
         def to(value: Any) -> Any:
             return jnp.broadcast_to(value, shape)
 
-        return Standard(to(self.spread), to(self.level), tuple(Kink(to(k.place), to(k.tail), to(k.density)) for k in self.kinks))
+        return Standard(
+            to(self.spread),
+            to(self.level),
+            tuple(Kink(to(k.place), to(k.tail), to(k.density)) for k in self.kinks),
+        )
 
 
 def _tail(x: Any) -> Any:
@@ -228,7 +311,10 @@ def _density(x: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _orthants() -> Any:
-    """(h, l, P(z > max(h, l)), gap) -> (L, E (x - h)+ (y - l)+ at gap 0 less that at gap), with short derivatives."""
+    """The function (h, l, P(z > max(h, l)), gap) -> (L, drop), with short derivatives.
+
+    L is the orthant probability; the drop is E (x - h)+ (y - l)+ at gap 0 less that at ``gap``.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -271,7 +357,9 @@ def _integrals(h: Any, low: Any, gap: Any) -> tuple[Any, Any]:
     near = far * tangent * tangent
     ahead = (h - low) ** 2 * cosh**2 / 2 + h * low / jnp.where(w < 0, far, 1.0)
     behind = (h + low) ** 2 * cosh**2 / 2 - h * low / jnp.where(w < 0, 1.0, near)
-    density = jnp.exp(-jnp.where(w < 0, ahead, behind)) / (2 * np.pi) / cosh * weight  # dt = dw / cosh w
+    density = (
+        jnp.exp(-jnp.where(w < 0, ahead, behind)) / (2 * np.pi) / cosh * weight
+    )  # dt = dw / cosh w
     return jnp.sum(density, axis=-1), jnp.sum(near * density, axis=-1)
 
 
@@ -281,4 +369,9 @@ def _rules() -> tuple[np.ndarray, ...]:
     t, weight = np.polynomial.legendre.leggauss(NODES)
     half, part = DEPTH / PANELS / 2, 0.5 / PANELS
     places = 2 * np.arange(PANELS)[:, None] + 1 + t
-    return half * places.ravel() - DEPTH, np.tile(half * weight, PANELS), part * places.ravel(), np.tile(part * weight, PANELS)
+    return (
+        half * places.ravel() - DEPTH,
+        np.tile(half * weight, PANELS),
+        part * places.ravel(),
+        np.tile(part * weight, PANELS),
+    )

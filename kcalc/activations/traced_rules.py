@@ -1,8 +1,11 @@
-"""Gaussian expectations of functions that JAX traces: moments, C maps and cross moments, differentiable in everything.
+"""Gaussian expectations of functions that JAX traces.
 
-Where functions are smooth, their Hermite coefficients ``a_n(q) = E[f(sqrt(q) z) h_n(z)]`` take one matrix product, and
-``E[f(u) g(v)] = sum_n a_n(q1) b_n(q2) c^n`` (Mehler). Where they have kinks that series is slow; expectations are then integrals over the
-plane, split where the functions have their kinks. Both are good to about 1e-11; a series that is cut too early gives nan.
+Moments, C maps and cross moments, differentiable in everything.
+
+Where functions are smooth, their Hermite coefficients ``a_n(q) = E[f(sqrt(q) z) h_n(z)]`` take one
+matrix product, and ``E[f(u) g(v)] = sum_n a_n(q1) b_n(q2) c^n`` (Mehler). Where they have kinks
+that series is slow; expectations are then integrals over the plane, split where the functions have
+their kinks. Both are good to about 1e-11; a series that is cut too early gives nan.
 """
 
 from __future__ import annotations
@@ -27,7 +30,10 @@ AT_ONCE = 1 << 23  # nodes in the plane
 
 
 class TracedMaps(ABC):
-    """A continuous function ``f`` of JAX arrays with kinks at known places; every method broadcasts."""
+    """A continuous function ``f`` of JAX arrays with kinks at known places.
+
+    Every method broadcasts.
+    """
 
     name: str
 
@@ -53,7 +59,7 @@ class TracedMaps(ABC):
     def rescaled(self, scale: Any) -> TracedMaps:
         """x -> f(scale x)."""
 
-    # -- moments -------------------------------------------------------------------------------------------------------------------------
+    # -- moments -----------------------------------------------------------------------------------
 
     def second_moment(self, q: Any) -> Any:
         """E f(sqrt(q) z)^2."""
@@ -71,23 +77,48 @@ class TracedMaps(ABC):
         """C'(1) = q E f'(sqrt(q) z)^2 / E f^2, for the ``second_moment`` E f^2 at q."""
         return q * _line((self,), lambda x: self(x, 1) ** 2, q) / second_moment
 
-    # -- two inputs ----------------------------------------------------------------------------------------------------------------------
+    # -- two inputs --------------------------------------------------------------------------------
 
-    def taylor(self, gap: Any, q1: Any, q2: Any, uniform: bool, second_moments: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
-        """(1 - C, C') at c = 1 - gap; ``uniform`` says that q2 is q1. The digits of 1 - C are kept near c = 1.
+    def taylor(
+        self,
+        gap: Any,
+        q1: Any,
+        q2: Any,
+        uniform: bool,
+        second_moments: tuple[Any, Any] | None = None,
+    ) -> tuple[Any, Any]:
+        """(1 - C, C') at c = 1 - gap; ``uniform`` says that q2 is q1.
+
+        The digits of 1 - C are kept near c = 1.
 
         ``second_moments``: E f^2 at q1 and q2 where known.
         """
         import jax
         import jax.numpy as jnp
 
-        first, second = second_moments or (self.second_moment(q1), None if uniform else self.second_moment(q2))
+        first, second = second_moments or (
+            self.second_moment(q1),
+            None if uniform else self.second_moment(q2),
+        )
         second = first if uniform else second
         if not self.kinked:
-            return jax.checkpoint(partial(self._series, uniform=uniform))(jnp.asarray(gap), q1, q2, first, second)
-        return _over_pairs(partial(self._planar, uniform=uniform), self, self, jnp.asarray(gap), q1, q2, first, second)
+            return jax.checkpoint(partial(self._series, uniform=uniform))(
+                jnp.asarray(gap), q1, q2, first, second
+            )
+        return _over_pairs(
+            partial(self._planar, uniform=uniform),
+            self,
+            self,
+            jnp.asarray(gap),
+            q1,
+            q2,
+            first,
+            second,
+        )
 
-    def _series(self, gap: Any, q1: Any, q2: Any, first: Any, second: Any, uniform: bool) -> tuple[Any, Any]:
+    def _series(
+        self, gap: Any, q1: Any, q2: Any, first: Any, second: Any, uniform: bool
+    ) -> tuple[Any, Any]:
         import jax.numpy as jnp
 
         one = _coefficients(self, q1) / jnp.sqrt(first)
@@ -95,14 +126,18 @@ class TracedMaps(ABC):
         _, gain, slope, apart = _mehler(one, two, 1.0, 1 - gap, not uniform)
         return apart + gap * gain, slope
 
-    def _planar(self, gap: Any, q1: Any, q2: Any, first: Any, second: Any, uniform: bool, most: int | None) -> tuple[Any, Any]:
+    def _planar(
+        self, gap: Any, q1: Any, q2: Any, first: Any, second: Any, uniform: bool, most: int | None
+    ) -> tuple[Any, Any]:
         import jax.numpy as jnp
 
         u, v, weights = _plane(self, self, gap, q1, q2, most)
         norm = jnp.sqrt(first * second)
         slope = jnp.sum(self(u, 1) * self(v, 1) * weights, axis=(-1, -2)) * jnp.sqrt(q1 * q2) / norm
         scale1, scale2 = (jnp.sqrt(jnp.asarray(m) * 1.0)[..., None, None] for m in (first, second))
-        difference = (self(u) - self(v)) / scale1 if uniform else self(u) / scale1 - self(v) / scale2
+        difference = (
+            (self(u) - self(v)) / scale1 if uniform else self(u) / scale1 - self(v) / scale2
+        )
         return jnp.sum(difference**2 * weights, axis=(-1, -2)) / 2, slope
 
 
@@ -116,10 +151,16 @@ def cross_alike(f: TracedMaps, g: TracedMaps, q: Any) -> Any:
     return _line((f, g), lambda x: f(x) * g(x), q)
 
 
-def cross_drop(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any, top: Any, loss: Any) -> tuple[Any, Any, Any]:
-    """``E f(u) g(v)`` at the cosine ``top``, its decrease when the cosine decreases by ``loss``, and the derivative of that in ``loss``.
+def cross_drop(
+    f: TracedMaps, g: TracedMaps, q1: Any, q2: Any, top: Any, loss: Any
+) -> tuple[Any, Any, Any]:
+    """``E f(u) g(v)`` at the cosine ``top``, its decrease, and the derivative of the decrease.
 
-    ``top`` is None where f and g see one Gaussian (cosine 1), ``loss`` where only the first is asked for.
+    The decrease is that of ``E f(u) g(v)`` when the cosine decreases by ``loss``; its derivative is
+    by ``loss``.
+
+    ``top`` is None where f and g see one Gaussian (cosine 1), ``loss`` where only the first is
+    asked for.
     """
     import jax
     import jax.numpy as jnp
@@ -127,12 +168,21 @@ def cross_drop(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any, top: Any, loss: A
     if not f.kinked and not g.kinked:
 
         def series(q1: Any, q2: Any, one: Any, taken: Any) -> tuple[Any, ...]:
-            whole, gain, slope, _ = _mehler(_coefficients(f, q1), _coefficients(g, q2), one, one - taken, False)
+            whole, gain, slope, _ = _mehler(
+                _coefficients(f, q1), _coefficients(g, q2), one, one - taken, False
+            )
             return whole, taken * gain, slope
 
-        return jax.checkpoint(series)(q1, q2, jnp.asarray(1.0 if top is None else top), jnp.asarray(0.0 if loss is None else loss))
+        return jax.checkpoint(series)(
+            q1,
+            q2,
+            jnp.asarray(1.0 if top is None else top),
+            jnp.asarray(0.0 if loss is None else loss),
+        )
     if top is None:
-        return _line_pair(f, g, q1, q2), *_over_pairs(partial(_alike, f, g), f, g, jnp.asarray(0.0 if loss is None else loss), q1, q2)
+        return _line_pair(f, g, q1, q2), *_over_pairs(
+            partial(_alike, f, g), f, g, jnp.asarray(0.0 if loss is None else loss), q1, q2
+        )
     whole = _over_pairs(partial(_crossed, f, g), f, g, 1 - jnp.asarray(top), q1, q2)[0]
     if loss is None:
         return whole, 0.0, 0.0
@@ -140,7 +190,9 @@ def cross_drop(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any, top: Any, loss: A
     return whole, whole - less, slope
 
 
-def _crossed(f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int | None) -> tuple[Any, Any]:
+def _crossed(
+    f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int | None
+) -> tuple[Any, Any]:
     """E f(u) g(v) and its derivative in the cosine, by the plane."""
     import jax.numpy as jnp
 
@@ -149,8 +201,12 @@ def _crossed(f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int
     return jnp.sum(f(u) * g(v) * weights, axis=(-1, -2)), slope
 
 
-def _alike(f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int | None) -> tuple[Any, Any]:
-    """The decrease ``E f(u) (g(u') - g(v))``, ``u'`` being u scaled to the variance of v, and the derivative.
+def _alike(
+    f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int | None
+) -> tuple[Any, Any]:
+    """The decrease ``E f(u) (g(u') - g(v))``, and its derivative by ``gap``.
+
+    ``u'`` is u scaled to the variance of v.
 
     The plane is split where f(u) and g(v) have kinks, and not where f(v) has them.
     """
@@ -162,7 +218,7 @@ def _alike(f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int |
     return jnp.sum(f(u) * (g(same) - g(v)) * weights, axis=(-1, -2)), slope
 
 
-# -- one Gaussian ------------------------------------------------------------------------------------------------------------------------
+# -- one Gaussian ----------------------------------------------------------------------------------
 
 
 def _line(functions: tuple[TracedMaps, ...], integrand: Any, q: Any) -> Any:
@@ -184,7 +240,10 @@ def _line_pair(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any) -> Any:
 
 
 def line_distance(f: TracedMaps, q1: Any, q2: Any, first: Any, second: Any) -> Any:
-    """1 - C at c = 1 for two q values: ``E (f(sqrt(q1) z) / sqrt(Q1) - f(sqrt(q2) z) / sqrt(Q2))^2 / 2``, Q1 and Q2 being given."""
+    """1 - C at c = 1 for two q values.
+
+    ``E (f(sqrt(q1) z) / sqrt(Q1) - f(sqrt(q2) z) / sqrt(Q2))^2 / 2``, Q1 and Q2 being given.
+    """
     import jax.numpy as jnp
 
     one, two = (jnp.sqrt(jnp.asarray(q) * 1.0)[..., None] for q in (q1, q2))
@@ -194,7 +253,10 @@ def line_distance(f: TracedMaps, q1: Any, q2: Any, first: Any, second: Any) -> A
 
 
 def _kinks(f: TracedMaps, spread: Any, most: int | None = None) -> Any:
-    """Where z makes f(spread z) kink, shape (..., kinks); ``most``: how many of them, those nearest to 0."""
+    """Where z makes f(spread z) kink, shape (..., kinks).
+
+    ``most``: how many of them, those nearest to 0.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -215,27 +277,40 @@ def _panels(kinks: list[Any]) -> tuple[Any, Any]:
 
 
 def _merged(fixed: Any, kinks: list[Any], reach: float) -> Any:
-    """Edges and kinks together, ascending within [-reach, reach]; differentiable in the kinks, the only edges that count."""
+    """Edges and kinks together, ascending within [-reach, reach].
+
+    Differentiable in the kinks, the only edges that count.
+    """
     import jax
     import jax.numpy as jnp
 
     shape = jnp.broadcast_shapes(fixed.shape[:-1], *(k.shape[:-1] for k in kinks))
-    parts = [jnp.clip(jnp.broadcast_to(part, (*shape, part.shape[-1])), -reach, reach) for part in (fixed, *kinks)]
-    whole = jax.lax.optimization_barrier(jnp.concatenate(parts, axis=-1))  # computed once, so that equal numbers stay equal
+    parts = [
+        jnp.clip(jnp.broadcast_to(part, (*shape, part.shape[-1])), -reach, reach)
+        for part in (fixed, *kinks)
+    ]
+    whole = jax.lax.optimization_barrier(
+        jnp.concatenate(parts, axis=-1)
+    )  # computed once, so that equal numbers stay equal
     held = jax.lax.stop_gradient(whole)
     edges, first = jnp.sort(held, axis=-1), fixed.shape[-1]
-    moved = jnp.where(edges[..., None] == held[..., None, first:], (whole - held)[..., None, first:], 0.0)
+    moved = jnp.where(
+        edges[..., None] == held[..., None, first:], (whole - held)[..., None, first:], 0.0
+    )
     return edges + jnp.sum(moved, axis=-1)
 
 
-# -- two Gaussians: kinks ----------------------------------------------------------------------------------------------------------------
+# -- two Gaussians: kinks --------------------------------------------------------------------------
 
 
-def _over_pairs(compute: Any, f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, *more: Any) -> tuple[Any, Any]:
+def _over_pairs(
+    compute: Any, f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, *more: Any
+) -> tuple[Any, Any]:
     """``compute(gap, q1, q2, *more, most=...)``, integrals over the plane at all pairs.
 
-    Of many kinks (a periodic function has endless ones) those count that the Gaussians reach, which is known when the kernel runs: one of
-    a few sizes is chosen then; nan where endless kinks are not known so far out. So many pairs at a time as memory bears.
+    Of many kinks (a periodic function has endless ones) those count that the Gaussians reach, which
+    is known when the kernel runs: one of a few sizes is chosen then; nan where endless kinks are
+    not known so far out. So many pairs at a time as memory bears.
     """
     import jax
     import jax.numpy as jnp
@@ -247,30 +322,50 @@ def _over_pairs(compute: Any, f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q
     shape = jnp.broadcast_shapes(*(v.shape for v in given))
     flat = [jnp.broadcast_to(v, shape).ravel() for v in given]
     sizes = [*(size for size in CROWDS if size < max(counts)), max(counts)]
-    reached = [jnp.sum(jnp.abs(_kinks(h, jnp.sqrt(jnp.max(q)))) <= REACH) for h, q in zip((f, g), flat[1:3], strict=True) if h.kinked]
+    reached = [
+        jnp.sum(jnp.abs(_kinks(h, jnp.sqrt(jnp.max(q)))) <= REACH)
+        for h, q in zip((f, g), flat[1:3], strict=True)
+        if h.kinked
+    ]
 
     def chunked(size: int) -> Any:
         one, two = (min(size, count) for count in counts)
         nodes = (len(OUTER) + one + 4 * two) * (len(WITHIN) + two) * NODES**2
         body = jax.checkpoint(partial(compute, most=size))
-        return lambda arrays: jax.lax.map(lambda each: body(*each), arrays, batch_size=max(1, AT_ONCE // nodes))
+        return lambda arrays: jax.lax.map(
+            lambda each: body(*each), arrays, batch_size=max(1, AT_ONCE // nodes)
+        )
 
     chosen = jnp.searchsorted(jnp.asarray(sizes), jnp.max(jnp.stack(reached)))
     first, second = jax.lax.switch(chosen, [chunked(size) for size in sizes], flat)
     for h, q in zip((f, g), flat[1:3], strict=True):
         if h.endless:
-            known = jnp.max(jnp.abs(jax.lax.stop_gradient(h.kink_points()))) >= WITHIN[-1] * jnp.sqrt(q)
+            known = jnp.max(jnp.abs(jax.lax.stop_gradient(h.kink_points()))) >= WITHIN[
+                -1
+            ] * jnp.sqrt(q)
             first, second = jnp.where(known, first, jnp.nan), jnp.where(known, second, jnp.nan)
     return first.reshape(shape), second.reshape(shape)
 
 
-def _plane(f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int | None) -> tuple[Any, Any, Any]:
-    """(u, v, weights), two axes of nodes last, ``u = sqrt(q1) x`` and ``v = sqrt(q2) (c x + s y)``; f is read at u, g at v."""
+def _plane(
+    f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int | None
+) -> tuple[Any, Any, Any]:
+    """(u, v, weights), two axes of nodes last, ``u = sqrt(q1) x`` and ``v = sqrt(q2) (c x + s y)``.
+
+    f is read at u, g at v.
+    """
     import jax.numpy as jnp
 
     shape = jnp.broadcast_shapes(jnp.shape(gap), jnp.shape(q1), jnp.shape(q2))
-    gap, one, two = (jnp.broadcast_to(jnp.asarray(v) * 1.0, shape)[..., None] for v in (gap, q1, q2))
-    c, s, one, two = 1 - gap, jnp.sqrt(jnp.maximum(gap * (2 - gap), 1e-30)), jnp.sqrt(one), jnp.sqrt(two)
+    gap, one, two = (
+        jnp.broadcast_to(jnp.asarray(v) * 1.0, shape)[..., None] for v in (gap, q1, q2)
+    )
+    c, s, one, two = (
+        1 - gap,
+        jnp.sqrt(jnp.maximum(gap * (2 - gap), 1e-30)),
+        jnp.sqrt(one),
+        jnp.sqrt(two),
+    )
     x, weight = _outer(f, g, c, s, one, two, most)
     x, weight, c, s, one, two = (v[..., None] for v in (x, weight, c, s, one, two))
     below = [(_kinks(g, two, most) - c * x) / s] if g.kinked else []
@@ -278,8 +373,14 @@ def _plane(f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int |
     return one * x, two * (c * x + s * y), weight * inner
 
 
-def _outer(f: TracedMaps, g: TracedMaps, c: Any, s: Any, spread1: Any, spread2: Any, most: int | None) -> tuple[Any, Any]:
-    """Nodes in x: split at the kinks of f(u), and about those of the mean of v in a zone as wide as v's spread."""
+def _outer(
+    f: TracedMaps, g: TracedMaps, c: Any, s: Any, spread1: Any, spread2: Any, most: int | None
+) -> tuple[Any, Any]:
+    """Nodes and weights in x, on panels that are split at kinks.
+
+    Panels are split at the kinks of f(u), and about the points where the mean of v is at a kink of
+    g, in a zone as wide as the spread of v.
+    """
     import jax.numpy as jnp
 
     edges = [jnp.asarray(OUTER, s.dtype) + 0 * s]
@@ -287,7 +388,12 @@ def _outer(f: TracedMaps, g: TracedMaps, c: Any, s: Any, spread1: Any, spread2: 
         safe = jnp.where(jnp.abs(c) < 1e-3, jnp.where(c < 0, -1e-3, 1e-3), c)
         centre, zone = _kinks(g, spread2, most) / safe, LAYER * s / jnp.abs(safe)
         edges += [centre + k * zone for k in (-1, -1 / 3, 1 / 3, 1)]
-    return _gauss(_merged(jnp.concatenate(edges, axis=-1), [_kinks(f, spread1, most)] if f.kinked else [], REACH), NODES)
+    return _gauss(
+        _merged(
+            jnp.concatenate(edges, axis=-1), [_kinks(f, spread1, most)] if f.kinked else [], REACH
+        ),
+        NODES,
+    )
 
 
 @lru_cache(maxsize=8)
@@ -306,7 +412,7 @@ def _gauss(edges: Any, count: int) -> tuple[Any, Any]:
     return z, weight * jnp.exp(-z * z / 2) / np.sqrt(2 * np.pi)
 
 
-# -- two Gaussians: series ---------------------------------------------------------------------------------------------------------------
+# -- two Gaussians: series -------------------------------------------------------------------------
 
 
 def _coefficients(f: TracedMaps, q: Any) -> Any:
@@ -316,7 +422,9 @@ def _coefficients(f: TracedMaps, q: Any) -> Any:
     q = jnp.asarray(q) * 1.0
     z, weighted = _hermite()
     values = f(jnp.sqrt(q)[..., None] * z)
-    out = jnp.moveaxis(jnp.matmul(values, weighted.T.astype(values.dtype), precision="highest"), -1, 0)
+    out = jnp.moveaxis(
+        jnp.matmul(values, weighted.T.astype(values.dtype), precision="highest"), -1, 0
+    )
     order = jnp.arange(TERMS).reshape(-1, *([1] * q.ndim))
     whole = q * _line((f,), lambda x: f(x, 1) ** 2, q)  # = sum_n n a_n^2
     missing = jnp.abs(1 - jnp.sum(order * out**2, axis=0) / whole)
@@ -325,7 +433,9 @@ def _coefficients(f: TracedMaps, q: Any) -> Any:
 
 
 def _mehler(one: Any, two: Any, top: Any, c: Any, distance: bool) -> tuple[Any, Any, Any, Any]:
-    """For P(x) = sum_n one_n two_n x^n: (P(top), (P(top) - P(c))/(top - c), P'(c), sum_n (one_n - two_n)^2 / 2 if ``distance``).
+    """For P(x) = sum_n one_n two_n x^n.
+
+    (P(top), (P(top) - P(c))/(top - c), P'(c), sum_n (one_n - two_n)^2 / 2 if ``distance``).
 
     One loop over n, so that no array holds all terms of all pairs.
     """
@@ -343,13 +453,23 @@ def _mehler(one: Any, two: Any, top: Any, c: Any, distance: bool) -> tuple[Any, 
         return (inside, gain, slope, apart + (a - b) ** 2 / 2 if distance else apart), None
 
     orders = jnp.arange(1, TERMS).astype(zero.dtype)
-    inside, gain, slope, apart = jax.lax.scan(step, (zero,) * 4, (orders, one[1:], two[1:]), reverse=True)[0]
-    return inside * top + one[0] * two[0], gain, slope, apart + (one[0] - two[0]) ** 2 / 2 if distance else apart
+    inside, gain, slope, apart = jax.lax.scan(
+        step, (zero,) * 4, (orders, one[1:], two[1:]), reverse=True
+    )[0]
+    return (
+        inside * top + one[0] * two[0],
+        gain,
+        slope,
+        apart + (one[0] - two[0]) ** 2 / 2 if distance else apart,
+    )
 
 
 @lru_cache(maxsize=1)
 def _hermite() -> tuple[np.ndarray, np.ndarray]:
-    """Nodes z and the matrix h_n(z) exp(-z^2/2) STEP / sqrt(2 pi), h_n orthonormal under the standard Gaussian: shape (256, nodes)."""
+    """Nodes z and the matrix h_n(z) exp(-z^2/2) STEP / sqrt(2 pi), shape (256, nodes).
+
+    h_n is orthonormal under the standard Gaussian.
+    """
     z = np.arange(-REACH, REACH + STEP / 2, STEP)
     rows = [np.exp(-z * z / 4), z * np.exp(-z * z / 4)]
     for n in range(1, TERMS - 1):

@@ -23,7 +23,10 @@ def _added(value: sp.Expr) -> str:
 
 @dataclass(frozen=True)
 class Transformation:
-    """The constants of x -> output_scale * (phi(input_scale * x + input_shift) + output_shift); DKS's alpha, beta, gamma, delta."""
+    """The constants of x -> output_scale * (phi(input_scale * x + input_shift) + output_shift).
+
+    DKS's alpha, beta, gamma, delta.
+    """
 
     input_scale: sp.Expr
     input_shift: sp.Expr
@@ -32,7 +35,10 @@ class Transformation:
 
     @property
     def is_identity(self) -> bool:
-        return self.input_scale == self.output_scale == 1 and self.input_shift == self.output_shift == 0
+        return (
+            self.input_scale == self.output_scale == 1
+            and self.input_shift == self.output_shift == 0
+        )
 
     def label(self, name: str) -> str:
         """Like ``14.9(tanh[.0904x+.56]-.505)``."""
@@ -42,7 +48,11 @@ class Transformation:
         out += _added(self.output_shift)
         if self.output_scale == 1:
             return out
-        return f"{short(self.output_scale)}({out})" if self.output_shift != 0 else f"{short(self.output_scale)}*{out}"
+        return (
+            f"{short(self.output_scale)}({out})"
+            if self.output_shift != 0
+            else f"{short(self.output_scale)}*{out}"
+        )
 
     def after(self, first: Transformation) -> Transformation:
         """The transformation that applies ``first`` to an activation and then this one."""

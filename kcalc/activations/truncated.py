@@ -1,12 +1,16 @@
-"""Truncated Gaussian moments: E phi, E phi^2 and E phi' of every activation whose pieces are sums of x^n e^(rate x).
+"""Truncated Gaussian moments.
 
-That is all piecewise polynomials (hard_tanh, relu6, hard_swish, hard_shrink, ...), elu, selu, celu, and sums and products of such pieces by
-affine maps, sums and composition.  For u = sqrt(q) z with density N(x; 0, q) on a piece from a to b, completing the square gives
+E phi, E phi^2 and E phi' of every activation whose pieces are sums of x^n e^(rate x).
+
+That is all piecewise polynomials (hard_tanh, relu6, hard_swish, hard_shrink, ...), elu, selu, celu,
+and sums and products of such pieces by affine maps, sums and composition. For u = sqrt(q) z with
+density N(x; 0, q) on a piece from a to b, completing the square gives
 
     M_0 = e^(rate^2 q/2) P(a < u + rate q < b),   M_n = rate q M_(n-1) + (n-1) q M_(n-2) - q [x^(n-1) e^(rate x) N(x; 0, q)]_a^b.
 
-C has no such form: with a kink away from 0, E[phi(u) phi(v)] is a bivariate normal probability, which is not elementary (Owen's T function
-for one corner).  It is integrated.  NumPy integrates everything here, because the formulas cancel for small and for large q.
+C has no such form: with a kink away from 0, E[phi(u) phi(v)] is a bivariate normal probability,
+which is not elementary (Owen's T function for one corner). It is integrated. NumPy integrates
+everything here, because the formulas cancel for small and for large q.
 """
 
 from __future__ import annotations
@@ -39,11 +43,18 @@ def mean(phi: Any, q: Number, field: Field) -> Number | None:
 def second_moment(phi: Any, q: Number, field: Field) -> Number | None:
     """E phi(u)^2, or None if phi has other pieces."""
     parts = pieces(phi, field is not SYMPY)
-    return None if parts is None else _evaluate(phi, tuple(_product(part, part) for part in parts), (), q, field)
+    return (
+        None
+        if parts is None
+        else _evaluate(phi, tuple(_product(part, part) for part in parts), (), q, field)
+    )
 
 
 def mean_slope(phi: Any, q: Number, field: Field) -> Number | None:
-    """E phi'(u), jumps of phi counted with the density at their place; None if phi has other pieces."""
+    """E phi'(u), jumps of phi counted with the density at their place.
+
+    None if phi has other pieces.
+    """
     parts = pieces(phi, field is not SYMPY)
     if parts is None:
         return None
@@ -51,14 +62,15 @@ def mean_slope(phi: Any, q: Number, field: Field) -> Number | None:
     return _evaluate(phi, tuple(_derivative(part) for part in parts), jumps, q, field)
 
 
-# --- pieces as sums of x^n e^(rate x) ------------------------------------------------------------------------------------------------
+# --- pieces as sums of x^n e^(rate x) -------------------------------------------------------------
 
 
 @lru_cache(maxsize=1024)
 def pieces(phi: Any, exact: bool = True) -> tuple[Terms, ...] | None:
     """The pieces of phi as sums of x^n e^(rate x), or None if one is something else.
 
-    exact: whether floats are read as the fractions they are, so that multiplying out rounds nothing.
+    exact: whether floats are read as the fractions they are, so that multiplying out rounds
+    nothing.
     """
     found = tuple(_terms(_exactly(piece) if exact else piece) for piece in phi.pieces)
     return None if any(part is None for part in found) else found  # type: ignore[return-value]
@@ -69,12 +81,16 @@ def _exactly(piece: sp.Expr) -> sp.Expr:
 
 
 def _terms(piece: sp.Expr) -> Terms | None:
-    if any(not isinstance(f, sp.exp | HyperbolicFunction) for f in piece.atoms(sp.Function) if f.has(X)):
+    if any(
+        not isinstance(f, sp.exp | HyperbolicFunction) for f in piece.atoms(sp.Function) if f.has(X)
+    ):
         return None
     if any(not _is_power(p) for p in piece.atoms(sp.Pow) if p.has(X)):
         return None
     out: Terms = defaultdict(lambda: sp.Integer(0))
-    for term in sp.Add.make_args(sp.expand(piece.rewrite(sp.exp) if piece.has(HyperbolicFunction) else piece)):
+    for term in sp.Add.make_args(
+        sp.expand(piece.rewrite(sp.exp) if piece.has(HyperbolicFunction) else piece)
+    ):
         factors = _factors(term) if term != 0 else (term, 0, term)
         if factors is None:
             return None
@@ -97,7 +113,12 @@ def _factors(term: sp.Expr) -> tuple[sp.Expr, int, sp.Expr] | None:
         if base == X and exponent.is_Integer and 0 < int(exponent) <= _MOST:
             power += int(exponent)
             continue
-        if base.has(X) or not exponent.is_polynomial(X) or sp.Poly(exponent, X).degree() != 1 or not base.is_positive:
+        if (
+            base.has(X)
+            or not exponent.is_polynomial(X)
+            or sp.Poly(exponent, X).degree() != 1
+            or not base.is_positive
+        ):
             if factor != 1:
                 return None
             continue
@@ -130,19 +151,34 @@ def _jumps(phi: Any) -> list[tuple[sp.Expr, sp.Expr]]:
 
 
 def _exact_jumps(phi: Any, parts: tuple[Terms, ...]) -> list[tuple[sp.Expr, sp.Expr]]:
-    """(kink, jump) with kinks that are floats read as fractions: the pieces do not quite meet at a rounded kink, and that counts."""
+    """(kink, jump) with kinks that are floats read as fractions.
+
+    The pieces do not quite meet at a rounded kink, and that counts.
+    """
     values = []
     for kink, left, right in zip(phi.kinks, parts, parts[1:], strict=False):
         at = _exactly(kink)
-        change = sp.Add(*(sign * x * at**n * sp.exp(rate * at) for sign, part in ((1, right), (-1, left)) for (n, rate), x in part.items()))
+        change = sp.Add(
+            *(
+                sign * x * at**n * sp.exp(rate * at)
+                for sign, part in ((1, right), (-1, left))
+                for (n, rate), x in part.items()
+            )
+        )
         values.append((kink, change))
     return [(kink, change) for kink, change in values if change != 0]
 
 
-# --- their expectations --------------------------------------------------------------------------------------------------------------
+# --- their expectations ---------------------------------------------------------------------------
 
 
-def _evaluate(phi: Any, parts: tuple[Terms, ...], jumps: tuple[tuple[sp.Expr, sp.Expr], ...], q: Number, field: Field) -> Number:
+def _evaluate(
+    phi: Any,
+    parts: tuple[Terms, ...],
+    jumps: tuple[tuple[sp.Expr, sp.Expr], ...],
+    q: Number,
+    field: Field,
+) -> Number:
     """The sum of all pieces' moments, and of jump times density."""
 
     def total(q: Number, field: Field) -> Number:
@@ -150,7 +186,9 @@ def _evaluate(phi: Any, parts: tuple[Terms, ...], jumps: tuple[tuple[sp.Expr, sp
         out = 0 * q
         for part, a, b in zip(parts, ends, ends[1:], strict=False):
             for rate in {rate: None for _, rate in part}:
-                moments = _moments(a, b, rate, max(n for n, other in part if other == rate), q, field)
+                moments = _moments(
+                    a, b, rate, max(n for n, other in part if other == rate), q, field
+                )
                 for n, moment in enumerate(moments):
                     if (n, rate) in part:
                         out = out + field.number(part[n, rate]) * moment
@@ -163,7 +201,9 @@ def _evaluate(phi: Any, parts: tuple[Terms, ...], jumps: tuple[tuple[sp.Expr, sp
     return _steady(total, q, field) if isinstance(field, _MPMATH) else total(q, field)
 
 
-def _moments(a: sp.Expr | None, b: sp.Expr | None, rate: sp.Expr, top: int, q: Number, field: Field) -> list[Number]:
+def _moments(
+    a: sp.Expr | None, b: sp.Expr | None, rate: sp.Expr, top: int, q: Number, field: Field
+) -> list[Number]:
     """M_0 ... M_top of the piece from a to b; None is infinity."""
     slope = field.number(rate)
     out = [field.exp(slope * slope * q / 2) * _probability(a, b, rate, q, field)]
@@ -171,7 +211,9 @@ def _moments(a: sp.Expr | None, b: sp.Expr | None, rate: sp.Expr, top: int, q: N
     for n in range(1, top + 1):
         value = slope * q * out[n - 1] + ((n - 1) * q * out[n - 2] if n > 1 else 0)
         for sign, end in ends:
-            value = value - sign * q * (end ** (n - 1) if n > 1 else 1) * _density(end, rate, q, field)
+            value = value - sign * q * (end ** (n - 1) if n > 1 else 1) * _density(
+                end, rate, q, field
+            )
         out.append(value)
     return out
 
@@ -181,8 +223,13 @@ def _density(x: Number, rate: sp.Expr, q: Number, field: Field) -> Number:
     return field.exp(field.number(rate) * x - x * x / (2 * q)) / field.sqrt(2 * field.pi * q)
 
 
-def _probability(a: sp.Expr | None, b: sp.Expr | None, rate: sp.Expr, q: Number, field: Field) -> Number:
-    """P(a < u < b) for u normal with mean rate q and variance q, by the tails that stay small: the lower ones where rate > 0."""
+def _probability(
+    a: sp.Expr | None, b: sp.Expr | None, rate: sp.Expr, q: Number, field: Field
+) -> Number:
+    """P(a < u < b) for u normal with mean rate q and variance q, by the tails that stay small.
+
+    The lower ones where rate > 0.
+    """
 
     def scaled(end: sp.Expr) -> Number:
         return (field.number(end) - field.number(rate) * q) / field.sqrt(2 * q)
@@ -207,16 +254,23 @@ def _tidy(expr: sp.Expr) -> sp.Expr:
     for term in sp.Add.make_args(expanded):
         special = [f for f in sp.Mul.make_args(term) if isinstance(f, sp.erf | sp.erfc | sp.exp)]
         groups[sp.Mul(*special)] += term / sp.Mul(*special)
-    return sp.Add(*(sp.factor_terms(coefficient) * special for special, coefficient in groups.items()))
+    return sp.Add(
+        *(sp.factor_terms(coefficient) * special for special, coefficient in groups.items())
+    )
 
 
 def _steady(total: Callable[[Number, Field], Number], q: Number, field: Field) -> Number:
-    """``total`` in mpmath with as many extra digits as two evaluations need to agree; a zero never does and is returned as tiny."""
+    """``total`` in mpmath with as many extra digits as two evaluations need to agree.
+
+    a zero never does and is returned as tiny.
+    """
     digits, before = field.digits, None  # type: ignore[attr-defined]
     for guard in _GUARD:
         wide = mpmath_field(digits + guard)
         value = total(wide.number(q), wide)
-        if before is not None and abs(value - before) <= abs(value) * wide.number(10) ** (-digits - 2):
+        if before is not None and abs(value - before) <= abs(value) * wide.number(10) ** (
+            -digits - 2
+        ):
             break
         before = value
     return field.number(value)

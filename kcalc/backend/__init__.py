@@ -1,4 +1,4 @@
-"""Networks on JAX arrays: compiled models, laws of initial weights, data-dependent initialisation."""
+"""Networks on JAX arrays: compiled models, initialisers, data-dependent initialisation."""
 
 from .coordinate_check import CoordinateCheck, coordinate_check
 from .data_dependent import DataDependent, lsuv, wli

@@ -1,4 +1,7 @@
-"""Arrays that come to a model: whether they fit the model, and whether jax has rounded them on the way."""
+"""Arrays that come to a model.
+
+Whether they fit the model, and whether jax has rounded them on the way.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from ..foundation.errors import KcalcError
 
 Node = Hashable
 Array = Any
-REMEDY = "call it inside `with model.precision():` (or jax.enable_x64(True)), where jax keeps float64"
+REMEDY = (
+    "call it inside `with model.precision():` (or jax.enable_x64(True)), where jax keeps float64"
+)
 
 
 def doubles_off(dtype: str) -> bool:
-    """Whether a model of this dtype is used where jax makes float32 of every float64 that it traces."""
+    """Whether a model of this dtype is float64 where JAX traces every float64 as float32."""
     import jax
 
     config: Any = jax.config
@@ -21,13 +26,23 @@ def doubles_off(dtype: str) -> bool:
 
 
 def refuse_rounded(named: Iterable[tuple[str, Any]]) -> None:
-    """Raises: KcalcError for arrays that jax traces in less than double precision, where that would go unseen."""
+    """Refuse arrays that JAX traces in less than double precision.
+
+    Raises: KcalcError for such arrays, where the lower precision would go unseen.
+    """
     import jax.numpy as jnp
     from jax.core import Tracer
 
     for what, array in named:
-        if isinstance(array, Tracer) and jnp.issubdtype(array.dtype, jnp.floating) and array.dtype != jnp.float64:
-            raise KcalcError(f"{what} came as {array.dtype} into the caller's jit, vmap or grad, but the model is float64; {REMEDY}")
+        if (
+            isinstance(array, Tracer)
+            and jnp.issubdtype(array.dtype, jnp.floating)
+            and array.dtype != jnp.float64
+        ):
+            raise KcalcError(
+                f"{what} came as {array.dtype} into the caller's jit, vmap or grad, but the model "
+                f"is float64; {REMEDY}"
+            )
 
 
 def refuse_traced(what: str, tree: Any) -> None:
@@ -36,15 +51,26 @@ def refuse_traced(what: str, tree: Any) -> None:
     from jax.core import Tracer
 
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree)):
-        raise KcalcError(f"{what} of a float64 model cannot be drawn inside the caller's jit, vmap or grad; {REMEDY}")
+        raise KcalcError(
+            f"{what} of a float64 model cannot be drawn inside the caller's jit, vmap or grad; "
+            f"{REMEDY}"
+        )
 
 
 def same_batch(arrays: Mapping[Node, Array], axes: Mapping[Node, int]) -> None:
-    """Raises: KcalcError unless all inputs have the same leading axes; ``axes`` is how many an example of each has."""
-    leading = {node: tuple(array.shape[: array.ndim - axes[node]]) for node, array in arrays.items()}
+    """Raises: KcalcError unless all inputs have the same leading axes.
+
+    ``axes`` is how many an example of each has.
+    """
+    leading = {
+        node: tuple(array.shape[: array.ndim - axes[node]]) for node, array in arrays.items()
+    }
     if len(set(leading.values())) > 1:
         listed = ", ".join(f"{node!r}: {shape}" for node, shape in leading.items())
-        raise KcalcError(f"the inputs must have the same axes of examples, got {listed}; give as many examples of each")
+        raise KcalcError(
+            f"the inputs must have the same axes of examples, got {listed}; give as many examples "
+            f"of each"
+        )
 
 
 def array_like(values: Any) -> bool:

@@ -1,4 +1,7 @@
-"""Does the size of a network's coordinates depend on its width?  A measurement at initialisation, over several widths."""
+"""Whether the size of a network's coordinates depends on its width.
+
+A measurement at initialisation, over several widths.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,9 @@ OPTIONS = ("image_shape", "weights", "dtype", "remat", "rolled", "trainable_norm
 class CoordinateCheck(Shown):
     """Root mean squares of every Affine's output by width, and the fitted powers of the width.
 
-    ``rms[node]`` has shape (widths, draws); ``slopes[node]`` is (power, standard error); ``expected[node]`` the power the parameterization
-    gives, None where a layer before it has one other than 0.  It speaks of initialisation alone, not of how learning rates transfer.
+    ``rms[node]`` has shape (widths, draws); ``slopes[node]`` is (power, standard error);
+    ``expected[node]`` the power the parameterization gives, None where a layer before it has one
+    other than 0. It speaks of initialisation alone, not of how learning rates transfer.
     """
 
     widths: tuple[int, ...]
@@ -39,7 +43,10 @@ class CoordinateCheck(Shown):
     listed = ("passed",)
 
     def deviates(self, node: Node, errors: float = 4.0, slack: float = 0.02) -> bool:
-        """Whether the measured power is away from the expected one by more than ``errors`` standard errors and ``slack``."""
+        """Whether the measured power differs significantly from the expected one.
+
+        The difference is significant above ``errors`` standard errors plus ``slack``.
+        """
         if not is_key(node, self.expected):
             raise unknown("Affine node", node, map(str, self.expected))
         wanted, (slope, error) = self.expected[node], self.slopes[node]
@@ -52,26 +59,56 @@ class CoordinateCheck(Shown):
         return not any(self.deviates(node) for node in self.slopes)
 
     def _frame(self) -> dict[str, np.ndarray]:
-        nodes, draws = np.array([*map(str, self.rms)])[:, None, None], np.arange(next(iter(self.rms.values())).shape[1])
-        return spread({"node": nodes, "width": np.array(self.widths)[:, None], "draw": draws, "rms": np.stack([*self.rms.values()])})
+        nodes, draws = (
+            np.array([*map(str, self.rms)])[:, None, None],
+            np.arange(next(iter(self.rms.values())).shape[1]),
+        )
+        return spread(
+            {
+                "node": nodes,
+                "width": np.array(self.widths)[:, None],
+                "draw": draws,
+                "rms": np.stack([*self.rms.values()]),
+            }
+        )
 
     def _rows(self) -> list[tuple[str, ...]]:
         sizes = {node: np.sqrt((values**2).mean(axis=1)) for node, values in self.rms.items()}
-        head = ("node", "power of the width", "standard error", "expected", *(f"rms at width {w}" for w in self.widths))
-        body = ((str(n), f"{p:+.3f}", f"{e:.3f}", shown(self.expected[n]), *map(shown, sizes[n])) for n, (p, e) in self.slopes.items())
+        head = (
+            "node",
+            "power of the width",
+            "standard error",
+            "expected",
+            *(f"rms at width {w}" for w in self.widths),
+        )
+        body = (
+            (str(n), f"{p:+.3f}", f"{e:.3f}", shown(self.expected[n]), *map(shown, sizes[n]))
+            for n, (p, e) in self.slopes.items()
+        )
         return [head, *body]
 
     def __str__(self) -> str:
         span = max([4, *(len(str(node)) for node in self.slopes)])
-        lines = [f"{'node':{span}}  {'power of the width':>18}  expected   root mean square at widths {', '.join(map(str, self.widths))}"]
+        lines = [
+            f"{'node':{span}}  {'power of the width':>18}  expected   root mean square at widths "
+            f"{', '.join(map(str, self.widths))}"
+        ]
         for node, (slope, error) in self.slopes.items():
             wanted = self.expected[node]
-            sizes = "  ".join(f"{value:.4g}" for value in np.sqrt((self.rms[node] ** 2).mean(axis=1)))
-            lines.append(f"{node!s:{span}}  {slope:+8.3f} +- {error:.3f}  {'    -' if wanted is None else f'{wanted:+5.2f}'}      {sizes}")
+            sizes = "  ".join(
+                f"{value:.4g}" for value in np.sqrt((self.rms[node] ** 2).mean(axis=1))
+            )
+            lines.append(
+                f"{node!s:{span}}  {slope:+8.3f} +- {error:.3f}  "
+                f"{'    -' if wanted is None else f'{wanted:+5.2f}'}      {sizes}"
+            )
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"CoordinateCheck({len(self.slopes)} nodes, widths {self.widths}, {'passed' if self.passed else 'deviates'})"
+        return (
+            f"CoordinateCheck({len(self.slopes)} nodes, widths {self.widths}, "
+            f"{'passed' if self.passed else 'deviates'})"
+        )
 
 
 def coordinate_check(
@@ -86,10 +123,11 @@ def coordinate_check(
 ) -> CoordinateCheck:
     """Measure how coordinates grow with width at initialisation.
 
-    Parameters: ``network`` leaves the widths of hidden layers open; its inputs have the channels of the example ``x``, its output nodes
-    ``outputs`` channels at every width.  ``options`` go to :func:`kcalc.to_jax`.
-    Raises: KcalcError for fewer than two widths or draws, networks in which no width is open or with BatchNorm, and coordinates that are 0
-    or not finite (data that are, or weights).
+    Parameters: ``network`` leaves the widths of hidden layers open; its inputs have the channels of
+    the example ``x``, its output nodes ``outputs`` channels at every width. ``options`` go to
+    :func:`kcalc.to_jax`.
+    Raises: KcalcError for fewer than two widths or draws, networks in which no width is open or
+    with BatchNorm, and coordinates that are 0 or not finite (data that are, or weights).
     """
     import jax
 
@@ -97,14 +135,25 @@ def coordinate_check(
     sizes_ = _widths(widths, draws, outputs)
     foreign = next((name for name in options if name not in OPTIONS), None)
     if foreign is not None:
-        raise KcalcError(f"{foreign}= is no option here; those of kc.to_jax that are: {', '.join(OPTIONS)}")
+        raise KcalcError(
+            f"{foreign}= is no option here; those of kc.to_jax that are: {', '.join(OPTIONS)}"
+        )
     normed = network.nodes_of(BatchNorm)
     if normed:
-        raise KcalcError(f"node {normed[0]!r} (BatchNorm) makes every size 1 from the batch; use net.without_normalization()")
+        raise KcalcError(
+            f"node {normed[0]!r} (BatchNorm) makes every size 1 from the batch; use "
+            f"net.without_normalization()"
+        )
     chosen = named_parameterization(parameterization)
-    open_nodes = [node for node in network.nodes_of(Affine) if getattr(network.layer(node), "features", None) is None]
+    open_nodes = [
+        node
+        for node in network.nodes_of(Affine)
+        if getattr(network.layer(node), "features", None) is None
+    ]
     if not set(open_nodes) - set(network.outputs):
-        raise KcalcError("no hidden layer leaves its width open; build the network with features=None")
+        raise KcalcError(
+            "no hidden layer leaves its width open; build the network with features=None"
+        )
     ends = {node: outputs for node in network.outputs if node in open_nodes}
     found: dict[Node, list[np.ndarray]] = {node: [] for node in network.nodes_of(Affine)}
     bits = random_bits(key)
@@ -117,7 +166,9 @@ def coordinate_check(
             return {i: (trace[node] ** 2).mean() ** 0.5 for i, node in enumerate(found)}
 
         with model.precision():
-            every = jax.jit(lambda keys, sizes=sizes: jax.lax.map(sizes, keys))  # a batch of QR decompositions is slow
+            every = jax.jit(
+                lambda keys, sizes=sizes: jax.lax.map(sizes, keys)
+            )  # a batch of QR decompositions is slow
             rows = every(jax.random.split(bits, draws))
         for i, node in enumerate(found):
             found[node].append(np.asarray(rows[i], float))
@@ -128,12 +179,18 @@ def coordinate_check(
 
 
 def _widths(widths: Any, draws: Any, outputs: Any) -> tuple[int, ...]:
-    """The widths, whole numbers.  Raises: KcalcError for fewer than two, and for draws and outputs that are not whole numbers."""
+    """The widths, whole numbers.
+
+    Raises: KcalcError for fewer than two, and for draws and outputs that are not whole numbers.
+    """
     given = items(widths, "widths")
     for name, value in (*(("a width", w) for w in given), ("draws", draws), ("outputs", outputs)):
         whole(value, name, 1)
     if len(set(given)) < 2 or draws < 2:
-        raise KcalcError(f"a power of the width needs two widths and two draws at least, got {glimpse(widths)} and {draws}")
+        raise KcalcError(
+            f"a power of the width needs two widths and two draws at least, got {glimpse(widths)} "
+            f"and {draws}"
+        )
     return tuple(int(w) for w in given)
 
 
@@ -144,9 +201,15 @@ def _usable(model: Model, x: Any) -> None:
     for node, array in arrays.items():
         values = np.asarray(array, float)
         if not np.isfinite(values).all():
-            raise KcalcError(f"the input {node!r} holds numbers that are not finite; coordinates then have no size")
+            raise KcalcError(
+                f"the input {node!r} holds numbers that are not finite; coordinates then have no "
+                f"size"
+            )
         if not values.any():
-            raise KcalcError(f"the input {node!r} is 0 everywhere, or has no examples; give an example that is not")
+            raise KcalcError(
+                f"the input {node!r} is 0 everywhere, or has no examples; give an example that is "
+                f"not"
+            )
 
 
 def _measured(node: Node, width: int, rms: np.ndarray) -> None:
@@ -154,13 +217,17 @@ def _measured(node: Node, width: int, rms: np.ndarray) -> None:
     if not np.isfinite(rms).all() or not (rms > 0).all():
         what = "0" if np.isfinite(rms).all() else "not finite"
         raise KcalcError(
-            f"node {node!r}: its coordinates are {what} at width {width}, so they have no power of the width; "
+            f"node {node!r}: its coordinates are {what} at width {width}, so they have no power "
+            f"of the width; "
             "use other inputs, weights that are not zero, or a higher dtype"
         )
 
 
 def _power(widths: np.ndarray, rms: np.ndarray) -> tuple[float, float]:
-    """The least-squares power of the width in root mean squares of shape (widths, draws), and its standard error over draws."""
+    """The least-squares power of the width in root mean squares, and its standard error.
+
+    ``rms``: root mean squares of shape (widths, draws). The standard error is over draws.
+    """
     logs = np.log(widths) - np.log(widths).mean()
     each = logs @ np.log(rms) / (logs @ logs)
     return float(each.mean()), float(each.std(ddof=1) / np.sqrt(each.size))

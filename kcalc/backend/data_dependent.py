@@ -1,4 +1,7 @@
-"""Initial weights rescaled on data, layer by layer: LSUV and within-layer initialisation [DKS sec. 26.2]."""
+"""Initial weights rescaled on data, layer by layer.
+
+LSUV and within-layer initialisation [DKS sec. 26.2].
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,11 @@ Array = Any
 
 @dataclass(frozen=True)
 class Adjusted:
-    """One layer: the mean square deviation of its outputs before and after (over channels too), and how far off it ended."""
+    """The result of data-dependent initialisation for one layer.
+
+    ``variance_before``, ``variance_after``: the mean square deviation of its outputs (over channels
+    too); ``error``: the final error.
+    """
 
     node: Node
     variance_before: float
@@ -49,10 +56,26 @@ class DataDependent(Shown):
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows = (
-            (str(r.node), *map(shown, (r.variance_before, r.variance_after, r.error, r.iterations, r.converged, r.dead)))
+            (
+                str(r.node),
+                *map(
+                    shown,
+                    (
+                        r.variance_before,
+                        r.variance_after,
+                        r.error,
+                        r.iterations,
+                        r.converged,
+                        r.dead,
+                    ),
+                ),
+            )
             for r in self.report
         )
-        return [("node", "before", "after", "error", "iterations", "converged", "constant channels"), *rows]
+        return [
+            ("node", "before", "after", "error", "iterations", "converged", "constant channels"),
+            *rows,
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, without the parameters."""
@@ -65,54 +88,100 @@ class DataDependent(Shown):
             note = "" if row.converged else "  not converged"
             note += f"  {row.dead} constant channels left alone" if row.dead else ""
             lines.append(
-                f"{row.node!s:{width}}  {row.variance_before:11.5g} {row.variance_after:11.5g} {row.error:9.2g}  {row.iterations}{note}"
+                f"{row.node!s:{width}}  {row.variance_before:11.5g} {row.variance_after:11.5g} "
+                f"{row.error:9.2g}  {row.iterations}{note}"
             )
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"DataDependent({len(self.report)} layers, {'converged' if self.converged else 'not converged'})"
+        return (
+            f"DataDependent({len(self.report)} layers, "
+            f"{'converged' if self.converged else 'not converged'})"
+        )
 
 
-def lsuv(model: Model, params: Params, x: Any, tolerance: float = 1e-3, iterations: int = 10, state: Any = None) -> DataDependent:
-    """Layer-sequential unit variance: the outputs of every Affine get variance 1 over channels, locations and examples.
+def lsuv(
+    model: Model,
+    params: Params,
+    x: Any,
+    tolerance: float = 1e-3,
+    iterations: int = 10,
+    state: Any = None,
+) -> DataDependent:
+    """Layer-sequential unit variance.
 
-    First to last, ``W -> W / std(output)`` until ``|variance - 1| <= tolerance`` or ``iterations`` are used up [Mishkin, Matas 2015];
-    one is enough where biases are 0.  ``x`` is a batch of inputs, (batch, ..., channels).  Parameters keep their form (parameterization,
-    rolled blocks).  Raises: KcalcError for layers whose output is constant or not finite, naming the node.
+    The outputs of every Affine get variance 1 over channels, locations and examples.
+
+    First to last, ``W -> W / std(output)`` until ``|variance - 1| <= tolerance`` or ``iterations``
+    are used up [Mishkin, Matas 2015]; one is enough where biases are 0. ``x`` is a batch of inputs,
+    (batch, ..., channels). Parameters keep their form (parameterization, rolled blocks). Raises:
+    KcalcError for layers whose output is constant or not finite, naming the node.
     """
 
-    def adjust(node: Node, own: dict[str, Array], out: np.ndarray) -> tuple[dict[str, Array], float, int]:
+    def adjust(
+        node: Node, own: dict[str, Array], out: np.ndarray
+    ) -> tuple[dict[str, Array], float, int]:
         variance = float(out.var())
         if not 0 < variance < float("inf"):
-            raise KcalcError(f"node {node!r}: its output has variance {variance} on this batch; start from weights that are not zero")
-        return own | {"weight": np.asarray(own["weight"], float) * variance**-0.5}, abs(variance - 1), 0
+            raise KcalcError(
+                f"node {node!r}: its output has variance {variance} on this batch; start from "
+                f"weights that are not zero"
+            )
+        return (
+            own | {"weight": np.asarray(own["weight"], float) * variance**-0.5},
+            abs(variance - 1),
+            0,
+        )
 
     return _calibrated(model, params, x, adjust, tolerance, iterations, state)
 
 
-def wli(model: Model, params: Params, x: Any, tolerance: float = 1e-3, iterations: int = 10, state: Any = None) -> DataDependent:
-    """Within-layer initialisation: every channel of every Affine gets mean 0 and variance 1 over locations and examples.
+def wli(
+    model: Model,
+    params: Params,
+    x: Any,
+    tolerance: float = 1e-3,
+    iterations: int = 10,
+    state: Any = None,
+) -> DataDependent:
+    """Within-layer initialisation.
 
-    First to last, ``W_j -> W_j / std_j`` and ``b_j`` shifted by the mean, per output channel j [Kraehenbuehl et al. 2016].  ``x`` is a
-    batch of inputs.  Channels that are constant on the batch are left alone and counted in the report.
+    Every channel of every Affine gets mean 0 and variance 1 over locations and examples.
+
+    First to last, ``W_j -> W_j / std_j`` and ``b_j`` shifted by the mean, per output channel j
+    [Kraehenbuehl et al. 2016]. ``x`` is a batch of inputs. Channels that are constant on the batch
+    are left alone and counted in the report.
     Raises: KcalcError for layers without a bias, naming the node.
     """
-    scales = {node: lowered.numbers[3] for node, lowered in as_model(model).plan(x).nodes.items() if "bias" in lowered.tensors}
+    scales = {
+        node: lowered.numbers[3]
+        for node, lowered in as_model(model).plan(x).nodes.items()
+        if "bias" in lowered.tensors
+    }
 
-    def adjust(node: Node, own: dict[str, Array], out: np.ndarray) -> tuple[dict[str, Array], float, int]:
+    def adjust(
+        node: Node, own: dict[str, Array], out: np.ndarray
+    ) -> tuple[dict[str, Array], float, int]:
         if node not in scales:
             raise KcalcError(
-                f"node {node!r} has no bias to shift its means with; use bias=True (in the ntk parameterization sigma_b > 0 too)"
+                f"node {node!r} has no bias to shift its means with; use bias=True (in the ntk "
+                f"parameterization sigma_b > 0 too)"
             )
         channels = out.reshape(-1, out.shape[-1])
         mean, deviation = channels.mean(axis=0), channels.std(axis=0)
         alive = deviation > 1e-6 * np.maximum(1.0, np.abs(mean))
         if not np.isfinite(deviation).all() or not alive.any():
-            raise KcalcError(f"node {node!r}: its outputs are constant or not finite on this batch; start from weights that are not zero")
+            raise KcalcError(
+                f"node {node!r}: its outputs are constant or not finite on this batch; start from "
+                f"weights that are not zero"
+            )
         scale = 1 / np.where(alive, deviation, 1)
         shift = np.where(alive, mean, 0) / scales[node]
         error = np.max(np.where(alive, np.maximum(np.abs(mean), np.abs(deviation**2 - 1)), 0))
-        new = {"weight": np.asarray(own["weight"], float) * scale, "bias": (np.asarray(own["bias"], float) - shift) * scale}
+        new = {
+            "weight": np.asarray(own["weight"], float) * scale,
+            "bias": (np.asarray(own["bias"], float) - shift) * scale,
+        }
         return new, float(error), int((~alive).sum())
 
     return _calibrated(model, params, x, adjust, tolerance, iterations, state)
@@ -136,7 +205,10 @@ class _Calibration:
         if not isinstance(layer, Affine):
             return out
         if layer.standardised:
-            raise KcalcError(f"node {node!r} has standardised weights, whose scale does not count; use standardised=False")
+            raise KcalcError(
+                f"node {node!r} has standardised weights, whose scale does not count; use "
+                f"standardised=False"
+            )
         return self._settled(layer, node, inputs, out)
 
     def _settled(self, layer: Layer, node: Node, inputs: Sequence[Array], out: Array) -> Array:
@@ -152,29 +224,56 @@ class _Calibration:
             seen = np.asarray(out, float)
             used += 1
             new, error, dead = self.adjust(node, dict(params[node]), seen)
-        self.report.append(Adjusted(node, before, float(seen.var()), error, used, error <= self.tolerance, dead))
+        self.report.append(
+            Adjusted(node, before, float(seen.var()), error, used, error <= self.tolerance, dead)
+        )
         return out
 
 
-def _calibrated(model: Model, params: Params, x: Any, adjust: Adjust, tolerance: float, iterations: int, state: Any) -> DataDependent:
+def _calibrated(
+    model: Model,
+    params: Params,
+    x: Any,
+    adjust: Adjust,
+    tolerance: float,
+    iterations: int,
+    state: Any,
+) -> DataDependent:
     as_model(model)
-    tolerance, iterations = positive_number(tolerance, "tolerance"), whole(iterations, "iterations", 1)
+    tolerance, iterations = (
+        positive_number(tolerance, "tolerance"),
+        whole(iterations, "iterations", 1),
+    )
     with model.measuring():
         inputs = model.inputs_of(x)
         for node, array in inputs.items():
             if array.ndim < 2 or array.shape[0] < 2:
-                raise KcalcError(f"the input {node!r} must be a batch of two examples at least, got shape {tuple(array.shape)}")
+                raise KcalcError(
+                    f"the input {node!r} must be a batch of two examples at least, got shape "
+                    f"{tuple(array.shape)}"
+                )
             if not np.isfinite(np.asarray(array, float)).all():
-                raise KcalcError(f"the input {node!r} holds numbers that are not finite (nan or inf); remove those examples")
+                raise KcalcError(
+                    f"the input {node!r} holds numbers that are not finite (nan or inf); remove "
+                    f"those examples"
+                )
         own = model.unstack(params, x)
         plan = model.plan(x)
         if state is not None:
             plan.check(state, "state")
         states = {} if state is None else plan.by_node(state, "state")
         if plan.states and any(entry.stacked for entry in plan.states):
-            raise KcalcError("rescaling on data needs BatchNorm's state node by node; make the model with rolled=False")
+            raise KcalcError(
+                "rescaling on data needs BatchNorm's state node by node; make the model with "
+                "rolled=False"
+            )
         if plan.states and state is None:
             states = plan.by_node(plan.fresh_state(model.dtype), "state")
-        calibration = _Calibration(Arrays(plan.nodes, dict(own), states, train=bool(plan.states)), adjust, tolerance, iterations)
+        calibration = _Calibration(
+            Arrays(plan.nodes, dict(own), states, train=bool(plan.states)),
+            adjust,
+            tolerance,
+            iterations,
+        )
         fold(model.network, calibration, inputs)
         return DataDependent(plan.stacked(calibration.arrays.params), tuple(calibration.report))

@@ -1,7 +1,8 @@
 """Laws of initial weights.
 
-A law says how large an entry is (``variance``, for sigma_w = 1), which fixed factor stands before the weights (``multiplier``), and makes
-*unit* weights of standard normals: those entries that are not zero have mean square 1.  Parameterizations decide where the size goes.
+A law says how large an entry is (``variance``, for sigma_w = 1), which fixed factor stands before
+the weights (``multiplier``), and makes *unit* weights of standard normals: those entries that are
+not zero have mean square 1. Parameterizations decide where the size goes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ KEY_WORDS = (2, 4)  # of the keys that jax.random.PRNGKey makes
 
 @dataclass(frozen=True)
 class Fan:
-    """The extents of a weight: ``window`` is () for a dense layer; ``inputs`` and ``outputs`` are channels per group."""
+    """The extents of a weight: ``window`` is () for a dense layer.
+
+    ``inputs`` and ``outputs`` are channels per group.
+    """
 
     window: tuple[int, ...]
     inputs: int
@@ -42,13 +46,16 @@ class Fan:
 
 @dataclass(frozen=True)
 class Initialiser:
-    """Independent entries with variance ``sigma_w^2 / fan_in``, fan_in counting every tap; the base of the other laws."""
+    """Independent entries with variance ``sigma_w^2 / fan_in``, fan_in counting every tap.
+
+    The base of the other laws.
+    """
 
     name: str = "gaussian"
     delta: bool = False
 
     def variance(self, fan: Fan) -> float:
-        """The mean square of an entry that is not zero, for sigma_w = 1 and without the multiplier."""
+        """The mean square of a nonzero entry, for sigma_w = 1 and without the multiplier."""
         return 1 / (fan.inputs * (1 if self.delta else fan.taps))
 
     def multiplier(self, fan: Fan) -> float:
@@ -59,16 +66,24 @@ class Initialiser:
         """Raises: KcalcError where the law does not fit the layer."""
         if self.delta and any(extent % 2 == 0 for extent in fan.window):
             raise KcalcError(
-                f"node {node!r}: a {' x '.join(map(str, fan.window))} kernel has no centre tap, which Delta initialisation needs; "
-                "use odd kernels or weights='orthogonal' (the kernel maps' assumption then does not hold)"
+                f"node {node!r}: a {' x '.join(map(str, fan.window))} kernel has no centre tap, "
+                f"which Delta initialisation needs; "
+                "use odd kernels or weights='orthogonal' (the kernel maps' assumption then does "
+                "not hold)"
             )
 
     def noise_shape(self, fan: Fan) -> tuple[int, ...]:
-        """The shape of the standard normals that the weights are made of: (groups, fan_in, fan_out)."""
+        """The shape of the standard normals that the weights are made of.
+
+        (groups, fan_in, fan_out).
+        """
         return fan.groups, (1 if self.delta else fan.taps) * fan.inputs, fan.outputs
 
     def unit(self, noise: Array, fan: Fan) -> Array:
-        """Unit weights of shape ``fan.shape``, from standard normals of shape ``noise_shape(fan)``."""
+        """Unit weights of shape ``fan.shape``, made from standard normals.
+
+        The normals have the shape ``noise_shape(fan)``.
+        """
         import jax
         import jax.numpy as jnp
 
@@ -89,8 +104,9 @@ class Initialiser:
 class Orthogonal(Initialiser):
     """Scale-corrected uniform orthogonal weights [DKS sec. 4.1].
 
-    The m x k matrix from k to m channels is Haar distributed with orthonormal rows (m <= k) or columns (m > k), times max(sqrt(m/k), 1),
-    so that the mean square of an entry is 1/k and, for m >= k, |W z|^2/m = |z|^2/k exactly.
+    The m x k matrix from k to m channels is Haar distributed with orthonormal rows (m <= k) or
+    columns (m > k), times max(sqrt(m/k), 1), so that the mean square of an entry is 1/k and, for m
+    >= k, |W z|^2/m = |z|^2/k exactly.
     """
 
     name: str = "orthogonal"
@@ -100,7 +116,9 @@ class Orthogonal(Initialiser):
 
         tall = noise.shape[0] >= noise.shape[1]
         q, r = jnp.linalg.qr(noise if tall else noise.T)
-        q = q * jnp.where(jnp.diagonal(r) < 0, -1, 1).astype(q.dtype)  # Haar only with a positive diagonal
+        q = q * jnp.where(jnp.diagonal(r) < 0, -1, 1).astype(
+            q.dtype
+        )  # Haar only with a positive diagonal
         return math.sqrt(max(noise.shape)) * (q if tall else q.T)  # max(sqrt(m/k), 1) sqrt(k)
 
 
@@ -113,12 +131,17 @@ class Uniform(Initialiser):
     def matrix(self, noise: Array) -> Array:
         import jax
 
-        return math.sqrt(3) * jax.scipy.special.erf(noise / math.sqrt(2))  # erf of a normal is uniform on [-1, 1]
+        return math.sqrt(3) * jax.scipy.special.erf(
+            noise / math.sqrt(2)
+        )  # erf of a normal is uniform on [-1, 1]
 
 
 @dataclass(frozen=True)
 class Glorot(Uniform):
-    """Independent uniform entries with variance ``2 sigma_w^2 / (fan_in + fan_out)``; kernel maps assume it only where the two agree."""
+    """Independent uniform entries with variance ``2 sigma_w^2 / (fan_in + fan_out)``.
+
+    Kernel maps assume it only where the two agree.
+    """
 
     name: str = "glorot"
 
@@ -128,10 +151,13 @@ class Glorot(Uniform):
 
 @dataclass(frozen=True)
 class Geometric(Initialiser):
-    """Gaussian entries with variance ``sigma_w^2 / (k_typ k sqrt(n m))`` behind the factor ``sqrt(k_typ / k)`` [scaling calculus, A.3].
+    """Gaussian entries of variance ``sigma_w^2 / (k_typ k sqrt(n m))`` [scaling calculus, A.3].
 
-    n and m are the channels in and out, k the side of the kernel and ``typical`` = k_typ that of most layers of the network: then every
-    weight has the same scaling wherever the activation scaling is constant.  sigma_w^2 = 2 for relu.
+    The factor ``sqrt(k_typ / k)`` stands before the weights.
+
+    n and m are the channels in and out, k the side of the kernel and ``typical`` = k_typ that of
+    most layers of the network: then every weight has the same scaling wherever the activation
+    scaling is constant. sigma_w^2 = 2 for relu.
     """
 
     name: str = "geometric"
@@ -139,8 +165,14 @@ class Geometric(Initialiser):
 
     def __post_init__(self) -> None:
         side: Any = self.typical
-        if isinstance(side, bool) or not isinstance(side, int | float | np.integer | np.floating) or not 0 < side < math.inf:
-            raise KcalcError(f"Geometric(typical=...) must be the positive side of a kernel, got {side!r}")
+        if (
+            isinstance(side, bool)
+            or not isinstance(side, int | float | np.integer | np.floating)
+            or not 0 < side < math.inf
+        ):
+            raise KcalcError(
+                f"Geometric(typical=...) must be the positive side of a kernel, got {side!r}"
+            )
 
     def _side(self, fan: Fan) -> float:
         return math.sqrt(fan.taps)
@@ -169,7 +201,10 @@ class Zeros(Initialiser):
 
 @dataclass(frozen=True)
 class Mirrored(Initialiser):
-    """``(W, -W)`` over the two halves of the channels read, which hold phi(x) and phi(-x) [DKS sec. 26.5]; W as ``half`` draws it."""
+    """``(W, -W)`` over the two halves of the input channels [DKS sec. 26.5].
+
+    The halves hold phi(x) and phi(-x). ``half`` draws W.
+    """
 
     name: str = "looks_linear"
     half: Initialiser = Orthogonal("delta_orthogonal", delta=True)
@@ -180,7 +215,10 @@ class Mirrored(Initialiser):
     def check(self, fan: Fan, node: Node) -> None:
         self.half.check(fan, node)
         if fan.inputs % 2 or fan.groups != 1:
-            raise KcalcError(f"node {node!r}: mirrored weights read pairs (phi(x), phi(-x)) in one group, got {fan.inputs} channels")
+            raise KcalcError(
+                f"node {node!r}: mirrored weights read pairs (phi(x), phi(-x)) in one group, got "
+                f"{fan.inputs} channels"
+            )
 
     def noise_shape(self, fan: Fan) -> tuple[int, ...]:
         return self.half.noise_shape(_halved(fan))
@@ -223,30 +261,46 @@ def initialiser(weights: Any) -> Initialiser:
 
 
 def describes_theory(law: Initialiser, fan: Fan) -> bool:
-    """Whether kernel maps describe a layer with this law: Gaussian or orthogonal, and one tap alone."""
+    """Whether kernel maps describe a layer with this law.
+
+    Gaussian or orthogonal, and one tap alone.
+    """
     kind = type(law) in (Initialiser, Orthogonal, Uniform)
     return kind and (law.delta or fan.taps == 1)
 
 
 def random_bits(key: Any) -> Array:
-    """A random key, from one or from a whole number.  Raises: KcalcError for something else, and for several keys at once."""
+    """A random key, from one or from a whole number.
+
+    Raises: KcalcError for something else, and for several keys at once.
+    """
     import jax
     import jax.numpy as jnp
 
     if _whole(key):
         if not -(2**63) <= int(key) < 2**63:
-            raise KcalcError(f"the key must fit into 64 bits, got a number of {int(key).bit_length()}; use a smaller whole number")
+            raise KcalcError(
+                f"the key must fit into 64 bits, got a number of {int(key).bit_length()}; use a "
+                f"smaller whole number"
+            )
         return jax.random.key(int(key))
     shape, dtype = getattr(key, "shape", None), getattr(key, "dtype", None)
     if isinstance(key, bool) or shape is None or dtype is None or isinstance(key, np.generic):
-        raise KcalcError(f"the key must be jax.random.key(seed) or a whole number, got {glimpse(key)}")
+        raise KcalcError(
+            f"the key must be jax.random.key(seed) or a whole number, got {glimpse(key)}"
+        )
     typed = jnp.issubdtype(dtype, jax.dtypes.prng_key)
     if not typed and jnp.issubdtype(dtype, np.integer) and shape == ():
         return jax.random.key(key)
-    if (typed and shape == ()) or (dtype == np.uint32 and len(shape) == 1 and shape[0] in KEY_WORDS):
+    if (typed and shape == ()) or (
+        dtype == np.uint32 and len(shape) == 1 and shape[0] in KEY_WORDS
+    ):
         return key
     hint = "; jax.vmap draws with several" if typed or dtype == np.uint32 else ""
-    raise KcalcError(f"the key must be one jax.random.key(seed) or a whole number, got an array {dtype}{list(shape)}{hint}")
+    raise KcalcError(
+        f"the key must be one jax.random.key(seed) or a whole number, got an array "
+        f"{dtype}{list(shape)}{hint}"
+    )
 
 
 def _whole(key: Any) -> bool:

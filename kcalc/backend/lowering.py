@@ -1,4 +1,7 @@
-"""From a network and the shapes of its inputs to the array operation of every node: extents, numbers, weights."""
+"""From a network and the shapes of its inputs to the array operation of every node.
+
+Extents, numbers, weights.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,17 @@ Node = Hashable
 
 
 def roles(network: Network) -> dict[Node, str]:
-    """The place of every Affine: "input" if no weights come before it, "output" if none come after it, "single" if both, else "hidden"."""
+    """The place of every Affine in the network: "input", "output", "single" or "hidden".
+
+    "input" if no weights come before it, "output" if none come after it, "single" if both, else
+    "hidden".
+    """
     before: set[Node] = set()  # nodes that read weights
     after: set[Node] = set()  # nodes that weights read
-    affine, weighted = dict.fromkeys(network.nodes_of(L.Affine)), set(network.nodes_of(L.Affine, L.Embedding))
+    affine, weighted = (
+        dict.fromkeys(network.nodes_of(L.Affine)),
+        set(network.nodes_of(L.Affine, L.Embedding)),
+    )
     steps = list(network.steps())
     for node, _, parents in steps:
         if any(parent in before or parent in weighted for parent in parents):
@@ -32,13 +42,21 @@ def roles(network: Network) -> dict[Node, str]:
     for node, _, parents in reversed(steps):
         if node in after or node in affine:
             after.update(parents)
-    names = {(True, True): "hidden", (False, True): "input", (True, False): "output", (False, False): "single"}
+    names = {
+        (True, True): "hidden",
+        (False, True): "input",
+        (True, False): "output",
+        (False, False): "single",
+    }
     return {node: names[node in before, node in after] for node in affine}
 
 
 @dataclass
 class Lowering:
-    """The calculus of extents: the state is a :class:`Shape`; ``nodes`` collects the entry of each node."""
+    """The calculus of extents: the state is a :class:`Shape`.
+
+    ``nodes`` collects the entry of each node.
+    """
 
     network: Network
     features: Mapping[Node, int]
@@ -57,7 +75,7 @@ class Lowering:
         self.nodes[node] = Lowered(self.places[node], tuple(below), shape, **rest)
         return shape
 
-    # -- rules -----------------------------------------------------------------------------------------------------------------------
+    # -- rules -------------------------------------------------------------------------------------
 
     @singledispatchmethod
     def rule(self, layer: L.Layer, node: Node, inputs: Sequence[Shape]) -> Shape:
@@ -69,10 +87,16 @@ class Lowering:
         (below,) = inputs
         outputs = layer.features or self.features.get(node)
         if outputs is None:
-            raise KcalcError(f"node {node!r}: its width is not known; give features={{{node!r}: ..., None: others}} or one number for all")
+            raise KcalcError(
+                f"node {node!r}: its width is not known; give features={{{node!r}: ..., None: "
+                f"others}} or one number for all"
+            )
         for count, what in ((below.channels, "input"), (outputs, "output")):
             if count % layer.groups:
-                raise KcalcError(f"node {node!r}: {layer.groups} groups do not divide its {count} {what} channels")
+                raise KcalcError(
+                    f"node {node!r}: {layer.groups} groups do not divide its {count} {what} "
+                    f"channels"
+                )
         shape = Shape(outputs, self._located(layer, node, below))
         window = pairs(layer.kernel) if below.locations is not None else ()
         fan = Fan(window, below.channels // layer.groups, outputs // layer.groups, layer.groups)
@@ -83,9 +107,21 @@ class Lowering:
         tensors: dict[str, tuple[int, ...]] = {"weight": fan.shape}
         if layer.bias and self.parameterization.keeps_bias(float(layer.sigma_b)):
             tensors["bias"] = (outputs,)
-        length = float(layer.sigma_w) * law.multiplier(fan) * math.sqrt(law.variance(fan) * fan.inputs * (1 if law.delta else fan.taps))
+        length = (
+            float(layer.sigma_w)
+            * law.multiplier(fan)
+            * math.sqrt(law.variance(fan) * fan.inputs * (1 if law.delta else fan.taps))
+        )
         numbers = (weight.std, weight.factor, bias.std, bias.factor, length)
-        form = (layer.kernel, layer.stride, layer.padding, layer.groups, layer.standardised, law, fan)
+        form = (
+            layer.kernel,
+            layer.stride,
+            layer.padding,
+            layer.groups,
+            layer.standardised,
+            law,
+            fan,
+        )
         return self.found(node, inputs, shape, numbers=numbers, tensors=tensors, form=form)
 
     def _sizes(self, layer: L.Affine, node: Node, fan: Fan, law: Initialiser) -> tuple[Size, Size]:
@@ -98,20 +134,33 @@ class Lowering:
         for name in ("kernel", "stride", "padding"):
             value = getattr(layer, name)
             if isinstance(value, tuple) and len(value) != 2:
-                raise KcalcError(f"node {node!r}: convolutions are two-dimensional, got {name}={value}; give two numbers")
+                raise KcalcError(
+                    f"node {node!r}: convolutions are two-dimensional, got {name}={value}; give "
+                    f"two numbers"
+                )
         if below.locations is None:
             if any(extent != 1 for extent in (*pairs(layer.kernel), *pairs(layer.stride))):
                 raise KcalcError(
-                    f"node {node!r} is a convolution (kernel {layer.kernel}, stride {layer.stride}), but its input has no locations; "
+                    f"node {node!r} is a convolution (kernel {layer.kernel}, stride "
+                    f"{layer.stride}), but its input has no locations; "
                     "give image_shape=(height, width)"
                 )
             return None
-        return self._fits(node, below.locations, window_outputs(below.locations, pairs(layer.kernel), pairs(layer.stride), layer.padding))
+        return self._fits(
+            node,
+            below.locations,
+            window_outputs(
+                below.locations, pairs(layer.kernel), pairs(layer.stride), layer.padding
+            ),
+        )
 
     @staticmethod
     def _fits(node: Node, below: tuple[int, int], outputs: tuple[int, int]) -> tuple[int, int]:
         if min(outputs) < 1:
-            raise KcalcError(f"node {node!r}: its window does not fit into {below[0]} x {below[1]} locations; use larger images or padding")
+            raise KcalcError(
+                f"node {node!r}: its window does not fit into {below[0]} x {below[1]} locations; "
+                f"use larger images or padding"
+            )
         return outputs
 
     @rule.register
@@ -128,7 +177,10 @@ class Lowering:
     def _(self, layer: L.Product, node: Node, inputs: Sequence[Shape]) -> Shape:
         """Gates without locations (made of global means) multiply every location."""
         located = [shape for shape in inputs if shape.locations is not None] or list(inputs)
-        alike = [Shape(shape.channels, located[0].locations) if shape.locations is None else shape for shape in inputs]
+        alike = [
+            Shape(shape.channels, located[0].locations) if shape.locations is None else shape
+            for shape in inputs
+        ]
         return self.found(node, inputs, self._same(node, "Product", alike))
 
     @rule.register
@@ -136,11 +188,15 @@ class Lowering:
         below, rows, columns = inputs[0], len(layer.matrix), len(layer.matrix[0])
         if below.locations is None or math.prod(below.locations) != columns:
             raise KcalcError(
-                f"node {node!r} mixes {columns} tokens, but its input has {'none' if below.locations is None else below}; give "
+                f"node {node!r} mixes {columns} tokens, but its input has "
+                f"{'none' if below.locations is None else below}; give "
                 f"image_shape=({columns}, 1)"
             )
         if rows != columns and 1 not in below.locations:
-            raise KcalcError(f"node {node!r} makes {rows} tokens of {columns}; a matrix over an image must be square")
+            raise KcalcError(
+                f"node {node!r} makes {rows} tokens of {columns}; a matrix over an image must be "
+                f"square"
+            )
         if rows == columns:
             return self.found(node, inputs, below, form=layer)
         locations = (rows, 1) if below.locations[1] == 1 else (1, rows)
@@ -154,12 +210,20 @@ class Lowering:
         rows = layer.vocabulary or (below.channels if below.channels > 1 else None)
         if outputs is None or rows is None:
             what = "width" if outputs is None else "vocabulary"
-            raise KcalcError(f"node {node!r}: the {what} of the Embedding is not known; give L.Embedding(features, vocabulary)")
+            raise KcalcError(
+                f"node {node!r}: the {what} of the Embedding is not known; give "
+                f"L.Embedding(features, vocabulary)"
+            )
         if below.channels not in (1, rows):
-            raise KcalcError(f"node {node!r} embeds {rows} ids, but its input has {below.channels} channels; give ids, or one-hot vectors")
+            raise KcalcError(
+                f"node {node!r} embeds {rows} ids, but its input has {below.channels} channels; "
+                f"give ids, or one-hot vectors"
+            )
         size = self.parameterization.vector(float(layer.sigma))
         numbers, tensors = (size.std, size.factor), {"weight": (rows, outputs)}
-        return self.found(node, inputs, Shape(outputs, below.locations), numbers=numbers, tensors=tensors)
+        return self.found(
+            node, inputs, Shape(outputs, below.locations), numbers=numbers, tensors=tensors
+        )
 
     @rule.register
     def _(self, layer: L.Positions, node: Node, inputs: Sequence[Shape]) -> Shape:
@@ -169,61 +233,104 @@ class Lowering:
             return self.found(node, inputs, below, numbers=(0.0, 1.0), form=layer)
         if layer.kind == "learned" and layer.length is not None and count > layer.length:
             raise KcalcError(
-                f"node {node!r} knows {layer.length} positions, but its input has {count} tokens; give fewer, or a larger length"
+                f"node {node!r} knows {layer.length} positions, but its input has {count} tokens; "
+                f"give fewer, or a larger length"
             )
         size = self.parameterization.vector(float(layer.sigma))
         shape = (1 if layer.kind == "constant" else count, below.channels)
-        return self.found(node, inputs, below, numbers=(size.std, size.factor), tensors={"weight": shape}, form=layer.kind)
+        return self.found(
+            node,
+            inputs,
+            below,
+            numbers=(size.std, size.factor),
+            tensors={"weight": shape},
+            form=layer.kind,
+        )
 
     @rule.register
     def _(self, layer: L.Attend, node: Node, inputs: Sequence[Shape]) -> Shape:
         queries, keys, values = inputs
         if layer.heads is None:
-            raise KcalcError(f"node {node!r}: how many heads it has is not known; give L.Attend(heads=...)")
+            raise KcalcError(
+                f"node {node!r}: how many heads it has is not known; give L.Attend(heads=...)"
+            )
         rows, columns, read = (math.prod(self._tokens(node, shape)) for shape in inputs)
         if columns != read or (rows != columns and layer.identity != 0):
-            raise KcalcError(f"node {node!r} has {rows} queries, {columns} keys and {read} values; keys and values come in pairs")
+            raise KcalcError(
+                f"node {node!r} has {rows} queries, {columns} keys and {read} values; keys and "
+                f"values come in pairs"
+            )
         shared = layer.key_heads or layer.heads
-        for shape, count, what in ((queries, layer.heads, "queries"), (keys, shared, "keys"), (values, shared, "values")):
+        for shape, count, what in (
+            (queries, layer.heads, "queries"),
+            (keys, shared, "keys"),
+            (values, shared, "values"),
+        ):
             if shape.channels % count:
-                raise KcalcError(f"node {node!r}: {count} heads do not divide the {shape.channels} channels of its {what}")
+                raise KcalcError(
+                    f"node {node!r}: {count} heads do not divide the {shape.channels} channels of "
+                    f"its {what}"
+                )
         width = queries.channels // layer.heads
         if keys.channels // shared != width or layer.key_width not in (None, width):
             raise KcalcError(
-                f"node {node!r}: a head has {width} channels of queries and {keys.channels // shared} of keys, and key_width is "
+                f"node {node!r}: a head has {width} channels of queries and "
+                f"{keys.channels // shared} of keys, and key_width is "
                 f"{layer.key_width}"
             )
         if layer.rotary is not None and width % 2:
-            raise KcalcError(f"node {node!r} turns pairs of channels (rotary), but a head has {width}")
-        return self.found(node, inputs, Shape(values.channels // shared * layer.heads, queries.locations), form=layer)
+            raise KcalcError(
+                f"node {node!r} turns pairs of channels (rotary), but a head has {width}"
+            )
+        return self.found(
+            node,
+            inputs,
+            Shape(values.channels // shared * layer.heads, queries.locations),
+            form=layer,
+        )
 
     def _tokens(self, node: Node, shape: Shape) -> tuple[int, int]:
         """The locations, which are the tokens."""
         if shape.locations is None:
-            raise KcalcError(f"node {node!r} reads tokens, but its input has none; give token ids, or image_shape=(tokens, 1)")
+            raise KcalcError(
+                f"node {node!r} reads tokens, but its input has none; give token ids, or "
+                f"image_shape=(tokens, 1)"
+            )
         return shape.locations
 
     def _listed(self, node: Node, shapes: Sequence[Shape]) -> str:
-        return ", ".join(f"{parent!r}: {shape}" for parent, shape in zip(self.network.parents(node), shapes, strict=True))
+        return ", ".join(
+            f"{parent!r}: {shape}"
+            for parent, shape in zip(self.network.parents(node), shapes, strict=True)
+        )
 
     def _same(self, node: Node, kind: str, shapes: Sequence[Shape]) -> Shape:
         if len(set(shapes)) > 1:
             raise KcalcError(
-                f"node {node!r} ({kind}) reads feature maps of different shapes ({self._listed(node, shapes)}); "
-                "give them equal features, or put an Affine with the same stride and width on the shortcut"
+                f"node {node!r} ({kind}) reads feature maps of different shapes "
+                f"({self._listed(node, shapes)}); "
+                "give them equal features, or put an Affine with the same stride and width on the "
+                "shortcut"
             )
         return shapes[0]
 
     @rule.register
     def _(self, layer: L.Concat, node: Node, inputs: Sequence[Shape]) -> Shape:
         if len({shape.locations for shape in inputs}) > 1:
-            raise KcalcError(f"node {node!r} (Concat) reads feature maps with different locations ({self._listed(node, inputs)})")
+            raise KcalcError(
+                f"node {node!r} (Concat) reads feature maps with different locations "
+                f"({self._listed(node, inputs)})"
+            )
         counts = [shape.channels for shape in inputs]
         given = layer.channels
-        if given is not None and any(int(g) * counts[0] != int(given[0]) * k for g, k in zip(given, counts, strict=True)):
+        if given is not None and any(
+            int(g) * counts[0] != int(given[0]) * k for g, k in zip(given, counts, strict=True)
+        ):
             raise KcalcError(
-                f"node {node!r} (Concat) says its inputs have channels in the ratio {':'.join(map(str, given))}, but they have "
-                f"({self._listed(node, inputs)}); give features= of the nodes that feed it in that ratio"
+                f"node {node!r} (Concat) says its inputs have channels in the ratio "
+                f"{':'.join(map(str, given))}, but they have "
+                f"({self._listed(node, inputs)}); give features= of the nodes that feed it in "
+                f"that ratio"
             )
         return self.found(node, inputs, Shape(sum(counts), inputs[0].locations))
 
@@ -232,7 +339,11 @@ class Lowering:
         groups, size = getattr(layer, "groups", 1), (inputs[0].channels,)
         if size[0] % groups:
             raise KcalcError(f"node {node!r}: {groups} groups do not divide its {size[0]} channels")
-        tensors = dict.fromkeys(("scale", "offset") if layer.centred else ("scale",), size) if self.trainable_norms else {}
+        tensors = (
+            dict.fromkeys(("scale", "offset") if layer.centred else ("scale",), size)
+            if self.trainable_norms
+            else {}
+        )
         state = {"mean": size, "variance": size} if layer.over == "batch" else {}
         return self.found(node, inputs, inputs[0], tensors=tensors, state=state, form=groups)
 
@@ -240,21 +351,38 @@ class Lowering:
     def _(self, layer: L.Pool, node: Node, inputs: Sequence[Shape]) -> Shape:
         locations = inputs[0].locations
         if locations is None:
-            raise KcalcError(f"node {node!r} pools over locations, but its input has none; give image_shape=(height, width)")
+            raise KcalcError(
+                f"node {node!r} pools over locations, but its input has none; give "
+                f"image_shape=(height, width)"
+            )
         form = (layer.kind, layer.window, layer.stride, layer.padding)
         if layer.window is None:
             window, shape = locations, Shape(inputs[0].channels)
         else:
             window = pairs(layer.window)
             stride = window if layer.stride is None else pairs(layer.stride)
-            shape = Shape(inputs[0].channels, self._fits(node, locations, window_outputs(locations, window, stride, layer.padding)))
+            shape = Shape(
+                inputs[0].channels,
+                self._fits(
+                    node, locations, window_outputs(locations, window, stride, layer.padding)
+                ),
+            )
         if layer.kind != "weighted_mean":
             return self.found(node, inputs, shape, form=form)
         size = self.parameterization.vector(math.prod(window) ** -0.5)
-        return self.found(node, inputs, shape, numbers=(size.std, size.factor), tensors={"weight": window}, form=form)
+        return self.found(
+            node,
+            inputs,
+            shape,
+            numbers=(size.std, size.factor),
+            tensors={"weight": window},
+            form=form,
+        )
 
     @rule.register
-    def _(self, layer: L.Scale | L.Dropout | L.Identity, node: Node, inputs: Sequence[Shape]) -> Shape:
+    def _(
+        self, layer: L.Scale | L.Dropout | L.Identity, node: Node, inputs: Sequence[Shape]
+    ) -> Shape:
         """What acts on every entry: the fields of the layer are its numbers."""
         return self.found(node, inputs, inputs[0], numbers=tuple(map(float, astuple(layer))))
 
@@ -270,7 +398,10 @@ def has_rule(layer: L.Layer) -> bool:
 
 
 def width_grows_with(parameterization: Parameterization, role: str) -> float | None:
-    """The power of the width by which a layer in this place changes the size of coordinates at initialisation; None where not known."""
+    """The power of the width by which a layer changes coordinate sizes at initialisation.
+
+    ``role``: the layer's place in the network. Returns: None where the power is not known.
+    """
     if isinstance(parameterization, ABC):
         return parameterization.growth(role)
     return 0.0

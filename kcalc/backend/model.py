@@ -34,10 +34,13 @@ Array = Any
 
 @dataclass(frozen=True, eq=False)
 class Model(Shown):
-    """A network with widths and laws of initial weights; ``init`` and ``apply`` are pure, for jit, grad, vmap and shard_map.
+    """A network with widths and laws of initial weights.
 
-    Parameters are {entry: {"weight": ..., "bias": ...}}: an entry per node with weights, ``"first..last"`` with a leading axis for the
-    corresponding nodes of a repeated block.  Dense weights are (in, out), convolutions (rows, columns, in / groups, out) on NHWC images.
+    ``init`` and ``apply`` are pure, for jit, grad, vmap and shard_map.
+
+    Parameters are {entry: {"weight": ..., "bias": ...}}: an entry per node with weights,
+    ``"first..last"`` with a leading axis for the corresponding nodes of a repeated block. Dense
+    weights are (in, out), convolutions (rows, columns, in / groups, out) on NHWC images.
     """
 
     network: Network
@@ -57,13 +60,14 @@ class Model(Shown):
         """Without compiled functions, which belong to this process."""
         return {**self.__dict__, "_compiled": {}}
 
-    # -- the functions ---------------------------------------------------------------------------------------------------------------
+    # -- the functions -----------------------------------------------------------------------------
 
     def init(self, key: Any, x: Any = None) -> Params:
         """Initial parameters.
 
-        Parameters: ``key`` is ``jax.random.key(seed)`` or a whole number; ``x``, an example input (or {input: array}), gives the channels
-        of inputs that do not say them.  Data drawn from the same key would be the very numbers of the first weights: split it.
+        Parameters: ``key`` is ``jax.random.key(seed)`` or a whole number; ``x``, an example input
+        (or {input: array}), gives the channels of inputs that do not say them. Data drawn from the
+        same key would be the very numbers of the first weights: split it.
         Raises: KcalcError where extents do not fit, naming the node.
         """
         import jax
@@ -77,32 +81,58 @@ class Model(Shown):
         return drawn
 
     def init_state(self, x: Any = None) -> Params:
-        """The state kept from step to step: BatchNorm's running mean and variance.  Empty without BatchNorm."""
+        """The state kept from step to step: BatchNorm's running mean and variance.
+
+        Empty without BatchNorm.
+        """
         with self.precision():
             return self.plan(x).fresh_state(self._dtype)
 
-    def apply(self, params: Params, x: Any, state: Params | None = None, train: bool = False, key: Any = None) -> Any:
+    def apply(
+        self,
+        params: Params,
+        x: Any,
+        state: Params | None = None,
+        train: bool = False,
+        key: Any = None,
+    ) -> Any:
         """The output, (..., channels), or {output: array} where there are several.
 
-        Parameters: ``x`` is an array (..., channels), images (..., height, width, channels), or {input: array}; ``state`` is for networks
-        with BatchNorm, and then the result is (output, new state); ``train`` turns on dropout, with random numbers from ``key``, and batch
-        statistics.  Raises: KcalcError for inputs or parameters that do not fit.
+        Parameters: ``x`` is an array (..., channels), images (..., height, width, channels), or
+        {input: array}; ``state`` is for networks with BatchNorm, and then the result is (output,
+        new state); ``train`` turns on dropout, with random numbers from ``key``, and batch
+        statistics. Raises: KcalcError for inputs or parameters that do not fit.
         """
         states, new = self._run(params, x, state, train, key, keep=False)
-        out = states[self.network.outputs[0]] if len(self.network.outputs) == 1 else {node: states[node] for node in self.network.outputs}
+        out = (
+            states[self.network.outputs[0]]
+            if len(self.network.outputs) == 1
+            else {node: states[node] for node in self.network.outputs}
+        )
         return out if state is None else (out, new)
 
-    def trace(self, params: Params, x: Any, state: Params | None = None, train: bool = False, key: Any = None) -> dict[Node, Array]:
+    def trace(
+        self,
+        params: Params,
+        x: Any,
+        state: Params | None = None,
+        train: bool = False,
+        key: Any = None,
+    ) -> dict[Node, Array]:
         """The feature map of every node, inputs included, as :meth:`apply` makes them."""
         return self._run(params, x, state, train, key, keep=True)[0]
 
-    def _run(self, params: Any, x: Any, state: Any, train: bool, key: Any, keep: bool) -> tuple[dict[Node, Array], Params]:
+    def _run(
+        self, params: Any, x: Any, state: Any, train: bool, key: Any, keep: bool
+    ) -> tuple[dict[Node, Array], Params]:
         import jax
 
         if doubles_off(self.dtype):
             inputs = x if isinstance(x, Mapping) else {self.network.inputs[0]: x}
             named = ((f"the input {node!r}", array) for node, array in inputs.items())
-            refuse_rounded((*named, *(("an array of params", leaf) for leaf in jax.tree.leaves(params))))
+            refuse_rounded(
+                (*named, *(("an array of params", leaf) for leaf in jax.tree.leaves(params)))
+            )
         with self.precision():
             inputs = self.inputs_of(x)
             shapes = {node: self._shape(node, array) for node, array in inputs.items()}
@@ -110,35 +140,58 @@ class Model(Shown):
             plan = self.plan_of(shapes)
             self.check_params(plan, params)
             if plan.states and state is None:
-                raise KcalcError(f"node {plan.states[0].nodes[0]!r} (BatchNorm) keeps statistics: pass state=model.init_state()")
+                raise KcalcError(
+                    f"node {plan.states[0].nodes[0]!r} (BatchNorm) keeps statistics: pass "
+                    f"state=model.init_state()"
+                )
             if state is not None:
                 plan.check(state, "state")
             bits, train = None if key is None else random_bits(key), truth(train, "train")
 
-            def run(params: Params, inputs: Any, state: Params | None, key: Any) -> tuple[Any, Params]:
-                calculus = plan.arrays(params, state, train=train, key=key, remat=self.remat, keep=keep)
+            def run(
+                params: Params, inputs: Any, state: Params | None, key: Any
+            ) -> tuple[Any, Params]:
+                calculus = plan.arrays(
+                    params, state, train=train, key=key, remat=self.remat, keep=keep
+                )
                 states = fold(plan.folded, calculus, inputs)
-                wanted = {**states, **calculus.kept} if keep else {node: states[node] for node in self.network.outputs}
+                wanted = (
+                    {**states, **calculus.kept}
+                    if keep
+                    else {node: states[node] for node in self.network.outputs}
+                )
                 return [wanted[node] for node in wanted_nodes], plan.by_name(calculus.new_state)
 
             wanted_nodes = list(self.network) if keep else list(self.network.outputs)
-            named = self._function(("apply", train, keep), plan, lambda: jax.jit(_by_position(run, list(inputs))))
+            named = self._function(
+                ("apply", train, keep), plan, lambda: jax.jit(_by_position(run, list(inputs)))
+            )
             found, new = named(params, list(inputs.values()), state, bits)
         if doubles_off(self.dtype) and train and self.network.nodes_of(Dropout):
             refuse_traced("dropout", found)
         return dict(zip(wanted_nodes, found, strict=True)), new
 
     def check_params(self, plan: Plan, params: Any) -> None:
-        """Raises: KcalcError unless the parameters are those of the plan; says so where they are for other channels of the inputs."""
+        """Raises: KcalcError unless the parameters are those of the plan.
+
+        Says so where they are for other channels of the inputs.
+        """
         try:
             plan.check(params)
         except KcalcError:
             for other in reversed(self._plans.values()):
                 if other is not plan and other.holds(params):
-                    wrong = next(node for node in self.network.inputs if other.shapes[node] != plan.shapes[node])
+                    wrong = next(
+                        node
+                        for node in self.network.inputs
+                        if other.shapes[node] != plan.shapes[node]
+                    )
                     one, two = plan.shapes[wrong], other.shapes[wrong]
                     what = "channels" if one.channels != two.channels else "tokens"
-                    given, made = (shape.channels if what == "channels" else math.prod(shape.locations or (1,)) for shape in (one, two))
+                    given, made = (
+                        shape.channels if what == "channels" else math.prod(shape.locations or (1,))
+                        for shape in (one, two)
+                    )
                     raise KcalcError(
                         f"the input {wrong!r} has {given} {what}, but these params are for {made}; "
                         "give inputs like those of model.init(key, x)"
@@ -146,7 +199,10 @@ class Model(Shown):
             raise
 
     def _function(self, purpose: Any, plan: Plan | None, make: Any) -> Any:
-        """A compiled function of a plan (or something else that is made of the model), made once."""
+        """A compiled function of a plan, made once for each purpose and plan.
+
+        The function may also belong to something else that is made of the model.
+        """
         known = self._compiled
         if (purpose, id(plan)) not in known:
             known[purpose, id(plan)] = make()
@@ -166,13 +222,16 @@ class Model(Shown):
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """:meth:`precision`, with matrix products of all their digits: graphics processors round the factors of float32 ones to 10 bits."""
+        """:meth:`precision`, with matrix products of all their digits.
+
+        Graphics processors round the factors of float32 ones to 10 bits.
+        """
         import jax
 
         with self.precision(), jax.default_matmul_precision("highest"):
             yield
 
-    # -- inputs ----------------------------------------------------------------------------------------------------------------------
+    # -- inputs ------------------------------------------------------------------------------------
 
     def inputs_of(self, x: Any) -> dict[Node, Array]:
         """{input: array of the model's dtype}."""
@@ -180,14 +239,24 @@ class Model(Shown):
 
         given = x if isinstance(x, Mapping) else {self.network.inputs[0]: x}
         if not isinstance(x, Mapping) and len(self.network.inputs) > 1:
-            raise KcalcError(f"the network has {len(self.network.inputs)} inputs; give x={{{self.network.inputs[0]!r}: ..., ...}}")
+            raise KcalcError(
+                f"the network has {len(self.network.inputs)} inputs; give "
+                f"x={{{self.network.inputs[0]!r}: ..., ...}}"
+            )
         for node in (*self.network.inputs, *given):
             if not is_key(node, given) or not is_key(node, self.network.inputs):
-                raise KcalcError(f"x must hold an array for each of the inputs {list(self.network.inputs)}, got {glimpse(list(given))}")
+                raise KcalcError(
+                    f"x must hold an array for each of the inputs {list(self.network.inputs)}, "
+                    f"got {glimpse(list(given))}"
+                )
         arrays: dict[Node, Array] = {}
         for node in self.network.inputs:
-            value = given[node]  # other objects are read by NumPy, which refuses a list that holds itself
-            arrays[node] = value if is_jax(value) else jnp.asarray(raw_array(value, f"the input {node!r}"))
+            value = given[
+                node
+            ]  # other objects are read by NumPy, which refuses a list that holds itself
+            arrays[node] = (
+                value if is_jax(value) else jnp.asarray(raw_array(value, f"the input {node!r}"))
+            )
             if jnp.issubdtype(arrays[node].dtype, jnp.complexfloating):
                 raise KcalcError(f"the input {node!r} must be real, got {arrays[node].dtype}")
             if node in self.id_inputs:
@@ -199,8 +268,15 @@ class Model(Shown):
     @cached_property
     def id_inputs(self) -> frozenset[Node]:
         """The inputs that embeddings alone read: whole numbers (..., tokens), the ids of tokens."""
-        read = {node: [layer for _, layer, parents in self.network.steps() if node in parents] for node in self.network.inputs}
-        return frozenset(n for n, layers in read.items() if layers and all(isinstance(layer, Embedding) for layer in layers))
+        read = {
+            node: [layer for _, layer, parents in self.network.steps() if node in parents]
+            for node in self.network.inputs
+        }
+        return frozenset(
+            n
+            for n, layers in read.items()
+            if layers and all(isinstance(layer, Embedding) for layer in layers)
+        )
 
     @staticmethod
     def _read_ids(node: Node, ids: Array) -> Array:
@@ -209,7 +285,8 @@ class Model(Shown):
 
         if not jnp.issubdtype(ids.dtype, jnp.integer) or ids.ndim == 0:
             raise KcalcError(
-                f"the input {node!r} is read by an Embedding: give token ids, whole numbers of shape (..., tokens), got {ids.dtype}"
+                f"the input {node!r} is read by an Embedding: give token ids, whole numbers of "
+                f"shape (..., tokens), got {ids.dtype}"
             )
         return ids[..., None, None]
 
@@ -219,29 +296,50 @@ class Model(Shown):
             return Shape(1, (int(array.shape[-3]), 1))
         locations = self.image_shapes.get(node)
         axes = 1 if locations is None else 3
-        expected = "(..., channels)" if locations is None else f"(..., {locations[0]}, {locations[1]}, channels)"
+        expected = (
+            "(..., channels)"
+            if locations is None
+            else f"(..., {locations[0]}, {locations[1]}, channels)"
+        )
         if array.ndim < axes or (locations is not None and tuple(array.shape[-3:-1]) != locations):
-            raise KcalcError(f"the input {node!r} must have shape {expected}, got {tuple(array.shape)}; image_shape= says the locations")
+            raise KcalcError(
+                f"the input {node!r} must have shape {expected}, got {tuple(array.shape)}; "
+                f"image_shape= says the locations"
+            )
         layer: Any = self.network.layer(node)
         stated = layer.features or self.features.get(node)
         if stated is not None and array.shape[-1] != stated:
             hint = "" if locations is not None else "; for images give image_shape=(height, width)"
-            raise KcalcError(f"the input {node!r} must have {stated} channels, got {array.shape[-1]}: shape {tuple(array.shape)}{hint}")
+            raise KcalcError(
+                f"the input {node!r} must have {stated} channels, got {array.shape[-1]}: shape "
+                f"{tuple(array.shape)}{hint}"
+            )
         return Shape(int(array.shape[-1]), locations)
 
     def plan(self, x: Any = None) -> Plan:
-        """How the network runs on inputs like ``x``; without one, inputs have the channels they say or the common width."""
+        """How the network runs on inputs like ``x``.
+
+        Without one, inputs have the channels they say or the common width.
+        """
         if x is not None:
             with self.precision():
-                return self.plan_of({node: self._shape(node, array) for node, array in self.inputs_of(x).items()})
+                return self.plan_of(
+                    {node: self._shape(node, array) for node, array in self.inputs_of(x).items()}
+                )
         shapes: dict[Node, Shape] = {}
         for node in self.network.inputs:
             layer: Any = self.network.layer(node)
             if node in self.id_inputs:
-                raise KcalcError(f"how many tokens the input {node!r} has is not known; pass ids, model.init(key, ids)")
+                raise KcalcError(
+                    f"how many tokens the input {node!r} has is not known; pass ids, "
+                    f"model.init(key, ids)"
+                )
             channels = layer.features or self.features.get(node, self.default_features)
             if channels is None:
-                raise KcalcError(f"how many channels the input {node!r} has is not known; pass an example, model.init(key, x)")
+                raise KcalcError(
+                    f"how many channels the input {node!r} has is not known; pass an example, "
+                    f"model.init(key, x)"
+                )
             shapes[node] = Shape(channels, self.image_shapes.get(node))
         return self.plan_of(shapes)
 
@@ -249,23 +347,44 @@ class Model(Shown):
         """How the network runs on inputs of the given shapes."""
         key = tuple(shapes.items())
         if key not in self._plans:
-            widths = {node: self.features.get(node, self.default_features) for node in self.network.nodes_of(Affine)}
+            widths = {
+                node: self.features.get(node, self.default_features)
+                for node in self.network.nodes_of(Affine)
+            }
             known = {node: width for node, width in widths.items() if width is not None}
-            self._plans[key] = make_plan(self.network, shapes, known, self.laws, self.parameterization, self.rolled, self.trainable_norms)
+            self._plans[key] = make_plan(
+                self.network,
+                shapes,
+                known,
+                self.laws,
+                self.parameterization,
+                self.rolled,
+                self.trainable_norms,
+            )
         return self._plans[key]
 
-    # -- parameters by node ----------------------------------------------------------------------------------------------------------
+    # -- parameters by node ------------------------------------------------------------------------
 
     def unstack(self, params: Params, x: Any = None) -> dict[Node, dict[str, Array]]:
-        """{node: {"weight": ..., "bias": ...}}, repeated blocks taken apart.  ``x`` as in :meth:`init`, if that was given one."""
+        """{node: {"weight": ..., "bias": ...}}, repeated blocks taken apart.
+
+        ``x`` as in :meth:`init`, if that was given one.
+        """
         plan = self._plan_for(params, x)
         self.check_params(plan, params)
         return plan.unstacked(params)
 
     def stack(self, own: Mapping[Node, Mapping[str, Array]], x: Any = None) -> Params:
-        """The parameters, from {node: {"weight": ..., "bias": ...}}: the inverse of :meth:`unstack`."""
+        """The parameters, from {node: {"weight": ..., "bias": ...}}.
+
+        The inverse of :meth:`unstack`.
+        """
         with self.precision():
-            plan = self.plan(x) if x is not None or len(self._plans) != 1 else next(iter(self._plans.values()))
+            plan = (
+                self.plan(x)
+                if x is not None or len(self._plans) != 1
+                else next(iter(self._plans.values()))
+            )
             return plan.stacked(own)
 
     def node_params(self, params: Params, node: Node, x: Any = None) -> dict[str, Array]:
@@ -273,24 +392,37 @@ class Model(Shown):
         own = self.unstack(params, x)
         if not is_key(node, own):
             self.network.layer(node)
-            raise KcalcError(f"node {node!r} has no weights; those that do: {', '.join(map(str, list(own)[:8]))}")
+            raise KcalcError(
+                f"node {node!r} has no weights; those that do: {', '.join(map(str, list(own)[:8]))}"
+            )
         return own[node]
 
     def _plan_for(self, params: Any, x: Any) -> Plan:
         """The plan that made the parameters: that of ``x``, else the one whose extents fit."""
         if x is not None:
             return self.plan(x)
-        return next((plan for plan in reversed(self._plans.values()) if plan.holds(params)), None) or self.plan()
+        return (
+            next((plan for plan in reversed(self._plans.values()) if plan.holds(params)), None)
+            or self.plan()
+        )
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Where kernel maps do not describe this model, node by node, and where its network differs from a model that was read.
+        """The assumptions, node by node, under which kernel maps describe this model.
+
+        They say where kernel maps do not describe this model, and where its network differs from a
+        model that was read.
 
         They are known once inputs are: after ``init`` or ``apply``.
         """
         plan = next(reversed(self._plans.values())) if self._plans else self.plan()
         found = [
-            Assumption(node, f"{plan.laws[node].name} weights of shape {fan.shape} are not those kernel maps assume", "heuristic")
+            Assumption(
+                node,
+                f"{plan.laws[node].name} weights of shape {fan.shape} are not those kernel maps "
+                f"assume",
+                "heuristic",
+            )
             for node, fan in plan.fans.items()
             if not describes_theory(plan.laws[node], fan)
         ]
@@ -299,23 +431,35 @@ class Model(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Widths, laws of the weights and settings, as plain data."""
         laws = {str(node): law.name for node, law in self.laws.items()}
-        own = {"parameterization": self.parameterization.name, "dtype": self.dtype, "nodes": len(self.network)}
+        own = {
+            "parameterization": self.parameterization.name,
+            "dtype": self.dtype,
+            "nodes": len(self.network),
+        }
         widths = {"features": plain(self.features), "default_features": self.default_features}
         return own | widths | {"laws": laws, "assumptions": plain(self.assumptions)}
 
     def _rows(self) -> list[tuple[str, ...]]:
         widths = self.network.features
-        cells = ((str(n), shown(self.features.get(n, widths.get(n) or self.default_features)), law.name) for n, law in self.laws.items())
+        cells = (
+            (str(n), shown(self.features.get(n, widths.get(n) or self.default_features)), law.name)
+            for n, law in self.laws.items()
+        )
         return [("node", "features", "law of the weights"), *cells]
 
     def __repr__(self) -> str:
         laws = sorted({law.name for law in self.laws.values()})
-        return f"Model({self.network!r}, {self.parameterization.name} parameterization, {', '.join(laws)} weights, {self.dtype})"
+        return (
+            f"Model({self.network!r}, {self.parameterization.name} parameterization, "
+            f"{', '.join(laws)} weights, {self.dtype})"
+        )
 
 
 def _by_position(run: Any, nodes: list[Node]) -> Any:
     """A function of inputs in a list: labels of nodes need not be keys of a pytree."""
-    return lambda params, arrays, state, key: run(params, dict(zip(nodes, arrays, strict=True)), state, key)
+    return lambda params, arrays, state, key: run(
+        params, dict(zip(nodes, arrays, strict=True)), state, key
+    )
 
 
 class Trainable(Protocol):
@@ -340,34 +484,51 @@ def to_jax(
 ) -> Model:
     """A network, or the network of a shaping, as functions ``init`` and ``apply`` on JAX arrays.
 
-    Parameters: ``features`` is the width of layers that do not say theirs, or {node: width}, with None for all other nodes; ``image_shape``
-    the (height, width) of inputs that do not say theirs; ``parameterization`` "standard", "ntk", "mup" or ``kcalc.backend.ABC(...)``;
-    ``weights`` the law of initial weights, or {node: law} with None for all others: "delta_orthogonal" (which is "orthogonal" in dense
-    layers), "delta_gaussian", "orthogonal", "gaussian", "geometric", ... (``kcalc.backend.LAWS``).  ``remat`` keeps only the inputs of a
-    repeated block and computes the rest again for gradients.  ``rolled=False`` unrolls repeated blocks.  ``trainable_norms`` gives
+    Parameters: ``features`` is the width of layers that do not say theirs, or {node: width}, with
+    None for all other nodes; ``image_shape`` the (height, width) of inputs that do not say theirs;
+    ``parameterization`` "standard", "ntk", "mup" or ``kcalc.backend.ABC(...)``; ``weights`` the law
+    of initial weights, or {node: law} with None for all others: "delta_orthogonal" (which is
+    "orthogonal" in dense layers), "delta_gaussian", "orthogonal", "gaussian", "geometric", ...
+    (``kcalc.backend.LAWS``). ``remat`` keeps only the inputs of a repeated block and computes the
+    rest again for gradients. ``rolled=False`` unrolls repeated blocks. ``trainable_norms`` gives
     normalisation layers a gain and an offset to train.
 
-    Isomorphic consecutive blocks run as one scan with stacked parameters, so that compilation does not take longer for deeper networks;
-    initial weights and outputs are those of the unrolled network.
-    Raises: KcalcError for symbols, unknown names, nodes or laws, extents that do not fit, layers that arrays cannot
-    run, and networks whose positions are not those of the model that they were read from.
+    Isomorphic consecutive blocks run as one scan with stacked parameters, so that compilation does
+    not take longer for deeper networks; initial weights and outputs are those of the unrolled
+    network.
+    Raises: KcalcError for symbols, unknown names, nodes or laws, extents that do not fit, layers
+    that arrays cannot run, and networks whose positions are not those of the model that they were
+    read from.
     """
     source, own_laws = _source(network)
     refuse_displaced(source, "outputs for images")
     if source.free_symbols:
         named = ", ".join(sorted(symbol.name for symbol in source.free_symbols))
-        raise KcalcError(f"the network has symbols ({named}); give them numbers with net.subs({{...}})")
+        raise KcalcError(
+            f"the network has symbols ({named}); give them numbers with net.subs({{...}})"
+        )
     runnable(source)
     given = {"remat": remat, "rolled": rolled, "trainable_norms": trainable_norms}
     flags: dict[str, Any] = {name: switch(name, value) for name, value in given.items()}
     if remat and not rolled:
-        raise KcalcError("remat=True computes inside repeated blocks again, which rolled=False does not have; use rolled=True")
+        raise KcalcError(
+            "remat=True computes inside repeated blocks again, which rolled=False does not have; "
+            "use rolled=True"
+        )
     widths, default = given_widths(source, features)
     model = Model(
-        source, widths, default, images(source, image_shape), laws(source, weights) | own_laws, named_parameterization(parameterization),
-        dtype_name(dtype), **flags,
-    )  # fmt: skip
-    if all(getattr(source.layer(node), "features", None) or node in widths for node in source.inputs):
+        source,
+        widths,
+        default,
+        images(source, image_shape),
+        laws(source, weights) | own_laws,
+        named_parameterization(parameterization),
+        dtype_name(dtype),
+        **flags,
+    )
+    if all(
+        getattr(source.layer(node), "features", None) or node in widths for node in source.inputs
+    ):
         model.plan()  # options that do not fit are refused at once
     return model
 
@@ -375,7 +536,10 @@ def to_jax(
 def as_model(model: Any) -> Model:
     """The model itself.  Raises: KcalcError for something else."""
     if not isinstance(model, Model):
-        raise KcalcError(f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, features)")
+        raise KcalcError(
+            f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, "
+            f"features)"
+        )
     return model
 
 

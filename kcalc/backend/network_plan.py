@@ -1,4 +1,7 @@
-"""A network made ready for inputs of given shapes: extents, numbers, repeated blocks, and where each node's weights are."""
+"""A network made ready for inputs of given shapes.
+
+Extents, numbers, repeated blocks, and where each node's weights are.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ Params = dict[str, dict[str, Array]]
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of the parameters: the nodes whose weights it holds, stacked along the first axis where ``stacked``."""
+    """One entry of the parameters.
+
+    The nodes whose weights it holds, stacked along the first axis where ``stacked``.
+    """
 
     name: str
     nodes: tuple[Node, ...]
@@ -61,14 +67,31 @@ class Plan:
         texts: dict[Node, str] = {}
         taken: set[str] = set()
         for i, node in enumerate(self.network):
-            text = next(t for t in (str(node), repr(node), f"{node!r}#{i}", f"#{i} of {len(self.network)}: {node!r}") if t not in taken)
+            text = next(
+                t
+                for t in (
+                    str(node),
+                    repr(node),
+                    f"{node!r}#{i}",
+                    f"#{i} of {len(self.network)}: {node!r}",
+                )
+                if t not in taken
+            )
             taken.add(text)
             texts[node] = text
         return texts
 
     def entries(self, kind: str = "tensors") -> tuple[Entry, ...]:
-        """The entries of the parameters (``kind`` "tensors") or of the state ("state"), in the order of the network."""
-        inside = {node: (block, j) for block in self.blocks for piece in block.pieces for j, node in enumerate(piece)}
+        """The entries of the parameters or of the state, in the order of the network.
+
+        ``kind``: "tensors" for the parameters, "state" for the state.
+        """
+        inside = {
+            node: (block, j)
+            for block in self.blocks
+            for piece in block.pieces
+            for j, node in enumerate(piece)
+        }
         found: dict[Node, Entry] = {}
         for node in self.network:
             if not getattr(self.nodes.get(node), kind, None):
@@ -78,7 +101,9 @@ class Plan:
                 continue
             block, j = inside[node]
             row = tuple(piece[j] for piece in block.pieces)
-            found.setdefault(row[0], Entry(f"{self.names[row[0]]}..{self.names[row[-1]]}", row, True))
+            found.setdefault(
+                row[0], Entry(f"{self.names[row[0]]}..{self.names[row[-1]]}", row, True)
+            )
         return tuple(found.values())
 
     @cached_property
@@ -91,20 +116,30 @@ class Plan:
         """The entries of the state."""
         return self.entries("state")
 
-    # -- trees of arrays -------------------------------------------------------------------------------------------------------------
+    # -- trees of arrays ---------------------------------------------------------------------------
 
     def check(self, tree: Any, kind: str = "tensors") -> None:
-        """Raises: KcalcError unless the arrays are those of this network for inputs of this shape, naming the first that is not."""
+        """Check that the arrays are those of this network for inputs of this shape.
+
+        Raises: KcalcError otherwise, naming the first array that does not fit.
+        """
         entries = self.tensors if kind == "tensors" else self.states
-        what, maker = ("params", "model.init(key)") if kind == "tensors" else ("state", "model.init_state()")
+        what, maker = (
+            ("params", "model.init(key)") if kind == "tensors" else ("state", "model.init_state()")
+        )
         if not isinstance(tree, Mapping):
             raise KcalcError(f"{what} must be the result of {maker}, got {type(tree).__name__}")
         expected = {entry.name: entry for entry in entries}
         for name in (*expected, *tree):
             if name not in tree or name not in expected:
-                where = ("lack" if name not in tree else "hold") + ("" if kind == "tensors" else "s")
+                where = ("lack" if name not in tree else "hold") + (
+                    "" if kind == "tensors" else "s"
+                )
                 one, of = ("they are", "those") if kind == "tensors" else ("it is", "that")
-                raise KcalcError(f"the {what} {where} {name!r}: {one} of another network, or rolled otherwise; take {of} of {maker}")
+                raise KcalcError(
+                    f"the {what} {where} {name!r}: {one} of another network, or rolled otherwise; "
+                    f"take {of} of {maker}"
+                )
         for name, entry in expected.items():
             self._check_entry(tree[name], entry, kind, f"{what}[{name!r}]", maker)
 
@@ -115,11 +150,16 @@ class Plan:
             raise KcalcError(f"{what} must hold {sorted(shapes)}, got {got}; take those of {maker}")
         for leaf, own in shapes.items():
             if not array_like(leaves[leaf]):
-                raise KcalcError(f"{what}[{leaf!r}] must be an array of numbers, got {type(leaves[leaf]).__name__}")
+                raise KcalcError(
+                    f"{what}[{leaf!r}] must be an array of numbers, got "
+                    f"{type(leaves[leaf]).__name__}"
+                )
             if tuple(leaves[leaf].shape) != entry.shape(own):
                 raise KcalcError(
-                    f"{what}[{leaf!r}] has shape {tuple(leaves[leaf].shape)}, but inputs of this shape need "
-                    f"{entry.shape(own)}; initialise with inputs of the same shape: model.init(key, x)"
+                    f"{what}[{leaf!r}] has shape {tuple(leaves[leaf].shape)}, but inputs of this "
+                    f"shape need "
+                    f"{entry.shape(own)}; initialise with inputs of the same shape: "
+                    f"model.init(key, x)"
                 )
 
     def holds(self, tree: Any) -> bool:
@@ -132,7 +172,10 @@ class Plan:
 
     def by_node(self, tree: Params, kind: str = "tensors") -> dict[Node, dict[str, Array]]:
         """The entries under the first of their nodes, as the array calculus wants them."""
-        return {entry.nodes[0]: tree[entry.name] for entry in (self.tensors if kind == "tensors" else self.states)}
+        return {
+            entry.nodes[0]: tree[entry.name]
+            for entry in (self.tensors if kind == "tensors" else self.states)
+        }
 
     def by_name(self, found: Mapping[Node, dict[str, Array]]) -> Params:
         """The new state by entry."""
@@ -143,7 +186,10 @@ class Plan:
         out: dict[Node, dict[str, Array]] = {}
         for entry in self.tensors:
             for i, node in enumerate(entry.nodes):
-                out[node] = {leaf: values[i] if entry.stacked else values for leaf, values in tree[entry.name].items()}
+                out[node] = {
+                    leaf: values[i] if entry.stacked else values
+                    for leaf, values in tree[entry.name].items()
+                }
         return out
 
     def stacked(self, own: Mapping[Node, Mapping[str, Array]]) -> Params:
@@ -151,7 +197,10 @@ class Plan:
         import jax.numpy as jnp
 
         if not isinstance(own, Mapping):
-            raise KcalcError(f"expected {{node: its arrays}}, as model.unstack(params) makes, got {type(own).__name__}")
+            raise KcalcError(
+                f"expected {{node: its arrays}}, as model.unstack(params) makes, got "
+                f"{type(own).__name__}"
+            )
         wanted = {node: self.nodes[node].tensors for entry in self.tensors for node in entry.nodes}
         foreign = next((node for node in own if node not in wanted), None)
         if foreign is not None:
@@ -161,17 +210,22 @@ class Plan:
         for entry in self.tensors:
             leaves = self.nodes[entry.nodes[0]].tensors
             rows = {leaf: [given[node][leaf] for node in entry.nodes] for leaf in leaves}
-            tree[entry.name] = {leaf: jnp.stack(row) if entry.stacked else row[0] for leaf, row in rows.items()}
+            tree[entry.name] = {
+                leaf: jnp.stack(row) if entry.stacked else row[0] for leaf, row in rows.items()
+            }
         self.check(tree)
         return tree
 
-    # -- drawing ---------------------------------------------------------------------------------------------------------------------
+    # -- drawing -----------------------------------------------------------------------------------
 
     def draw(self, key: Array, dtype: Any) -> Params:
-        """Initial parameters; those of a node depend on the key and its place in the network, not on how blocks are rolled.
+        """Random initial parameters.
 
-        All come from one vector of normals, and nodes with the same law and extents are made by one loop, so that compilation is as quick
-        for many layers as for one.
+        Those of a node depend on the key and its place in the network, not on how blocks are
+        rolled.
+
+        All come from one vector of normals, and nodes with the same law and extents are made by one
+        loop, so that compilation is as quick for many layers as for one.
         """
         import jax
 
@@ -180,17 +234,25 @@ class Plan:
         alike: dict[Hashable, list[Node]] = {}
         for entry in self.tensors:
             for node in entry.nodes:
-                own = tuple((leaf, shape, (node, leaf) in places) for leaf, shape in sorted(self.nodes[node].tensors.items()))
+                own = tuple(
+                    (leaf, shape, (node, leaf) in places)
+                    for leaf, shape in sorted(self.nodes[node].tensors.items())
+                )
                 alike.setdefault((self.laws.get(node), self.fans.get(node), own), []).append(node)
         rows: dict[Node, tuple[dict[str, Array], int]] = {}
         for nodes in alike.values():
-            leaves = {leaf: self._leaf(leaf, nodes, noise, dtype) for leaf in self.nodes[nodes[0]].tensors}
+            leaves = {
+                leaf: self._leaf(leaf, nodes, noise, dtype) for leaf in self.nodes[nodes[0]].tensors
+            }
             rows |= {node: (leaves, i) for i, node in enumerate(nodes)}
         return {entry.name: _gathered(entry, rows) for entry in self.tensors}
 
     @cached_property
     def _places(self) -> tuple[dict[tuple[Node, str], int], int]:
-        """Where the normals of each random leaf start, weights before biases, and how many there are."""
+        """The start of the normals of each random leaf, and the number of all normals.
+
+        Weights come before biases.
+        """
         places: dict[tuple[Node, str], int] = {}
         total = 0
         for leaf, std in (("weight", 0), ("bias", 2)):
@@ -203,7 +265,11 @@ class Plan:
 
     def _noise_shape(self, node: Node, leaf: str) -> tuple[int, ...]:
         fan = self.fans.get(node)
-        return self.laws[node].noise_shape(fan) if leaf == "weight" and fan is not None else self.nodes[node].tensors[leaf]
+        return (
+            self.laws[node].noise_shape(fan)
+            if leaf == "weight" and fan is not None
+            else self.nodes[node].tensors[leaf]
+        )
 
     def _leaf(self, leaf: str, nodes: Sequence[Node], noise: Array, dtype: Any) -> Array:
         """One leaf of nodes that are drawn alike, stacked."""
@@ -219,7 +285,11 @@ class Plan:
 
         def make(row: tuple[Array, Array]) -> Array:
             own = jax.lax.dynamic_slice(noise, (row[0],), (math.prod(extent),)).reshape(extent)
-            unit = law.unit(own, fan) if leaf == "weight" and law is not None and fan is not None else own
+            unit = (
+                law.unit(own, fan)
+                if leaf == "weight" and law is not None and fan is not None
+                else own
+            )
             return (row[1] * unit).astype(dtype)
 
         stds = [self.nodes[one].numbers[0 if leaf == "weight" else 2] for one in nodes]
@@ -246,11 +316,18 @@ class Plan:
 
 
 def _own_arrays(node: Node, given: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-    """The arrays of one node.  Raises: KcalcError naming it where one is missing, unknown, of another shape or no array of numbers."""
+    """The arrays of one node.
+
+    Raises: KcalcError naming it where one is missing, unknown, of another shape or no array of
+    numbers.
+    """
     import jax.numpy as jnp
 
     if not isinstance(given, Mapping):
-        raise KcalcError(f"there are no arrays for node {node!r}; give {sorted(shapes)} for every node with weights")
+        raise KcalcError(
+            f"there are no arrays for node {node!r}; give {sorted(shapes)} for every node with "
+            f"weights"
+        )
     if set(given) != set(shapes):
         raise KcalcError(f"node {node!r} must have {sorted(shapes)}, got {sorted(map(str, given))}")
     found: dict[str, Array] = {}
@@ -260,10 +337,16 @@ def _own_arrays(node: Node, given: Any, shapes: Mapping[str, tuple[int, ...]]) -
         except ValueError:
             values = None
         if not array_like(values):
-            raise KcalcError(f"the {leaf} of node {node!r} must be an array of numbers, got {type(given[leaf]).__name__}")
+            raise KcalcError(
+                f"the {leaf} of node {node!r} must be an array of numbers, got "
+                f"{type(given[leaf]).__name__}"
+            )
         found[leaf] = jnp.asarray(values)
         if found[leaf].shape != shape:
-            raise KcalcError(f"the {leaf} of node {node!r} must have the shape {shape}, got {tuple(found[leaf].shape)}")
+            raise KcalcError(
+                f"the {leaf} of node {node!r} must have the shape {shape}, got "
+                f"{tuple(found[leaf].shape)}"
+            )
     return found
 
 
@@ -273,7 +356,10 @@ def _gathered(entry: Entry, rows: Mapping[Node, tuple[dict[str, Array], int]]) -
     if not entry.stacked:
         return {leaf: values[first] for leaf, values in leaves.items()}
     places = np.array([rows[node][1] for node in entry.nodes])
-    return {leaf: values if np.array_equal(places, np.arange(len(values))) else values[places] for leaf, values in leaves.items()}
+    return {
+        leaf: values if np.array_equal(places, np.arange(len(values))) else values[places]
+        for leaf, values in leaves.items()
+    }
 
 
 def draw_dtype(dtype: Any) -> Any:
@@ -292,7 +378,10 @@ def make_plan(
     roll: bool = True,
     trainable_norms: bool = False,
 ) -> Plan:
-    """The plan for inputs of the given shapes.  Raises: KcalcError naming the node where extents do not fit."""
+    """The plan for inputs of the given shapes.
+
+    Raises: KcalcError naming the node where extents do not fit.
+    """
     lowering = Lowering(network, features, laws, parameterization, trainable_norms)
     fold(network, lowering, shapes)
     blocks = repeated_blocks(network, lowering.nodes) if roll else ()

@@ -1,4 +1,7 @@
-"""Options of :func:`kcalc.to_jax`, checked: extents of images, laws of weights, number types, switches."""
+"""Options of :func:`kcalc.to_jax`, checked.
+
+Extents of images, laws of weights, number types, switches.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,15 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 def images(network: Network, image_shape: Any) -> dict[Node, tuple[int, int]]:
-    """{input: (height, width)} of inputs that have one.  Raises: KcalcError for unknown inputs and anything but extents."""
-    given = dict(image_shape) if isinstance(image_shape, Mapping) else dict.fromkeys(network.inputs, image_shape)
+    """{input: (height, width)} of inputs that have one.
+
+    Raises: KcalcError for unknown inputs and anything but extents.
+    """
+    given = (
+        dict(image_shape)
+        if isinstance(image_shape, Mapping)
+        else dict.fromkeys(network.inputs, image_shape)
+    )
     for node in given:
         if node not in network.inputs:
             raise unknown("input", node, map(str, network.inputs))
@@ -28,9 +38,16 @@ def images(network: Network, image_shape: Any) -> dict[Node, tuple[int, int]]:
     for node in network.inputs:
         layer: Any = network.layer(node)
         asked = None if given.get(node) is None else _extents(given[node])
-        if asked is not None and layer.image_shape is not None and asked != tuple(layer.image_shape):
+        if (
+            asked is not None
+            and layer.image_shape is not None
+            and asked != tuple(layer.image_shape)
+        ):
             stated = layer.image_shape
-            raise KcalcError(f"the input {node!r} has image_shape={stated} in its layer, got {asked}; build the network with {asked}")
+            raise KcalcError(
+                f"the input {node!r} has image_shape={stated} in its layer, got {asked}; build "
+                f"the network with {asked}"
+            )
         if asked is not None or layer.image_shape is not None:
             shapes[node] = asked or _extents(layer.image_shape)
     return shapes
@@ -39,20 +56,33 @@ def images(network: Network, image_shape: Any) -> dict[Node, tuple[int, int]]:
 def _extents(shape: Any) -> tuple[int, int]:
     given = items(shape, "image_shape")
     if len(given) != 2:
-        raise KcalcError(f"image_shape must be (height, width), two positive whole numbers, got {glimpse(shape)}")
+        raise KcalcError(
+            f"image_shape must be (height, width), two positive whole numbers, got {glimpse(shape)}"
+        )
     return whole(given[0], "image_shape[0]", 1), whole(given[1], "image_shape[1]", 1)
 
 
 def laws(network: Network, weights: Any) -> dict[Node, Initialiser]:
-    """{Affine: its law}, from one law or {node: law} with None for all others.  Raises: KcalcError for unknown laws and other nodes."""
+    """{Affine: its law}, from one law or {node: law} with None for all others.
+
+    Raises: KcalcError for unknown laws and other nodes.
+    """
     given: dict[Any, Any] = dict(weights) if isinstance(weights, Mapping) else {None: weights}
     default = initialiser(given.pop(None, "delta_orthogonal"))
-    require_kind(network, given, ", which has no weights to initialise; give laws of Affine nodes", Affine)
-    return {node: initialiser(given[node]) if node in given else default for node in network.nodes_of(Affine)}
+    require_kind(
+        network, given, ", which has no weights to initialise; give laws of Affine nodes", Affine
+    )
+    return {
+        node: initialiser(given[node]) if node in given else default
+        for node in network.nodes_of(Affine)
+    }
 
 
 def dtype_name(given: Any) -> str:
-    """The name of a floating-point type: "float64", ``np.float64``, ``jnp.bfloat16``, ...  Raises: KcalcError for others."""
+    """The name of a floating-point type: "float64", ``np.float64``, ``jnp.bfloat16``, ...
+
+    Raises: KcalcError for others.
+    """
     import jax.numpy as jnp
 
     name = given if isinstance(given, str) else None

@@ -1,4 +1,7 @@
-"""A multiplier behind the output that gives it a wanted standard deviation on one batch [Scaling sec. 7, 10, App. H]."""
+"""An output multiplier for a wanted standard deviation on one batch.
+
+The multiplier stands behind the output [Scaling sec. 7, 10, App. H].
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,13 @@ Node = Hashable
 
 @dataclass(frozen=True, eq=False)
 class OutputScale(Shown):
-    """``model``: the model with a fixed multiplier behind every output, ``params`` its parameters (the weights are as they were).
+    """A model with a fixed multiplier behind every output, and its parameters.
 
-    ``factors``: {output: multiplier}; ``before``: {output: standard deviation on the batch without it}.
+    ``model``: the model with the multipliers; ``params``: its parameters (the weights are as they
+    were).
+
+    ``factors``: {output: multiplier}; ``before``: {output: standard deviation on the batch without
+    it}.
     """
 
     model: Model
@@ -32,32 +39,43 @@ class OutputScale(Shown):
     before: dict[Node, float]
 
     def _rows(self) -> list[tuple[str, ...]]:
-        return [("output", "standard deviation", "factor"), *((str(n), shown(self.before[n]), shown(k)) for n, k in self.factors.items())]
+        return [
+            ("output", "standard deviation", "factor"),
+            *((str(n), shown(self.before[n]), shown(k)) for n, k in self.factors.items()),
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """The factors and the standard deviations before them, as plain data."""
         return {"factors": plain(self.factors), "before": plain(self.before)}
 
     def __str__(self) -> str:
-        return "\n".join(f"{node}: standard deviation {self.before[node]:.6g}, multiplied by {k:.6g}" for node, k in self.factors.items())
+        return "\n".join(
+            f"{node}: standard deviation {self.before[node]:.6g}, multiplied by {k:.6g}"
+            for node, k in self.factors.items()
+        )
 
     def __repr__(self) -> str:
         return f"OutputScale({', '.join(f'{node}: {factor:.6g}' for node, factor in self.factors.items())})"
 
 
 def scale_output(model: Model, params: Params, x: Any, std: float = 0.05) -> OutputScale:
-    """Multiply the outputs so that their standard deviation over examples and channels of the batch ``x`` is ``std``, and keep that factor.
+    """Multiply the outputs so that their standard deviation on the batch ``x`` is ``std``.
 
-    The standard deviation is about the mean over the batch; ``kc.shape(net, method="geometric", output_std=...)`` finds the factor without
-    data, from E[y^2].  ``x``: (batch, ..., channels) or {input: array}.
+    The standard deviation is over examples and channels. The factor is fixed afterwards.
+
+    The standard deviation is about the mean over the batch;
+    ``kc.shape(net, method="geometric", output_std=...)`` finds the factor without data, from
+    E[y^2]. ``x``: (batch, ..., channels) or {input: array}.
     Returns: an :class:`OutputScale`.
-    Raises: KcalcError for bad ``std``, networks with BatchNorm, and outputs that are constant or not finite.
+    Raises: KcalcError for bad ``std``, networks with BatchNorm, and outputs that are constant or
+    not finite.
     """
     as_model(model)
     std = positive_number(std, "std")
     if model.plan(x).states:
         raise KcalcError(
-            "the output scale needs a network without BatchNorm, whose outputs depend on the batch; use net.without_normalization()"
+            "the output scale needs a network without BatchNorm, whose outputs depend on the "
+            "batch; use net.without_normalization()"
         )
     out = model.apply(params, x)
     outputs = model.network.outputs
@@ -66,7 +84,8 @@ def scale_output(model: Model, params: Params, x: Any, std: float = 0.05) -> Out
     for node, value in before.items():
         if not 0 < value < float("inf"):
             raise KcalcError(
-                f"output {node!r} has standard deviation {value} on this batch; give more examples, or weights that are not zero"
+                f"output {node!r} has standard deviation {value} on this batch; give more "
+                f"examples, or weights that are not zero"
             )
     factors = {node: std / value for node, value in before.items()}
     scaled = replace(model, network=_extended(model.network, factors), _plans={}, _compiled={})

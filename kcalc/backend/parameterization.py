@@ -1,7 +1,7 @@
 """Where the size of a weight goes: into the initial draw or into a factor before it.
 
-All start with the same function of the same draws wherever the widths are those of the base; they differ in the gradients and in how
-things change with width.
+All start with the same function of the same draws wherever the widths are those of the base; they
+differ in the gradients and in how things change with width.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ class Parameterization:
     name: str = "standard"
 
     def weight(self, role: str, fan: Fan, std: float, multiplier: float) -> Size:
-        """How a weight of total size ``multiplier * std`` is written; ``role`` is its place in the network."""
+        """How a weight of total size ``multiplier * std`` is written.
+
+        ``role`` is its place in the network.
+        """
         return Size(std, multiplier)
 
     def vector(self, std: float) -> Size:
@@ -47,7 +50,10 @@ class Parameterization:
 
 @dataclass(frozen=True)
 class NTK(Parameterization):
-    """Weights start as N(0, 1) and stand behind ``sigma_w / sqrt(fan_in)``, biases behind sigma_b: none where sigma_b = 0."""
+    """Weights start as N(0, 1) and stand behind ``sigma_w / sqrt(fan_in)``, biases behind sigma_b.
+
+    None where sigma_b = 0.
+    """
 
     name: str = "ntk"
 
@@ -63,11 +69,14 @@ class NTK(Parameterization):
 
 @dataclass(frozen=True)
 class ABC(Parameterization):
-    """The weight is ``r^-a w`` and w starts with a size proportional to ``r^-b``, r = n / base_width  [Yang, Hu 2021].
+    """Weights ``r^-a w``, where w starts with a size proportional to ``r^-b``  [Yang, Hu 2021].
 
-    n is the number of channels a hidden or output layer reads, and that an input layer emits.  (a, b) by place in the network: ``input``
-    layers read the network's input, ``output`` layers have no weights after them.  At n = base_width this is the standard one, which is
-    also (0, 0), (0, 1/2), (0, 1/2) at every width.  The default is muP.
+    r = n / base_width.
+
+    n is the number of channels a hidden or output layer reads, and that an input layer emits. (a,
+    b) by place in the network: ``input`` layers read the network's input, ``output`` layers have no
+    weights after them. At n = base_width this is the standard one, which is also (0, 0), (0, 1/2),
+    (0, 1/2) at every width. The default is muP.
     """
 
     name: str = "mup"
@@ -79,7 +88,11 @@ class ABC(Parameterization):
     def __post_init__(self) -> None:
         for place in ROLES[:3]:
             given: Any = getattr(self, place)
-            if not isinstance(given, tuple) or len(given) != 2 or not all(isinstance(v, int | float) and math.isfinite(v) for v in given):
+            if (
+                not isinstance(given, tuple)
+                or len(given) != 2
+                or not all(isinstance(v, int | float) and math.isfinite(v) for v in given)
+            ):
                 raise KcalcError(f"ABC.{place} must be two exponents (a, b), got {given!r}")
         whole(self.base_width, "base_width", 1)
 
@@ -88,22 +101,29 @@ class ABC(Parameterization):
             return Size(std, multiplier)
         a, b = getattr(self, role)
         ratio = (fan.outputs if role == "input" else fan.inputs) * fan.groups / self.base_width
-        own = 0.0 if role == "input" else 0.5  # the power of the width that 1/sqrt(fan_in) holds already
+        own = (
+            0.0 if role == "input" else 0.5
+        )  # the power of the width that 1/sqrt(fan_in) holds already
         return Size(std * ratio ** (own - b), multiplier * ratio**-a)
 
     def growth(self, role: str) -> float:
-        """The power of the width with which a layer multiplies the size of coordinates at initialisation."""
+        """The power of the width by which a layer multiplies coordinate sizes at initialisation."""
         if role == "single":
             return 0.0
         a, b = getattr(self, role)
         return (0.0 if role == "input" else 0.5) - a - b
 
 
-PARAMETERIZATIONS: dict[str, Parameterization] = {p.name: p for p in (Parameterization(), NTK(), ABC())}
+PARAMETERIZATIONS: dict[str, Parameterization] = {
+    p.name: p for p in (Parameterization(), NTK(), ABC())
+}
 
 
 def parameterization(given: Any) -> Parameterization:
-    """The parameterization of a name ("standard", "ntk", "mup"), or itself.  Raises: KcalcError for other names."""
+    """The parameterization of a name ("standard", "ntk", "mup"), or itself.
+
+    Raises: KcalcError for other names.
+    """
     if isinstance(given, Parameterization):
         return given
     if not isinstance(given, str) or given not in PARAMETERIZATIONS:

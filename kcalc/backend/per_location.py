@@ -1,4 +1,7 @@
-"""Per-location normalisation of a network's input: every location vector gets a mean square of one [DKS sec. 10.2]."""
+"""Per-location normalisation of a network's input.
+
+Every location vector gets a mean square of one [DKS sec. 10.2].
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,22 @@ from ..foundation.plain_arguments import choice, whole
 VARIANTS = ("mean_norm", "constant", "none")
 
 
-def normalise_locations(x: Any, extra: str = "mean_norm", value: float = 1.0, batch_axes: int = 1) -> Any:
-    """``sqrt(k+1) (x_i, s) / sqrt(|x_i|^2 + s^2)`` for every location vector x_i of k channels: uniform q values of 1.
+def normalise_locations(
+    x: Any, extra: str = "mean_norm", value: float = 1.0, batch_axes: int = 1
+) -> Any:
+    """``sqrt(k+1) (x_i, s) / sqrt(|x_i|^2 + s^2)`` for every location vector x_i of k channels.
 
-    Parameters: ``x`` has shape (batch..., locations..., k), the first ``batch_axes`` axes counting examples.  ``extra`` says what the new
-    channel holds so that lengths are not lost: "mean_norm", s^2 = the mean of |x_j|^2/k over the locations of the example, keeps them
-    relative to each other (with one location alone that is nothing: use "constant"); "constant", s = ``value`` > 0, from which x can be
-    had back; "none", no new channel: ``sqrt(k) x_i / |x_i|``.
-    Returns: an array of k+1 channels (k for "none"), NumPy float64 (float32 for float32) or JAX as ``x`` is.
-    Raises: KcalcError for unknown variants, and for zero vectors (NumPy) where nothing gives them a direction; JAX gives nan there.
+    Uniform q values of 1.
+
+    Parameters: ``x`` has shape (batch..., locations..., k), the first ``batch_axes`` axes counting
+    examples. ``extra`` says what the new channel holds so that lengths are not lost: "mean_norm",
+    s^2 = the mean of |x_j|^2/k over the locations of the example, keeps them relative to each other
+    (with one location alone that is nothing: use "constant"); "constant", s = ``value`` > 0, from
+    which x can be had back; "none", no new channel: ``sqrt(k) x_i / |x_i|``.
+    Returns: an array of k+1 channels (k for "none"), NumPy float64 (float32 for float32) or JAX as
+    ``x`` is.
+    Raises: KcalcError for unknown variants, and for zero vectors (NumPy) where nothing gives them a
+    direction; JAX gives nan there.
     """
     choice(extra, "variant of per-location normalisation", VARIANTS)
     batch_axes, value = whole(batch_axes, "batch_axes", 0), positive_number(value, "value")
@@ -36,11 +46,16 @@ def normalise_locations(x: Any, extra: str = "mean_norm", value: float = 1.0, ba
         if getattr(x, "dtype", None) == np.float32:
             return normalise_locations(array, extra, value, batch_axes).astype(np.float32)
     if array.ndim < batch_axes + 1:
-        raise KcalcError(f"x must have {batch_axes} axes of examples and one of channels at least, got shape {tuple(array.shape)}")
+        raise KcalcError(
+            f"x must have {batch_axes} axes of examples and one of channels at least, got shape "
+            f"{tuple(array.shape)}"
+        )
     channels = array.shape[-1]
     locations = tuple(range(batch_axes, array.ndim))
     together = locations if extra == "mean_norm" else (-1,)
-    unit = _unit(xp, abs(array).max(axis=together, keepdims=True), value if extra == "constant" else 0)
+    unit = _unit(
+        xp, abs(array).max(axis=together, keepdims=True), value if extra == "constant" else 0
+    )
     array = array / unit
     squares = (array * array).sum(axis=-1, keepdims=True)
     if extra == "none":
@@ -49,7 +64,9 @@ def normalise_locations(x: Any, extra: str = "mean_norm", value: float = 1.0, ba
     if extra == "constant":
         added = xp.broadcast_to(value / unit, squares.shape).astype(squares.dtype)
     else:
-        added = xp.broadcast_to(xp.sqrt(squares.mean(axis=locations, keepdims=True) / channels), squares.shape)
+        added = xp.broadcast_to(
+            xp.sqrt(squares.mean(axis=locations, keepdims=True) / channels), squares.shape
+        )
         _refuse_zero(xp, added)
     joined = xp.concatenate([array, added], axis=-1)
     return joined * ((channels + 1) ** 0.5 / xp.sqrt(squares + added * added))
@@ -68,7 +85,10 @@ def _numbers(x: Any) -> np.ndarray:
 
 
 def _unit(xp: Any, largest: Any, value: float) -> Any:
-    """A power of two near the largest entry: dividing by it changes no ratio, and squares then stay in range.  1 where all are 0."""
+    """A power of two near the largest entry.
+
+    Dividing by it changes no ratio, and squares then stay in range. 1 where all are 0.
+    """
     top = xp.maximum(largest, value)
     return xp.where(top > 0, xp.ldexp(xp.ones_like(top), xp.frexp(top)[1] - 1), xp.ones_like(top))
 
@@ -77,4 +97,6 @@ def _refuse_zero(xp: Any, squares: Any) -> None:
     if xp is np and not np.all(squares > 0):
         where = np.argwhere(~(squares > 0))[0]
         place = tuple(int(i) for i in where[:-1])
-        raise KcalcError(f"x: the vector at {place} is zero, so it has no direction; use extra='constant'")
+        raise KcalcError(
+            f"x: the vector at {place} is zero, so it has no direction; use extra='constant'"
+        )

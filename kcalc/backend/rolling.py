@@ -17,7 +17,10 @@ LEAST = 3  # pieces; a scan over two saves nothing
 
 @dataclass(frozen=True)
 class Signature(Layer):
-    """All that must agree between two nodes to be the same step of a scan: not their numbers, not their weights."""
+    """All that must agree between two nodes to be the same step of a scan.
+
+    Not their numbers, not their weights.
+    """
 
     kind: type[Layer]
     form: Hashable
@@ -28,18 +31,39 @@ def signature(layer: Layer, lowered: Lowered | None) -> Layer:
     """The signature of a node; Inputs keep their own."""
     if lowered is None:
         return layer
-    extents = (lowered.below, lowered.shape, len(lowered.numbers), *sorted(lowered.tensors.items()), *sorted(lowered.state.items()))
+    extents = (
+        lowered.below,
+        lowered.shape,
+        len(lowered.numbers),
+        *sorted(lowered.tensors.items()),
+        *sorted(lowered.state.items()),
+    )
     return Signature(type(layer), lowered.form, extents)
 
 
-def repeated_blocks(network: Network, nodes: Mapping[Node, Lowered], least: int = LEAST) -> tuple[Block, ...]:
-    """The blocks of ``least`` or more pieces that differ in numbers and weights alone, first to last."""
-    steps = tuple((node, signature(layer, nodes.get(node)), parents) for node, layer, parents in network.steps())
-    return tuple(block for block in find_blocks(steps, network.outputs) if block.count >= least and block.entry is not None)
+def repeated_blocks(
+    network: Network, nodes: Mapping[Node, Lowered], least: int = LEAST
+) -> tuple[Block, ...]:
+    """The blocks of ``least`` or more repeated pieces, first to last.
+
+    The pieces of a block differ in numbers and weights alone.
+    """
+    steps = tuple(
+        (node, signature(layer, nodes.get(node)), parents)
+        for node, layer, parents in network.steps()
+    )
+    return tuple(
+        block
+        for block in find_blocks(steps, network.outputs)
+        if block.count >= least and block.entry is not None
+    )
 
 
 def rolled(network: Network, blocks: Sequence[Block]) -> Network:
-    """The network in which each block is one :class:`Repeated` node, named as the last node of the block."""
+    """The network in which each block is one :class:`Repeated` node.
+
+    The node has the name of the last node of the block.
+    """
     if not blocks:
         return network
     given = list(network.steps())
@@ -51,5 +75,9 @@ def rolled(network: Network, blocks: Sequence[Block]) -> Network:
         exit_ = block.pieces[-1][-1]
         for node in block.nodes:
             del steps[node]
-        steps[exit_] = (exit_, Repeated(Network.from_steps(body, [first[-1]]), entry, block.pieces), (entry,))
+        steps[exit_] = (
+            exit_,
+            Repeated(Network.from_steps(body, [first[-1]]), entry, block.pieces),
+            (entry,),
+        )
     return Network.from_steps(steps.values(), network.outputs)

@@ -34,7 +34,13 @@ def elementwise_form(phi: Activation) -> tuple[Hashable, tuple[float, ...]]:
     if t is None:
         return phi, ()
     form, numbers = elementwise_form(phi.base)
-    return ("transformed", form), (float(t.input_scale), float(t.input_shift), float(t.output_scale), float(t.output_shift), *numbers)
+    return ("transformed", form), (
+        float(t.input_scale),
+        float(t.input_shift),
+        float(t.output_scale),
+        float(t.output_shift),
+        *numbers,
+    )
 
 
 def activate(phi: Activation, x: Array, numbers: Sequence[Any]) -> Array:
@@ -69,7 +75,7 @@ def divided(x: Array, square: Array) -> Array:
     return jnp.where(square > tiny, x / jnp.sqrt(jnp.where(square > tiny, square, 1)), 0)
 
 
-# -- windows ---------------------------------------------------------------------------------------------------------------------------
+# -- windows ---------------------------------------------------------------------------------------
 
 
 def same_padding(size: int, window: int, stride: int) -> tuple[int, int]:
@@ -90,7 +96,9 @@ def axis_padding(size: int, window: int, stride: int, padding: Any) -> tuple[int
     return padding, padding
 
 
-def window_padding(locations: Extent, window: Extent, stride: Extent, padding: Any) -> tuple[tuple[int, int], ...]:
+def window_padding(
+    locations: Extent, window: Extent, stride: Extent, padding: Any
+) -> tuple[tuple[int, int], ...]:
     """(before, after) per axis; see :func:`axis_padding`."""
     each = padding if isinstance(padding, tuple) else (padding,) * len(locations)
     return tuple(axis_padding(*axis) for axis in zip(locations, window, stride, each, strict=True))
@@ -99,12 +107,18 @@ def window_padding(locations: Extent, window: Extent, stride: Extent, padding: A
 def window_outputs(locations: Extent, window: Extent, stride: Extent, padding: Any) -> Extent:
     """The numbers of outputs per axis; <= 0 where the window does not fit."""
     sides = window_padding(locations, window, stride, padding)
-    rows, columns = ((n + low + high - k) // s + 1 for n, k, s, (low, high) in zip(locations, window, stride, sides, strict=True))
+    rows, columns = (
+        (n + low + high - k) // s + 1
+        for n, k, s, (low, high) in zip(locations, window, stride, sides, strict=True)
+    )
     return rows, columns
 
 
 def convolve(x: Array, weight: Array, stride: Extent, padding: Any, groups: int) -> Array:
-    """The convolution of (..., height, width, channels) with (rows, columns, channels / groups, outputs)."""
+    """The convolution of ``x`` with ``weight``.
+
+    ``x``: (..., height, width, channels); ``weight``: (rows, columns, channels / groups, outputs).
+    """
     import jax
 
     batch, locations = x.shape[:-3], x.shape[-3:-1]
@@ -113,7 +127,9 @@ def convolve(x: Array, weight: Array, stride: Extent, padding: Any, groups: int)
     images = x.reshape(-1, *x.shape[-3:])
     if padding == "circular":
         images, sides = circular(images, sides), ((0, 0), (0, 0))
-    out = jax.lax.conv_general_dilated(images, weight, stride, sides, dimension_numbers=IMAGES, feature_group_count=groups)
+    out = jax.lax.conv_general_dilated(
+        images, weight, stride, sides, dimension_numbers=IMAGES, feature_group_count=groups
+    )
     return out.reshape(*batch, *out.shape[1:])
 
 
@@ -125,7 +141,11 @@ def circular(images: Array, sides: Sequence[tuple[int, int]]) -> Array:
 
 
 def grouped_product(x: Array, weight: Array, groups: int) -> Array:
-    """``x W`` in groups: (..., channels) by (channels / groups, outputs), group g making the g-th part of the outputs."""
+    """The product ``x W`` in groups of channels.
+
+    ``x``: (..., channels); ``weight``: (channels / groups, outputs). Group g makes the g-th part of
+    the outputs.
+    """
     import jax.numpy as jnp
 
     parts = x.reshape(*x.shape[:-1], groups, -1)
@@ -134,7 +154,14 @@ def grouped_product(x: Array, weight: Array, groups: int) -> Array:
     return out.reshape(*x.shape[:-1], -1)
 
 
-def pool(x: Array, kind: str, window: Extent | None, stride: Extent | None, padding: str, weight: Array | None) -> Array:
+def pool(
+    x: Array,
+    kind: str,
+    window: Extent | None,
+    stride: Extent | None,
+    padding: str,
+    weight: Array | None,
+) -> Array:
     """Pooling of (..., height, width, channels); ``window=None`` pools all locations.
 
     ``weight`` (rows, columns) gives a weighted sum; in windows cut by the border it is scaled up so
@@ -151,7 +178,9 @@ def pool(x: Array, kind: str, window: Extent | None, stride: Extent | None, padd
     return out.reshape(*batch, *out.shape[1:])
 
 
-def _windowed(images: Array, kind: str, window: Extent, stride: Extent, padding: str, weight: Array | None) -> Array:
+def _windowed(
+    images: Array, kind: str, window: Extent, stride: Extent, padding: str, weight: Array | None
+) -> Array:
     import jax
     import jax.numpy as jnp
 
@@ -159,9 +188,15 @@ def _windowed(images: Array, kind: str, window: Extent, stride: Extent, padding:
     sides = window_padding(locations, window, stride, padding)
     if weight is not None:
         channels = images.shape[-1]
-        kernel = jnp.broadcast_to(weight[:, :, None, None], (*window, 1, channels)).astype(images.dtype)
-        out = jax.lax.conv_general_dilated(images, kernel, stride, sides, dimension_numbers=IMAGES, feature_group_count=channels)
-        return out * jnp.asarray(np.sqrt(math.prod(window) / _counts(locations, window, stride, padding)), out.dtype)
+        kernel = jnp.broadcast_to(weight[:, :, None, None], (*window, 1, channels)).astype(
+            images.dtype
+        )
+        out = jax.lax.conv_general_dilated(
+            images, kernel, stride, sides, dimension_numbers=IMAGES, feature_group_count=channels
+        )
+        return out * jnp.asarray(
+            np.sqrt(math.prod(window) / _counts(locations, window, stride, padding)), out.dtype
+        )
     span, steps, around = (1, *window, 1), (1, *stride, 1), ((0, 0), *sides, (0, 0))
     if kind == "max":
         return jax.lax.reduce_window(images, -jnp.inf, jax.lax.max, span, steps, around)
@@ -180,14 +215,21 @@ def _counts(locations: Extent, window: Extent, stride: Extent, padding: str) -> 
 
 
 def attend(layer: Any, queries: Array, keys: Array, values: Array) -> Array:
-    """Attention over (..., tokens, heads, channels), (..., tokens, heads of keys, channels) twice; the layer is an :class:`Attend`."""
+    """Attention over (..., tokens, heads, channels), (..., tokens, heads of keys, channels) twice.
+
+    The layer is an :class:`Attend`.
+    """
     import jax.numpy as jnp
 
     width, several = queries.shape[-1], queries.shape[-2] // keys.shape[-2]
     if layer.rotary is not None:
         queries, keys = (rotated(x, float(layer.rotary)) for x in (queries, keys))
     keys, values = (jnp.repeat(x, several, axis=-2) for x in (keys, values))
-    scale = {"sqrt": width**-0.5, "linear": 1 / width}[layer.scale] if isinstance(layer.scale, str) else float(layer.scale)
+    scale = (
+        {"sqrt": width**-0.5, "linear": 1 / width}[layer.scale]
+        if isinstance(layer.scale, str)
+        else float(layer.scale)
+    )
     scores = jnp.einsum("...ihc,...jhc->...hij", queries, keys) * scale
     rows, columns = scores.shape[-2:]
     if layer.alibi:
@@ -202,7 +244,11 @@ def attend(layer: Any, queries: Array, keys: Array, values: Array) -> Array:
 
 
 def rotated(x: Array, base: float) -> Array:
-    """Channels of (..., tokens, heads, channels), the first half with the second, turned by ``position base^(-2 f / channels)``."""
+    """Channels turned by the rotary angle ``position base^(-2 f / channels)``.
+
+    ``x``: (..., tokens, heads, channels). The first half of the channels is turned with the second
+    half.
+    """
     import jax.numpy as jnp
 
     half = x.shape[-1] // 2
@@ -215,4 +261,7 @@ def rotated(x: Array, base: float) -> Array:
 def sinusoids(count: int, width: int) -> np.ndarray:
     """The vectors of sines and cosines of positions, (count, width), of mean square 1."""
     angles = np.arange(count)[:, None] * 10000.0 ** (-2.0 * np.arange((width + 1) // 2) / width)
-    return np.sqrt(2) * np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(count, -1)[:, :width]
+    return (
+        np.sqrt(2)
+        * np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(count, -1)[:, :width]
+    )

@@ -1,6 +1,7 @@
 """Running a network on JAX arrays: the same fold as the kernel maps, with feature maps for states.
 
-A feature map is ``(..., channels)``, or ``(..., height, width, channels)`` where there are locations; leading axes are batches.
+A feature map is ``(..., channels)``, or ``(..., height, width, channels)`` where there are
+locations; leading axes are batches.
 """
 
 from __future__ import annotations
@@ -104,10 +105,13 @@ class Arrays:
     kept: dict[Node, Array] = field(default_factory=dict)
 
     def number(self, node: Node) -> tuple[Any, ...]:
-        """The numbers of a node: floats, or traced scalars inside a scan over pieces that differ in them."""
+        """The numbers of a node, floats or traced scalars.
+
+        They are traced scalars inside a scan over pieces that differ in them.
+        """
         return self.numbers[node] if node in self.numbers else self.nodes[node].numbers
 
-    # -- rules -----------------------------------------------------------------------------------------------------------------------
+    # -- rules -------------------------------------------------------------------------------------
 
     @singledispatchmethod
     def rule(self, layer: L.Layer, node: Node, inputs: Sequence[Array]) -> Array:
@@ -127,10 +131,16 @@ class Arrays:
         if lowered.shape.locations is not None:
             out = convolve(inputs[0], weight, pairs(layer.stride), layer.padding, layer.groups)
         else:
-            out = inputs[0] @ weight if layer.groups == 1 else grouped_product(inputs[0], weight, layer.groups)
+            out = (
+                inputs[0] @ weight
+                if layer.groups == 1
+                else grouped_product(inputs[0], weight, layer.groups)
+            )
         if "bias" not in params:
             return out
-        return out + (params["bias"] if _is_one(bias_scale) else params["bias"] * _like(bias_scale, out))
+        return out + (
+            params["bias"] if _is_one(bias_scale) else params["bias"] * _like(bias_scale, out)
+        )
 
     @rule.register
     def _(self, layer: L.Nonlinear, node: Node, inputs: Sequence[Array]) -> Array:
@@ -139,7 +149,10 @@ class Arrays:
     @rule.register
     def _(self, layer: L.Sum | L.Scale, node: Node, inputs: Sequence[Array]) -> Array:
         """``sum_i w_i x_i``."""
-        terms = [x if _is_one(w) else _like(w, x) * x for w, x in zip(self.number(node), inputs, strict=True)]
+        terms = [
+            x if _is_one(w) else _like(w, x) * x
+            for w, x in zip(self.number(node), inputs, strict=True)
+        ]
         return sum(terms[1:], terms[0])
 
     @rule.register
@@ -153,7 +166,9 @@ class Arrays:
         """Elementwise; a factor without locations multiplies all of them."""
         axes = len(self.nodes[node].shape.locations or ())
         factors = [
-            x if shape.locations is not None else x.reshape(*x.shape[:-1], *(1,) * axes, x.shape[-1])
+            x
+            if shape.locations is not None
+            else x.reshape(*x.shape[:-1], *(1,) * axes, x.shape[-1])
             for x, shape in zip(inputs, self.nodes[node].below, strict=True)
         ]
         return math.prod(factors[1:], start=factors[0])
@@ -175,7 +190,11 @@ class Arrays:
 
         weight, scale = self.params[node]["weight"], self.number(node)[1]
         weight = weight if _is_one(scale) else weight * _like(scale, weight)
-        return weight[inputs[0][..., 0]] if jnp.issubdtype(inputs[0].dtype, jnp.integer) else inputs[0] @ weight
+        return (
+            weight[inputs[0][..., 0]]
+            if jnp.issubdtype(inputs[0].dtype, jnp.integer)
+            else inputs[0] @ weight
+        )
 
     @rule.register
     def _(self, layer: L.Positions, node: Node, inputs: Sequence[Array]) -> Array:
@@ -183,7 +202,9 @@ class Arrays:
 
         (x,), (_, scale), shape = inputs, self.number(node), self.nodes[node].shape
         if layer.kind == "sinusoidal":
-            vectors: Any = jnp.asarray(sinusoids(x.shape[-3], x.shape[-1]) * float(layer.sigma), x.dtype)
+            vectors: Any = jnp.asarray(
+                sinusoids(x.shape[-3], x.shape[-1]) * float(layer.sigma), x.dtype
+            )
         else:
             vectors = self.params[node]["weight"]
             vectors = vectors if _is_one(scale) else vectors * _like(scale, vectors)
@@ -191,15 +212,24 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Attend, node: Node, inputs: Sequence[Array]) -> Array:
-        """``sum_j (identity I + A - centre / T)_ij v_j`` per head; tokens are the locations, row by row."""
+        """``sum_j (identity I + A - centre / T)_ij v_j`` per head.
+
+        Tokens are the locations, row by row.
+        """
         heads, shared = layer.heads or 1, layer.key_heads or layer.heads or 1
-        queries, keys, values = (_headed(x, n) for x, n in zip(inputs, (heads, shared, shared), strict=True))
+        queries, keys, values = (
+            _headed(x, n) for x, n in zip(inputs, (heads, shared, shared), strict=True)
+        )
         out = attend(layer, queries, keys, values)
         return out.reshape(*inputs[0].shape[:-1], -1)
 
     @rule.register
     def _(self, layer: L.Normalisation, node: Node, inputs: Sequence[Array]) -> Array:
-        """``(x - mean) / std``, or ``x / rms``, over the channels of each location, or of a group and all locations; 0 where std is 0."""
+        """``(x - mean) / std`` or ``x / rms``, 0 where std is 0.
+
+        The statistics are over the channels of each location, or over those of a group and all
+        locations.
+        """
         x, groups = _wide(inputs[0]), getattr(layer, "groups", 1)
         axes = len(self.nodes[node].shape.locations or ()) if layer.over == "positions" else 0
         split = x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)
@@ -210,22 +240,32 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.BatchNorm, node: Node, inputs: Sequence[Array]) -> Array:
-        """``(x - mean) / sqrt(variance + epsilon)`` of the batch in training, of the running statistics in evaluation."""
+        """``(x - mean) / sqrt(variance + epsilon)`` with batch or running statistics.
+
+        Training uses the statistics of the batch, evaluation the running statistics.
+        """
         import jax.numpy as jnp
 
         old, x = self.state[node], _wide(inputs[0])
         if self.train:
             axes = tuple(range(x.ndim - 1))
             if not axes:
-                raise KcalcError(f"node {node!r} (BatchNorm) needs a batch to train on, got a single example")
+                raise KcalcError(
+                    f"node {node!r} (BatchNorm) needs a batch to train on, got a single example"
+                )
             mean = x.mean(axis=axes)
             variance = ((x - mean) ** 2).mean(axis=axes)
             pairs_ = (("mean", mean), ("variance", variance))
-            self.new_state[node] = {name: MOMENTUM * old[name] + (1 - MOMENTUM) * new.astype(old[name].dtype) for name, new in pairs_}
+            self.new_state[node] = {
+                name: MOMENTUM * old[name] + (1 - MOMENTUM) * new.astype(old[name].dtype)
+                for name, new in pairs_
+            }
         else:
             mean, variance = old["mean"], old["variance"]
             self.new_state[node] = dict(old)
-        return self._gained((x - mean) / jnp.sqrt(variance + BATCH_EPSILON), node).astype(inputs[0].dtype)
+        return self._gained((x - mean) / jnp.sqrt(variance + BATCH_EPSILON), node).astype(
+            inputs[0].dtype
+        )
 
     def _gained(self, x: Array, node: Node) -> Array:
         gains = self.params.get(node, {})
@@ -234,7 +274,10 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Pool, node: Node, inputs: Sequence[Array]) -> Array:
-        """The maximum, mean or randomly weighted sum over windows; identity where there are no locations."""
+        """The maximum, mean or randomly weighted sum over windows.
+
+        Identity where there are no locations.
+        """
         if self.nodes[node].below[0].locations is None:
             return inputs[0]
         weight = None
@@ -256,7 +299,10 @@ class Arrays:
         if not self.train or (isinstance(rate, float) and rate == 0):
             return inputs[0]
         if self.key is None:
-            raise KcalcError(f"node {node!r} (Dropout) needs random numbers in training; pass key=jax.random.key(...)")
+            raise KcalcError(
+                f"node {node!r} (Dropout) needs random numbers in training; pass "
+                f"key=jax.random.key(...)"
+            )
         key = jax.random.fold_in(self.key, self.indices.get(node, self.nodes[node].index))
         stay = jax.random.uniform(key, inputs[0].shape) >= rate
         return jnp.where(stay, inputs[0] / (1 - rate), 0).astype(inputs[0].dtype)
@@ -287,17 +333,42 @@ class Arrays:
 
         def body(h: Array, rows: Any) -> tuple[Array, Any]:
             params, state, numbers, indices = rows
-            merged = {n: tuple(numbers[n].get(i, v) for i, v in enumerate(values)) for n, values in constant.items()}
-            inner = replace(self, params=params, state=state, numbers=merged, indices=indices, new_state={}, kept={})
+            merged = {
+                n: tuple(numbers[n].get(i, v) for i, v in enumerate(values))
+                for n, values in constant.items()
+            }
+            inner = replace(
+                self,
+                params=params,
+                state=state,
+                numbers=merged,
+                indices=indices,
+                new_state={},
+                kept={},
+            )
             states = fold(layer.body, inner, {layer.entry: h})
-            return states[first[-1]], (inner.new_state, {n: states[n] for n in first} if self.keep else {})
+            return states[first[-1]], (
+                inner.new_state,
+                {n: states[n] for n in first} if self.keep else {},
+            )
 
-        out, (new_state, kept) = jax.lax.scan(jax.checkpoint(body) if self.remat else body, inputs[0], stacks, length=layer.count)
+        out, (new_state, kept) = jax.lax.scan(
+            jax.checkpoint(body) if self.remat else body, inputs[0], stacks, length=layer.count
+        )
         self.new_state.update(new_state)
-        self.kept.update({piece[j]: kept[n][i] for j, n in enumerate(first) if n in kept for i, piece in enumerate(layer.pieces)})
+        self.kept.update(
+            {
+                piece[j]: kept[n][i]
+                for j, n in enumerate(first)
+                if n in kept
+                for i, piece in enumerate(layer.pieces)
+            }
+        )
         return out
 
-    def _columns(self, layer: Repeated, dtype: Any) -> tuple[dict[Node, tuple[Any, ...]], dict[Node, dict[int, Array]]]:
+    def _columns(
+        self, layer: Repeated, dtype: Any
+    ) -> tuple[dict[Node, tuple[Any, ...]], dict[Node, dict[int, Array]]]:
         """({node: numbers of the first piece}, {node: {index: numbers of all pieces}}).
 
         The second holds the numbers that differ between pieces.
@@ -311,14 +382,27 @@ class Arrays:
             rows = [self.nodes[piece[j]].numbers for piece in layer.pieces]
             constant[node] = rows[0]
             columns = zip(*rows, strict=True)
-            varying[node] = {i: jnp.asarray(column, kind) for i, column in enumerate(columns) if len(set(column)) > 1}
+            varying[node] = {
+                i: jnp.asarray(column, kind)
+                for i, column in enumerate(columns)
+                if len(set(column)) > 1
+            }
         return constant, varying
 
     def _stacked_indices(self, layer: Repeated) -> dict[Node, Array]:
         import jax.numpy as jnp
 
-        dropped = [j for j, node in enumerate(layer.pieces[0]) if isinstance(layer.body.layer(node), L.Dropout)]
-        return {layer.pieces[0][j]: jnp.asarray([self.nodes[p[j]].index for p in layer.pieces], jnp.uint32) for j in dropped}
+        dropped = [
+            j
+            for j, node in enumerate(layer.pieces[0])
+            if isinstance(layer.body.layer(node), L.Dropout)
+        ]
+        return {
+            layer.pieces[0][j]: jnp.asarray(
+                [self.nodes[p[j]].index for p in layer.pieces], jnp.uint32
+            )
+            for j in dropped
+        }
 
 
 def _headed(x: Array, heads: int) -> Array:
@@ -327,11 +411,16 @@ def _headed(x: Array, heads: int) -> Array:
 
 
 def standardised(weight: Array, length: Any) -> Array:
-    """Weights into each output with mean 0 and Euclidean length ``length`` over the fan-in (all axes but the last)."""
+    """Weights with mean 0 and Euclidean length ``length`` into each output.
+
+    Mean and length are over the fan-in (all axes but the last).
+    """
     axes = tuple(range(weight.ndim - 1))
     wide = _wide(weight)
     centred = wide - wide.mean(axis=axes, keepdims=True)
-    return (length * divided(centred, (centred * centred).sum(axis=axes, keepdims=True))).astype(weight.dtype)
+    return (length * divided(centred, (centred * centred).sum(axis=axes, keepdims=True))).astype(
+        weight.dtype
+    )
 
 
 def pairs(extent: int | Sequence[int]) -> Locations:

@@ -43,7 +43,9 @@ class Atom:
     @property
     def kind(self) -> str:
         """Its kind in words, for atoms that are neither Gaussian nor an activation."""
-        return "product" if self.factors else "mix of locations" if self.mixed else "depthwise layer"
+        return (
+            "product" if self.factors else "mix of locations" if self.mixed else "depthwise layer"
+        )
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,11 @@ class Pair:
     @property
     def gaussian(self) -> bool:
         """True for a centred Gaussian: only Gaussian atoms, no shift."""
-        return all(t.atom.gaussian for t in self.terms) and is_zero(self.shift1) and is_zero(self.shift2)
+        return (
+            all(t.atom.gaussian for t in self.terms)
+            and is_zero(self.shift1)
+            and is_zero(self.shift2)
+        )
 
 
 def disjoint(masks: Iterable[int]) -> bool:
@@ -98,16 +104,25 @@ def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
     """Terms with equal atoms (or equal activations of one source) added up, without zero terms."""
     alike: dict[Any, list[Term]] = {}
     for t in terms:
-        key = (t.atom.activation, id(t.atom.source), str(t.atom.scale)) if t.atom.activation is not None else id(t.atom)
+        key = (
+            (t.atom.activation, id(t.atom.source), str(t.atom.scale))
+            if t.atom.activation is not None
+            else id(t.atom)
+        )
         alike.setdefault(key, []).append(t)
-    sums = (Term(_total([t.a1 for t in same]), _total([t.a2 for t in same]), same[0].atom) for same in alike.values())
+    sums = (
+        Term(_total([t.a1 for t in same]), _total([t.a2 for t in same]), same[0].atom)
+        for same in alike.values()
+    )
     return tuple(t for t in sums if not (is_zero(t.a1) and is_zero(t.a2)))
 
 
 def _total(numbers: list[Number]) -> Number:
     """The sum; exactly 0 where floats cancel up to rounding errors."""
     total = reduce(add, numbers)
-    if all(isinstance(n, float | int) for n in numbers) and abs(total) <= 1e-15 * sum(map(abs, numbers)):
+    if all(isinstance(n, float | int) for n in numbers) and abs(total) <= 1e-15 * sum(
+        map(abs, numbers)
+    ):
         return 0
     return total
 

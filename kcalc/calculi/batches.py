@@ -49,7 +49,9 @@ class Batches:
 
 @without_option()
 def large_batch(network: Network, c: float = 0.0, q: float = 1.0) -> Network:
-    """The network with ``batch_c`` at every BatchNorm, for a large batch of inputs of mean square ``q`` and pairwise c value ``c``.
+    """The network with ``batch_c`` at every BatchNorm, for a large batch of inputs.
+
+    The inputs have mean square ``q`` and pairwise c value ``c``.
 
     In a batch of n examples with one q value and pairwise cosine b, as n grows, a channel's mean
     has mean square ``b q`` and its variance is ``(1 - b) q``. So BatchNorm maps ``c -> (c - b) / (1
@@ -58,16 +60,24 @@ def large_batch(network: Network, c: float = 0.0, q: float = 1.0) -> Network:
     their variance.
     [De and Smith 2020; Yang et al. 2019]
 
-    Parameters: 0 <= c < 1, q > 0. Returns: a network; other layers are unchanged. Raises: KcalcError for bad numbers, where the kernel
-    calculus does not apply, and where all examples have the same direction before a BatchNorm.
+    Parameters: 0 <= c < 1, q > 0. Returns: a network; other layers are unchanged. Raises:
+    KcalcError for bad numbers, where the kernel calculus does not apply, and where all examples
+    have the same direction before a BatchNorm.
     """
     require_network(network)
     between, size = one_number(c, "c"), one_q(q)
     if not 0 <= between < 1:
-        raise KcalcError(f"the c value between examples of a batch lies in [0, 1), got {glimpse(c)}")
+        raise KcalcError(
+            f"the c value between examples of a batch lies in [0, 1), got {glimpse(c)}"
+        )
     batches = Batches(kernel_over(NUMPY, True))
     start: dict[Any, Channels] = {
-        n: batches.kernel.start(n, np.asarray(size), np.asarray(size), Jet((np.asarray(1 - between),))) for n in network.inputs
+        n: batches.kernel.start(
+            n, np.asarray(size), np.asarray(size), Jet((np.asarray(1 - between),))
+        )
+        for n in network.inputs
     }
     interpret(network, batches, start)
-    return network.map_layers(lambda node, layer: replace(layer, batch_c=batches.found[node]), BatchNorm)
+    return network.map_layers(
+        lambda node, layer: replace(layer, batch_c=batches.found[node]), BatchNorm
+    )

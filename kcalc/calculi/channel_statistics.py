@@ -62,7 +62,11 @@ class Statistics:
     check: Callable[[Any, Number, Node], None] = check_q
 
     def __post_init__(self) -> None:
-        self.field, self.uniform, self.note = self.moments.field, self.moments.uniform, self.ledger.note
+        self.field, self.uniform, self.note = (
+            self.moments.field,
+            self.moments.uniform,
+            self.ledger.note,
+        )
 
     def parts(self, state: Channels) -> list[Part]:
         """Second moments over all channels: groups weighted by their share."""
@@ -82,7 +86,10 @@ class Statistics:
         ``many``: whether a group has many channels. Raises: KcalcError where there is only one.
         """
         if not many or op.reads == 1:
-            raise KcalcError(f"node {node!r} standardises weights over one input channel, so that all are 0; use standardised=False")
+            raise KcalcError(
+                f"node {node!r} standardises weights over one input channel, so that all are 0; "
+                f"use standardised=False"
+            )
         mean1, mean2 = self.means(state, node)
         if is_zero(mean1) and is_zero(mean2):
             return self.parts(state)
@@ -176,7 +183,9 @@ class Statistics:
         self._check(pair.moments.q1, pair.moments.q2, node)
         return replace(pair, moments=replace(pair.moments, gap=self._clipped(pair.moments.gap)))
 
-    def affinely(self, pair: Pair, scale: tuple[Number, Number], shift: tuple[Number, Number], node: Node) -> Pair:
+    def affinely(
+        self, pair: Pair, scale: tuple[Number, Number], shift: tuple[Number, Number], node: Node
+    ) -> Pair:
         """``scale_j f_j + shift_j`` with its moments."""
         (s1, s2), (t1, t2), m = scale, shift, pair.moments
         if self.uniform:
@@ -190,13 +199,20 @@ class Statistics:
         else:
             parts = [self.moments.own(m).scaled(s1 * s1, s2 * s2, s1 * s2)]
             crossed = s1 * m.mean1 * t2 + s2 * m.mean2 * t1 + t1 * t2
-            parts.append(Part(2 * s1 * m.mean1 * t1 + t1 * t1, 2 * s2 * m.mean2 * t2 + t2 * t2, crossed))
+            parts.append(
+                Part(2 * s1 * m.mean1 * t1 + t1 * t1, 2 * s2 * m.mean2 * t2 + t2 * t2, crossed)
+            )
             q1, q2, gap = self.mixed(parts, node)
         terms = tuple(Term(s1 * t.a1, s2 * t.a2, t.atom) for t in pair.terms)
-        shift1, shift2 = (t if is_zero(old) else s * old + t for s, old, t in ((s1, pair.shift1, t1), (s2, pair.shift2, t2)))
+        shift1, shift2 = (
+            t if is_zero(old) else s * old + t
+            for s, old, t in ((s1, pair.shift1, t1), (s2, pair.shift2, t2))
+        )
         return Pair(Moments(q1, q2, gap, mean1, mean2), terms, shift1, shift2, pair.window)
 
-    def divided(self, below: Channels, q1: Number, q2: Number, mean1: Number, mean2: Number, node: Node) -> Channels:
+    def divided(
+        self, below: Channels, q1: Number, q2: Number, mean1: Number, mean2: Number, node: Node
+    ) -> Channels:
         """``(f_j - mean_j) / sqrt(q_j - mean_j^2)`` of every group of channels."""
         centred = self._about_mean(below, (q1, q2), (mean1, mean2), node)
         if centred is not None:
@@ -205,7 +221,9 @@ class Statistics:
         var2 = var1 if self.uniform else q2 - mean2 * mean2
         s1 = 1 / self.moments.root(var1)
         s2 = s1 if self.uniform else 1 / self.moments.root(var2)
-        t1, t2 = (0 if is_zero(mean) else -mean * scale for mean, scale in ((mean1, s1), (mean2, s2)))
+        t1, t2 = (
+            0 if is_zero(mean) else -mean * scale for mean, scale in ((mean1, s1), (mean2, s2))
+        )
         out = below.map(lambda pair: self.affinely(pair, (s1, s2), (t1, t2), node))
         if len(out.groups) == 1:
             one = q1 * 0 + 1  # by definition, and free of rounding
@@ -236,11 +254,15 @@ class Statistics:
         if self.follow_c and self.field is NUMPY and np.any(gap.value > 2 + 1e-9):
             least = 2 * float(between) - 1
             raise KcalcError(
-                f"node {node!r}: c = {1 - float(np.max(m.gap.value)):.6g} there, but inputs of a batch with pairwise "
-                f"c = {float(between):.6g} have c >= {least:.6g}; take a batch of smaller c, kc.large_batch(net, c=...)"
+                f"node {node!r}: c = {1 - float(np.max(m.gap.value)):.6g} there, but inputs of a "
+                f"batch with pairwise "
+                f"c = {float(between):.6g} have c >= {least:.6g}; take a batch of smaller c, "
+                f"kc.large_batch(net, c=...)"
             )
         moments = Moments(one, one if self.uniform else m.q2 * 0 + 1, self._clipped(gap), 0, 0)
-        return replace(Pair.of(Atom(node, moments, pair.support, pair.gaussian)), window=pair.window)
+        return replace(
+            Pair.of(Atom(node, moments, pair.support, pair.gaussian)), window=pair.window
+        )
 
 
 def check_groups(ledger: Ledger, op: Norm, node: Node, below: Channels) -> None:
@@ -248,11 +270,16 @@ def check_groups(ledger: Ledger, op: Norm, node: Node, below: Channels) -> None:
     width = op.reads
     if op.groups > 1 and width == op.groups:
         raise KcalcError(
-            f"node {node!r} normalises every channel by itself (instance normalisation): over the locations of one random "
-            "function, not over many channels; use fewer groups, or drop it with net.without_normalization()"
+            f"node {node!r} normalises every channel by itself (instance normalisation): over the "
+            f"locations of one random "
+            "function, not over many channels; use fewer groups, or drop it with "
+            "net.without_normalization()"
         )
     if op.groups > 1 and len(below.groups) > 1:
-        raise FreshnessError(f"node {node!r} normalises groups of a concatenation of different feature maps; use groups=1 or LayerNorm")
+        raise FreshnessError(
+            f"node {node!r} normalises groups of a concatenation of different feature maps; use "
+            f"groups=1 or LayerNorm"
+        )
     if op.groups > 1 and width is not None and width // op.groups < FEW:
         ledger.note(node, f"each group has {width // op.groups} channels only, treated as many")
 
@@ -263,7 +290,8 @@ def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> b
         return True
     if len(below.groups) > 1 and not statistics.assume_independent:
         raise FreshnessError(
-            f"node {node!r} is a grouped Affine after a concatenation of different feature maps, so its groups differ; "
+            f"node {node!r} is a grouped Affine after a concatenation of different feature maps, "
+            f"so its groups differ; "
             "put an Affine with groups=1 in between",
             ", or pass assume_independent=True",
         )
@@ -273,7 +301,9 @@ def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> b
     if fan_in == 1 or (fan_in is None and op.groups == op.features):
         return False
     if fan_in is not None and fan_in < FEW:
-        statistics.note(node, f"each group of the convolution reads {fan_in} channels only, treated as many")
+        statistics.note(
+            node, f"each group of the convolution reads {fan_in} channels only, treated as many"
+        )
     else:
         statistics.note(node, "each group of the convolution has many channels", "convention")
     return True
@@ -283,7 +313,9 @@ def note_raw_means(ledger: Ledger, pairs: Sequence[Pair], node: Node) -> None:
     """Record that sums of network inputs take them as uncorrelated and of mean 0."""
     raw = dict.fromkeys(t.atom.node for p in pairs for t in p.terms if t.atom.raw)
     if len(raw) > 1:
-        ledger.note(node, f"the inputs {', '.join(map(repr, raw))} are taken as uncorrelated", "convention")
+        ledger.note(
+            node, f"the inputs {', '.join(map(repr, raw))} are taken as uncorrelated", "convention"
+        )
     if raw and not all(is_zero(p.moments.mean1) for p in pairs):
         ledger.note(node, "the network input has channel mean 0", "convention")
 

@@ -19,7 +19,10 @@ Node = Hashable
 
 @dataclass(frozen=True)
 class Channels:
-    """The state of a feature map: (share of the channels, pair) in channel order; shares sum to one."""
+    """The state of a feature map: (share of the channels, pair) in channel order.
+
+    Shares sum to one.
+    """
 
     groups: tuple[tuple[Any, Pair], ...]
 
@@ -52,7 +55,13 @@ class Channels:
         """The concatenation of feature maps with the given channel counts."""
         total = sum(channels)
         shares = [_ratio(k, total) for k in channels]
-        return cls(tuple((_simple(outer * inner), pair) for outer, s in zip(shares, states, strict=True) for inner, pair in s.groups))
+        return cls(
+            tuple(
+                (_simple(outer * inner), pair)
+                for outer, s in zip(shares, states, strict=True)
+                for inner, pair in s.groups
+            )
+        )
 
 
 def _ratio(part: Any, whole: Any) -> Any:
@@ -65,7 +74,9 @@ def _simple(share: Any) -> Any:
     return sp.cancel(share) if isinstance(share, sp.Basic) else share
 
 
-def overlaid(states: Sequence[Channels], combine: Callable[[Sequence[Pair]], Pair], node: Node) -> Channels:
+def overlaid(
+    states: Sequence[Channels], combine: Callable[[Sequence[Pair]], Pair], node: Node
+) -> Channels:
     """Combine feature maps channel by channel: groups are cut at all their boundaries.
 
     A part of a group keeps the ``window`` of its atoms' channels, so that different channels of one
@@ -79,9 +90,17 @@ def overlaid(states: Sequence[Channels], combine: Callable[[Sequence[Pair]], Pai
         rows = zip(*(s.groups for s in states), strict=True)
         return Channels(tuple((row[0][0], combine([pair for _, pair in row])) for row in rows))
     if any(isinstance(share, sp.Basic) for own in shares for share in own):
-        raise FreshnessError(f"node {node!r} adds concatenations with symbolic channel counts that differ; give numbers with net.subs")
+        raise FreshnessError(
+            f"node {node!r} adds concatenations with symbolic channel counts that differ; give "
+            f"numbers with net.subs"
+        )
     edges = sorted({edge for s in states for edge in _edges(s)})
-    return Channels(tuple((high - low, combine([_slice(s, low, high) for s in states])) for low, high in pairwise(edges)))
+    return Channels(
+        tuple(
+            (high - low, combine([_slice(s, low, high) for s in states]))
+            for low, high in pairwise(edges)
+        )
+    )
 
 
 def _edges(state: Channels) -> list[Fraction]:
@@ -94,7 +113,11 @@ def _edges(state: Channels) -> list[Fraction]:
 def _slice(state: Channels, low: Fraction, high: Fraction) -> Pair:
     """The part of a feature map between two channel positions that lie in one group."""
     edges = _edges(state)
-    (_, pair), start, stop = next((g, a, b) for g, a, b in zip(state.groups, edges, edges[1:], strict=False) if low < b)
+    (_, pair), start, stop = next(
+        (g, a, b) for g, a, b in zip(state.groups, edges, edges[1:], strict=False) if low < b
+    )
     begin, length = pair.window
     size = stop - start
-    return replace(pair, window=(begin + length * (low - start) / size, length * (high - low) / size))
+    return replace(
+        pair, window=(begin + length * (low - start) / size, length * (high - low) / size)
+    )

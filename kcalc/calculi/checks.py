@@ -54,27 +54,35 @@ def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]])
         shape = shapes.get(note.node) if note.level == "exact" else None
         if shape is not None and note != read_at(note.node, tuple(shape)):
             raise KcalcError(
-                f"the input {note.node!r} has images of {shape} here, but was {note.text}: the model may "
-                "have other paddings and windows at another size; read it at that size, or drop the note "
+                f"the input {note.node!r} has images of {shape} here, but was {note.text}: the "
+                f"model may "
+                "have other paddings and windows at another size; read it at that size, or drop "
+                "the note "
                 "with net.with_notes([])"
             )
 
 
 def check_q(field: Any, q: Number, node: Node) -> None:
-    """Refuse a q value that is not positive and finite, or too small for a double of full precision, naming the node."""
+    """Refuse a q value that is not positive and finite, naming the node.
+
+    A q value that is too small for a double of full precision is refused too.
+    """
     value = q.value if isinstance(q, Jet) else q
     if is_jax(value):  # perhaps traced: a bad value shows as nan
         return
     if field is SYMPY:
         if value == 0 or (isinstance(value, sp.Number) and value <= 0):  # its sign test may hang
-            raise KcalcError(f"node {node!r} has q = {value}, so its feature map is 0 and no c value exists")
+            raise KcalcError(
+                f"node {node!r} has q = {value}, so its feature map is 0 and no c value exists"
+            )
         return
     plain_values = np.asarray(value, dtype=float)
     good = np.isfinite(plain_values) & (plain_values >= TINY)
     if not good.all():
         bad = plain_values[~good].ravel()[0]
         raise KcalcError(
-            f"node {node!r} has q = {bad}: q values must stay positive and finite; they explode or vanish before this node "
+            f"node {node!r} has q = {bad}: q values must stay positive and finite; they explode "
+            f"or vanish before this node "
             "(kc.gain(activation) gives the sigma_w that keeps q)"
         )
 
@@ -104,7 +112,10 @@ def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
 def check_several(op: Norm, node: Node) -> None:
     """Refuse statistics over one channel."""
     if op.reads == 1:
-        raise KcalcError(f"node {node!r} normalises over a single channel, so that its output is constant; use more channels, or remove it")
+        raise KcalcError(
+            f"node {node!r} normalises over a single channel, so that its output is constant; use "
+            f"more channels, or remove it"
+        )
 
 
 def plain(value: Number) -> bool:

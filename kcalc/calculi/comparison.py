@@ -1,4 +1,7 @@
-"""Networks and activations side by side: the Q and C map of every pair, as a table and as a picture."""
+"""Networks and activations side by side.
+
+The Q and C map of every pair, as a table and as a picture.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class Compared(NamedTuple):
-    """One network with one activation: the q value and c value at its output, C'(1) and C''(1), and its C map."""
+    """One network with one activation.
+
+    The q value and c value at its output, C'(1) and C''(1), and its C map.
+    """
 
     network: str
     activation: str
@@ -49,7 +55,11 @@ class MapComparison(Shown):
     @property
     def labels(self) -> list[str]:
         """The labels of a legend: the parts of (network, activation) in which the rows differ."""
-        fields = [part for part in ("network", "activation") if len({getattr(row, part) for row in self.rows}) > 1] or [
+        fields = [
+            part
+            for part in ("network", "activation")
+            if len({getattr(row, part) for row in self.rows}) > 1
+        ] or [
             "network",
             "activation",
         ]
@@ -59,45 +69,87 @@ class MapComparison(Shown):
         """Draw the C maps, a line per pair; options as in :func:`kcalc.plotting.c_maps`."""
         from ..plotting import c_maps
 
-        return c_maps([row.c_map for row in self.rows], ax=ax, **{"labels": self.labels, "q": self.q, **options})
+        return c_maps(
+            [row.c_map for row in self.rows],
+            ax=ax,
+            **{"labels": self.labels, "q": self.q, **options},
+        )
 
     def _frame(self) -> list[dict[str, Any]]:
-        return [{name: value for name, value in row._asdict().items() if name != "c_map"} for row in self.rows]
+        return [
+            {name: value for name, value in row._asdict().items() if name != "c_map"}
+            for row in self.rows
+        ]
 
     def _rows(self) -> list[tuple[str, ...]]:
         notes = {True: ", heuristic", False: ""}
-        body = ((row.network + notes[row.c_map.heuristic], row.activation, *map(shown, row[2:6])) for row in self.rows)
-        return [("network", "activation", f"Q({self.q:g})", f"C({self.c:g})", "C'(1)", "C''(1)"), *body]
+        body = (
+            (row.network + notes[row.c_map.heuristic], row.activation, *map(shown, row[2:6]))
+            for row in self.rows
+        )
+        return [
+            ("network", "activation", f"Q({self.q:g})", f"C({self.c:g})", "C'(1)", "C''(1)"),
+            *body,
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the maps as plain data; None for infinite values."""
-        return {"c": self.c, "q": self.q, "rows": plain(self._frame()), "assumptions": plain(self.assumptions)}
+        return {
+            "c": self.c,
+            "q": self.q,
+            "rows": plain(self._frame()),
+            "assumptions": plain(self.assumptions),
+        }
 
     def __repr__(self) -> str:
-        return f"MapComparison({len(self.rows)} pair{'s' * (len(self.rows) != 1)} of network and activation)"
+        return (
+            f"MapComparison({len(self.rows)} pair{'s' * (len(self.rows) != 1)} of network and "
+            f"activation)"
+        )
 
 
-def compare(networks: Any, activations: Any = None, c: float = 0.0, q: float = 1.0, assume_independent: bool = False) -> MapComparison:
+def compare(
+    networks: Any,
+    activations: Any = None,
+    c: float = 0.0,
+    q: float = 1.0,
+    assume_independent: bool = False,
+) -> MapComparison:
     """Q and C maps of networks side by side, each with every activation.
 
-    Parameters: ``networks``, of one output each, are one, several or {label: network}; ``activations`` are one, several (a list) or
-    {label: activation}, which replace those of the networks (None: each network keeps its own); ``c`` and ``q``: the c and q
-    value of the inputs.
-    Returns: a :class:`MapComparison`. Raises: KcalcError for other arguments, and where a C map does.
+    Parameters: ``networks``, of one output each, are one, several or {label: network};
+    ``activations`` are one, several (a list) or {label: activation}, which replace those of the
+    networks (None: each network keeps its own); ``c`` and ``q``: the c and q value of the inputs.
+    Returns: a :class:`MapComparison`. Raises: KcalcError for other arguments, and where a C map
+    does.
     """
     cosine, size = one_number(cosine_array(c), "c"), one_q(q)
-    given = _labelled([networks] if isinstance(networks, Network) else networks, "networks", _network_name)
+    given = _labelled(
+        [networks] if isinstance(networks, Network) else networks, "networks", _network_name
+    )
     chosen: list[tuple[str, Activation | None]] = [("", None)]
     if activations is not None:
         several = activations if isinstance(activations, Mapping | list | tuple) else [activations]
-        chosen = [(label or phi.name, phi) for label, one in _labelled(several, "activations") for phi in (resolve(one),)]
+        chosen = [
+            (label or phi.name, phi)
+            for label, one in _labelled(several, "activations")
+            for phi in (resolve(one),)
+        ]
     rows = []
     for label, network in given:
         require_network(network)
         for name, phi in chosen:
-            changed = network if phi is None else network.written_out().map_layers(lambda node, layer, phi=phi: Nonlinear(phi), Nonlinear)
+            changed = (
+                network
+                if phi is None
+                else network.written_out().map_layers(
+                    lambda node, layer, phi=phi: Nonlinear(phi), Nonlinear
+                )
+            )
             local = name or ", ".join(dict.fromkeys(phi.name for phi in network.activations))
-            rows.append(_compared(label, local or "none", changed, cosine, size, assume_independent))
+            rows.append(
+                _compared(label, local or "none", changed, cosine, size, assume_independent)
+            )
     return MapComparison(tuple(rows), cosine, size)
 
 
@@ -114,11 +166,23 @@ def _labelled(given: Any, what: str, name: Any = lambda one: "") -> Sequence[tup
 
 def _network_name(network: Any) -> str:
     require_network(network)
-    return network.name.partition(",")[0] or f"{len(network)} nodes"  # a builder's name goes on with the activations
+    return (
+        network.name.partition(",")[0] or f"{len(network)} nodes"
+    )  # a builder's name goes on with the activations
 
 
-def _compared(label: str, name: str, network: Network, c: float, q: float, assume_independent: bool) -> Compared:
+def _compared(
+    label: str, name: str, network: Network, c: float, q: float, assume_independent: bool
+) -> Compared:
     cosines = c_map(network, assume_independent)
     one_output(cosines, "comparisons")
     first, second = (float(cosines.derivative(n)(1.0, q)) for n in (1, 2))
-    return Compared(label, name, float(q_map(network, assume_independent)(q)), float(cosines(c, q)), first, second, cosines)
+    return Compared(
+        label,
+        name,
+        float(q_map(network, assume_independent)(q)),
+        float(cosines(c, q)),
+        first,
+        second,
+        cosines,
+    )

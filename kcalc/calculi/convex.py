@@ -55,7 +55,9 @@ class ConvexCalculus(ABC, Generic[State]):
         self._true = q is not None and self.q is None
         if self._true:
             self.q, self.normalisations = _true_values(network, q)
-        self.centring = frozenset(map(owner, self.normalisations))  # nodes with a slope of their own
+        self.centring = frozenset(
+            map(owner, self.normalisations)
+        )  # nodes with a slope of their own
 
     @cached_property
     def _reads(self) -> dict[Node, tuple[Node, ...]]:
@@ -75,7 +77,10 @@ class ConvexCalculus(ABC, Generic[State]):
 
     @abstractmethod
     def normalise(self, slope: sp.Expr, state: State) -> State:
-        """A LayerNorm (or standardised weights) of slope ``slope`` > 1, as a map ``c -> 1 - slope (1 - c)``."""
+        """The state after a LayerNorm (or standardised weights) of slope ``slope`` > 1.
+
+        The LayerNorm acts as the map ``c -> 1 - slope (1 - c)``.
+        """
 
     def multiply(self, states: Sequence[State]) -> State:
         """The product of C maps; by default a map with its slope at 1, the sum of theirs."""
@@ -91,7 +96,8 @@ class ConvexCalculus(ABC, Generic[State]):
     def _(self, op: P.Fresh, node: Node, inputs: list[State]) -> State:
         if op.sigma_b != 0:
             raise KcalcError(
-                f"node {node!r} has sigma_b = {op.sigma_b}, which lowers the slope; {self.name} are for sigma_b = 0: "
+                f"node {node!r} has sigma_b = {op.sigma_b}, which lowers the slope; {self.name} "
+                f"are for sigma_b = 0: "
                 "take the shaped network, or read a model with sigmas=False"
             )
         return self._centred(node, inputs[0])
@@ -122,7 +128,12 @@ class ConvexCalculus(ABC, Generic[State]):
     def _(self, op: P.Mix | P.Join, node: Node, inputs: list[State]) -> State:
         if isinstance(op, P.Mix) and len(inputs) == 1:
             return inputs[0]
-        return self.mix(self._shares(node, tuple(map(_square, op.weights)) if isinstance(op, P.Mix) else op.channels), inputs)
+        return self.mix(
+            self._shares(
+                node, tuple(map(_square, op.weights)) if isinstance(op, P.Mix) else op.channels
+            ),
+            inputs,
+        )
 
     @rule.register
     def _(self, op: P.Prod, node: Node, inputs: list[State]) -> State:
@@ -134,7 +145,11 @@ class ConvexCalculus(ABC, Generic[State]):
         if not inputs:
             return self.start()
         if len(steps) == 1:
-            return inputs[0] if steps[0].primitive is None else self.rule(steps[0].primitive, node, inputs)
+            return (
+                inputs[0]
+                if steps[0].primitive is None
+                else self.rule(steps[0].primitive, node, inputs)
+            )
         return emitted(steps, self.rule, dict(zip(self.network.parents(node), inputs, strict=True)))
 
     def read(self) -> dict[Node, State]:
@@ -146,19 +161,34 @@ class ConvexCalculus(ABC, Generic[State]):
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions: first on the whole network, then one per node that subtracts means."""
         plain = "by squared weights and channels alone, every addend having the same q value"
-        weights = "by the q values of the kernel calculus" if self._true else plain if self.q is None else "by the q values given"
+        weights = (
+            "by the q values of the kernel calculus"
+            if self._true
+            else plain
+            if self.q is None
+            else "by the q values given"
+        )
         whole = [
-            f"formal: activations need no fresh inputs, addends of a Sum are taken as independent; {self.name} check neither",
+            f"formal: activations need no fresh inputs, addends of a Sum are taken as "
+            f"independent; {self.name} check neither",
             "infinite width; convolutions and pooling act as the identity on c values",
             f"mixes weigh {weights}",
         ]
         if any(isinstance(op, P.Prod) for _, op, _ in self.network.operations):
-            whole.append("factors of a Product are taken as independent: its slope at c = 1 is the sum of theirs")
+            whole.append(
+                "factors of a Product are taken as independent: its slope at c = 1 is the sum of "
+                "theirs"
+            )
         found = [Assumption(WHOLE, text) for text in whole]
         meaning = interpret(self.network, _Means(), dict.fromkeys(self.network.inputs, False))
         for node, kind, read in _centring(self.network):
             if node in self.normalisations:
-                found.append(Assumption(node, f"{kind} has slope q / (q - m^2) = {float(self.normalisations[node]):.6g}"))
+                found.append(
+                    Assumption(
+                        node,
+                        f"{kind} has slope q / (q - m^2) = {float(self.normalisations[node]):.6g}",
+                    )
+                )
             elif not self._true and meaning[read]:
                 text = (
                     f"C(0) = 0 is taken for the feature map that this {kind} reads, so that its "
@@ -175,7 +205,12 @@ class ConvexCalculus(ABC, Generic[State]):
         missing = next((parent for parent in parents if parent not in self.q), None)
         if missing is not None:
             raise KcalcError(f"node {node!r} mixes {missing!r}, for which q gives no value")
-        shares = convex_shares(tuple(_exact(a) * _exact(self.q[parent]) for a, parent in zip(amounts, parents, strict=True)))
+        shares = convex_shares(
+            tuple(
+                _exact(a) * _exact(self.q[parent])
+                for a, parent in zip(amounts, parents, strict=True)
+            )
+        )
         return tuple(_rounded(share) if share.is_Float else share for share in shares)
 
 
@@ -184,11 +219,17 @@ def _centring(network: Network) -> list[tuple[Node, str, Node]]:
 
     These are LayerNorms, GroupNorms and standardised weights.
     """
-    return [(node, op.kind, reads[0]) for node, op, reads in network.operations if op is not None and _centres(op)]
+    return [
+        (node, op.kind, reads[0])
+        for node, op, reads in network.operations
+        if op is not None and _centres(op)
+    ]
 
 
 def _centres(op: P.Primitive) -> bool:
-    return (isinstance(op, P.Norm) and op.centred and op.over != "batch") or (isinstance(op, P.Fresh) and op.standardised)
+    return (isinstance(op, P.Norm) and op.centred and op.over != "batch") or (
+        isinstance(op, P.Fresh) and op.standardised
+    )
 
 
 class _Means:
@@ -270,7 +311,11 @@ def _float(value: float) -> sp.Expr:
 @lru_cache(maxsize=512)
 def _symbolic_shares(amounts: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...]:
     total = sp.expand(sp.Add(*amounts))
-    if not total.is_Rational and not total.is_Float and (total.is_number or not total.is_polynomial()):
+    if (
+        not total.is_Rational
+        and not total.is_Float
+        and (total.is_number or not total.is_polynomial())
+    ):
         total = sp.simplify(total)
     if total == 1 or (total.is_Float and abs(float(total) - 1) <= 4e-16 * len(amounts)):
         return amounts

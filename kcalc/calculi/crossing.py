@@ -18,7 +18,9 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)
 END = 8  # cosines within so many epsilons of +-1 become +-1, as arccos magnifies their error
 
 
-def expected(phi: Activation, psi: Activation, q1: Number, q2: Number, covariance: Number) -> Number:
+def expected(
+    phi: Activation, psi: Activation, q1: Number, q2: Number, covariance: Number
+) -> Number:
     """``E[phi(g) psi(h)]`` for Gaussians of variances q1, q2 and the given covariance."""
     return phi.cross(psi, q1, q2, to_end(covariance / (np.sqrt(q1) * np.sqrt(q2))))[0]
 
@@ -32,7 +34,11 @@ def to_end(cosine: Number, xp: Any = np) -> Number:
 def cross_moment_and_drop(
     phi: Activation, psi: Activation, q1: Number, q2: Number, covariance: Number, decrease: Number
 ) -> tuple[Number, Number]:
-    """(E[phi psi] at this covariance, its decrease when the covariance decreases by ``decrease``)."""
+    """The cross moment E[phi psi] and its decrease.
+
+    Returns: (E[phi psi] at this covariance, its decrease when the covariance decreases by
+    ``decrease``).
+    """
     norm = np.sqrt(q1) * np.sqrt(q2)
     top, deficit = to_end(covariance / norm), decrease / norm
     joint = phi.cross(psi, q1, q2, top)[0]
@@ -52,7 +58,9 @@ def alike(phi: Activation, psi: Activation, q: Number) -> Number:
     return phi.cross(psi, q, q, 1.0)[0]
 
 
-def dropped(phi: Activation, psi: Activation, q1: Number, q2: Number, gap: Number) -> tuple[Number, Number]:
+def dropped(
+    phi: Activation, psi: Activation, q1: Number, q2: Number, gap: Number
+) -> tuple[Number, Number]:
     """``E[phi psi]`` at c = 1, and its decrease at the given gap 1 - c, a Jet or a plain 0."""
     if not isinstance(gap, Jet):
         return phi.cross(psi, q1, q2, 1.0)[0], 0

@@ -33,16 +33,25 @@ def needed_factors(factors: Factors, monomials: Sequence[Monomial]) -> list[int]
 
 
 def polynomial(factors: Factors, monomial: Monomial) -> sp.Poly:
-    """A product as a ``sympy.Poly`` in its slope symbols and the symbols of its weights, in this order."""
+    """A product as a ``sympy.Poly`` in its slope symbols and the symbols of its weights.
+
+    The generators are in this order.
+    """
     slopes, weights = _generators(factors, needed_factors(factors, [monomial]))
     found, floats = rational_polynomials(factors, [monomial]), False
     if found is None and too_long(factors, monomial):
         found, floats = rational_polynomials(factors, [monomial], floats=True), True
     if found is None:
-        return sp.Poly(factors.expr(monomial), *(slopes or weights or [sp.Symbol("psi", positive=True)]))
+        return sp.Poly(
+            factors.expr(monomial), *(slopes or weights or [sp.Symbol("psi", positive=True)])
+        )
     gens = [*slopes, *weights] or [sp.Symbol("psi", positive=True)]
-    terms = {powers or (0,): sp.Rational(int(c.p), int(c.q)) for powers, c in found[0].to_dict().items()}
-    return sp.Poly.from_dict({powers: sp.Float(value) for powers, value in terms.items()} if floats else terms, *gens)
+    terms = {
+        powers or (0,): sp.Rational(int(c.p), int(c.q)) for powers, c in found[0].to_dict().items()
+    }
+    return sp.Poly.from_dict(
+        {powers: sp.Float(value) for powers, value in terms.items()} if floats else terms, *gens
+    )
 
 
 def too_long(factors: Factors, monomial: Monomial) -> bool:
@@ -57,12 +66,22 @@ def _generators(factors: Factors, needed: Sequence[int]) -> tuple[list[sp.Symbol
     """The slope symbols, in order of appearance, and the symbols in weights, by name."""
     entries = [factors.table[k] for k in needed]
     slopes = [entry for entry in entries if isinstance(entry, sp.Symbol)]
-    weights = {s for entry in entries if not isinstance(entry, sp.Expr) for share, _ in entry for s in share.free_symbols}
+    weights = {
+        s
+        for entry in entries
+        if not isinstance(entry, sp.Expr)
+        for share, _ in entry
+        for s in share.free_symbols
+    }
     return slopes, sorted(weights, key=str)
 
 
-def rational_polynomials(factors: Factors, monomials: Sequence[Monomial], shift: int = 0, floats: bool = False) -> list[Any] | None:
-    """Products as python-flint polynomials over the rationals in slope symbols less ``shift`` and weight symbols.
+def rational_polynomials(
+    factors: Factors, monomials: Sequence[Monomial], shift: int = 0, floats: bool = False
+) -> list[Any] | None:
+    """Products as python-flint polynomials over the rationals.
+
+    Their variables are the slope symbols less ``shift``, and the weight symbols.
 
     ``floats``: convert floats to the binary fractions that they are. None where weights are no
     rational polynomials, or python-flint has no multivariate ones.
@@ -73,7 +92,9 @@ def rational_polynomials(factors: Factors, monomials: Sequence[Monomial], shift:
         return None
     needed = needed_factors(factors, monomials)
     slopes, weights = _generators(factors, needed)
-    ring: Any = flint.fmpq_mpoly_ctx.get([f"x{i}" for i in range(max(len(slopes) + len(weights), 1))])
+    ring: Any = flint.fmpq_mpoly_ctx.get(
+        [f"x{i}" for i in range(max(len(slopes) + len(weights), 1))]
+    )
     gens = ring.gens()
     known: dict[int, Any] = {}
     cache: dict[sp.Expr, Any] = {}
@@ -86,7 +107,9 @@ def rational_polynomials(factors: Factors, monomials: Sequence[Monomial], shift:
                 return None
             known[number] = ring.constant(_fraction(entry))
         else:
-            terms = tuple((sp.Rational(a) if floats and a.is_Float else a, part) for a, part in entry)
+            terms = tuple(
+                (sp.Rational(a) if floats and a.is_Float else a, part) for a, part in entry
+            )
             total = _sum(terms, known, cache, weights, ring, len(slopes))
             if total is None:
                 return None
@@ -94,7 +117,14 @@ def rational_polynomials(factors: Factors, monomials: Sequence[Monomial], shift:
     return [_product(monomial, known, ring) for monomial in monomials]
 
 
-def _sum(terms: Terms, known: Mapping[int, Any], cache: dict[sp.Expr, Any], weights: list[Any], ring: Any, skipped: int) -> Any:
+def _sum(
+    terms: Terms,
+    known: Mapping[int, Any],
+    cache: dict[sp.Expr, Any],
+    weights: list[Any],
+    ring: Any,
+    skipped: int,
+) -> Any:
     total = ring.constant(0)
     for share, part in terms:
         if share not in cache:
@@ -114,7 +144,10 @@ def _share(share: sp.Expr, weights: list[Any], ring: Any, skipped: int) -> Any:
     poly = share.as_poly(*weights) if weights else None
     if poly is None or not (poly.domain.is_ZZ or poly.domain.is_QQ):
         return None
-    terms = {(0,) * skipped + powers: flint.fmpq(int(c.p), int(c.q)) for powers, c in poly.as_dict().items()}
+    terms = {
+        (0,) * skipped + powers: flint.fmpq(int(c.p), int(c.q))
+        for powers, c in poly.as_dict().items()
+    }
     return ring.from_dict(terms)
 
 

@@ -13,7 +13,17 @@ import sympy as sp
 
 from ..foundation.errors import KcalcError
 
-__all__ = ["ONE", "Array", "Factors", "LogProgram", "Monomial", "Terms", "as_floats", "is_zero", "mixed"]
+__all__ = [
+    "ONE",
+    "Array",
+    "Factors",
+    "LogProgram",
+    "Monomial",
+    "Terms",
+    "as_floats",
+    "is_zero",
+    "mixed",
+]
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Monomial = tuple[tuple[int, int], ...]
@@ -25,7 +35,9 @@ NESTED = 4  # sums nested more deeply are left unevaluated, for the same reason
 
 
 class Factors:
-    """Products of interned factors: slope symbols, constants >= 1 and sums ``sum_j a_j m_j`` of products without a common factor.
+    """Products of interned factors.
+
+    Slope symbols, constants >= 1 and sums ``sum_j a_j m_j`` of products without a common factor.
 
     A product is a :data:`Monomial`, a sorted tuple of (factor number, exponent); polynomials made
     by the same operations are equal tuples. A sum's factors have smaller numbers than the sum.
@@ -68,7 +80,10 @@ class Factors:
         return tuple(sorted(exponents.items()))
 
     def mix(self, shares: Sequence[sp.Expr], parts: Sequence[Monomial]) -> Monomial:
-        """``sum_i shares_i parts_i`` with common factors pulled out, equal terms added and terms of share 0 dropped."""
+        """The sum ``sum_i shares_i parts_i`` as a monomial.
+
+        Common factors are pulled out, equal terms added and terms of share 0 dropped.
+        """
         terms: dict[Monomial, sp.Expr] = {}
         for share, part in zip(shares, parts, strict=True):
             if not is_zero(share):
@@ -78,14 +93,27 @@ class Factors:
             terms = {_quotient(part, dict(common)): share for part, share in terms.items()}
         if len(terms) == 1:
             return common
-        return self.product(common, self._intern(frozenset(terms.items()), tuple((share, part) for part, share in terms.items())))
+        return self.product(
+            common,
+            self._intern(
+                frozenset(terms.items()), tuple((share, part) for part, share in terms.items())
+            ),
+        )
 
     def expr(self, monomial: Monomial) -> sp.Expr:
         """The polynomial as a SymPy expression in the same factored form."""
         for entry in self.table[len(self._exprs) :]:
-            inner = () if isinstance(entry, sp.Expr) else (self._nesting[f] for _, part in entry for f, _ in part)
+            inner = (
+                ()
+                if isinstance(entry, sp.Expr)
+                else (self._nesting[f] for _, part in entry for f, _ in part)
+            )
             self._nesting.append(0 if isinstance(entry, sp.Expr) else 1 + max(inner, default=0))
-            self._exprs.append(entry if isinstance(entry, sp.Expr) else self._sum(entry, self._nesting[-1] <= NESTED))
+            self._exprs.append(
+                entry
+                if isinstance(entry, sp.Expr)
+                else self._sum(entry, self._nesting[-1] <= NESTED)
+            )
         return self._powers(monomial)
 
     def _sum(self, terms: Terms, shallow: bool) -> sp.Expr:
@@ -96,8 +124,17 @@ class Factors:
             if len(terms) <= SORTED or not groups or groups[-1][0] != share:
                 groups.append((share, []))
             groups[-1][1].append(self._powers(part))
-        sums = ((share, sp.Add(*parts, evaluate=False) if len(parts) > 1 else parts[0]) for share, parts in groups)
-        return sp.Add(*(sp.Mul(share, inner, evaluate=False) if share != 1 else inner for share, inner in sums), evaluate=False)
+        sums = (
+            (share, sp.Add(*parts, evaluate=False) if len(parts) > 1 else parts[0])
+            for share, parts in groups
+        )
+        return sp.Add(
+            *(
+                sp.Mul(share, inner, evaluate=False) if share != 1 else inner
+                for share, inner in sums
+            ),
+            evaluate=False,
+        )
 
     def _powers(self, monomial: Monomial) -> sp.Expr:
         if monomial not in self._products:
@@ -130,9 +167,13 @@ class Factors:
             if isinstance(entry, sp.Expr):
                 sizes.append(1 if isinstance(entry, sp.Symbol) else int(not largest))
             else:
-                parts = [sum((e if largest else 1) * sizes[f] for f, e in part) for _, part in entry]
+                parts = [
+                    sum((e if largest else 1) * sizes[f] for f, e in part) for _, part in entry
+                ]
                 sizes.append(max(parts) if largest else sum(parts) + len(parts))
-        return [sum((e if largest else 1) * sizes[f] for f, e in monomial) for monomial in monomials]
+        return [
+            sum((e if largest else 1) * sizes[f] for f, e in monomial) for monomial in monomials
+        ]
 
 
 def is_zero(share: sp.Expr) -> bool:
@@ -141,12 +182,18 @@ def is_zero(share: sp.Expr) -> bool:
 
 
 def _power(base: sp.Expr, exponent: int) -> sp.Expr:
-    return base if exponent == 1 else sp.Pow(base, exponent, evaluate=base.is_Symbol or base.is_Number)
+    return (
+        base if exponent == 1 else sp.Pow(base, exponent, evaluate=base.is_Symbol or base.is_Number)
+    )
 
 
 def _times(share: sp.Expr, product: sp.Expr) -> sp.Expr:
     """``share * product`` without SymPy's distribution of a number over a sum."""
-    return sp.Mul(share, product, evaluate=False) if share.is_Number and share != 1 and product.is_Add else share * product
+    return (
+        sp.Mul(share, product, evaluate=False)
+        if share.is_Number and share != 1 and product.is_Add
+        else share * product
+    )
 
 
 def _common(terms: Mapping[Monomial, Any]) -> Monomial:
@@ -154,7 +201,11 @@ def _common(terms: Mapping[Monomial, Any]) -> Monomial:
     common: dict[int, int] | None = None
     for part in terms:
         exponents = dict(part)
-        common = exponents if common is None else {f: min(e, exponents[f]) for f, e in common.items() if f in exponents}
+        common = (
+            exponents
+            if common is None
+            else {f: min(e, exponents[f]) for f, e in common.items() if f in exponents}
+        )
         if not common:
             return ONE
     return tuple(sorted((common or {}).items()))
@@ -164,7 +215,7 @@ def _quotient(part: Monomial, common: dict[int, int]) -> Monomial:
     return tuple((f, e - common.get(f, 0)) for f, e in part if e > common.get(f, 0))
 
 
-# -- numbers -------------------------------------------------------------------------------------------------------------------------
+# -- numbers ---------------------------------------------------------------------------------------
 
 
 def as_floats(shares: Sequence[sp.Expr]) -> Array:
@@ -175,14 +226,18 @@ def as_floats(shares: Sequence[sp.Expr]) -> Array:
     except TypeError:
         names = sorted({str(symbol) for share in shares for symbol in share.free_symbols})
         hint = ", ".join(f'"{name}": ...' for name in names)
-        raise KcalcError(f"the mixing weights contain {', '.join(names)}; give numbers first: net.subs({{{hint}}})") from None
+        raise KcalcError(
+            f"the mixing weights contain {', '.join(names)}; give numbers first: "
+            f"net.subs({{{hint}}})"
+        ) from None
 
 
 def mixed(weights: Array, logs: Array, degrees: Array, starts: Any) -> tuple[Array, Array]:
     """Log and mean degree of ``sum_j weights_j exp(logs_j)`` over runs of rows.
 
     ``starts``: the first row of each run; the weights of a run sum to 1.
-    ``log1p(sum_j a_j expm1(l_j))`` keeps full relative precision near ``psi = 1``; logs above 500 are shifted first.
+    ``log1p(sum_j a_j expm1(l_j))`` keeps full relative precision near ``psi = 1``; logs above 500
+    are shifted first.
     """
     top = np.maximum.reduceat(logs, starts, axis=0)
     shift = np.where((top > LARGE) | (top < -0.5), top, 0.0)
@@ -190,7 +245,9 @@ def mixed(weights: Array, logs: Array, degrees: Array, starts: Any) -> tuple[Arr
     terms = weights * np.exp(logs - shift[rows])
     total = np.add.reduceat(terms, starts, axis=0)
     with np.errstate(divide="ignore"):
-        small = np.log1p(np.add.reduceat(weights * np.expm1(np.minimum(logs, LARGE)), starts, axis=0))
+        small = np.log1p(
+            np.add.reduceat(weights * np.expm1(np.minimum(logs, LARGE)), starts, axis=0)
+        )
         value = np.where(shift == 0.0, small, shift + np.log(total))
     return value, np.add.reduceat(terms * degrees, starts, axis=0) / total
 
@@ -205,11 +262,15 @@ class LogProgram:
     def __init__(self, factors: Factors) -> None:
         self.size = len(factors.table)
         self.symbols = [k for k, entry in enumerate(factors.table) if isinstance(entry, sp.Symbol)]
-        self.constants = {k: float(entry) for k, entry in enumerate(factors.table) if isinstance(entry, sp.Number)}
+        self.constants = {
+            k: float(entry) for k, entry in enumerate(factors.table) if isinstance(entry, sp.Number)
+        }
         levels: list[int] = []
         for entry in factors.table:
             inner = () if isinstance(entry, sp.Expr) else (f for _, part in entry for f, _ in part)
-            levels.append(0 if isinstance(entry, sp.Expr) else 1 + max((levels[f] for f in inner), default=0))
+            levels.append(
+                0 if isinstance(entry, sp.Expr) else 1 + max((levels[f] for f in inner), default=0)
+            )
         groups: dict[int, list[int]] = {}
         for number, level in enumerate(levels):
             if level:
@@ -219,18 +280,28 @@ class LogProgram:
     def _level(self, factors: Factors, numbers: list[int]) -> tuple[Any, ...]:
         sums: list[Any] = [factors.table[number] for number in numbers]
         weights = as_floats([share for terms in sums for share, _ in terms])[:, None]
-        return numbers, weights, _starts([len(terms) for terms in sums]), self._gather([part for terms in sums for _, part in terms])
+        return (
+            numbers,
+            weights,
+            _starts([len(terms) for terms in sums]),
+            self._gather([part for terms in sums for _, part in terms]),
+        )
 
     def _gather(self, parts: Sequence[Monomial]) -> tuple[Any, ...]:
-        filled = [part or ((self.size, 1),) for part in parts]  # the number after the last stands for the factor 1
+        filled = [
+            part or ((self.size, 1),) for part in parts
+        ]  # the number after the last stands for the factor 1
         index = np.array([f for part in filled for f, _ in part], dtype=np.intp)
         exponents = np.array([e for part in filled for _, e in part], dtype=np.float64)[:, None]
         return index, exponents, _starts([len(part) for part in filled])
 
-    def __call__(self, log_symbols: Sequence[Array], parts: Sequence[Monomial]) -> tuple[Array, Array]:
+    def __call__(
+        self, log_symbols: Sequence[Array], parts: Sequence[Monomial]
+    ) -> tuple[Array, Array]:
         """Log and mean degree (in all symbols together) of products, as arrays (product, point).
 
-        Parameters: ``log_symbols`` holds the logarithms of the symbols in the order of ``self.symbols``, each of shape (points,).
+        Parameters: ``log_symbols`` holds the logarithms of the symbols in the order of
+        ``self.symbols``, each of shape (points,).
         """
         points = len(log_symbols[0]) if log_symbols else 1
         logs, degrees = np.zeros((self.size + 1, points)), np.zeros((self.size + 1, points))
@@ -239,7 +310,9 @@ class LogProgram:
         for number, value in self.constants.items():
             logs[number] = np.log(value)
         for numbers, weights, starts, gather in self.levels:
-            logs[numbers], degrees[numbers] = mixed(weights, _gathered(logs, gather), _gathered(degrees, gather), starts)
+            logs[numbers], degrees[numbers] = mixed(
+                weights, _gathered(logs, gather), _gathered(degrees, gather), starts
+            )
         gather = self._gather(parts)
         return _gathered(logs, gather), _gathered(degrees, gather)
 

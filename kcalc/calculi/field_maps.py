@@ -32,25 +32,47 @@ class FieldMaps:
     def q(self, phi: Activation, q: Number) -> tuple[Number, Number]:
         """``(E phi(sqrt(q) z)^2, E phi(sqrt(q) z))``: q value and channel mean behind phi."""
         if isinstance(q, Jet):
-            return q.compose(phi.q_series(q.value, 2, q.order)), q.compose(phi.q_series(q.value, 1, q.order))
-        return self._kept((phi, q), lambda: (phi.second_moment(q, self.system), phi.mean(q, self.system)))
+            return q.compose(phi.q_series(q.value, 2, q.order)), q.compose(
+                phi.q_series(q.value, 1, q.order)
+            )
+        return self._kept(
+            (phi, q), lambda: (phi.second_moment(q, self.system), phi.mean(q, self.system))
+        )
 
     def gap(self, phi: Activation, gap: Number, q1: Number, q2: Number) -> Number:
-        """1 - C of an activation, a jet of the order of ``gap``; ``q1`` and ``q2`` may be one jet of order one."""
+        """1 - C of an activation, a jet of the order of ``gap``.
+
+        ``q1`` and ``q2`` may be one jet of order one.
+        """
         if isinstance(q1, Jet):
             if gap.order > 1:
-                raise KcalcError("the cosine of two tokens has first derivatives in q only; ask for order 1")
-            return self.gap(phi, gap, q1.value, q1.value) + Jet((0 * gap.value, self._by_q(phi, gap.value, q1.value) * q1.coefficients[1]))
-        series = self._kept((phi, q1, q2, gap.value, gap.order), lambda: phi.taylor(gap.value, q1, q2, gap.order, self.system))
+                raise KcalcError(
+                    "the cosine of two tokens has first derivatives in q only; ask for order 1"
+                )
+            return self.gap(phi, gap, q1.value, q1.value) + Jet(
+                (0 * gap.value, self._by_q(phi, gap.value, q1.value) * q1.coefficients[1])
+            )
+        series = self._kept(
+            (phi, q1, q2, gap.value, gap.order),
+            lambda: phi.taylor(gap.value, q1, q2, gap.order, self.system),
+        )
         return (-gap).compose([series[0], *(-a for a in series[1:])])
 
     def _by_q(self, phi: Activation, gap: Number, q: Number) -> Number:
-        """The derivative of 1 - C by q = q1 = q2, from central differences of sixth order in ln q; relative error about 1e-12."""
+        """The derivative of 1 - C by q = q1 = q2, from central differences of sixth order in ln q.
+
+        Relative error about 1e-12.
+        """
         if phi.degree is not None:
             return gap * 0
         logs = STEP * np.arange(1, 4)
-        rise = [phi.taylor(gap, q * np.exp(s), q * np.exp(s), 0, self.system)[0] for s in (*logs, *-logs)]
-        return sum(w * (up - down) for w, up, down in zip((45, -9, 1), rise[:3], rise[3:], strict=True)) / (60 * STEP * q)
+        rise = [
+            phi.taylor(gap, q * np.exp(s), q * np.exp(s), 0, self.system)[0]
+            for s in (*logs, *-logs)
+        ]
+        return sum(
+            w * (up - down) for w, up, down in zip((45, -9, 1), rise[:3], rise[3:], strict=True)
+        ) / (60 * STEP * q)
 
     def _kept(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """``make()``, cached where ``key`` is an activation and floating-point numbers.
@@ -58,7 +80,9 @@ class FieldMaps:
         Values for arrays and for numbers of other fields are not cached.
         """
         phi, *numbers = key
-        if self.system is not NUMPY or not all(isinstance(n, float | int) or (type(n) is np.ndarray and n.ndim == 0) for n in numbers):
+        if self.system is not NUMPY or not all(
+            isinstance(n, float | int) or (type(n) is np.ndarray and n.ndim == 0) for n in numbers
+        ):
             return make()
         place = (phi, *map(float, numbers))
         if place not in self._maps:
@@ -70,4 +94,8 @@ class FieldMaps:
 
 def field_maps_of(network: Network, field: Any) -> FieldMaps:
     """The local maps over a number system; in double precision one object per network."""
-    return network.__dict__.setdefault("_field_maps", FieldMaps()) if field is NUMPY else FieldMaps(field)
+    return (
+        network.__dict__.setdefault("_field_maps", FieldMaps())
+        if field is NUMPY
+        else FieldMaps(field)
+    )

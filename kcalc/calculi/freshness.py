@@ -1,12 +1,12 @@
 """Feature maps as linear expressions in atoms; from them a kernel rule checks its hypothesis.
 
-At infinite width one channel of any feature map is a function of independent Gaussian variables, one per affine
-layer (distinct weights give independent variables even when one layer feeds the other). kcalc keeps each feature
-map as a linear expression ``shift + sum_k a_k A_k`` in *atoms* ``A_k``: raw inputs, Gaussian pre-activations,
-activations of one Gaussian, and sums, which are opened only where they share weights with another
-addend. Second moments of such expressions are exact: identical atoms merge, atoms without common
-weights contribute products of means, and all other pairs of atoms have the cross moments of
-:mod:`kcalc.calculi.products`.
+At infinite width one channel of any feature map is a function of independent Gaussian variables,
+one per affine layer (distinct weights give independent variables even when one layer feeds the
+other). kcalc keeps each feature map as a linear expression ``shift + sum_k a_k A_k`` in *atoms*
+``A_k``: raw inputs, Gaussian pre-activations, activations of one Gaussian, and sums, which are
+opened only where they share weights with another addend. Second moments of such expressions are
+exact: identical atoms merge, atoms without common weights contribute products of means, and all
+other pairs of atoms have the cross moments of :mod:`kcalc.calculi.products`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ Node = Hashable
 
 
 class Algebra:
-    """Exact second moments of sums and products of feature maps, over the number system of ``moments``."""
+    """Exact second moments of sums and products of feature maps.
+
+    They are over the number system of ``moments``.
+    """
 
     def __init__(self, moments: SecondMoments, products: Products | None = None) -> None:
         self.moments, self.field, self.uniform = moments, moments.field, moments.uniform
@@ -42,16 +45,26 @@ class Algebra:
 
         Raises: FreshnessError where a cross moment has no rule, KcalcError where addends cancel.
         """
-        terms = merged([Term(w * t.a1, w * t.a2, t.atom) for pair, w in zip(pairs, weights, strict=True) for t in pair.terms])
+        terms = merged(
+            [
+                Term(w * t.a1, w * t.a2, t.atom)
+                for pair, w in zip(pairs, weights, strict=True)
+                for t in pair.terms
+            ]
+        )
         shift1 = sum((w * p.shift1 for p, w in zip(pairs, weights, strict=True)), 0)
         shift2 = sum((w * p.shift2 for p, w in zip(pairs, weights, strict=True)), 0)
         if not terms:
-            raise KcalcError(f"node {node!r}: the addends cancel, so its output is the same for all inputs; change the weights of the Sum")
+            raise KcalcError(
+                f"node {node!r}: the addends cancel, so its output is the same for all inputs; "
+                f"change the weights of the Sum"
+            )
         apart = disjoint([pair.support for pair in pairs])
         windows = {pair.window for pair in pairs}
         if len(windows) > 1 and not apart:
             raise FreshnessError(
-                f"node {node!r} adds different channels of one feature map (concatenations whose parts do not line up); "
+                f"node {node!r} adds different channels of one feature map (concatenations whose "
+                f"parts do not line up); "
                 "put an Affine on the addends, or line the parts up"
             )
         if apart:
@@ -62,8 +75,12 @@ class Algebra:
         mean1, mean2 = self._means(terms, shift1, shift2)
         q1, q2, gap = self.moments.mix(parts)
         if self.field is NUMPY:
-            _check_digits(q1, [part.first for part in parts], lambda: _constant_at_zero(terms, False), node)
-            _check_digits(q2, [part.second for part in parts], lambda: _constant_at_zero(terms, True), node)
+            _check_digits(
+                q1, [part.first for part in parts], lambda: _constant_at_zero(terms, False), node
+            )
+            _check_digits(
+                q2, [part.second for part in parts], lambda: _constant_at_zero(terms, True), node
+            )
         moments = Moments(q1, q2, gap, mean1, mean2)
         window = windows.pop() if len(windows) == 1 else None
         pair = Pair(moments, terms, shift1, shift2, window or (0, 1))
@@ -80,9 +97,16 @@ class Algebra:
         gaussian = all(t.atom.gaussian for t in pair.terms)
         raw = any(t.atom.raw for t in pair.terms)
         gaussian = gaussian and pair.gaussian
-        return replace(Pair.of(Atom(node, pair.moments, pair.support, gaussian, raw, pair.terms, patched=patched)), window=pair.window)
+        return replace(
+            Pair.of(
+                Atom(node, pair.moments, pair.support, gaussian, raw, pair.terms, patched=patched)
+            ),
+            window=pair.window,
+        )
 
-    def _means(self, terms: Sequence[Term], shift1: Number, shift2: Number) -> tuple[Number, Number]:
+    def _means(
+        self, terms: Sequence[Term], shift1: Number, shift2: Number
+    ) -> tuple[Number, Number]:
         first, second = shift1, shift2
         for t in terms:
             first = first + t.a1 * t.atom.moments.mean1
@@ -90,8 +114,14 @@ class Algebra:
         return first, (first if self.uniform else second)
 
     def _independent(self, pairs: Sequence[Pair], weights: Sequence[Number]) -> list[Part]:
-        parts = [self.moments.own(p.moments).times(w * w) for p, w in zip(pairs, weights, strict=True)]
-        means = [(w * p.moments.mean1, w * p.moments.mean2) for p, w in zip(pairs, weights, strict=True) if not self._centred(p)]
+        parts = [
+            self.moments.own(p.moments).times(w * w) for p, w in zip(pairs, weights, strict=True)
+        ]
+        means = [
+            (w * p.moments.mean1, w * p.moments.mean2)
+            for p, w in zip(pairs, weights, strict=True)
+            if not self._centred(p)
+        ]
         if len(means) > 1 and self.field is NUMPY and not self.uniform:
             total = Part.of_means(sum(m for m, _ in means), sum(m for _, m in means))
             return [*parts, total, *(Part.of_means(*pair, sign=-1) for pair in means)]
@@ -103,7 +133,9 @@ class Algebra:
     def _centred(pair: Pair) -> bool:
         return is_zero(pair.moments.mean1) and is_zero(pair.moments.mean2)
 
-    def _overlapping(self, terms: Sequence[Term], shift1: Number, shift2: Number, node: Node) -> list[Part]:
+    def _overlapping(
+        self, terms: Sequence[Term], shift1: Number, shift2: Number, node: Node
+    ) -> list[Part]:
         parts = [Part.of_means(shift1, shift2)]
         for t in terms:
             m = t.atom.moments
@@ -134,7 +166,14 @@ class Algebra:
         """
         check_raw([t.atom for pair in pairs for t in pair.terms], node, "multiplies")
         first = pairs[0].moments
-        q1, q2, gap, mean1, mean2, support = first.q1, first.q2, first.gap, first.mean1, first.mean2, pairs[0].support
+        q1, q2, gap, mean1, mean2, support = (
+            first.q1,
+            first.q2,
+            first.gap,
+            first.mean1,
+            first.mean2,
+            pairs[0].support,
+        )
         for pair in pairs[1:]:
             m = pair.moments
             q1 = q1 * m.q1
@@ -143,16 +182,29 @@ class Algebra:
             mean2 = mean1 if self.uniform else _times(mean2, m.mean2)
             gap = 1 - (1 - gap) * (1 - m.gap) if self.field is SYMPY else gap + (1 - gap) * m.gap
             support |= pair.support
-        windows, factors = {pair.window for pair in pairs}, tuple(f for pair in pairs for f in _factors(pair))
+        windows, factors = (
+            {pair.window for pair in pairs},
+            tuple(f for pair in pairs for f in _factors(pair)),
+        )
         moments = Moments(q1, q2, gap, mean1, mean2)
-        atom = Atom(node, moments, support, gaussian=False, patched=len(windows) > 1, factors=factors)
-        return Pair(moments, (Term(1, 1, atom),), window=windows.pop() if len(windows) == 1 else (0, 1))
+        atom = Atom(
+            node, moments, support, gaussian=False, patched=len(windows) > 1, factors=factors
+        )
+        return Pair(
+            moments, (Term(1, 1, atom),), window=windows.pop() if len(windows) == 1 else (0, 1)
+        )
 
 
 def _factors(pair: Pair) -> tuple[Pair, ...]:
     """The factors of a feature map; the feature map itself where it is no product."""
     (term, *others) = pair.terms
-    whole = not others and is_one(term.a1) and is_one(term.a2) and is_zero(pair.shift1) and is_zero(pair.shift2)
+    whole = (
+        not others
+        and is_one(term.a1)
+        and is_one(term.a2)
+        and is_zero(pair.shift1)
+        and is_zero(pair.shift2)
+    )
     return term.atom.factors if whole and term.atom.factors else (pair,)
 
 
@@ -171,17 +223,30 @@ def _check_digits(q: Number, parts: Sequence[Number], still: Callable[[], Any], 
     lost = _value(q) < CANCELLED * size
     if np.any(lost) and np.any(lost & ~((_value(q) == 0) & still())):
         raise KcalcError(
-            f"node {node!r}: its addends cancel to less than {CANCELLED:g} of their mean squares, which leaves too few digits of its q; "
-            "write the sum as one activation, take larger inputs, or ask the map's ball(...) for certified digits"
+            f"node {node!r}: its addends cancel to less than {CANCELLED:g} of their mean squares, "
+            f"which leaves too few digits of its q; "
+            "write the sum as one activation, take larger inputs, or ask the map's ball(...) for "
+            "certified digits"
         )
 
 
 def _constant_at_zero(terms: Sequence[Term], second: bool) -> Any:
-    """Mask of locations where every term depends only on a zero pre-activation, as at black pixels without biases."""
+    """Mask of locations where every term depends only on a zero pre-activation.
+
+    Black pixels without biases are an example.
+    """
     found: Any = True
     for atom in (t.atom for t in terms):
-        inner = [Term(1, 1, atom.source)] if atom.source is not None else [*atom.terms, *(t for pair in atom.factors for t in pair.terms)]
-        found = found & (_constant_at_zero(inner, second) if inner else _value(atom.moments.q2 if second else atom.moments.q1) == 0)
+        inner = (
+            [Term(1, 1, atom.source)]
+            if atom.source is not None
+            else [*atom.terms, *(t for pair in atom.factors for t in pair.terms)]
+        )
+        found = found & (
+            _constant_at_zero(inner, second)
+            if inner
+            else _value(atom.moments.q2 if second else atom.moments.q1) == 0
+        )
     return found
 
 

@@ -61,38 +61,53 @@ def c_map(
     tokens: int | None = None,
     token_cosine: float | None = None,
 ) -> NetworkCMap | SpatialKernelMap:
-    """The global C map of a network, ``C(c, q=1)`` or ``C(c, q1, q2)`` in the c and q values of its inputs.
+    """The global C map of a network, ``C(c, q=1)`` or ``C(c, q1, q2)``.
 
-    ``assume_independent=True`` goes on where a hypothesis of the kernel calculus fails and says so in
-    ``.assumptions``. ``spatial="exact"``, with the ``image_shape`` (height, width): dense convolutions and mean pooling over the locations
-    of actual images, ``C(X, Y=None)``, a :class:`kcalc.calculi.spatial.SpatialKernelMap`; ``weights`` as in :func:`kcalc.ntk`.
+    Its arguments are the c and q values of the inputs.
 
-    ``tokens``: how many tokens an input has, for networks with attention; ``token_cosine``: the cosine of any two of them, 0 by default.
-    c is the cosine of two inputs at one place; at two places it is ``c token_cosine``.
+    ``assume_independent=True`` goes on where a hypothesis of the kernel calculus fails and says so
+    in ``.assumptions``. ``spatial="exact"``, with the ``image_shape`` (height, width): dense
+    convolutions and mean pooling over the locations of actual images, ``C(X, Y=None)``, a
+    :class:`kcalc.calculi.spatial.SpatialKernelMap`; ``weights`` as in :func:`kcalc.ntk`.
+
+    ``tokens``: how many tokens an input has, for networks with attention; ``token_cosine``: the
+    cosine of any two of them, 0 by default. c is the cosine of two inputs at one place; at two
+    places it is ``c token_cosine``.
     Raises: FreshnessError or NoRule naming the node where the calculus does not apply.
     """
     given = read_tokens(tokens, token_cosine)
     if exact_locations(spatial, image_shape, weights):
         if given is not None:
-            raise KcalcError("tokens= is for tokens that are alike; with spatial='exact' say image_shape=(tokens,)")
+            raise KcalcError(
+                "tokens= is for tokens that are alike; with spatial='exact' say "
+                "image_shape=(tokens,)"
+            )
         return SpatialKernelMap(spatial_reading(network, image_shape, weights, assume_independent))
     return NetworkCMap(network, assume_independent, given)
 
 
 def q_map(
-    network: Network, assume_independent: bool = False, *, tokens: int | None = None, token_cosine: float | None = None
+    network: Network,
+    assume_independent: bool = False,
+    *,
+    tokens: int | None = None,
+    token_cosine: float | None = None,
 ) -> NetworkQMap:
     """The global Q map of a network, ``Q(q)`` in the q values of its inputs; see :func:`c_map`."""
     return NetworkQMap(network, assume_independent, read_tokens(tokens, token_cosine))
 
 
 def token_map(network: Network, tokens: int, assume_independent: bool = False) -> TokenMap:
-    """The map of the cosine between two tokens of one sequence through a network with attention, ``R(rho)``.
+    """The map ``R(rho)`` of the cosine between two tokens of one sequence.
 
-    All tokens of a sequence are alike: they have one q value, and any two of them the cosine rho. Attention draws them together; where the
-    map has the fixed point 1 alone, deep networks make all tokens of a sequence equal (rank collapse).
+    It is the map through a network with attention.
 
-    ``tokens``: how many there are. Returns: a :class:`TokenMap`, callable, with ``derivative``, ``fixed_points``, ``plot`` and ``table``.
+    All tokens of a sequence are alike: they have one q value, and any two of them the cosine rho.
+    Attention draws them together; where the map has the fixed point 1 alone, deep networks make all
+    tokens of a sequence equal (rank collapse).
+
+    ``tokens``: how many there are. Returns: a :class:`TokenMap`, callable, with ``derivative``,
+    ``fixed_points``, ``plot`` and ``table``.
     Raises: KcalcError as :func:`c_map` does. [Dong et al. 2021]
     """
     given = read_tokens(tokens, None)
@@ -117,13 +132,18 @@ def q_values(
 
 
 def q_and_variances(network: Network, q: Any = 1) -> dict[Node, tuple[float, float]]:
-    """(q value, variance over channels) of every node for uniform input q, a number or {input: number}."""
+    """(q value, variance over channels) of every node for uniform input q.
+
+    ``q``: a number or {input: number}.
+    """
     reading = _Reading(network, False)
     given = per_input(network.inputs)(q, lambda v: q_array(v, "q"), "q")
     states = reading.run(NUMPY, given, None, None)
     kernel = reading.kernel
     sizes = {node: float(kernel.whole(state)[0]) for node, state in states.items()}
-    return {node: (sizes[node], kernel.statistics.variance(state)) for node, state in states.items()}
+    return {
+        node: (sizes[node], kernel.statistics.variance(state)) for node, state in states.items()
+    }
 
 
 def end_values(network: Network) -> tuple[float, float]:
@@ -137,7 +157,10 @@ def end_values(network: Network) -> tuple[float, float]:
 
 
 class NodeValue(NamedTuple):
-    """The values at one node: ``q1`` and ``q2``, the q values of the two inputs' feature maps, and ``c``, their c value."""
+    """The q values and the c value of the feature maps of two inputs at one node.
+
+    ``q1`` and ``q2`` are the q values of the two feature maps, ``c`` is their c value.
+    """
 
     q1: Any
     q2: Any
@@ -145,9 +168,12 @@ class NodeValue(NamedTuple):
 
 
 class TokenValue(NamedTuple):
-    """The values at one node over tokens: those of :class:`NodeValue` at equal places of two inputs.
+    """The values at one node over tokens.
 
-    ``token_cosine1``, ``token_cosine2``: the cosine of two tokens of the first input, and of the second.
+    Those of :class:`NodeValue` at equal places of two inputs.
+
+    ``token_cosine1``, ``token_cosine2``: the cosine of two tokens of the first input, and of the
+    second.
     """
 
     q1: Any
@@ -158,24 +184,37 @@ class TokenValue(NamedTuple):
 
 
 class NodeValues(dict[Node, Any], Shown):
-    """{node: its values}, in the order of the network; ``assumptions``: what the values take for granted."""
+    """{node: its values}, in the order of the network.
+
+    ``assumptions``: what the values take for granted.
+    """
 
     assumptions: tuple[Assumption, ...] = ()
 
     def _frame(self) -> dict[str, Any]:
         parts = [spread({"node": str(node), **value._asdict()}) for node, value in self.items()]
-        return {name: np.concatenate([part[name] for part in parts]) for name in ("node", *self._names)}
+        return {
+            name: np.concatenate([part[name] for part in parts]) for name in ("node", *self._names)
+        }
 
     @property
     def _names(self) -> tuple[str, ...]:
         return next(iter(self.values()))._fields
 
     def _rows(self) -> list[tuple[str, ...]]:
-        return [("node", *self._names), *((str(node), *map(shown, value)) for node, value in self.items())]
+        return [
+            ("node", *self._names),
+            *((str(node), *map(shown, value)) for node, value in self.items()),
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
-        return plain({"nodes": {node: value._asdict() for node, value in self.items()}, "assumptions": self.assumptions})
+        return plain(
+            {
+                "nodes": {node: value._asdict() for node, value in self.items()},
+                "assumptions": self.assumptions,
+            }
+        )
 
     def __repr__(self) -> str:
         return f"NodeValues({len(self)} nodes)"
@@ -193,24 +232,40 @@ def node_values(
     token_cosine: float | None = None,
     sampling: Sampling | None = None,
 ) -> NodeValues:
-    """q1, q2 and c of every node for inputs of the given c and q values: the depth trace of a network.
+    """q1, q2 and c of every node for inputs of the given c and q values.
 
-    ``c`` and ``q`` (default 1; ``q1`` and ``q2`` where the two inputs differ) are numbers, arrays, or {input: value}.
-    ``tokens``, ``token_cosine``: the tokens of an input, as in :func:`c_map`. Attention with causal masks, rotary embeddings, ALiBi or
-    sinusoidal positions tells tokens apart: it is sampled, as ``sampling`` says, a :class:`kcalc.Sampling`. It is also sampled where it is
-    given, and for tokens of your own: ``tokens`` may be a covariance (T, T), token ids (T,) or (N, T), or inputs (N, T, features).
+    The depth trace of a network.
 
-    Returns: {node: NodeValue}, over tokens {node: TokenValue}, where attention is sampled a :class:`SampledValues`.
+    ``c`` and ``q`` (default 1; ``q1`` and ``q2`` where the two inputs differ) are numbers, arrays,
+    or {input: value}. ``tokens``, ``token_cosine``: the tokens of an input, as in :func:`c_map`.
+    Attention with causal masks, rotary embeddings, ALiBi or sinusoidal positions tells tokens
+    apart: it is sampled, as ``sampling`` says, a :class:`kcalc.Sampling`. It is also sampled where
+    it is given, and for tokens of your own: ``tokens`` may be a covariance (T, T), token ids (T,)
+    or (N, T), or inputs (N, T, features).
+
+    Returns: {node: NodeValue}, over tokens {node: TokenValue}, where attention is sampled a
+    :class:`SampledValues`.
     Raises: KcalcError as a C map does.
     """
     asked = read_sampling(sampling)
-    if sampling is not None or several(tokens) or (tokens is not None and tells_tokens_apart(network)):
+    if (
+        sampling is not None
+        or several(tokens)
+        or (tokens is not None and tells_tokens_apart(network))
+    ):
         if several(tokens) and any(given is not None for given in (token_cosine, q1, q2, q)):
-            raise KcalcError("an array of tokens says itself what their q values and cosines are; drop q=, q1=, q2= and token_cosine=")
-        return _sampled(network, c, *q_pair(q1, q2, q), tokens, token_cosine, assume_independent, asked)
+            raise KcalcError(
+                "an array of tokens says itself what their q values and cosines are; drop q=, "
+                "q1=, q2= and token_cosine="
+            )
+        return _sampled(
+            network, c, *q_pair(q1, q2, q), tokens, token_cosine, assume_independent, asked
+        )
     reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))
     values = per_input(network.inputs)
-    first, second = read_pair(lambda given, what: values(given, lambda v: q_array(v, what), what), *q_pair(q1, q2, q))
+    first, second = read_pair(
+        lambda given, what: values(given, lambda v: q_array(v, what), what), *q_pair(q1, q2, q)
+    )
     gap = {n: Jet((1 - v,)) for n, v in values(c, cosine_array, "c").items()}
     states = reading.run(NUMPY, first, second, gap)
     out = NodeValues()
@@ -220,12 +275,24 @@ def node_values(
         if reading.tokens is None:
             out[node] = NodeValue(*found)
         else:
-            out[node] = TokenValue(*found, *(np.asarray(cosine)[()] for cosine in reading.kernel.token_cosines(states[node])))
+            out[node] = TokenValue(
+                *found,
+                *(np.asarray(cosine)[()] for cosine in reading.kernel.token_cosines(states[node])),
+            )
     out.assumptions = reading.with_network_assumptions(reading.kernel.notes.values())
     return out
 
 
-def _sampled(network: Network, c: Any, q1: Any, q2: Any, tokens: Any, token_cosine: Any, assume: bool, sampling: Sampling) -> Any:
+def _sampled(
+    network: Network,
+    c: Any,
+    q1: Any,
+    q2: Any,
+    tokens: Any,
+    token_cosine: Any,
+    assume: bool,
+    sampling: Sampling,
+) -> Any:
     if several(tokens):
         covariance = token_covariance(tokens, network)
     else:
@@ -233,38 +300,65 @@ def _sampled(network: Network, c: Any, q1: Any, q2: Any, tokens: Any, token_cosi
         if given is None:
             raise KcalcError("attention is sampled over tokens; say which, tokens=")
         first = one_q(q1)
-        covariance = alike(given.count, given.cosine, float(cosine_array(c)), first, first if q2 is None else one_q(q2))
-    return sampled_values(network, dict.fromkeys(network.inputs, covariance), truth(assume, "assume_independent"), sampling)
+        covariance = alike(
+            given.count,
+            given.cosine,
+            float(cosine_array(c)),
+            first,
+            first if q2 is None else one_q(q2),
+        )
+    return sampled_values(
+        network,
+        dict.fromkeys(network.inputs, covariance),
+        truth(assume, "assume_independent"),
+        sampling,
+    )
 
 
 class _Reading:
     """A network with the options of the kernel calculus, which runs in any number system."""
 
-    def __init__(self, network: Network, assume_independent: bool, tokens: Tokens | None = None) -> None:
+    def __init__(
+        self, network: Network, assume_independent: bool, tokens: Tokens | None = None
+    ) -> None:
         require_network(network)
         self.network, self.tokens = network, tokens
         self.assume = truth(assume_independent, "assume_independent")
         self.kernel: Any = kernel_over()  # or one over tokens
 
-    def run(self, field: Any, q1: dict[Node, Any], q2: dict[Node, Any] | None, gap: dict[Node, Any] | None) -> dict[Node, Any]:
+    def run(
+        self,
+        field: Any,
+        q1: dict[Node, Any],
+        q2: dict[Node, Any] | None,
+        gap: dict[Node, Any] | None,
+    ) -> dict[Node, Any]:
         """The state of every node; ``q2=None`` for uniform q, ``gap=None`` to follow q alone."""
         local, second = field_maps_of(self.network, field), q1 if q2 is None else q2
         if self.tokens is None:
             kernel: Any = kernel_over(field, q2 is None, gap is not None, self.assume, local)
-            inputs = {n: kernel.start(n, q1[n], second[n], 0 if gap is None else gap[n]) for n in self.network.inputs}
+            inputs = {
+                n: kernel.start(n, q1[n], second[n], 0 if gap is None else gap[n])
+                for n in self.network.inputs
+            }
         else:
             if field is not NUMPY:
                 self.refuse_tokens()
             kernel = self._over_tokens(q2 is None, gap is not None)
             inputs = self.tokens.inputs(kernel, q1, second, gap)
         self.kernel = kernel
-        with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
+        with np.errstate(
+            all="ignore"
+        ):  # what overflows is refused by the rules, with the node's name
             return interpret(self.network, kernel, inputs)
 
     def refuse_tokens(self) -> None:
         """Refuse what maps over tokens do not have."""
         if self.tokens is not None:
-            raise KcalcError("maps over tokens are numbers in double precision: they have no certified enclosures and no formulas")
+            raise KcalcError(
+                "maps over tokens are numbers in double precision: they have no certified "
+                "enclosures and no formulas"
+            )
 
     def run_sequence(self, q: dict[Node, Any], gap: dict[Node, Any]) -> dict[Node, Any]:
         """The state of every node for one sequence, whose tokens have the given gaps."""
@@ -311,16 +405,26 @@ class _Reading:
         return (INFINITE_WIDTH, *tokens, *self.network.assumptions, *notes)
 
 
-def sequence_states(network: Network, tokens: Tokens) -> tuple[Kernel, dict[Node, Any], tuple[Assumption, ...]]:
+def sequence_states(
+    network: Network, tokens: Tokens
+) -> tuple[Kernel, dict[Node, Any], tuple[Assumption, ...]]:
     """The calculus of two tokens of one sequence of q = 1, the state of every node, and the assumptions."""
     reading = _Reading(network, False, tokens)
     one = dict.fromkeys(network.inputs, np.asarray(1.0))
-    states = reading.run_sequence(one, dict.fromkeys(network.inputs, Jet((np.asarray(1.0 - tokens.cosine),))))
-    return reading.kernel.plain["one"], states, reading.with_network_assumptions(reading.kernel.notes.values())
+    states = reading.run_sequence(
+        one, dict.fromkeys(network.inputs, Jet((np.asarray(1.0 - tokens.cosine),)))
+    )
+    return (
+        reading.kernel.plain["one"],
+        states,
+        reading.with_network_assumptions(reading.kernel.notes.values()),
+    )
 
 
 class _OfNetwork(KernelMap):
-    def __init__(self, network: Network, assume_independent: bool = False, tokens: Tokens | None = None) -> None:
+    def __init__(
+        self, network: Network, assume_independent: bool = False, tokens: Tokens | None = None
+    ) -> None:
         self._reading = _Reading(network, assume_independent, tokens)
         self.network = network
         self.inputs, self.outputs = network.inputs, network.outputs
@@ -335,22 +439,34 @@ class _OfNetwork(KernelMap):
 class NetworkCMap(_OfNetwork, CMap):
     """The global C map of a network; its methods are those of :class:`kcalc.maps.maps.CMap`."""
 
-    def __init__(self, network: Network, assume_independent: bool = False, tokens: Tokens | None = None) -> None:
+    def __init__(
+        self, network: Network, assume_independent: bool = False, tokens: Tokens | None = None
+    ) -> None:
         super().__init__(network, assume_independent, tokens)
         if tokens is not None:
             self.scan = 61  # attention takes milliseconds per value
 
-    def gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int) -> dict[Node, Jet]:
+    def gaps(
+        self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int
+    ) -> dict[Node, Jet]:
         jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
         states = self._reading.run(NUMPY, q1, q2, jets)
         return {node: self._reading.kernel.whole(states[node])[2] for node in self.outputs}
 
-    def ball_gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any) -> dict[Node, Any]:
+    def ball_gaps(
+        self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
+    ) -> dict[Node, Any]:
         with field.working():
-            states = self._reading.run(field, q1, q2, {node: Jet((value,)) for node, value in gap.items()})
-            return {node: self._reading.kernel.whole(states[node])[2].value for node in self.outputs}
+            states = self._reading.run(
+                field, q1, q2, {node: Jet((value,)) for node, value in gap.items()}
+            )
+            return {
+                node: self._reading.kernel.whole(states[node])[2].value for node in self.outputs
+            }
 
-    def symbolic(self, q1: Any = None, q2: Any = None, *, q: Any = None) -> Composition | dict[Node, Composition]:
+    def symbolic(
+        self, q1: Any = None, q2: Any = None, *, q: Any = None
+    ) -> Composition | dict[Node, Composition]:
         """The map as a named composition in the symbol ``c``, for several inputs in ``c_<input>``.
 
         ``q``, or ``q1`` and ``q2``: the q values of the inputs, numbers or SymPy expressions.
@@ -363,7 +479,10 @@ class NetworkCMap(_OfNetwork, CMap):
 
 
 class TokenMap(NetworkCMap):
-    """The map of the cosine between two tokens of one sequence (see :class:`kcalc.maps.maps.CMap` for its habits)."""
+    """The map of the cosine between two tokens of one sequence.
+
+    For its interface see :class:`kcalc.maps.maps.CMap`.
+    """
 
     @property
     def least(self) -> float:
@@ -371,10 +490,18 @@ class TokenMap(NetworkCMap):
         assert self._reading.tokens is not None
         return -1 / max(self._reading.tokens.count - 1, 1)
 
-    def gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int) -> dict[Node, Jet]:
-        if any(np.any(np.asarray(value, dtype=float) > 1 - self.least + 1e-12) for value in gap.values()):
+    def gaps(
+        self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int
+    ) -> dict[Node, Jet]:
+        if any(
+            np.any(np.asarray(value, dtype=float) > 1 - self.least + 1e-12)
+            for value in gap.values()
+        ):
             count = getattr(self._reading.tokens, "count", 1)
-            raise KcalcError(f"the cosine of any two of {count} tokens is at least {self.least:.6g} = -1 / (tokens - 1)")
+            raise KcalcError(
+                f"the cosine of any two of {count} tokens is at least {self.least:.6g} = -1 / "
+                f"(tokens - 1)"
+            )
         jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
         states = self._reading.run_sequence(q1, jets)
         return {node: self._reading.kernel.whole(states[node])[2] for node in self.outputs}
@@ -384,11 +511,16 @@ class NetworkQMap(_OfNetwork, QMap):
     """The global Q map of a network; its methods are those of :class:`kcalc.maps.maps.QMap`."""
 
     def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
-        given = {node: Jet.variable(value, order, 1.0) if order else value for node, value in q.items()}
+        given = {
+            node: Jet.variable(value, order, 1.0) if order else value for node, value in q.items()
+        }
         states = self._reading.run(NUMPY, given, None, None)
         out = {node: self._reading.kernel.whole(states[node])[0] for node in self.outputs}
         zeros = (0.0,) * order
-        return {node: value if isinstance(value, Jet) else Jet((value, *zeros)) for node, value in out.items()}
+        return {
+            node: value if isinstance(value, Jet) else Jet((value, *zeros))
+            for node, value in out.items()
+        }
 
     def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
         with field.working():

@@ -47,15 +47,19 @@ MODES = ("mean", "difference")
 class Gradients(Shown, Approximable):
     """E|d out_k / d node|^2 for inputs of the given q, infinite width, one channel ``k`` of ``output``.
 
-    ``nodes``: {node: value}, the squared norm summed over the node's channels; ``weights``: {node with parameters: E|d out_k / d
-    parameters|^2} in the NTK parameterisation, which add up to the tangent kernel at c = 1: those of Affine layers, and of embeddings
-    and learned positions, which count as Affine layers on one-hot vectors; ``chi``: {activation: E phi'(z)^2} with its pre-activation
-    z. An activation and the Affine that reads it together multiply the mean squared gradient by sigma_w^2 chi.
+    ``nodes``: {node: value}, the squared norm summed over the node's channels; ``weights``: {node
+    with parameters: E|d out_k / d parameters|^2} in the NTK parameterisation, which add up to the
+    tangent kernel at c = 1: those of Affine layers, and of embeddings and learned positions, which
+    count as Affine layers on one-hot vectors; ``chi``: {activation: E phi'(z)^2} with its
+    pre-activation z. An activation and the Affine that reads it together multiply the mean squared
+    gradient by sigma_w^2 chi.
 
-    Over T tokens ``out_k`` is a channel of one token and ``nodes`` and ``weights`` sum over all tokens of a node. ``mean`` is the
-    squared norm of the sum over tokens of the gradients at a node: a gradient that is the same for all tokens. ``difference`` is ``(T
-    nodes - mean) / (T - 1)``: a gradient whose sum over tokens is 0. Both are None for networks without tokens. Where the output has T
-    tokens too, they are the factors by which the covariances of such gradients of the outputs are multiplied on the way to the node.
+    Over T tokens ``out_k`` is a channel of one token and ``nodes`` and ``weights`` sum over all
+    tokens of a node. ``mean`` is the squared norm of the sum over tokens of the gradients at a
+    node: a gradient that is the same for all tokens. ``difference`` is
+    ``(T nodes - mean) / (T - 1)``: a gradient whose sum over tokens is 0. Both are None for
+    networks without tokens. Where the output has T tokens too, they are the factors by which the
+    covariances of such gradients of the outputs are multiplied on the way to the node.
     """
 
     output: Node
@@ -80,13 +84,28 @@ class Gradients(Shown, Approximable):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
-        names = ("nodes", "weights", "chi", *(name for name in MODES if getattr(self, name) is not None))
+        names = (
+            "nodes",
+            "weights",
+            "chi",
+            *(name for name in MODES if getattr(self, name) is not None),
+        )
         tables = {name: {str(k): v for k, v in getattr(self, name).items()} for name in names}
-        return {"output": str(self.output), **tables, "growth": self.growth, "assumptions": plain(self.assumptions)}
+        return {
+            "output": str(self.output),
+            **tables,
+            "growth": self.growth,
+            "assumptions": plain(self.assumptions),
+        }
 
     def _frame(self) -> list[dict[str, Any]]:
         return [
-            {"node": str(n), "node_gradient": v, "weight_gradient": self.weights.get(n), "chi": self.chi.get(n)}
+            {
+                "node": str(n),
+                "node_gradient": v,
+                "weight_gradient": self.weights.get(n),
+                "chi": self.chi.get(n),
+            }
             | {name: table[n] for name, table in self._modes.items()}
             for n, v in self.nodes.items()
         ]
@@ -100,7 +119,10 @@ class Gradients(Shown, Approximable):
             return f"{table[node]:.6g}" if node in table else ""
 
         tables = (self.weights, self.chi, *self._modes.values())
-        body = ((str(n), f"{v:.6g}", *(shown(table, n) for table in tables)) for n, v in self.nodes.items())
+        body = (
+            (str(n), f"{v:.6g}", *(shown(table, n) for table in tables))
+            for n, v in self.nodes.items()
+        )
         return [("node", "|d out/d node|^2", "|d out/d weights|^2", "chi", *self._modes), *body]
 
     def __repr__(self) -> str:
@@ -118,11 +140,12 @@ def gradients(
 ) -> Gradients:
     """How large gradients are at every node of a network at initialisation, infinite width.
 
-    ``q``: the mean square of the inputs, a number or {input: number}; ``output``: which output, needed where there are several.
-    Where branches share weights or activations are fused, only the Affine layers and the inputs are reported. ``tokens``, ``token_cosine``:
-    the tokens of an input, for networks with attention, as in :func:`kcalc.c_map`.
-    Raises: KcalcError for bad q, an unknown output, activations that jump, and where the kernel calculus does not apply.
-    [DKS sec. 26; Poole et al. 2016; Schoenholz et al. 2017]
+    ``q``: the mean square of the inputs, a number or {input: number}; ``output``: which output,
+    needed where there are several. Where branches share weights or activations are fused, only the
+    Affine layers and the inputs are reported. ``tokens``, ``token_cosine``: the tokens of an input,
+    for networks with attention, as in :func:`kcalc.c_map`.
+    Raises: KcalcError for bad q, an unknown output, activations that jump, and where the kernel
+    calculus does not apply. [DKS sec. 26; Poole et al. 2016; Schoenholz et al. 2017]
     """
     require_network(network)
     chosen = chosen_output(network, output)
@@ -135,30 +158,46 @@ def gradients(
     assert isinstance(kernel, Tangent)
     simple = not any(note.kind == "exact" for note in kernel.notes.values())
     backward = Backward(kernel.kernel, states)
-    totals = _backward(network, backward, chosen) if simple else _forward(network, reading, given, chosen)
-    weights = {node: float(kernel.whole(states[made])[0]) * totals[node] for node, made in _parameters(network).items() if node in totals}
+    totals = (
+        _backward(network, backward, chosen)
+        if simple
+        else _forward(network, reading, given, chosen)
+    )
+    weights = {
+        node: float(kernel.whole(states[made])[0]) * totals[node]
+        for node, made in _parameters(network).items()
+        if node in totals
+    }
     notes = reading.assumptions
     if not simple:
-        text = "branches share weights or activations are fused: gradients are reported at Affine layers and inputs only"
+        text = (
+            "branches share weights or activations are fused: gradients are reported at Affine "
+            "layers and inputs only"
+        )
         notes = (*notes, Assumption("network", text, "convention"))
     return Gradients(chosen, totals, weights, _mean_chi(network, states) if simple else {}, notes)
 
 
-# -- backwards ---------------------------------------------------------------------------------------------------------------------------
+# -- backwards -------------------------------------------------------------------------------------
 
 
 class Backward:
     """The rules of the reversed fold: messages from a layer to the nodes that it reads.
 
-    ``states`` are those of the kernel calculus; ``apart``: they are those of two inputs, and gradients are products of gradients at both,
-    else gradients at one of them. A message is d K_out / d K_g for every group g of a node's channels.
+    ``states`` are those of the kernel calculus; ``apart``: they are those of two inputs, and
+    gradients are products of gradients at both, else gradients at one of them. A message is d K_out
+    / d K_g for every group g of a node's channels.
     """
 
-    def __init__(self, kernel: Kernel, states: Mapping[Node, Channels], apart: bool = False) -> None:
+    def __init__(
+        self, kernel: Kernel, states: Mapping[Node, Channels], apart: bool = False
+    ) -> None:
         self.kernel, self.states, self.apart = kernel, states, apart
 
     @singledispatchmethod
-    def rule(self, op: P.Primitive, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+    def rule(
+        self, op: P.Primitive, node: Node, message: Groups, reads: Sequence[Node]
+    ) -> list[Groups]:
         """One message per node read, in slot order."""
         raise no_rule("gradients", op, node)
 
@@ -170,13 +209,19 @@ class Backward:
     @rule.register
     def _(self, op: P.Post, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
         pairs = self.states[reads[0]].pairs
-        factors = [_chi(op.activation, node, p.moments.q1, p.moments.gap.value if self.apart else 0.0) for p in pairs]
+        factors = [
+            _chi(op.activation, node, p.moments.q1, p.moments.gap.value if self.apart else 0.0)
+            for p in pairs
+        ]
         return [[m * f for m, f in zip(message, factors, strict=True)]]
 
     @rule.register
     def _(self, op: P.Mix, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
         weights = [float(w) ** 2 for w in op.weights]
-        return [[w * m for m in self._regrouped(message, node, parent)] for w, parent in zip(weights, reads, strict=True)]
+        return [
+            [w * m for m in self._regrouped(message, node, parent)]
+            for w, parent in zip(weights, reads, strict=True)
+        ]
 
     @rule.register
     def _(self, op: P.Prod, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
@@ -184,7 +229,11 @@ class Backward:
         out = []
         for slot, parent in enumerate(reads):
             others = [self._q_values(node, other) for k, other in enumerate(reads) if k != slot]
-            out.append(self._regrouped([m * prod(q) for m, *q in zip(message, *others, strict=True)], node, parent))
+            out.append(
+                self._regrouped(
+                    [m * prod(q) for m, *q in zip(message, *others, strict=True)], node, parent
+                )
+            )
         return out
 
     @rule.register
@@ -201,11 +250,17 @@ class Backward:
         if op.over == "batch":
             raise no_rule("gradients", op, node)
         below = self.states[reads[0]]
-        size = self.kernel.statistics.variance(below) if op.centred else float(self.kernel.whole(below)[0])
+        size = (
+            self.kernel.statistics.variance(below)
+            if op.centred
+            else float(self.kernel.whole(below)[0])
+        )
         return [[m / size for m in message]]
 
     @rule.register
-    def _(self, op: P.Window | P.Mask | P.Reshape, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+    def _(
+        self, op: P.Window | P.Mask | P.Reshape, node: Node, message: Groups, reads: Sequence[Node]
+    ) -> list[Groups]:
         """As kernel maps have it: positions that change places, or nothing."""
         if not isinstance(op, P.Blend) or op.matrix is None:
             return [message]
@@ -214,14 +269,22 @@ class Backward:
         return [[op.permutes**2 * m for m in message]]
 
     def _q_values(self, node: Node, parent: Node) -> Groups:
-        """The q value of ``parent``, or its covariance of two inputs, in every group of ``node``."""
+        """The q value of ``parent`` in every group of ``node``.
+
+        For two inputs (``apart``) it is the covariance of the two in the group.
+        """
         moments = [self.states[parent].pairs[place].moments for place in self._places(node, parent)]
         return [float(m.q1) * (1 - float(m.gap.value) if self.apart else 1) for m in moments]
 
     def _places(self, node: Node, parent: Node) -> list[int]:
         """For every group of ``node``, the index of the group of ``parent`` that contains it."""
         edges = _ends(self.states[parent])
-        middles = [end - share / 2 for (share, _), end in zip(self.states[node].groups, _ends(self.states[node]), strict=True)]
+        middles = [
+            end - share / 2
+            for (share, _), end in zip(
+                self.states[node].groups, _ends(self.states[node]), strict=True
+            )
+        ]
         return [next(i for i, edge in enumerate(edges) if middle < edge) for middle in middles]
 
     def _regrouped(self, message: Groups, node: Node, parent: Node) -> Groups:
@@ -237,7 +300,10 @@ def _ends(state: Channels) -> list[Any]:
 
 
 def _chi(phi: Activation, node: Node, q: Any, gap: Any = 0.0) -> float:
-    """E phi'(z1) phi'(z2) for z1, z2 of mean square q and cosine 1 - gap, as C'(1 - gap) Q(q) / q."""
+    """E phi'(z1) phi'(z2), computed as C'(1 - gap) Q(q) / q.
+
+    z1 and z2 have mean square q and cosine 1 - gap.
+    """
     refuse_jumps(phi, node)
     at = np.asarray(float(q))
     slope = float(phi.taylor(np.asarray(float(gap)), at, at, 1)[1])
@@ -246,8 +312,15 @@ def _chi(phi: Activation, node: Node, q: Any, gap: Any = 0.0) -> float:
 
 def _mean_chi(network: Network, states: Mapping[Node, Channels]) -> dict[Node, float]:
     """{node: E phi'(z)^2} of all activations."""
-    posts = ((owner(node), op.activation, states[reads[0]].groups) for node, op, reads in network.operations if isinstance(op, P.Post))
-    return {node: sum(float(share) * _chi(phi, node, pair.moments.q1) for share, pair in groups) for node, phi, groups in posts}
+    posts = (
+        (owner(node), op.activation, states[reads[0]].groups)
+        for node, op, reads in network.operations
+        if isinstance(op, P.Post)
+    )
+    return {
+        node: sum(float(share) * _chi(phi, node, pair.moments.q1) for share, pair in groups)
+        for node, phi, groups in posts
+    }
 
 
 def _added(one: Groups, two: Groups) -> Groups:
@@ -265,25 +338,43 @@ def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, 
 
 
 def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> Gradients:
-    """Gradients over tokens that are alike, from covariances of gradients at one token and at two."""
+    """Gradients over tokens that are alike.
+
+    They are computed from covariances of gradients at one token and at two.
+    """
     network = reading.network
     kernel, states = reading.run_sequence(q)
     if any(note.kind == "exact" for note in kernel.notes.values()):
-        raise KcalcError("branches share weights or activations are fused, for which there are no gradients over tokens")
+        raise KcalcError(
+            "branches share weights or activations are fused, for which there are no gradients "
+            "over tokens"
+        )
     backward = TokenBackward(kernel, states, Backward)
     messages = interpret_back(network, backward.rule, backward.start(output), added)
     counts = {node: states[owner(node)].count or 1 for node in states}
-    share = {node: count / counts[output] for node, count in counts.items()}  # tokens of a node per token of the output
+    share = {
+        node: count / counts[output] for node, count in counts.items()
+    }  # tokens of a node per token of the output
     one = {node: share[node] * sum(message.one) for node, message in messages.items()}
     two = {node: share[node] * sum(message.two) for node, message in messages.items()}
     weights = {}
     for node, made in _parameters(network).items():
         size, _, gap = kernel.whole(states[made])
-        weights[node] = float(size) * (one[made] + (counts[made] - 1) * two[made] * (1 - float(gap.value)))
+        weights[node] = float(size) * (
+            one[made] + (counts[made] - 1) * two[made] * (1 - float(gap.value))
+        )
     chi = _mean_chi(network, {node: state.relations[ONE] for node, state in states.items()})
     mean = {node: one[node] + (counts[node] - 1) * two[node] for node in network}
     difference = {node: one[node] - two[node] for node in network if counts[node] > 1}
-    return Gradients(output, {node: one[node] for node in network}, weights, chi, reading.noting(kernel.notes.values()), mean, difference)
+    return Gradients(
+        output,
+        {node: one[node] for node in network},
+        weights,
+        chi,
+        reading.noting(kernel.notes.values()),
+        mean,
+        difference,
+    )
 
 
 def _parameters(network: Network) -> dict[Node, Node]:
@@ -291,7 +382,9 @@ def _parameters(network: Network) -> dict[Node, Node]:
     return {owner(node): node for node, op, _ in network.operations if isinstance(op, P.Fresh)}
 
 
-def _forward(network: Network, reading: TangentReading, q: dict[Node, Any], output: Node) -> dict[Node, float]:
+def _forward(
+    network: Network, reading: TangentReading, q: dict[Node, Any], output: Node
+) -> dict[Node, float]:
     """{node with parameters or input: E|d out_k / d node|^2} by one pass of the tangent calculus.
 
     It serves networks whose addends have cross terms.
@@ -300,9 +393,15 @@ def _forward(network: Network, reading: TangentReading, q: dict[Node, Any], outp
     nodes = [*network.inputs, *made]
     directions = dict(zip(nodes, np.eye(len(nodes)), strict=True))
     kernel = reading.kernel(NUMPY, True, {node: directions[node] for node in made})
-    start: dict[Node, Any] = {n: kernel.start(n, q[n], q[n], Jet((np.asarray(0.0), -directions[n]))) for n in network.inputs}
+    start: dict[Node, Any] = {
+        n: kernel.start(n, q[n], q[n], Jet((np.asarray(0.0), -directions[n])))
+        for n in network.inputs
+    }
     with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node of an overflow
         states = interpret(network, kernel, start)
     parts = np.broadcast_to(kernel.kernels(states[output])[1], (len(nodes),))
-    found = {node: float(part) / float(kernel.whole(states[made.get(node, node)])[0]) for node, part in zip(nodes, parts, strict=True)}
+    found = {
+        node: float(part) / float(kernel.whole(states[made.get(node, node)])[0])
+        for node, part in zip(nodes, parts, strict=True)
+    }
     return {node: found[node] for node in network if node in found}

@@ -14,7 +14,9 @@ from ..network.primitives import owner
 Node = Hashable
 
 
-def degrees(network: Network, start: Mapping[Node, int] | None = None, nodes: Iterable[Node] | None = None) -> dict[Node, int | None]:
+def degrees(
+    network: Network, start: Mapping[Node, int] | None = None, nodes: Iterable[Node] | None = None
+) -> dict[Node, int | None]:
     """{node: degree k with f(a x) = a^k f(x) for all a > 0 and all weights, or None}.
 
     None: the structure of the network implies no such k. ``start``: {node: degree} known in
@@ -53,7 +55,9 @@ def _keeps(op: P.Primitive) -> bool:
 
     Max pooling counts too, as kernel maps treat it as the identity.
     """
-    return isinstance(op, P.Mask | P.Reshape) or (isinstance(op, P.Window) and getattr(op, "matrix", None) is None)
+    return isinstance(op, P.Mask | P.Reshape) or (
+        isinstance(op, P.Window) and getattr(op, "matrix", None) is None
+    )
 
 
 def is_odd(network: Network) -> bool:
@@ -76,4 +80,6 @@ def _is_odd_function(phi: Activation) -> bool:
     """Whether SymPy's automatic simplification turns phi(-x) into -phi(x)."""
     expr: Any = phi.expr
     (symbol, *others) = expr.free_symbols or (None,)
-    return symbol is not None and not others and not phi.kinks and expr.subs(symbol, -symbol) == -expr
+    return (
+        symbol is not None and not others and not phi.kinks and expr.subs(symbol, -symbol) == -expr
+    )

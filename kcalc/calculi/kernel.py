@@ -31,8 +31,14 @@ from .second_moments import Moments, Part, SecondMoments, is_zero
 Number = Any
 Node = Hashable
 
-ALIKE = "statistics over locations: all locations are taken to have one q value and one mean (exact where they do)"
-BATCH = "batch normalisation of a large batch whose examples all have the same q value and pairwise c value here (kc.large_batch)"
+ALIKE = (
+    "statistics over locations: all locations are taken to have one q value and one mean (exact "
+    "where they do)"
+)
+BATCH = (
+    "batch normalisation of a large batch whose examples all have the same q value and pairwise c "
+    "value here (kc.large_batch)"
+)
 LOCATIONS = "convolutions are Delta-initialised: only the centre tap is non-zero [DKS sec. 5.3]"
 BEYOND = (
     "the padding is wider than half of the window: whichever tap is the one of the Delta "
@@ -40,14 +46,18 @@ BEYOND = (
     "locations are taken to read the image"
 )
 TOKENS = (
-    "attends over tokens, and kernel maps need to know how many there are: pass tokens=, as in kc.c_map(net, tokens=128), and "
+    "attends over tokens, and kernel maps need to know how many there are: pass tokens=, as in "
+    "kc.c_map(net, tokens=128), and "
     "token_cosine=, the cosine of two tokens of one input (0 by default)"
 )
 POOLING = {
-    "max": "max pooling is treated as the identity (exact when all positions of a pooling window have the same feature vector) "
+    "max": "max pooling is treated as the identity (exact when all positions of a pooling window "
+    "have the same feature vector) "
     "[DKS sec. 20.2]",
-    "mean": "mean pooling is treated as the identity, as if it were weighted mean pooling [DKS sec. 20.1]",
-    "weighted_mean": "weighted mean pooling keeps q and averages c over locations; treated as the identity [DKS sec. 20.1.2]",
+    "mean": "mean pooling is treated as the identity, as if it were weighted mean pooling [DKS "
+    "sec. 20.1]",
+    "weighted_mean": "weighted mean pooling keeps q and averages c over locations; treated as the "
+    "identity [DKS sec. 20.1.2]",
 }
 
 
@@ -69,15 +79,34 @@ class Kernel:
         """{(node, text): assumption} recorded by the rules so far."""
         return self.ledger.notes
 
-    def start(self, node: Node, q1: Number, q2: Number, gap: Number, mean1: Number = 0, mean2: Number = 0) -> Channels:
+    def start(
+        self, node: Node, q1: Number, q2: Number, gap: Number, mean1: Number = 0, mean2: Number = 0
+    ) -> Channels:
         """The state of an Input node."""
         self._unit = (q1 * 0 + 1, q2 * 0 + 1, gap * 0)
-        return Channels.one(Pair.of(Atom(node, Moments(q1, q2, gap, mean1, mean2), self.ledger.bit(), gaussian=False, raw=True)))
+        return Channels.one(
+            Pair.of(
+                Atom(
+                    node,
+                    Moments(q1, q2, gap, mean1, mean2),
+                    self.ledger.bit(),
+                    gaussian=False,
+                    raw=True,
+                )
+            )
+        )
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """The state a primitive emits. Raises: NoRule, FreshnessError, KcalcError naming the node."""
-        raise NoRule(f"node {node!r} {TOKENS}") if isinstance(op, P.Attend) else no_rule("kernel maps", op, node)
+        """The state a primitive emits.
+
+        Raises: NoRule, FreshnessError, KcalcError naming the node.
+        """
+        raise (
+            NoRule(f"node {node!r} {TOKENS}")
+            if isinstance(op, P.Attend)
+            else no_rule("kernel maps", op, node)
+        )
 
     @rule.register
     def _(self, op: P.Fresh, node: Node, inputs: Sequence[Channels]) -> Channels:
@@ -93,12 +122,18 @@ class Kernel:
         scale, shift = self._sigmas(op, node)
         weight, bias = scale * scale, shift * shift
         gaussian = grouped(self.statistics, op, node, below)
-        passed = self.statistics.centred(op, below, node, gaussian) if op.standardised else self.statistics.parts(below)
+        passed = (
+            self.statistics.centred(op, below, node, gaussian)
+            if op.standardised
+            else self.statistics.parts(below)
+        )
         parts = [part.times(weight) for part in passed]
         if not is_zero(bias):
             parts.append(Part(bias, bias, bias, ratio=1))
         q1, q2, gap = self.statistics.mixed(parts, node)
-        return Channels.one(Pair.of(Atom(node, Moments(q1, q2, gap, 0, 0), self.ledger.bit(), gaussian)))
+        return Channels.one(
+            Pair.of(Atom(node, Moments(q1, q2, gap, 0, 0), self.ledger.bit(), gaussian))
+        )
 
     def _sigmas(self, op: P.Fresh, node: Node) -> tuple[Number, Number]:
         """(sigma_w, sigma_b) of new weights in the field."""
@@ -110,25 +145,51 @@ class Kernel:
 
     @rule.register
     def _(self, op: P.Mix, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """``sum_i w_i f_i`` with its cross terms; independent centred addends give ``q = sum_i w_i^2 q_i``."""
+        """``sum_i w_i f_i`` with its cross terms.
+
+        Independent centred addends give ``q = sum_i w_i^2 q_i``.
+        """
         weights = [self.field.number(w) for w in op.weights]
         if len(weights) == 1:
             factor = (weights[0], weights[0])
-            return inputs[0].map(lambda pair: self.statistics.checked(self.statistics.affinely(pair, factor, (0, 0), node), node))
+            return inputs[0].map(
+                lambda pair: self.statistics.checked(
+                    self.statistics.affinely(pair, factor, (0, 0), node), node
+                )
+            )
 
         def add(pairs: Sequence[Pair]) -> Pair:
             note_raw_means(self.ledger, pairs, node)
             if not disjoint([p.support for p in pairs]):
-                self.note(node, "the addends share weights; their cross terms are computed", "exact")
+                self.note(
+                    node, "the addends share weights; their cross terms are computed", "exact"
+                )
             try:
-                return self.statistics.checked(self.algebra.weighted_sum(pairs, weights, node), node)
+                return self.statistics.checked(
+                    self.algebra.weighted_sum(pairs, weights, node), node
+                )
             except FreshnessError as error:
                 if not self.statistics.assume_independent:
-                    raise FreshnessError(error.message, "; or pass assume_independent=True to treat the addends as independent") from None
-            self.note(node, "the addends are treated as independent and centred, which they are not")
-            parts = [self.algebra.moments.own(p.moments).times(w * w) for p, w in zip(pairs, weights, strict=True)]
+                    raise FreshnessError(
+                        error.message,
+                        "; or pass assume_independent=True to treat the addends as independent",
+                    ) from None
+            self.note(
+                node, "the addends are treated as independent and centred, which they are not"
+            )
+            parts = [
+                self.algebra.moments.own(p.moments).times(w * w)
+                for p, w in zip(pairs, weights, strict=True)
+            ]
             q1, q2, gap = self.statistics.mixed(parts, node)
-            return Pair.of(Atom(node, Moments(q1, q2, gap, 0, 0), self.ledger.bit(), all(p.gaussian for p in pairs)))
+            return Pair.of(
+                Atom(
+                    node,
+                    Moments(q1, q2, gap, 0, 0),
+                    self.ledger.bit(),
+                    all(p.gaussian for p in pairs),
+                )
+            )
 
         return overlaid(inputs, add, node)
 
@@ -169,7 +230,10 @@ class Kernel:
 
     @rule.register
     def _(self, op: P.Window, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """Windows count as the identity; positions that only change places keep q (times the square of a common factor) and c."""
+        """Windows count as the identity.
+
+        Positions that only change places keep q (times the square of a common factor) and c.
+        """
         (below,) = inputs
         if not isinstance(op, P.Blend) or op.matrix is None:
             if op.mixes:
@@ -184,15 +248,28 @@ class Kernel:
             self._check_centred(below, node)
         factor = self.field.number(min(signs) * size if len(signs) == 1 else size)
         if not stays:
-            self.note(node, "tokens are only permuted; all are taken to have one q value and one mean", "convention")
-        return below.map(lambda pair: self._exchanged(self.statistics.affinely(pair, (factor, factor), (0, 0), node), node, stays))
+            self.note(
+                node,
+                "tokens are only permuted; all are taken to have one q value and one mean",
+                "convention",
+            )
+        return below.map(
+            lambda pair: self._exchanged(
+                self.statistics.affinely(pair, (factor, factor), (0, 0), node), node, stays
+            )
+        )
 
     def _check_centred(self, below: Channels, node: Node) -> None:
         """Refuse a change of sign where a group of channels has a mean, even if they sum to 0."""
         self.statistics.means(below, node)  # records the assumption that inputs have channel mean 0
-        if not all(is_zero(mean) for pair in below.pairs for mean in (pair.moments.mean1, pair.moments.mean2)):
+        if not all(
+            is_zero(mean)
+            for pair in below.pairs
+            for mean in (pair.moments.mean1, pair.moments.mean2)
+        ):
             raise KcalcError(
-                f"node {node!r} changes the sign of some tokens of a feature map whose mean is not 0, so that its tokens are no longer "
+                f"node {node!r} changes the sign of some tokens of a feature map whose mean is "
+                f"not 0, so that its tokens are no longer "
                 "alike; give all rows of the matrix one sign, or put the TokenMix behind an Affine"
             )
 
@@ -213,9 +290,18 @@ class Kernel:
         return self.positioned(node, False)
 
     def positioned(self, node: Node, apart: bool) -> Channels:
-        """What tells positions apart: the same for all inputs at one position, orthogonal at positions ``apart``."""
+        """What tells positions apart.
+
+        The same for all inputs at one position, orthogonal at positions ``apart``.
+        """
         one1, one2, none = self._unit
-        atom = Atom(node, Moments(one1, one2, none + 1 if apart else none, 0, 0), self.ledger.bit(), gaussian=False, raw=True)
+        atom = Atom(
+            node,
+            Moments(one1, one2, none + 1 if apart else none, 0, 0),
+            self.ledger.bit(),
+            gaussian=False,
+            raw=True,
+        )
         return Channels.one(Pair.of(atom))
 
     @rule.register
@@ -239,7 +325,11 @@ def _reaches_beyond(layer: P.Fresh) -> bool:
 
 
 def kernel_over(
-    field: Any = NUMPY, uniform: bool = False, follow_c: bool = True, assume_independent: bool = False, local: Any = None
+    field: Any = NUMPY,
+    uniform: bool = False,
+    follow_c: bool = True,
+    assume_independent: bool = False,
+    local: Any = None,
 ) -> Kernel:
     """The kernel calculus over a number system.
 
@@ -249,5 +339,8 @@ def kernel_over(
     raising. ``local``: the local maps of activations; by default ``FieldMaps(field)``.
     """
     moments = SecondMoments(field, uniform)
-    statistics, algebra = Statistics(moments, Ledger(), follow_c, assume_independent), Algebra(moments)
+    statistics, algebra = (
+        Statistics(moments, Ledger(), follow_c, assume_independent),
+        Algebra(moments),
+    )
     return Kernel(statistics, algebra, Activations(statistics, algebra, local or FieldMaps(field)))

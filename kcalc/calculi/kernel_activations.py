@@ -24,7 +24,8 @@ Number = Any
 Node = Hashable
 LARGEST_FUSED = 400  # operations and numbers of an expression; every fusion multiplies them
 LONG = (
-    "fuses so many activations of one Gaussian that their formula has more than {} operations and numbers; "
+    "fuses so many activations of one Gaussian that their formula has more than {} operations and "
+    "numbers; "
     "put an Affine between some of them"
 )
 
@@ -44,7 +45,10 @@ class Activations:
     _posts: dict[Any, Pair] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.note, self.assume_independent = self.statistics.note, self.statistics.assume_independent
+        self.note, self.assume_independent = (
+            self.statistics.note,
+            self.statistics.assume_independent,
+        )
 
     def activated(self, phi: Activation, pair: Pair, node: Node) -> Pair:
         """The feature map phi(f).
@@ -57,16 +61,31 @@ class Activations:
             return replace(self._post(phi, source, scale, node), window=pair.window)
         fused = self._fusion(phi, pair, node)
         if fused is not None:
-            self.note(node, f"{phi.name} is fused with the functions before it into one activation of one Gaussian", "exact")
+            self.note(
+                node,
+                f"{phi.name} is fused with the functions before it into one activation of one "
+                f"Gaussian",
+                "exact",
+            )
             return replace(self._post(fused[0], fused[1], 1, node), window=pair.window)
         if not self.assume_independent:
             raise FreshnessError(
-                f"node {node!r}: {phi.name} sees {self._describe(pair)}, not a fresh Gaussian pre-activation; put an Affine layer "
+                f"node {node!r}: {phi.name} sees {self._describe(pair)}, not a fresh Gaussian "
+                f"pre-activation; put an Affine layer "
                 "in front of it",
                 ", or pass assume_independent=True to treat it as Gaussian",
             )
-        self.note(node, f"{phi.name} sees {self._describe(pair)}, treated as a centred Gaussian of the same q and c")
-        return self._post(phi, Atom(node, replace(pair.moments, mean1=0, mean2=0), self.statistics.ledger.bit(), True), 1, node)
+        self.note(
+            node,
+            f"{phi.name} sees {self._describe(pair)}, treated as a centred Gaussian of the same q "
+            f"and c",
+        )
+        return self._post(
+            phi,
+            Atom(node, replace(pair.moments, mean1=0, mean2=0), self.statistics.ledger.bit(), True),
+            1,
+            node,
+        )
 
     @staticmethod
     def _describe(pair: Pair) -> str:
@@ -74,14 +93,27 @@ class Activations:
         if any(a.raw for a in atoms):
             return "a raw network input"
         others = [a for a in atoms if not a.gaussian]
-        kinds = [f"{a.activation.name} at {a.node!r}" if a.activation else f"the {a.kind} {a.node!r}" for a in others]
+        kinds = [
+            f"{a.activation.name} at {a.node!r}" if a.activation else f"the {a.kind} {a.node!r}"
+            for a in others
+        ]
         shown = ", ".join(kinds[:3]) + (", ..." if len(kinds) > 3 else "")
         if len(atoms) > 1 and others:
             return f"a sum with {shown}"
-        return f"the output of {shown}" if others else f"the Gaussian {atoms[0].node!r}" if pair.gaussian else "a shifted Gaussian"
+        return (
+            f"the output of {shown}"
+            if others
+            else f"the Gaussian {atoms[0].node!r}"
+            if pair.gaussian
+            else "a shifted Gaussian"
+        )
 
     def _gaussian_source(self, pair: Pair, node: Node) -> tuple[Atom, Number]:
-        if len(pair.terms) == 1 and agree(pair.terms[0].a1, pair.terms[0].a2) and not isinstance(pair.terms[0].a1, Jet):
+        if (
+            len(pair.terms) == 1
+            and agree(pair.terms[0].a1, pair.terms[0].a2)
+            and not isinstance(pair.terms[0].a1, Jet)
+        ):
             scale = pair.terms[0].a1
             if np.ndim(scale) == 0:
                 return pair.terms[0].atom, scale
@@ -98,25 +130,48 @@ class Activations:
         out1, mean1 = self.local.q(phi, q1)
         out2, mean2 = (out1, mean1) if self.statistics.uniform else self.local.q(phi, q2)
         gap = self.local.gap(phi, m.gap, q1, q2) if self.statistics.follow_c else 0
-        atom = Atom(node, Moments(out1, out2, gap, mean1, mean2), source.support, False, activation=phi, source=source, scale=scale)
+        atom = Atom(
+            node,
+            Moments(out1, out2, gap, mean1, mean2),
+            source.support,
+            False,
+            activation=phi,
+            source=source,
+            scale=scale,
+        )
         self._posts[key] = self.statistics.checked(Pair.of(atom), node)
         return self._posts[key]
 
     def _fusion(self, phi: Activation, pair: Pair, node: Node) -> tuple[Activation, Atom] | None:
         """(activation, Gaussian) with ``phi(pair) = activation(Gaussian)``, or None."""
-        if all(t.atom.gaussian for t in pair.terms) and agree(pair.shift1, pair.shift2) and plain(pair.shift1):
+        if (
+            all(t.atom.gaussian for t in pair.terms)
+            and agree(pair.shift1, pair.shift2)
+            and plain(pair.shift1)
+        ):
             centred = self.statistics.affinely(pair, (1, 1), (-pair.shift1, -pair.shift2), node)
-            return phi.transformed(input_shift=pair.shift1), Atom(node, centred.moments, pair.support, True, terms=pair.terms)
+            return phi.transformed(input_shift=pair.shift1), Atom(
+                node, centred.moments, pair.support, True, terms=pair.terms
+            )
         inner = self._of_one_gaussian(pair, node)
         return None if inner is None else (phi.composed(inner[0]), inner[1])
 
     def _of_one_gaussian(self, pair: Pair, node: Node) -> tuple[Activation, Atom] | None:
         """(activation, Gaussian) with ``pair = activation(Gaussian)``, or None."""
         for terms in (pair.terms, opened(pair.terms)):
-            sources = {id(t.atom if t.atom.gaussian else t.atom.source): t.atom if t.atom.gaussian else t.atom.source for t in terms}
+            sources = {
+                id(t.atom if t.atom.gaussian else t.atom.source): t.atom
+                if t.atom.gaussian
+                else t.atom.source
+                for t in terms
+            }
             (source, *others) = sources.values()
             numbers = [n for t in terms for n in (t.a1, t.a2)] + [pair.shift1, pair.shift2]
-            if source is None or others or not all(map(plain, [*numbers, *(t.atom.scale for t in terms)])):
+            if (
+                source is None
+                or others
+                or not all(map(plain, [*numbers, *(t.atom.scale for t in terms)]))
+            ):
                 continue
             if any(type(n).__name__ == "arb" for n in numbers):
                 raise FreshnessError(
@@ -125,14 +180,27 @@ class Activations:
                     "Affine between the activations"
                 )
             if all(agree(t.a1, t.a2) for t in terms) and agree(pair.shift1, pair.shift2):
-                pieces = [(t.a1, t.atom.activation or activation("identity"), t.atom.scale if t.atom.activation else 1) for t in terms]
+                pieces = [
+                    (
+                        t.a1,
+                        t.atom.activation or activation("identity"),
+                        t.atom.scale if t.atom.activation else 1,
+                    )
+                    for t in terms
+                ]
                 if sum(_size(phi.expr) for _, phi, _ in pieces) > LARGEST_FUSED:
                     raise FreshnessError(f"node {node!r} {LONG.format(LARGEST_FUSED)}")
-                inner = pieces[0][1] if len(pieces) == 1 and is_one(pieces[0][0]) and is_one(pieces[0][2]) else combine(pieces)
-                return (inner if is_zero(pair.shift1) else inner.transformed(output_shift=pair.shift1)), source
+                inner = (
+                    pieces[0][1]
+                    if len(pieces) == 1 and is_one(pieces[0][0]) and is_one(pieces[0][2])
+                    else combine(pieces)
+                )
+                return (
+                    inner if is_zero(pair.shift1) else inner.transformed(output_shift=pair.shift1)
+                ), source
         return None
 
-    # -- products ------------------------------------------------------------------------------------------------------
+    # -- products ----------------------------------------------------------------------------------
 
     def product(self, pairs: Sequence[Pair], node: Node) -> Pair:
         """``prod_i f_i``; factors that share weights must be functions of one Gaussian.
@@ -142,15 +210,28 @@ class Activations:
         groups: list[list[Pair]] = []
         for pair in pairs:
             meets = [any(pair.support & other.support for other in group) for group in groups]
-            joined = [other for group, met in zip(groups, meets, strict=True) if met for other in group]
-            groups = [*(group for group, met in zip(groups, meets, strict=True) if not met), [*joined, pair]]
+            joined = [
+                other for group, met in zip(groups, meets, strict=True) if met for other in group
+            ]
+            groups = [
+                *(group for group, met in zip(groups, meets, strict=True) if not met),
+                [*joined, pair],
+            ]
         made = [group[0] if len(group) == 1 else self._one_product(group, node) for group in groups]
-        return made[0] if len(made) == 1 else self.statistics.checked(self.algebra.independent_product(made, node), node)
+        return (
+            made[0]
+            if len(made) == 1
+            else self.statistics.checked(self.algebra.independent_product(made, node), node)
+        )
 
     def _one_product(self, pairs: Sequence[Pair], node: Node) -> Pair:
         found = [self._of_one_gaussian(pair, node) for pair in pairs]
         inner = [item for item in found if item is not None]
-        if len(inner) == len(pairs) and len({id(source) for _, source in inner}) == 1 and len({pair.window for pair in pairs}) == 1:
+        if (
+            len(inner) == len(pairs)
+            and len({id(source) for _, source in inner}) == 1
+            and len({pair.window for pair in pairs}) == 1
+        ):
             self.note(node, "factors of one Gaussian are multiplied into one activation", "exact")
             phi = inner[0][0]
             for other, _ in inner[1:]:
@@ -158,7 +239,8 @@ class Activations:
             return replace(self._post(phi, inner[0][1], 1, node), window=pairs[0].window)
         if not self.assume_independent:
             raise FreshnessError(
-                f"node {node!r} multiplies feature maps that share weights ({', '.join(self._describe(p) for p in pairs)}); put an Affine "
+                f"node {node!r} multiplies feature maps that share weights "
+                f"({', '.join(self._describe(p) for p in pairs)}); put an Affine "
                 "layer on all of them but one",
                 ", or pass assume_independent=True to treat the factors as independent",
             )

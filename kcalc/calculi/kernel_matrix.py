@@ -52,8 +52,13 @@ class MatrixKernel:
     seeds: Mapping[Node, Any] | None
     _tables: dict[tuple[float, ...], AngleTable] = field(default_factory=dict)
 
-    def matrices(self, X: Any, Y: Any, parts: tuple[int, ...], method: str, q: float | None, options: Options) -> list[Any]:
-        """One matrix per part (0 NNGP, 1 NTK); see :meth:`kcalc.calculi.ntk.KernelFunction.matrix`."""
+    def matrices(
+        self, X: Any, Y: Any, parts: tuple[int, ...], method: str, q: float | None, options: Options
+    ) -> list[Any]:
+        """One matrix per part (0 NNGP, 1 NTK).
+
+        See :meth:`kcalc.calculi.ntk.KernelFunction.matrix`.
+        """
         choice(method, "method", METHODS)
         self._check()
         binding = Binding(self, method, None if q is None else one_q(q))
@@ -69,7 +74,9 @@ class MatrixKernel:
         if qs not in self._tables:
             odd = is_odd(self.reading.network) and not self._bias_counts
             banks = [self._bank(qs[i], qs[j], odd) for i in range(len(qs)) for j in range(i + 1)]
-            self._tables[qs] = tabulate(lambda gap: np.concatenate([bank(gap) for bank in banks]), len(banks), odd)
+            self._tables[qs] = tabulate(
+                lambda gap: np.concatenate([bank(gap) for bank in banks]), len(banks), odd
+            )
         return self._tables[qs]
 
     def _bank(self, first: float, second: float, odd: bool) -> Any:
@@ -82,7 +89,9 @@ class MatrixKernel:
         (node,) = self.reading.network.inputs
         second = None if np.array_equal(q1, q2) else {node: q2}
         ((nngp, ntk),) = self.reading.values({node: gap}, {node: q1}, second, self.seeds).values()
-        return np.stack([np.broadcast_to(np.asarray(part, dtype=float), gap.shape) for part in (nngp, ntk)])
+        return np.stack(
+            [np.broadcast_to(np.asarray(part, dtype=float), gap.shape) for part in (nngp, ntk)]
+        )
 
     @property
     def smooth(self) -> bool:
@@ -105,7 +114,9 @@ class MatrixKernel:
         They do in the standard parameterisation, by a constant, which is neither homogeneous nor
         odd.
         """
-        return self.reading.fan_in is not None and any(op.bias for _, op, _ in self.reading.network.operations if isinstance(op, Fresh))
+        return self.reading.fan_in is not None and any(
+            op.bias for _, op, _ in self.reading.network.operations if isinstance(op, Fresh)
+        )
 
     @property
     def features(self) -> int | None:
@@ -127,7 +138,10 @@ class MatrixKernel:
         for what, nodes in (("inputs", network.inputs), ("outputs", network.outputs)):
             if len(nodes) != 1:
                 names = ", ".join(map(str, nodes[:6]))
-                raise KcalcError(f"a kernel matrix needs one input and one output; the network has {len(nodes)} {what}: {names}")
+                raise KcalcError(
+                    f"a kernel matrix needs one input and one output; the network has "
+                    f"{len(nodes)} {what}: {names}"
+                )
 
 
 @dataclass(frozen=True)
@@ -169,8 +183,10 @@ class Binding:
             return TablePlan(self.kernel.tabled((1.0,)), scale=scale)
         if self.method == "angle":
             raise KcalcError(
-                f"the rows have {len(distinct)} different norms (q from {min(distinct):.6g} to {max(distinct):.6g}) and the network is not "
-                'homogeneous, so its kernel depends on more than the angle; use the general recursion, method="pairs" (or "auto"), '
+                f"the rows have {len(distinct)} different norms (q from {min(distinct):.6g} to "
+                f"{max(distinct):.6g}) and the network is not "
+                "homogeneous, so its kernel depends on more than the angle; use the general "
+                'recursion, method="pairs" (or "auto"), '
                 "rescale the rows to one norm, or pass q= to count angles alone"
             )
         if len(distinct) <= FEW_NORMS:
@@ -182,7 +198,10 @@ class Binding:
         return PairPlan(self.kernel.pairs, (left, right))
 
     def by_angle(self) -> tuple[AngleTable, int]:
-        """(table, k) with K = table(c) (q1 q2)^(k/2). Raises: KcalcError where the kernel is no such function."""
+        """(table, k) with K = table(c) (q1 q2)^(k/2).
+
+        Raises: KcalcError where the kernel is no such function.
+        """
         if self.q is not None:
             return self.kernel.tabled((self.q,)), 0
         if self.kernel.degree is None:
@@ -194,7 +213,9 @@ class Binding:
         return self.kernel.tabled((1.0,)), self.kernel.degree
 
 
-def _classes(left: Array, right: Array, tolerance: float) -> tuple[list[float], tuple[Array, Array]]:
+def _classes(
+    left: Array, right: Array, tolerance: float
+) -> tuple[list[float], tuple[Array, Array]]:
     """(distinct q values, index of the value of each row on the left and on the right).
 
     Values within ``tolerance`` are replaced by their mean.
@@ -209,7 +230,9 @@ def _classes(left: Array, right: Array, tolerance: float) -> tuple[list[float], 
     numbers = np.empty(len(together), dtype=np.int64)
     numbers[order] = np.cumsum(starts) - 1
     means = np.bincount(numbers, weights=together) / np.bincount(numbers)
-    distinct = [1.0 if abs(mean - 1) <= tolerance else float(mean) for mean in means[: FEW_NORMS + 1]]
+    distinct = [
+        1.0 if abs(mean - 1) <= tolerance else float(mean) for mean in means[: FEW_NORMS + 1]
+    ]
     if len(means) > len(distinct):
         distinct += [float(means[-1])] * (len(means) - len(distinct))
     return distinct, (numbers[: len(left)], numbers[len(left) :])
@@ -238,7 +261,9 @@ class WithMatrices:
         backend: str | None = None,
         mesh: Any = None,
     ) -> Any:
-        """The kernel of all pairs of rows of ``X`` (N, d) and ``Y`` (M, d; None: X): an (N, M) array, exact for equal rows.
+        """The kernel of all pairs of rows of ``X`` (N, d) and ``Y`` (M, d; None: X).
+
+        an (N, M) array, exact for equal rows.
 
         The kernel depends on the angles between rows and their q values |x|^2/d.  Where all q
         values agree, or the network is positively homogeneous, it is a function of the angle,
@@ -250,9 +275,10 @@ class WithMatrices:
         float32, computed in double precision.
 
         kind: "ntk", "nngp", or "both" for :class:`Matrices`; by default the kind of this kernel.
-        method: "auto"; "angle" to insist on the function of the angle; "pairs" for the general recursion in (c, q1, q2), exact and slow.
-        q: take all rows to have this q value, so that only angles count.
-        out: a path (``.npy``; a record beside it lets a stopped run continue) or an array to fill;
+        method: "auto"; "angle" to insist on the function of the angle; "pairs" for the general
+        recursion in (c, q1, q2), exact and slow. q: take all rows to have this q value, so that
+        only angles count. out: a path (``.npy``; a record beside it lets a stopped run continue) or
+        an array to fill;
             two of them for both kernels.
         memory: bytes of work space besides X and the result (512 MiB).
         block_rows: the number of rows computed at once, instead of memory.
@@ -269,12 +295,18 @@ class WithMatrices:
         return found[0] if len(parts) == 1 else Matrices(*found)
 
     def matrices(self, X: Any, Y: Any = None, **options: Any) -> Any:
-        """:class:`Matrices`: NNGP and NTK of the same data from one pass; arguments as for :meth:`matrix`."""
+        """:class:`Matrices`: NNGP and NTK of the same data from one pass.
+
+        Arguments as for :meth:`matrix`.
+        """
         options["kind"] = "both"
         return self.matrix(X, Y, **options)
 
     def table(self, q: float = 1.0) -> AngleTable:
-        """The table behind :meth:`matrix` for inputs of one q value, with its ``error_bound`` and ``at_gap(1 - c)``."""
+        """The table behind :meth:`matrix` for inputs of one q value.
+
+        It has an ``error_bound`` and is read by ``at_gap(1 - c)``.
+        """
         return self._matrix_kernel.table(one_q(q))
 
     @cached_property
@@ -287,5 +319,8 @@ class WithMatrices:
             return (self._part,)
         choice(kind, "kind", (*KINDS, "both"))
         if self._seeds is not None:
-            raise KcalcError(f"this kernel is a part, with matrices of kind {own!r} only; call matrix of the whole kernel for {kind!r}")
+            raise KcalcError(
+                f"this kernel is a part, with matrices of kind {own!r} only; call matrix of the "
+                f"whole kernel for {kind!r}"
+            )
         return (0, 1) if kind == "both" else (KINDS.index(kind),)

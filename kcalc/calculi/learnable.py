@@ -49,11 +49,16 @@ KINDS = ("ntk", "nngp", "both")
 
 
 @without_option()
-def learnable_kernel(network: Network, parameterization: str = "ntk", features: int | None = None) -> LearnableKernel:
-    """The NNGP and NTK of a network as a differentiable JAX function of the data, sigma_w, sigma_b and activation constants.
+def learnable_kernel(
+    network: Network, parameterization: str = "ntk", features: int | None = None
+) -> LearnableKernel:
+    """The NNGP and NTK of a network as a differentiable JAX function.
 
-    Arguments as for :func:`kcalc.ntk`. Returns: a :class:`LearnableKernel`. Raises: KcalcError for several inputs or outputs, symbols,
-    activations that jump, and where the tangent calculus does not apply.
+    The function depends on the data, sigma_w, sigma_b and activation constants.
+
+    Arguments as for :func:`kcalc.ntk`. Returns: a :class:`LearnableKernel`. Raises: KcalcError for
+    several inputs or outputs, symbols, activations that jump, and where the tangent calculus does
+    not apply.
     """
     K = ntk(network, parameterization, features)
     return LearnableKernel(network.written_out(), K.reading.fan_in)
@@ -78,7 +83,9 @@ class LearnableKernel(Shown):
         if len(self.network.inputs) != 1 or len(self.network.outputs) != 1:
             raise KcalcError("a learnable kernel needs a network with one input and one output")
         if self.network.free_symbols:
-            raise KcalcError("the network has symbols; put in numbers with net.subs before learning")
+            raise KcalcError(
+                "the network has symbols; put in numbers with net.subs before learning"
+            )
         for node in self.network.nodes_of(Nonlinear):
             refuse_jumps(self.network.layer(node).activation, node)
         self._validate()
@@ -88,14 +95,33 @@ class LearnableKernel(Shown):
 
         ``shared``: one sigma_w and one sigma_b for all Affine layers, those of the last layer.
         """
-        layers: dict[str, Any] = {str(node): self.network.layer(node) for node in self.network.nodes_of(Affine)}
-        own = {name: {node: float(getattr(layer, name)) for node, layer in layers.items()} for name in ("sigma_w", "sigma_b")}
-        out: dict[str, Any] = {name: [*table.values()][-1] for name, table in own.items()} if truth(shared, "shared") else dict(own)
-        nodes: dict[str, Any] = {str(node): self.network.layer(node) for node in self.network.nodes_of(Nonlinear)}
+        layers: dict[str, Any] = {
+            str(node): self.network.layer(node) for node in self.network.nodes_of(Affine)
+        }
+        own = {
+            name: {node: float(getattr(layer, name)) for node, layer in layers.items()}
+            for name in ("sigma_w", "sigma_b")
+        }
+        out: dict[str, Any] = (
+            {name: [*table.values()][-1] for name, table in own.items()}
+            if truth(shared, "shared")
+            else dict(own)
+        )
+        nodes: dict[str, Any] = {
+            str(node): self.network.layer(node) for node in self.network.nodes_of(Nonlinear)
+        }
         fixed = {str(node) for node in self._fixed}
-        return out | {"constants": {node: split(layer.activation)[1] for node, layer in nodes.items() if node not in fixed}}
+        return out | {
+            "constants": {
+                node: split(layer.activation)[1]
+                for node, layer in nodes.items()
+                if node not in fixed
+            }
+        }
 
-    def __call__(self, params: Params, X: Any, Y: Any = None, kind: str = "ntk", uniform: bool | None = None) -> Any:
+    def __call__(
+        self, params: Params, X: Any, Y: Any = None, kind: str = "ntk", uniform: bool | None = None
+    ) -> Any:
         """The kernel between the rows of X (N, d) and of Y (M, d; None: X), a JAX array.
 
         Precision: that of the data. NumPy float64, NumPy whole numbers and lists are computed and
@@ -127,7 +153,9 @@ class LearnableKernel(Shown):
         double = is_double([X] if Y is None else [X, Y], leaves(given))
         guard = doubled(double)
         with _precision(double):
-            sizes = [(rows * rows).mean(axis=1) for rows in ([first] if Y is None else [first, second])]
+            sizes = [
+                (rows * rows).mean(axis=1) for rows in ([first] if Y is None else [first, second])
+            ]
             for rows, size, what in zip((first, second), sizes, "XY", strict=False):
                 if not is_traced(rows):
                     check_means(self._matrix_kernel, rows.mean(axis=1), size, what)
@@ -140,15 +168,30 @@ class LearnableKernel(Shown):
 
             rows = (first, second)
             moving = any(is_traced(part) for part in rows)
-            data = (_typed(rows, double), None) if moving else ((), _typed(_pairs(first, second, mode, same), double))
+            data = (
+                (_typed(rows, double), None)
+                if moving
+                else ((), _typed(_pairs(first, second, mode, same), double))
+            )
             both = guard(kernels)(_typed(given, double), *data)
             self._refuse_nan(both)
             return both if kind == "both" else both[KINDS.index(kind) == 0]
 
-    def log_marginal_likelihood(self, params: Params, X: Any, y: Any, noise: Any, kind: str = "nngp", uniform: bool | None = None) -> Any:
-        """``log N(y | 0, K + noise I)``, y of shape (N,) or (N, k) (summed over columns): differentiable in params, X and noise.
+    def log_marginal_likelihood(
+        self,
+        params: Params,
+        X: Any,
+        y: Any,
+        noise: Any,
+        kind: str = "nngp",
+        uniform: bool | None = None,
+    ) -> Any:
+        """``log N(y | 0, K + noise I)``, y of shape (N,) or (N, k) (summed over columns).
 
-        nan where K + noise I is not positive definite (a gradient step may not raise); ``noise`` is the variance added to the diagonal.
+        Differentiable in params, X and noise.
+
+        nan where K + noise I is not positive definite (a gradient step may not raise); ``noise`` is
+        the variance added to the diagonal.
         """
         choice(kind, "kind of kernel", KINDS[:2])
         y = y if is_jax(y) else real_array(y, "y")
@@ -160,11 +203,17 @@ class LearnableKernel(Shown):
         guard = doubled(double)
 
         def likelihood(numbers: Any, moving: Any, targets: Any, variance: Any) -> Any:
-            return _log_normal(self(numbers, X if moving is None else moving, kind=kind, uniform=uniform), targets, variance)
+            return _log_normal(
+                self(numbers, X if moving is None else moving, kind=kind, uniform=uniform),
+                targets,
+                variance,
+            )
 
         with _precision(double):
             targets, variance = _typed((y, noise), double)
-            return guard(likelihood)(_typed(given, double), X if is_traced(X) else None, targets, variance)
+            return guard(likelihood)(
+                _typed(given, double), X if is_traced(X) else None, targets, variance
+            )
 
     @cached_property
     def _matrix_kernel(self) -> MatrixKernel:
@@ -176,12 +225,16 @@ class LearnableKernel(Shown):
         import jax
         import jax.numpy as jnp
 
-        gap, q1, q2 = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 2), (2, 1), (1, 2)))
+        gap, q1, q2 = (
+            jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 2), (2, 1), (1, 2))
+        )
         fixed: dict[Node, str] = {}
         jax.eval_shape(lambda u, q, p: self._kernels({}, u, q, p, "pairs", fixed), gap, q1, q2)
         self.__dict__["_fixed"] = fixed
         numbers = jax.tree.map(jnp.float32, self.init())
-        jax.eval_shape(lambda params, u, q, p: self._kernels(params, u, q, p, "pairs"), numbers, gap, q1, q2)
+        jax.eval_shape(
+            lambda params, u, q, p: self._kernels(params, u, q, p, "pairs"), numbers, gap, q1, q2
+        )
 
     @property
     def _fixed(self) -> dict[Node, str]:
@@ -194,7 +247,9 @@ class LearnableKernel(Shown):
 
         return jax.jit(self._matrices, static_argnums=(4, 5))
 
-    def _matrices(self, params: Params, gap: Any, q1: Any, q2: Any, mode: str, same: bool) -> tuple[Any, Any]:
+    def _matrices(
+        self, params: Params, gap: Any, q1: Any, q2: Any, mode: str, same: bool
+    ) -> tuple[Any, Any]:
         """(NNGP, NTK) of all pairs of rows.
 
         ``same``: both sets of rows are one, so that pairs on the diagonal are equal inputs.
@@ -212,14 +267,31 @@ class LearnableKernel(Shown):
             return nngp, tangent
         own = self._kernels(params, jnp.zeros_like(q1[:, 0]), q1[:, 0], q1[:, 0], "equal")
         diagonal = jnp.eye(gap.shape[0], dtype=bool)
-        return jnp.where(diagonal, own[0][:, None], nngp), jnp.where(diagonal, own[1][:, None], tangent)
+        return jnp.where(diagonal, own[0][:, None], nngp), jnp.where(
+            diagonal, own[1][:, None], tangent
+        )
 
-    def _kernels(self, params: Params, gap: Any, q1: Any, q2: Any, mode: str, fixed: dict[Node, str] | None = None) -> tuple[Any, Any]:
-        """(NNGP, NTK) at given 1 - c and q; ``mode``: "pairs", "angles" for one q, "equal" for gaps of 0."""
-        sigma_w, sigma_b = (numbers_of(params, name, self.network) for name in ("sigma_w", "sigma_b"))
+    def _kernels(
+        self,
+        params: Params,
+        gap: Any,
+        q1: Any,
+        q2: Any,
+        mode: str,
+        fixed: dict[Node, str] | None = None,
+    ) -> tuple[Any, Any]:
+        """(NNGP, NTK) at given 1 - c and q.
+
+        ``mode``: "pairs", "angles" for one q, "equal" for gaps of 0.
+        """
+        sigma_w, sigma_b = (
+            numbers_of(params, name, self.network) for name in ("sigma_w", "sigma_b")
+        )
         chosen, uniform = activations_of(params, self.network), mode != "pairs"
         learnt = Learnt(sigma_w, sigma_b, chosen)
-        calculus = learnable_tangent(learnt, self.fan_in, uniform, mode == "equal", {} if fixed is None else fixed)
+        calculus = learnable_tangent(
+            learnt, self.fan_in, uniform, mode == "equal", {} if fixed is None else fixed
+        )
         (node,) = self.network.inputs
         start = calculus.tangent.start(node, q1, q1 if uniform else q2, Jet((gap, gap * 0)))
         states = interpret(self.network, calculus, {node: start})
@@ -228,9 +300,13 @@ class LearnableKernel(Shown):
     def _refuse_nan(self, kernels: tuple[Any, Any]) -> None:
         import jax.numpy as jnp
 
-        if any(is_traced(part) for part in kernels) or all(bool(jnp.all(jnp.isfinite(part))) for part in kernels):
+        if any(is_traced(part) for part in kernels) or all(
+            bool(jnp.all(jnp.isfinite(part))) for part in kernels
+        ):
             return
-        names = sorted({self.network.layer(node).activation.name for node in self.network.nodes_of(Nonlinear)})  # type: ignore[attr-defined]
+        names = sorted(
+            {self.network.layer(node).activation.name for node in self.network.nodes_of(Nonlinear)}
+        )  # type: ignore[attr-defined]
         raise KcalcError(
             "the kernel is not finite: q values are beyond the range of floats, or at these q "
             "values the Hermite series of an activation "
@@ -251,7 +327,10 @@ class LearnableKernel(Shown):
 
     def _rows(self) -> list[tuple[str, ...]]:
         own = self.init()
-        body = ((node, shown(own["sigma_w"][node]), shown(own["sigma_b"][node])) for node in own["sigma_w"])
+        body = (
+            (node, shown(own["sigma_w"][node]), shown(own["sigma_b"][node]))
+            for node in own["sigma_w"]
+        )
         return [("Affine", "sigma_w", "sigma_b"), *body]
 
     def __repr__(self) -> str:
@@ -269,7 +348,9 @@ def _typed(tree: Any, double: bool) -> Any:
     import jax
     import jax.numpy as jnp
 
-    return jax.tree.map(lambda v: v if is_jax(v) else jnp.asarray(v, jnp.float64 if double else jnp.float32), tree)
+    return jax.tree.map(
+        lambda v: v if is_jax(v) else jnp.asarray(v, jnp.float64 if double else jnp.float32), tree
+    )
 
 
 def doubled(double: bool) -> Any:
@@ -289,18 +370,25 @@ def doubled(double: bool) -> Any:
                 return whole(*given)
 
         def whole(*given: Any) -> Any:
-            return inner(*jax.tree.map(lambda v: v.astype("float64") if v.dtype == np.float32 else v, given))
+            return inner(
+                *jax.tree.map(lambda v: v.astype("float64") if v.dtype == np.float32 else v, given)
+            )
 
         wrapped = jax.custom_vjp(function)
 
         def forth(*given: Any) -> Any:
             with jax.enable_x64(True):
                 out, pull = jax.vjp(function, *given)
-                return out, (pull, jax.tree.map(lambda v: v[..., :0].ravel() if v.ndim else v[None][:0], out))
+                return out, (
+                    pull,
+                    jax.tree.map(lambda v: v[..., :0].ravel() if v.ndim else v[None][:0], out),
+                )
 
         def back(kept: Any, slopes: Any) -> Any:
             with jax.enable_x64(True):
-                return kept[0](jax.tree.map(lambda slope, like: slope.astype(like.dtype), slopes, kept[1]))
+                return kept[0](
+                    jax.tree.map(lambda slope, like: slope.astype(like.dtype), slopes, kept[1])
+                )
 
         wrapped.defvjp(forth, back)
         return wrapped
@@ -322,7 +410,9 @@ def _log_normal(kernel: Any, y: Any, noise: Any) -> Any:
 
     targets = jnp.asarray(y, kernel.dtype)
     if targets.shape[:1] != kernel.shape[:1]:
-        raise KcalcError(f"y has {targets.shape[0] if targets.ndim else 1} rows, X {kernel.shape[0]}")
+        raise KcalcError(
+            f"y has {targets.shape[0] if targets.ndim else 1} rows, X {kernel.shape[0]}"
+        )
     targets = targets.reshape(kernel.shape[0], -1)
     factor = jnp.linalg.cholesky(kernel + noise * jnp.eye(kernel.shape[0], dtype=kernel.dtype))
     fit = jnp.sum(targets * cho_solve((factor, True), targets))

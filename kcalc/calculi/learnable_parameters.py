@@ -22,7 +22,7 @@ CLOSE = 0.01  # gaps 1 - c below this are computed from the difference of the ro
 DIFFERENCES = 1 << 27  # the most numbers N M d for which traced rows get such gaps
 
 
-# -- parameters --------------------------------------------------------------------------------------------------------------------------
+# -- parameters ------------------------------------------------------------------------------------
 
 
 def is_traced(value: Any) -> bool:
@@ -48,7 +48,10 @@ def checked_params(params: Any, network: Network, fixed: Mapping[Node, str]) -> 
     """
     shape = 'a mapping {"sigma_w": ..., "sigma_b": ..., "constants": ...}, each entry optional'
     if not isinstance(params, Mapping):
-        raise KcalcError(f"the kernel's parameters are {shape}, got {glimpse(params)}; {{}} keeps the network's numbers")
+        raise KcalcError(
+            f"the kernel's parameters are {shape}, got {glimpse(params)}; {{}} keeps the "
+            f"network's numbers"
+        )
     for key in params:
         choice(key, "kernel parameter", GROUPS)
     out: dict[str, Any] = {}
@@ -71,22 +74,32 @@ def _sigmas(given: Any, name: str, network: Network) -> Any:
     return {str(key): _number(value, f"{name} of {key}", lowest) for key, value in given.items()}
 
 
-def _constants(given: Any, network: Network, fixed: Mapping[Node, str]) -> dict[str, dict[str, Any]]:
+def _constants(
+    given: Any, network: Network, fixed: Mapping[Node, str]
+) -> dict[str, dict[str, Any]]:
     nodes = {str(node): node for node in network.nodes_of(Nonlinear)}
     if not isinstance(given, Mapping):
-        raise KcalcError(f"constants is {{nonlinear layer: {{constant: number}}}}, got {given!r:.60}")
+        raise KcalcError(
+            f"constants is {{nonlinear layer: {{constant: number}}}}, got {given!r:.60}"
+        )
     out = {}
     for key, constants in given.items():
         if str(key) not in nodes:
             raise unknown("nonlinear layer", key, nodes)
         if not isinstance(constants, Mapping):
-            raise KcalcError(f"the constants of {key} are {{constant: number}} ({', '.join(NAMES)}), got {constants!r:.60}")
+            raise KcalcError(
+                f"the constants of {key} are {{constant: number}} ({', '.join(NAMES)}), got "
+                f"{constants!r:.60}"
+            )
         for name in constants:
             choice(name, "activation constant", NAMES)
         if constants and nodes[str(key)] in fixed:
             raise KcalcError(f"node {key!r}: {fixed[nodes[str(key)]]}; leave its constants out")
         wanted = {name: "not zero" if "scale" in name else "" for name in constants}
-        out[str(key)] = {name: _number(value, f"{name} of {key}", wanted[name]) for name, value in constants.items()}
+        out[str(key)] = {
+            name: _number(value, f"{name} of {key}", wanted[name])
+            for name, value in constants.items()
+        }
     return out
 
 
@@ -105,14 +118,19 @@ def _number(value: Any, what: str, wanted: str) -> Any:
     else:
         array = value
     if array.ndim or np.dtype(array.dtype).kind in "bc":
-        raise KcalcError(f"{what} must be one real number, got an array of {array.dtype}, shape {array.shape}")
+        raise KcalcError(
+            f"{what} must be one real number, got an array of {array.dtype}, shape {array.shape}"
+        )
     if is_traced(value):
         return value
     number = float(array)
     if not np.isfinite(number):
         raise KcalcError(f"{what} must be finite, got {number}")
     if {"> 0": number <= 0, ">= 0": number < 0, "not zero": number == 0}.get(wanted, False):
-        raise KcalcError(f"{what} must {'not be zero' if wanted == 'not zero' else f'be {wanted}'}, got {number:g}")
+        raise KcalcError(
+            f"{what} must {'not be zero' if wanted == 'not zero' else f'be {wanted}'}, got "
+            f"{number:g}"
+        )
     return value
 
 
@@ -123,7 +141,9 @@ def numbers_of(params: Params, name: str, network: Network) -> dict[Node, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        return {node: given for node in nodes.values() if name == "sigma_w" or network.layer(node).bias}  # type: ignore[attr-defined]
+        return {
+            node: given for node in nodes.values() if name == "sigma_w" or network.layer(node).bias
+        }  # type: ignore[attr-defined]
     return {nodes[key]: value for key, value in given.items()}
 
 
@@ -132,10 +152,13 @@ def activations_of(params: Params, network: Network) -> dict[Node, TracedMaps]:
     nodes: dict[str, Node] = {str(node): node for node in network.nodes_of(Nonlinear)}
     given = params.get("constants") or {}
     chosen = {nodes[key]: constants for key, constants in given.items() if constants}
-    return {node: traced(network.layer(node).activation, constants) for node, constants in chosen.items()}  # type: ignore[attr-defined]
+    return {
+        node: traced(network.layer(node).activation, constants)
+        for node, constants in chosen.items()
+    }  # type: ignore[attr-defined]
 
 
-# -- rows --------------------------------------------------------------------------------------------------------------------------------
+# -- rows ------------------------------------------------------------------------------------------
 
 
 def is_double(data: list[Any], numbers: list[Any]) -> bool:
@@ -145,7 +168,10 @@ def is_double(data: list[Any], numbers: list[Any]) -> bool:
     """
     if any(is_jax(x) and x.dtype == np.float64 for x in (*data, *numbers)):
         return True
-    return any(not is_jax(x) and getattr(x, "dtype", np.dtype(float)) not in (np.float32, np.float16) for x in data)
+    return any(
+        not is_jax(x) and getattr(x, "dtype", np.dtype(float)) not in (np.float32, np.float16)
+        for x in data
+    )
 
 
 def rows_of(X: Any, what: str) -> Any:
@@ -162,7 +188,9 @@ def rows_of(X: Any, what: str) -> Any:
     if np.dtype(array.dtype).kind in "bcOSU":
         raise KcalcError(f"{what} must hold real numbers, got an array of {array.dtype}")
     if array.ndim != 2 or not array.shape[0] or not array.shape[1]:
-        raise KcalcError(f"{what} must hold one input per row, shape (N, d), got shape {array.shape}")
+        raise KcalcError(
+            f"{what} must hold one input per row, shape (N, d), got shape {array.shape}"
+        )
     if is_traced(array):
         return array
     array = array.astype(np.float64)
@@ -170,7 +198,9 @@ def rows_of(X: Any, what: str) -> Any:
         norms = np.sum(array * array, axis=1)
     bad = np.flatnonzero(~np.isfinite(norms) | (norms == 0))
     if bad.size:
-        raise KcalcError(f"row {bad[0]} of {what} is zero or not finite, so it has no direction; drop it")
+        raise KcalcError(
+            f"row {bad[0]} of {what} is zero or not finite, so it has no direction; drop it"
+        )
     return array
 
 
@@ -189,7 +219,10 @@ def common_level(sizes: list[Any], wanted: Any, single: bool) -> Any:
     if spread <= (1e-5 if single else 1e-12):
         return level
     if wanted:
-        raise KcalcError(f"uniform=True, but the rows' mean squares differ by {spread:.1e}, relatively; leave uniform=None, or rescale")
+        raise KcalcError(
+            f"uniform=True, but the rows' mean squares differ by {spread:.1e}, relatively; leave "
+            f"uniform=None, or rescale"
+        )
     return None
 
 
@@ -216,7 +249,10 @@ def _traced_gaps(first: Any, second: Any, same: bool) -> Any:
     import jax
     import jax.numpy as jnp
 
-    u, v = (rows / jnp.sqrt(jnp.sum(jnp.asarray(rows) ** 2, axis=1))[:, None] for rows in (first, second))
+    u, v = (
+        rows / jnp.sqrt(jnp.sum(jnp.asarray(rows) ** 2, axis=1))[:, None]
+        for rows in (first, second)
+    )
     gap = 1 - jnp.matmul(u, v.T, precision="highest")
     if u.shape[0] * v.shape[0] * u.shape[1] <= DIFFERENCES:
         apart = jax.lax.map(jax.checkpoint(lambda row: jnp.sum((row - v) ** 2, axis=1) / 2), u)

@@ -47,12 +47,20 @@ class LearnableTangent:
         """The state a primitive emits, with the replaced numbers."""
         if isinstance(op, Fresh):
             known = self.learnt
-            op = replace(op, sigma_w=known.sigma_w.get(node, op.sigma_w), sigma_b=known.sigma_b.get(node, op.sigma_b))
+            op = replace(
+                op,
+                sigma_w=known.sigma_w.get(node, op.sigma_w),
+                sigma_b=known.sigma_b.get(node, op.sigma_b),
+            )
         return self.tangent.rule(op, node, inputs)
 
 
 def learnable_tangent(
-    learnt: Learnt, fan_in: Mapping[Node, int] | None, uniform: bool, equal: bool, fixed: dict[Node, str]
+    learnt: Learnt,
+    fan_in: Mapping[Node, int] | None,
+    uniform: bool,
+    equal: bool,
+    fixed: dict[Node, str],
 ) -> LearnableTangent:
     """The tangent calculus over JAX arrays.
 
@@ -61,7 +69,9 @@ def learnable_tangent(
     """
     moments = SecondMoments(jax_field(), uniform)
     statistics, algebra = Statistics(moments, Ledger()), Algebra(moments, TracedProducts(moments))
-    activations = TracedActivations(statistics, algebra, TracedFieldMaps(uniform, equal), chosen=learnt.activations, fixed=fixed)
+    activations = TracedActivations(
+        statistics, algebra, TracedFieldMaps(uniform, equal), chosen=learnt.activations, fixed=fixed
+    )
     return LearnableTangent(Tangent(Kernel(statistics, algebra, activations), None, fan_in), learnt)
 
 
@@ -94,14 +104,19 @@ class TracedFieldMaps(FieldMaps):
             return super().gap(phi, gap, q1, q2)
         maps = self.of(phi)
         if self.equal:
-            return Jet((gap.value, maps.slope_at_one(q1, maps.second_moment(q1)) * gap.coefficients[1]))
+            return Jet(
+                (gap.value, maps.slope_at_one(q1, maps.second_moment(q1)) * gap.coefficients[1])
+            )
         value, slope = maps.taylor(gap.value, q1, q1 if self.uniform else q2, self.uniform)
         return Jet((value, slope * gap.coefficients[1]))
 
 
 @dataclass
 class TracedActivations(Activations):
-    """Activations of which some are ``chosen`` by the caller; ``fixed`` as in :func:`learnable_tangent`."""
+    """Activations of which some are ``chosen`` by the caller.
+
+    ``fixed`` as in :func:`learnable_tangent`.
+    """
 
     local: TracedFieldMaps
     chosen: Mapping[Node, TracedMaps] = field(kw_only=True)
@@ -119,23 +134,43 @@ class TracedActivations(Activations):
         the fused one are not known.
         """
         below = [t.atom for t in opened(pair.terms)]
-        if isinstance(phi, Activation) and not any(isinstance(a.activation, TracedMaps) for a in below):
+        if isinstance(phi, Activation) and not any(
+            isinstance(a.activation, TracedMaps) for a in below
+        ):
             found = super()._fusion(phi, pair, node)
             if found is not None and phi.kinks:
-                text = f"{phi.name} has kinks and is fused with the functions before it, so the constants of none of them can be learnt"
-                self.fixed.update(dict.fromkeys([node, *(a.node for a in below if a.activation is not None)], text))
+                text = (
+                    f"{phi.name} has kinks and is fused with the functions before it, so the "
+                    f"constants of none of them can be learnt"
+                )
+                self.fixed.update(
+                    dict.fromkeys(
+                        [node, *(a.node for a in below if a.activation is not None)], text
+                    )
+                )
             return found
-        if self.local.of(phi).kinked or not (plain(pair.shift1) and agree(pair.shift1, pair.shift2)):
+        if self.local.of(phi).kinked or not (
+            plain(pair.shift1) and agree(pair.shift1, pair.shift2)
+        ):
             return None
         return self._fused(self.local.of(phi), pair, node)
 
     def _fused(self, phi: TracedMaps, pair: Pair, node: Node) -> tuple[TracedMaps, Atom] | None:
         for terms in (pair.terms, opened(pair.terms)):
-            sources = {id(a): a for t in terms for a in [t.atom if t.atom.gaussian else t.atom.source]}
+            sources = {
+                id(a): a for t in terms for a in [t.atom if t.atom.gaussian else t.atom.source]
+            }
             (source, *others) = sources.values()
-            if source is None or others or not all(plain(t.a1) and agree(t.a1, t.a2) for t in terms):
+            if (
+                source is None
+                or others
+                or not all(plain(t.a1) and agree(t.a1, t.a2) for t in terms)
+            ):
                 continue
-            parts = [(t.a1, self.local.of(t.atom.activation or activation("identity")), t.atom.scale) for t in terms]
+            parts = [
+                (t.a1, self.local.of(t.atom.activation or activation("identity")), t.atom.scale)
+                for t in terms
+            ]
             return FusedActivation(phi, tuple(parts), pair.shift1), source
         return None
 
@@ -167,8 +202,14 @@ class TracedCrossing:
         return cross(phi, psi, q1, q2, _cosine(covariance, q1, q2))
 
     @staticmethod
-    def cross_moment_and_drop(phi: TracedMaps, psi: TracedMaps, q1: Any, q2: Any, covariance: Any, decrease: Any) -> tuple[Any, Any]:
-        """(E[phi psi] at this covariance, its decrease when the covariance decreases by ``decrease``)."""
+    def cross_moment_and_drop(
+        phi: TracedMaps, psi: TracedMaps, q1: Any, q2: Any, covariance: Any, decrease: Any
+    ) -> tuple[Any, Any]:
+        """The cross moment E[phi psi] and its decrease.
+
+        Returns: (E[phi psi] at this covariance, its decrease when the covariance decreases by
+        ``decrease``).
+        """
         top = _cosine(covariance, q1, q2)
         if not isinstance(decrease, Jet):
             return cross(phi, psi, q1, q2, top), 0
@@ -180,7 +221,9 @@ class TracedCrossing:
         return _with_drop(phi, psi, q1, q2, None, gap)
 
 
-def _with_drop(phi: TracedMaps, psi: TracedMaps, q1: Any, q2: Any, top: Any, loss: Jet) -> tuple[Any, Jet]:
+def _with_drop(
+    phi: TracedMaps, psi: TracedMaps, q1: Any, q2: Any, top: Any, loss: Jet
+) -> tuple[Any, Jet]:
     joint, drop, slope = cross_drop(phi, psi, q1, q2, top, loss.value)
     return joint, Jet((drop, slope * loss.coefficients[1]))
 

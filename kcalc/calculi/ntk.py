@@ -108,66 +108,99 @@ def ntk(
     token_cosine: float | None = None,
     sampling: Sampling | None = None,
 ) -> TangentKernel | SpatialTangentKernel | TokenKernels:
-    """The neural tangent kernel of a network at infinite width: ``K(c)``, ``K.nngp(c)``, ``K.layers[node](c)``.
+    """The neural tangent kernel of a network at infinite width.
+
+    ``K(c)``, ``K.nngp(c)``, ``K.layers[node](c)``.
 
     ``parameterization``: "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is
     differentiated in W and b, or "standard", in the weights themselves; that kernel grows with
     width. ``features``: the width of the layers that state none, for "standard".
 
-    ``spatial``: "delta", the kernel at one location, as for Delta-initialised convolutions; or "exact", dense convolutions and mean pooling
-    over the locations of actual images: ``K.matrix(X, Y=None)`` and ``K.nngp.matrix(X, Y=None)`` on arrays of images. ``image_shape``:
-    (height, width), for "exact". ``weights``: "dense" or "delta", the law of convolutions, for "exact". ``tokens``, ``token_cosine``: the
-    tokens of an input, for networks with attention, as in :func:`kcalc.c_map`; the kernel is that of one token of either input.
-    ``tokens`` may also be an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (N, T), or inputs (N, T, features). The
-    kernels are then arrays between all tokens of all sequences, for causal masks too; softmax attention is sampled as ``sampling`` says.
+    ``spatial``: "delta", the kernel at one location, as for Delta-initialised convolutions; or
+    "exact", dense convolutions and mean pooling over the locations of actual images:
+    ``K.matrix(X, Y=None)`` and ``K.nngp.matrix(X, Y=None)`` on arrays of images. ``image_shape``:
+    (height, width), for "exact". ``weights``: "dense" or "delta", the law of convolutions, for
+    "exact". ``tokens``, ``token_cosine``: the tokens of an input, for networks with attention, as
+    in :func:`kcalc.c_map`; the kernel is that of one token of either input. ``tokens`` may also be
+    an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (N, T), or inputs (N,
+    T, features). The kernels are then arrays between all tokens of all sequences, for causal masks
+    too; softmax attention is sampled as ``sampling`` says.
 
-    ``K(c)`` and ``K.nngp(c)`` are kernels of one output channel, not divided by q values: at c = 1 ``K.nngp`` is its mean square. Inputs
-    have cosine c, and q = 1 unless ``q1``, ``q2`` are given; the last Affine is included. Embeddings and learned positions count, each
-    as an Affine without bias that reads one-hot vectors. [DKS sec. 24; Jacot et al. 2018]
+    ``K(c)`` and ``K.nngp(c)`` are kernels of one output channel, not divided by q values: at c = 1
+    ``K.nngp`` is its mean square. Inputs have cosine c, and q = 1 unless ``q1``, ``q2`` are given;
+    the last Affine is included. Embeddings and learned positions count, each as an Affine without
+    bias that reads one-hot vectors. [DKS sec. 24; Jacot et al. 2018]
 
-    Returns: a :class:`TangentKernel`, for "exact" a :class:`kcalc.calculi.spatial.SpatialTangentKernel`, for an array of tokens a
+    Returns: a :class:`TangentKernel`, for "exact" a
+    :class:`kcalc.calculi.spatial.SpatialTangentKernel`, for an array of tokens a
     :class:`kcalc.calculi.attention.kernels.TokenKernels`.
-    Raises: KcalcError for a network without Affine layers, a readout tied to an embedding, activations that jump, an unknown
-    parameterisation or missing widths; FreshnessError or NoRule where the kernel calculus does not
-    apply, naming the node.
+    Raises: KcalcError for a network without Affine layers, a readout tied to an embedding,
+    activations that jump, an unknown parameterisation or missing widths; FreshnessError or NoRule
+    where the kernel calculus does not apply, naming the node.
     """
     require_network(network)
     choice(parameterization, "parameterization", PARAMETERIZATIONS)
     if not parameter_nodes(network):
-        raise KcalcError("the network has no Affine layer, so it has no weights and no tangent kernel")
+        raise KcalcError(
+            "the network has no Affine layer, so it has no weights and no tangent kernel"
+        )
     if not truth(assume_independent, "assume_independent"):
         refuse_tied(network)
-    features = None if features is None else whole(features, "features, the number of channels of hidden layers,", 1)
+    features = (
+        None
+        if features is None
+        else whole(features, "features, the number of channels of hidden layers,", 1)
+    )
     if exact_locations(spatial, image_shape, weights):
         widths = None if parameterization == "ntk" else tap_widths(network, features)
-        return SpatialTangentKernel(spatial_reading(network, image_shape, weights, assume_independent, widths, tangent=True))
+        return SpatialTangentKernel(
+            spatial_reading(network, image_shape, weights, assume_independent, widths, tangent=True)
+        )
     fan_in = None if parameterization == "ntk" else fan_ins(network, features)
     if several(tokens):
         if token_cosine is not None:
-            raise KcalcError("an array of tokens says itself what their cosines are; drop token_cosine=")
+            raise KcalcError(
+                "an array of tokens says itself what their cosines are; drop token_cosine="
+            )
         assume = truth(assume_independent, "assume_independent")
-        return token_kernels(network, token_covariance(tokens, network), read_sampling(sampling), fan_in, assume)
+        return token_kernels(
+            network, token_covariance(tokens, network), read_sampling(sampling), fan_in, assume
+        )
     if sampling is not None:
-        raise KcalcError("sampling= is for an array of tokens, which are followed one by one; tokens that are alike need none")
+        raise KcalcError(
+            "sampling= is for an array of tokens, which are followed one by one; tokens that are "
+            "alike need none"
+        )
     reading = TangentReading(network, fan_in, assume_independent, read_tokens(tokens, token_cosine))
     return TangentKernel(reading)
 
 
 def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
-    """{Affine: number of channels that one of its outputs sums over; Input: its channels}; 1 for tables of vectors.
+    """{Affine: number of channels that one of its outputs sums over; Input: its channels}.
+
+    1 for tables of vectors.
 
     ``features``: the width of layers that state none. The taps of a convolution do not count, as
     only the centre tap of a Delta initialisation is non-zero. Raises: KcalcError naming the node
     whose width is not known.
     """
     known = filled(network, features, Affine, Input).features
-    out: dict[Node, int] = {node: width for node in network.inputs if (width := known[node]) is not None}
+    out: dict[Node, int] = {
+        node: width for node in network.inputs if (width := known[node]) is not None
+    }
     for node in network.nodes_of(Affine):
         (parent,) = network.parents(node)
         width = known[parent]
         if width is None:
-            kind = "L.Input(features=...)" if parent in network.inputs else "its layer's features, or pass features="
-            raise KcalcError(f"the standard parameterisation needs the width of {parent!r}, which node {node!r} reads; give {kind}")
+            kind = (
+                "L.Input(features=...)"
+                if parent in network.inputs
+                else "its layer's features, or pass features="
+            )
+            raise KcalcError(
+                f"the standard parameterisation needs the width of {parent!r}, which node "
+                f"{node!r} reads; give {kind}"
+            )
         out[node] = width // network.layer(node).groups
     tables = (node for node in parameter_nodes(network) if node not in out)
     return out | dict.fromkeys(tables, 1)
@@ -199,42 +232,73 @@ class TangentReading:
     def run_sequence(self, q: dict[Node, Any]) -> tuple[Exchangeable, dict[Node, Any]]:
         """The calculus of kernel maps and the state of every node for one sequence of tokens."""
         assert self.tokens is not None
-        kernel = self.tokens.calculus(lambda uniform: self._kernel(NUMPY, uniform), lambda: self._kernel(NUMPY, True), True, False)
+        kernel = self.tokens.calculus(
+            lambda uniform: self._kernel(NUMPY, uniform),
+            lambda: self._kernel(NUMPY, True),
+            True,
+            False,
+        )
         with np.errstate(all="ignore"):
             return kernel, interpret(self.network, kernel, self.tokens.inputs(kernel, q, q, None))
 
     def run(
-        self, field: Any, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, seeds: Mapping[Node, Any] | None = None
+        self,
+        field: Any,
+        gap: dict[Node, Any],
+        q1: dict[Node, Any],
+        q2: dict[Node, Any] | None,
+        seeds: Mapping[Node, Any] | None = None,
     ) -> tuple[Tangent | Exchangeable, dict[Node, Any]]:
         """The calculus and the state of every node; ``q2=None`` for uniform q."""
-        jets, second = {node: Jet((value, value * 0)) for node, value in gap.items()}, q1 if q2 is None else q2
+        jets, second = (
+            {node: Jet((value, value * 0)) for node, value in gap.items()},
+            q1 if q2 is None else q2,
+        )
         if self.tokens is None:
             kernel: Any = self.kernel(field, q2 is None, seeds)
-            inputs = {node: kernel.start(node, q1[node], second[node], jet) for node, jet in jets.items()}
+            inputs = {
+                node: kernel.start(node, q1[node], second[node], jet) for node, jet in jets.items()
+            }
         else:
             self.refuse_tokens(field is not NUMPY)
-            own, over = lambda: self._kernel(NUMPY, True), lambda uniform: self.kernel(NUMPY, uniform, seeds)
+            own, over = (
+                lambda: self._kernel(NUMPY, True),
+                lambda uniform: self.kernel(NUMPY, uniform, seeds),
+            )
             kernel = self.tokens.calculus(over, own, q2 is None, True)
             inputs = self.tokens.inputs(kernel, q1, second, jets)
-        with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
+        with np.errstate(
+            all="ignore"
+        ):  # what overflows is refused by the rules, with the node's name
             return kernel, interpret(self.network, kernel, inputs)
 
     def refuse_tokens(self, there: bool = True) -> None:
         """Refuse what kernels over tokens do not have."""
         if there and self.tokens is not None:
-            raise KcalcError("kernels over tokens are functions of c in double precision: they have no enclosures, formulas or matrices")
+            raise KcalcError(
+                "kernels over tokens are functions of c in double precision: they have no "
+                "enclosures, formulas or matrices"
+            )
 
     def values(
-        self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, seeds: Mapping[Node, Any] | None = None
+        self,
+        gap: dict[Node, Any],
+        q1: dict[Node, Any],
+        q2: dict[Node, Any] | None,
+        seeds: Mapping[Node, Any] | None = None,
     ) -> dict[Node, tuple[Any, Any]]:
         """{output: (NNGP, NTK)} in float64; infinite where they exceed it."""
         kernel, states = self.run(NUMPY, gap, q1, q2, seeds)
         with np.errstate(all="ignore"):
             found = {node: kernel.kernels(states[node]) for node in self.network.outputs}
-        return {node: (nngp + 0.0, tangent + 0.0) for node, (nngp, tangent) in found.items()}  # no -0
+        return {
+            node: (nngp + 0.0, tangent + 0.0) for node, (nngp, tangent) in found.items()
+        }  # no -0
 
     def silent(self, part: int, node: Node | None = None) -> bool:
-        """Whether the NNGP (``part`` 0) or NTK (1; of ``node`` alone, if given) is exactly 0 at c = 0.
+        """Whether the NNGP or the NTK is exactly 0 at c = 0.
+
+        ``part``: 0 for the NNGP, 1 for the NTK; ``node``: the NTK of this node alone, if given.
 
         It is 0 for an odd network without biases, as all pre-activations of orthogonal inputs are
         independent. In the standard parameterisation biases count even if they start at 0.
@@ -259,12 +323,19 @@ class TangentReading:
         if self.network.free_symbols:
             return self.network.assumptions
         half, one = np.asarray(0.5), np.asarray(1.0)
-        kernel, _ = self.run(NUMPY, dict.fromkeys(self.network.inputs, half), dict.fromkeys(self.network.inputs, one), None)
+        kernel, _ = self.run(
+            NUMPY,
+            dict.fromkeys(self.network.inputs, half),
+            dict.fromkeys(self.network.inputs, one),
+            None,
+        )
         return self.noting(kernel.notes.values())
 
     def noting(self, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
         """The notes of one reading after the assumptions of every reading of the network."""
-        width = Assumption("network", "infinite width; independent weights of mean 0; the kernel at initialisation")
+        width = Assumption(
+            "network", "infinite width; independent weights of mean 0; the kernel at initialisation"
+        )
         tokens = () if self.tokens is None else (self.tokens.assumption,)
         return (width, *tokens, *self.network.assumptions, *notes)
 
@@ -277,31 +348,51 @@ def _orthogonal(gap: Mapping[Node, Any]) -> Array:
 class KernelFunction(OfReading, WithMatrices, Formula):
     """A kernel of two inputs as a function of their c and q values: covariances, not cosines.
 
-    Call ``K(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``K(c, q1, q2)`` where the two inputs differ in q
-    (``q2=None`` means ``q1``); all methods take q values in these two ways.
+    Call ``K(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``K(c, q1, q2)`` where
+    the two inputs differ in q (``q2=None`` means ``q1``); all methods take q values in these two
+    ways.
     """
 
-    def __init__(self, reading: TangentReading, name: str, part: int, seeds: Mapping[Node, Any] | None = None) -> None:
+    def __init__(
+        self, reading: TangentReading, name: str, part: int, seeds: Mapping[Node, Any] | None = None
+    ) -> None:
         self.reading, self.name = reading, name
         self._part, self._seeds = part, seeds
 
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
-        """The kernel at c values in [-1, 1] and q values > 0; {output: kernel} for several outputs. Raises: KcalcError outside."""
-        return self._evaluate(gaps_at(self.network.inputs, c), *q_pair(q1, q2, q), single_precision(c, q1, q2, q))
+        """The kernel at c values in [-1, 1] and q values > 0; {output: kernel} for several outputs.
+
+        Raises: KcalcError outside.
+        """
+        return self._evaluate(
+            gaps_at(self.network.inputs, c), *q_pair(q1, q2, q), single_precision(c, q1, q2, q)
+        )
 
     def at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """The kernel at angles theta = arccos c in [0, pi]; small angles keep their digits."""
-        return self._evaluate(gaps_at_angle(self.network.inputs, theta), *q_pair(q1, q2, q), single_precision(theta, q1, q2, q))
+        return self._evaluate(
+            gaps_at_angle(self.network.inputs, theta),
+            *q_pair(q1, q2, q),
+            single_precision(theta, q1, q2, q),
+        )
 
     def _evaluate(self, gap: dict[Node, Any], q1: Any, q2: Any, single: bool) -> Any:
         first, second, shape = q_of_inputs(self.network.inputs, q1, q2, gap)
-        values = {node: pair[self._part] for node, pair in self.reading.values(gap, first, second, self._seeds).items()}
+        values = {
+            node: pair[self._part]
+            for node, pair in self.reading.values(gap, first, second, self._seeds).items()
+        }
         for node, value in values.items():
             if not np.isfinite(value).all():
-                raise KcalcError(f"the {self.name} of node {node!r} exceeds double precision: lower sigma_w or the depth")
+                raise KcalcError(
+                    f"the {self.name} of node {node!r} exceeds double precision: lower sigma_w or "
+                    f"the depth"
+                )
         (only, *others) = self._seeds or (None,)
         if not others and self.reading.silent(self._part, only):
-            values = {node: np.where(_orthogonal(gap), 0.0, value) for node, value in values.items()}
+            values = {
+                node: np.where(_orthogonal(gap), 0.0, value) for node, value in values.items()
+            }
         out = {node: finished(value, shape, single) for node, value in values.items()}
         return next(iter(out.values())) if len(out) == 1 else out
 
@@ -311,10 +402,15 @@ class KernelFunction(OfReading, WithMatrices, Formula):
         It is infinite where lambda_min is below the rounding error. Options as for :meth:`matrix`.
         """
         if options.get("kind") == "both":
-            raise KcalcError("kind='both' gives two matrices, which have no one condition number; ask with kind='ntk' and kind='nngp'")
+            raise KcalcError(
+                "kind='both' gives two matrices, which have no one condition number; ask with "
+                "kind='ntk' and kind='nngp'"
+            )
         return condition_number(self.matrix(X, **options))
 
-    def symbolic(self, q1: Any = None, q2: Any = None, *, q: Any = None) -> Composition | dict[Node, Composition]:
+    def symbolic(
+        self, q1: Any = None, q2: Any = None, *, q: Any = None
+    ) -> Composition | dict[Node, Composition]:
         """The kernel as a named composition at q values, numbers or SymPy expressions.
 
         ``c_k`` are cosines, ``t_k`` tangent kernels over sqrt(q1 q2).
@@ -322,12 +418,18 @@ class KernelFunction(OfReading, WithMatrices, Formula):
         """
         reading = self.reading
         reading.refuse_tokens()
-        found = symbolic_kernels(reading.network, *q_pair(q1, q2, q), self._seeds, reading.fan_in, reading.assume)
+        found = symbolic_kernels(
+            reading.network, *q_pair(q1, q2, q), self._seeds, reading.fan_in, reading.assume
+        )
         out = {node: pair[self._part] for node, pair in found.items()}
         return next(iter(out.values())) if len(out) == 1 else out
 
-    def ball(self, c: Any, q1: Any = None, q2: Any = None, digits: int = 30, *, q: Any = None) -> Any:
-        """A certified enclosure of the kernel at single numbers (or {input: number}), ``digits`` decimal digits; proven, not estimated.
+    def ball(
+        self, c: Any, q1: Any = None, q2: Any = None, digits: int = 30, *, q: Any = None
+    ) -> Any:
+        """A certified enclosure of the kernel at single numbers (or {input: number}).
+
+        ``digits``: the number of decimal digits. The enclosure is proven, not estimated.
 
         Returns: a :class:`kcalc.fields.balls.Enclosure`, {output: enclosure} for several outputs.
         Raises: KcalcError as for a C map's ``ball``.
@@ -337,22 +439,37 @@ class KernelFunction(OfReading, WithMatrices, Formula):
         q1, q2 = q_pair(q1, q2, q)
         field = ball_field(digits)
         gap = gap_balls(self.network.inputs, c, field)
-        first, second = read_pair(lambda given, what: q_balls(self.network.inputs, given, what, field), q1, q2)
+        first, second = read_pair(
+            lambda given, what: q_balls(self.network.inputs, given, what, field), q1, q2
+        )
         with field.working():
             try:
                 kernel, states = self.reading.run(field, gap, first, second, self._seeds)
             except FreshnessError as error:  # the rule exists in double precision only
                 why = str(error).split(";")[0]
-                raise KcalcError(f"{why}; there is no certified enclosure of it. {self.name}(c) gives it in double precision") from None
-            found = {node: kernel.kernels(states[node])[self._part] for node in self.network.outputs}
-            out = {node: Enclosure.of(value).checked(self._at(node, q1, q2)) for node, value in found.items()}
+                raise KcalcError(
+                    f"{why}; there is no certified enclosure of it. {self.name}(c) gives it in "
+                    f"double precision"
+                ) from None
+            found = {
+                node: kernel.kernels(states[node])[self._part] for node in self.network.outputs
+            }
+            out = {
+                node: Enclosure.of(value).checked(self._at(node, q1, q2))
+                for node, value in found.items()
+            }
         return next(iter(out.values())) if len(out) == 1 else out
 
     def _at(self, node: Node, q1: Any, q2: Any) -> str:
         names = sorted({phi.name for phi in self.network.activations})
-        return f"{self.name} of node {node!r} with {', '.join(names) or 'no activation'} at q1 = {q1}, q2 = {q1 if q2 is None else q2}"
+        return (
+            f"{self.name} of node {node!r} with {', '.join(names) or 'no activation'} at q1 = "
+            f"{q1}, q2 = {q1 if q2 is None else q2}"
+        )
 
-    def plot(self, ax: Axes | None = None, q1: Any = None, q2: Any = None, *, q: Any = None, **line: Any) -> Axes:
+    def plot(
+        self, ax: Axes | None = None, q1: Any = None, q2: Any = None, *, q: Any = None, **line: Any
+    ) -> Axes:
         """Draw the kernel over c in [-1, 1]; see :func:`kcalc.plotting.kernels.kernel_curves`."""
         from ..plotting.kernels import kernel_curves
 
@@ -363,8 +480,17 @@ class KernelFunction(OfReading, WithMatrices, Formula):
         """Name, sampled values at q = 1 and assumptions, as plain data."""
         theta = np.linspace(np.pi, 0, series_length(points))
         values = self.at_angle(theta)
-        sampled = {str(k): v.tolist() for k, v in values.items()} if isinstance(values, dict) else values.tolist()
-        return {"kernel": self.name, "c": np.cos(theta).tolist(), "values": sampled, "assumptions": plain(self.assumptions)}
+        sampled = (
+            {str(k): v.tolist() for k, v in values.items()}
+            if isinstance(values, dict)
+            else values.tolist()
+        )
+        return {
+            "kernel": self.name,
+            "c": np.cos(theta).tolist(),
+            "values": sampled,
+            "assumptions": plain(self.assumptions),
+        }
 
     def __repr__(self) -> str:
         about = self.network.name or f"{len(self.network)} nodes"
@@ -374,8 +500,9 @@ class KernelFunction(OfReading, WithMatrices, Formula):
 class TangentKernel(KernelFunction):
     """The neural tangent kernel: ``K(c)`` is the sum of ``K.layers[node](c)`` over the nodes with parameters.
 
-    These are Affine layers, and embeddings and learned positions, whose tables are trained as the weights of an Affine on one-hot vectors.
-    ``K.nngp`` is the kernel of the network as a Gaussian process.
+    These are Affine layers, and embeddings and learned positions, whose tables are trained as the
+    weights of an Affine on one-hot vectors. ``K.nngp`` is the kernel of the network as a Gaussian
+    process.
     """
 
     def __init__(self, reading: TangentReading) -> None:
@@ -412,15 +539,22 @@ class TangentKernel(KernelFunction):
         for start in range(0, len(nodes), room):
             few = nodes[start : start + room]
             rows = np.eye(len(few)).reshape(len(few), len(few), *(1,) * len(shape))
-            ((_, values),) = self.reading.values(gap, first, second, dict(zip(few, rows, strict=True))).values()
+            ((_, values),) = self.reading.values(
+                gap, first, second, dict(zip(few, rows, strict=True))
+            ).values()
             parts.extend(np.broadcast_to(values, (len(few), *shape)))
         zero = np.broadcast_to(_orthogonal(gap), shape)
-        cleared = (np.where(zero, 0.0, part) if self.reading.silent(1, node) else part for node, part in zip(nodes, parts, strict=True))
+        cleared = (
+            np.where(zero, 0.0, part) if self.reading.silent(1, node) else part
+            for node, part in zip(nodes, parts, strict=True)
+        )
         return {node: part.copy()[()] for node, part in zip(nodes, cleared, strict=True)}
 
     def __repr__(self) -> str:
         about = self.network.name or f"{len(self.network)} nodes"
-        return f"TangentKernel({marked(f'{about}, {self.parameterization} parameterisation', self)})"
+        return (
+            f"TangentKernel({marked(f'{about}, {self.parameterization} parameterisation', self)})"
+        )
 
 
 class LayerKernels(Mapping[Node, KernelFunction]):

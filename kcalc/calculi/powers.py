@@ -53,15 +53,23 @@ class Reading(Protocol):
     def fan_in(self) -> Mapping[Node, int] | None: ...
     @property
     def assumptions(self) -> tuple[Assumption, ...]: ...
-    def kernel(self, field: Any, uniform: bool, seeds: Mapping[Node, Any] | None = None) -> Tangent: ...
+    def kernel(
+        self, field: Any, uniform: bool, seeds: Mapping[Node, Any] | None = None
+    ) -> Tangent: ...
     def values(
-        self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, seeds: Mapping[Node, Any] | None = None
+        self,
+        gap: dict[Node, Any],
+        q1: dict[Node, Any],
+        q2: dict[Node, Any] | None,
+        seeds: Mapping[Node, Any] | None = None,
     ) -> dict[Node, tuple[Any, Any]]: ...
 
 
 @dataclass
 class DeepKernel:
-    """(NNGP, NTK) of a network with one output as a function of the gap of its inputs, all of the same q.
+    """(NNGP, NTK) of a network with one output as a function of the gap of its inputs.
+
+    All inputs have the same q.
 
     ``seeds`` as in :class:`kcalc.calculi.tangent.Tangent`; ``odd``: it is called with gaps <= 1
     only.
@@ -86,7 +94,9 @@ class DeepKernel:
             for block in self._blocks:
                 self._walk(kernel, block, states)
             nngp, ntk = kernel.kernels(states[network.outputs[0]])
-        return np.stack([np.broadcast_to(np.asarray(part, dtype=float), gap.shape) for part in (nngp, ntk)])
+        return np.stack(
+            [np.broadcast_to(np.asarray(part, dtype=float), gap.shape) for part in (nngp, ntk)]
+        )
 
     @cached_property
     def _blocks(self) -> tuple[Block, ...]:
@@ -107,14 +117,24 @@ class DeepKernel:
                 if node not in states:
                     (*_, (_, op, reads)) = network.operations_of(node)
                     state = _emitted(network, kernel, node, states)
-                    states[node] = _keeping(op, states[reads[0]], state) if isinstance(op, Fresh) and reads[0] in states else state
+                    states[node] = (
+                        _keeping(op, states[reads[0]], state)
+                        if isinstance(op, Fresh) and reads[0] in states
+                        else state
+                    )
                 left = block.count - 1 - k
-                if not (leaps and left >= FEWEST and node in crossings and _settled_kind(states[node])):
+                if not (
+                    leaps and left >= FEWEST and node in crossings and _settled_kind(states[node])
+                ):
                     continue
                 q = float(states[node].pairs[0].moments.q1)
                 ratio = q / previous[r] if r in previous else None
                 previous[r] = q
-                if ratio is not None and (abs(ratio - 1) <= _SETTLED or self._scales(block, r)) and self._calm(block, r, q):
+                if (
+                    ratio is not None
+                    and (abs(ratio - 1) <= _SETTLED or self._scales(block, r))
+                    and self._calm(block, r, q)
+                ):
                     last = block.pieces[-1][r]
                     states[last] = self._leap(block, r, left, ratio, states[node], last)
                     k = block.count - 1
@@ -149,10 +169,14 @@ class DeepKernel:
         """
         key = (block.pieces[0], r)
         if key not in self._slopes:
-            self._slopes[key] = float(_PieceMap(self.reading, self.seeds, block, r, q)(Gap.of([0.0], [2.0]))[1, 0])
+            self._slopes[key] = float(
+                _PieceMap(self.reading, self.seeds, block, r, q)(Gap.of([0.0], [2.0]))[1, 0]
+            )
         return block.count * math.log(max(self._slopes[key], 1e-300)) <= _CALM
 
-    def _leap(self, block: Block, r: int, count: int, ratio: float, state: Channels, last: Node) -> Channels:
+    def _leap(
+        self, block: Block, r: int, count: int, ratio: float, state: Channels, last: Node
+    ) -> Channels:
         key = (block.pieces[0], r)
         if key not in self._powers:
             q = float(state.pairs[0].moments.q1)
@@ -186,7 +210,10 @@ class _PieceMap:
             for node in nodes:
                 states[node] = _emitted(network, kernel, node, states)
         out = states[nodes[-1]].pairs[0].moments.gap
-        value, first = np.broadcast_to(out.value, gap.shape), np.broadcast_to(out.coefficients[1], (2, *gap.shape))
+        value, first = (
+            np.broadcast_to(out.value, gap.shape),
+            np.broadcast_to(out.coefficients[1], (2, *gap.shape)),
+        )
         added, slope = -first[0], first[0] - first[1]
         with np.errstate(invalid="ignore", divide="ignore"):
             ratio = np.where(np.asarray(gap) > 0, value / np.asarray(gap), slope)
@@ -209,7 +236,10 @@ class _Powers:
             if count & 1:
                 table = self._tables[level]
                 ratio, slope, added = table.at(u)
-                u, t = np.clip((ratio + table.offset) * u, 0.0, 2.0), (slope + table.offset) * t + added
+                u, t = (
+                    np.clip((ratio + table.offset) * u, 0.0, 2.0),
+                    (slope + table.offset) * t + added,
+                )
             count, level = count >> 1, level + 1
         return u, t
 
@@ -256,12 +286,19 @@ class _Squared:
         ratio, slope, added = self.table.at(u, np.asarray(2 - gap))
         then, steeper, more = self.table.at(np.clip((ratio + z) * u, 0.0, 2.0))
         rest = z * z - self.offset  # 0 up to rounding, where offsets are not 0
-        product = z * (ratio + then) + ratio * then + rest, z * (slope + steeper) + slope * steeper + rest
+        product = (
+            z * (ratio + then) + ratio * then + rest,
+            z * (slope + steeper) + slope * steeper + rest,
+        )
         return np.stack([*product, more + (steeper + z) * added])
 
 
-def _emitted(network: Network, kernel: Tangent, node: Node, states: Mapping[Node, Channels]) -> Channels:
-    return emitted(network.operations_of(node), kernel.rule, {p: states[p] for p in network.parents(node)})
+def _emitted(
+    network: Network, kernel: Tangent, node: Node, states: Mapping[Node, Channels]
+) -> Channels:
+    return emitted(
+        network.operations_of(node), kernel.rule, {p: states[p] for p in network.parents(node)}
+    )
 
 
 def _keeping(op: Fresh, below: Channels, state: Channels) -> Channels:
@@ -276,7 +313,11 @@ def _keeping(op: Fresh, below: Channels, state: Channels) -> Channels:
         return state
     moments = replace(pair.moments, gap=Jet((gap, *pair.moments.gap.coefficients[1:])))
     (term,) = pair.terms
-    return Channels.one(replace(pair, moments=moments, terms=(replace(term, atom=replace(term.atom, moments=moments)),)))
+    return Channels.one(
+        replace(
+            pair, moments=moments, terms=(replace(term, atom=replace(term.atom, moments=moments)),)
+        )
+    )
 
 
 def _gaussian(node: Node, q: Any, gap: Jet, bit: int) -> Channels:

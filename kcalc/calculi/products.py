@@ -24,7 +24,10 @@ Both = tuple[Part, Part]  # parts with E a_i b_j for (i, j) in (11, 22, 12) and 
 
 
 class Products:
-    """``E a_i b_j`` of two atoms, over the number system of ``moments``; ``crossing``: cross moments of activations in it."""
+    """``E a_i b_j`` of two atoms, over the number system of ``moments``.
+
+    ``crossing``: cross moments of activations in it.
+    """
 
     crossing: Any = crossing
 
@@ -45,7 +48,10 @@ class Products:
             first, second = m.mean1 * n.mean1, m.mean2 * n.mean2
             return Part(first, second, m.mean1 * n.mean2), Part(first, second, m.mean2 * n.mean1)
         if a.patched or b.patched:
-            raise FreshnessError(f"node {node!r} adds {a.node!r} and {b.node!r}, which hold different channels of one feature map")
+            raise FreshnessError(
+                f"node {node!r} adds {a.node!r} and {b.node!r}, which hold different channels of "
+                f"one feature map"
+            )
         if a.factors or b.factors:
             return self._of_products(a, b, node)
         if a.gaussian and b.activation is not None:
@@ -86,7 +92,10 @@ class Products:
     def _crossed(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
         """``E[phi(g) psi(h)]`` of two activations of dependent Gaussians, numerically."""
         if a.activation is None or b.activation is None or a.source is None or b.source is None:
-            raise FreshnessError(f"node {node!r} adds {a.node!r} and {b.node!r}, which share weights in a way that kcalc cannot follow")
+            raise FreshnessError(
+                f"node {node!r} adds {a.node!r} and {b.node!r}, which share weights in a way that "
+                f"kcalc cannot follow"
+            )
         phi, psi = self._functions(a, b, node)
         m, n = a.source.moments, b.source.moments
         if isinstance(m.q1, Jet) or isinstance(n.q1, Jet):
@@ -99,22 +108,34 @@ class Products:
             return Part(first, second, *one), Part(first, second, *two)
         ahead, back = self.product(a.source, b.source, node)
         first = self.crossing.expected(phi, psi, m.q1, n.q1, ahead.first)
-        second = first if self.uniform else self.crossing.expected(phi, psi, m.q2, n.q2, ahead.second)
+        second = (
+            first if self.uniform else self.crossing.expected(phi, psi, m.q2, n.q2, ahead.second)
+        )
         one = self.crossing.cross_moment_and_drop(phi, psi, m.q1, n.q2, ahead.joint, ahead.deficit)
-        two = one if self.uniform else self.crossing.cross_moment_and_drop(phi, psi, m.q2, n.q1, back.joint, back.deficit)
+        two = (
+            one
+            if self.uniform
+            else self.crossing.cross_moment_and_drop(phi, psi, m.q2, n.q1, back.joint, back.deficit)
+        )
         return Part(first, second, *one), Part(first, second, *two)
 
     def _functions(self, a: Atom, b: Atom, node: Node) -> tuple[Any, Any]:
         """The activations of two atoms as functions of their Gaussians."""
         if self.field is not NUMPY:
-            names = (f"{post.activation.name} at {post.node!r}" for post in (a, b) if post.activation is not None)
+            names = (
+                f"{post.activation.name} at {post.node!r}"
+                for post in (a, b)
+                if post.activation is not None
+            )
             raise FreshnessError(
                 f"node {node!r} adds {' and '.join(names)}, which share weights; "
                 "their cross moment is known numerically only. Evaluate the map with numbers"
             )
         return _rescaled(a), _rescaled(b)
 
-    def _crossed_in_q(self, phi: Activation, psi: Activation, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
+    def _crossed_in_q(
+        self, phi: Activation, psi: Activation, a: Atom, b: Atom, node: Node
+    ) -> tuple[Part, Part]:
         """``E[phi(g) psi(g)]`` of one Gaussian as a series in q, where q is a Jet."""
         if a.source is not b.source or a.source is None:
             raise KcalcError(
@@ -134,9 +155,14 @@ class Products:
             f = left.pop()
             meets = [g for g in right if f.support & g.support]
             if len(meets) > 1 or any(other.support & g.support for g in meets for other in left):
-                raise FreshnessError(f"node {node!r} adds {a.node!r} and {b.node!r}, which share weights in a way that kcalc cannot follow")
+                raise FreshnessError(
+                    f"node {node!r} adds {a.node!r} and {b.node!r}, which share weights in a way "
+                    f"that kcalc cannot follow"
+                )
             right = [g for g in right if not any(g is met for met in meets)]
-            total = _joined(total, self._common(f, meets[0], node) if meets else _means(f, left=True))
+            total = _joined(
+                total, self._common(f, meets[0], node) if meets else _means(f, left=True)
+            )
         for g in right:
             total = _joined(total, _means(g, left=False))
         assert total is not None
@@ -168,14 +194,17 @@ def check_raw(atoms: Sequence[Atom], node: Node, verb: str = "adds") -> None:
     raw = list({id(a): a for a in atoms if a.raw}.values())
     if len(raw) > 1:
         raise FreshnessError(
-            f"node {node!r} {verb} the inputs {raw[0].node!r} and {raw[1].node!r} directly, and nothing is known of how "
+            f"node {node!r} {verb} the inputs {raw[0].node!r} and {raw[1].node!r} directly, and "
+            f"nothing is known of how "
             "their channels correlate; give each its own Affine first"
         )
 
 
 def _rescaled(post: Atom) -> Activation:
     assert post.activation is not None
-    return post.activation.transformed(input_scale=post.scale) if post.scale != 1 else post.activation
+    return (
+        post.activation.transformed(input_scale=post.scale) if post.scale != 1 else post.activation
+    )
 
 
 def _means(pair: Pair, left: bool) -> Both:

@@ -148,7 +148,10 @@ class Regime(Shown):
         return None if self.limit is None else self.limit.alpha_bar
 
     def plot(self, ax: Axes | None = None, **line: Any) -> Axes:
-        """Draw the layers' ratios, measured and predicted; see :func:`kcalc.plotting.kernels.layer_profile`."""
+        """Draw the layers' ratios, measured and predicted.
+
+        See :func:`kcalc.plotting.kernels.layer_profile`.
+        """
         from ..plotting.kernels import layer_profile
 
         return layer_profile({self.kind: self}, ax=ax, **line)
@@ -166,24 +169,44 @@ class Regime(Shown):
             "off_diagonal": self.off_diagonal,
             "alpha_bar": self.alpha_bar,
             "alphas": {str(node): value for node, value in self.alphas.items()},
-            "limit": limit and {"formula": limit.formula, "diagonal": limit.diagonal, "off_diagonal": limit.off_diagonal},
-            "bound": bound and {"deviation": bound.deviation, "zeta": bound.zeta, "printed": bound.printed, "tight": bound.tight},
+            "limit": limit
+            and {
+                "formula": limit.formula,
+                "diagonal": limit.diagonal,
+                "off_diagonal": limit.off_diagonal,
+            },
+            "bound": bound
+            and {
+                "deviation": bound.deviation,
+                "zeta": bound.zeta,
+                "printed": bound.printed,
+                "tight": bound.tight,
+            },
             "notes": list(self.notes),
             "assumptions": plain(self.assumptions),
         }
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [
-            ("regime", self.kind), ("slope C_f'(1)", shown(self.slope)), ("level C_f(0)", shown(_above(self.level, ROUNDING))),
-            (f"K(1) at q = {self.q:g}", shown(self.diagonal)), (f"K({self.c:g})", shown(self.off_diagonal)),
-            ("alpha_bar measured", shown(_above(self.alpha_bar, self.accuracy))), ("alpha_bar predicted", shown(self.predicted_alpha_bar)),
-        ]  # fmt: skip
+            ("regime", self.kind),
+            ("slope C_f'(1)", shown(self.slope)),
+            ("level C_f(0)", shown(_above(self.level, ROUNDING))),
+            (f"K(1) at q = {self.q:g}", shown(self.diagonal)),
+            (f"K({self.c:g})", shown(self.off_diagonal)),
+            ("alpha_bar measured", shown(_above(self.alpha_bar, self.accuracy))),
+            ("alpha_bar predicted", shown(self.predicted_alpha_bar)),
+        ]
         return [("", "value"), *rows, *(("note", note) for note in self.notes)]
 
     def __repr__(self) -> str:
-        predicted = "" if self.limit is None else f", predicted as depth grows {self.limit.alpha_bar:.4g}"
+        predicted = (
+            "" if self.limit is None else f", predicted as depth grows {self.limit.alpha_bar:.4g}"
+        )
         level, ratio = _above(self.level, ROUNDING), _above(self.alpha_bar, self.accuracy)
-        return f"Regime({self.kind}: C_f'(1) {self.slope:.4g}, C_f(0) {level:.4g}, alpha_bar {ratio:.4g}{predicted})"
+        return (
+            f"Regime({self.kind}: C_f'(1) {self.slope:.4g}, C_f(0) {level:.4g}, alpha_bar "
+            f"{ratio:.4g}{predicted})"
+        )
 
 
 def _above(value: float, accuracy: float) -> float:
@@ -192,7 +215,9 @@ def _above(value: float, accuracy: float) -> float:
 
 
 def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
-    """The regime of a tangent kernel, for inputs of one q value; ratios are measured between inputs with c value ``c``.
+    """The regime of a tangent kernel, for inputs of one q value.
+
+    Ratios are measured between inputs with c value ``c``.
 
     - "exploding": C_f'(1) > 10; the kernel of different inputs is small beside K(1).
     - "collapsing": C_f'(1) < 1/10; the kernel is nearly the same for all pairs of inputs.
@@ -200,19 +225,27 @@ def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
       D q (I + alpha_bar (E - I)).
     - "data-dependent": none of these: at this depth the kernel still depends on the inputs.
 
-    ``kind`` is measured at the given depth, for any network of one input and output. ``limit`` is predicted for chains of equal layers
-    whose C map is the same in all of them; ``bound`` is given for chains in which every layer keeps
-    c = 0 (DKS).
+    ``kind`` is measured at the given depth, for any network of one input and output. ``limit`` is
+    predicted for chains of equal layers whose C map is the same in all of them; ``bound`` is given
+    for chains in which every layer keeps c = 0 (DKS).
     Raises: KcalcError for several inputs or outputs, and c or q outside their domains.
     """
     network = kernel.network
     if len(network.inputs) != 1 or len(network.outputs) != 1:
-        raise KcalcError(f"a regime is that of one input and one output, the network has {len(network.inputs)} and {len(network.outputs)}")
+        raise KcalcError(
+            f"a regime is that of one input and one output, the network has {len(network.inputs)} "
+            f"and {len(network.outputs)}"
+        )
     level, cosine = one_q(q), float(cosine_array(one_number(c, "c")))
     if abs(cosine) == 1:
-        raise KcalcError(f"c = {cosine:g} is the c value of equal or opposite inputs; give one with -1 < c < 1")
+        raise KcalcError(
+            f"c = {cosine:g} is the c value of equal or opposite inputs; give one with -1 < c < 1"
+        )
     maps = c_map(network)
-    slope, orthogonal = float(maps.derivative(1)(1.0, level)), 0.0 if is_odd(network) else float(maps(0.0, level))
+    slope, orthogonal = (
+        float(maps.derivative(1)(1.0, level)),
+        0.0 if is_odd(network) else float(maps(0.0, level)),
+    )
     if not math.isfinite(slope):
         raise KcalcError("the slope of the network's C map at 1 is infinite, so it has no regime")
     off, diagonal = (float(part) for part in kernel(np.array([cosine, 1.0]), level))
@@ -223,11 +256,33 @@ def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
         bound, why_not = gram_bound(network, slope, level)
         notes = (*why, *why_not)
     else:
-        limit, bound, notes = None, None, ("no limit and no bound to the Gram matrix: only the NTK parameterisation has them",)
+        limit, bound, notes = (
+            None,
+            None,
+            ("no limit and no bound to the Gram matrix: only the NTK parameterisation has them",),
+        )
     assumptions = tuple(getattr(kernel, "assumptions", ()))
-    accuracy = 16 * np.finfo(float).eps * len(alphas) * q_values(network, level)[network.outputs[0]] / diagonal
+    accuracy = (
+        16
+        * np.finfo(float).eps
+        * len(alphas)
+        * q_values(network, level)[network.outputs[0]]
+        / diagonal
+    )
     return Regime(
-        kind(slope, orthogonal), slope, orthogonal, cosine, level, diagonal, off, alphas, limit, bound, notes, accuracy, assumptions
+        kind(slope, orthogonal),
+        slope,
+        orthogonal,
+        cosine,
+        level,
+        diagonal,
+        off,
+        alphas,
+        limit,
+        bound,
+        notes,
+        accuracy,
+        assumptions,
     )
 
 
@@ -240,11 +295,14 @@ def kind(slope: float, level: float) -> str:
     return "edge" if level > ALIKE else "data-dependent"
 
 
-# -- what is predicted -------------------------------------------------------------------------------------------------------------------
+# -- what is predicted -----------------------------------------------------------------------------
 
 
 def path_layers(network: Network) -> tuple[list[tuple[Node, Fresh]], list[Post]] | None:
-    """The weights and the activations of a plain chain in order: weights, activation, ..., weights; None for anything else."""
+    """The weights and the activations of a plain chain in order: weights, activation, ..., weights.
+
+    None for anything else.
+    """
     affine: list[tuple[Node, Fresh]] = []
     nonlinear: list[Post] = []
     for node, op, reads in network.operations:
@@ -259,14 +317,20 @@ def path_layers(network: Network) -> tuple[list[tuple[Node, Fresh]], list[Post]]
         else:
             return None
     branches = [parents[0] for _, _, parents in network.steps() if parents]
-    return (affine, nonlinear) if len(set(branches)) == len(branches) and len(affine) == len(nonlinear) + 1 else None
+    return (
+        (affine, nonlinear)
+        if len(set(branches)) == len(branches) and len(affine) == len(nonlinear) + 1
+        else None
+    )
 
 
 def predicted_limit(network: Network, q: float) -> tuple[Limit | None, tuple[str, ...]]:
     """The limit as depth grows, or the reason why there is none [DKS sec. 24.5, App. H.2]."""
     found = path_layers(network)
     if found is None or not found[1]:
-        return None, ("no limit is predicted: the network is not a chain Affine, activation, ..., Affine",)
+        return None, (
+            "no limit is predicted: the network is not a chain Affine, activation, ..., Affine",
+        )
     affine, nonlinear = found
     scales = {(op.sigma_w, op.sigma_b, op.standardised) for _, op in affine}
     if len(scales) > 1 or len(set(nonlinear)) > 1:
@@ -275,15 +339,28 @@ def predicted_limit(network: Network, q: float) -> tuple[Limit | None, tuple[str
     inner, last, end = (sizes[affine[i][0]] for i in (len(affine) // 2, -2, -1))
     homogeneous = nonlinear[0].activation.degree is not None and affine[0][1].sigma_b == 0
     if not homogeneous and abs(last / inner - 1) > SETTLED:
-        return None, (f"no limit is predicted: q still changes from layer to layer ({inner:.4g} half way, {last:.4g} at the end)",)
+        return None, (
+            f"no limit is predicted: q still changes from layer to layer ({inner:.4g} half way, "
+            f"{last:.4g} at the end)",
+        )
     layer = chain(Affine(), nonlinear[0].origin, affine[-1][1].origin)
     limit, why = layer_limit(c_map(layer), last, end, len(affine), is_odd(layer))
-    if limit is not None and limit.slope > 1 + EDGE and not homogeneous and abs(last / sizes[affine[0][0]] - 1) > SETTLED:
-        why = ("the predicted diagonal assumes constant q from the first layer on; here the first layers change q by a factor",)
+    if (
+        limit is not None
+        and limit.slope > 1 + EDGE
+        and not homogeneous
+        and abs(last / sizes[affine[0][0]] - 1) > SETTLED
+    ):
+        why = (
+            "the predicted diagonal assumes constant q from the first layer on; here the first "
+            "layers change q by a factor",
+        )
     return limit, why
 
 
-def layer_limit(layer: Any, at: float, q: float, depth: int, odd: bool = False) -> tuple[Limit | None, tuple[str, ...]]:
+def layer_limit(
+    layer: Any, at: float, q: float, depth: int, odd: bool = False
+) -> tuple[Limit | None, tuple[str, ...]]:
     """(limit for ``depth`` weight layers, reasons), from the C map of one layer at q value ``at``.
 
     ``q`` is the q value of the output. The limit is None where there is none.
@@ -294,16 +371,31 @@ def layer_limit(layer: Any, at: float, q: float, depth: int, odd: bool = False) 
     gap = float(layer.gap_at_angle(math.pi / 2, at))
     bend = float(layer.derivative(2)(1.0, at))
     if bend == 0 or (slope >= 1 - EDGE and abs(gap - 1) < 1e-13 and abs(slope - 1) < 1e-13):
-        return None, ("no limit is predicted: the layers' C map is the identity to rounding; K = D q c",)
+        return None, (
+            "no limit is predicted: the layers' C map is the identity to rounding; K = D q c",
+        )
     before = np.arange(depth - 1, -1, -1)  # layers after the i-th
     if abs(slope - 1) <= EDGE:
-        power, alpha, what = (2, 1 / 3, "C''(1) finite") if math.isfinite(bend) else (3, 1 / 4, "C' with a square root at 1")
+        power, alpha, what = (
+            (2, 1 / 3, "C''(1) finite")
+            if math.isfinite(bend)
+            else (3, 1 / 4, "C' with a square root at 1")
+        )
         alphas = ((depth - before) / depth) ** power
-        return Limit(f"edge, {what}: D q (I + (E - I)/{power + 1})", depth * q, alpha * depth * q, alphas, slope, 1.0), ()
+        return Limit(
+            f"edge, {what}: D q (I + (E - I)/{power + 1})",
+            depth * q,
+            alpha * depth * q,
+            alphas,
+            slope,
+            1.0,
+        ), ()
     if slope < 1:
         total = q / (1 - slope)
         return Limit("collapsing: q E / (1 - C'(1))", total, total, np.ones(depth), slope, 1.0), ()
-    stable = min((p for p in layer.fixed_points(at) if p.value >= -1e-12), key=lambda p: abs(p.slope))
+    stable = min(
+        (p for p in layer.fixed_points(at) if p.value >= -1e-12), key=lambda p: abs(p.slope)
+    )
     star = 0.0 if odd and abs(stable.value) < CENTRED else stable.value
     with np.errstate(over="ignore", under="ignore"):
         diagonal = q * float(np.sum(slope ** before.astype(float)))
@@ -313,7 +405,9 @@ def layer_limit(layer: Any, at: float, q: float, depth: int, odd: bool = False) 
     return Limit(formula, diagonal, off, alphas, slope, star), ()
 
 
-def gram_bound(network: Network, zeta: float, q: float, points: int = 81) -> tuple[GramBound | None, tuple[str, ...]]:
+def gram_bound(
+    network: Network, zeta: float, q: float, points: int = 81
+) -> tuple[GramBound | None, tuple[str, ...]]:
     """(bound, ()) with the largest |Theta_i(c) / q - c| over layers and c, or (None, reasons).
 
     Reasons are given where the theorem does not apply.
@@ -322,13 +416,19 @@ def gram_bound(network: Network, zeta: float, q: float, points: int = 81) -> tup
     """
     found = path_layers(network)
     if found is None:
-        return None, ("no bound to the Gram matrix: the network is not a chain Affine, activation, ..., Affine",)
+        return None, (
+            "no bound to the Gram matrix: the network is not a chain Affine, activation, ..., "
+            "Affine",
+        )
     c = np.cos(np.linspace(np.pi, 0, points))
     values = node_values(network, np.append(c, 0.0), q)
     worst = max(values, key=lambda node: abs(np.broadcast_to(values[node][2], len(c) + 1)[-1]))
     drift = float(values[worst][2][-1])
     if abs(drift) > CENTRED:
-        return None, (f"no bound to the Gram matrix: c = 0 becomes {drift:.3g} at {worst}; under DKS every layer keeps it",)
+        return None, (
+            f"no bound to the Gram matrix: c = 0 becomes {drift:.3g} at {worst}; under DKS every "
+            f"layer keeps it",
+        )
     after = np.ones_like(c)
     best = GramBound(-1.0, zeta, None, 0.0)
     for node, op, reads in reversed(network.operations):
@@ -339,5 +439,7 @@ def gram_bound(network: Network, zeta: float, q: float, points: int = 81) -> tup
                 best = GramBound(float(apart[place]), zeta, node, float(c[place]))
         elif isinstance(op, Post):
             level, _, cosine = values[reads[0]]
-            after = after * op.activation.c_map.derivative(1)(cosine[:-1], float(np.ravel(level)[0]))
+            after = after * op.activation.c_map.derivative(1)(
+                cosine[:-1], float(np.ravel(level)[0])
+            )
     return best, ()

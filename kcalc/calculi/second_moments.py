@@ -22,7 +22,10 @@ Number = Any
 
 @dataclass(frozen=True)
 class Moments:
-    """Second moments of one channel for two inputs: ``q_j``, ``gap = 1 - c``, and the channel means."""
+    """Second moments of one channel for two inputs.
+
+    ``q_j``, ``gap = 1 - c``, and the channel means.
+    """
 
     q1: Number
     q2: Number
@@ -33,7 +36,9 @@ class Moments:
 
 @dataclass(frozen=True)
 class Part:
-    """A contribution to ``E f1^2``, ``E f2^2``, and to ``E f1 f2`` as ``joint - deficit``, the deficit 0 at ``c = 1``.
+    """A contribution to ``E f1^2``, ``E f2^2`` and ``E f1 f2``.
+
+    That to ``E f1 f2`` is ``joint - deficit``, with the deficit 0 at ``c = 1``.
 
     ``ratio``: ``joint / first`` if ``joint^2 = first second``; None if that is false or not known.
     """
@@ -55,7 +60,11 @@ class Part:
     @classmethod
     def of_means(cls, mean1: Number, mean2: Number, sign: int = 1) -> Part:
         """``sign`` times ``(mean1^2, mean2^2, mean1 mean2)``."""
-        ratio = None if is_zero(mean1) or any(isinstance(m, Jet) or is_jax(m) for m in (mean1, mean2)) else mean2 / mean1
+        ratio = (
+            None
+            if is_zero(mean1) or any(isinstance(m, Jet) or is_jax(m) for m in (mean1, mean2))
+            else mean2 / mean1
+        )
         return cls(sign * mean1 * mean1, sign * mean2 * mean2, sign * mean1 * mean2, ratio=ratio)
 
 
@@ -98,7 +107,11 @@ class SecondMoments:
             with np.errstate(all="ignore"):
                 product = np.asarray(a * b)
             whole = (product > 1e-290) & (product < 1e290)  # else under- or overflow
-            return np.where(a == b, a, np.where(whole, np.sqrt(np.where(whole, product, 1.0)), np.sqrt(a) * np.sqrt(b)))[()]
+            return np.where(
+                a == b,
+                a,
+                np.where(whole, np.sqrt(np.where(whole, product, 1.0)), np.sqrt(a) * np.sqrt(b)),
+            )[()]
         if is_jax(a) or is_jax(b):
             return self.root(a * b)
         return a if a == b else self.root(a * b)
@@ -106,7 +119,12 @@ class SecondMoments:
     def own(self, m: Moments) -> Part:
         """The second moments of one feature map as a :class:`Part`."""
         joint = self.geometric(m.q1, m.q2)
-        known = not self.uniform and (self.field is NUMPY or is_jax(m.q1)) and not isinstance(m.q1, Jet) and not isinstance(m.q2, Jet)
+        known = (
+            not self.uniform
+            and (self.field is NUMPY or is_jax(m.q1))
+            and not isinstance(m.q1, Jet)
+            and not isinstance(m.q2, Jet)
+        )
         with np.errstate(invalid="ignore"):  # 0 / 0 where a location is 0, as at padding
             ratio = joint / m.q1 if known else None
         return Part(m.q1, m.q2, joint, m.gap * joint, ratio)
@@ -129,7 +147,10 @@ class SecondMoments:
         return q1, q2, (self._excess(parts, norm, joint) + deficit) / norm
 
     def _excess(self, parts: Sequence[Part], norm: Number, joint: Number) -> Number:
-        """``norm - joint``, by Lagrange's identity ``sum a_i sum a_i r_i^2 - (sum a_i r_i)^2 = sum_{i<j} a_i a_j (r_i - r_j)^2``."""
+        """The excess ``norm - joint``, by Lagrange's identity.
+
+        ``sum a_i sum a_i r_i^2 - (sum a_i r_i)^2 = sum_{i<j} a_i a_j (r_i - r_j)^2``.
+        """
         plain = norm - joint
         known = [(part.first, part.ratio) for part in parts if part.ratio is not None]
         if len(known) < len(parts):

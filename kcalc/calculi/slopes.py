@@ -1,13 +1,15 @@
-"""Slope polynomials: a network's ``C'(1)`` as a function of the slope of its nonlinear layers, factored as the network is.
+"""Slope polynomials: a network's ``C'(1)`` as a function of the slope of its nonlinear layers.
 
-Replace the C map of every nonlinear layer by ``r(x) = psi x`` and every mix by a convex combination; the network then multiplies 1 by
-its slope polynomial ``p(psi)``, with ``p(1) = 1`` and coefficients >= 0 [DKS sec. 17.1, 21.3]. The
-slope of a Product is the sum of its k factors' slopes, so that ``p(1) = k`` there. The reading is
-formal: it assumes a shaped network (``sigma_b = 0``, ``C(0) = 0`` before each LayerNorm), does not
-check that inputs of activations are Gaussian or addends independent, and counts a feature map that
-a Sum reads twice as two addends. With the q value of the inputs, mixes are weighted by true q
-values, and a LayerNorm that reads channel means ``m`` has its true slope ``q / (q - m^2) >= 1``, so
-that ``p(1) >= 1``.
+They are factored as the network is.
+
+Replace the C map of every nonlinear layer by ``r(x) = psi x`` and every mix by a convex
+combination; the network then multiplies 1 by its slope polynomial ``p(psi)``, with ``p(1) = 1`` and
+coefficients >= 0 [DKS sec. 17.1, 21.3]. The slope of a Product is the sum of its k factors' slopes,
+so that ``p(1) = k`` there. The reading is formal: it assumes a shaped network (``sigma_b = 0``,
+``C(0) = 0`` before each LayerNorm), does not check that inputs of activations are Gaussian or
+addends independent, and counts a feature map that a Sum reads twice as two addends. With the q
+value of the inputs, mixes are weighted by true q values, and a LayerNorm that reads channel means
+``m`` has its true slope ``q / (q - m^2) >= 1``, so that ``p(1) >= 1``.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ class Slopes(ConvexCalculus[Monomial]):
     Nonlinear layers multiply by ``psi``, or by one symbol per activation.
     """
 
-    def __init__(self, network: Network, q: Any = None, symbols_by_activation: bool = False) -> None:
+    def __init__(
+        self, network: Network, q: Any = None, symbols_by_activation: bool = False
+    ) -> None:
         super().__init__(network, q)
         self.factors = Factors()
         self.symbols: dict[Any, sp.Symbol] = {}
@@ -56,7 +60,10 @@ class Slopes(ConvexCalculus[Monomial]):
         return self.factors.product(state, self.factors.symbol(symbol))
 
     def _symbol(self, phi: Activation) -> sp.Symbol:
-        """One symbol per activation; activations that share a name are numbered in the order they come."""
+        """The slope symbol of an activation, one symbol per activation.
+
+        Activations that share a name are numbered in the order they come.
+        """
         if phi not in self.symbols:
             name, number = phi.name, 2
             symbol, taken = slope_of(name), set(self.symbols.values())
@@ -69,33 +76,50 @@ class Slopes(ConvexCalculus[Monomial]):
         return self.factors.mix(shares, states)
 
 
-def polynomial_texts(factors: Factors, monomials: Sequence[Monomial], write: Callable[[Any], str] = str) -> list[str]:
+def polynomial_texts(
+    factors: Factors, monomials: Sequence[Monomial], write: Callable[[Any], str] = str
+) -> list[str]:
     """Polynomials as text in factored form; long ones are given by their degree."""
     sizes, degrees = (factors.measure(monomials, largest=flag) for flag in (False, True))
     name = "a polynomial of degree %d" if write is str else r"\text{a polynomial of degree %d}"
-    return [write(factors.expr(m)) if s <= READABLE else name % d for m, s, d in zip(monomials, sizes, degrees, strict=True)]
+    return [
+        write(factors.expr(m)) if s <= READABLE else name % d
+        for m, s, d in zip(monomials, sizes, degrees, strict=True)
+    ]
 
 
 def slope_texts(network: Network, q: Any = None) -> dict[Node, str]:
     """{output: its slope polynomial as text}, in factored form; see :func:`slope_polynomial`."""
     calculus = Slopes(network, q)
     states = calculus.read()
-    return dict(zip(network.outputs, polynomial_texts(calculus.factors, [states[node] for node in network.outputs]), strict=True))
+    return dict(
+        zip(
+            network.outputs,
+            polynomial_texts(calculus.factors, [states[node] for node in network.outputs]),
+            strict=True,
+        )
+    )
 
 
-def slope_polynomial(network: Network, q: Any = None, *, symbols_by_activation: bool = False, expand: bool = False) -> Any:
-    """The slope polynomial ``p(psi)`` of a network, factored as the network is [DKS sec. 21.3, eq. 20].
+def slope_polynomial(
+    network: Network, q: Any = None, *, symbols_by_activation: bool = False, expand: bool = False
+) -> Any:
+    """The slope polynomial ``p(psi)`` of a network [DKS sec. 21.3, eq. 20].
 
-    Where the factored form would have more than 50,000 terms, as in densely connected networks, it is multiplied out.
+    It is factored as the network is.
+
+    Where the factored form would have more than 50,000 terms, as in densely connected networks, it
+    is multiplied out.
 
     ``q``: the q value of the inputs, or {node: q value}, for the weights of addends in sums. None
     takes all q values as equal, which they are if ``Q(q) = q`` at every nonlinear layer and sums
     are normalised [DKS footnote 10]. With one q value, LayerNorms also have their true slopes ``q /
     (q - m^2)``, ``m`` the mean over the channels they read; otherwise slope 1.
-    ``symbols_by_activation=True`` gives each activation its own ``psi_<name>``. All network inputs share one c value.
-    ``expand=True`` multiplies out, exactly where weights are exact.
-    Returns: a SymPy expression in ``kc.symbols.psi`` (a ``sympy.Poly`` if ``expand``), or {output: expression} for several
-    outputs. Its assumptions are ``kc.maximal_slope(network, q).assumptions``.
+    ``symbols_by_activation=True`` gives each activation its own ``psi_<name>``. All network inputs
+    share one c value. ``expand=True`` multiplies out, exactly where weights are exact.
+    Returns: a SymPy expression in ``kc.symbols.psi`` (a ``sympy.Poly`` if ``expand``), or {output:
+    expression} for several outputs. Its assumptions are
+    ``kc.maximal_slope(network, q).assumptions``.
     Raises: NoRule for BatchNorm and Opaque; KcalcError for a Concat of known and unknown channels.
     """
     calculus = Slopes(network, q, symbols_by_activation)
@@ -106,4 +130,8 @@ def slope_polynomial(network: Network, q: Any = None, *, symbols_by_activation: 
 
 
 def _expression(factors: Factors, monomial: Monomial) -> sp.Expr:
-    return polynomial(factors, monomial).as_expr() if too_long(factors, monomial) else factors.expr(monomial)
+    return (
+        polynomial(factors, monomial).as_expr()
+        if too_long(factors, monomial)
+        else factors.expr(monomial)
+    )

@@ -35,8 +35,12 @@ NAMED_SIZE = 60
 P = sp.Symbol("p", positive=True)  # the q value of the second input, as p_k in a composition
 
 
-def symbolic_map(network: Network, q1: Any, q2: Any, letter: str, assume_independent: bool = False) -> Any:
-    """The global C map (``letter`` "C") or Q map ("Q") as a :class:`Composition`, {output: composition} for several outputs.
+def symbolic_map(
+    network: Network, q1: Any, q2: Any, letter: str, assume_independent: bool = False
+) -> Any:
+    """The global C map (``letter`` "C") or Q map ("Q") as a :class:`Composition`.
+
+    Returns: {output: composition} for several outputs.
 
     ``q1=None`` (Q maps only): every input has a symbol as its q value.
     """
@@ -80,13 +84,18 @@ def _read(
     maps = NamedMaps()
     kernel = kernel_over(SYMPY, first == second, letter == "C", assume, maps)
     namer = Namer(network, kernel, maps, {*own, *others})
-    states = interpret(network, namer, {n: kernel.start(n, first[n], second[n], gap[n]) for n in network.inputs})
+    states = interpret(
+        network, namer, {n: kernel.start(n, first[n], second[n], gap[n]) for n in network.inputs}
+    )
     namer.finish()
     return kernel, namer, states, own, others
 
 
 def with_exact_numbers(network: Network) -> Network:
-    """The network with short decimals and their square roots as exact numbers: sigma_w = 1.5 becomes 3/2, 2**0.5 becomes sqrt(2)."""
+    """The network with short decimals and their square roots as exact numbers.
+
+    sigma_w = 1.5 becomes 3/2, 2**0.5 becomes sqrt(2).
+    """
     return network.map_layers(lambda _, layer: layer.mapped(exact_or_root))
 
 
@@ -101,7 +110,9 @@ def input_symbols(network: Network, letter: str, single: sp.Symbol) -> dict[Node
 def cosine_inputs(network: Network, q1: Any, q2: Any) -> tuple[dict[Node, Any], sp.Expr, sp.Expr]:
     """{input: its c value as a symbol}, and the q values of all inputs."""
     cosines = input_symbols(network, "c", symbols.c)
-    one, two = read_pair(lambda given, what: symbolic_q(exact(given), what, SYMBOLIC, cosines.values()), q1, q2)
+    one, two = read_pair(
+        lambda given, what: symbolic_q(exact(given), what, SYMBOLIC, cosines.values()), q1, q2
+    )
     return cosines, one, one if two is None else two
 
 
@@ -123,10 +134,17 @@ def cosine(gap: sp.Expr) -> sp.Expr:
 
 
 def _mixed(gap: sp.Expr) -> sp.Expr | None:
-    """sum_i a_i c_i for a gap sum_i a_i (1 - c_i) of two or more terms whose weights a_i add up to 1; None for other gaps."""
+    """sum_i a_i c_i for a gap sum_i a_i (1 - c_i) whose weights a_i add up to 1.
+
+    The gap must have two or more terms; None for other gaps.
+    """
     parts = [_weight_and_cosine(term) for term in sp.Add.make_args(gap)]
     known = [part for part in parts if part is not None]
-    if len(known) < len(parts) or len(parts) < 2 or sp.expand(sum(weight for weight, _ in known) - 1) != 0:
+    if (
+        len(known) < len(parts)
+        or len(parts) < 2
+        or sp.expand(sum(weight for weight, _ in known) - 1) != 0
+    ):
         return None
     return sp.Add(*(weight * value for weight, value in known))
 
@@ -142,8 +160,14 @@ def _weight_and_cosine(term: sp.Expr) -> tuple[sp.Expr, sp.Expr] | None:
 
 def _nested(expr: sp.Expr) -> bool:
     """Whether a denominator contains denominators, as after two LayerNorms in a row."""
-    below = [p.base for p in expr.atoms(sp.Pow) if p.exp.is_Rational and p.exp < 0 and p.base.is_Add]
-    return any(p.exp.is_Rational and p.exp < 0 and p.base.is_Add for base in below for p in base.atoms(sp.Pow))
+    below = [
+        p.base for p in expr.atoms(sp.Pow) if p.exp.is_Rational and p.exp < 0 and p.base.is_Add
+    ]
+    return any(
+        p.exp.is_Rational and p.exp < 0 and p.base.is_Add
+        for base in below
+        for p in base.atoms(sp.Pow)
+    )
 
 
 def tidy(expr: sp.Expr) -> sp.Expr:
@@ -152,7 +176,10 @@ def tidy(expr: sp.Expr) -> sp.Expr:
 
 
 class NamedMaps:
-    """Local maps in SymPy: ``Q_phi``, ``C_phi`` and ``M_phi`` are kept as functions where they are not trivial."""
+    """Local maps in SymPy, with ``Q_phi``, ``C_phi`` and ``M_phi`` kept as functions.
+
+    Only maps that are not trivial are kept so.
+    """
 
     def __init__(self) -> None:
         self.functions: dict[tuple[str, Activation], LocalFunction] = {}
@@ -163,7 +190,9 @@ class NamedMaps:
         phi, scale = unscaled(phi)
         second, mean = self._unit_q(phi, q)
         square = scale**2 * second
-        return sp.cancel(square) if phi.free_symbols and not square.atoms(AppliedUndef) else square, scale * mean
+        return sp.cancel(square) if phi.free_symbols and not square.atoms(
+            AppliedUndef
+        ) else square, scale * mean
 
     def _unit_q(self, phi: Activation, q: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
         """E phi^2 and E phi at a q value, named."""
@@ -187,7 +216,9 @@ class NamedMaps:
             return Jet((1 - self.function("C", phi, (symbols.c, symbols.q), closed)(c, q1),))
         return Jet((1 - self.function("C", phi, (symbols.c, symbols.q, P), closed)(c, q1, q2),))
 
-    def function(self, letter: str, phi: Activation, arguments: Sequence[sp.Symbol], closed: sp.Expr) -> Any:
+    def function(
+        self, letter: str, phi: Activation, arguments: Sequence[sp.Symbol], closed: sp.Expr
+    ) -> Any:
         key = (letter + str(len(arguments)), phi)
         if key not in self.functions:
             own = {symbol: self._parameter(symbol) for symbol in arguments}
@@ -246,7 +277,13 @@ class Namer:
 
     long = NAMED_SIZE
 
-    def __init__(self, network: Network, kernel: Kernel | Tangent, maps: NamedMaps, taken: Iterable[sp.Symbol]) -> None:
+    def __init__(
+        self,
+        network: Network,
+        kernel: Kernel | Tangent,
+        maps: NamedMaps,
+        taken: Iterable[sp.Symbol],
+    ) -> None:
         self.cuts = set(network.cut_nodes())
         self.kernel, self.maps = kernel, maps
         self.stages: list[Stage] = []
@@ -273,10 +310,14 @@ class Namer:
             self.stages.append(Stage(tuple(self.pending), ()))
             self.pending = []
 
-    def composition(self, arguments: tuple[sp.Symbol, ...], value: sp.Expr, letter: str) -> Composition:
+    def composition(
+        self, arguments: tuple[sp.Symbol, ...], value: sp.Expr, letter: str
+    ) -> Composition:
         """The named value with the local maps that it and the definitions use."""
         value = rounded(value)
-        return Composition(arguments, tuple(self.stages), value, letter, tuple(self.maps.functions.values())).pruned()
+        return Composition(
+            arguments, tuple(self.stages), value, letter, tuple(self.maps.functions.values())
+        ).pruned()
 
     def _fresh_name(self, letter: str) -> str:
         """``c_7``, or ``c_{7a}``, ``c_{7b}`` ... where that is taken."""
@@ -288,8 +329,13 @@ class Namer:
 
     def _carried(self, m: Moments) -> tuple[sp.Symbol, ...]:
         """The symbols that the state is made of."""
-        found = ({v} if isinstance(v, sp.Symbol) else self.named & v.free_symbols for v in self._values(m))
-        return tuple(dict.fromkeys(symbol for symbols in found for symbol in sorted(symbols, key=str)))
+        found = (
+            {v} if isinstance(v, sp.Symbol) else self.named & v.free_symbols
+            for v in self._values(m)
+        )
+        return tuple(
+            dict.fromkeys(symbol for symbols in found for symbol in sorted(symbols, key=str))
+        )
 
     def _values(self, m: Moments) -> list[sp.Expr]:
         return [m.q1, m.q2, *([cosine(m.gap.value)] if isinstance(m.gap, Jet) else [])]
@@ -297,7 +343,9 @@ class Namer:
     def _named(self, pair: Pair, node: Node, cut: bool) -> Pair:
         m = pair.moments
         q1 = self._name("q", m.q1, cut, positive=True)
-        q2 = q1 if self.kernel.uniform or m.q1 == m.q2 else self._name("p", m.q2, cut, positive=True)
+        q2 = (
+            q1 if self.kernel.uniform or m.q1 == m.q2 else self._name("p", m.q2, cut, positive=True)
+        )
         gap = self._named_gap(m.gap, cut) if isinstance(m.gap, Jet) else m.gap
         same_gap = not isinstance(gap, Jet) or gap.coefficients == m.gap.coefficients
         if q1 is m.q1 and q2 is m.q2 and same_gap:
@@ -306,7 +354,9 @@ class Namer:
         if pair.shift1 != 0 or pair.shift2 != 0:
             return replace(pair, moments=moments)
         gaussian = all(t.atom.gaussian for t in pair.terms)
-        atom = Atom(node, moments, pair.support, gaussian, any(t.atom.raw for t in pair.terms), pair.terms)
+        atom = Atom(
+            node, moments, pair.support, gaussian, any(t.atom.raw for t in pair.terms), pair.terms
+        )
         return Pair(moments, (Term(1, 1, atom),), window=pair.window)
 
     def _named_gap(self, gap: Jet, cut: bool) -> Jet:

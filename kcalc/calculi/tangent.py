@@ -34,14 +34,16 @@ CENTRE = "only the centre tap of a Delta-initialised convolution is counted as a
 
 @dataclass
 class Tangent:
-    """The calculus of tangent kernels over the number system of ``kernel``; gaps are jets of order one.
+    """The calculus of tangent kernels over the number system of ``kernel``.
 
-    ``seeds``: {node with parameters: weight of the kernel of its parameters}, 0 for others; a weight
-    is a number or an array that broadcasts against the states. None counts every node once.
-    ``fan_in``: {node with parameters: number of its addends} for the standard parameterisation; None
-    for the NTK parameterisation, where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with W and b of
-    unit variance. A trained table, of token ids or positions, is an Affine without bias that reads
-    one-hot vectors: its kernel is the covariance of its rows. [DKS sec. 24]
+    Gaps are jets of order one.
+
+    ``seeds``: {node with parameters: weight of the kernel of its parameters}, 0 for others; a
+    weight is a number or an array that broadcasts against the states. None counts every node once.
+    ``fan_in``: {node with parameters: number of its addends} for the standard parameterisation;
+    None for the NTK parameterisation, where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with W
+    and b of unit variance. A trained table, of token ids or positions, is an Affine without bias
+    that reads one-hot vectors: its kernel is the covariance of its rows. [DKS sec. 24]
     """
 
     kernel: Kernel
@@ -64,7 +66,9 @@ class Tangent:
         weight = 1 if self.seeds is None else self.seeds.get(owner(node), 0)
         if isinstance(weight, int) and weight == 0:
             return state
-        return state.map(lambda pair: self._seeded(pair, weight * self._parameters(op, node, pair, inputs[0])))
+        return state.map(
+            lambda pair: self._seeded(pair, weight * self._parameters(op, node, pair, inputs[0]))
+        )
 
     def _parameters(self, op: Fresh, node: Node, pair: Pair, below: Channels) -> Number:
         """The kernel of the layer's own parameters over sqrt(q1 q2).
@@ -76,7 +80,10 @@ class Tangent:
         if self.fan_in is None:
             return 1 - pair.moments.gap.value
         if op.standardised:
-            raise KcalcError(f"node {node!r} has standardised weights, for which the standard parameterisation has no rule; use 'ntk'")
+            raise KcalcError(
+                f"node {node!r} has standardised weights, for which the standard parameterisation "
+                f"has no rule; use 'ntk'"
+            )
         q1, q2, gap = self.whole(below)
         field, geometric = self.kernel.field, self.kernel.algebra.moments.geometric
         bias = field.number(1 if op.bias else 0)
@@ -90,7 +97,9 @@ class Tangent:
         old = pair.moments
         gap = Jet((old.gap.value, old.gap.coefficients[1] - amount))
         moments = Moments(old.q1, old.q2, gap, old.mean1, old.mean2)
-        return replace(pair, moments=moments, terms=(replace(term, atom=replace(term.atom, moments=moments)),))
+        return replace(
+            pair, moments=moments, terms=(replace(term, atom=replace(term.atom, moments=moments)),)
+        )
 
     def kernels(self, state: Channels) -> tuple[Number, Number]:
         """(NNGP, NTK): the covariance averaged over channels, and its derivative in e."""
@@ -100,7 +109,10 @@ class Tangent:
 
 
 def parameter_nodes(network: Network) -> tuple[Node, ...]:
-    """The nodes with trained parameters: Affine layers, embeddings and learned positions, in order."""
+    """The nodes with trained parameters.
+
+    Affine layers, embeddings and learned positions, in order.
+    """
     tables = [n for n in network.nodes_of(Positions) if network.layer(n).kind != "sinusoidal"]
     found = {*network.nodes_of(Affine), *network.nodes_of(Embedding), *tables}
     return tuple(node for node in network if node in found)
@@ -115,8 +127,10 @@ def refuse_tied(network: Network) -> None:
     """Raises: KcalcError for a readout tied to an embedding, whose tangent kernel has cross terms of the two."""
     for node in tied_heads(network):
         raise KcalcError(
-            f"node {node!r} is a readout tied to an embedding: the tangent kernel has cross terms of its two places, which have no "
-            "rule. Give the model a readout with weights of its own, or pass assume_independent=True to leave the cross terms out"
+            f"node {node!r} is a readout tied to an embedding: the tangent kernel has cross terms "
+            f"of its two places, which have no "
+            "rule. Give the model a readout with weights of its own, or pass "
+            "assume_independent=True to leave the cross terms out"
         )
 
 
@@ -124,6 +138,8 @@ def refuse_jumps(phi: Activation, node: Node) -> None:
     """Raise KcalcError if phi jumps: phi' misses the jump, so that E phi' phi' is not C'."""
     if any(phi.jump_sizes(0)):
         raise KcalcError(
-            f"node {node!r}: {phi.name} jumps, so its gradient misses the jump, and the tangent kernel of the layers before it is not "
-            "that of the kernel calculus (its slope at c = 1 is infinite); use a continuous activation"
+            f"node {node!r}: {phi.name} jumps, so its gradient misses the jump, and the tangent "
+            f"kernel of the layers before it is not "
+            "that of the kernel calculus (its slope at c = 1 is infinite); use a continuous "
+            "activation"
         )

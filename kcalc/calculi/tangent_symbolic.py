@@ -42,7 +42,9 @@ def symbolic_kernels(
     others = network.free_symbols | first.free_symbols | second.free_symbols
     arguments = formula_symbols(tuple(cosines.values()), others)
     maps = NamedSlopes()
-    kernel = Tangent(kernel_over(SYMPY, second == first, True, assume_independent, maps), seeds, fan_in)
+    kernel = Tangent(
+        kernel_over(SYMPY, second == first, True, assume_independent, maps), seeds, fan_in
+    )
     namer = TangentNamer(network, kernel, maps, arguments)
     start = {n: kernel.start(n, first, second, Jet((1 - c, sp.S.Zero))) for n, c in cosines.items()}
     states = interpret(network, namer, start)
@@ -51,7 +53,9 @@ def symbolic_kernels(
     for node in network.outputs:
         covariance, tangent = kernel.kernels(states[node])
         parts = ((covariance, "K"), (tangent, "Theta"))
-        first_, second_ = (namer.composition(arguments, sp.expand_mul(value), letter) for value, letter in parts)
+        first_, second_ = (
+            namer.composition(arguments, sp.expand_mul(value), letter) for value, letter in parts
+        )
         out[node] = (first_, second_)
     return out
 
@@ -78,7 +82,11 @@ def _closed_slope(phi: Activation, uniform: bool) -> tuple[sp.Expr, bool]:
     two = (symbols.q, symbols.q) if uniform else (symbols.q, P)
     gap = phi.taylor(1 - symbols.c, *two, 0, SYMPY)[0]
     unknown = bool(gap.atoms(AppliedUndef))
-    closed = sp.Function("DC")(symbols.c, *two) if unknown else sp.factor_terms(tidy(-sp.diff(gap, symbols.c)))
+    closed = (
+        sp.Function("DC")(symbols.c, *two)
+        if unknown
+        else sp.factor_terms(tidy(-sp.diff(gap, symbols.c)))
+    )
     return closed, unknown or bool(closed.free_symbols & set(two))
 
 
@@ -89,7 +97,12 @@ class TangentNamer(Namer):
 
     def _named_gap(self, gap: Jet, cut: bool) -> Jet:
         value, tangent = gap.coefficients
-        return Jet((1 - self._name("c", cosine(value), cut, real=True), -self._name("t", tidy(-tangent), cut, real=True)))
+        return Jet(
+            (
+                1 - self._name("c", cosine(value), cut, real=True),
+                -self._name("t", tidy(-tangent), cut, real=True),
+            )
+        )
 
     def _values(self, m: Moments) -> list[sp.Expr]:
         return [*super()._values(m), -m.gap.coefficients[1]]

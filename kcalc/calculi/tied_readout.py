@@ -1,8 +1,9 @@
 """A readout tied to the table of an embedding: the logit of a token's own id.
 
-The feature map before the readout is ``out = a e + rest``, where e is the embedding of the token's id, of variance sigma^2,
-and rest is uncorrelated with it: residual streams carry e along, new weights end it, norms divide it. The logits of a tied
-readout, ``l_v = sum_c out_c e_vc``, then have for n channels
+The feature map before the readout is ``out = a e + rest``, where e is the embedding of the token's
+id, of variance sigma^2, and rest is uncorrelated with it: residual streams carry e along, new
+weights end it, norms divide it. The logits of a tied readout, ``l_v = sum_c out_c e_vc``, then have
+for n channels
 
     the token's own id      mean n a sigma^2
     other ids               mean 0, variance n q sigma^2
@@ -41,10 +42,11 @@ Array = Any
 class TiedReadout(Approximable, Shown):
     """Logits of a readout whose weights are the table of ``embedding``, at initialisation.
 
-    ``overlap``: ``E out_c e_c``, the covariance of a channel of the output with that of the embedding of the token's own id,
-    a mean over tokens; ``cosine``: that over the root mean squares of both; ``own``: the mean logit of the token's own id;
-    ``spread``: the standard deviation of the logits of other ids, None, as ``own``, where the number of channels is not
-    known. ``own / spread`` is the cosine times the root of the number of channels.
+    ``overlap``: ``E out_c e_c``, the covariance of a channel of the output with that of the
+    embedding of the token's own id, a mean over tokens; ``cosine``: that over the root mean squares
+    of both; ``own``: the mean logit of the token's own id; ``spread``: the standard deviation of
+    the logits of other ids, None, as ``own``, where the number of channels is not known.
+    ``own / spread`` is the cosine times the root of the number of channels.
     """
 
     output: Node
@@ -66,12 +68,14 @@ def tied_readout(
 ) -> TiedReadout:
     """The logits that a readout tied to an embedding makes of the network's output.
 
-    ``network`` ends in what the readout reads, as :func:`kcalc.architectures.gpt2` does, or in a readout that was read as tied from a
-    model. ``embedding``: the Embedding node,
-    needed where there are several. ``tokens``, ``token_cosine``, ``sampling``: as in :func:`kcalc.node_values`; one sequence.
+    ``network`` ends in what the readout reads, as :func:`kcalc.architectures.gpt2` does, or in a
+    readout that was read as tied from a model. ``embedding``: the Embedding node, needed where
+    there are several. ``tokens``, ``token_cosine``, ``sampling``: as in :func:`kcalc.node_values`;
+    one sequence.
 
-    Returns: a :class:`TiedReadout`. Raises: KcalcError for networks without an Embedding or with several outputs, and where the
-    embedding passes through a layer that neither adds it, normalises it, nor ends it with new weights.
+    Returns: a :class:`TiedReadout`. Raises: KcalcError for networks without an Embedding or with
+    several outputs, and where the embedding passes through a layer that neither adds it, normalises
+    it, nor ends it with new weights.
     """
     require_network(network)
     table = _chosen(network, embedding)
@@ -79,14 +83,21 @@ def tied_readout(
         raise KcalcError(f"a readout reads one output, and the network has {len(network.outputs)}")
     plain, states, notes = _states(network, tokens, token_cosine, sampling)
     below = {node: reads[0] for node, op, reads in network.operations if isinstance(op, P.Norm)}
-    carried = interpret(network, _Carried(plain, states, table, below), dict.fromkeys(network.inputs, 0.0))
+    carried = interpret(
+        network, _Carried(plain, states, table, below), dict.fromkeys(network.inputs, 0.0)
+    )
     (output,) = network.outputs
-    output, sigma = network.parents(output)[0] if output in tied_heads(network) else output, float(network.layer(table).sigma)
+    output, sigma = (
+        network.parents(output)[0] if output in tied_heads(network) else output,
+        float(network.layer(table).sigma),
+    )
     q = np.asarray(plain.whole(states[output].relations[ONE])[0], float)
     overlap = float(np.mean(carried[output])) * sigma**2
     size, channels = float(np.mean(q)), network.features[output]
     cosine = float(np.mean(carried[output] / np.sqrt(q))) * sigma
-    own, spread = (None, None) if channels is None else (channels * overlap, sqrt(channels * size) * sigma)
+    own, spread = (
+        (None, None) if channels is None else (channels * overlap, sqrt(channels * size) * sigma)
+    )
     return TiedReadout(output, table, overlap, cosine, own, spread, notes)
 
 
@@ -98,7 +109,9 @@ def _chosen(network: Network, embedding: Node) -> Node:
     if embedding is not None and is_key(embedding, known):
         return embedding
     listed = ", ".join(map(repr, known)) or "none"
-    raise KcalcError(f"say which Embedding the readout is tied to, embedding=; the network has {listed}")
+    raise KcalcError(
+        f"say which Embedding the readout is tied to, embedding=; the network has {listed}"
+    )
 
 
 def _states(
@@ -113,7 +126,9 @@ def _states(
         return sequence_states(network, given)
     if several(tokens):
         if token_cosine is not None:
-            raise KcalcError("an array of tokens says itself what their cosines are; drop token_cosine=")
+            raise KcalcError(
+                "an array of tokens says itself what their cosines are; drop token_cosine="
+            )
         covariance, sequences = token_covariance(tokens, network)
     else:
         given = read_tokens(tokens, token_cosine)
@@ -122,14 +137,18 @@ def _states(
         covariance, sequences = alike(given.count, given.cosine, None, 1.0, 1.0)
     kernel = Sampled(token_kernel(False), asked, sequences)
     with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
-        states = interpret(network, kernel, {node: kernel.start(node, covariance) for node in network.inputs})
+        states = interpret(
+            network, kernel, {node: kernel.start(node, covariance) for node in network.inputs}
+        )
     return kernel.kernel, states, assumptions_of(network, kernel)
 
 
 class _Carried:
     """The calculus of ``a``: numbers, or arrays over chains and tokens where states are."""
 
-    def __init__(self, kernel: Any, states: Mapping[Node, Any], table: Node, below: Mapping[Node, Node]) -> None:
+    def __init__(
+        self, kernel: Any, states: Mapping[Node, Any], table: Node, below: Mapping[Node, Node]
+    ) -> None:
         self.kernel, self.states, self.table = kernel, states, table
         self.below = below
 
@@ -138,7 +157,8 @@ class _Carried:
         """The coefficient of the embedding in what a primitive emits."""
         if any(np.any(np.asarray(a) != 0) for a in inputs):
             raise KcalcError(
-                f"node {node!r} reads the embedding {self.table!r} through its {type(op.origin).__name__}, and only sums, norms and "
+                f"node {node!r} reads the embedding {self.table!r} through its "
+                f"{type(op.origin).__name__}, and only sums, norms and "
                 "dropout carry it on; put an Affine layer before it"
             )
         return 0.0
@@ -159,7 +179,12 @@ class _Carried:
     def _(self, op: P.Norm, node: Node, inputs: Sequence[Array]) -> Array:
         (a,) = inputs
         if op.over != "channels" or op.groups != 1:
-            raise KcalcError(f"node {node!r} normalises over more than the channels of one token; use LayerNorm or RMSNorm")
+            raise KcalcError(
+                f"node {node!r} normalises over more than the channels of one token; use "
+                f"LayerNorm or RMSNorm"
+            )
         below = self.states[self.below[node]].relations[ONE]
         mean = self.kernel.statistics.means(below, node)[0] if op.centred else 0.0
-        return a / np.sqrt(np.asarray(self.kernel.whole(below)[0], float) - np.asarray(mean, float) ** 2)
+        return a / np.sqrt(
+            np.asarray(self.kernel.whole(below)[0], float) - np.asarray(mean, float) ** 2
+        )

@@ -26,11 +26,18 @@ def filled(network: Network, features: int | None, *kinds: type[Layer]) -> Netwo
     """The network with one width at all nodes of the kinds that state none."""
     if features is None:
         return network
-    return network.map_layers(lambda _, layer: replace(layer, features=features) if layer.features is None else layer, *kinds)
+    return network.map_layers(
+        lambda _, layer: replace(layer, features=features) if layer.features is None else layer,
+        *kinds,
+    )
 
 
-def given_widths(network: Network, features: Any, symbols: bool = False) -> tuple[dict[Node, Any], Any]:
-    """({node: width}, the width of others) of ``features``: one width, or {node: width} with None for all other nodes.
+def given_widths(
+    network: Network, features: Any, symbols: bool = False
+) -> tuple[dict[Node, Any], Any]:
+    """({node: width}, the width of others) of ``features``.
+
+    One width, or {node: width} with None for all other nodes.
 
     ``symbols``: SymPy expressions are allowed. Raises: KcalcError for nodes other than Affine and
     Input, widths that contradict the layer, and values that are no width.
@@ -39,17 +46,29 @@ def given_widths(network: Network, features: Any, symbols: bool = False) -> tupl
     default = given.pop(None, None)
     for node, width in given.items():
         _check(width, f" for node {node!r}", symbols)
-        require_kind(network, [node], ": its width is that of what it reads; give features of Affine and Input nodes", *SIZED)
+        require_kind(
+            network,
+            [node],
+            ": its width is that of what it reads; give features of Affine and Input nodes",
+            *SIZED,
+        )
         stated = network.layer(node).features
         if stated not in (None, width):
-            raise KcalcError(f"node {node!r} has features={stated} in its layer, got {width} in features=; leave one of them out")
+            raise KcalcError(
+                f"node {node!r} has features={stated} in its layer, got {width} in features=; "
+                f"leave one of them out"
+            )
     if default is not None:
         _check(default, "", symbols)
-    return {node: _plain(width) for node, width in given.items()}, None if default is None else _plain(default)
+    return {
+        node: _plain(width) for node, width in given.items()
+    }, None if default is None else _plain(default)
 
 
 def with_widths(network: Network, features: Any = None, symbols: bool = False) -> Network:
-    """The network with ``features`` written into its Affine and Input layers; see :func:`given_widths`.
+    """The network with ``features`` written into its Affine and Input layers.
+
+    See :func:`given_widths`.
 
     A Concat that states the ratio of its inputs' channels loses that statement once their widths
     are known.
@@ -59,22 +78,37 @@ def with_widths(network: Network, features: Any = None, symbols: bool = False) -
     if not widths and default is None:
         return network
     ratios = [node for node in network.nodes_of(Concat) if network.layer(node).channels is not None]
-    loose = {node for node in ratios if any(network.features[p] is None for p in network.parents(node))}
+    loose = {
+        node for node in ratios if any(network.features[p] is None for p in network.parents(node))
+    }
     made: dict[tuple[int, Any], Any] = {}
 
     def widened(node: Node, layer: Any) -> Any:
         if layer.features is not None:
             return layer
         width = widths.get(node, default)
-        if (id(layer), width) not in made:  # a deep network has few layer objects, each of which is checked anew
+        if (
+            id(layer),
+            width,
+        ) not in made:  # a deep network has few layer objects, each of which is checked anew
             made[id(layer), width] = replace(layer, features=width)
         return made[id(layer), width]
 
-    found = network.map_layers(lambda node, layer: Concat() if node in loose else layer, Concat).map_layers(widened, *SIZED)
-    still = {node for node in loose if any(found.features[parent] is None for parent in found.parents(node))}
+    found = network.map_layers(
+        lambda node, layer: Concat() if node in loose else layer, Concat
+    ).map_layers(widened, *SIZED)
+    still = {
+        node
+        for node in loose
+        if any(found.features[parent] is None for parent in found.parents(node))
+    }
     for node in loose - still:
         _check_ratio(node, network, found)
-    return found.map_layers(lambda node, layer: network.layer(node) if node in still else layer) if still else found
+    return (
+        found.map_layers(lambda node, layer: network.layer(node) if node in still else layer)
+        if still
+        else found
+    )
 
 
 def _check_ratio(node: Node, network: Network, found: Network) -> None:
@@ -83,15 +117,23 @@ def _check_ratio(node: Node, network: Network, found: Network) -> None:
     known = [found.features[parent] for parent in parents]
     given = layer.channels
     if any(g * known[0] - given[0] * k != 0 for g, k in zip(given, known, strict=True)):
-        listed = ", ".join(f"{parent!r}: {count}" for parent, count in zip(parents, known, strict=True))
+        listed = ", ".join(
+            f"{parent!r}: {count}" for parent, count in zip(parents, known, strict=True)
+        )
         raise KcalcError(
-            f"node {node!r} (Concat) says its inputs have channels in the ratio {':'.join(map(str, given))}, but they have ({listed}); "
+            f"node {node!r} (Concat) says its inputs have channels in the ratio "
+            f"{':'.join(map(str, given))}, but they have ({listed}); "
             "give features= of the nodes that feed it in that ratio, {node: width, None: others}"
         )
 
 
 def _check(width: Any, where: str, symbols: bool) -> None:
-    if symbols and isinstance(width, sp.Expr) and not width.is_number and width.is_positive is not False:
+    if (
+        symbols
+        and isinstance(width, sp.Expr)
+        and not width.is_number
+        and width.is_positive is not False
+    ):
         return
     whole(width, f"features{where}", 1)
 

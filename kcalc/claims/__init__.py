@@ -6,7 +6,21 @@ from .registry import all, get, papers
 from .report import Report
 from .verify import check, verify
 
-__all__ = ["Claim", "Erratum", "Evidence", "Method", "Paper", "Report", "Verdict", "all", "check", "errata", "get", "papers", "verify"]
+__all__ = [
+    "Claim",
+    "Erratum",
+    "Evidence",
+    "Method",
+    "Paper",
+    "Report",
+    "Verdict",
+    "all",
+    "check",
+    "errata",
+    "get",
+    "papers",
+    "verify",
+]
 
 
 def __dir__() -> list[str]:

@@ -52,7 +52,7 @@ class Bench:
     ) -> Evidence:
         return Evidence(about or STATEMENT, method, holds, what, margin, data or {})
 
-    # -- exact -----------------------------------------------------------------------------------------------------------------------
+    # -- exact -------------------------------------------------------------------------------------
 
     def exact(self, difference: Any, what: str, about: str | None = None) -> Evidence:
         """Whether an expression is identically 0.
@@ -61,42 +61,121 @@ class Bench:
         in 50 digits, is not 0.
         """
         expr = sp.sympify(difference, strict=True)
-        for simplify in (sp.expand, sp.simplify, lambda e: sp.simplify(sp.expand_func(e.rewrite(sp.exp)))):
+        for simplify in (
+            sp.expand,
+            sp.simplify,
+            lambda e: sp.simplify(sp.expand_func(e.rewrite(sp.exp))),
+        ):
             if simplify(expr) == 0:
-                return self._say(about, Method.EXACT, True, what, data={"form": "the difference simplifies to 0"})
+                return self._say(
+                    about, Method.EXACT, True, what, data={"form": "the difference simplifies to 0"}
+                )
         for _ in range(5):
-            point = {s: sp.Rational(int(self.rng.integers(1, 999)), 1000) + (2 if s.is_integer else 0) for s in expr.free_symbols}
+            point = {
+                s: sp.Rational(int(self.rng.integers(1, 999)), 1000) + (2 if s.is_integer else 0)
+                for s in expr.free_symbols
+            }
             value = sp.N(expr.subs(point), _DIGITS)
             if value.is_number and abs(value) > sp.Float(10) ** -30:
-                return self._say(about, Method.EXACT, False, what, -float(abs(value)), {"at": {str(s): str(v) for s, v in point.items()}})
-        return self._say(about, Method.EXACT, None, what, data={"form": "neither simplified to 0 nor shown to differ"})
+                return self._say(
+                    about,
+                    Method.EXACT,
+                    False,
+                    what,
+                    -float(abs(value)),
+                    {"at": {str(s): str(v) for s, v in point.items()}},
+                )
+        return self._say(
+            about,
+            Method.EXACT,
+            None,
+            what,
+            data={"form": "neither simplified to 0 nor shown to differ"},
+        )
 
-    # -- numbers ---------------------------------------------------------------------------------------------------------------------
+    # -- numbers -----------------------------------------------------------------------------------
 
-    def equal(self, found: Any, truth: Any, what: str, tolerance: float = 1e-10, about: str | None = None, **data: Any) -> Evidence:
-        """|found - truth| <= tolerance max(1, |truth|), everywhere.  The margin is the tolerance less the worst error."""
-        found, truth = np.broadcast_arrays(np.asarray(found, dtype=float), np.asarray(truth, dtype=float))
+    def equal(
+        self,
+        found: Any,
+        truth: Any,
+        what: str,
+        tolerance: float = 1e-10,
+        about: str | None = None,
+        **data: Any,
+    ) -> Evidence:
+        """|found - truth| <= tolerance max(1, |truth|), everywhere.
+
+        The margin is the tolerance less the worst error.
+        """
+        found, truth = np.broadcast_arrays(
+            np.asarray(found, dtype=float), np.asarray(truth, dtype=float)
+        )
         if found.size == 0 or not (np.isfinite(found).all() and np.isfinite(truth).all()):
-            return self._say(about, Method.NUMERIC, None, what, data={"note": "nothing to compare, or values that are not finite"} | data)
+            return self._say(
+                about,
+                Method.NUMERIC,
+                None,
+                what,
+                data={"note": "nothing to compare, or values that are not finite"} | data,
+            )
         error = float((np.abs(found - truth) / np.maximum(1.0, np.abs(truth))).max())
-        return self._say(about, Method.NUMERIC, error <= tolerance, what, tolerance - error,
-                        {"compared": int(found.size), "worst_error": error, "tolerance": tolerance} | data)  # fmt: skip
+        return self._say(
+            about,
+            Method.NUMERIC,
+            error <= tolerance,
+            what,
+            tolerance - error,
+            {"compared": int(found.size), "worst_error": error, "tolerance": tolerance} | data,
+        )
 
-    def at_most(self, left: Any, right: Any, what: str, rounding: float = 1e-12, about: str | None = None, **data: Any) -> Evidence:
+    def at_most(
+        self,
+        left: Any,
+        right: Any,
+        what: str,
+        rounding: float = 1e-12,
+        about: str | None = None,
+        **data: Any,
+    ) -> Evidence:
         """left <= right + ``rounding`` max(1, |right|), everywhere.
 
         The margin is the least difference of the two sides.
         """
-        left, right = np.broadcast_arrays(np.asarray(left, dtype=float), np.asarray(right, dtype=float))
+        left, right = np.broadcast_arrays(
+            np.asarray(left, dtype=float), np.asarray(right, dtype=float)
+        )
         if left.size == 0 or np.isnan(left).any() or np.isnan(right).any():
-            return self._say(about, Method.NUMERIC, None, what, data={"note": "nothing to compare, or nan"} | data)
-        slack = right - left + rounding * np.maximum(1.0, np.where(np.isfinite(right), np.abs(right), 1.0))
+            return self._say(
+                about,
+                Method.NUMERIC,
+                None,
+                what,
+                data={"note": "nothing to compare, or nan"} | data,
+            )
+        slack = (
+            right
+            - left
+            + rounding * np.maximum(1.0, np.where(np.isfinite(right), np.abs(right), 1.0))
+        )
         fails = int((slack < 0).sum())
         return self._say(
-            about, Method.NUMERIC, fails == 0, what, float(slack.min()), {"compared": int(left.size), "violations": fails} | data
+            about,
+            Method.NUMERIC,
+            fails == 0,
+            what,
+            float(slack.min()),
+            {"compared": int(left.size), "violations": fails} | data,
         )
 
-    def counterexample(self, violated_by: float, what: str, about: str | None = None, tolerance: float = 1e-9, **data: Any) -> Evidence:
+    def counterexample(
+        self,
+        violated_by: float,
+        what: str,
+        about: str | None = None,
+        tolerance: float = 1e-9,
+        **data: Any,
+    ) -> Evidence:
         """One instance in which a statement is violated by ``violated_by``.
 
         Below ``tolerance`` it counts as satisfied.
@@ -106,7 +185,7 @@ class Bench:
         about = about or (PRINTED if self.amended else STATEMENT)
         return Evidence(about, Method.COUNTEREXAMPLE, not fails, what, margin, dict(data))
 
-    # -- samples ---------------------------------------------------------------------------------------------------------------------
+    # -- samples -----------------------------------------------------------------------------------
 
     def statistical(
         self,
@@ -118,7 +197,9 @@ class Bench:
         error: float | None = None,
         **data: Any,
     ) -> Evidence:
-        """Whether the mean of independent samples is ``truth`` within ``threshold`` standard errors.
+        """Test whether the mean of independent samples is ``truth``.
+
+        The test is passed within ``threshold`` standard errors.
 
         ``error``: the standard error, where ``samples`` is the estimate itself.  The margin is the
         threshold less |z|, z the deviation in standard errors.  Undecided where the samples agree
@@ -127,19 +208,40 @@ class Bench:
         """
         values = np.asarray(samples, dtype=float)
         mean = float(values.mean())
-        spread = float(values.std(ddof=1) / math.sqrt(values.size)) if error is None and values.size > 1 else error
+        spread = (
+            float(values.std(ddof=1) / math.sqrt(values.size))
+            if error is None and values.size > 1
+            else error
+        )
         if spread is None or not np.isfinite([mean, spread, truth]).all():
-            return self._say(about, Method.STATISTICAL, None, what, data={"note": "no standard error"} | data)
+            return self._say(
+                about, Method.STATISTICAL, None, what, data={"note": "no standard error"} | data
+            )
         z = (mean - truth) / spread if spread else (0.0 if mean == truth else math.inf)
-        found = {"estimate": mean, "standard_error": spread, "expected": float(truth), "z": z, "samples": int(values.size)}
-        blurred = threshold * spread >= abs(truth) if truth else error is None and values.size < _LEAST
+        found = {
+            "estimate": mean,
+            "standard_error": spread,
+            "expected": float(truth),
+            "z": z,
+            "samples": int(values.size),
+        }
+        blurred = (
+            threshold * spread >= abs(truth) if truth else error is None and values.size < _LEAST
+        )
         holds = False if abs(z) > threshold else None if blurred and spread else True
         return self._say(about, Method.STATISTICAL, holds, what, threshold - abs(z), found | data)
 
-    # -- enclosures ------------------------------------------------------------------------------------------------------------------
+    # -- enclosures --------------------------------------------------------------------------------
 
     def certified(
-        self, function: Callable[[Any], Any], low: Any, high: Any, what: str, about: str | None = None, digits: int = 30, **data: Any
+        self,
+        function: Callable[[Any], Any],
+        low: Any,
+        high: Any,
+        what: str,
+        about: str | None = None,
+        digits: int = 30,
+        **data: Any,
     ) -> Evidence:
         """function >= 0 on [low, high], proved by subdivision.
 
@@ -163,13 +265,35 @@ class Bench:
                 middle = (left + right) / 2
                 if bool(function(middle) < 0):
                     at = float(middle.mid())
-                    return self._say(about, Method.CERTIFIED, False, what, float(function(middle).upper()), {"at": at} | data)
+                    return self._say(
+                        about,
+                        Method.CERTIFIED,
+                        False,
+                        what,
+                        float(function(middle).upper()),
+                        {"at": at} | data,
+                    )
                 if pieces >= _ROUNDS:
-                    return self._say(about, Method.CERTIFIED, None, what, data={"note": f"undecided after {pieces} pieces"} | data)
+                    return self._say(
+                        about,
+                        Method.CERTIFIED,
+                        None,
+                        what,
+                        data={"note": f"undecided after {pieces} pieces"} | data,
+                    )
                 edges += [(left, middle.mid()), (middle.mid(), right)]
-        return self._say(about, Method.CERTIFIED, True, what, least, {"pieces": pieces, "interval": [str(low), str(high)]} | data)
+        return self._say(
+            about,
+            Method.CERTIFIED,
+            True,
+            what,
+            least,
+            {"pieces": pieces, "interval": [str(low), str(high)]} | data,
+        )
 
-    def proved(self, quantities: Sequence[Any], what: str, about: str | None = None, **data: Any) -> Evidence:
+    def proved(
+        self, quantities: Sequence[Any], what: str, about: str | None = None, **data: Any
+    ) -> Evidence:
         """quantities >= 0, each a certified lower bound (a float), a ball, or an exact number.
 
         A negative exact number or a ball below 0 refutes the claim; a negative lower bound leaves
@@ -180,7 +304,14 @@ class Bench:
             return self._say(about, Method.CERTIFIED, None, what, data=data)
         least, highest = min(low for low, _ in ends), min(high for _, high in ends)
         holds = False if highest < 0 else least >= 0 or None
-        return self._say(about, Method.CERTIFIED, holds, what, highest if holds is False else least, {"cases": len(ends)} | data)
+        return self._say(
+            about,
+            Method.CERTIFIED,
+            holds,
+            what,
+            highest if holds is False else least,
+            {"cases": len(ends)} | data,
+        )
 
 
 def _ends(value: Any) -> tuple[float, float]:
@@ -193,7 +324,10 @@ def _ends(value: Any) -> tuple[float, float]:
     if isinstance(value, int | np.integer | sp.Rational):
         return float(value), float(value)
     low, high = float(value.lower()), float(value.upper())
-    return (max(low, 0.0) if value >= 0 else min(low, -5e-324), min(high, -5e-324) if value < 0 else max(high, 0.0))
+    return (
+        max(low, 0.0) if value >= 0 else min(low, -5e-324),
+        min(high, -5e-324) if value < 0 else max(high, 0.0),
+    )
 
 
 __all__ = ["BUDGETS", "PRINTED", "THRESHOLD", "Bench"]

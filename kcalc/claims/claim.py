@@ -30,7 +30,8 @@ class Method(StrEnum):
 
     exact: a symbolic identity.  certified: ball arithmetic over whole intervals.  numeric:
     comparison with an independent computation.
-    statistical: Monte Carlo with its standard error.  counterexample: one instance, small enough to be checked by hand.
+    statistical: Monte Carlo with its standard error. counterexample: one instance, small enough to
+    be checked by hand.
     """
 
     EXACT = "exact"
@@ -43,16 +44,23 @@ class Method(StrEnum):
 FAILING = (Verdict.CORRECTED, Verdict.REFUTED)
 """The verdicts of claims whose printed statement fails."""
 COUNTED = {
-    Verdict.HOLDS: "holds", Verdict.CAVEAT: "holds with a caveat", Verdict.CORRECTED: "fails as printed and holds as corrected",
-    Verdict.REFUTED: "fails", Verdict.NOT_DECIDABLE: "cannot be decided here", Verdict.UNDECIDED: "is undecided",
+    Verdict.HOLDS: "holds",
+    Verdict.CAVEAT: "holds with a caveat",
+    Verdict.CORRECTED: "fails as printed and holds as corrected",
+    Verdict.REFUTED: "fails",
+    Verdict.NOT_DECIDABLE: "cannot be decided here",
+    Verdict.UNDECIDED: "is undecided",
     Verdict.CONTRADICTED: "is contradicted",
-}  # fmt: skip
+}
 STATEMENT, PRINTED = "statement", "printed"
 SCHEMA = "kcalc.claims/2"  # of journals and JSON reports
 COPIES = (
-    "Every claim that can be decided is stated in the form that holds. Where the paper prints a different mathematical statement, which "
-    "fails, the printed one is quoted beside the claim. The papers were read in plain-text copies that are damaged in places: slips of "
-    "these copies (letters, indices, lost signs) are listed as errata, have no verdict and are not counted. In both cases the published "
+    "Every claim that can be decided is stated in the form that holds. Where the paper prints a "
+    "different mathematical statement, which "
+    "fails, the printed one is quoted beside the claim. The papers were read in plain-text copies "
+    "that are damaged in places: slips of "
+    "these copies (letters, indices, lost signs) are listed as errata, have no verdict and are "
+    "not counted. In both cases the published "
     "paper may be right."
 )
 
@@ -63,9 +71,15 @@ def counted(number: int, noun: str) -> str:
 
 
 def tally(verdicts: Iterable[Verdict]) -> str:
-    """The counts as a sentence, the most frequent verdict first: 3 hold, 1 fails as printed and holds as corrected."""
+    """The counts as a sentence, the most frequent verdict first.
+
+    3 hold, 1 fails as printed and holds as corrected.
+    """
     counts = sorted(Counter(verdicts).items(), key=lambda item: -item[1])
-    return ", ".join(f"{count} {COUNTED[verdict] if count == 1 else _plural(COUNTED[verdict])}" for verdict, count in counts)
+    return ", ".join(
+        f"{count} {COUNTED[verdict] if count == 1 else _plural(COUNTED[verdict])}"
+        for verdict, count in counts
+    )
 
 
 def _plural(phrase: str) -> str:
@@ -77,10 +91,10 @@ def _plural(phrase: str) -> str:
 class Evidence:
     """One finding about a claim.
 
-    ``about``: "statement", or "printed" for the printed form that fails, or for the statement without its caveat.  ``holds``: None where
-    the budget did not suffice.  ``what``: a description of the comparison.  ``margin``: the amount
-    by which it holds (negative: fails), in the units of the comparison.  ``data``: numbers, seeds,
-    counts; plain JSON values.
+    ``about``: "statement", or "printed" for the printed form that fails, or for the statement
+    without its caveat. ``holds``: None where the budget did not suffice. ``what``: a description of
+    the comparison. ``margin``: the amount by which it holds (negative: fails), in the units of the
+    comparison. ``data``: numbers, seeds, counts; plain JSON values.
     """
 
     about: str
@@ -92,8 +106,14 @@ class Evidence:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {"about": self.about, "method": str(self.method), "holds": self.holds, "what": self.what, "margin": self.margin,
-                "data": dict(self.data)}  # fmt: skip
+        return {
+            "about": self.about,
+            "method": str(self.method),
+            "holds": self.holds,
+            "what": self.what,
+            "margin": self.margin,
+            "data": dict(self.data),
+        }
 
 
 Check = Callable[[Any], Iterable[Evidence]]
@@ -104,12 +124,12 @@ Check = Callable[[Any], Iterable[Evidence]]
 class Claim(Shown):
     """One statement of a paper.
 
-    ``statement``: the form that holds, LaTeX in text ($...$ for formulas).  ``printed``: a mathematically different form that the paper
-    prints and that fails; ``caveat``: a hypothesis or limit that the paper leaves out.
-    ``expected``: the verdict that the check must reach.  ``reason``: the reason why it cannot be
-    decided here, for claims without a check.  ``theorem``: whether it is a theorem, proposition,
-    lemma or corollary.  ``may_stay_open``: the quick budget may be too small, so that "undecided"
-    is no contradiction.
+    ``statement``: the form that holds, LaTeX in text ($...$ for formulas). ``printed``: a
+    mathematically different form that the paper prints and that fails; ``caveat``: a hypothesis or
+    limit that the paper leaves out. ``expected``: the verdict that the check must reach.
+    ``reason``: the reason why it cannot be decided here, for claims without a check. ``theorem``:
+    whether it is a theorem, proposition, lemma or corollary. ``may_stay_open``: the quick budget
+    may be too small, so that "undecided" is no contradiction.
     """
 
     id: str
@@ -126,12 +146,22 @@ class Claim(Shown):
     may_stay_open: bool = False
 
     def __post_init__(self) -> None:
-        if (self.check is None) != (self.expected is Verdict.NOT_DECIDABLE) or (self.check is None) != (self.reason is not None):
-            raise KcalcError(f"claim {self.id}: a claim has a check, or a reason why it cannot be decided here")
+        if (self.check is None) != (self.expected is Verdict.NOT_DECIDABLE) or (
+            self.check is None
+        ) != (self.reason is not None):
+            raise KcalcError(
+                f"claim {self.id}: a claim has a check, or a reason why it cannot be decided here"
+            )
         if (self.expected is Verdict.CORRECTED) != (self.printed is not None):
-            raise KcalcError(f"claim {self.id}: a printed form belongs to a claim whose printed form fails, and the other way round")
+            raise KcalcError(
+                f"claim {self.id}: a printed form belongs to a claim whose printed form fails, "
+                f"and the other way round"
+            )
         if (self.expected is Verdict.CAVEAT) != (self.caveat is not None):
-            raise KcalcError(f"claim {self.id}: a caveat belongs to a claim that holds with one, and the other way round")
+            raise KcalcError(
+                f"claim {self.id}: a caveat belongs to a claim that holds with one, and the other "
+                f"way round"
+            )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle a registered claim by its id, as its check cannot be pickled."""
@@ -147,14 +177,28 @@ class Claim(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The claim as plain data, without its check."""
-        names = ("id", "paper", "place", "statement", "printed", "caveat", "hypotheses", "reason", "theorem")
+        names = (
+            "id",
+            "paper",
+            "place",
+            "statement",
+            "printed",
+            "caveat",
+            "hypotheses",
+            "reason",
+            "theorem",
+        )
         return {name: getattr(self, name) for name in names} | {"expected": str(self.expected)}
 
     def _frame(self) -> list[dict[str, Any]]:
         return [self.to_dict()]
 
     def _rows(self) -> list[tuple[str, str]]:
-        told = ((name, str(value)) for name, value in self.to_dict().items() if name != "id" and value not in (None, False))
+        told = (
+            (name, str(value))
+            for name, value in self.to_dict().items()
+            if name != "id" and value not in (None, False)
+        )
         return [("claim", self.id), *told]
 
     def __repr__(self) -> str:
@@ -213,8 +257,29 @@ class Paper:
         """
 
         def register(check: Check) -> Check:
-            said = Verdict.CORRECTED if printed is not None else Verdict.CAVEAT if caveat is not None else expected
-            self._add(Claim(id, self.name, place, statement, said, check, printed, caveat, hypotheses, None, theorem, may_stay_open))
+            said = (
+                Verdict.CORRECTED
+                if printed is not None
+                else Verdict.CAVEAT
+                if caveat is not None
+                else expected
+            )
+            self._add(
+                Claim(
+                    id,
+                    self.name,
+                    place,
+                    statement,
+                    said,
+                    check,
+                    printed,
+                    caveat,
+                    hypotheses,
+                    None,
+                    theorem,
+                    may_stay_open,
+                )
+            )
             return check
 
         return register

@@ -13,7 +13,19 @@ from ..network.network import Network
 
 Array = np.ndarray
 
-SMOOTH = ("tanh", "erf", "gelu", "swish", "softplus", "sigmoid", "sin", "atan", "mish", "asinh", "gaussian")
+SMOOTH = (
+    "tanh",
+    "erf",
+    "gelu",
+    "swish",
+    "softplus",
+    "sigmoid",
+    "sin",
+    "atan",
+    "mish",
+    "asinh",
+    "gaussian",
+)
 KINKED = ("relu", "elu", "selu", "hard_tanh", "relu6", "leaky_relu")
 
 
@@ -42,11 +54,15 @@ class PowerMap:
         return np.asarray(c)
 
 
-def power_maps(rng: np.random.Generator, count: int, degree: int = 12, zero: bool = False, odd: bool = False) -> list[PowerMap]:
+def power_maps(
+    rng: np.random.Generator, count: int, degree: int = 12, zero: bool = False, odd: bool = False
+) -> list[PowerMap]:
     """Random positive definite C maps, sparse and dense; ``zero``: with C(0) = 0; ``odd``: odd."""
     out = []
     for _ in range(count):
-        weights = rng.exponential(size=degree + 1) ** rng.uniform(0.5, 6) * (rng.random(degree + 1) < rng.uniform(0.2, 1))
+        weights = rng.exponential(size=degree + 1) ** rng.uniform(0.5, 6) * (
+            rng.random(degree + 1) < rng.uniform(0.2, 1)
+        )
         weights[1] += rng.exponential() * (rng.random() < 0.5)
         if zero or odd:
             weights[0] = 0
@@ -58,12 +74,19 @@ def power_maps(rng: np.random.Generator, count: int, degree: int = 12, zero: boo
     return out
 
 
-def residual_network(rng: np.random.Generator, phi: str | Activation = "tanh", blocks: int = 3, normalised: bool = True) -> Network:
+def residual_network(
+    rng: np.random.Generator,
+    phi: str | Activation = "tanh",
+    blocks: int = 3,
+    normalised: bool = True,
+) -> Network:
     """A random network of residual blocks, some of them nested, with normalised sums."""
     phi = activation(phi)
     parts = [combinators.chain(Input(), Affine())]
     for _ in range(blocks):
-        branch = combinators.chain(*[combinators.chain(Nonlinear(phi), Affine()) for _ in range(int(rng.integers(1, 4)))])
+        branch = combinators.chain(
+            *[combinators.chain(Nonlinear(phi), Affine()) for _ in range(int(rng.integers(1, 4)))]
+        )
         weight = float(rng.uniform(0.2, 0.9))
         if rng.random() < 0.3:
             inner = combinators.residual(branch, shortcut_weight=float(rng.uniform(0.2, 0.9)))
@@ -80,4 +103,14 @@ def unit_rows(rng: np.random.Generator, rows: int, columns: int) -> Array:
     return x / np.sqrt((x**2).mean(axis=1, keepdims=True))
 
 
-__all__ = ["KINKED", "SMOOTH", "Concat", "PowerMap", "Sum", "activations", "power_maps", "residual_network", "unit_rows"]
+__all__ = [
+    "KINKED",
+    "SMOOTH",
+    "Concat",
+    "PowerMap",
+    "Sum",
+    "activations",
+    "power_maps",
+    "residual_network",
+    "unit_rows",
+]

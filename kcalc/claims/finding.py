@@ -55,15 +55,21 @@ class Finding(Shown):
         return [item.to_dict() for item in self.evidence]
 
     def _rows(self) -> list[tuple[str, ...]]:
-        rows = ((e.what, str(e.method), e.about, shown(e.holds), shown(e.margin)) for e in self.evidence)
+        rows = (
+            (e.what, str(e.method), e.about, shown(e.holds), shown(e.margin)) for e in self.evidence
+        )
         return [("evidence", "method", "about", "holds", "margin"), *rows]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         return {
-            "id": self.claim.id, "verdict": str(self.verdict), "expected": str(self.claim.expected),
-            "evidence": [item.to_dict() for item in self.evidence], "seconds": self.seconds, "error": self.error,
-        }  # fmt: skip
+            "id": self.claim.id,
+            "verdict": str(self.verdict),
+            "expected": str(self.claim.expected),
+            "evidence": [item.to_dict() for item in self.evidence],
+            "seconds": self.seconds,
+            "error": self.error,
+        }
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Finding:
@@ -88,7 +94,14 @@ def _item(data: Any) -> Evidence:
         raise ValueError(about)
     holds = data["holds"] if data["holds"] is None else _typed(data["holds"], bool, bools=True)
     numbers = {str(name): value for name, value in _typed(data["data"], dict).items()}
-    return Evidence(about, Method(data["method"]), holds, _typed(data["what"], str), None if margin is None else float(margin), numbers)
+    return Evidence(
+        about,
+        Method(data["method"]),
+        holds,
+        _typed(data["what"], str),
+        None if margin is None else float(margin),
+        numbers,
+    )
 
 
 def _typed(value: Any, *types: type, bools: bool = False) -> Any:

@@ -59,19 +59,27 @@ class Journal:
         if head != self._head:
             ours = isinstance(head, dict) and head.keys() == self._head.keys()
             theirs = f"the journal of {_run(head)}" if ours else "no journal"
-            raise KcalcError(f"{printable(path)} is {theirs}, and this is {_run(self._head)}; give another file, or remove it")
+            raise KcalcError(
+                f"{printable(path)} is {theirs}, and this is {_run(self._head)}; give another "
+                f"file, or remove it"
+            )
         for number, text in enumerate(lines[1:], 2):
             try:
                 finding = Finding.of(_line(text))
             except (KcalcError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
                 if number == len(lines):
                     break
-                raise KcalcError(f"{printable(path)}, line {number}: not a finding; remove the file to start again") from None
+                raise KcalcError(
+                    f"{printable(path)}, line {number}: not a finding; remove the file to start "
+                    f"again"
+                ) from None
             if finding.error is None:
                 self.known[finding.claim.id] = finding
 
     def _write(self, path: Path) -> None:
-        write_whole(path, _lines([self._head, *(finding.to_dict() for finding in self.known.values())]))
+        write_whole(
+            path, _lines([self._head, *(finding.to_dict() for finding in self.known.values())])
+        )
 
     def add(self, finding: Finding) -> None:
         """Append a finding. Raises: KcalcError where it cannot be written."""
@@ -99,13 +107,19 @@ def check_file(path: Path, refusal: str = "cannot write") -> None:
             raise KcalcError(f"{told}: its folder does not exist")
         if target.exists():
             if not target.is_file():
-                raise KcalcError(f"{told}: it is {'a folder' if target.is_dir() else 'no regular file'}")
+                raise KcalcError(
+                    f"{told}: it is {'a folder' if target.is_dir() else 'no regular file'}"
+                )
             with target.open("ab"):
                 return
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         target.unlink()
     except (OSError, ValueError, RuntimeError) as failure:
-        why = "no permission" if isinstance(failure, PermissionError) else printable(getattr(failure, "strerror", None) or failure)
+        why = (
+            "no permission"
+            if isinstance(failure, PermissionError)
+            else printable(getattr(failure, "strerror", None) or failure)
+        )
         raise KcalcError(f"{told}: {why}") from None
 
 

@@ -14,9 +14,14 @@ from .registry import papers
 from .report import printed_form
 
 COLOURS = {
-    Verdict.HOLDS: "#1a7f37", Verdict.CAVEAT: "#7d6608", Verdict.CORRECTED: "#b35900", Verdict.REFUTED: "#b35900",
-    Verdict.NOT_DECIDABLE: "#57606a", Verdict.UNDECIDED: "#57606a", Verdict.CONTRADICTED: "#c00000",
-}  # fmt: skip
+    Verdict.HOLDS: "#1a7f37",
+    Verdict.CAVEAT: "#7d6608",
+    Verdict.CORRECTED: "#b35900",
+    Verdict.REFUTED: "#b35900",
+    Verdict.NOT_DECIDABLE: "#57606a",
+    Verdict.UNDECIDED: "#57606a",
+    Verdict.CONTRADICTED: "#c00000",
+}
 
 STYLE = """
 :root { color-scheme: light dark; --line: #d0d7de; --soft: #57606a; --back: #ffffff; --ink: #1f2328; --card: #f6f8fa; }
@@ -46,13 +51,17 @@ def page(report: Any) -> str:
     found = _by_paper(report)
     sections = "".join(_section(name, title, findings) for name, title, findings in found)
     links = "".join(
-        f'<li><a href="#{name}">{html.escape(title)}</a>: {counted(len(findings), "claim")}</li>' for name, title, findings in found
+        f'<li><a href="#{name}">{html.escape(title)}</a>: {counted(len(findings), "claim")}</li>'
+        for name, title, findings in found
     )
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        'content="width=device-width, initial-scale=1">'
         f"<title>What holds</title><style>{STYLE}</style></head><body><h1>What holds</h1>"
-        f'<p>{html.escape(report.summary.splitlines()[0])}</p>{_counts(report)}<p class="label">{html.escape(COPIES)}</p>'
-        f'{_contradictions(report)}<nav><ul>{links}<li><a href="#errata">Errata of the copies</a></li></ul></nav>'
+        f"<p>{html.escape(report.summary.splitlines()[0])}</p>{_counts(report)}<p "
+        f'class="label">{html.escape(COPIES)}</p>'
+        f'{_contradictions(report)}<nav><ul>{links}<li><a href="#errata">Errata of the '
+        f"copies</a></li></ul></nav>"
         f"{sections}{_errata([name for name, _, _ in found])}</body></html>"
     )
 
@@ -69,22 +78,32 @@ def findings_table(report: Any) -> str:
 
 
 def _by_paper(report: Any) -> list[tuple[str, str, list[Finding]]]:
-    found = [(p.name, p.title, [f for f in report.findings if f.claim.paper == p.name]) for p in papers()]
+    found = [
+        (p.name, p.title, [f for f in report.findings if f.claim.paper == p.name]) for p in papers()
+    ]
     return [item for item in found if item[2]]
 
 
 def _counts(report: Any) -> str:
-    rows = "".join(f"<tr><td>{html.escape(v)}</td><td>{n}</td></tr>" for v, n in sorted(report.counts.items(), key=lambda item: -item[1]))
+    rows = "".join(
+        f"<tr><td>{html.escape(v)}</td><td>{n}</td></tr>"
+        for v, n in sorted(report.counts.items(), key=lambda item: -item[1])
+    )
     return f"<table>{rows}</table>"
 
 
 def _contradictions(report: Any) -> str:
     lines = report.summary.splitlines()[1:]
-    return "".join(f'<p style="color:{COLOURS[Verdict.CONTRADICTED]}">{html.escape(line)}</p>' for line in lines)
+    return "".join(
+        f'<p style="color:{COLOURS[Verdict.CONTRADICTED]}">{html.escape(line)}</p>'
+        for line in lines
+    )
 
 
 def _section(name: str, title: str, findings: list[Finding]) -> str:
-    return f'<h2 id="{html.escape(name)}">{html.escape(title)}</h2>' + "".join(_card(finding) for finding in findings)
+    return f'<h2 id="{html.escape(name)}">{html.escape(title)}</h2>' + "".join(
+        _card(finding) for finding in findings
+    )
 
 
 def _errata(names: list[str]) -> str:
@@ -93,26 +112,42 @@ def _errata(names: list[str]) -> str:
     head = "<tr><th>place</th><th>printed</th><th>meant</th><th>claim</th></tr>"
     parts = []
     for name in (paper for paper in names if errata(paper)):
-        cells = ([*map(formulas, (e.place, e.printed, e.meant)), html.escape(e.claim or "")] for e in errata(name))
+        cells = (
+            [*map(formulas, (e.place, e.printed, e.meant)), html.escape(e.claim or "")]
+            for e in errata(name)
+        )
         rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in cells)
-        parts.append(f'<h3>{html.escape(titles[name])}</h3><div class="wide"><table>{head}{rows}</table></div>')
+        parts.append(
+            f"<h3>{html.escape(titles[name])}</h3><div "
+            f'class="wide"><table>{head}{rows}</table></div>'
+        )
     return f'<h2 id="errata">Errata of the copies</h2>{"".join(parts)}'
 
 
 def _card(finding: Finding) -> str:
     claim, colour = finding.claim, COLOURS[finding.verdict]
     parts = [
-        f'<div class="head"><b>{html.escape(claim.id)}</b><span class="place">{html.escape(claim.place)}</span>'
+        f'<div class="head"><b>{html.escape(claim.id)}</b><span '
+        f'class="place">{html.escape(claim.place)}</span>'
         f'<span class="verdict" style="color:{colour}">{html.escape(finding.verdict)}</span></div>',
         f"<p>{formulas(claim.statement)}</p>",
     ]
-    lines = (("Printed, which fails", claim.printed), ("Caveat", claim.caveat), ("Under", claim.hypotheses), ("Why not", claim.reason))
+    lines = (
+        ("Printed, which fails", claim.printed),
+        ("Caveat", claim.caveat),
+        ("Under", claim.hypotheses),
+        ("Why not", claim.reason),
+    )
     for label, text in lines:
         parts += [f'<p><span class="label">{label}:</span> {formulas(text)}</p>'] if text else []
     if finding.error:
         parts.append(f"<p>{html.escape(finding.error)}</p>")
     parts += (
-        ["<details><summary>" + _told(finding) + "</summary>", *(_evidence(item, claim) for item in finding.evidence), "</details>"]
+        [
+            "<details><summary>" + _told(finding) + "</summary>",
+            *(_evidence(item, claim) for item in finding.evidence),
+            "</details>",
+        ]
         if finding.evidence
         else []
     )
@@ -120,7 +155,9 @@ def _card(finding: Finding) -> str:
 
 
 def _told(finding: Finding) -> str:
-    return html.escape(f"{counted(len(finding.evidence), 'finding')}: {finding.methods}, {finding.seconds:.2f} s")
+    return html.escape(
+        f"{counted(len(finding.evidence), 'finding')}: {finding.methods}, {finding.seconds:.2f} s"
+    )
 
 
 def _evidence(item: Evidence, claim: Claim) -> str:

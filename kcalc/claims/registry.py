@@ -34,12 +34,16 @@ def papers() -> tuple[Paper, ...]:
 
 
 def all(paper: str | Iterable[str] | None = None) -> tuple[Claim, ...]:
-    """All claims, or those of some papers ("dks", "tat", "scaling", "gradient", "skips", "attention").
+    """All claims, or those of some papers.
+
+    ``paper``: "dks", "tat", "scaling", "gradient", "skips", "attention", or several of these.
 
     Raises: KcalcError for an unknown paper, or an empty list.
     """
     wanted = wanted_papers(paper)
-    return tuple(claim for source in papers() if source.name in wanted for claim in source.claims.values())
+    return tuple(
+        claim for source in papers() if source.name in wanted for claim in source.claims.values()
+    )
 
 
 def wanted_papers(paper: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -47,7 +51,13 @@ def wanted_papers(paper: str | Iterable[str] | None) -> tuple[str, ...]:
 
     Raises: KcalcError for an unknown paper, or an empty list.
     """
-    wanted = tuple(PAPERS) if paper is None else (paper,) if isinstance(paper, str) else items(paper, "paper")
+    wanted = (
+        tuple(PAPERS)
+        if paper is None
+        else (paper,)
+        if isinstance(paper, str)
+        else items(paper, "paper")
+    )
     if not wanted:
         raise KcalcError("paper is empty; leave it out for all papers")
     for name in wanted:
@@ -61,7 +71,10 @@ def get(id: str) -> Claim:
     known = {claim.id: claim for claim in all()}
     if not is_key(id, known):
         asked = id if isinstance(id, str) else glimpse(id)
-        raise KcalcError(f"unknown claim {asked[:80]!r}; the nearest known: {', '.join(_nearest(asked[:80], known))} ({len(known)} in all)")
+        raise KcalcError(
+            f"unknown claim {asked[:80]!r}; the nearest known: "
+            f"{', '.join(_nearest(asked[:80], known))} ({len(known)} in all)"
+        )
     return known[id]
 
 
@@ -69,7 +82,9 @@ def _nearest(id: str, known: Iterable[str]) -> list[str]:
     """The three most similar ids, regardless of case, ids of the same paper first."""
     prefix, names = id.lower().partition("-")[0], {name.lower(): name for name in known}
     own = [name for name in names if name.partition("-")[0] == prefix]
-    near = difflib.get_close_matches(id.lower(), own, n=3, cutoff=0.4) + difflib.get_close_matches(id.lower(), names, n=3, cutoff=0.0)
+    near = difflib.get_close_matches(id.lower(), own, n=3, cutoff=0.4) + difflib.get_close_matches(
+        id.lower(), names, n=3, cutoff=0.0
+    )
     return [names[name] for name in dict.fromkeys(near)][:3]
 
 
@@ -86,5 +101,8 @@ def chosen(ids: Iterable[str] | str | None, paper: str | Iterable[str] | None) -
         other = next(iter(wanted - {claim.id for claim in found}))
         named = paper if isinstance(paper, str) else " or ".join(map(repr, paper or ()))
         told = repr(named) if isinstance(paper, str) else named
-        raise KcalcError(f"claim {other!r} is of the paper {get(other).paper!r}, not of the paper {told}; leave one of the two out")
+        raise KcalcError(
+            f"claim {other!r} is of the paper {get(other).paper!r}, not of the paper {told}; "
+            f"leave one of the two out"
+        )
     return found

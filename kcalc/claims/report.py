@@ -48,16 +48,35 @@ class Report(Tabled):
 
     def _frame(self) -> list[dict[str, Any]]:
         more = ("margin", "methods", "expected", "seconds", "error")
-        return [f.claim.to_dict() | {"verdict": str(f.verdict)} | {name: getattr(f, name) for name in more} for f in self.findings]
+        return [
+            f.claim.to_dict()
+            | {"verdict": str(f.verdict)}
+            | {name: getattr(f, name) for name in more}
+            for f in self.findings
+        ]
 
     def __str__(self) -> str:
         rows = [("id", "statement", "verdict", "margin", "method", "time")]
         for f in self.findings:
             margin = "" if f.margin is None else f"{f.margin:.2g}"
-            rows.append((f.claim.id, _cut(plain(f.claim.statement)), str(f.verdict), margin, f.methods, f"{f.seconds:.2f} s"))
+            rows.append(
+                (
+                    f.claim.id,
+                    _cut(plain(f.claim.statement)),
+                    str(f.verdict),
+                    margin,
+                    f.methods,
+                    f"{f.seconds:.2f} s",
+                )
+            )
         widths = [max(len(row[i]) for row in rows) for i in range(6)]
         right = (False, False, False, True, False, True)
-        lines = ["  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)).rstrip() for row in rows]
+        lines = [
+            "  ".join(
+                c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)
+            ).rstrip()
+            for row in rows
+        ]
         lines.insert(1, "-" * max(map(len, lines)))
         return "\n".join([*lines, "", self.summary])
 
@@ -73,13 +92,22 @@ class Report(Tabled):
         """The counts of verdicts, and one line per contradiction."""
         open_ = sum(f.undecided for f in self.findings)
         counts = tally(finding.verdict for finding in self.findings)
-        lines = [f"{counted(len(self.findings), 'claim')}: {counts} (budget {self.budget}, seed {self.seed}, {self.seconds:.0f} s)"]
+        lines = [
+            f"{counted(len(self.findings), 'claim')}: {counts} (budget {self.budget}, seed "
+            f"{self.seed}, {self.seconds:.0f} s)"
+        ]
         if open_:
             told = "claim is undecided that was" if open_ == 1 else "claims are undecided that were"
-            lines.append(f"{open_} {told} decided before: the budget or the samples of this seed do not suffice")
+            lines.append(
+                f"{open_} {told} decided before: the budget or the samples of this seed do not "
+                f"suffice"
+            )
         for f in self.contradictions:
             what = f.error or _blamed(f)
-            lines.append(f"CONTRADICTION {f.claim.id}: expected {f.claim.expected}, found {f.verdict}" + (f" ({what})" if what else ""))
+            lines.append(
+                f"CONTRADICTION {f.claim.id}: expected {f.claim.expected}, found {f.verdict}"
+                + (f" ({what})" if what else "")
+            )
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,10 +115,16 @@ class Report(Tabled):
         from ..version import __version__
 
         return {
-            "schema": SCHEMA, "version": __version__, "budget": self.budget, "seed": self.seed, "seconds": self.seconds,
+            "schema": SCHEMA,
+            "version": __version__,
+            "budget": self.budget,
+            "seed": self.seed,
+            "seconds": self.seconds,
             "counts": {str(verdict): count for verdict, count in self.counts.items()},
-            "findings": [f.to_dict() | {name: getattr(f.claim, name) for name in TOLD} for f in self.findings],
-        }  # fmt: skip
+            "findings": [
+                f.to_dict() | {name: getattr(f.claim, name) for name in TOLD} for f in self.findings
+            ],
+        }
 
     def to_html(self) -> str:
         """The report as one HTML page that works offline."""
@@ -127,7 +161,9 @@ def _detailed(finding: Finding) -> str:
     for item in finding.evidence:
         form = f", {printed_form(claim)}" if item.about == PRINTED else ""
         room = "" if item.margin is None else f"; margin {item.margin:.3g}"
-        lines.append(_paragraph(f"- {MARKS[item.holds]}, {item.method}{form}: ", plain(item.what) + room))
+        lines.append(
+            _paragraph(f"- {MARKS[item.holds]}, {item.method}{form}: ", plain(item.what) + room)
+        )
     return "\n".join(lines)
 
 
@@ -142,8 +178,16 @@ def errata_text(rows: Iterable[Erratum]) -> str:
     parts = []
     for paper in papers():
         own = [row for row in chosen if row.paper == paper.name]
-        lines = [_paragraph(f"{plain(row.place)}: ", f"{plain(row.printed)}; meant: {plain(row.meant)}" + _of(row)) for row in own]
-        parts += ["\n".join([f"{paper.title} ({counted(len(own), 'slip')})", *lines])] if own else []
+        lines = [
+            _paragraph(
+                f"{plain(row.place)}: ",
+                f"{plain(row.printed)}; meant: {plain(row.meant)}" + _of(row),
+            )
+            for row in own
+        ]
+        parts += (
+            ["\n".join([f"{paper.title} ({counted(len(own), 'slip')})", *lines])] if own else []
+        )
     return "\n\n".join([*parts, f"{counted(len(chosen), 'slip')} of the copies, without verdicts"])
 
 
@@ -156,17 +200,39 @@ def _paragraph(head: str, text: str) -> str:
 
 
 SIGNS = {
-    "le": "<=", "leq": "<=", "ge": ">=", "geq": ">=", "ne": "!=", "to": "->", "cdot": "*", "infty": "inf", "in": "in", "approx": "~",
-    "lesssim": "<~", "gtrsim": ">~", "dots": "...", "ldots": "...",
-}  # fmt: skip
-SILENT = r"left|right|big[lr]?|Big[lr]?|mathcal|mathrm|mathbb|operatorname|text|displaystyle|quad|qquad"
+    "le": "<=",
+    "leq": "<=",
+    "ge": ">=",
+    "geq": ">=",
+    "ne": "!=",
+    "to": "->",
+    "cdot": "*",
+    "infty": "inf",
+    "in": "in",
+    "approx": "~",
+    "lesssim": "<~",
+    "gtrsim": ">~",
+    "dots": "...",
+    "ldots": "...",
+}
+SILENT = (
+    r"left|right|big[lr]?|Big[lr]?|mathcal|mathrm|mathbb|operatorname|text|displaystyle|quad|qquad"
+)
 _GROUP = r"(?:\{([^{}]*)\}|(\w))"
 
 
 def plain(statement: str) -> str:
-    """A statement as text for a terminal: fractions with a stroke, commands by their names, without dollar signs and braces."""
+    """A statement as text for a terminal.
+
+    Fractions with a stroke, commands by their names, without dollar signs and braces.
+    """
     text = re.sub(r"\\[,;:! ]", " ", statement.replace("$", ""))
-    text = re.sub(rf"\\(?:{SILENT})(?![A-Za-z])", "", text).replace(r"\{", "(").replace(r"\}", ")").replace(r"\|", "|")
+    text = (
+        re.sub(rf"\\(?:{SILENT})(?![A-Za-z])", "", text)
+        .replace(r"\{", "(")
+        .replace(r"\}", ")")
+        .replace(r"\|", "|")
+    )
     text = re.sub(rf"\\[dt]?frac\s*{_GROUP}\s*{_GROUP}", _fraction, text)
     text = re.sub(r"\\([A-Za-z]+)", lambda found: f" {SIGNS.get(found[1], found[1])} ", text)
     text = re.sub(r"\{(\w+'?)\}", r"\1", text).replace("{", "(").replace("}", ")")

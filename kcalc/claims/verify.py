@@ -56,7 +56,9 @@ def verify(
 
 def bench_of(claim: Claim, budget: str = "quick", seed: int = 0) -> Bench:
     """The :class:`Bench` of a claim's check; its random numbers depend on seed and claim."""
-    return Bench(np.random.default_rng([seed, zlib.crc32(claim.id.encode())]), budget, claim.amended)
+    return Bench(
+        np.random.default_rng([seed, zlib.crc32(claim.id.encode())]), budget, claim.amended
+    )
 
 
 def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
@@ -97,14 +99,17 @@ def _found(claims: list[Claim], budget: str, seed: int, processes: int) -> Itera
     from concurrent.futures.process import BrokenProcessPool
 
     others = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"), initializer=_alone) as pool:
+    with ProcessPoolExecutor(
+        processes, mp_context=multiprocessing.get_context("spawn"), initializer=_alone
+    ) as pool:
         futures = [pool.submit(_check_by_id, job) for job in jobs]
         try:
             for future in as_completed(futures):
                 yield Finding.of(future.result())
         except BrokenProcessPool:
             raise KcalcError(
-                "a process that checks claims ended early; in a script call verify under if __name__ == '__main__':, or give processes=1"
+                "a process that checks claims ended early; in a script call verify under if "
+                "__name__ == '__main__':, or give processes=1"
             ) from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)

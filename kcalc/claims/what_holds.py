@@ -28,8 +28,13 @@ def page() -> str:
     """The page as Markdown."""
     verdicts = [claim.expected for claim in all()]
     failing = sum(verdict in FAILING for verdict in verdicts)
-    headline = f"**{failing} of {counted(len(verdicts), 'mathematical statement')} fail as printed.** In all: {tally(verdicts)}."
-    return "\n".join([HEAD, headline, "", *(part for paper in papers() for part in _section(paper))])
+    headline = (
+        f"**{failing} of {counted(len(verdicts), 'mathematical statement')} fail as printed.** In "
+        f"all: {tally(verdicts)}."
+    )
+    return "\n".join(
+        [HEAD, headline, "", *(part for paper in papers() for part in _section(paper))]
+    )
 
 
 def _section(paper: Paper) -> list[str]:
@@ -38,13 +43,21 @@ def _section(paper: Paper) -> list[str]:
         claims = [claim for claim in paper.claims.values() if claim.expected is verdict]
         if claims:
             lines += [f"### {words}", "", *(line for claim in claims for line in _entry(claim)), ""]
-    rows = [f"- {e.place}: {e.printed}. *Meant:* {e.meant}" + (f" (**{e.claim}**)" if e.claim else "") for e in errata(paper.name)]
+    rows = [
+        f"- {e.place}: {e.printed}. *Meant:* {e.meant}" + (f" (**{e.claim}**)" if e.claim else "")
+        for e in errata(paper.name)
+    ]
     return [*lines, "### Errata of the copy", "", *rows, ""] if rows else lines
 
 
 def _entry(claim: Claim) -> list[str]:
     lines = [f"- **{claim.id}** ({claim.place}). {_flat(claim.statement)}"]
-    for label, text in (("Under", claim.hypotheses), ("Printed", claim.printed), ("But", claim.caveat), ("Why", claim.reason)):
+    for label, text in (
+        ("Under", claim.hypotheses),
+        ("Printed", claim.printed),
+        ("But", claim.caveat),
+        ("Why", claim.reason),
+    ):
         lines += [f"  *{label}:* {_flat(text)}"] if text else []
     return lines
 

@@ -1,4 +1,7 @@
-"""The command line: ``kcalc COMMAND``. A command is one file here with a ``COMMAND``, entered into ``COMMANDS`` below."""
+"""The command line: ``kcalc COMMAND``.
+
+A command is one file here with a ``COMMAND``, entered into ``COMMANDS`` below.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,12 @@ COMMANDS: tuple[Command, ...] = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line. Returns: 0, the exit status of a command, or 2 with one line on standard error for bad input.
+    """Run the command line.
 
-    The same where standard output cannot be written, on a full disk; a pipe closed by its reader is not an error.
+    Returns: 0, the exit status of a command, or 2 with one line on standard error for bad input.
+
+    The same where standard output cannot be written, on a full disk; a pipe closed by its reader is
+    not an error.
     """
     try:
         return _status(arguments)
@@ -47,12 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except UnicodeEncodeError as error:
         character = error.object[error.start]
-        return _refused(f"standard output in {error.encoding} has no {character!a}; set PYTHONIOENCODING=utf-8:backslashreplace")
+        return _refused(
+            f"standard output in {error.encoding} has no {character!a}; set "
+            f"PYTHONIOENCODING=utf-8:backslashreplace"
+        )
     except OSError as error:
         if error.filename is not None or error.errno not in FULL:
             raise
         _close_output()
-        return _refused(f"cannot write to standard output: {error.strerror or error}; make room there, or write to another place")
+        return _refused(
+            f"cannot write to standard output: {error.strerror or error}; make room there, or "
+            f"write to another place"
+        )
 
 
 def _status(arguments: Sequence[str] | None) -> int:
@@ -63,7 +75,9 @@ def _status(arguments: Sequence[str] | None) -> int:
         known = options.known
         return options.run(options) or 0
     except FreshnessError as error:
-        return _refused(spoken(str(error) if "assume_independent" in known else error.message, known))
+        return _refused(
+            spoken(str(error) if "assume_independent" in known else error.message, known)
+        )
     except KcalcError as error:
         return _refused(spoken(str(error), known))
     finally:
@@ -72,7 +86,7 @@ def _status(arguments: Sequence[str] | None) -> int:
 
 
 def _close_output() -> None:
-    """Close standard output: what it still holds cannot be written at the end of the process either."""
+    """Close standard output, whose unwritten rest cannot be written at exit either."""
     with suppress(OSError):
         if sys.stdout is not None:
             sys.stdout.close()
@@ -108,9 +122,14 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for command in COMMANDS:
         verb = verbs.add_parser(
-            command.name, help=command.help, description=command.description, epilog=command.epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter if "\n" in command.description else argparse.HelpFormatter,
-        )  # fmt: skip
+            command.name,
+            help=command.help,
+            description=command.description,
+            epilog=command.epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter
+            if "\n" in command.description
+            else argparse.HelpFormatter,
+        )
         command.options(verb)
         verb.set_defaults(run=command.run, known={action.dest: action for action in verb._actions})
     return top

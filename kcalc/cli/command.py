@@ -13,9 +13,10 @@ from typing import Any
 class Command:
     """One word of the command line.
 
-    ``help`` is its line in ``kcalc --help``; ``description`` and ``epilog`` stand above and below its own options, as written where the
-    description has several lines. ``options`` adds its arguments to a parser; ``run`` does the work: it prints to standard output and
-    raises KcalcError for bad input; its result is the exit status, None for 0.
+    ``help`` is its line in ``kcalc --help``; ``description`` and ``epilog`` stand above and below
+    its own options, as written where the description has several lines. ``options`` adds its
+    arguments to a parser; ``run`` does the work: it prints to standard output and raises KcalcError
+    for bad input; its result is the exit status, None for 0.
     """
 
     name: str
@@ -43,7 +44,10 @@ def plot_option(command: argparse.ArgumentParser) -> None:
 
 
 def save_figure(axes: Any, path: str) -> None:
-    """Write the figure of some Axes to a file. Raises: KcalcError for a suffix or a folder that does not serve."""
+    """Write the figure of some Axes to a file.
+
+    Raises: KcalcError for a suffix or a folder that does not serve.
+    """
     from .. import plotting
 
     plotting.save(axes, path)

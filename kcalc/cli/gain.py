@@ -25,4 +25,6 @@ def _run(options: argparse.Namespace) -> None:
     print("\n".join(table(rows)))
 
 
-COMMAND = Command("gain", "print the weight scale that keeps q", "Print the gains of activations.", _options, _run)
+COMMAND = Command(
+    "gain", "print the weight scale that keeps q", "Print the gains of activations.", _options, _run
+)

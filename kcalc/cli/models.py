@@ -1,4 +1,7 @@
-"""The user's own models on the command line: ONNX files, JSON files and Python objects named as ``module:attribute``."""
+"""The user's own models on the command line.
+
+ONNX files, JSON files and Python objects named as ``module:attribute``.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,22 @@ from ..interchange.read import FORMATS, read
 
 PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 LONGEST = 40  # digits of a size, more than any has
-MODEL_HELP = "an .onnx file, a network .json file, or module:attribute, a model (or a function that returns one) in a Python module"
+MODEL_HELP = (
+    "an .onnx file, a network .json file, or module:attribute, a model (or a function that "
+    "returns one) in a Python module"
+)
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """A shape from the command line, ``1,3,224,224``. Raises: argparse.ArgumentTypeError naming the text."""
+    """A shape from the command line, ``1,3,224,224``.
+
+    Raises: argparse.ArgumentTypeError naming the text.
+    """
     parts = [part.strip().lstrip("0") for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise argparse.ArgumentTypeError(
-            f"{glimpse(text)} is no shape; write positive whole numbers with commas, the examples first: 1,3,224,224"
+            f"{glimpse(text)} is no shape; write positive whole numbers with commas, the examples "
+            f"first: 1,3,224,224"
         )
     try:
         return example_shape([int(part[:LONGEST]) for part in parts], "--input")
@@ -38,9 +48,14 @@ def sizes(text: str) -> tuple[int, ...]:
 def input_option(command: argparse.ArgumentParser) -> None:
     """``--input SIZES``, once for every input."""
     command.add_argument(
-        "--input", type=sizes, action="append", default=[], metavar="SIZES",
-        help="the shape of an example input, the examples first: 1,3,224,224; once for every input of the model",
-    )  # fmt: skip
+        "--input",
+        type=sizes,
+        action="append",
+        default=[],
+        metavar="SIZES",
+        help="the shape of an example input, the examples first: 1,3,224,224; once for every input "
+        "of the model",
+    )
 
 
 def is_model(text: str) -> bool:
@@ -68,7 +83,10 @@ def model_named(text: str, inputs: Sequence[tuple[int, ...]] = (), sigmas: bool 
 
 
 def python_object(text: str) -> Any:
-    """The object that ``module:attribute`` names; a function or class that needs no arguments is called. The working folder is searched."""
+    """The object that ``module:attribute`` names.
+
+    a function or class that needs no arguments is called. The working folder is searched.
+    """
     name, _, path = text.partition(":")
     folder = os.getcwd()
     sys.path.insert(0, folder)
@@ -79,8 +97,12 @@ def python_object(text: str) -> Any:
         return found() if _is_maker(found) else found
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise KcalcError(f"there is no Python module {name!r}, neither installed nor in {folder}") from None
-        raise KcalcError(f"{text}: importing {name} needs the module {error.name!r}, which is not installed") from error
+            raise KcalcError(
+                f"there is no Python module {name!r}, neither installed nor in {folder}"
+            ) from None
+        raise KcalcError(
+            f"{text}: importing {name} needs the module {error.name!r}, which is not installed"
+        ) from error
     except AttributeError as error:
         if getattr(error, "obj", None) is None or not str(error).startswith(f"module {name!r}"):
             raise KcalcError(f"{text}: {type(error).__name__}: {_short(error)}") from error
@@ -88,7 +110,10 @@ def python_object(text: str) -> Any:
     except KcalcError:
         raise
     except Exception as error:
-        raise KcalcError(f"{text}: {type(error).__name__} while the module was imported or the model made: {_short(error)}") from error
+        raise KcalcError(
+            f"{text}: {type(error).__name__} while the module was imported or the model made: "
+            f"{_short(error)}"
+        ) from error
     finally:
         if folder in sys.path:
             sys.path.remove(folder)

@@ -1,4 +1,7 @@
-"""``kcalc moments NET``: exact moments of norms and Jacobians at finite width, or fluctuations of q for any activation."""
+"""``kcalc moments NET``: exact moments of norms and Jacobians at finite width.
+
+The command also gives fluctuations of q, for any activation.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,35 @@ def _options(command: argparse.ArgumentParser) -> None:
     plot_option(command)
     command.add_argument("--features", type=int, metavar="N", help="width where none is stated")
     laws = ", ".join(LAWS)
-    command.add_argument("--weights", default="gaussian", metavar="LAW", help=f"{laws}, a number (excess kurtosis), or orthogonal")
+    command.add_argument(
+        "--weights",
+        default="gaussian",
+        metavar="LAW",
+        help=f"{laws}, a number (excess kurtosis), or orthogonal",
+    )
     sigma_options(command, biases=False)
-    size = "mean square of the input; default 1 with --fluctuations, else 1/channels, so that |x|^2 = 1"
+    size = (
+        "mean square of the input; default 1 with --fluctuations, else 1/channels, so that |x|^2 "
+        "= 1"
+    )
     command.add_argument("--q", type=number, metavar="Q", help=size)
-    command.add_argument("--method", choices=tuple(METHODS), help="shape the network first, with the method's default targets")
-    command.add_argument("--fluctuations", action="store_true", help="leading order in 1/width, for any activation")
-    command.add_argument("--c", type=number, metavar="C", help="with --fluctuations: also the variance of c for two inputs of this cosine")
-    command.add_argument("--layers", action="store_true", help="print every node, not only the output")
+    command.add_argument(
+        "--method",
+        choices=tuple(METHODS),
+        help="shape the network first, with the method's default targets",
+    )
+    command.add_argument(
+        "--fluctuations", action="store_true", help="leading order in 1/width, for any activation"
+    )
+    command.add_argument(
+        "--c",
+        type=number,
+        metavar="C",
+        help="with --fluctuations: also the variance of c for two inputs of this cosine",
+    )
+    command.add_argument(
+        "--layers", action="store_true", help="print every node, not only the output"
+    )
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -62,7 +86,9 @@ def _run(options: argparse.Namespace) -> None:
 
 def _law(text: str) -> str | float:
     if text == "orthogonal":
-        raise KcalcError("exact moments are for independent weights; orthogonal ones go with --fluctuations")
+        raise KcalcError(
+            "exact moments are for independent weights; orthogonal ones go with --fluctuations"
+        )
     try:
         return float(text)
     except ValueError:
@@ -73,12 +99,22 @@ def _moment_lines(found: Moments) -> list[str]:
     out = found.out
     titles = ("mean", "fourth", "variance", "variance / mean^2")
     rows: list[tuple[str, ...]] = [(f"input: {found.input}", *titles)]
-    rows.append(("|y|^2 at the output", *(out.text(name) for name in ("mean", "fourth", "variance", "relative"))))
+    rows.append(
+        (
+            "|y|^2 at the output",
+            *(out.text(name) for name in ("mean", "fourth", "variance", "relative")),
+        )
+    )
     if found.jacobians:
         nodes = found.network.nodes_of(Affine)
         for title, node in (("first", nodes[0]), ("last", nodes[-1])):
             moment = found.jacobians[node]
-            rows.append((f"|J|^2, {title} weights", *(moment.text(name) for name in ("mean", "fourth", "variance", "relative"))))
+            rows.append(
+                (
+                    f"|J|^2, {title} weights",
+                    *(moment.text(name) for name in ("mean", "fourth", "variance", "relative")),
+                )
+            )
     return table(rows)
 
 
@@ -97,9 +133,13 @@ def _fluctuation_lines(found: Fluctuations) -> list[str]:
 
 
 COMMAND = Command(
-    "moments", "print how much a network of finite width fluctuates",
-    "Print exact means, fourth moments and variances of norms and Jacobians at finite width, for an\n"
+    "moments",
+    "print how much a network of finite width fluctuates",
+    "Print exact means, fourth moments and variances of norms and Jacobians at finite width, for "
+    "an\n"
     "input of norm 1 or of mean square Q; with --fluctuations the variances of q and c values for\n"
     "any activation.",
-    _options, _run, EPILOG,
-)  # fmt: skip
+    _options,
+    _run,
+    EPILOG,
+)

@@ -1,4 +1,7 @@
-"""Networks on the command line: a family and a number (``resnet-v2-101``), or a model of the user's own."""
+"""Networks on the command line.
+
+a family and a number (``resnet-v2-101``), or a model of the user's own.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,31 @@ EXAMPLES = (
     "gpt2",
     "bert",
 )
-TRANSFORMERS: dict[str, Any] = {name: getattr(architectures, name) for name in ("gpt2", "llama", "bert", "vit", "t5")}
-PLAIN = {"vanilla": architectures.vanilla, "layernorm-resnet": architectures.layernorm_resnet, "densenet": architectures.densenet}
-FAMILIES = ("vanilla", "resnet-v2", "wide-resnet", "layernorm-resnet", "rescaled-resnet", "densenet", "gated-mlp", "convnext")
+TRANSFORMERS: dict[str, Any] = {
+    name: getattr(architectures, name) for name in ("gpt2", "llama", "bert", "vit", "t5")
+}
+PLAIN = {
+    "vanilla": architectures.vanilla,
+    "layernorm-resnet": architectures.layernorm_resnet,
+    "densenet": architectures.densenet,
+}
+FAMILIES = (
+    "vanilla",
+    "resnet-v2",
+    "wide-resnet",
+    "layernorm-resnet",
+    "rescaled-resnet",
+    "densenet",
+    "gated-mlp",
+    "convnext",
+)
 ACTIVATIONS = {"gated-mlp": "swish", "convnext": "gelu"}  # where it is not relu
-ALIASES = {"resnet": "resnet-v2", "resnetv2": "resnet-v2", "mlp": "vanilla", "ln-resnet": "layernorm-resnet"}
+ALIASES = {
+    "resnet": "resnet-v2",
+    "resnetv2": "resnet-v2",
+    "mlp": "vanilla",
+    "ln-resnet": "layernorm-resnet",
+}
 KINDS = {
     "resnet-v2": "V2, BatchNorm-free",
     "wide-resnet": "V2, BatchNorm-free, wide",
@@ -45,9 +68,11 @@ KINDS = {
     "convnext": "isotropic, LayerNorm",
 }
 NET_HELP = (
-    "vanilla-DEPTH, resnet-v2-50|101|152 (or resnet-...), wide-resnet-DEPTH, layernorm-resnet-50|101|152, "
+    "vanilla-DEPTH, resnet-v2-50|101|152 (or resnet-...), wide-resnet-DEPTH, "
+    "layernorm-resnet-50|101|152, "
     "rescaled-resnet-BLOCKS, densenet-LAYERS, gated-mlp-BLOCKS, convnext-BLOCKS, "
-    "gpt2|llama|bert|vit|t5 (with -BLOCKS for another number of blocks), an .onnx file, a network .json "
+    "gpt2|llama|bert|vit|t5 (with -BLOCKS for another number of blocks), an .onnx file, a network "
+    ".json "
     "file, or module:attribute for a model in Python"
 )
 
@@ -62,36 +87,73 @@ class Named:
     @property
     def short(self) -> str:
         """The title up to its first colon."""
-        return self.title.split("\n")[0].rsplit(":", 1)[0] if "\n" in self.title else self.title.split(":")[0]
+        return (
+            self.title.split("\n")[0].rsplit(":", 1)[0]
+            if "\n" in self.title
+            else self.title.split(":")[0]
+        )
 
 
 def network_options(command: argparse.ArgumentParser) -> None:
-    """The network, its activation, its shortcut weight, and the options for the user's own models."""
+    """Add the options for the network, its activation and its shortcut weight.
+
+    Options for the user's own models are added too.
+    """
     command.add_argument("network", metavar="NET", help=NET_HELP)
-    command.add_argument("--activation", metavar="NAME", help=f"activation of every nonlinear layer: {', '.join(names())}")
-    command.add_argument("--shortcut-weight", type=number, metavar="W", help="amplitude of the shortcut in ResNet sums, in [0, 1)")
+    command.add_argument(
+        "--activation",
+        metavar="NAME",
+        help=f"activation of every nonlinear layer: {', '.join(names())}",
+    )
+    command.add_argument(
+        "--shortcut-weight",
+        type=number,
+        metavar="W",
+        help="amplitude of the shortcut in ResNet sums, in [0, 1)",
+    )
     input_option(command)
     command.add_argument(
-        "--without-normalization", action="store_true", help="drop Batch-, Layer-, RMS- and GroupNorm, and normalise the weights of sums"
+        "--without-normalization",
+        action="store_true",
+        help="drop Batch-, Layer-, RMS- and GroupNorm, and normalise the weights of sums",
     )
-    command.add_argument("--normalise-sums", action="store_true", help="divide the weights of every sum by the root of their squares' sum")
-    command.add_argument("--preactivated", action="store_true", help="rewrite a ResNet V1, whose sums add activations, as a V2")
+    command.add_argument(
+        "--normalise-sums",
+        action="store_true",
+        help="divide the weights of every sum by the root of their squares' sum",
+    )
+    command.add_argument(
+        "--preactivated",
+        action="store_true",
+        help="rewrite a ResNet V1, whose sums add activations, as a V2",
+    )
 
 
 def network_from(options: argparse.Namespace) -> Named:
-    """The network that the options of :func:`network_options` name. Raises: KcalcError as :func:`named_network`."""
-    named = named_network(options.network, options.activation, options.shortcut_weight, options.input)
+    """The network that the options of :func:`network_options` name.
+
+    Raises: KcalcError as :func:`named_network`.
+    """
+    named = named_network(
+        options.network, options.activation, options.shortcut_weight, options.input
+    )
     if options.without_normalization or options.normalise_sums:
         named = bare(named, options.without_normalization)
     if not options.preactivated:
         return named
     network = named.network.preactivated()
     moved = [node for node in network if network.parents(node) != named.network.parents(node)]
-    return Named(network, "\n".join([named.title, *_listed("rewritten as pre-activation, other inputs", moved)]))
+    return Named(
+        network,
+        "\n".join([named.title, *_listed("rewritten as pre-activation, other inputs", moved)]),
+    )
 
 
 def bare(named: Named, without: bool = True) -> Named:
-    """The network with normalised sums, ``without`` its normalisation layers; the title lists both."""
+    """The network with normalised sums, ``without`` its normalisation layers.
+
+    The title lists both.
+    """
     network = named.network.without_normalization() if without else named.network
     normalised = network.normalised()
     sums = [node for node in network.nodes_of(Sum) if normalised.layer(node) != network.layer(node)]
@@ -105,15 +167,29 @@ def _listed(what: str, nodes: Sequence[Any]) -> list[str]:
 
 def sigma_options(command: argparse.ArgumentParser, biases: bool = True) -> None:
     """``--sigma-w S`` and, with ``biases``, ``--sigma-b S``, which :func:`with_sigmas` applies."""
-    command.add_argument("--sigma-w", type=number, metavar="S", help="sqrt(fan-in) times the standard deviation of all weights")
+    command.add_argument(
+        "--sigma-w",
+        type=number,
+        metavar="S",
+        help="sqrt(fan-in) times the standard deviation of all weights",
+    )
     if biases:
-        command.add_argument("--sigma-b", type=number, metavar="S", help="standard deviation of all biases")
+        command.add_argument(
+            "--sigma-b", type=number, metavar="S", help="standard deviation of all biases"
+        )
 
 
 def token_options(command: argparse.ArgumentParser) -> None:
     """``--tokens T`` and ``--token-cosine R``, which :func:`tokens_of` reads."""
-    command.add_argument("--tokens", type=int, metavar="T", help="tokens of an input, for networks with attention")
-    command.add_argument("--token-cosine", type=number, metavar="R", help="cosine of two tokens of an input; default 0")
+    command.add_argument(
+        "--tokens", type=int, metavar="T", help="tokens of an input, for networks with attention"
+    )
+    command.add_argument(
+        "--token-cosine",
+        type=number,
+        metavar="R",
+        help="cosine of two tokens of an input; default 0",
+    )
 
 
 def tokens_of(options: argparse.Namespace) -> dict[str, Any]:
@@ -123,32 +199,57 @@ def tokens_of(options: argparse.Namespace) -> dict[str, Any]:
 
 def with_sigmas(network: Network, options: argparse.Namespace) -> Network:
     """The network with one sigma_w, and one sigma_b, in all Affine layers, where they are given."""
-    given = {name: value for name in ("sigma_w", "sigma_b") if (value := getattr(options, name, None)) is not None}
-    return network.map_layers(lambda node, layer: replace(layer, **given), Affine) if given else network
+    given = {
+        name: value
+        for name in ("sigma_w", "sigma_b")
+        if (value := getattr(options, name, None)) is not None
+    }
+    return (
+        network.map_layers(lambda node, layer: replace(layer, **given), Affine)
+        if given
+        else network
+    )
 
 
 def check_widths(network: Network, features: int | None) -> None:
-    """Raises: KcalcError where layers state no width and none is given, in words of the command line."""
+    """Check that layers state their widths or that a width is given.
+
+    Raises: KcalcError otherwise, in words of the command line.
+    """
     if features is not None and features < 1:
-        raise KcalcError(f"--features is a width and must be a positive whole number, got {features}")
+        raise KcalcError(
+            f"--features is a width and must be a positive whole number, got {features}"
+        )
     open_ = open_nodes(network)
     if features is None and open_:
-        raise KcalcError(f"{len(open_)} layers state no width (the first is {open_[0]!r}); give --features N")
+        raise KcalcError(
+            f"{len(open_)} layers state no width (the first is {open_[0]!r}); give --features N"
+        )
 
 
 def named_network(
-    name: str, activation_name: str | None = None, shortcut_weight: float | None = None, inputs: Sequence[tuple[int, ...]] = ()
+    name: str,
+    activation_name: str | None = None,
+    shortcut_weight: float | None = None,
+    inputs: Sequence[tuple[int, ...]] = (),
 ) -> Named:
-    """The network a command line names: a family and a number, or a model of the user's own with the shapes of its ``inputs``.
+    """The network a command line names.
 
-    Raises: KcalcError for an unknown family (with the nearest), a bad depth, or a file that does not hold a network.
+    a family and a number, or a model of the user's own with the shapes of its ``inputs``.
+
+    Raises: KcalcError for an unknown family (with the nearest), a bad depth, or a file that does
+    not hold a network.
     """
     if is_model(name):
         if shortcut_weight is not None:
-            raise KcalcError("--shortcut-weight applies to the built-in ResNets, not to a file or a model")
+            raise KcalcError(
+                "--shortcut-weight applies to the built-in ResNets, not to a file or a model"
+            )
         return _from_model(name, activation_name, inputs)
     if inputs:
-        raise KcalcError(f"--input gives the shapes of a model's inputs; the built-in network {name!r} takes any")
+        raise KcalcError(
+            f"--input gives the shapes of a model's inputs; the built-in network {name!r} takes any"
+        )
     transformer, _, blocks = name.lower().partition("-")
     if transformer in TRANSFORMERS and (blocks.isdigit() or name.lower() == transformer):
         return _transformer(transformer, blocks, activation_name, shortcut_weight)
@@ -156,7 +257,12 @@ def named_network(
     family = ALIASES.get(match[1], match[1]) if match else name
     if match is None or family not in FAMILIES:
         raise unknown("network", name, EXAMPLES)
-    return _built(family, int(match[2][:LONGEST]), activation_name or ACTIVATIONS.get(family, "relu"), shortcut_weight)
+    return _built(
+        family,
+        int(match[2][:LONGEST]),
+        activation_name or ACTIVATIONS.get(family, "relu"),
+        shortcut_weight,
+    )
 
 
 def _transformer(family: str, blocks: str, phi: str | None, weight: float | None) -> Named:
@@ -164,7 +270,11 @@ def _transformer(family: str, blocks: str, phi: str | None, weight: float | None
         raise KcalcError(f"--shortcut-weight does not apply to {family}, which has plain sums")
     given: dict[str, Any] = {"activation": phi} if phi is not None else {}
     network = TRANSFORMERS[family](**given | ({"blocks": int(blocks[:LONGEST])} if blocks else {}))
-    return Named(network, f"{network.name.split(',')[0]}, weights of its released initialisation: {_counted(network)}")
+    return Named(
+        network,
+        f"{network.name.split(',')[0]}, weights of its released initialisation: "
+        f"{_counted(network)}",
+    )
 
 
 def _from_model(name: str, activation_name: str | None, inputs: Sequence[tuple[int, ...]]) -> Named:
@@ -182,22 +292,31 @@ def _from_model(name: str, activation_name: str | None, inputs: Sequence[tuple[i
 def _built(family: str, depth: int, phi: str, weight: float | None) -> Named:
     if family in PLAIN:
         if weight is not None:
-            raise KcalcError(f"--shortcut-weight does not apply to {family}, which has no weighted shortcuts")
+            raise KcalcError(
+                f"--shortcut-weight does not apply to {family}, which has no weighted shortcuts"
+            )
         network = PLAIN[family](depth, activation=phi)
         note = ", LayerNorm, plain sums, sigma_w sqrt 2" if family == "layernorm-resnet" else ""
         return Named(network, f"{family}-{depth}{note}: {_counted(network)}")
     if weight is not None and not 0 <= weight < 1:
-        raise KcalcError(f"--shortcut-weight must lie in [0, 1), got {weight:g}: at 1 the branches are cut off")
+        raise KcalcError(
+            f"--shortcut-weight must lie in [0, 1), got {weight:g}: at 1 the branches are cut off"
+        )
     chosen: Any = architectures.HALF if weight is None else weight
     builders: dict[str, Any] = {
-        "resnet-v2": architectures.resnet_v2, "wide-resnet": architectures.wide_resnet, "rescaled-resnet": architectures.rescaled_resnet,
-        "gated-mlp": architectures.gated_mlp, "convnext": architectures.convnext,
-    }  # fmt: skip
+        "resnet-v2": architectures.resnet_v2,
+        "wide-resnet": architectures.wide_resnet,
+        "rescaled-resnet": architectures.rescaled_resnet,
+        "gated-mlp": architectures.gated_mlp,
+        "convnext": architectures.convnext,
+    }
     network = builders[family](depth, shortcut_weight=chosen, activation=phi)
     counted = {"resnet-v2": depth - 1, "wide-resnet": depth - 3}.get(family)
     layers = f"{counted} nonlinear layers" if counted else _counted(network)
     kind = KINDS.get(family, "BatchNorm-free")
-    return Named(network, f"{family}-{depth}: {kind}, shortcut weight {float(chosen):.6g}, {layers}")
+    return Named(
+        network, f"{family}-{depth}: {kind}, shortcut weight {float(chosen):.6g}, {layers}"
+    )
 
 
 def _counted(network: Network) -> str:

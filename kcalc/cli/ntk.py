@@ -1,4 +1,7 @@
-"""``kcalc ntk NET``: the NNGP and the neural tangent kernel, its parts by layer, and the gradients at every layer."""
+"""``kcalc ntk NET``: the NNGP, the neural tangent kernel and the gradients at every layer.
+
+The neural tangent kernel is also split into its parts by layer.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,15 @@ from ..foundation.errors import KcalcError
 from ..network.layers import Affine
 from ..shaping import METHODS, shape
 from .command import Command, number, plot_option, save_figure
-from .networks import Named, network_from, network_options, sigma_options, token_options, tokens_of, with_sigmas
+from .networks import (
+    Named,
+    network_from,
+    network_options,
+    sigma_options,
+    token_options,
+    tokens_of,
+    with_sigmas,
+)
 from .text import activation_names, assumption_lines, heuristic_lines, table
 
 COSINES = [-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]
@@ -29,13 +40,33 @@ examples:
 def _options(command: argparse.ArgumentParser) -> None:
     network_options(command)
     plot_option(command)
-    command.add_argument("--q", type=number, default=1.0, help="q value (mean square) of the network's input; default 1")
+    command.add_argument(
+        "--q",
+        type=number,
+        default=1.0,
+        help="q value (mean square) of the network's input; default 1",
+    )
     sigma_options(command)
     token_options(command)
-    command.add_argument("--method", choices=tuple(METHODS), help="shape the network first, with the method's default targets")
-    command.add_argument("--parameterization", choices=PARAMETERIZATIONS, default="ntk", help="default ntk")
-    command.add_argument("--features", type=int, metavar="N", help="width where none is stated (standard parameterisation)")
-    command.add_argument("--layers", action="store_true", help="also print the part of every Affine layer and the gradients there")
+    command.add_argument(
+        "--method",
+        choices=tuple(METHODS),
+        help="shape the network first, with the method's default targets",
+    )
+    command.add_argument(
+        "--parameterization", choices=PARAMETERIZATIONS, default="ntk", help="default ntk"
+    )
+    command.add_argument(
+        "--features",
+        type=int,
+        metavar="N",
+        help="width where none is stated (standard parameterisation)",
+    )
+    command.add_argument(
+        "--layers",
+        action="store_true",
+        help="also print the part of every Affine layer and the gradients there",
+    )
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -55,7 +86,12 @@ def _run(options: argparse.Namespace) -> None:
 
 def kernel_text(named: Named, kernel: TangentKernel, q: float, layers: bool, **tokens: Any) -> str:
     """The kernels as aligned text."""
-    lines = [*heuristic_lines(kernel), named.title, f"activations: {', '.join(activation_names(kernel.network))}", ""]
+    lines = [
+        *heuristic_lines(kernel),
+        named.title,
+        f"activations: {', '.join(activation_names(kernel.network))}",
+        "",
+    ]
     tangent, covariance = kernel(COSINES, q), kernel.nngp(COSINES, q)
     for node in kernel.network.outputs:
         theta, k = (v[node] if isinstance(v, dict) else v for v in (tangent, covariance))
@@ -63,7 +99,10 @@ def kernel_text(named: Named, kernel: TangentKernel, q: float, layers: bool, **t
             lines.append(f"output {node}")
         noise = ROUNDING * len(kernel.network.nodes_of(Affine)) * k[-1]
         k, theta = (np.where(np.abs(values) <= noise, 0.0, values) for values in (k, theta))
-        rows = [(f"{c:g}", f"{a:.10g}", f"{b:.10g}", _fixed(b / theta[-1])) for c, a, b in zip(COSINES, k, theta, strict=True)]
+        rows = [
+            (f"{c:g}", f"{a:.10g}", f"{b:.10g}", _fixed(b / theta[-1]))
+            for c, a, b in zip(COSINES, k, theta, strict=True)
+        ]
         lines += [*table([("c", "NNGP", "NTK", "NTK / NTK(1)"), *rows], indent=2), ""]
     if len(kernel.network.outputs) == 1:
         lines += _gradient_lines(kernel, gradients(kernel.network, q, **tokens), q, layers)
@@ -76,21 +115,45 @@ def _fixed(value: float) -> str:
 
 
 def _gradient_lines(kernel: TangentKernel, found: Gradients, q: float, layers: bool) -> list[str]:
-    lines = [f"gradients: the largest E|d out/d layer|^2 is {found.growth:.6g} times the smallest", ""]
+    lines = [
+        f"gradients: the largest E|d out/d layer|^2 is {found.growth:.6g} times the smallest",
+        "",
+    ]
     if found.mean is not None and found.difference is not None:
-        lines = ["squared gradients of one token of the output, along the stream; modes over tokens:", ""]
+        lines = [
+            "squared gradients of one token of the output, along the stream; modes over tokens:",
+            "",
+        ]
         modes = (found.nodes, found.mean, found.difference)
-        rows = [(str(node), *(f"{mode[node]:.6g}" if node in mode else "" for mode in modes)) for node in kernel.network.cut_nodes()]
-        lines += [*table([("node", "sum over tokens", "mean mode", "difference mode"), *rows], indent=2), ""]
+        rows = [
+            (str(node), *(f"{mode[node]:.6g}" if node in mode else "" for mode in modes))
+            for node in kernel.network.cut_nodes()
+        ]
+        lines += [
+            *table([("node", "sum over tokens", "mean mode", "difference mode"), *rows], indent=2),
+            "",
+        ]
     if layers:
         parts = kernel.by_layer([0.0, 1.0], q)
-        rows = [(str(node), f"{part[0]:.8g}", f"{part[1]:.8g}", f"{found.nodes[node]:.6g}") for node, part in parts.items()]
-        lines += [*table([("layer", "NTK at c = 0", "NTK at c = 1", "|d out/d layer|^2"), *rows], indent=2), ""]
+        rows = [
+            (str(node), f"{part[0]:.8g}", f"{part[1]:.8g}", f"{found.nodes[node]:.6g}")
+            for node, part in parts.items()
+        ]
+        lines += [
+            *table(
+                [("layer", "NTK at c = 0", "NTK at c = 1", "|d out/d layer|^2"), *rows], indent=2
+            ),
+            "",
+        ]
     return lines
 
 
 COMMAND = Command(
-    "ntk", "print the neural tangent kernel of a network",
-    "Print the infinite-width kernels of a network as functions of the inputs' c value,\nand how large gradients are at initialisation.",
-    _options, _run, EPILOG,
-)  # fmt: skip
+    "ntk",
+    "print the neural tangent kernel of a network",
+    "Print the infinite-width kernels of a network as functions of the inputs' c value,\nand how "
+    "large gradients are at initialisation.",
+    _options,
+    _run,
+    EPILOG,
+)

@@ -1,4 +1,7 @@
-"""``kcalc read MODEL``: the network of a model, node by node, and where it differs from the model."""
+"""``kcalc read MODEL``: the network of a model, and where it differs from the model.
+
+The network is printed node by node.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,11 @@ def _options(command: argparse.ArgumentParser) -> None:
         help="measure sigma_w and sigma_b from the weights (default), or leave them at 1 and 0",
     )  # fmt: skip
     command.add_argument("--all", action="store_true", help=f"print all nodes, not {ROWS} at most")
-    command.add_argument("--json", metavar="FILE", help="also write the network as JSON, '-' for standard output alone")
+    command.add_argument(
+        "--json",
+        metavar="FILE",
+        help="also write the network as JSON, '-' for standard output alone",
+    )
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -55,20 +62,37 @@ def reading_text(title: str, reading: Reading, most: int | None = ROWS) -> str:
     for node, layer, parents in network.steps():
         channels = network.features[node]
         rows.append(
-            (str(node), described(layer), "-" if channels is None else str(channels), ", ".join(map(str, parents)) or "-", levels[node])
+            (
+                str(node),
+                described(layer),
+                "-" if channels is None else str(channels),
+                ", ".join(map(str, parents)) or "-",
+                levels[node],
+            )
         )
     hidden = 0 if most is None else max(len(rows) - 1 - most, 0)
     lines = [f"{title}: {reading.framework}, {len(network)} nodes, {reading.fidelity}", ""]
     lines += _aligned(rows[: len(rows) - hidden])
     if hidden:
         lines.append(f"  ... and {hidden} more (--all prints them)")
-    return "\n".join([*lines, "", f"outputs: {', '.join(map(str, network.outputs))}", *str(reading).splitlines()[2:]])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"outputs: {', '.join(map(str, network.outputs))}",
+            *str(reading).splitlines()[2:],
+        ]
+    )
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines, every column to the left, a rule under the head."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = [
+        "  "
+        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
     return [lines[0], "  " + "-" * (sum(widths) + 2 * len(widths) - 2), *lines[1:]]
 
 
@@ -78,7 +102,11 @@ def described(layer: Layer) -> str:
     for item in fields(layer):
         value = getattr(layer, item.name)
         if value != item.default:
-            parts.append(_shown(value) if isinstance(value, Activation) or not parts else f"{item.name}={_shown(value)}")
+            parts.append(
+                _shown(value)
+                if isinstance(value, Activation) or not parts
+                else f"{item.name}={_shown(value)}"
+            )
     text = f"{type(layer).__name__}({', '.join(parts)})"
     return text if len(text) <= 72 else f"{text[:69]}..."
 

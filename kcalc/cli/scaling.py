@@ -1,4 +1,7 @@
-"""``kcalc scaling NET``: how fast every weight learns against its size, the correction of each, and which assumptions fail."""
+"""``kcalc scaling NET``: the learning speed of every weight relative to its size.
+
+The correction of each weight and the assumptions that fail are printed too.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,37 @@ examples:
 def _options(command: argparse.ArgumentParser) -> None:
     network_options(command)
     plot_option(command)
-    command.add_argument("--features", type=int, metavar="N", help="width of layers (and inputs) that do not say theirs")
-    command.add_argument("--image-shape", type=image_shape, metavar="HxW", help="locations of inputs that do not say theirs")
-    command.add_argument("--input-moment", type=number, default=1.0, metavar="Q", help="mean square of the inputs; default 1")
+    command.add_argument(
+        "--features",
+        type=int,
+        metavar="N",
+        help="width of layers (and inputs) that do not say theirs",
+    )
+    command.add_argument(
+        "--image-shape",
+        type=image_shape,
+        metavar="HxW",
+        help="locations of inputs that do not say theirs",
+    )
+    command.add_argument(
+        "--input-moment",
+        type=number,
+        default=1.0,
+        metavar="Q",
+        help="mean square of the inputs; default 1",
+    )
     sigma_options(command, biases=False)
-    command.add_argument("--weights", default="gaussian", metavar="LAW", help=f"{', '.join(LAWS)}; default gaussian")
-    command.add_argument("--method", choices=METHODS, help="give the network geometric initialisation first")
-    command.add_argument("--json", metavar="FILE", help="also write the result as JSON, '-' for standard output alone")
+    command.add_argument(
+        "--weights", default="gaussian", metavar="LAW", help=f"{', '.join(LAWS)}; default gaussian"
+    )
+    command.add_argument(
+        "--method", choices=METHODS, help="give the network geometric initialisation first"
+    )
+    command.add_argument(
+        "--json",
+        metavar="FILE",
+        help="also write the result as JSON, '-' for standard output alone",
+    )
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -55,7 +82,11 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _scaling(named: Named, options: argparse.Namespace) -> Scaling:
-    given: dict[str, Any] = {"features": options.features, "image_shape": options.image_shape, "input_moment": options.input_moment}
+    given: dict[str, Any] = {
+        "features": options.features,
+        "image_shape": options.image_shape,
+        "input_moment": options.input_moment,
+    }
     if options.method is not None:
         return geometric(named.network, **given).scaling
     return scaling(with_sigmas(named.network, options), weights=options.weights, **given)
@@ -82,8 +113,13 @@ class _Notes:
 
 
 COMMAND = Command(
-    "scaling", "print the scaling of every weight",
-    "Print gamma of every weight, which predicts E[gW^2]/E[W^2] at initialisation: a network whose weights all have the same gamma is\n"
-    "preconditioned. 'correction' is the factor of E[W^2] that would bring a weight to the mean, with a multiplier that undoes it.",
-    _options, _run, EPILOG,
-)  # fmt: skip
+    "scaling",
+    "print the scaling of every weight",
+    "Print gamma of every weight, which predicts E[gW^2]/E[W^2] at initialisation: a network "
+    "whose weights all have the same gamma is\n"
+    "preconditioned. 'correction' is the factor of E[W^2] that would bring a weight to the mean, "
+    "with a multiplier that undoes it.",
+    _options,
+    _run,
+    EPILOG,
+)

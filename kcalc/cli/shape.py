@@ -1,4 +1,7 @@
-"""``kcalc shape NET``: constants by every shaping method. A method's options are rows of ``OPTIONS`` in targets.py."""
+"""``kcalc shape NET``: constants by every shaping method.
+
+A method's options are rows of ``OPTIONS`` in targets.py.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +30,39 @@ REWEIGHTED = ("residual_weights", "nf")
 def _options(command: argparse.ArgumentParser) -> None:
     network_options(command)
     plot_option(command)
-    command.add_argument("--method", default="dks", metavar="METHOD", help=f"{', '.join(METHODS)} (see above); default dks")
-    add_targets(command)
-    command.add_argument("--json", metavar="FILE", help="also write the result as JSON, '-' for standard output alone")
     command.add_argument(
-        "--export", metavar="TARGET", help=f"print the result as code or data for a framework instead: {', '.join(WRITERS)}"
+        "--method",
+        default="dks",
+        metavar="METHOD",
+        help=f"{', '.join(METHODS)} (see above); default dks",
     )
-    command.add_argument("-o", "--output", metavar="FILE", help="write the text of --export to a file, and print the constants as usual")
+    add_targets(command)
+    command.add_argument(
+        "--json",
+        metavar="FILE",
+        help="also write the result as JSON, '-' for standard output alone",
+    )
+    command.add_argument(
+        "--export",
+        metavar="TARGET",
+        help=f"print the result as code or data for a framework instead: {', '.join(WRITERS)}",
+    )
+    command.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write the text of --export to a file, and print the constants as usual",
+    )
 
 
 def _run(options: argparse.Namespace) -> None:
     named = network_from(options)
     given = targets(options)
     if options.output and not options.export:
-        raise KcalcError("-o names the file of an export; say which with --export, as in --export torch -o acts.py")
+        raise KcalcError(
+            "-o names the file of an export; say which with --export, as in --export torch -o "
+            "acts.py"
+        )
     if options.export:
         writer(options.export)
     if options.method == "geometric":
@@ -66,8 +88,15 @@ def _run(options: argparse.Namespace) -> None:
 
 def shape_text(named: Named, result: Shaping) -> str:
     """A shaping as aligned text: constants, conditions, residuals."""
-    settings = ", ".join(f"{k} = {v:g}" if isinstance(v, float) else f"{k} = {v}" for k, v in result.options.items())
-    lines = [*heuristic_lines(result), named.title, f"method {result.method}{', ' * bool(settings)}{settings}", ""]
+    settings = ", ".join(
+        f"{k} = {v:g}" if isinstance(v, float) else f"{k} = {v}" for k, v in result.options.items()
+    )
+    lines = [
+        *heuristic_lines(result),
+        named.title,
+        f"method {result.method}{', ' * bool(settings)}{settings}",
+        "",
+    ]
     if not isinstance(result, GeometricShaping):
         lines += [*_constant_lines(result), ""]
     if result.method in REWEIGHTED:
@@ -85,31 +114,60 @@ def shape_text(named: Named, result: Shaping) -> str:
 
 def _constant_lines(result: Shaping) -> list[str]:
     """The constants of every activation; in words where they are others than the usual ones."""
-    columns, found = result.constants.columns(), {name: result.constants[name] for name in result.constants}
+    columns, found = (
+        result.constants.columns(),
+        {name: result.constants[name] for name in result.constants},
+    )
     if any(type(k) is not Constants for k in found.values()):
         return [f"  {name} -> {k.describe()}" for name, k in found.items()]
-    formula = "of every layer that reads the activation" if "sigma_w" in columns else "phi_hat(x) = gamma * (phi(alpha*x + beta) + delta)"
-    rows: list[tuple[str, ...]] = [("activation", *(column.replace("_slope", " slope") for column in columns))]
-    rows += [(name, *("-" if (v := getattr(k, column)) is None else f"{v:.10g}" for column in columns)) for name, k in found.items()]
-    return [*([formula] if columns else []), *table(rows, indent=2), *(_other_affine_lines(result) if "sigma_w" in columns else [])]
+    formula = (
+        "of every layer that reads the activation"
+        if "sigma_w" in columns
+        else "phi_hat(x) = gamma * (phi(alpha*x + beta) + delta)"
+    )
+    rows: list[tuple[str, ...]] = [
+        ("activation", *(column.replace("_slope", " slope") for column in columns))
+    ]
+    rows += [
+        (name, *("-" if (v := getattr(k, column)) is None else f"{v:.10g}" for column in columns))
+        for name, k in found.items()
+    ]
+    return [
+        *([formula] if columns else []),
+        *table(rows, indent=2),
+        *(_other_affine_lines(result) if "sigma_w" in columns else []),
+    ]
 
 
 def _other_affine_lines(result: Shaping) -> list[str]:
-    """The sigmas of Affine layers that read no activation, where they differ from (1, 0) or from those of the table."""
+    """A table of the sigmas of Affine layers that read no activation.
+
+    Layers with equal sigmas share a row.
+    """
     network, found, activated = result.network, {}, set(result.network.nodes_of(Nonlinear))
     for node in network.nodes_of(Affine):
         if activated.isdisjoint(network.parents(node)):
             layer: Any = network.layer(node)
             found.setdefault((float(layer.sigma_w), float(layer.sigma_b)), []).append(str(node))
     rows = [
-        (nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more", *(f"{s:.10g}" for s in key))
+        (
+            nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more",
+            *(f"{s:.10g}" for s in key),
+        )
         for key, nodes in found.items()
     ]
-    return ["of the other Affine layers", *table([("layer", "sigma_w", "sigma_b"), *rows], indent=2)] if rows else []
+    return (
+        ["of the other Affine layers", *table([("layer", "sigma_w", "sigma_b"), *rows], indent=2)]
+        if rows
+        else []
+    )
 
 
 def _weight_lines(network: Network) -> list[str]:
-    """The weights of sums of two, shortcut and branch in the order of the network, neighbours that are equal in one row."""
+    """A table of the weights of sums of two, in the order of the network.
+
+    A row holds the weights of shortcut and branch; neighbours with equal weights share a row.
+    """
     rows: list[list[str]] = []
     for node in network.nodes_of(Sum):
         layer: Any = network.layer(node)
@@ -121,4 +179,11 @@ def _weight_lines(network: Network) -> list[str]:
     return table([("sum", "first weight", "second weight"), *rows], indent=2) if rows else []
 
 
-COMMAND = Command("shape", "compute the constants that make a network trainable", DESCRIPTION, _options, _run, EXAMPLES)
+COMMAND = Command(
+    "shape",
+    "compute the constants that make a network trainable",
+    DESCRIPTION,
+    _options,
+    _run,
+    EXAMPLES,
+)

@@ -1,4 +1,7 @@
-"""``kcalc smoothness NET``: Lipschitz constants, curvature, the step-size bound and statements about descent."""
+"""``kcalc smoothness NET``: Lipschitz constants, curvature and the step-size bound.
+
+Statements about descent are printed too.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +29,56 @@ examples:
 def _options(command: argparse.ArgumentParser) -> None:
     network_options(command)
     plot_option(command)
-    command.add_argument("--features", type=int, metavar="N", help="width of layers that do not state theirs")
     command.add_argument(
-        "--radius", type=number, metavar="R", help="Frobenius norm of each layer's parameters at most; needed for plain layers"
+        "--features", type=int, metavar="N", help="width of layers that do not state theirs"
     )
-    command.add_argument("--normalisation", choices=("entry", "weight"), help="how weights are normalised; default: they are not")
     command.add_argument(
-        "--first", choices=("entry", "weight", "none"), help="normalisation of the first layer, at scale 1, where it differs"
+        "--radius",
+        type=number,
+        metavar="R",
+        help="Frobenius norm of each layer's parameters at most; needed for plain layers",
     )
-    command.add_argument("--epsilon", type=number, default=1.0, metavar="E", help="regulariser of all normalisations; default 1")
-    command.add_argument("--scale", default="1", metavar="S", help=f"factor of normalised weights, or {CONTRACTING!r}; default 1")
+    command.add_argument(
+        "--normalisation",
+        choices=("entry", "weight"),
+        help="how weights are normalised; default: they are not",
+    )
+    command.add_argument(
+        "--first",
+        choices=("entry", "weight", "none"),
+        help="normalisation of the first layer, at scale 1, where it differs",
+    )
+    command.add_argument(
+        "--epsilon",
+        type=number,
+        default=1.0,
+        metavar="E",
+        help="regulariser of all normalisations; default 1",
+    )
+    command.add_argument(
+        "--scale",
+        default="1",
+        metavar="S",
+        help=f"factor of normalised weights, or {CONTRACTING!r}; default 1",
+    )
     command.add_argument("--no-biases", action="store_true", help="biases are 0 and not trained")
-    command.add_argument("--examples", type=int, default=1, metavar="N", help="number of examples; default 1")
-    command.add_argument("--q", type=number, default=1.0, help="mean square of the inputs; default 1")
-    command.add_argument("--loss", choices=tuple(LOSSES), default="cross_entropy", help="default cross_entropy")
-    command.add_argument("--level", type=number, metavar="L", help="upper bound of the loss, for the square losses")
-    command.add_argument("--average-shortcuts", action="store_true", help="first replace every projection shortcut A by I + A")
+    command.add_argument(
+        "--examples", type=int, default=1, metavar="N", help="number of examples; default 1"
+    )
+    command.add_argument(
+        "--q", type=number, default=1.0, help="mean square of the inputs; default 1"
+    )
+    command.add_argument(
+        "--loss", choices=tuple(LOSSES), default="cross_entropy", help="default cross_entropy"
+    )
+    command.add_argument(
+        "--level", type=number, metavar="L", help="upper bound of the loss, for the square losses"
+    )
+    command.add_argument(
+        "--average-shortcuts",
+        action="store_true",
+        help="first replace every projection shortcut A by I + A",
+    )
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -52,13 +89,22 @@ def _run(options: argparse.Namespace) -> None:
     if options.radius is None and (options.normalisation is None or not options.no_biases):
         what = "weights" if options.normalisation is None else "biases"
         other = "" if options.normalisation is None else ", or --no-biases"
-        raise KcalcError(f"nothing bounds the {what}, and no bound holds for all of them; give --radius R{other}")
+        raise KcalcError(
+            f"nothing bounds the {what}, and no bound holds for all of them; give --radius R{other}"
+        )
     found = smoothness(
-        network, options.features, examples=options.examples, q=options.q, radius=options.radius,
-        normalisation={None: options.normalisation} | first, epsilon=options.epsilon,
-        scale={None: _scale(options.scale)} | dict.fromkeys(first, 1.0), biases=not options.no_biases, loss=options.loss,
+        network,
+        options.features,
+        examples=options.examples,
+        q=options.q,
+        radius=options.radius,
+        normalisation={None: options.normalisation} | first,
+        epsilon=options.epsilon,
+        scale={None: _scale(options.scale)} | dict.fromkeys(first, 1.0),
+        biases=not options.no_biases,
+        loss=options.loss,
         level=options.level,
-    )  # fmt: skip
+    )
     if options.plot:
         save_figure(found.plot(), options.plot)
     print(named.title)
@@ -87,8 +133,12 @@ def _scale(text: str) -> Any:
 
 
 COMMAND = Command(
-    "smoothness", "bound the curvature and the step size of a network's loss",
-    "Bound Lipschitz constants, the curvature of the loss, the step size and the smallest eigenvalue of the\n"
+    "smoothness",
+    "bound the curvature and the step size of a network's loss",
+    "Bound Lipschitz constants, the curvature of the loss, the step size and the smallest "
+    "eigenvalue of the\n"
     "tangent kernel over a set of parameters, and say which statements about descent are proved.",
-    _options, _run, EPILOG,
-)  # fmt: skip
+    _options,
+    _run,
+    EPILOG,
+)

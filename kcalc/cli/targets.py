@@ -1,4 +1,7 @@
-"""The options of ``kcalc shape`` that belong to methods: one table, from which the parser, the help and the checks are made."""
+"""The options of ``kcalc shape`` that belong to methods.
+
+One table, from which the parser, the help and the checks are made.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,29 @@ from .command import number
 
 ABSENT: Any = object()  # an option that is not given: None means something
 METHODS: dict[str, str] = {
-    "dks": "Deep Kernel Shaping: input scale and shift, output scale and shift of every activation, so that no "
-    "subnetwork's C map is steeper than zeta at c = 1. For nearly all activations that are continuous and not affine, at any depth.",
-    "tat": "Tailored activations: relu becomes a leaky ReLU with a slope made for the network (--eta); smooth activations get a small "
+    "dks": "Deep Kernel Shaping: input scale and shift, output scale and shift of every "
+    "activation, so that no "
+    "subnetwork's C map is steeper than zeta at c = 1. For nearly all activations that are "
+    "continuous and not affine, at any depth.",
+    "tat": "Tailored activations: relu becomes a leaky ReLU with a slope made for the network "
+    "(--eta); smooth activations get a small "
     "curvature (--tau). All slopes at c = 1 are 1.",
-    "eoc": "The edge of chaos: scales of weights and biases instead of activations (--sigma-b, --sigma-w or --q-star).",
-    "nf": "Normaliser-free: exact gains of activations, standardised weights, and a bound on the variance that each residual block adds.",
-    "residual_weights": "How much each residual block adds to its shortcut, by a rule (--scheme), or for a wanted slope.",
-    "self_normalising": "The fixed point of SELU for any activation: mean 0 and variance 1 stay as they are.",
-    "looks_linear": "Weights mirrored in pairs, so that relu-like activations make a linear network when training starts.",
+    "eoc": "The edge of chaos: scales of weights and biases instead of activations (--sigma-b, "
+    "--sigma-w or --q-star).",
+    "nf": "Normaliser-free: exact gains of activations, standardised weights, and a bound on the "
+    "variance that each residual block adds.",
+    "residual_weights": "How much each residual block adds to its shortcut, by a rule (--scheme), "
+    "or for a wanted slope.",
+    "self_normalising": "The fixed point of SELU for any activation: mean 0 and variance 1 stay as "
+    "they are.",
+    "looks_linear": "Weights mirrored in pairs, so that relu-like activations make a linear "
+    "network when training starts.",
     "normalisation": "Output scales alone, so that mean squares stay 1.",
-    "geometric": "Variances of weights by the geometric mean of fan-in and fan-out, so that all weights learn at the same relative rate; "
+    "geometric": "Variances of weights by the geometric mean of fan-in and fan-out, so that all "
+    "weights learn at the same relative rate; "
     "multipliers keep the sizes of feature maps. Needs widths (--features).",
-    "he, lecun, glorot, fan_out": "The usual variances of weights, with their consequences for mean squares and slopes.",
+    "he, lecun, glorot, fan_out": "The usual variances of weights, with their consequences for "
+    "mean squares and slopes.",
 }
 WIDTH = 112
 
@@ -72,14 +85,23 @@ def image_shape(text: str) -> tuple[int, ...]:
 
 
 def token_cosines(text: str) -> np.ndarray:
-    """The array in a file: .npy, or lines of numbers. Raises: argparse.ArgumentTypeError for files that hold none."""
+    """The array in a file: .npy, or lines of numbers.
+
+    Raises: argparse.ArgumentTypeError for files that hold none.
+    """
     try:
         if text.endswith(".npy"):
             return np.load(text, allow_pickle=False)
         return np.loadtxt(text, delimiter="," if text.endswith(".csv") else None, ndmin=2)
     except (OSError, ValueError, EOFError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it holds no array of numbers"
-        raise argparse.ArgumentTypeError(f"cannot read token cosines from {text!r}: {reason}") from None
+        reason = (
+            error.strerror
+            if isinstance(error, OSError) and error.strerror
+            else "it holds no array of numbers"
+        )
+        raise argparse.ArgumentTypeError(
+            f"cannot read token cosines from {text!r}: {reason}"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -100,47 +122,171 @@ class Target:
 
 
 OPTIONS: tuple[Target, ...] = (
-    Target("zeta", number, "bound on the slopes of all C maps at c = 1, > 1; default 1.5", ("dks",)),
     Target(
-        "subnetworks", str,
-        "which slopes zeta bounds: strict (those of the papers' subnetworks; default) or forward (from the inputs to every node)",
-        ("dks",), metavar="READING",
-    ),
-    Target("q_slope", _q_slope, "Q'(1) asked for: a number (default 1), 'minimize' or 'none'", ("dks",), metavar="Q"),
-    Target("free_slope", _yes_no, "whether leaky_relu's negative slope is chosen too: yes (default) or no", ("dks",), metavar="YES|NO"),
-    Target("eta", number, "relu and leaky_relu: the c value orthogonal inputs may reach, in (0, 1); default 0.9", ("tat",)),
-    Target("tau", number, "smooth activations: the largest curvature C''(1), > 0; default 0.3", ("tat",)),
-    Target(
-        "tokens", token_cosines, "networks with TokenMix: a file (.npy, .csv, text) with the T x T cosines between the tokens of an input",
-        ("dks", "tat"), metavar="FILE",
+        "zeta", number, "bound on the slopes of all C maps at c = 1, > 1; default 1.5", ("dks",)
     ),
     Target(
-        "token_rows", str, "treatment of the rows of TokenMix: keep (default; they must keep q), or rescale",
-        ("dks", "tat"), metavar="keep|rescale",
+        "subnetworks",
+        str,
+        "which slopes zeta bounds: strict (those of the papers' subnetworks; default) or forward "
+        "(from the inputs to every node)",
+        ("dks",),
+        metavar="READING",
+    ),
+    Target(
+        "q_slope",
+        _q_slope,
+        "Q'(1) asked for: a number (default 1), 'minimize' or 'none'",
+        ("dks",),
+        metavar="Q",
+    ),
+    Target(
+        "free_slope",
+        _yes_no,
+        "whether leaky_relu's negative slope is chosen too: yes (default) or no",
+        ("dks",),
+        metavar="YES|NO",
+    ),
+    Target(
+        "eta",
+        number,
+        "relu and leaky_relu: the c value orthogonal inputs may reach, in (0, 1); default 0.9",
+        ("tat",),
+    ),
+    Target(
+        "tau",
+        number,
+        "smooth activations: the largest curvature C''(1), > 0; default 0.3",
+        ("tat",),
+    ),
+    Target(
+        "tokens",
+        token_cosines,
+        "networks with TokenMix: a file (.npy, .csv, text) with the T x T cosines between the "
+        "tokens of an input",
+        ("dks", "tat"),
+        metavar="FILE",
+    ),
+    Target(
+        "token_rows",
+        str,
+        "treatment of the rows of TokenMix: keep (default; they must keep q), or rescale",
+        ("dks", "tat"),
+        metavar="keep|rescale",
     ),
     Target("sigma_b", number, "standard deviation of the biases, >= 0", ("eoc",), metavar="S"),
-    Target("sigma_w", number, "standard deviation of weights times sqrt(fan-in), > 0", ("eoc",), metavar="S"),
-    Target("q", number, "mean square of the pre-activations; default 1", ("eoc",), flag="q-star", metavar="Q"),
-    Target("alpha", number, "strength of the residual branches, > 0; default 0.2", ("nf",)),
-    Target("standardise", _yes_no, "whether weights have mean 0 over their inputs: yes (default) or no", ("nf",), metavar="YES|NO"),
-    Target("scheme", str, f"the rule: {', '.join(SCHEMES)}; default {next(iter(SCHEMES))}", ("residual_weights",), metavar="RULE"),
-    Target("residual_weight", number, "scheme common: amplitude of every branch, in (0, 1)", ("residual_weights",), metavar="W"),
-    Target("power", number, "scheme power: branches count L^-power in L blocks", ("residual_weights",)),
-    Target("slope", number, "scheme slope: the greatest slope of a subnetwork's C map at 1 that is wanted", ("residual_weights",)),
-    Target("local_slope", number, "scheme slope: C'(1) of the activations; default their own", ("residual_weights",)),
     Target(
-        "parameters", str, "shift (output scale and shift; default) or halves (output scale and that of the negative half; elu gives SELU)",
-        ("self_normalising",), metavar="WHICH",
+        "sigma_w",
+        number,
+        "standard deviation of weights times sqrt(fan-in), > 0",
+        ("eoc",),
+        metavar="S",
     ),
-    Target("input_scale", number, "factor of the activation's inputs, > 0; default 1", ("self_normalising",)),
-    Target("features", int, "width of layers and inputs that do not say theirs", ("geometric",), metavar="N"),
-    Target("image_shape", image_shape, "locations of inputs that do not say theirs", ("geometric",), metavar="HxW"),
-    Target("typical", number, "side of the kernels that need no multiplier; default the most frequent", ("geometric",), metavar="K"),
-    Target("input_moment", number, "mean square of the inputs; default 1", ("geometric",), metavar="Q"),
-    Target("input_scaling", _yes_no, "whether inputs are multiplied: yes (default) or no", ("geometric",), metavar="YES|NO"),
-    Target("output_std", number, "root mean square that a multiplier gives the output", ("geometric",), metavar="S"),
-    Target("balance", str, "quantity made equal for all weights: gamma (default), or nu (mean pooling)", ("geometric",), metavar="WHICH"),
-)  # fmt: skip
+    Target(
+        "q",
+        number,
+        "mean square of the pre-activations; default 1",
+        ("eoc",),
+        flag="q-star",
+        metavar="Q",
+    ),
+    Target("alpha", number, "strength of the residual branches, > 0; default 0.2", ("nf",)),
+    Target(
+        "standardise",
+        _yes_no,
+        "whether weights have mean 0 over their inputs: yes (default) or no",
+        ("nf",),
+        metavar="YES|NO",
+    ),
+    Target(
+        "scheme",
+        str,
+        f"the rule: {', '.join(SCHEMES)}; default {next(iter(SCHEMES))}",
+        ("residual_weights",),
+        metavar="RULE",
+    ),
+    Target(
+        "residual_weight",
+        number,
+        "scheme common: amplitude of every branch, in (0, 1)",
+        ("residual_weights",),
+        metavar="W",
+    ),
+    Target(
+        "power", number, "scheme power: branches count L^-power in L blocks", ("residual_weights",)
+    ),
+    Target(
+        "slope",
+        number,
+        "scheme slope: the greatest slope of a subnetwork's C map at 1 that is wanted",
+        ("residual_weights",),
+    ),
+    Target(
+        "local_slope",
+        number,
+        "scheme slope: C'(1) of the activations; default their own",
+        ("residual_weights",),
+    ),
+    Target(
+        "parameters",
+        str,
+        "shift (output scale and shift; default) or halves (output scale and that of the negative "
+        "half; elu gives SELU)",
+        ("self_normalising",),
+        metavar="WHICH",
+    ),
+    Target(
+        "input_scale",
+        number,
+        "factor of the activation's inputs, > 0; default 1",
+        ("self_normalising",),
+    ),
+    Target(
+        "features",
+        int,
+        "width of layers and inputs that do not say theirs",
+        ("geometric",),
+        metavar="N",
+    ),
+    Target(
+        "image_shape",
+        image_shape,
+        "locations of inputs that do not say theirs",
+        ("geometric",),
+        metavar="HxW",
+    ),
+    Target(
+        "typical",
+        number,
+        "side of the kernels that need no multiplier; default the most frequent",
+        ("geometric",),
+        metavar="K",
+    ),
+    Target(
+        "input_moment", number, "mean square of the inputs; default 1", ("geometric",), metavar="Q"
+    ),
+    Target(
+        "input_scaling",
+        _yes_no,
+        "whether inputs are multiplied: yes (default) or no",
+        ("geometric",),
+        metavar="YES|NO",
+    ),
+    Target(
+        "output_std",
+        number,
+        "root mean square that a multiplier gives the output",
+        ("geometric",),
+        metavar="S",
+    ),
+    Target(
+        "balance",
+        str,
+        "quantity made equal for all weights: gamma (default), or nu (mean pooling)",
+        ("geometric",),
+        metavar="WHICH",
+    ),
+)
 DESCRIPTION = _described()
 ONE_OF = {"tat", "eoc"}  # methods of whose targets one is given
 
@@ -151,20 +297,31 @@ def add_targets(command: argparse.ArgumentParser) -> None:
     for target in OPTIONS:
         if target.methods not in groups:
             one = " (one of them)" if ONE_OF.issuperset(target.methods) else ""
-            groups[target.methods] = command.add_argument_group(f"targets of {' and '.join(target.methods)}{one}")
+            groups[target.methods] = command.add_argument_group(
+                f"targets of {' and '.join(target.methods)}{one}"
+            )
         groups[target.methods].add_argument(
-            target.option, type=target.type, default=ABSENT, dest=target.name, metavar=target.metavar, help=target.help
+            target.option,
+            type=target.type,
+            default=ABSENT,
+            dest=target.name,
+            metavar=target.metavar,
+            help=target.help,
         )
 
 
 def targets(options: argparse.Namespace) -> dict[str, Any]:
-    """The targets given, each checked to belong to the method. Raises: KcalcError naming the method it belongs to."""
+    """The targets given, each checked to belong to the method.
+
+    Raises: KcalcError naming the method it belongs to.
+    """
     given = [target for target in OPTIONS if getattr(options, target.name) is not ABSENT]
     known = {method for target in OPTIONS for method in target.methods}
     for target in given:
         if options.method in known and options.method not in target.methods:
             owners = " or ".join(target.methods)
             raise KcalcError(
-                f"{target.option} is a target of the method {owners}, not of {options.method}; add --method {target.methods[0]}"
+                f"{target.option} is a target of the method {owners}, not of {options.method}; "
+                f"add --method {target.methods[0]}"
             )
     return {target.name: getattr(options, target.name) for target in given}

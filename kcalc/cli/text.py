@@ -9,14 +9,24 @@ from ..network.network import Network
 
 
 def table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[str]:
-    """Rows as aligned lines: the first column to the left, numbers to the right, a rule under the head."""
+    """Rows as aligned lines, with a rule under the head.
+
+    The first column is aligned to the left, numbers to the right.
+    """
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
 
     def line(row: Sequence[str]) -> str:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        cells = [
+            row[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+        ]
         return " " * indent + "  ".join(cells)
 
-    return [line(rows[0]), " " * indent + "-" * (sum(widths) + 2 * len(widths) - 2), *map(line, rows[1:])]
+    return [
+        line(rows[0]),
+        " " * indent + "-" * (sum(widths) + 2 * len(widths) - 2),
+        *map(line, rows[1:]),
+    ]
 
 
 def assumption_lines(result: Any) -> list[str]:
@@ -33,7 +43,9 @@ def assumption_lines(result: Any) -> list[str]:
 
 def heuristic_lines(*results: Any) -> list[str]:
     """A first line that says how far the results are approximate; none where they are exact."""
-    found = {a.text: a.node for result in results for a in result.assumptions if a.kind == "heuristic"}
+    found = {
+        a.text: a.node for result in results for a in result.assumptions if a.kind == "heuristic"
+    }
     if not found:
         return []
     (text, node), *others = found.items()

@@ -70,7 +70,11 @@ def _option(match: re.Match[str], options: Options) -> str:
         return f"{flag} {action.metavar or name.upper()}"
     if value == "None":
         with suppress(Exception):
-            return f"{flag} none" if callable(action.type) and action.type("none") is None else match[0]
+            return (
+                f"{flag} none"
+                if callable(action.type) and action.type("none") is None
+                else match[0]
+            )
         return match[0]
     return f"{flag} {value.strip(chr(39) + chr(34))}"
 

@@ -1,4 +1,7 @@
-"""Arguments of maps, checked: c values, angles, q values, orders; numbers, arrays, or one value per input."""
+"""Arguments of maps, checked: c values, angles, q values, orders.
+
+Numbers, arrays, or one value per input.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,46 @@ import sympy as sp
 
 from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.plain_arguments import is_key, whole
-from ..foundation.real_numbers import TINY, one_number, one_q, positive_number, q_array, q_pair, raw_array, real_array
+from ..foundation.real_numbers import (
+    TINY,
+    one_number,
+    one_q,
+    positive_number,
+    q_array,
+    q_pair,
+    raw_array,
+    real_array,
+)
 from . import NUMPY, SYMPY
 from .gaps import Gap
 
 __all__ = [
-    "TINY", "angle_array", "as_number", "cosine_array", "derivative_order", "finished", "formula_symbols", "gap_balls", "gaps_at",
-    "gaps_at_angle", "one_number", "one_q", "pair_arrays", "per_input", "positive_number", "q_array", "q_balls", "q_of_inputs", "q_pair",
-    "raw_array", "read_pair", "real_array",
-    "series_length", "single_precision", "symbolic_q",
-]  # fmt: skip
+    "TINY",
+    "angle_array",
+    "as_number",
+    "cosine_array",
+    "derivative_order",
+    "finished",
+    "formula_symbols",
+    "gap_balls",
+    "gaps_at",
+    "gaps_at_angle",
+    "one_number",
+    "one_q",
+    "pair_arrays",
+    "per_input",
+    "positive_number",
+    "q_array",
+    "q_balls",
+    "q_of_inputs",
+    "q_pair",
+    "raw_array",
+    "read_pair",
+    "real_array",
+    "series_length",
+    "single_precision",
+    "symbolic_q",
+]
 
 Node = Hashable
 Array = np.ndarray
@@ -36,12 +69,17 @@ MEANT = {"c": "a c value", "theta": "an angle", "psi": "a slope", "kappa": "a cu
 def as_number(value: Any, what: str) -> Any:
     """``value`` as a Python or SymPy real number (or symbolic expression).
 
-    Raises: KcalcError for nan, infinities, complex numbers, booleans, strings and arrays; ``what`` names the field.
+    Raises: KcalcError for nan, infinities, complex numbers, booleans, strings and arrays; ``what``
+    names the field.
     """
     if isinstance(value, bool | str | bytes) or value is None:
         raise KcalcError(f"{what} must be a number, got {glimpse(value)}")
     if isinstance(value, sp.Basic) and value.free_symbols:
-        if not isinstance(value, sp.Expr) or value.has(sp.nan, sp.oo, -sp.oo, sp.zoo) or value.is_real is False:
+        if (
+            not isinstance(value, sp.Expr)
+            or value.has(sp.nan, sp.oo, -sp.oo, sp.zoo)
+            or value.is_real is False
+        ):
             raise KcalcError(f"{what} must be a finite real number, got {glimpse(value)}")
         return value
     try:
@@ -53,17 +91,25 @@ def as_number(value: Any, what: str) -> Any:
         number = value if isinstance(value, int) else float(value)
         finite = math.isfinite(number)
     except Exception:  # user objects may raise anything as they are read
-        raise KcalcError(f"{what} must be a finite real number of ordinary size, got {glimpse(value)}") from None
+        raise KcalcError(
+            f"{what} must be a finite real number of ordinary size, got {glimpse(value)}"
+        ) from None
     if not finite:
         raise KcalcError(f"{what} must be finite, got {glimpse(value)}")
     return number
 
 
 def cosine_array(c: Any) -> Array:
-    """c values clipped to [-1, 1] after a check. Raises: KcalcError where |c| > 1 beyond rounding."""
+    """c values clipped to [-1, 1] after a check.
+
+    Raises: KcalcError where |c| > 1 beyond rounding.
+    """
     array = real_array(c, "c")
     if np.any(np.abs(array) > 1 + ROUNDING):
-        raise KcalcError(f"a c value is a cosine and must lie in [-1, 1], got {array[np.abs(array) > 1 + ROUNDING].ravel()[0]}")
+        raise KcalcError(
+            f"a c value is a cosine and must lie in [-1, 1], got "
+            f"{array[np.abs(array) > 1 + ROUNDING].ravel()[0]}"
+        )
     return np.clip(array, -1.0, 1.0)
 
 
@@ -81,7 +127,10 @@ def derivative_order(n: Any) -> int:
 
 
 def pair_arrays(c: Any, q1: Any, q2: Any = None) -> tuple[Array, Array, Array]:
-    """c, q1 and q2 (None: q1) checked and broadcast together. Raises: KcalcError outside their domains and for shapes that do not fit."""
+    """c, q1 and q2 (None: q1) checked and broadcast together.
+
+    Raises: KcalcError outside their domains and for shapes that do not fit.
+    """
     cosine, (one, two) = cosine_array(c), read_pair(q_array, q1, q2)
     try:
         return np.broadcast_arrays(cosine, one, one if two is None else two)  # type: ignore[return-value]
@@ -91,7 +140,10 @@ def pair_arrays(c: Any, q1: Any, q2: Any = None) -> tuple[Array, Array, Array]:
 
 
 def read_pair(read: Callable[[Any, str], Result], q1: Any, q2: Any) -> tuple[Result, Result | None]:
-    """``read(value, name)`` of both q values; the second is None where one q serves both inputs, whose name is then q."""
+    """``read(value, name)`` of both q values.
+
+    The second is None where one q serves both inputs, whose name is then q.
+    """
     return read(q1, "q" if q2 is None else "q1"), None if q2 is None else read(q2, "q2")
 
 
@@ -131,12 +183,20 @@ def formula_symbols(own: Iterable[sp.Symbol], others: Iterable[Any]) -> tuple[sp
 
 
 def series_length(n: Any) -> int:
-    """A number of series coefficients. Raises: KcalcError unless it is a whole number from 1 to a million."""
+    """A number of series coefficients.
+
+    Raises: KcalcError unless it is a whole number from 1 to a million.
+    """
     return whole(n, "a number of coefficients", 1, MOST_COEFFICIENTS)
 
 
-def per_input(inputs: tuple[Node, ...]) -> Callable[[Any, Callable[[Any], Any], str], dict[Node, Any]]:
-    """A reader of arguments that are one value for all inputs or {input: value}: (given, convert, name) -> {input: array}."""
+def per_input(
+    inputs: tuple[Node, ...],
+) -> Callable[[Any, Callable[[Any], Any], str], dict[Node, Any]]:
+    """A reader of arguments that are one value for all inputs or {input: value}.
+
+    (given, convert, name) -> {input: array}.
+    """
 
     def values(given: Any, convert: Callable[[Any], Any], what: str) -> dict[Node, Any]:
         if not isinstance(given, Mapping):
@@ -146,7 +206,10 @@ def per_input(inputs: tuple[Node, ...]) -> Callable[[Any, Callable[[Any], Any], 
                 raise unknown("input", node, map(str, inputs))
         missing = [node for node in inputs if node not in given]
         if missing:
-            raise KcalcError(f"no {what} is given for the input {missing[0]!r}; the inputs are {', '.join(map(str, inputs))}")
+            raise KcalcError(
+                f"no {what} is given for the input {missing[0]!r}; the inputs are "
+                f"{', '.join(map(str, inputs))}"
+            )
         return {node: convert(given[node]) for node in inputs}
 
     return values
@@ -154,13 +217,22 @@ def per_input(inputs: tuple[Node, ...]) -> Callable[[Any, Callable[[Any], Any], 
 
 def gaps_at(inputs: tuple[Node, ...], c: Any) -> dict[Node, Gap]:
     """1 - c per input, from c values. Raises: KcalcError outside [-1, 1]."""
-    return {node: Gap.from_cosine(value) for node, value in per_input(inputs)(c, cosine_array, "c").items()}
+    return {
+        node: Gap.from_cosine(value)
+        for node, value in per_input(inputs)(c, cosine_array, "c").items()
+    }
 
 
 def gaps_at_angle(inputs: tuple[Node, ...], theta: Any) -> dict[Node, Gap]:
-    """1 - c per input, from angles theta = arccos c, of which small ones keep their digits. Raises: KcalcError outside [0, pi]."""
+    """1 - c per input, from angles theta = arccos c, of which small ones keep their digits.
+
+    Raises: KcalcError outside [0, pi].
+    """
     angles = per_input(inputs)(theta, angle_array, "theta")
-    return {node: Gap.of(2 * np.sin(value / 2) ** 2, 2 * np.cos(value / 2) ** 2) for node, value in angles.items()}
+    return {
+        node: Gap.of(2 * np.sin(value / 2) ** 2, 2 * np.cos(value / 2) ** 2)
+        for node, value in angles.items()
+    }
 
 
 def q_of_inputs(
@@ -170,14 +242,18 @@ def q_of_inputs(
 
     Raises: KcalcError where a q value is not positive, and where shapes do not fit.
     """
-    first, second = read_pair(lambda given, what: per_input(inputs)(given, lambda v: q_array(v, what), what), q1, q2)
+    first, second = read_pair(
+        lambda given, what: per_input(inputs)(given, lambda v: q_array(v, what), what), q1, q2
+    )
     if second is not None and all(np.array_equal(first[n], second[n]) for n in inputs):
         second = None
     arrays = [*gap.values(), *first.values(), *(second or {}).values()]
     try:
         return first, second, np.broadcast_shapes(*(a.shape for a in arrays))
     except ValueError:
-        raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {[a.shape for a in arrays]}") from None
+        raise KcalcError(
+            f"c, q1 and q2 do not broadcast together: shapes {[a.shape for a in arrays]}"
+        ) from None
 
 
 def q_balls(inputs: tuple[Node, ...], q: Any, what: str, field: Any) -> dict[Node, Any]:
@@ -195,7 +271,9 @@ def gap_balls(inputs: tuple[Node, ...], c: Any, field: Any) -> dict[Node, Any]:
     with field.working():
         for node, value in given.items():
             if value > 1 or value < -1:
-                raise KcalcError(f"a c value is a cosine and must lie in [-1, 1], got {value.str(12)} at {node}")
+                raise KcalcError(
+                    f"a c value is a cosine and must lie in [-1, 1], got {value.str(12)} at {node}"
+                )
         return {node: 1 - value for node, value in given.items()}
 
 
@@ -206,6 +284,9 @@ def single_precision(*values: Any) -> bool:
 
 
 def finished(array: Any, shape: tuple[int, ...], single: bool) -> Any:
-    """``array`` broadcast to ``shape`` as a new float64 array (float32 if ``single``), or a number where the shape is ()."""
+    """``array`` broadcast to ``shape`` as a new float64 array, or a number for the shape ().
+
+    The array is float32 if ``single``.
+    """
     out = np.broadcast_to(np.asarray(array, dtype=float), shape)
     return (out.astype(np.float32) if single else out.copy())[()]

@@ -1,7 +1,8 @@
 """Arb balls as a number system, and certified enclosures as results.
 
-A ball [m +/- r] is a midpoint and a radius that provably encloses a real number; every operation rounds outward.  The precision of
-python-flint is global, so everything here sets it with :func:`working`, one thread at a time, and puts it back.
+A ball [m +/- r] is a midpoint and a radius that provably encloses a real number; every operation
+rounds outward. The precision of python-flint is global, so everything here sets it with
+:func:`working`, one thread at a time, and puts it back.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ Ball = Any
 """A ``flint.arb``."""
 
 GUARD = 40  # bits beyond the digits asked for
-_EXACTER = 64  # further bits for numbers that come from outside: they cost nothing and 1 - c may cancel
+_EXACTER = (
+    64  # further bits for numbers that come from outside: they cost nothing and 1 - c may cancel
+)
 
 CONSTANTS: dict[Any, Callable[[Any], Ball]] = {
     sp.S.Pi: lambda arb: arb.pi(),
@@ -43,10 +46,36 @@ CONSTANTS: dict[Any, Callable[[Any], Ball]] = {
 METHODS: dict[Any, str] = {
     kind: kind.__name__
     for kind in (
-        *(sp.exp, sp.log, sp.sin, sp.cos, sp.tan, sp.cot, sp.sec, sp.csc, sp.sinh, sp.cosh, sp.tanh, sp.coth, sp.sech, sp.csch),
-        *(sp.asin, sp.acos, sp.atan, sp.asinh, sp.acosh, sp.atanh, sp.erf, sp.erfc, sp.erfi, sp.gamma),
+        *(
+            sp.exp,
+            sp.log,
+            sp.sin,
+            sp.cos,
+            sp.tan,
+            sp.cot,
+            sp.sec,
+            sp.csc,
+            sp.sinh,
+            sp.cosh,
+            sp.tanh,
+            sp.coth,
+            sp.sech,
+            sp.csch,
+        ),
+        *(
+            sp.asin,
+            sp.acos,
+            sp.atan,
+            sp.asinh,
+            sp.acosh,
+            sp.atanh,
+            sp.erf,
+            sp.erfc,
+            sp.erfi,
+            sp.gamma,
+        ),
     )
-} | {sp.Abs: "__abs__", sp.sinc: "sinc"}  # fmt: skip
+} | {sp.Abs: "__abs__", sp.sinc: "sinc"}
 """SymPy functions and the methods that arb and acb have for them."""
 
 
@@ -69,7 +98,7 @@ def bits_for(digits: float) -> int:
     return math.ceil(digits * math.log2(10)) + GUARD
 
 
-# --- outside numbers -> balls ------------------------------------------------------------------------------------------------------------
+# --- outside numbers -> balls ---------------------------------------------------------------------
 
 
 def _mpf_ball(value: Any) -> Ball:
@@ -99,7 +128,10 @@ def _root_ball(root: Any) -> Ball:
 
 
 def enclose(expr: sp.Expr) -> Ball:
-    """A SymPy number as a ball at the current precision, by its tree.  Raises KcalcError where a function has no ball method."""
+    """A SymPy number as a ball at the current precision, by its tree.
+
+    Raises KcalcError where a function has no ball method.
+    """
     if isinstance(expr, sp.Rational):
         return _exact(Fraction(int(expr.p), int(expr.q)))
     if isinstance(expr, sp.Float):
@@ -119,7 +151,10 @@ def enclose(expr: sp.Expr) -> Ball:
         return _power(expr, parts)
     method = METHODS.get(type(expr))
     if method is None or not parts:
-        raise KcalcError(f"{glimpse(expr)} has no certified enclosure: {type(expr).__name__} is not known to the ball arithmetic")
+        raise KcalcError(
+            f"{glimpse(expr)} has no certified enclosure: {type(expr).__name__} is not known to "
+            f"the ball arithmetic"
+        )
     return getattr(parts[0], method)()
 
 
@@ -132,11 +167,14 @@ def _power(expr: sp.Expr, parts: list[Ball]) -> Ball:
     return base**exponent
 
 
-# --- the field ---------------------------------------------------------------------------------------------------------------------------
+# --- the field ------------------------------------------------------------------------------------
 
 
 def _clipped(x: Ball, low: int | None, high: int | None) -> tuple[Ball, Ball] | None:
-    """The ends of the part of a ball inside [low, high], where the true value lies; None if the ball does not stick out."""
+    """The ends of the part of a ball inside [low, high], where the true value lies.
+
+    None if the ball does not stick out.
+    """
     from flint import arb
 
     if (low is None or x >= low) and (high is None or x <= high):
@@ -151,7 +189,8 @@ def _clipped(x: Ball, low: int | None, high: int | None) -> tuple[Ball, Ball] | 
 class BallField(Field):
     """Arb balls of ``digits`` decimal digits: ``bits`` of working precision, guard bits included.
 
-    Functions compute at that precision, independently of flint's; operators between balls need ``with field.working():`` around them.
+    Functions compute at that precision, independently of flint's; operators between balls need
+    ``with field.working():`` around them.
     """
 
     def __init__(self, digits: int) -> None:
@@ -168,12 +207,18 @@ class BallField(Field):
         return working(self.bits)
 
     def number(self, value: object) -> Ball:
-        """``value`` as a ball: integers, floats and mpmath numbers exactly, fractions and SymPy constants enclosed, balls as they are."""
+        """The ball of ``value``.
+
+        Integers, floats and mpmath numbers are exact, fractions and SymPy constants enclosed, balls
+        unchanged.
+        """
         from flint import arb
 
         if isinstance(value, arb):
             if not value.is_finite():
-                raise KcalcError(f"the ball {value} is not finite: precision was lost, or a quantity is infinite")
+                raise KcalcError(
+                    f"the ball {value} is not finite: precision was lost, or a quantity is infinite"
+                )
             return value
         with working(self.bits + _EXACTER):
             if isinstance(value, mpmath.mpf) or type(value).__name__ == "mpf":
@@ -221,7 +266,10 @@ class BallField(Field):
             return self.sqrt(gap) * self.sqrt(2 - gap)
 
     def sine_excess(self, gap: Ball) -> Ball:
-        """sin t - t cos t, increasing in u with derivative t: at the midpoint with more bits, and t over the radius."""
+        """sin t - t cos t, increasing in u with derivative t.
+
+        At the midpoint with more bits, and t over the radius.
+        """
         from flint import arb
 
         with self.working():
@@ -262,12 +310,29 @@ def _elementary(name: str) -> Callable[[BallField, Ball], Ball]:
     return function
 
 
-for _name in ("exp", "expm1", "log", "sin", "cos", "tan", "atan", "erf", "erfc", "abs", "cosh", "sinh", "tanh"):
+for _name in (
+    "exp",
+    "expm1",
+    "log",
+    "sin",
+    "cos",
+    "tan",
+    "atan",
+    "erf",
+    "erfc",
+    "abs",
+    "cosh",
+    "sinh",
+    "tanh",
+):
     setattr(BallField, _name, _elementary(_name))
 
 
 def ball_field(digits: int = 30) -> BallField:
-    """The field of Arb balls with ``digits`` decimal digits (one per precision).  Raises KcalcError unless 5 <= digits <= 1000."""
+    """The field of Arb balls with ``digits`` decimal digits (one per precision).
+
+    Raises KcalcError unless 5 <= digits <= 1000.
+    """
     return _ball_field(whole(digits, "digits", 5, 1000))
 
 
@@ -276,7 +341,7 @@ def _ball_field(digits: int) -> BallField:
     return BallField(digits)
 
 
-# --- balls -> results --------------------------------------------------------------------------------------------------------------------
+# --- balls -> results -----------------------------------------------------------------------------
 
 
 def _mpf(ball: Ball) -> Any:
@@ -293,25 +358,43 @@ def _fraction(value: Any) -> Fraction:
 
 @dataclass(frozen=True, repr=False)
 class Enclosure:
-    """A certified result: the true value lies within ``radius`` of ``mid`` (both mpmath numbers, exact)."""
+    """A certified result: the true value lies within ``radius`` of ``mid``.
+
+    Both are exact mpmath numbers.
+    """
 
     mid: Any
     radius: Any
 
     @classmethod
     def of(cls, ball: Ball) -> Enclosure:
-        """The enclosure that a ball is, without rounding.  Raises KcalcError if the ball is not finite."""
+        """The enclosure that a ball is, without rounding.
+
+        Raises KcalcError if the ball is not finite.
+        """
         if not ball.is_finite():
-            raise KcalcError("the ball is not finite: the quantity is infinite, or more digits are needed")
+            raise KcalcError(
+                "the ball is not finite: the quantity is infinite, or more digits are needed"
+            )
         return cls(_mpf(ball.mid()), _mpf(ball.rad()))
 
     def checked(self, what: str) -> Enclosure:
-        """Itself.  Raises KcalcError where it says next to nothing: a radius above a thousandth of max(1, |mid|)."""
+        """Itself.
+
+        Raises KcalcError where it says next to nothing: a radius above a thousandth of max(1,
+        |mid|).
+        """
         if self.radius > max(1, abs(self.mid)) / 1000:
-            known = f"only {self!r}" if self.radius < 1000 * max(1, abs(self.mid)) else "the bounds are far wider than the value"
+            known = (
+                f"only {self!r}"
+                if self.radius < 1000 * max(1, abs(self.mid))
+                else "the bounds are far wider than the value"
+            )
             raise KcalcError(
-                f"{what}: no useful enclosure was found, {known}; use smaller or nearer q values, c away from -1 and 1, other digits, "
-                "or an activation with growth=(A, p, B) declared; a call without ball gives the value in double precision"
+                f"{what}: no useful enclosure was found, {known}; use smaller or nearer q values, "
+                f"c away from -1 and 1, other digits, "
+                "or an activation with growth=(A, p, B) declared; a call without ball gives the "
+                "value in double precision"
             )
         return self
 
@@ -326,7 +409,10 @@ class Enclosure:
         return mpmath.fadd(self.mid, self.radius, exact=True)
 
     def contains(self, x: object) -> bool:
-        """Whether the number (also a decimal string, a Fraction, a SymPy constant) or enclosure x lies inside, ends included."""
+        """Whether the number or enclosure x lies inside, ends included.
+
+        The number may also be a decimal string, a Fraction or a SymPy constant.
+        """
         low, high = self._ends(x)
         return _fraction(self.lower) <= low and high <= _fraction(self.upper)
 
@@ -348,12 +434,18 @@ class Enclosure:
         return float(self.mid)
 
     def _decimal(self) -> tuple[str, str]:
-        """The midpoint with as many decimals as the radius warrants, and a radius that covers its rounding, as (text, text)."""
+        """The midpoint and the radius as decimal texts, (text, text).
+
+        The midpoint has as many decimals as the radius warrants, and the radius covers its
+        rounding.
+        """
         mid, radius = _fraction(self.mid), _fraction(self.radius)
         if radius:
             decimals = max(0, 1 - _exponent(radius))
         else:
-            decimals = max(0, min(mid.denominator.bit_length() - 1, 40 - (_exponent(abs(mid)) if mid else 0)))
+            decimals = max(
+                0, min(mid.denominator.bit_length() - 1, 40 - (_exponent(abs(mid)) if mid else 0))
+            )
         shown = Fraction(round(mid * 10**decimals), 10**decimals)
         total = radius + abs(mid - shown)
         with localcontext() as context:
@@ -381,11 +473,22 @@ class Enclosure:
 
 def _exponent(value: Fraction) -> int:
     """floor(log10 value) of a positive fraction."""
-    bits = value.numerator.bit_length() - value.denominator.bit_length()  # no decimal text: Python refuses those of great integers
+    bits = (
+        value.numerator.bit_length() - value.denominator.bit_length()
+    )  # no decimal text: Python refuses those of great integers
     guess = math.floor(bits * math.log10(2)) - 1
     while value >= Fraction(10) ** (guess + 1):
         guess += 1
     return guess
 
 
-__all__ = ["Ball", "BallField", "Enclosure", "Number", "ball_field", "bits_for", "enclose", "working"]
+__all__ = [
+    "Ball",
+    "BallField",
+    "Enclosure",
+    "Number",
+    "ball_field",
+    "bits_for",
+    "enclose",
+    "working",
+]

@@ -1,4 +1,7 @@
-"""The gap u = 1 - c as an array that remembers 1 + c: near c = -1 the difference 2 - u of a rounded u has lost its digits."""
+"""The gap u = 1 - c as an array that remembers 1 + c.
+
+Near c = -1 the difference 2 - u of a rounded u has lost its digits.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ __all__ = ["Gap"]
 
 
 class Gap(np.ndarray):
-    """A float64 array u whose ``2 - u`` is ``rest``, exactly as given; every other operation is that of a plain array."""
+    """A float64 array u whose ``2 - u`` is ``rest``, exactly as given.
+
+    Every other operation is that of a plain array.
+    """
 
     rest: np.ndarray | None
 
@@ -30,7 +36,12 @@ class Gap(np.ndarray):
         self.rest = None
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        from_two = ufunc is np.subtract and method == "__call__" and np.ndim(inputs[0]) == 0 and inputs[0] == 2
+        from_two = (
+            ufunc is np.subtract
+            and method == "__call__"
+            and np.ndim(inputs[0]) == 0
+            and inputs[0] == 2
+        )
         if from_two and inputs[1] is self and self.rest is not None:
             return self.rest[()]
         plain = (np.asarray(x) if isinstance(x, Gap) else x for x in inputs)

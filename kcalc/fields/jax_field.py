@@ -1,4 +1,7 @@
-"""The JAX number system: closed forms on accelerators, inside jit and vmap, with gradients that stay finite at c = +-1."""
+"""The JAX number system: closed forms on accelerators, inside jit and vmap.
+
+Gradients stay finite at c = +-1.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,9 @@ def is_jax(value: object) -> bool:
 class JaxField(Field):
     """JAX arrays of floats, float32 or float64, elementwise; use :func:`jax_field`.
 
-    Numbers that are not JAX arrays stay Python floats, computed in double precision, and take on the precision of the arrays they meet.
-    Derivatives that are infinite at gap 0 and 2 (of ``angle`` and ``sine``) take their values one rounding unit away.
+    Numbers that are not JAX arrays stay Python floats, computed in double precision, and take on
+    the precision of the arrays they meet. Derivatives that are infinite at gap 0 and 2 (of
+    ``angle`` and ``sine``) take their values one rounding unit away.
     """
 
     name = "jax"
@@ -63,7 +67,9 @@ class JaxField(Field):
         return jnp.where(gap < 0, 0.0, jnp.where(gap > 2, 2.0, gap))
 
     def number(self, value: object) -> Number:
-        """JAX arrays of floats as they are, of integers as floats; other arrays as JAX arrays, other numbers as Python floats.
+        """JAX arrays of floats as they are, of integers as floats.
+
+        Other arrays as JAX arrays, other numbers as Python floats.
 
         Raises KcalcError for complex and boolean arrays, and where NumPy's field does.
         """

@@ -1,8 +1,8 @@
 """Truncated Taylor series in one perturbation: derivatives of a whole network from one pass.
 
-A :class:`Jet` holds the coefficients ``a_0, a_1, ..., a_n`` of ``a_0 + a_1 e + ... + a_n e^n``; each coefficient is a
-number of some field (a float, a NumPy array, an mpmath or SymPy number). Rules written with ``+ - * /`` and
-:func:`sqrt` work on jets unchanged.
+A :class:`Jet` holds the coefficients ``a_0, a_1, ..., a_n`` of ``a_0 + a_1 e + ... + a_n e^n``;
+each coefficient is a number of some field (a float, a NumPy array, an mpmath or SymPy number).
+Rules written with ``+ - * /`` and :func:`sqrt` work on jets unchanged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class Jet:
 
     def __add__(self, other: Number) -> Jet:
         if isinstance(other, Jet):
-            return Jet(tuple(a + b for a, b in zip(self.coefficients, other.coefficients, strict=True)))
+            return Jet(
+                tuple(a + b for a, b in zip(self.coefficients, other.coefficients, strict=True))
+            )
         return Jet((self.value + other, *self.coefficients[1:]))
 
     __radd__ = __add__
@@ -96,21 +98,30 @@ class Jet:
     def compose(self, outer: Sequence[Number]) -> Jet:
         """The series of ``f(self)`` from ``outer[k] = f^{(k)}(self.value) / k!`` (Faa di Bruno).
 
-        Terms that vanish by order are never formed, so an infinite ``outer[k]`` (a kinked activation at ``c = 1``)
-        reaches only the coefficients of order ``k`` and above.
+        Terms that vanish by order are never formed, so an infinite ``outer[k]`` (a kinked
+        activation at ``c = 1``) reaches only the coefficients of order ``k`` and above.
         """
         result = [outer[0], *([self.value * 0] * self.order)]
-        power: list[Number] = list(self.coefficients)  # coefficients of (self - value)^k, valid from index k on
+        power: list[Number] = list(
+            self.coefficients
+        )  # coefficients of (self - value)^k, valid from index k on
         for k in range(1, self.order + 1):
             if k > 1:
-                power = [sum(power[i] * self.coefficients[j - i] for i in range(k - 1, j)) if j >= k else 0 for j in range(self.order + 1)]
+                power = [
+                    sum(power[i] * self.coefficients[j - i] for i in range(k - 1, j))
+                    if j >= k
+                    else 0
+                    for j in range(self.order + 1)
+                ]
             for j in range(k, self.order + 1):
                 result[j] = result[j] + outer[k] * power[j]
         return Jet(tuple(result))
 
 
 class JetField(Field):
-    """Jets over another field: closed forms written over a field give Taylor coefficients of any order.
+    """Jets over another field, for Taylor coefficients of any order.
+
+    Closed forms written over a field give the coefficients when they are evaluated on jets.
 
     Functions with an algebraic derivative ``f' = r(x)`` integrate ``x' r(x)`` term by term.
     """
@@ -128,7 +139,9 @@ class JetField(Field):
         """The series with the given constant term and derivative ``x' rate``."""
         out = [value]
         for k in range(1, x.order + 1):
-            out.append(sum(i * x.coefficients[i] * rate.coefficients[k - i] for i in range(1, k + 1)) / k)
+            out.append(
+                sum(i * x.coefficients[i] * rate.coefficients[k - i] for i in range(1, k + 1)) / k
+            )
         return Jet(tuple(out))
 
     def _lifted(self, name: str, x: Number, rate: Callable[[Jet], Jet]) -> Number:
@@ -192,7 +205,9 @@ class JetField(Field):
         return self._lifted("atan", x, lambda y: 1 / (1 + y * y))
 
     def erf(self, x: Number) -> Number:
-        return self._lifted("erf", x, lambda y: 2 / self.base.sqrt(self.base.pi) * self.exp(-(y * y)))
+        return self._lifted(
+            "erf", x, lambda y: 2 / self.base.sqrt(self.base.pi) * self.exp(-(y * y))
+        )
 
     def angle(self, gap: Number) -> Number:
         return self._lifted("angle", gap, lambda u: 1 / self.sqrt(u * (2 - u)))

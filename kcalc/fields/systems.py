@@ -1,7 +1,10 @@
-"""Number systems: a rule of the calculus is written once over a *field* and read in SymPy, mpmath, NumPy or Arb balls.
+"""Number systems (*fields*) over which every rule of the calculus is written once.
 
-A field knows its numbers (:meth:`Field.number`), the elementary functions, and the few combinations that a number system must
-evaluate in its own way to keep its accuracy: angles from the gap ``u = 1 - c`` and differences that would cancel.
+A rule is read in SymPy, mpmath, NumPy or Arb balls.
+
+A field knows its numbers (:meth:`Field.number`), the elementary functions, and the few combinations
+that a number system must evaluate in its own way to keep its accuracy: angles from the gap
+``u = 1 - c`` and differences that would cancel.
 """
 
 from __future__ import annotations
@@ -29,7 +32,11 @@ MOST_DIGITS = 10_000
 
 
 class Field(ABC):
-    """A number system.  Subclasses provide ``number``, ``pi`` and the elementary functions; the angle helpers are derived."""
+    """A number system.
+
+    Subclasses provide ``number``, ``pi`` and the elementary functions; the angle helpers are
+    derived.
+    """
 
     name: str = "field"
     pi: Number
@@ -54,18 +61,27 @@ class Field(ABC):
 
     @abstractmethod
     def number(self, value: object) -> Number:
-        """``value`` in this field, exact where the field can.  Raises KcalcError for nan, infinities, complex values and text."""
+        """``value`` in this field, exact where the field can.
+
+        Raises KcalcError for nan, infinities, complex values and text.
+        """
 
     def cosine(self, gap: Number) -> Number:
         """c = 1 - u."""
         return 1 - gap
 
     def clipped(self, gap: Number) -> Number:
-        """The gap u = 1 - c put back into [0, 2] where rounding has carried it out; numbers that are not rounded stay as they are."""
+        """The gap u = 1 - c put back into [0, 2] where rounding has carried it out.
+
+        Numbers that are not rounded stay as they are.
+        """
         return gap
 
     def angle(self, gap: Number) -> Number:
-        """theta = arccos(1 - u) = 2 asin sqrt(u/2), accurate however small the gap u in [0, 2] is."""
+        """The angle theta = arccos(1 - u) = 2 asin sqrt(u/2) of a gap u in [0, 2].
+
+        It is accurate for gaps of any smallness.
+        """
         return 2 * self.asin(self.sqrt(gap / 2))
 
     def sine(self, gap: Number) -> Number:
@@ -93,7 +109,11 @@ class _Symbolic(Field):
     cosh, sinh, tanh = staticmethod(sp.cosh), staticmethod(sp.sinh), staticmethod(sp.tanh)
 
     def number(self, value: object) -> sp.Expr:
-        """Integers and fractions exactly, whole floats as integers, other floats as 53-bit Floats, expressions as they are."""
+        """``value`` as a SymPy expression.
+
+        Integers and fractions are exact, whole floats become integers, other floats 53-bit Floats;
+        expressions stay as they are.
+        """
         plain = plain_number(value)
         if isinstance(plain, sp.Expr):
             return plain
@@ -135,7 +155,9 @@ class _Numpy(Field):
 
     def number(self, value: object) -> Number:
         """A float, or a float64 array of the same shape."""
-        if isinstance(value, float) and math.isfinite(value):  # maps of deep networks ask for them thousands of times
+        if isinstance(value, float) and math.isfinite(
+            value
+        ):  # maps of deep networks ask for them thousands of times
             return float(value)
         return floats(value)
 
@@ -143,7 +165,10 @@ class _Numpy(Field):
         return np.clip(gap, 0.0, 2.0)
 
     def angle(self, gap: Number) -> Number:
-        """2 atan2(sqrt u, sqrt(2 - u)): relatively accurate for u, and pi - theta for 2 - u, however small."""
+        """2 atan2(sqrt u, sqrt(2 - u)).
+
+        Relatively accurate for u, and pi - theta for 2 - u, however small.
+        """
         return 2 * np.arctan2(np.sqrt(gap), np.sqrt(2 - gap))
 
     def erf(self, x: Number) -> Number:  # type: ignore[override]
@@ -157,7 +182,10 @@ class _Numpy(Field):
         return erfc(x)
 
     def sine_excess(self, gap: Number) -> Number:
-        """Beyond t = 0.3 as written, below by sum_n (-1)^(n+1) 2n t^(2n+1)/(2n+1)!: relative error about 1e-15 for every t in [0, pi]."""
+        """Beyond t = 0.3 as written, below by sum_n (-1)^(n+1) 2n t^(2n+1)/(2n+1)!.
+
+        Relative error about 1e-15 for every t in [0, pi].
+        """
         t = self.angle(gap)
         square = t * t
         series = np.zeros_like(square)
@@ -167,7 +195,10 @@ class _Numpy(Field):
 
 
 class _Mpmath(Field):
-    """mpmath numbers in a context of its own, whose precision no function changes: threads share it, and ``mpmath.mp`` is never touched."""
+    """mpmath numbers in a context of its own, whose precision no function changes.
+
+    Threads share it, and ``mpmath.mp`` is never touched.
+    """
 
     def __init__(self, digits: int) -> None:
         self.digits = digits
@@ -175,25 +206,50 @@ class _Mpmath(Field):
         self.context = context = mpmath.mp.clone()
         context.dps = digits
         self.pi = +context.pi
-        for function in ("sqrt", "exp", "log", "sin", "cos", "tan", "atan", "asin", "acos", "erf", "erfc", "cosh", "sinh", "tanh"):
+        for function in (
+            "sqrt",
+            "exp",
+            "log",
+            "sin",
+            "cos",
+            "tan",
+            "atan",
+            "asin",
+            "acos",
+            "erf",
+            "erfc",
+            "cosh",
+            "sinh",
+            "tanh",
+        ):
             setattr(self, function, getattr(context, function))
         self.abs = context.fabs
 
     def expm1(self, x: Number) -> Number:  # type: ignore[override]
-        """exp x - 1; mpmath's own raises the context's precision for a while, which other threads would see."""
+        """exp x - 1 without a change of the context's precision.
+
+        mpmath's own function raises the context's precision for a while, which other threads would
+        see.
+        """
         x, bits = self.context.convert(x), self.context.prec
         if not x:
             return self.context.zero
         lost = -self.context.mag(x)
         if lost > bits:
             return x + x * x / 2
-        return self.context.make_mpf(mpf_sub(mpf_exp(x._mpf_, bits + max(lost, 0) + 10), fone, bits, "n"))
+        return self.context.make_mpf(
+            mpf_sub(mpf_exp(x._mpf_, bits + max(lost, 0) + 10), fone, bits, "n")
+        )
 
     def clipped(self, gap: Number) -> Number:
         return min(max(gap, self.context.zero), self.context.mpf(2))
 
     def sine_excess(self, gap: Number) -> Number:
-        """As written where t is large, else sum_n (-1)^(n+1) 2n t^(2n+1)/(2n+1)!, of which the difference would lose the first digits."""
+        """sin t - t cos t, as a series for small t.
+
+        The series is sum_n (-1)^(n+1) 2n t^(2n+1)/(2n+1)!; for small t the difference would lose
+        its first digits.
+        """
         if gap > 0.125:
             return super().sine_excess(gap)
         t = self.angle(gap)
@@ -229,7 +285,10 @@ SYMPY = _Symbolic()
 
 
 def mpmath_field(digits: int = 30) -> _Mpmath:
-    """The field of mpmath numbers with ``digits`` decimal digits (one per precision).  Raises KcalcError unless 5 <= digits <= 10000."""
+    """The field of mpmath numbers with ``digits`` decimal digits (one per precision).
+
+    Raises KcalcError unless 5 <= digits <= 10000.
+    """
     return _mpmath_field(whole(digits, "digits", 5, MOST_DIGITS))
 
 
@@ -241,5 +300,8 @@ def _mpmath_field(digits: int) -> _Mpmath:
 def as_field(field: Any) -> Any:
     """A number system as it is. Raises KcalcError for anything else."""
     if not callable(getattr(field, "number", None)):
-        raise KcalcError(f"a number system is one of kcalc.fields, such as mpmath_field(30), got {glimpse(field)}")
+        raise KcalcError(
+            f"a number system is one of kcalc.fields, such as mpmath_field(30), got "
+            f"{glimpse(field)}"
+        )
     return field

@@ -1,1 +1,4 @@
-"""What all other rooms stand on: errors, checks of plain arguments, files, printing, the letters of formulas."""
+"""What all other rooms stand on.
+
+Errors, checks of plain arguments, files, printing, the letters of formulas.
+"""

@@ -19,13 +19,19 @@ class GraphError(KcalcError):
 
 
 class NoRule(KcalcError):
-    """A calculus has no rule for a layer; the message names node, layer, calculus and the nearest rewrite."""
+    """A calculus has no rule for a layer.
+
+    The message names node, layer, calculus and the nearest rewrite.
+    """
 
 
 class FreshnessError(KcalcError):
-    """A kernel rule's hypothesis (fresh Gaussian pre-activation, independent addends) does not hold.
+    """A hypothesis of a kernel rule does not hold.
 
-    ``option``: the effect of ``assume_independent=True``, said by functions that take it; ``message`` is the text without that.
+    The hypotheses are a fresh Gaussian pre-activation and independent addends.
+
+    ``option``: the effect of ``assume_independent=True``, said by functions that take it;
+    ``message`` is the text without that.
     """
 
     def __init__(self, message: str, option: str = "") -> None:
@@ -49,7 +55,8 @@ class UnreachableTarget(KcalcError):
 def unknown(kind: str, name: object, known: Iterable[str]) -> KcalcError:
     """A :class:`KcalcError` for an unknown name that lists the nearest known ones.
 
-    Parameters: ``kind`` is the kind of name ("activation"), ``name`` the given one, ``known`` the valid names.
+    Parameters: ``kind`` is the kind of name ("activation"), ``name`` the given one, ``known`` the
+    valid names.
     """
     names = sorted(set(known))
     text = name if isinstance(name, str) else glimpse(name)
@@ -58,11 +65,16 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> KcalcError:
         near = difflib.get_close_matches(text[:80].lower(), names[:MANY], n=LISTED, cutoff=0.0)
     rest = f" ({len(names)} in all)" if len(near) < len(names) and len(names) > LISTED else ""
     given = repr(text[:80]) if isinstance(name, str) else text
-    return KcalcError(f"unknown {kind} {given}; the nearest known: {', '.join(near or names)}{rest}")
+    return KcalcError(
+        f"unknown {kind} {given}; the nearest known: {', '.join(near or names)}{rest}"
+    )
 
 
 def glimpse(value: object, length: int = 60) -> str:
-    """``repr(value)`` on one line for a message, cut short; the class of an object that cannot even show itself."""
+    """``repr(value)`` on one line for a message, cut short.
+
+    The class of an object that cannot even show itself.
+    """
     try:
         text = " ".join(repr(value).split())
     except Exception:  # user objects may raise anything as text

@@ -18,7 +18,8 @@ _KEPT = 40  # characters of a file's name in its temporary one: names have a gre
 def write_whole(path: str | os.PathLike[str], data: bytes | memoryview | str) -> Path:
     """Write a file that appears whole or not at all; text as UTF-8, its line ends as they are.
 
-    Returns: the path.  Raises: KcalcError where it cannot be written; then the old file stays, and no temporary file is left.
+    Returns: the path. Raises: KcalcError where it cannot be written; then the old file stays, and
+    no temporary file is left.
     """
     with replacing(path) as stream:
         stream.write(data.encode() if isinstance(data, str) else data)
@@ -27,12 +28,16 @@ def write_whole(path: str | os.PathLike[str], data: bytes | memoryview | str) ->
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A binary stream whose contents take the place of a file when the block ends, and vanish when it fails.
+    """A binary stream whose contents replace a file when the block ends.
 
-    They are written beside the file, brought to the disk and moved there. A link stays, and the file it leads to is replaced; that keeps
-    its permissions, and a new one gets the usual ones. Pipes and devices are written directly.
+    The contents vanish when the block fails.
 
-    Raises: KcalcError for a folder, a missing one, no permission, a full disk; other errors of the block pass through.
+    They are written beside the file, brought to the disk and moved there. A link stays, and the
+    file it leads to is replaced; that keeps its permissions, and a new one gets the usual ones.
+    Pipes and devices are written directly.
+
+    Raises: KcalcError for a folder, a missing one, no permission, a full disk; other errors of the
+    block pass through.
     """
     target = destination(path)
     try:
@@ -55,14 +60,23 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def destination(path: str | os.PathLike[str]) -> Path:
-    """Where a path leads to, links followed.  Raises: KcalcError where no file can be written; nothing is changed."""
+    """Where a path leads to, links followed.
+
+    Raises: KcalcError where no file can be written; nothing is changed.
+    """
     target = Path(path)
     try:
         beyond = target.resolve()
-        if beyond.exists() or not target.exists():  # but not where /dev/stdout leads: to a pipe that /proc names and does not hold
+        if (
+            beyond.exists() or not target.exists()
+        ):  # but not where /dev/stdout leads: to a pipe that /proc names and does not hold
             target = beyond
         refusal = _refusal(target)
-    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a name that is too long or holds a zero
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # links in a circle, a name that is too long or holds a zero
         refusal = getattr(error, "strerror", None) or str(error)
     if refusal:
         raise _refused(path, refusal)

@@ -1,7 +1,9 @@
-r"""LaTeX of formulas as papers write them: calligraphic maps with upright indices, arcsin, exact numbers, Gaussian integrals.
+r"""LaTeX of formulas as papers write them.
 
-Names of local maps: Q_phi(q) = E phi^2, M_phi(q) = E phi, C_phi(c, q1, q2). Derivatives in the first argument have ``D`` and their order
-in front: ``DC_phi``, ``D2C_phi``, ``DQ_phi``.
+Calligraphic maps with upright indices, arcsin, exact numbers, Gaussian integrals.
+
+Names of local maps: Q_phi(q) = E phi^2, M_phi(q) = E phi, C_phi(c, q1, q2). Derivatives in the
+first argument have ``D`` and their order in front: ``DC_phi``, ``D2C_phi``, ``DQ_phi``.
 """
 
 from __future__ import annotations
@@ -18,28 +20,49 @@ DIGITS = 15
 SHORT = 6  # significant digits up to which a decimal number is taken as typed
 DENSITY = r"\frac{e^{-x^{2}/2}}{\sqrt{2\pi}}\,\mathrm{d}x"
 PLANE_DENSITY = r"\frac{e^{-(x^{2}+y^{2})/2}}{2\pi}\,\mathrm{d}x\,\mathrm{d}y"
-OPERATORS = {name: rf"\{name}" for name in ("tanh", "sin", "cos", "exp", "sinh", "cosh")} | {"atan": r"\arctan"}
+OPERATORS = {name: rf"\{name}" for name in ("tanh", "sin", "cos", "exp", "sinh", "cosh")} | {
+    "atan": r"\arctan"
+}
 _MAP = re.compile(r"(?:D(?P<order>\d*))?(?P<letter>[CQM])_(?P<name>\w+)")
 
 
 def exact(value: Any) -> Any:
-    """A float of at most SHORT significant digits as the fraction that was typed (1.5 is 3/2); other values unchanged."""
-    if not isinstance(value, float) or not math.isfinite(value) or value == 0 or float(f"{value:.{SHORT}g}") != value:
+    """A float of at most SHORT significant digits as the fraction that was typed (1.5 is 3/2).
+
+    Other values unchanged.
+    """
+    if (
+        not isinstance(value, float)
+        or not math.isfinite(value)
+        or value == 0
+        or float(f"{value:.{SHORT}g}") != value
+    ):
         return value
     return sp.Rational(f"{value:.{SHORT}g}")
 
 
 def exact_or_root(value: Any) -> Any:
-    """As ``exact``; a positive float within rounding errors of the square root of a short decimal as that root (0.75**0.5 is sqrt(3)/2)."""
+    """``value`` as ``exact`` gives it, or as the square root of a short decimal.
+
+    A positive float within rounding errors of such a root becomes that root (0.75**0.5 is
+    sqrt(3)/2).
+    """
     found = exact(value)
     if not isinstance(found, float) or not 0 < found < math.inf:
         return found
     square = float(f"{found**2:.{SHORT}g}")
-    return sp.sqrt(exact(square)) if math.isclose(math.sqrt(square), found, rel_tol=10.0**-DIGITS) else found
+    return (
+        sp.sqrt(exact(square))
+        if math.isclose(math.sqrt(square), found, rel_tol=10.0**-DIGITS)
+        else found
+    )
 
 
 def rounded(expr: Any) -> Any:
-    """The expression with Floats that are whole numbers to DIGITS digits made integers: no factor 1.0 is left."""
+    """The expression with Floats that are whole numbers to DIGITS digits made integers.
+
+    No factor 1.0 is left.
+    """
     table = {}
     for number in expr.atoms(sp.Float) if isinstance(expr, sp.Basic) else ():
         whole = round(float(number))
@@ -51,7 +74,7 @@ def rounded(expr: Any) -> Any:
 class _Printer(LatexPrinter):
     """SymPy's printer with the field's signs for local maps."""
 
-    def _print_Function(self, expr: Any, exp: Any = None) -> str:  # noqa: N802  # the name that SymPy looks for
+    def _print_Function(self, expr: Any, exp: Any = None) -> str:  # noqa: N802  # SymPy's name
         head = map_name(expr.func.__name__)
         if head is None:
             return super()._print_Function(expr, exp)
@@ -65,7 +88,10 @@ def latex(expr: Any) -> str:
 
 
 def map_name(name: str) -> str | None:
-    r"""``\mathcal{C}_{\mathrm{erf}}`` for ``C_erf``, ``\mathcal{C}'_{\mathrm{erf}}`` for ``DC_erf``; None for other functions."""
+    r"""The LaTeX name of a C map or of its derivative; None for other functions.
+
+    ``\mathcal{C}_{\mathrm{erf}}`` for ``C_erf``, ``\mathcal{C}'_{\mathrm{erf}}`` for ``DC_erf``.
+    """
     found = _MAP.fullmatch(name)
     if found is None:
         return None
@@ -81,7 +107,10 @@ def _primes(order: int) -> str:
 
 
 def formula_name(name: str) -> str:
-    """A word for an activation in the names of its local maps: its own name if that is one word, else phi."""
+    """A word for an activation in the names of its local maps.
+
+    Its own name if that is one word, else phi.
+    """
     return name if re.fullmatch(r"[A-Za-z]\w*", name) else "phi"
 
 
@@ -93,14 +122,19 @@ def result_name(letter: str) -> str:
 
 
 def activation_name(name: str) -> str:
-    r"""``\mathrm{erf}``; ``\phi`` and ``\phi_{2}`` for phi and phi2, the names of functions that have none of their own."""
+    r"""The LaTeX name of an activation, such as ``\mathrm{erf}``.
+
+    ``\phi`` and ``\phi_{2}`` for phi and phi2, the names of functions that have none of their own.
+    """
     unnamed = re.fullmatch(r"phi(\d*)", name)
     if unnamed:
         return rf"\phi_{{{unnamed[1]}}}" if unnamed[1] else r"\phi"
     return rf"\mathrm{{{name}}}".replace("_", r"\_")
 
 
-def local_definition(name: str, arguments: Sequence[sp.Symbol], closed: Any, activation: Any) -> str:
+def local_definition(
+    name: str, arguments: Sequence[sp.Symbol], closed: Any, activation: Any
+) -> str:
     """``name(arguments) = closed form``, or the Gaussian integral that defines the local map."""
     found = _MAP.fullmatch(name)
     head = latex(sp.Function(name)(*arguments))
@@ -110,8 +144,14 @@ def local_definition(name: str, arguments: Sequence[sp.Symbol], closed: Any, act
     if letter == "C":
         broken = any(any(activation.jump_sizes(k)) for k in range(order))
         rate = _differential(latex(arguments[0]), order) if broken else ""
-        return f"{head} = {rate}{_plane_integral(found['name'], arguments, 0 if broken else order, activation)}"
-    integral = rf"\int_{{-\infty}}^{{\infty}} {_applied(found['name'], activation, _root(arguments[0]) + ' x', 0)}"
+        return (
+            f"{head} = "
+            f"{rate}{_plane_integral(found['name'], arguments, 0 if broken else order, activation)}"
+        )
+    integral = (
+        rf"\int_{{-\infty}}^{{\infty}} "
+        rf"{_applied(found['name'], activation, _root(arguments[0]) + ' x', 0)}"
+    )
     integral += ("^{2}" if letter == "Q" else "") + rf"\, {DENSITY}"
     return f"{head} = {_differential(latex(arguments[0]), order)}{integral}"
 
@@ -124,18 +164,29 @@ def _differential(symbol: str, order: int) -> str:
 
 
 def _plane_integral(name: str, arguments: Sequence[sp.Symbol], order: int, activation: Any) -> str:
-    """E phi^(n)(u) phi^(n)(v) (q1 q2)^(n/2) / sqrt(Q(q1) Q(q2)), u and v of correlation c; the n-th derivative in c."""
+    """E phi^(n)(u) phi^(n)(v) (q1 q2)^(n/2) / sqrt(Q(q1) Q(q2)), u and v of correlation c.
+
+    The n-th derivative in c.
+    """
     c, *levels = map(latex, arguments)
     q1, q2 = (levels[0], levels[-1]) if levels else ("1", "1")
     level = rf"\mathcal{{Q}}_{{{activation_name(name)}}}"
     if q1 == q2:
-        size, power = rf"{level}\left({q1}\right)", "1" if order == 0 else q1 if order == 1 else f"{q1}^{{{order}}}"
+        size, power = (
+            rf"{level}\left({q1}\right)",
+            "1" if order == 0 else q1 if order == 1 else f"{q1}^{{{order}}}",
+        )
     else:
         size = rf"\sqrt{{{level}\left({q1}\right)\, {level}\left({q2}\right)}}"
         power = "1" if order == 0 else rf"\left({q1} {q2}\right)^{{{order}/2}}"
     first = _applied(name, activation, _root_text(q1) + " x", order)
     partner = rf"{c} x + \sqrt{{1 - {c}^{{2}}}}\, y"
-    second = _applied(name, activation, partner if q2 == "1" else rf"{_root_text(q2)}\left({partner}\right)", order)
+    second = _applied(
+        name,
+        activation,
+        partner if q2 == "1" else rf"{_root_text(q2)}\left({partner}\right)",
+        order,
+    )
     return rf"\frac{{{power}}}{{{size}}} \iint {first}\, {second}\, {PLANE_DENSITY}"
 
 
@@ -165,7 +216,10 @@ def _letter(name: str) -> str:
 
 
 def activation_definition(name: str, activation: Any, order: int = 0) -> str | None:
-    r"""``\phi(x) = ...`` for an activation that stands in integrals by a letter; None where it is written out there."""
+    r"""``\phi(x) = ...`` for an activation that stands in integrals by a letter.
+
+    None where it is written out there.
+    """
     if order == 0 and _operator(activation):
         return None
     return rf"{_letter(name)}\left(x\right) = {latex(activation.expr)}"

@@ -1,4 +1,7 @@
-"""Formulas as MathML that wraps: no scripts, no fonts of its own, readable without a mathematical font."""
+"""Formulas as MathML that wraps.
+
+No scripts, no fonts of its own, readable without a mathematical font.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import re
 import xml.etree.ElementTree as ET
 from functools import lru_cache
 
-_PRIMED = re.compile(r"((?:\\[a-z]+\s*)*\\?[A-Za-z]+)('+)\^")  # LaTeX sets f'^2, the converter does not
+_PRIMED = re.compile(
+    r"((?:\\[a-z]+\s*)*\\?[A-Za-z]+)('+)\^"
+)  # LaTeX sets f'^2, the converter does not
 _PRIMES = ("\u2032", "\u2033", "\u2034")
 _BREAKS = frozenset("=≤≥<>≈≠∼≲≳→⇒∝+−-∈;")
 _OPEN, _CLOSE, _BARS = frozenset("([{⌈⌊⟨"), frozenset(")]}⌉⌋⟩"), frozenset("|‖")
@@ -17,7 +22,9 @@ _LONG = 60  # characters of LaTeX that fit a line of a phone, commands counted
 def formulas(text: str) -> str:
     """Text with $LaTeX$ in it as HTML with MathML."""
     pieces = re.split(r"\$(.+?)\$", text)
-    return "".join(html.escape(piece) if i % 2 == 0 else mathml(piece) for i, piece in enumerate(pieces))
+    return "".join(
+        html.escape(piece) if i % 2 == 0 else mathml(piece) for i, piece in enumerate(pieces)
+    )
 
 
 def tree(latex: str) -> ET.Element | None:
@@ -34,7 +41,10 @@ def tree(latex: str) -> ET.Element | None:
 
 @lru_cache(maxsize=4096)
 def mathml(latex: str) -> str:
-    """One formula, as written if it cannot be read; a long one in pieces between which a line may break, at operators outside brackets."""
+    """One formula, as written if it cannot be read.
+
+    a long one in pieces between which a line may break, at operators outside brackets.
+    """
     root = tree(latex)
     if root is None:
         return f"<code>{html.escape(latex)}</code>"
@@ -53,7 +63,13 @@ def _pieces(items: list[ET.Element]) -> list[list[ET.Element]]:
     pieces: list[list[ET.Element]] = [[]]
     depth, bars = 0, 0
     for item in items:
-        if item.tag == "mo" and _sign(item) in _BREAKS and depth == 0 and bars % 2 == 0 and pieces[-1]:
+        if (
+            item.tag == "mo"
+            and _sign(item) in _BREAKS
+            and depth == 0
+            and bars % 2 == 0
+            and pieces[-1]
+        ):
             pieces.append([])
             item.set("form", "infix")
         sign = _sign(item)
@@ -70,7 +86,10 @@ def _sign(item: ET.Element) -> str:
 
 
 def _set_primes(node: ET.Element) -> None:
-    """Primes at full size behind their letter: fonts have them raised already, and twice raised nobody sees them."""
+    """Primes at full size behind their letter.
+
+    Fonts have them raised already, and twice raised nobody sees them.
+    """
     for child in node:
         _set_primes(child)
     if node.tag not in ("msup", "msubsup") or (node[-1].text or "") not in _PRIMES:

@@ -1,4 +1,7 @@
-"""Whole numbers, truth values, text, choices, paths and lists that callers give: checked, or refused in one sentence that names them."""
+"""Whole numbers, truth values, text, choices, paths and lists that callers give.
+
+Checked, or refused in one sentence that names them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ LARGEST = 2**63 - 1  # the largest count of arrays and files
 
 
 def whole(value: Any, what: str, least: int = 0, most: int = LARGEST) -> int:
-    """A whole number in [least, most]: a Python, NumPy, JAX, PyTorch or SymPy one. Raises: KcalcError otherwise, for truth values too."""
+    """A whole number in [least, most]: a Python, NumPy, JAX, PyTorch or SymPy one.
+
+    Raises: KcalcError otherwise, for truth values too.
+    """
     try:
         number = _index(value)
     except Exception:  # user objects may raise anything as they are read
@@ -30,17 +36,32 @@ def whole(value: Any, what: str, least: int = 0, most: int = LARGEST) -> int:
 
 
 def _index(value: Any) -> int:
-    """The index of a whole number. Raises: TypeError, or any error of a user object's ``__index__``; PyTorch has an index of more."""
-    if isinstance(value, bool | np.bool_) or str(getattr(value, "dtype", "")).endswith("bool") or getattr(value, "ndim", 0):
+    """The index of a whole number.
+
+    Raises: TypeError, or any error of a user object's ``__index__``; PyTorch has an index of more.
+    """
+    if (
+        isinstance(value, bool | np.bool_)
+        or str(getattr(value, "dtype", "")).endswith("bool")
+        or getattr(value, "ndim", 0)
+    ):
         raise TypeError
     return operator.index(value)
 
 
 def extents(value: Any, what: str) -> tuple[int, ...]:
-    """The sizes of an image, (height, width) or one per axis: whole numbers >= 1. Raises: KcalcError otherwise."""
-    sizes = tuple(whole(size, f"{what}[{axis}]", 1) for axis, size in enumerate(items(value, f"{what}, (height, width),")))
+    """The sizes of an image, (height, width) or one per axis: whole numbers >= 1.
+
+    Raises: KcalcError otherwise.
+    """
+    sizes = tuple(
+        whole(size, f"{what}[{axis}]", 1)
+        for axis, size in enumerate(items(value, f"{what}, (height, width),"))
+    )
     if not sizes:
-        raise KcalcError(f"{what} must hold the sizes of an image, (height, width), got {glimpse(value)}")
+        raise KcalcError(
+            f"{what} must hold the sizes of an image, (height, width), got {glimpse(value)}"
+        )
     return sizes
 
 
@@ -52,27 +73,39 @@ def truth(value: Any, what: str) -> bool:
 
 
 def text(value: Any, what: str, empty: bool = False) -> str:
-    """Text, which may be empty or not. Raises: KcalcError otherwise, and for characters that UTF-8 cannot hold."""
+    """Text, which may be empty or not.
+
+    Raises: KcalcError otherwise, and for characters that UTF-8 cannot hold.
+    """
     if not isinstance(value, str) or not (value or empty):
-        raise KcalcError(f"{what} must be text{'' if empty else ' that is not empty'}, got {glimpse(value)}")
+        raise KcalcError(
+            f"{what} must be text{'' if empty else ' that is not empty'}, got {glimpse(value)}"
+        )
     return utf8(value, what)
 
 
 def utf8(value: str, what: str) -> str:
-    """Text that can be printed and written to a file. Raises: KcalcError for half of a surrogate pair, which UTF-8 has no bytes for."""
+    """Text that can be printed and written to a file.
+
+    Raises: KcalcError for half of a surrogate pair, which UTF-8 has no bytes for.
+    """
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError as error:
             half = value[error.start]
             raise KcalcError(
-                f"{what} {glimpse(value)} holds {half!r}, which is half a character and no text in UTF-8; leave it out"
+                f"{what} {glimpse(value)} holds {half!r}, which is half a character and no text "
+                f"in UTF-8; leave it out"
             ) from None
     return value
 
 
 def choice(value: Any, what: str, known: Iterable[Chosen]) -> Chosen:
-    """One of the known names. Raises: KcalcError that lists them, or those nearest to the given one."""
+    """One of the known names.
+
+    Raises: KcalcError that lists them, or those nearest to the given one.
+    """
     names = tuple(known)
     if not isinstance(value, str) or value not in names:
         raise unknown(what, value, names)
@@ -96,9 +129,14 @@ def is_key(value: Any, among: Any) -> bool:
 
 
 def items(value: Any, what: str) -> tuple[Any, ...]:
-    """The members of a sequence, a set or an iterator, not of text or a mapping. Raises: KcalcError for anything else."""
+    """The members of a sequence, a set or an iterator, not of text or a mapping.
+
+    Raises: KcalcError for anything else.
+    """
     try:
-        if isinstance(value, str | bytes | Mapping) or not (isinstance(value, READ) or hasattr(value, "__array__")):
+        if isinstance(value, str | bytes | Mapping) or not (
+            isinstance(value, READ) or hasattr(value, "__array__")
+        ):
             raise TypeError
         return tuple(value)
     except Exception:  # user objects may raise anything as they are read

@@ -1,4 +1,7 @@
-"""Results as tables of text and HTML and as plain data: in a terminal, in a notebook and in a JSON file."""
+"""Results as tables of text and HTML and as plain data.
+
+In a terminal, in a notebook and in a JSON file.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ def marked(text: str, result: Any) -> str:
 
 
 def cut(rows: Rows, most: int = MOST) -> list[Sequence[str]]:
-    """A head and its rows; of more than ``most`` rows the first and last ones, about a row that says how many are left out."""
+    """A head and its rows, without the middle ones where there are more than ``most``.
+
+    The first and last rows then stand around a row that says how many are left out.
+    """
     head, *body = rows
     if len(body) <= most:
         return [head, *body]
@@ -40,10 +46,19 @@ def filled_columns(rows: Rows) -> Rows:
 
 
 def text_table(rows: Rows, most: int = MOST) -> str:
-    """Aligned columns, the first to the left and the others to the right; the first row is the head."""
+    """Aligned columns, the first to the left and the others to the right.
+
+    The first row is the head.
+    """
     shown = cut(rows, most)
     widths = [max(len(row[i]) for row in shown) for i in range(len(shown[0]))]
-    lines = ("  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))) for row in shown)
+    lines = (
+        "  ".join(
+            c.ljust(w) if i == 0 else c.rjust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in shown
+    )
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -52,7 +67,11 @@ def html_table(rows: Rows, caption: str = "", most: int = MOST) -> str:
     head, *body = cut(rows, most)
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     lines = "".join(f"<tr>{''.join(map(_cell, row, range(len(row))))}</tr>" for row in body)
-    above = f"<caption style='caption-side:bottom;text-align:left'>{escape(caption)}</caption>" if caption else ""
+    above = (
+        f"<caption style='caption-side:bottom;text-align:left'>{escape(caption)}</caption>"
+        if caption
+        else ""
+    )
     return f"<table>{above}<thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table>"
 
 
@@ -70,15 +89,26 @@ def shown(value: Any, digits: int = 6) -> str:
     if isinstance(value, float | np.floating):
         return f"{value:.{digits}g}"
     if isinstance(value, np.ndarray):
-        return f"array of shape {value.shape}" if value.size > 8 else ", ".join(shown(v, digits) for v in value.ravel())
+        return (
+            f"array of shape {value.shape}"
+            if value.size > 8
+            else ", ".join(shown(v, digits) for v in value.ravel())
+        )
     if isinstance(value, tuple | list):
-        return ", ".join(shown(v, digits) for v in value) if len(value) <= 8 else f"{len(value)} values"
+        return (
+            ", ".join(shown(v, digits) for v in value)
+            if len(value) <= 8
+            else f"{len(value)} values"
+        )
     text = str(value) if "\n" not in str(value) else repr(value)
     return text if len(text) <= 60 else text[:59] + "…"
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: dictionaries with text keys, lists, texts, finite numbers; None where a number is not finite."""
+    """A value as JSON can hold it: dictionaries with text keys, lists, texts, finite numbers.
+
+    None where a number is not finite.
+    """
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, np.generic):
@@ -89,7 +119,11 @@ def plain(value: Any) -> Any:
         return value.to_dict()
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "expr"):
+    if (
+        dataclasses.is_dataclass(value)
+        and not isinstance(value, type)
+        and not hasattr(value, "expr")
+    ):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, list | tuple | Set):
         return [plain(item) for item in value]
@@ -99,31 +133,48 @@ def plain(value: Any) -> Any:
 
 
 class Tabled:
-    """The habit of a result that is a table of values. Classes give ``_frame``: a dictionary per row, or {name: column}."""
+    """The habit of a result that is a table of values.
+
+    Classes give ``_frame``: a dictionary per row, or {name: column}.
+    """
 
     def _frame(self) -> Iterable[Mapping[str, Any]] | Mapping[str, Any]:
         raise NotImplementedError
 
     def to_dataframe(self) -> Any:
-        """The values, with all their digits, as a pandas DataFrame. Raises: KcalcError where pandas is not installed."""
+        """The values, with all their digits, as a pandas DataFrame.
+
+        Raises: KcalcError where pandas is not installed.
+        """
         try:
             pandas = import_module("pandas")
         except ImportError:
-            raise KcalcError("a data frame needs pandas, which is not installed: pip install pandas") from None
+            raise KcalcError(
+                "a data frame needs pandas, which is not installed: pip install pandas"
+            ) from None
         values = self._frame()
         return pandas.DataFrame(dict(values) if isinstance(values, Mapping) else list(values))
 
 
 def spread(columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Columns of arrays that broadcast together, a row per entry."""
-    return dict(zip(columns, (a.ravel() for a in np.broadcast_arrays(*map(np.asarray, columns.values()))), strict=True))
+    return dict(
+        zip(
+            columns,
+            (a.ravel() for a in np.broadcast_arrays(*map(np.asarray, columns.values()))),
+            strict=True,
+        )
+    )
 
 
 class Shown(Tabled):
-    """The habits of a small result: a dataclass whose fields, and the properties named in ``listed``, make a table and plain data.
+    """The habits of a small result.
 
-    Fields named in ``hidden`` stay out of the table. Classes with a better table override ``_rows``, the head and all rows, of which
-    ``most`` are shown, and ``_below``, the lines below them.
+    a dataclass whose fields, and the properties named in ``listed``, make a table and plain data.
+
+    Fields named in ``hidden`` stay out of the table. Classes with a better table override
+    ``_rows``, the head and all rows, of which ``most`` are shown, and ``_below``, the lines below
+    them.
     """
 
     most: ClassVar[int] = MOST
@@ -136,7 +187,10 @@ class Shown(Tabled):
 
     def _rows(self) -> Rows:
         names = [name for name in self._names() if name not in self.hidden]
-        return [("", "value"), *((name.replace("_", " "), shown(getattr(self, name))) for name in names)]
+        return [
+            ("", "value"),
+            *((name.replace("_", " "), shown(getattr(self, name))) for name in names),
+        ]
 
     def _frame(self) -> Iterable[Mapping[str, Any]] | Mapping[str, Any]:
         if not dataclasses.is_dataclass(self):
@@ -155,12 +209,19 @@ class Shown(Tabled):
 
     def _repr_html_(self) -> str:
         line = repr(self)
-        table = html_table(self._rows(), line if len(line) <= CAPTION else marked(type(self).__name__, self), self.most)
+        table = html_table(
+            self._rows(),
+            line if len(line) <= CAPTION else marked(type(self).__name__, self),
+            self.most,
+        )
         return table + "".join(f"<p>{escape(text)}</p>" for text in self._below())
 
 
 class Printed(Tabled):
-    """The habit of a result whose text is a table already: a notebook shows the same, in fixed width."""
+    """The habit of a result whose text is a table already.
+
+    a notebook shows the same, in fixed width.
+    """
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
@@ -168,5 +229,7 @@ class Printed(Tabled):
 
 def latex_text(text: Any) -> str:
     """A name inside of LaTeX text: characters that TeX would take for commands are escaped."""
-    signs = {"\\": r"\backslash ", "^": r"\^{}", "~": r"\sim "} | {sign: rf"\{sign}" for sign in "_%&#{}$"}
+    signs = {"\\": r"\backslash ", "^": r"\^{}", "~": r"\sim "} | {
+        sign: rf"\{sign}" for sign in "_%&#{}$"
+    }
     return "".join(signs.get(sign, sign) for sign in str(text))

@@ -1,8 +1,9 @@
 """Locks for process-wide precision and warning filters.
 
-The working precisions of mpmath (which SymPy sets while it evaluates) and of python-flint belong to the whole process, and so do SymPy's
-tables of compiled names, Python's warning filters and standard streams.  Two threads that set one and put it back in turn leave it wrong,
-for good, and compute with each other's digits in between.
+The working precisions of mpmath (which SymPy sets while it evaluates) and of python-flint belong to
+the whole process, and so do SymPy's tables of compiled names, Python's warning filters and standard
+streams. Two threads that set one and put it back in turn leave it wrong, for good, and compute with
+each other's digits in between.
 """
 
 from __future__ import annotations
@@ -27,13 +28,20 @@ ALONE = threading.RLock()
 READING = threading.RLock()
 """Held while a model is traced with its library's layers replaced or warnings are filtered; taken before :data:`ALONE` where both are."""
 
-if hasattr(os, "register_at_fork"):  # a forked process starts with both free, and with the precision nobody is about to put back
+if hasattr(
+    os, "register_at_fork"
+):  # a forked process starts with both free, and with the precision nobody is about to put back
     for _lock in (ALONE, READING):
-        os.register_at_fork(before=_lock.acquire, after_in_child=_lock.release, after_in_parent=_lock.release)
+        os.register_at_fork(
+            before=_lock.acquire, after_in_child=_lock.release, after_in_parent=_lock.release
+        )
 
 
 def alone(function: Callable[P, T]) -> Callable[P, T]:
-    """``function``, run by one thread at a time: all such functions exclude each other, but may call each other."""
+    """``function``, run by one thread at a time.
+
+    All such functions exclude each other, but may call each other.
+    """
 
     @functools.wraps(function)
     def guarded(*arguments: P.args, **options: P.kwargs) -> T:
@@ -44,13 +52,19 @@ def alone(function: Callable[P, T]) -> Callable[P, T]:
 
 
 _SHARED_BITS = 2000
-for _constant in (pi_fixed, ln2_fixed):  # mpmath extends its digits of a constant in two steps, between which other threads read it wrongly
+for _constant in (
+    pi_fixed,
+    ln2_fixed,
+):  # mpmath extends its digits of a constant in two steps, between which other threads read it wrongly
     _constant(_SHARED_BITS)
 
 
 @contextmanager
 def decimal_digits(count: int) -> Iterator[None]:
-    """mpmath computes with ``count`` decimal digits inside, in this thread alone, and as before afterwards."""
+    """Context in which mpmath computes with ``count`` decimal digits.
+
+    The precision changes in this thread alone, and is as before afterwards.
+    """
     with ALONE, mpmath.workdps(count):
         yield
 
@@ -63,16 +77,20 @@ if TYPE_CHECKING:
 else:
 
     class cached_property(functools.cached_property):  # noqa: N801 - as the original
-        """``functools.cached_property`` without the lock that Python 3.11 takes for all objects of a class.
+        """``functools.cached_property`` without the lock of Python 3.11.
 
-        With that lock, two threads that need each other's properties wait for ever. Two threads may compute a value twice; both
-        get the one that was finished first.
+        Python 3.11 takes that lock for all objects of a class.
+
+        With that lock, two threads that need each other's properties wait for ever. Two threads may
+        compute a value twice; both get the one that was finished first.
         """
 
         def __get__(self, instance: Any, owner: Any = None) -> Any:
             if instance is None:
                 return self
-            if getattr(type(instance), self.attrname) is not self:  # an override asks by super(): its own value is kept
+            if (
+                getattr(type(instance), self.attrname) is not self
+            ):  # an override asks by super(): its own value is kept
                 return self.func(instance)
             known = instance.__dict__
             if self.attrname in known:

@@ -1,4 +1,7 @@
-"""Real numbers that callers give, checked: one number, an array, a q value; of Python, NumPy, mpmath or SymPy."""
+"""Real numbers that callers give, checked: one number, an array, a q value.
+
+Of Python, NumPy, mpmath or SymPy.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ def refused(value: object, reason: str) -> KcalcError:
 
 @alone
 def closed_value(value: sp.Basic) -> sp.Expr:
-    """``value`` as a SymPy number without free symbols, real and finite; else a :class:`KcalcError`."""
+    """``value`` as a SymPy number without free symbols, real and finite.
+
+    Else a :class:`KcalcError`.
+    """
     if not isinstance(value, sp.Expr):
         raise refused(value, "give a number")
     if value.free_symbols:
@@ -43,7 +49,10 @@ def closed_value(value: sp.Basic) -> sp.Expr:
 
 
 def plain_number(value: object) -> int | float | Fraction | sp.Expr:
-    """The one gate for outside numbers: Python, NumPy, mpmath and SymPy scalars, finite and real."""
+    """The one gate for outside numbers.
+
+    Python, NumPy, mpmath and SymPy scalars, finite and real.
+    """
     if isinstance(value, sp.Basic):
         return value if isinstance(value, sp.Expr) and value.free_symbols else closed_value(value)
     if isinstance(value, bool | np.bool_):
@@ -54,7 +63,9 @@ def plain_number(value: object) -> int | float | Fraction | sp.Expr:
         return Fraction(value)
     if isinstance(value, Fraction):
         return value
-    if isinstance(value, numbers.Real | np.floating | mpmath.mpf) or (isinstance(value, np.ndarray) and value.ndim == 0):
+    if isinstance(value, numbers.Real | np.floating | mpmath.mpf) or (
+        isinstance(value, np.ndarray) and value.ndim == 0
+    ):
         number = float(np.float64(value))  # pyright: ignore[reportArgumentType]
         if not math.isfinite(number):
             raise refused(value, "nan and infinite values have no meaning here")
@@ -80,7 +91,10 @@ def _as_float(value: int | float | Fraction | sp.Expr) -> float:
 
 
 def floats(value: object) -> Any:
-    """A float, or a float64 array of the same shape. Raises: KcalcError for nan, infinities, complex values and text."""
+    """A float, or a float64 array of the same shape.
+
+    Raises: KcalcError for nan, infinities, complex values and text.
+    """
     if isinstance(value, np.ndarray | list | tuple):
         try:
             array = np.asarray(value)
@@ -95,7 +109,9 @@ def floats(value: object) -> Any:
 
 def _float_array(values: Array) -> Array:
     if values.dtype == object:
-        return np.array([floats(value) for value in values.ravel()], dtype=float).reshape(values.shape)
+        return np.array([floats(value) for value in values.ravel()], dtype=float).reshape(
+            values.shape
+        )
     if not (np.issubdtype(values.dtype, np.floating) or np.issubdtype(values.dtype, np.integer)):
         raise refused(values.dtype, "an array of real numbers is needed")
     out = values.astype(np.float64)
@@ -104,16 +120,24 @@ def _float_array(values: Array) -> Array:
     return out
 
 
-# -- arguments -----------------------------------------------------------------------------------------------------------------
+# -- arguments -------------------------------------------------------------------------------------
 
 
 def real_array(value: Any, what: str) -> Array:
-    """``value`` as a float64 array. Raises: KcalcError for text, complex numbers, nan, infinities or symbols."""
+    """``value`` as a float64 array.
+
+    Raises: KcalcError for text, complex numbers, nan, infinities or symbols.
+    """
     if isinstance(value, sp.Basic) and value.free_symbols:
-        raise KcalcError(f"{what} = {value} has symbols; evaluate with numbers, or use .expr for the symbolic map")
+        raise KcalcError(
+            f"{what} = {value} has symbols; evaluate with numbers, or use .expr for the symbolic "
+            f"map"
+        )
     array = raw_array(value, what)
     if array.dtype.kind == "b":
-        raise KcalcError(f"{what} must be a real number or an array of real numbers, got {glimpse(value)}")
+        raise KcalcError(
+            f"{what} must be a real number or an array of real numbers, got {glimpse(value)}"
+        )
     array = array.astype(np.float64)
     if not np.all(np.isfinite(array)):
         raise KcalcError(f"{what} must be finite, got {array[~np.isfinite(array)].ravel()[0]}")
@@ -121,22 +145,36 @@ def real_array(value: Any, what: str) -> Array:
 
 
 def raw_array(value: Any, what: str) -> Array:
-    """``value`` as an array of its own kind of real numbers (or truth values). Raises: KcalcError for ragged lists, text, objects, ..."""
+    """``value`` as an array of its own kind of real numbers (or truth values).
+
+    Raises: KcalcError for ragged lists, text, objects, ...
+    """
     try:
-        if hasattr(value, "__len__") and not (isinstance(value, Sequence | memoryview) or hasattr(value, "__array__")):
+        if hasattr(value, "__len__") and not (
+            isinstance(value, Sequence | memoryview) or hasattr(value, "__array__")
+        ):
             raise TypeError  # NumPy would read the members of a graph
         exact = isinstance(value, EXACT) and not isinstance(value, bool)
         array = np.asarray(floats(value) if exact else value)
-        if array.dtype.kind == "O" and isinstance(value, list | tuple):  # of exact numbers, or of no numbers
+        if array.dtype.kind == "O" and isinstance(
+            value, list | tuple
+        ):  # of exact numbers, or of no numbers
             array = floats(array)
-        if array.dtype.kind in "OSUmMc" or (array.dtype.kind == "V" and not np.can_cast(array.dtype, float)):
+        if array.dtype.kind in "OSUmMc" or (
+            array.dtype.kind == "V" and not np.can_cast(array.dtype, float)
+        ):
             raise TypeError
     except KcalcError as error:
         raise KcalcError(f"{what}: {error}") from None
     except ValueError:
-        raise KcalcError(f"{what} must have rows of equal length, got rows of different lengths, {glimpse(value)}") from None
+        raise KcalcError(
+            f"{what} must have rows of equal length, got rows of different lengths, "
+            f"{glimpse(value)}"
+        ) from None
     except Exception:  # user objects may raise anything as they are read
-        raise KcalcError(f"{what} must be a real number or an array of real numbers, got {glimpse(value)}") from None
+        raise KcalcError(
+            f"{what} must be a real number or an array of real numbers, got {glimpse(value)}"
+        ) from None
     return array
 
 
@@ -160,21 +198,35 @@ def q_array(q: Any, what: str = "q") -> Array:
     """q values. Raises: KcalcError where one is not positive."""
     array = real_array(q, what)
     if np.any(array <= 0):
-        raise KcalcError(f"{what} is a mean square and must be > 0, got {array[array <= 0].ravel()[0]}")
+        raise KcalcError(
+            f"{what} is a mean square and must be > 0, got {array[array <= 0].ravel()[0]}"
+        )
     if np.any(array < TINY):
-        raise KcalcError(f"{what} = {array[array < TINY].ravel()[0]} has too few digits in double precision; give at least {TINY:.3g}")
+        raise KcalcError(
+            f"{what} = {array[array < TINY].ravel()[0]} has too few digits in double precision; "
+            f"give at least {TINY:.3g}"
+        )
     return array
 
 
 def q_pair(q1: Any, q2: Any, q: Any) -> tuple[Any, Any]:
-    """(q1, q2) of two inputs: ``q`` for both, or ``q1`` (None: 1) and ``q2`` (None: q1). Raises: KcalcError for ``q`` beside the others."""
+    """(q1, q2) of two inputs: ``q`` for both, or ``q1`` (None: 1) and ``q2`` (None: q1).
+
+    Raises: KcalcError for ``q`` beside the others.
+    """
     if q is not None and not (q1 is None and q2 is None):
-        raise KcalcError(f"q={glimpse(q)} is the q value of both inputs; give it alone, or q1= and q2= where they differ")
+        raise KcalcError(
+            f"q={glimpse(q)} is the q value of both inputs; give it alone, or q1= and q2= where "
+            f"they differ"
+        )
     return (q1 if q is None else q) if q1 is not None or q is not None else 1, q2
 
 
 def one_q(q: Any, what: str = "q") -> float:
-    """One q value as a float. Raises: KcalcError for arrays and for values that are not positive."""
+    """One q value as a float.
+
+    Raises: KcalcError for arrays and for values that are not positive.
+    """
     array = q_array(q, what)
     if array.ndim:
         raise KcalcError(f"{what} must be one number here, got {glimpse(q)}")

@@ -8,7 +8,9 @@ MAX_PERIOD = 64
 
 
 def repetition(numbers: Sequence[int], start: int) -> tuple[int, int]:
-    """The (period, count) of the repetition that covers most from ``start``, the shorter period on ties.
+    """The (period, count) of the repetition that covers most from ``start``.
+
+    The shorter period wins on ties.
 
     Returns: (1, 1) if nothing repeats. Only periods up to 64 are looked for.
     """

@@ -10,11 +10,16 @@ import numpy as np
 from .errors import KcalcError
 
 
-def sign_changes(function: Callable[[np.ndarray], np.ndarray], grid: np.ndarray, tolerance: float) -> list[float]:
-    """The roots that a vectorised function's sign changes on a grid reveal, and grid points where it is zero.
+def sign_changes(
+    function: Callable[[np.ndarray], np.ndarray], grid: np.ndarray, tolerance: float
+) -> list[float]:
+    """The roots that sign changes on a grid reveal, and grid points where the function is zero.
 
-    ``tolerance``: values below it in size count as zero. Where the function is zero on three or more grid points in a row it is taken
-    to vanish on an interval, whose points are not isolated roots and are left out. Returns: roots in grid order, refined by Brent's method.
+    ``function``: a vectorised function.
+
+    ``tolerance``: values below it in size count as zero. Where the function is zero on three or
+    more grid points in a row it is taken to vanish on an interval, whose points are not isolated
+    roots and are left out. Returns: roots in grid order, refined by Brent's method.
     """
     from scipy.optimize import brentq
 
@@ -27,13 +32,22 @@ def sign_changes(function: Callable[[np.ndarray], np.ndarray], grid: np.ndarray,
             if not any(zero[i + k : i + k + 3].all() for k in range(3)):
                 roots.append(float(grid[i]))
         elif i and np.sign(values[i - 1]) * np.sign(value) < 0:
-            root: Any = brentq(lambda t: float(function(np.asarray(t))), grid[i - 1], grid[i], xtol=1e-15, rtol=np.float64(1e-14))
+            root: Any = brentq(
+                lambda t: float(function(np.asarray(t))),
+                grid[i - 1],
+                grid[i],
+                xtol=1e-15,
+                rtol=np.float64(1e-14),
+            )
             roots.append(float(root))
     return roots
 
 
 def finite_part(function: Callable[[np.ndarray], np.ndarray], grid: np.ndarray) -> np.ndarray:
-    """The stretch of the grid, about its middle if possible, on which the function is finite: Q may diverge or underflow beyond."""
+    """The stretch of the grid, about its middle if possible, on which the function is finite.
+
+    Q may diverge or underflow beyond.
+    """
     try:
         if np.all(np.isfinite(function(grid))):
             return grid

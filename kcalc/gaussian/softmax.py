@@ -1,15 +1,19 @@
-"""Overlaps of softmax rows whose scores are Gaussian: ``S = E sum_j A_j B_j``, exact for every number of tokens.
+"""Overlaps of softmax rows whose scores are Gaussian.
 
-The scores ``a_j`` of row A and ``b_j`` of row B are independent over the T tokens j, with variances ``v1``, ``v2`` and
-covariance ``k`` at equal j. With ``f(x) = exp(-e^x)`` and ``Phi(u, w) = E f(u + a) f(w + b)``
+``S = E sum_j A_j B_j``, exact for every number of tokens.
+
+The scores ``a_j`` of row A and ``b_j`` of row B are independent over the T tokens j, with variances
+``v1``, ``v2`` and covariance ``k`` at equal j. With ``f(x) = exp(-e^x)`` and
+``Phi(u, w) = E f(u + a) f(w + b)``
 
     S        = T int int Phi_uw Phi^(T-1) du dw
     dS/dk    = T (T-1) int int Phi_uw Phi^(T-3) [2 Phi_uw Phi + (T-2) Phi_u Phi_w] du dw
     dS/dv1   = T (T-1) / 2 int int Phi_uw Phi^(T-3) [2 Phi_uu Phi + (T-2) Phi_u^2] du dw
 
-The integrands are analytic in a strip of half-width pi/2 and decay doubly exponentially, so that the trapezoidal rule is
-exact to rounding. The Gaussians are split, ``a = l1 z + own``, ``b = +-l2 z + own'``, which makes the double integrals
-over them matrix products. ``1 - Phi`` is a sum of positive numbers, never a difference.
+The integrands are analytic in a strip of half-width pi/2 and decay doubly exponentially, so that
+the trapezoidal rule is exact to rounding. The Gaussians are split, ``a = l1 z + own``,
+``b = +-l2 z + own'``, which makes the double integrals over them matrix products. ``1 - Phi`` is a
+sum of positive numbers, never a difference.
 """
 
 from __future__ import annotations
@@ -38,7 +42,11 @@ SPACING = 0.75  # standard deviations between the nodes of a Gaussian: exact to 
 FINEST = 0.3  # between the nodes at which f is averaged
 NARROW = 0.4  # standard deviations below which a Gaussian is averaged over by Gauss-Hermite nodes
 CLOSE = 0.3  # shifts that all lie within it are interpolated from a few
-LOST = (1e-7, 1e-3, 0.05)  # distances of covariances over which 1, 2, 3 nodes integrate dS/dk to rounding
+LOST = (
+    1e-7,
+    1e-3,
+    0.05,
+)  # distances of covariances over which 1, 2, 3 nodes integrate dS/dk to rounding
 ALMOST_ONE = 1 - 1e-16
 _NODES, _WEIGHTS = hermegauss(28)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
@@ -46,10 +54,13 @@ _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 @dataclass(frozen=True)
 class Overlap:
-    """S of two rows over the same tokens, and its derivatives by the covariance of their scores and by the variances.
+    """The overlap S of two rows over the same tokens, and its derivatives.
 
-    ``tokens`` >= 1, variances >= 0, ``|covariance| <= sqrt(variance1 variance2)``; relative errors of 1e-13 (S) and 1e-12
-    (derivatives) for variances up to 25. ``more``: tokens that the second row alone sees, as in a causal layer.
+    The derivatives are by the covariance of the scores of the rows and by their variances.
+
+    ``tokens`` >= 1, variances >= 0, ``|covariance| <= sqrt(variance1 variance2)``; relative errors
+    of 1e-13 (S) and 1e-12 (derivatives) for variances up to 25. ``more``: tokens that the second
+    row alone sees, as in a causal layer.
     """
 
     tokens: int
@@ -65,7 +76,11 @@ class Overlap:
             return 1.0
         grid = self._grid
         alone = self.more * np.log1p(-np.minimum(grid.missing2, ALMOST_ONE))
-        return self.tokens * grid.cell * float(np.vdot(grid.crossed, np.exp((self.tokens - 1) * grid.log_phi + alone)))
+        return (
+            self.tokens
+            * grid.cell
+            * float(np.vdot(grid.crossed, np.exp((self.tokens - 1) * grid.log_phi + alone)))
+        )
 
     @property
     def by_covariance(self) -> float:
@@ -77,12 +92,18 @@ class Overlap:
     @property
     def by_variance1(self) -> float:
         """``dS/dv1`` at a fixed covariance."""
-        return self.tokens > 1 and self._derivative(self._grid.bend(0), self._grid.slope1, self._grid.slope1) / 2
+        return (
+            self.tokens > 1
+            and self._derivative(self._grid.bend(0), self._grid.slope1, self._grid.slope1) / 2
+        )
 
     @property
     def by_variance2(self) -> float:
         """``dS/dv2`` at a fixed covariance."""
-        return self.tokens > 1 and self._derivative(self._grid.bend(1), self._grid.slope2, self._grid.slope2) / 2
+        return (
+            self.tokens > 1
+            and self._derivative(self._grid.bend(1), self._grid.slope2, self._grid.slope2) / 2
+        )
 
     def _derivative(self, second: Array, left: Array, right: Array) -> float:
         """``T (T-1) int int Phi_uw Phi^(T-3) [2 second Phi + (T-2) left right]``."""
@@ -103,34 +124,53 @@ class Overlap:
 
 
 def self_overlap(tokens: int, variance: float) -> float:
-    """``S_self = E sum_j A_j^2`` of one row: ``T int E g(u + a) (E f(u + a))^(T-1) du``, ``g(x) = e^(2x) f(x)``."""
+    """``S_self = E sum_j A_j^2`` of one row.
+
+    ``T int E g(u + a) (E f(u + a))^(T-1) du``, ``g(x) = e^(2x) f(x)``.
+    """
     if tokens == 1:
         return 1.0
     side = _Side.over(tokens, math.sqrt(variance), STEP)
     missing, _, squares = side.averaged(0.0, math.sqrt(variance), _squares)
-    return tokens * side.step * float(np.vdot(squares, np.exp((tokens - 1) * np.log1p(-np.minimum(missing, ALMOST_ONE)))))
+    return (
+        tokens
+        * side.step
+        * float(np.vdot(squares, np.exp((tokens - 1) * np.log1p(-np.minimum(missing, ALMOST_ONE)))))
+    )
 
 
 def overlap_gap(tokens: int, variance: float, below: float) -> float:
-    """``S_self - S`` at the covariance ``variance - below``, from ``dS/dk`` where the difference would lose digits."""
+    """The difference ``S_self - S`` at the covariance ``variance - below``.
+
+    It is computed from ``dS/dk`` where the difference would lose digits.
+    """
     if below == 0 or tokens == 1:
         return 0.0
     nodes = next((n for n, most in enumerate(LOST, start=1) if below <= most), None)
     if nodes is None:
-        return self_overlap(tokens, variance) - Overlap(tokens, variance, variance, variance - below).value
+        return (
+            self_overlap(tokens, variance)
+            - Overlap(tokens, variance, variance, variance - below).value
+        )
     x, weights = leggauss(nodes)
-    slopes = [Overlap(tokens, variance, variance, variance - below * (1 + t) / 2).by_covariance for t in x]
+    slopes = [
+        Overlap(tokens, variance, variance, variance - below * (1 + t) / 2).by_covariance for t in x
+    ]
     return below / 2 * float(np.dot(weights, slopes))
 
 
 def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance: float) -> Array:
     """S of rows over the first i and the first k tokens, (T, T).
 
-    ``S_ik = i int int Phi_uw Phi^(i-1) M(w)^(k-i) du dw`` for ``i <= k``, with ``M(w) = E f(w + b)``.
+    ``S_ik = i int int Phi_uw Phi^(i-1) M(w)^(k-i) du dw`` for ``i <= k``, with
+    ``M(w) = E f(w + b)``.
     """
     grid = _Grid(tokens, variance1, variance2, covariance, fewest=1)
     counts = np.arange(tokens)
-    alone = [np.exp(np.outer(np.log1p(-np.minimum(m, ALMOST_ONE)), counts)) for m in (grid.missing1, grid.missing2)]
+    alone = [
+        np.exp(np.outer(np.log1p(-np.minimum(m, ALMOST_ONE)), counts))
+        for m in (grid.missing1, grid.missing2)
+    ]
     out = np.empty((tokens, tokens))
     for i in counts:
         both = grid.crossed * np.exp(i * grid.log_phi)
@@ -141,12 +181,17 @@ def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance:
 
 
 def sink_overlap(
-    tokens: int, variance1: float, variance2: float, covariance: float, common: tuple[float, float, float]
+    tokens: int,
+    variance1: float,
+    variance2: float,
+    covariance: float,
+    common: tuple[float, float, float],
 ) -> tuple[float, float]:
     """``E sum_j A_j B_j`` and ``E (sum_j A_j) (sum_l B_l)`` of rows of softmax that have one more score, 0, whose weight is dropped.
 
-    Scores are ``c + a_j`` and ``d + b_j``; ``common``: the variances of c and d, and their covariance. With ``N = E f(u - c) f(w - d)``
-    they are ``X = T int int Phi_uw Phi^(T-1) N`` and ``X + T (T-1) int int Phi_u Phi_w Phi^(T-2) N``.
+    Scores are ``c + a_j`` and ``d + b_j``; ``common``: the variances of c and d, and their
+    covariance. With ``N = E f(u - c) f(w - d)`` they are ``X = T int int Phi_uw Phi^(T-1) N`` and
+    ``X + T (T-1) int int Phi_u Phi_w Phi^(T-2) N``.
     """
     grid = _Grid(tokens, variance1, variance2, covariance)
     widths = math.sqrt(common[0]), math.sqrt(common[1])
@@ -157,10 +202,17 @@ def sink_overlap(
     extra = np.zeros_like(grid.log_phi)
     for z in spacing * np.arange(-reach, reach + 1):
         shifts = (shared[0] * z, math.copysign(shared[1], common[2]) * z)
-        parts = (1 - side.averaged(shift, width)[0] for side, shift, width in zip(grid.sides, shifts, own, strict=True))
+        parts = (
+            1 - side.averaged(shift, width)[0]
+            for side, shift, width in zip(grid.sides, shifts, own, strict=True)
+        )
         extra += math.exp(-z * z / 2) * np.outer(*parts)
     extra *= spacing / math.sqrt(2 * math.pi)
-    products = tokens * grid.cell * float(np.vdot(grid.crossed, np.exp((tokens - 1) * grid.log_phi) * extra))
+    products = (
+        tokens
+        * grid.cell
+        * float(np.vdot(grid.crossed, np.exp((tokens - 1) * grid.log_phi) * extra))
+    )
     if tokens == 1:
         return products, products
     others = float(np.vdot(grid.slope1 * grid.slope2, np.exp((tokens - 2) * grid.log_phi) * extra))
@@ -168,12 +220,22 @@ def sink_overlap(
 
 
 def sink_self_overlap(tokens: int, variance: float, common: float) -> tuple[float, float]:
-    """The two numbers of :func:`sink_overlap` for one row with itself; ``common``: the variance of what its scores have in common."""
+    """The two numbers of :func:`sink_overlap` for one row with itself.
+
+    ``common``: the variance of what its scores have in common.
+    """
     side = _Side.over(tokens, math.sqrt(variance), STEP)
     missing, slope, squares = side.averaged(0.0, math.sqrt(variance), _squares)
-    extra, log = 1 - side.averaged(0.0, math.sqrt(common))[0], np.log1p(-np.minimum(missing, ALMOST_ONE))
+    extra, log = (
+        1 - side.averaged(0.0, math.sqrt(common))[0],
+        np.log1p(-np.minimum(missing, ALMOST_ONE)),
+    )
     products = tokens * side.step * float(np.vdot(squares, np.exp((tokens - 1) * log) * extra))
-    others = side.step * float(np.vdot(slope * slope, np.exp((tokens - 2) * log) * extra)) if tokens > 1 else 0.0
+    others = (
+        side.step * float(np.vdot(slope * slope, np.exp((tokens - 2) * log) * extra))
+        if tokens > 1
+        else 0.0
+    )
     return products, products + tokens * (tokens - 1) * others
 
 
@@ -191,13 +253,21 @@ class _Side(NamedTuple):
         start = -log - TAIL - min(width * width / 2, 8 * width)
         return cls(start, step, math.ceil((_end(fewest or tokens, width) - start) / step) + 1)
 
-    def averaged(self, shift: float, width: float, functions: Callable[[Array], Functions] | None = None) -> Functions:
-        """The functions averaged over a Gaussian of standard deviation ``width``, on the grid moved by ``shift``."""
+    def averaged(
+        self, shift: float, width: float, functions: Callable[[Array], Functions] | None = None
+    ) -> Functions:
+        """The functions averaged over a Gaussian, on the grid moved by ``shift``.
+
+        The standard deviation of the Gaussian is ``width``.
+        """
         return averaged(self.start + shift, self.count, self.step, width, functions or _functions)
 
 
 def _end(tokens: int, width: float) -> float:
-    """A point above which T factors ``P(a < -u)`` are below ``e^-TAIL / T^2``: for many tokens long before one of them is."""
+    """A point above which T factors ``P(a < -u)`` are below ``e^-TAIL / T^2``.
+
+    For many tokens long before one of them is.
+    """
     from scipy.special import ndtri
 
     share = math.exp(-(TAIL + 2 * math.log(tokens)) / tokens)
@@ -207,20 +277,33 @@ def _end(tokens: int, width: float) -> float:
 class _Grid:
     """``Phi`` and its derivatives on the grid of (u, w)."""
 
-    def __init__(self, tokens: int, variance1: float, variance2: float, covariance: float, fewest: int = 0) -> None:
+    def __init__(
+        self, tokens: int, variance1: float, variance2: float, covariance: float, fewest: int = 0
+    ) -> None:
         width1, width2 = math.sqrt(variance1), math.sqrt(variance2)
         shared1, shared2 = _shared(width1, width2, abs(covariance))
         largest = max(shared1, shared2)
-        spacing = STEP / (largest * math.ceil(STEP / (SPACING * largest))) if largest > CLOSE / 100 else SPACING
+        spacing = (
+            STEP / (largest * math.ceil(STEP / (SPACING * largest)))
+            if largest > CLOSE / 100
+            else SPACING
+        )
         reach = math.ceil((CUT + largest) / spacing)
         z = spacing * np.arange(-reach, reach + 1)
         self._weights = np.exp(-z * z / 2) * (spacing / math.sqrt(2 * math.pi))
         self._alike = variance1 == variance2
         side1, self._first = _columns((tokens, fewest), width1, shared1, spacing, reach)
-        side2, second = (side1, self._first) if self._alike else _columns((tokens, fewest), width2, shared2, spacing, reach)
+        side2, second = (
+            (side1, self._first)
+            if self._alike
+            else _columns((tokens, fewest), width2, shared2, spacing, reach)
+        )
         self._second = tuple(part[:, ::-1] for part in second) if covariance < 0 else second
         self.cell, self.sides = side1.step * side2.step, (side1, side2)
-        self.missing1, self.missing2 = self._first[0] @ self._weights, self._second[0] @ self._weights
+        self.missing1, self.missing2 = (
+            self._first[0] @ self._weights,
+            self._second[0] @ self._weights,
+        )
         missing = self.missing1[:, None] + self.missing2 - self._product(0, 0)
         self.log_phi = np.log1p(-np.clip(missing, 0.0, ALMOST_ONE))
         self.crossed = self._product(1, 1)
@@ -237,7 +320,9 @@ class _Grid:
     @cached_property
     def slope2(self) -> Array:
         """``-Phi_w``."""
-        return self.slope1.T if self._alike else self._second[1] @ self._weights - self._product(0, 1)
+        return (
+            self.slope1.T if self._alike else self._second[1] @ self._weights - self._product(0, 1)
+        )
 
     def bend(self, side: int) -> Array:
         """``Phi_uu`` (side 0) or ``Phi_ww`` (side 1)."""
@@ -255,7 +340,9 @@ def _shared(width1: float, width2: float, covariance: float) -> tuple[float, flo
     return (small, large) if width1 <= width2 else (large, small)
 
 
-def _columns(tokens: tuple[int, int], width: float, shared: float, spacing: float, reach: int) -> tuple[_Side, Functions]:
+def _columns(
+    tokens: tuple[int, int], width: float, shared: float, spacing: float, reach: int
+) -> tuple[_Side, Functions]:
     """The grid of one side, and its functions at ``u + shared z``, (u, z) each, averaged over what is its own.
 
     ``tokens``: the most and the fewest, 0 where they are the same.
@@ -265,18 +352,29 @@ def _columns(tokens: tuple[int, int], width: float, shared: float, spacing: floa
     if fine * reach > CLOSE:
         ratio = int(STEP / fine * (1 + 1e-12))
         side = _Side.over(tokens[0], width, ratio * fine, tokens[1])
-        made = averaged(side.start - reach * fine, (side.count - 1) * ratio + 2 * reach + 1, fine, own)
+        made = averaged(
+            side.start - reach * fine, (side.count - 1) * ratio + 2 * reach + 1, fine, own
+        )
         return side, tuple(sliding_window_view(part, 2 * reach + 1)[::ratio] for part in made)
     side = _Side.over(tokens[0], width, STEP, tokens[1])
-    nodes, weights = _interpolation(reach, 1 + math.ceil(33 / math.log(math.pi / max(fine * reach, 1e-12))))
+    nodes, weights = _interpolation(
+        reach, 1 + math.ceil(33 / math.log(math.pi / max(fine * reach, 1e-12)))
+    )
     made = zip(*(side.averaged(fine * reach * node, own) for node in nodes), strict=True)
     return side, tuple(np.stack(part, axis=1) @ weights for part in made)
 
 
 @lru_cache(64)
 def _interpolation(reach: int, order: int) -> tuple[Array, Array]:
-    """``order`` Chebyshev nodes on [-1, 1], and the matrix from values there to those at ``-1, ..., 1`` in steps of ``1 / reach``."""
-    nodes, points = np.cos(np.pi * (np.arange(order) + 0.5) / order), np.arange(-reach, reach + 1) / reach
+    """Chebyshev nodes and the interpolation matrix from them to equidistant points.
+
+    There are ``order`` nodes on [-1, 1]; the equidistant points are ``-1, ..., 1`` in steps of
+    ``1 / reach``.
+    """
+    nodes, points = (
+        np.cos(np.pi * (np.arange(order) + 0.5) / order),
+        np.arange(-reach, reach + 1) / reach,
+    )
     return nodes, np.linalg.solve(chebvander(nodes, order - 1).T, chebvander(points, order - 1).T)
 
 
@@ -296,14 +394,24 @@ def _squares(x: Array) -> Functions:
     return missing, slope, e * slope
 
 
-def averaged(start: float, count: int, step: float, width: float, functions: Callable[[Array], Functions] = _functions) -> Functions:
+def averaged(
+    start: float,
+    count: int,
+    step: float,
+    width: float,
+    functions: Callable[[Array], Functions] = _functions,
+) -> Functions:
     """``functions`` averaged over a Gaussian of standard deviation ``width`` at ``start + step * (0 ... count - 1)``.
 
     By default ``1 - f``, ``-f'`` and ``f''``.
     """
     if width <= NARROW:
         points = start + step * np.arange(count)
-        return functions(points) if width == 0 else tuple(part @ _WEIGHTS for part in functions(points[:, None] + width * _NODES))
+        return (
+            functions(points)
+            if width == 0
+            else tuple(part @ _WEIGHTS for part in functions(points[:, None] + width * _NODES))
+        )
     finest = min(SPACING * width, FINEST)
     stride = math.ceil(step / finest)
     apart = max(1, int(finest / step))
@@ -313,5 +421,8 @@ def averaged(start: float, count: int, step: float, width: float, functions: Cal
     z = np.arange(-reach, reach + 1) * (node / width)
     weights = np.exp(-z * z / 2) * (node / width / math.sqrt(2 * math.pi))
     points = start + fine * np.arange(-reach * apart, (count - 1) * stride + reach * apart + 1)
-    windows = (sliding_window_view(part, 2 * reach * apart + 1)[::stride, ::apart] for part in functions(points))
+    windows = (
+        sliding_window_view(part, 2 * reach * apart + 1)[::stride, ::apart]
+        for part in functions(points)
+    )
     return tuple(window @ weights for window in windows)

@@ -4,4 +4,13 @@ from .json_format import load_json, network_from_dict, network_to_dict, save_jso
 from .model_reading import Fidelity, Note, Reading
 from .read import read
 
-__all__ = ["Fidelity", "Note", "Reading", "load_json", "network_from_dict", "network_to_dict", "read", "save_json"]
+__all__ = [
+    "Fidelity",
+    "Note",
+    "Reading",
+    "load_json",
+    "network_from_dict",
+    "network_to_dict",
+    "read",
+    "save_json",
+]

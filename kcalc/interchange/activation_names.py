@@ -1,4 +1,7 @@
-"""Short names for activations that a model writes out, where their expressions are too long to be names."""
+"""Short names for activations whose expressions are too long to be names.
+
+A model writes these activations out.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ SHOWN = 300  # characters of an expression
 
 
 def with_short_names(network: Network) -> tuple[Network, tuple[str, ...]]:
-    """The network with activations that would be called by the beginning of their expression called after the first node they are at.
+    """The network with long-named activations called after the first node they are at.
+
+    These activations would otherwise be called by the beginning of their expression.
 
     Returns: the network, and the activation of every such name.
     """
@@ -31,5 +36,7 @@ def with_short_names(network: Network) -> tuple[Network, tuple[str, ...]]:
                 name += "_"
             taken.add(name)
             renamed[phi] = activation(phi, name=name)
-    changed = network.map_layers(lambda node, layer: Nonlinear(renamed.get(layer.activation, layer.activation)), Nonlinear)
+    changed = network.map_layers(
+        lambda node, layer: Nonlinear(renamed.get(layer.activation, layer.activation)), Nonlinear
+    )
     return changed, tuple(f"{phi.name} is {glimpse(phi.expr, SHOWN)}" for phi in renamed.values())

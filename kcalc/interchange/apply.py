@@ -12,27 +12,37 @@ from .model_reading import Reading, named
 from .read import last_reading, read
 
 Node = Hashable
-OPTIONS = {"torch": ("weights", "generator"), **dict.fromkeys(("jax", "flax", "equinox", "keras"), ("weights", "key"))}
+OPTIONS = {
+    "torch": ("weights", "generator"),
+    **dict.fromkeys(("jax", "flax", "equinox", "keras"), ("weights", "key")),
+}
 REMOVABLE = (Normalisation, Scale, Dropout, Identity)
 
 
 def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> Any:
-    """A new model that computes ``shaping.network``, of the same framework as ``model``, which is left as it is.
+    """A new model that computes ``shaping.network``, of the same framework as ``model``.
 
-    ``example_inputs`` may be left out if this very object has been read before in this process. ``options``: ``weights``, and the source of
-    randomness, which is ``generator`` for PyTorch (None, the default: PyTorch's own, see
-    :func:`kcalc.interchange.torch_model.apply.apply_torch`) and ``key`` for JAX, Flax, Equinox and Keras (0, so that the weights are the
-    same every time, see :func:`kcalc.interchange.jax_model.apply.apply_jax`).
+    ``model`` is left as it is.
 
-    Raises: KcalcError for models that cannot be read, frameworks without this service, networks that are not made of the model's nodes, and
-    networks that are a part of the model, which would lose the rest.
+    ``example_inputs`` may be left out if this very object has been read before in this process.
+    ``options``: ``weights``, and the source of randomness, which is ``generator`` for PyTorch
+    (None, the default: PyTorch's own, see :func:`kcalc.interchange.torch_model.apply.apply_torch`)
+    and ``key`` for JAX, Flax, Equinox and Keras (0, so that the weights are the same every time,
+    see :func:`kcalc.interchange.jax_model.apply.apply_jax`).
+
+    Raises: KcalcError for models that cannot be read, frameworks without this service, networks
+    that are not made of the model's nodes, and networks that are a part of the model, which would
+    lose the rest.
     """
     reading = None if example_inputs else last_reading(model)
     if reading is None and not example_inputs and not isinstance(model, str):
         try:
             reading = read(model)
         except KcalcError as error:
-            raise KcalcError(f"this very object was not read before: give example inputs, s.apply_to(model, x) ({error})") from None
+            raise KcalcError(
+                f"this very object was not read before: give example inputs, s.apply_to(model, x) "
+                f"({error})"
+            ) from None
     reading = reading or read(model, *example_inputs)
     known = OPTIONS.get(reading.framework)
     for option in options:
@@ -49,31 +59,55 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
 
         return apply_jax(model, reading, shaping, **options)
     raise KcalcError(
-        f"a {type(model).__name__} ({reading.framework}) has no transformed twin; write the constants with shaping.export(...) instead"
+        f"a {type(model).__name__} ({reading.framework}) has no transformed twin; write the "
+        f"constants with shaping.export(...) instead"
     )
 
 
 def _check_whole(reading: Reading, network: Network) -> None:
-    """Refuse a network that does not lead from all inputs of the model to all its outputs. Raises: KcalcError naming a missing one."""
+    """Refuse a network that does not lead from all inputs of the model to all its outputs.
+
+    Raises: KcalcError naming a missing one.
+    """
     whole = reading.network
     if not all(node in whole for node in network):
         return  # not the model's own nodes, which is refused where they are looked up
-    unread = [node for node in whole.nodes_of(Opaque) if node not in network or not isinstance(network.layer(node), Opaque)]
-    cut = [node for node in (*whole.inputs, *network.inputs) if node not in network.inputs or node not in whole.inputs]
-    cut += [node for node in whole.outputs if _continued(whole, network, node) not in network.outputs]
+    unread = [
+        node
+        for node in whole.nodes_of(Opaque)
+        if node not in network or not isinstance(network.layer(node), Opaque)
+    ]
+    cut = [
+        node
+        for node in (*whole.inputs, *network.inputs)
+        if node not in network.inputs or node not in whole.inputs
+    ]
+    cut += [
+        node for node in whole.outputs if _continued(whole, network, node) not in network.outputs
+    ]
     if unread or cut:
-        opaque = named([f"{node!r}: {layer.name}" for node in unread if isinstance(layer := whole.layer(node), Opaque)])
+        opaque = named(
+            [
+                f"{node!r}: {layer.name}"
+                for node in unread
+                if isinstance(layer := whole.layer(node), Opaque)
+            ]
+        )
         rest = named([repr(node) for node in dict.fromkeys(cut)])
         lost = f"layers that were not read ({opaque})" if unread else f"the rest of it (at {rest})"
         target = "jax" if reading.framework == "equinox" else reading.framework
         raise KcalcError(
-            f"the shaped network is a part of the model, and a new model would lose {lost}; write the constants of the part with "
+            f"the shaped network is a part of the model, and a new model would lose {lost}; write "
+            f"the constants of the part with "
             f"shaping.export({target!r}), and put them into the model yourself"
         )
 
 
 def _continued(whole: Network, network: Network, node: Node) -> Node:
-    """The node itself, or the one in its place where normalisation, a factor or dropout ended the model and is gone."""
+    """The node itself, or the node in its place where the end of the model was removed.
+
+    The removed end is normalisation, a factor or dropout.
+    """
     while node not in network and isinstance(whole.layer(node), REMOVABLE):
         (node,) = whole.parents(node)
     return node

@@ -1,7 +1,8 @@
 """In which order operations have the locations of the feature maps that they come from.
 
-A transposition of height and width, or of pieces of them, changes nothing for one feature map by itself, whose locations are all alike. Put
-together with the feature map that it was made of, it is not a copy of it: other locations of the same random function meet.
+A transposition of height and width, or of pieces of them, changes nothing for one feature map by
+itself, whose locations are all alike. Put together with the feature map that it was made of, it is
+not a copy of it: other locations of the same random function meet.
 """
 
 from __future__ import annotations
@@ -15,14 +16,40 @@ from operator import or_
 import numpy as np
 
 from .layout import Shape, keeps_locations
-from .trace import Attention, Entry, Held, Join, Linear, Lookup, Mixed, NotRead, Op, Pointwise, Pooling, Repeat, Transpose
+from .trace import (
+    Attention,
+    Entry,
+    Held,
+    Join,
+    Linear,
+    Lookup,
+    Mixed,
+    NotRead,
+    Op,
+    Pointwise,
+    Pooling,
+    Repeat,
+    Transpose,
+)
 
-Order = tuple[int | str, ...]  # places of the locations in their source; () for their own order, a name where it is nobody else's
-FRESH = (Entry, Linear, Lookup, Mixed, Attention, NotRead)  # where weights or unread operations come between
+Order = tuple[
+    int | str, ...
+]  # places of the locations in their source; () for their own order, a name where it is nobody else's
+FRESH = (
+    Entry,
+    Linear,
+    Lookup,
+    Mixed,
+    Attention,
+    NotRead,
+)  # where weights or unread operations come between
 
 
 def clashing(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
-    """The operations that add or multiply one feature map and itself with its locations in another order."""
+    """The operations that add or multiply one feature map and a rearrangement of it.
+
+    The rearrangement is the feature map with its locations in another order.
+    """
     shapes: dict[str, Shape] = {}
     orders: dict[str, Order] = {}
     sources: dict[str, int] = {}  # bit masks
@@ -30,18 +57,39 @@ def clashing(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
     for number, op in enumerate(ops):
         shapes[op.name] = op.shape
         reads = [name for name in op.reads if sources[name]]
-        wide = [name for name in reads if orders[name] or prod(_places(shapes[name], axes[name])) > 1]
-        unlike = len({orders[name] for name in wide}) > 1 and not isinstance(op, Join | NotRead)  # channels side by side do not meet
-        if unlike and any(orders[a] != orders[b] and sources[a] & sources[b] for a, b in combinations(wide, 2)):
+        wide = [
+            name for name in reads if orders[name] or prod(_places(shapes[name], axes[name])) > 1
+        ]
+        unlike = len({orders[name] for name in wide}) > 1 and not isinstance(
+            op, Join | NotRead
+        )  # channels side by side do not meet
+        if unlike and any(
+            orders[a] != orders[b] and sources[a] & sources[b] for a, b in combinations(wide, 2)
+        ):
             found.add(op.name)
         fresh = isinstance(op, FRESH) or axes[op.name] is None or op.name in found
-        sources[op.name] = 0 if isinstance(op, Held) else 1 << number if fresh else reduce(or_, map(sources.__getitem__, reads), 0)
-        orders[op.name] = () if fresh or not wide else _order(op, {orders[name] for name in wide}, axes, shapes[reads[0]])
+        sources[op.name] = (
+            0
+            if isinstance(op, Held)
+            else 1 << number
+            if fresh
+            else reduce(or_, map(sources.__getitem__, reads), 0)
+        )
+        orders[op.name] = (
+            ()
+            if fresh or not wide
+            else _order(op, {orders[name] for name in wide}, axes, shapes[reads[0]])
+        )
     return found
 
 
-def crossed(ops: Sequence[Op], axes: Mapping[str, int | None], guessed: Collection[str]) -> set[str]:
-    """The elementwise operations in which channels of one feature map meet locations of another; ``guessed`` ones may lie anywhere."""
+def crossed(
+    ops: Sequence[Op], axes: Mapping[str, int | None], guessed: Collection[str]
+) -> set[str]:
+    """The elementwise operations in which channels of one feature map meet locations of another.
+
+    ``guessed`` ones may lie anywhere.
+    """
     shapes = {op.name: op.shape for op in ops}
     found: set[str] = set()
     for op in ops:
@@ -55,12 +103,19 @@ def crossed(ops: Sequence[Op], axes: Mapping[str, int | None], guessed: Collecti
     return found
 
 
-WINDOWS = "its windows lie over locations that the model arranged anew, by a reshape or a transposition, which the network leaves out"
+WINDOWS = (
+    "its windows lie over locations that the model arranged anew, by a reshape or a "
+    "transposition, which the network leaves out"
+)
 ENDS = "the model transposes its locations at the output, which the network leaves out"
 
 
-def displaced(ops: Sequence[Op], axes: Mapping[str, int | None], ends: Mapping[str, str]) -> dict[str, str]:
-    """{node: how its locations differ from the model's}: a network knows no reshapes and transpositions.
+def displaced(
+    ops: Sequence[Op], axes: Mapping[str, int | None], ends: Mapping[str, str]
+) -> dict[str, str]:
+    """{node: how its locations differ from the model's}.
+
+    a network knows no reshapes and transpositions.
 
     ``ends``: {output of the model: its node}.
     """
@@ -71,9 +126,17 @@ def displaced(ops: Sequence[Op], axes: Mapping[str, int | None], ends: Mapping[s
     found: dict[str, str] = {}
     for op in ops:
         shapes[op.name], here = op.shape, _places(op.shape, axes[op.name])
-        reads = [name for name in op.reads if axes[name] is not None and axes[op.name] is not None and not isinstance(op, NotRead)]
+        reads = [
+            name
+            for name in op.reads
+            if axes[name] is not None and axes[op.name] is not None and not isinstance(op, NotRead)
+        ]
         below = max(reads, key=lambda name: prod(known[name]), default=None)
-        slides = prod((*op.kernel, *op.stride)) > 1 if isinstance(op, Linear) else isinstance(op, Pooling) and op.window is not None
+        slides = (
+            prod((*op.kernel, *op.stride)) > 1
+            if isinstance(op, Linear)
+            else isinstance(op, Pooling) and op.window is not None
+        )
         ranks[op.name] = len(here) if below is None else ranks[below]
         if below is not None and slides:
             there = _places(shapes[below], axes[below])
@@ -82,7 +145,9 @@ def displaced(ops: Sequence[Op], axes: Mapping[str, int | None], ends: Mapping[s
                 found[op.name] = WINDOWS
         same = below is not None and not slides and prod(here) == prod(known[below])
         known[op.name] = known[below] if below is not None and same else here
-        orders[op.name] = _order(op, {orders[below]}, axes, shapes[below]) if below is not None and same else ()
+        orders[op.name] = (
+            _order(op, {orders[below]}, axes, shapes[below]) if below is not None and same else ()
+        )
     return {node: ENDS for output, node in ends.items() if orders[output]} | found
 
 
@@ -91,7 +156,10 @@ def _places(shape: Shape, axis: int | None) -> Shape:
 
 
 def _order(op: Op, before: set[Order], axes: Mapping[str, int | None], shape: Shape) -> Order:
-    """The order of an operation's locations, from that of its inputs, the first of them of this shape."""
+    """The order of an operation's locations, from that of its inputs.
+
+    ``shape``: the shape of the first input.
+    """
     order = next(iter(before))
     if isinstance(op, Pooling) and prod(_places(op.shape, axes[op.name])) == 1:
         return ()

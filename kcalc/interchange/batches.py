@@ -72,7 +72,12 @@ def _emits(trace: Trace, count: int) -> bool:
 
 
 def _unread(op: Op) -> NotRead:
-    place: dict[str, Any] = {"name": op.name, "shape": op.shape, "reads": op.reads, "source": op.source}
+    place: dict[str, Any] = {
+        "name": op.name,
+        "shape": op.shape,
+        "reads": op.reads,
+        "source": op.source,
+    }
     return NotRead(**place, what="the number of examples", reason=COUNTED)
 
 

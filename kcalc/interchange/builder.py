@@ -1,4 +1,7 @@
-"""The nodes made so far while a trace is read, and the elementwise expressions that are not nodes yet."""
+"""The nodes made so far while a trace is read, and the pending elementwise expressions.
+
+A pending expression is not a node yet.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ CORRELATED = "its {} are correlated with those of {!r}; read as independent ones
 
 
 class Builder:
-    """The state of one pass over a trace: the outcome of every operation, and the steps of the network so far."""
+    """The state of one pass over a trace.
+
+    The outcome of every operation, and the steps of the network so far.
+    """
 
     def __init__(self, trace: Trace, sigmas: bool) -> None:
         self.trace, self.sigmas = trace, sigmas
@@ -37,7 +43,9 @@ class Builder:
         self.of_tokens = any(isinstance(op, Attention | Lookup) for op in trace.ops)
         shapes = [op.shape for op in trace.ops if isinstance(op, Entry) and op.shape]
         self.examples = shapes[0][0] if shapes else 1
-        self.readers = Counter(name for op in trace.ops for name in op.reads) + Counter(trace.outputs)
+        self.readers = Counter(name for op in trace.ops for name in op.reads) + Counter(
+            trace.outputs
+        )
         self.forms: dict[str, Form] = {}
         self.layers: dict[str, tuple[Layer, tuple[str, ...]]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
@@ -64,28 +72,47 @@ class Builder:
         return Unary(op.name, X, op.name)
 
     def width(self, op: Op) -> int | None:
-        """The number of channels of an operation's output, None where no axis is known to carry them."""
+        """The number of channels of an operation's output, None where no channel axis is known."""
         axis = self.axes.get(op.name)
         return None if axis is None or op.name in self.guessed else op.shape[axis]
 
     def opaque(self, op: Op, what: str, reason: str) -> Unary:
         """Add a node that stands for something not understood."""
-        parents = list(dict.fromkeys(self.label(name) for name in op.reads if not isinstance(self.forms[name], Fixed | Gone)))
+        parents = list(
+            dict.fromkeys(
+                self.label(name)
+                for name in op.reads
+                if not isinstance(self.forms[name], Fixed | Gone)
+            )
+        )
         self.note(op.name, "not read", f"{what}: {reason}")
         first = next(o.name for o in self.trace.ops if isinstance(o, Entry))
         return self.node(op, Opaque(what, reason, self.width(op)), parents or [first])
 
     def label(self, name: str, final: bool = False) -> str:
-        """The node that emits an operation's output, made now if it is an unfinished elementwise expression."""
+        """The node that emits an operation's output.
+
+        The node is made now if the output is an unfinished elementwise expression.
+        """
         form, op = self.forms[name], self.by_name[name]
         if isinstance(form, Unary) and form.source is not None:
             return self._materialise(form.source, form.expr, form.home, op)
-        what = "an array that depends on no input" if isinstance(form, Fixed) else "a number" if isinstance(form, Unary) else form.reason
+        what = (
+            "an array that depends on no input"
+            if isinstance(form, Fixed)
+            else "a number"
+            if isinstance(form, Unary)
+            else form.reason
+        )
         if name in self.layers:
             return name
         if final and not (isinstance(form, Unary) and form.expr == 0):
-            raise KcalcError(f"{self.trace.framework}: the output {name!r} is {what}, which no network computes")
-        self.forms[name] = self.opaque(replace(op, reads=()), "constant", f"{what} is read as a feature map")
+            raise KcalcError(
+                f"{self.trace.framework}: the output {name!r} is {what}, which no network computes"
+            )
+        self.forms[name] = self.opaque(
+            replace(op, reads=()), "constant", f"{what} is read as a feature map"
+        )
         return name
 
     def _materialise(self, source: str, expr: Any, home: str, op: Op) -> str:
@@ -97,7 +124,11 @@ class Builder:
         factor = linear_factor(expr) if isinstance(expr, sp.Expr) else None
         alone = isinstance(self.layers[source][0], Input) and self.readers[source] == 1
         if alone and isinstance(expr, sp.Expr) and is_affine(expr) and expr.has(X):
-            self.note(source, "approximate", f"the input goes through {expr} first; its q value is meant after that")
+            self.note(
+                source,
+                "approximate",
+                f"the input goes through {expr} first; its q value is meant after that",
+            )
             made = source
         elif factor is not None and factor != 0:
             self.node(at, Scale(plain(factor)), [source])
@@ -126,7 +157,10 @@ class Builder:
         """The root mean square of the biases of an Affine, whose mean is noted."""
         if self.sigmas and biased(values):
             numbers = np.asarray(values, dtype=np.float64)
-            text = f"its biases have mean {numbers.mean():.4g}; read as Gaussian ones of mean 0 and the same root mean square"
+            text = (
+                f"its biases have mean {numbers.mean():.4g}; read as Gaussian ones of mean 0 and "
+                f"the same root mean square"
+            )
             self.of_biases.append(self._noted(node, "approximate", text, True))
         if self.sigmas and (kin := self.biases_like(node, values)):
             self.note(node, "approximate", CORRELATED.format("biases", kin), of_weights=True)
@@ -136,10 +170,17 @@ class Builder:
         """The root mean square of some numbers; 0 where their sizes are not read."""
         if not self.sigmas:
             return 0
-        return self.finite(float(np.sqrt(np.mean(np.square(np.asarray(values, dtype=np.float64))))) if np.size(values) else 0.0)
+        return self.finite(
+            float(np.sqrt(np.mean(np.square(np.asarray(values, dtype=np.float64)))))
+            if np.size(values)
+            else 0.0
+        )
 
     def finite(self, spread: float) -> float:
         """The root mean square of weights. Raises: KcalcError where it is nan or infinite."""
         if not math.isfinite(spread):
-            raise KcalcError(f"{self.trace.framework}: the weights hold nan or infinity; read with sigmas=False, or mend the model")
+            raise KcalcError(
+                f"{self.trace.framework}: the weights hold nan or infinity; read with "
+                f"sigmas=False, or mend the model"
+            )
         return spread

@@ -1,4 +1,7 @@
-"""The cost of an expression from a file as an activation, estimated before any of it is differentiated or evaluated."""
+"""The estimated cost of an expression from a file as an activation.
+
+The estimate comes before any of it is differentiated or evaluated.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +19,53 @@ MOST = 1500  # units; one is about half a millisecond
 POINTS = (-30.0, -2.0, 0.3, 2.0, 30.0)
 Sizes = tuple[int, int, int]
 COMPLEX: dict[Any, Callable[..., complex]] = {
-    sp.exp: cmath.exp, sp.log: cmath.log, sp.sin: cmath.sin, sp.cos: cmath.cos, sp.tan: cmath.tan, sp.asin: cmath.asin, sp.acos: cmath.acos,
-    sp.atan: cmath.atan, sp.sinh: cmath.sinh, sp.cosh: cmath.cosh, sp.tanh: cmath.tanh, sp.asinh: cmath.asinh, sp.acosh: cmath.acosh,
-    sp.atanh: cmath.atanh, sp.Abs: lambda z: complex(abs(z)), sp.Pow: lambda a, b: a**b, sp.Add: lambda *z: sum(z),
+    sp.exp: cmath.exp,
+    sp.log: cmath.log,
+    sp.sin: cmath.sin,
+    sp.cos: cmath.cos,
+    sp.tan: cmath.tan,
+    sp.asin: cmath.asin,
+    sp.acos: cmath.acos,
+    sp.atan: cmath.atan,
+    sp.sinh: cmath.sinh,
+    sp.cosh: cmath.cosh,
+    sp.tanh: cmath.tanh,
+    sp.asinh: cmath.asinh,
+    sp.acosh: cmath.acosh,
+    sp.atanh: cmath.atanh,
+    sp.Abs: lambda z: complex(abs(z)),
+    sp.Pow: lambda a, b: a**b,
+    sp.Add: lambda *z: sum(z),
     sp.Mul: lambda *z: reduce(lambda a, b: a * b, z),
-}  # fmt: skip
+}
 
 
 def check_effort(expr: Any, where: str) -> None:
-    """Refuse an expression whose first two derivatives are too long, or that plainly has no real value somewhere. Raises: KcalcError."""
+    """Refuse an expression whose first two derivatives are too long.
+
+    An expression that plainly has no real value somewhere is refused too.
+
+    Raises: KcalcError.
+    """
     if sum(_sizes(expr, {})) > MOST:
-        raise KcalcError(f"{where}: the expression is too involved for an activation: its derivatives have too many terms")
+        raise KcalcError(
+            f"{where}: the expression is too involved for an activation: its derivatives have too "
+            f"many terms"
+        )
     for point in POINTS:
         value = _value(expr, point)
         if value is not None and abs(value.imag) > 1e-6 * abs(value):
-            raise KcalcError(f"{where}: the expression has no real value at x = {point:g}; an activation is real on the whole line")
+            raise KcalcError(
+                f"{where}: the expression has no real value at x = {point:g}; an activation is "
+                f"real on the whole line"
+            )
 
 
 def _sizes(expr: Any, known: dict[Any, Sizes]) -> Sizes:
-    """The number of terms of an expression, of its first and of its second derivative, as the rules of calculus write them."""
+    """The numbers of terms of an expression, of its first and of its second derivative.
+
+    The derivatives are counted as the rules of calculus write them.
+    """
     if expr not in known:
         known[expr] = _counted(expr, [_sizes(arg, known) for arg in expr.args])
     return known[expr]
@@ -55,12 +86,19 @@ def _counted(expr: Any, parts: list[Sizes]) -> Sizes:
 
 def _product(f: Sizes, g: Sizes) -> Sizes:
     first = (f[1] + g[0] if f[1] else 0) + (f[0] + g[1] if g[1] else 0)
-    second = (f[2] + g[0] if f[2] else 0) + (f[0] + g[2] if g[2] else 0) + (2 * (f[1] + g[1]) if f[1] and g[1] else 0)
+    second = (
+        (f[2] + g[0] if f[2] else 0)
+        + (f[0] + g[2] if g[2] else 0)
+        + (2 * (f[1] + g[1]) if f[1] and g[1] else 0)
+    )
     return f[0] + g[0], first, second
 
 
 def _value(expr: Any, point: float) -> complex | None:
-    """The value in double precision, None where it overflows or a function is not among those above."""
+    """The value in double precision, None where it overflows.
+
+    None also where a function is not among those above.
+    """
     if expr == X:
         return complex(point)
     if not expr.args:

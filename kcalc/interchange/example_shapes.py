@@ -1,4 +1,4 @@
-"""Example inputs that are given as shapes, the same for every framework and for the command line."""
+"""Example inputs given as shapes, alike for every framework and for the command line."""
 
 from __future__ import annotations
 
@@ -15,14 +15,21 @@ MOST = 2**31 - 1  # numbers of one example input, 8 GiB in single precision
 def is_shape(value: Any) -> bool:
     """Whether an example input is a shape: a tuple or list of whole numbers, not empty."""
     listed = isinstance(value, tuple | list) and len(value) > 0
-    return listed and all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in value)
+    return listed and all(
+        isinstance(n, int | np.integer) and not isinstance(n, bool) for n in value
+    )
 
 
 def example_shape(shape: Any, where: str) -> tuple[int, ...]:
-    """A shape as Python integers. Raises: KcalcError for sizes that are not positive, and for more numbers than an example needs."""
+    """A shape as Python integers.
+
+    Raises: KcalcError for sizes that are not positive, and for more numbers than an example needs.
+    """
     sizes = tuple(int(n) for n in shape)
     if any(n < 1 for n in sizes):
-        raise KcalcError(f"{where}: the shape {glimpse(sizes)} (batch included) must hold positive numbers")
+        raise KcalcError(
+            f"{where}: the shape {glimpse(sizes)} (batch included) must hold positive numbers"
+        )
     if prod(sizes) > MOST:
         raise too_large(sizes, where)
     return sizes
@@ -30,4 +37,7 @@ def example_shape(shape: Any, where: str) -> tuple[int, ...]:
 
 def too_large(sizes: tuple[int, ...], where: str) -> KcalcError:
     """The error for a shape for which there is no memory."""
-    return KcalcError(f"{where}: an array of the shape {glimpse(sizes)} is too large for an example; give a smaller one, 2 examples do")
+    return KcalcError(
+        f"{where}: an array of the shape {glimpse(sizes)} is too large for an example; give a "
+        f"smaller one, 2 examples do"
+    )

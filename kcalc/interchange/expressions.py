@@ -1,7 +1,10 @@
-"""SymPy expressions as JSON trees: a small whitelist, written and read node by node, never evaluated as text.
+"""SymPy expressions as JSON trees.
 
-A tree is an integer, a float, ``{"rational": [p, q]}``, ``{"symbol": name, "is": flags}``, ``{"constant": "pi" | "E"}`` or
-``{"op": name, "args": [trees]}``; a Piecewise holds ``{"value": tree, "if": relation}`` rows.
+a small whitelist, written and read node by node, never evaluated as text.
+
+A tree is an integer, a float, ``{"rational": [p, q]}``, ``{"symbol": name, "is": flags}``,
+``{"constant": "pi" | "E"}`` or ``{"op": name, "args": [trees]}``; a Piecewise holds
+``{"value": tree, "if": relation}`` rows.
 """
 
 from __future__ import annotations
@@ -22,12 +25,37 @@ MAX_INTEGER = 10**40
 MAX_POWER = 64
 
 OPERATIONS: dict[str, Any] = {
-    "Add": sp.Add, "Mul": sp.Mul, "Pow": sp.Pow, "Abs": sp.Abs, "Max": sp.Max, "Min": sp.Min, "sign": sp.sign,
-    "Heaviside": sp.Heaviside, "exp": sp.exp, "log": sp.log, "sin": sp.sin, "cos": sp.cos, "tan": sp.tan, "asin": sp.asin,
-    "acos": sp.acos, "atan": sp.atan, "sinh": sp.sinh, "cosh": sp.cosh, "tanh": sp.tanh, "asinh": sp.asinh, "acosh": sp.acosh,
-    "atanh": sp.atanh, "erf": sp.erf, "erfc": sp.erfc,
-}  # fmt: skip
-RELATIONS: dict[str, Any] = {"<": sp.StrictLessThan, "<=": sp.LessThan, ">": sp.StrictGreaterThan, ">=": sp.GreaterThan}
+    "Add": sp.Add,
+    "Mul": sp.Mul,
+    "Pow": sp.Pow,
+    "Abs": sp.Abs,
+    "Max": sp.Max,
+    "Min": sp.Min,
+    "sign": sp.sign,
+    "Heaviside": sp.Heaviside,
+    "exp": sp.exp,
+    "log": sp.log,
+    "sin": sp.sin,
+    "cos": sp.cos,
+    "tan": sp.tan,
+    "asin": sp.asin,
+    "acos": sp.acos,
+    "atan": sp.atan,
+    "sinh": sp.sinh,
+    "cosh": sp.cosh,
+    "tanh": sp.tanh,
+    "asinh": sp.asinh,
+    "acosh": sp.acosh,
+    "atanh": sp.atanh,
+    "erf": sp.erf,
+    "erfc": sp.erfc,
+}
+RELATIONS: dict[str, Any] = {
+    "<": sp.StrictLessThan,
+    "<=": sp.LessThan,
+    ">": sp.StrictGreaterThan,
+    ">=": sp.GreaterThan,
+}
 FLAGS = ("real", "positive", "negative", "nonnegative", "nonzero", "integer", "rational")
 CONSTANTS: dict[str, sp.Expr] = {"pi": sp.pi, "E": sp.E}
 _NAMES = {cls: name for name, cls in OPERATIONS.items()}
@@ -35,7 +63,10 @@ _SIGNS = {cls: sign for sign, cls in RELATIONS.items()}
 
 
 def to_tree(expr: Any) -> Any:
-    """A Python or SymPy number or expression as a JSON tree. Raises: KcalcError for functions outside the whitelist."""
+    """A Python or SymPy number or expression as a JSON tree.
+
+    Raises: KcalcError for functions outside the whitelist.
+    """
     if isinstance(expr, bool):
         raise KcalcError(f"{expr!r} is not a number")
     if isinstance(expr, int | float):
@@ -52,12 +83,24 @@ def to_tree(expr: Any) -> Any:
         if expr == value:
             return {"constant": name}
     if isinstance(expr, sp.Piecewise):
-        return {"op": "Piecewise", "rows": [{"value": to_tree(row.args[0]), "if": _relation_tree(row.args[1])} for row in expr.args]}
+        return {
+            "op": "Piecewise",
+            "rows": [
+                {"value": to_tree(row.args[0]), "if": _relation_tree(row.args[1])}
+                for row in expr.args
+            ],
+        }
     if isinstance(expr, AppliedUndef):
-        raise KcalcError(f"activation {expr.func.__name__!r} is a callable, which JSON cannot hold; give it as a SymPy expression")
+        raise KcalcError(
+            f"activation {expr.func.__name__!r} is a callable, which JSON cannot hold; give it as "
+            f"a SymPy expression"
+        )
     name = _NAMES.get(getattr(expr, "func", None))
     if name is None:
-        raise KcalcError(f"{type(expr).__name__} in {str(expr)[:80]} cannot be written to JSON; the functions are {', '.join(OPERATIONS)}")
+        raise KcalcError(
+            f"{type(expr).__name__} in {str(expr)[:80]} cannot be written to JSON; the functions "
+            f"are {', '.join(OPERATIONS)}"
+        )
     args = expr.args[:1] if name == "Heaviside" else expr.args
     return {"op": name, "args": [to_tree(arg) for arg in args]}
 
@@ -65,7 +108,10 @@ def to_tree(expr: Any) -> Any:
 def _float_tree(number: sp.Float) -> dict[str, Any]:
     """A long float by its precision in digits and by enough of them to find every bit again."""
     digits = libmp.prec_to_dps(number._prec)
-    exact = next((d for d in (digits, digits + 1, digits - 1) if libmp.dps_to_prec(d) == number._prec), digits + 1)
+    exact = next(
+        (d for d in (digits, digits + 1, digits - 1) if libmp.dps_to_prec(d) == number._prec),
+        digits + 1,
+    )
     return {"float": libmp.to_str(number._mpf_, exact + 4), "digits": exact}
 
 
@@ -74,7 +120,9 @@ def _relation_tree(test: Any) -> Any:
         return bool(test)
     sign = _SIGNS.get(type(test))
     if sign is None:
-        raise KcalcError(f"the condition {str(test)[:80]} cannot be written to JSON; use <, <=, >, >=")
+        raise KcalcError(
+            f"the condition {str(test)[:80]} cannot be written to JSON; use <, <=, >, >="
+        )
     return {"rel": sign, "args": [to_tree(arg) for arg in test.args]}
 
 
@@ -93,7 +141,10 @@ class TreeReader:
         return self.expression(tree, where)
 
     def expression(self, tree: Any, where: str) -> sp.Expr:
-        """A SymPy expression. Raises: KcalcError for anything outside the whitelist or too large."""
+        """A SymPy expression.
+
+        Raises: KcalcError for anything outside the whitelist or too large.
+        """
         self.left = MAX_NODES
         expr = self._read(tree, where, 0)
         if expr.has(sp.nan, sp.zoo, sp.oo, -sp.oo, sp.I):
@@ -104,12 +155,17 @@ class TreeReader:
         self.budget -= 1
         self.left -= 1
         if depth > MAX_DEPTH or self.left < 0 or self.budget < 0:
-            raise KcalcError(f"{where}: the expression is too large (at most {MAX_NODES} terms, nested {MAX_DEPTH} deep)")
+            raise KcalcError(
+                f"{where}: the expression is too large (at most {MAX_NODES} terms, nested "
+                f"{MAX_DEPTH} deep)"
+            )
         if isinstance(tree, int | float) and not isinstance(tree, bool):
             plain = _plain(tree, where)
             return sp.Integer(plain) if isinstance(plain, int) else sp.Float(plain)
         if not isinstance(tree, dict):
-            raise KcalcError(f"{where}: expected a number or an expression tree, got {str(tree)[:60]!r}")
+            raise KcalcError(
+                f"{where}: expected a number or an expression tree, got {str(tree)[:60]!r}"
+            )
         if "rational" in tree:
             return _rational(tree["rational"], where)
         if "float" in tree:
@@ -118,7 +174,10 @@ class TreeReader:
             return _symbol(tree, where)
         if "constant" in tree:
             if not isinstance(tree["constant"], str) or tree["constant"] not in CONSTANTS:
-                raise KcalcError(f"{where}: unknown constant {str(tree['constant'])[:40]!r}; the constants are pi and E")
+                raise KcalcError(
+                    f"{where}: unknown constant {str(tree['constant'])[:40]!r}; the constants are "
+                    f"pi and E"
+                )
             return CONSTANTS[tree["constant"]]
         return self._operation(tree, where, depth)
 
@@ -126,7 +185,11 @@ class TreeReader:
         name = tree.get("op")
         if name == "Piecewise":
             rows = tree.get("rows")
-            if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+            if (
+                not isinstance(rows, list)
+                or not rows
+                or not all(isinstance(row, dict) for row in rows)
+            ):
                 raise KcalcError(f"{where}: a Piecewise needs rows of value and condition")
             values = [self._read(row.get("value"), where, depth + 1) for row in rows]
             tests = [self._relation(row.get("if"), where, depth) for row in rows]
@@ -134,8 +197,15 @@ class TreeReader:
                 return sp.Piecewise(*zip(values, tests, strict=True))
             except (TypeError, ValueError, ArithmeticError):
                 raise KcalcError(f"{where}: the rows of a Piecewise do not fit together") from None
-        if not isinstance(name, str) or name not in OPERATIONS or not isinstance(tree.get("args"), list):
-            raise KcalcError(f"{where}: unknown operation {str(name)[:40]!r}; the operations are {', '.join(OPERATIONS)}")
+        if (
+            not isinstance(name, str)
+            or name not in OPERATIONS
+            or not isinstance(tree.get("args"), list)
+        ):
+            raise KcalcError(
+                f"{where}: unknown operation {str(name)[:40]!r}; the operations are "
+                f"{', '.join(OPERATIONS)}"
+            )
         args = [self._read(arg, where, depth + 1) for arg in tree["args"]]
         if name == "Pow":
             _check_power(args, where)
@@ -149,7 +219,12 @@ class TreeReader:
         if isinstance(tree, bool):
             return sp.true if tree else sp.false
         args = tree.get("args") if isinstance(tree, dict) else None
-        if not isinstance(args, list) or len(args) != 2 or not isinstance(tree.get("rel"), str) or tree["rel"] not in RELATIONS:
+        if (
+            not isinstance(args, list)
+            or len(args) != 2
+            or not isinstance(tree.get("rel"), str)
+            or tree["rel"] not in RELATIONS
+        ):
             raise KcalcError(f"{where}: a condition is {{'rel': '<', 'args': [tree, tree]}}")
         sides = [self._read(arg, where, depth + 1) for arg in args]
         try:
@@ -159,9 +234,16 @@ class TreeReader:
 
 
 def _bounded(expr: Any, where: str) -> Any:
-    """The expression, refused where it is a number of absurd size, before anything is built on it."""
+    """The expression, refused where it is a number that is too large or not finite.
+
+    The check comes before anything is built on the expression.
+    """
     try:
-        good = bool(expr.free_symbols) or bool(expr.is_Rational) or bool(abs(sp.N(expr, 5)) <= MAX_INTEGER)
+        good = (
+            bool(expr.free_symbols)
+            or bool(expr.is_Rational)
+            or bool(abs(sp.N(expr, 5)) <= MAX_INTEGER)
+        )
     except (TypeError, ValueError, ArithmeticError):  # N gives nan, which compares with no number
         good = False
     if not good:
@@ -178,7 +260,11 @@ def _plain(value: int | float, where: str) -> int | float:
 
 
 def _rational(pair: Any, where: str) -> sp.Expr:
-    if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(v, str | int) and len(str(v)) <= 200 for v in pair):
+    if (
+        not isinstance(pair, list)
+        or len(pair) != 2
+        or not all(isinstance(v, str | int) and len(str(v)) <= 200 for v in pair)
+    ):
         raise KcalcError(f"{where}: a rational is [numerator, denominator]")
     try:
         top, bottom = (int(v) for v in pair)
@@ -191,7 +277,12 @@ def _rational(pair: Any, where: str) -> sp.Expr:
 
 def _long_float(tree: dict[str, Any], where: str) -> sp.Expr:
     text, digits = tree.get("float"), tree.get("digits", 15)
-    good = isinstance(text, str) and len(text) <= 1200 and isinstance(digits, int) and 1 <= digits <= 1000
+    good = (
+        isinstance(text, str)
+        and len(text) <= 1200
+        and isinstance(digits, int)
+        and 1 <= digits <= 1000
+    )
     if not good or not set(text) <= set("0123456789+-.eE"):  # type: ignore[arg-type]
         raise KcalcError(f"{where}: a long float is {{'float': text, 'digits': n}} with n <= 1000")
     try:
@@ -203,16 +294,22 @@ def _long_float(tree: dict[str, Any], where: str) -> sp.Expr:
 def _symbol(tree: dict[str, Any], where: str) -> sp.Expr:
     name = tree["symbol"]
     if not isinstance(name, str) or not 0 < len(name) <= 40 or not name.replace("_", "").isalnum():
-        raise KcalcError(f"{where}: a symbol is a short word of letters, digits and _, got {str(name)[:40]!r}")
+        raise KcalcError(
+            f"{where}: a symbol is a short word of letters, digits and _, got {str(name)[:40]!r}"
+        )
     if "is" not in tree:
         return X if name == X.name else sp.Symbol(name, real=True)
     flags = tree["is"]
     if not isinstance(flags, list) or not all(isinstance(f, str) and f in FLAGS for f in flags):
-        raise KcalcError(f"{where}: a symbol is a list of {', '.join(FLAGS)}, got {str(flags)[:60]}")
+        raise KcalcError(
+            f"{where}: a symbol is a list of {', '.join(FLAGS)}, got {str(flags)[:60]}"
+        )
     try:
         return sp.Symbol(name, **dict.fromkeys(flags, True))
     except ValueError:
-        raise KcalcError(f"{where}: the symbol {name!r} cannot be all of {', '.join(flags)}") from None
+        raise KcalcError(
+            f"{where}: the symbol {name!r} cannot be all of {', '.join(flags)}"
+        ) from None
 
 
 def _declared(symbol: sp.Symbol) -> list[str]:
@@ -227,6 +324,9 @@ def _check_power(args: list[sp.Expr], where: str) -> None:
         raise KcalcError(f"{where}: Pow takes a base and an exponent")
     base, exponent = args
     if exponent.is_number and (not exponent.is_real or abs(exponent) > MAX_POWER):
-        raise KcalcError(f"{where}: the exponent {str(exponent)[:40]} is out of bounds (at most {MAX_POWER} in size)")
+        raise KcalcError(
+            f"{where}: the exponent {str(exponent)[:40]} is out of bounds (at most {MAX_POWER} in "
+            f"size)"
+        )
     if base.is_number and base == 0 and exponent.is_number and exponent.is_negative:
         raise KcalcError(f"{where}: a negative power of 0")

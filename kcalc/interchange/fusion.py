@@ -1,4 +1,7 @@
-"""Elementwise operations as SymPy expressions in their inputs: pieces of one activation, addends, factors."""
+"""Elementwise operations as SymPy expressions in their inputs.
+
+Pieces of one activation, addends, factors.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,37 @@ SHORT = 7  # significant digits up to which a literal is taken for the decimal n
 LARGEST = 400  # operations in one expression
 SINGLE = 3e-7  # the effect of rounding a few literals to single precision
 PROBES = np.linspace(-7, 7, 57)
-_SELU_SCALE, _SELU_ALPHA = sp.Float("1.0507009873554804934193349852946", 32), sp.Float("1.6732632423543772848170429916717", 32)
+_SELU_SCALE, _SELU_ALPHA = (
+    sp.Float("1.0507009873554804934193349852946", 32),
+    sp.Float("1.6732632423543772848170429916717", 32),
+)
 _ROOTS = [sp.sqrt(n) for n in (2, 3, sp.pi, 2 * sp.pi, sp.pi / 2)]
 _FAMOUS = [
-    *_ROOTS, *(1 / root for root in _ROOTS), 2 / sp.sqrt(sp.pi), sp.pi, 2 * sp.pi, sp.pi / 2, 1 / sp.pi, 2 / sp.pi, sp.E, sp.log(2),
-    1 / sp.log(2), _SELU_SCALE, _SELU_ALPHA, _SELU_SCALE * _SELU_ALPHA, *(sp.Rational(n, d) for d in (3, 6, 7, 9, 12) for n in range(1, d)),
-]  # fmt: skip
+    *_ROOTS,
+    *(1 / root for root in _ROOTS),
+    2 / sp.sqrt(sp.pi),
+    sp.pi,
+    2 * sp.pi,
+    sp.pi / 2,
+    1 / sp.pi,
+    2 / sp.pi,
+    sp.E,
+    sp.log(2),
+    1 / sp.log(2),
+    _SELU_SCALE,
+    _SELU_ALPHA,
+    _SELU_SCALE * _SELU_ALPHA,
+    *(sp.Rational(n, d) for d in (3, 6, 7, 9, 12) for n in range(1, d)),
+]
 FAMOUS = tuple((float(value), value) for value in _FAMOUS)
 
 
 @dataclass(frozen=True)
 class Unary:
-    """``expr``, in X, of the output of node ``source``; a number where ``source`` is None. ``home``: the label if it becomes a node."""
+    """``expr``, in X, of the output of node ``source``; a number where ``source`` is None.
+
+    ``home``: the label if it becomes a node.
+    """
 
     source: str | None
     expr: Any
@@ -64,7 +86,10 @@ class Fixed:
         if axis is None or len(mine) > len(shape):
             return False
         padded = (1,) * (len(shape) - len(mine)) + tuple(mine)
-        return all(k == 1 or i == axis for i, k in enumerate(padded)) and padded[axis] in (1, shape[axis])
+        return all(k == 1 or i == axis for i, k in enumerate(padded)) and padded[axis] in (
+            1,
+            shape[axis],
+        )
 
 
 @dataclass(frozen=True)
@@ -77,7 +102,8 @@ class Gone:
 def nice(value: Any, dtype: Any = np.float64) -> Any:
     """A literal as the exact number it stands for, where that is plain to see; else a float.
 
-    Short decimals become rationals, also those that only single precision cut short; roundings of sqrt 2, pi, ... become those.
+    Short decimals become rationals, also those that only single precision cut short; roundings of
+    sqrt 2, pi, ... become those.
     """
     if isinstance(value, bool | int):
         return sp.Integer(int(value))
@@ -116,7 +142,9 @@ def plain(number: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def recognised(expr: Any) -> Activation:
-    """The activation of an expression in X; a registered one where literals, rounded to single precision, make all the difference.
+    """The activation of an expression in X.
+
+    a registered one where literals, rounded to single precision, make all the difference.
 
     Raises: KcalcError where it is none.
     """
@@ -146,7 +174,10 @@ def _registered(phi: Activation) -> Activation | None:
 
 
 def _celu(phi: Activation) -> Activation | None:
-    """``celu(alpha)``, if phi is that: frameworks spell it in several ways, and only its second derivative left of 0 tells 1/alpha."""
+    """``celu(alpha)``, if phi is that.
+
+    Frameworks spell it in several ways, and only its second derivative left of 0 tells 1/alpha.
+    """
     if phi.kinks != (0,) or phi.pieces[1] != X or not phi.pieces[0].has(sp.exp):
         return None
     bend: Any = sp.diff(phi.pieces[0], X, 2).subs(X, 0)
@@ -168,7 +199,10 @@ def is_affine(expr: Any) -> bool:
 
 
 def combination(expr: Any, symbols: Sequence[sp.Symbol]) -> tuple[str, Any] | None:
-    """("sum", weights) for a homogeneous linear expression, ("product", factor) for a multiple of the product of all; None else."""
+    """("sum", weights) or ("product", factor) of an expression; None for others.
+
+    "sum" is a homogeneous linear expression, "product" a multiple of the product of all symbols.
+    """
     if not isinstance(expr, sp.Expr):
         return None
     try:

@@ -1,4 +1,7 @@
-"""Windows, strides and paddings of a trace in the words of the layers, and how positions differ without words."""
+"""Windows, strides and paddings of a trace in the terms of the layers.
+
+Where the layers have no such term, a text says how positions differ.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,13 @@ def extent(values: Sequence[int]) -> int | tuple[int, ...]:
     return int(values[0]) if len(set(values)) == 1 else tuple(int(v) for v in values)
 
 
-def same_pads(sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]) -> list[tuple[int, int]]:
-    """The padding of "same" around each axis: ceil(size / stride) windows, the smaller half first."""
+def same_pads(
+    sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]
+) -> list[tuple[int, int]]:
+    """The padding of "same" around each axis.
+
+    ceil(size / stride) windows, the smaller half first.
+    """
     out = []
     for size, k, s in zip(sizes, window, stride, strict=True):
         total = max((-(-size // s) - 1) * s + k - size, 0)
@@ -31,8 +39,8 @@ def same_pads(sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]
 class Fit:
     """The nearest ``padding`` that :class:`kcalc.network.layers.Affine` takes.
 
-    ``text``: how positions differ from the model's, "" where they do not; ``centred``: whether one tap reads the image at
-    every output, as the centre tap of Delta-initialised weights must.
+    ``text``: how positions differ from the model's, "" where they do not; ``centred``: whether one
+    tap reads the image at every output, as the centre tap of Delta-initialised weights must.
     """
 
     padding: Any
@@ -41,7 +49,10 @@ class Fit:
 
 
 def affine_fit(op: Linear, sizes: Sequence[int]) -> Fit:
-    """The windows of a dense layer or convolution on an image of ``sizes`` as an Affine has them."""
+    """The windows of a dense layer or convolution as an Affine has them.
+
+    ``sizes``: the extents of the image.
+    """
     window, stride = op.kernel, op.stride or (1,) * len(op.kernel)
     pads = op.padding or ((0, 0),) * len(window)
     zeros = op.mode == "zeros" or not any(low or high for low, high in pads)
@@ -64,16 +75,30 @@ def affine_fit(op: Linear, sizes: Sequence[int]) -> Fit:
     return Fit(name)
 
 
-def _centred(pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Sequence[int], steps: Sequence[int]) -> bool:
+def _centred(
+    pads: Pads,
+    sizes: Sequence[int],
+    window: Sequence[int],
+    stride: Sequence[int],
+    steps: Sequence[int],
+) -> bool:
     """Whether some tap ``t d`` reads the image at the first output and at the last."""
     reach = [(k - 1) * d + 1 for k, d in zip(window, steps, strict=True)]
     counts = windows(pads, sizes, reach, stride)
     axes = zip(pads, sizes, window, stride, steps, counts, strict=True)
-    return all(any(low <= t * d < low + n - (count - 1) * s for t in range(k)) for (low, _), n, k, s, d, count in axes)
+    return all(
+        any(low <= t * d < low + n - (count - 1) * s for t in range(k))
+        for (low, _), n, k, s, d, count in axes
+    )
 
 
-def affine_padding(pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]) -> Any:
-    """The padding of a convolution as :class:`kcalc.network.layers.Affine` takes it; None where it has no name there."""
+def affine_padding(
+    pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]
+) -> Any:
+    """The padding of a convolution as :class:`kcalc.network.layers.Affine` takes it.
+
+    None where it has no name there.
+    """
     if not window:
         return "same"
     reached = reached_pads(pads, sizes, window, stride)
@@ -84,7 +109,9 @@ def affine_padding(pads: Pads, sizes: Sequence[int], window: Sequence[int], stri
     return None if any(low or high for low, high in reached) else "valid"
 
 
-def reached_pads(pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]) -> list[tuple[int, int]]:
+def reached_pads(
+    pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]
+) -> list[tuple[int, int]]:
     """The padding without the part behind the last window."""
     counts = windows(pads, sizes, window, stride)
     axes = zip(pads, sizes, window, stride, counts, strict=True)
@@ -92,6 +119,11 @@ def reached_pads(pads: Pads, sizes: Sequence[int], window: Sequence[int], stride
     return [(low, max(min(high, end), 0)) for (low, high), end in zip(pads, ends, strict=True)]
 
 
-def windows(pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]) -> list[int]:
+def windows(
+    pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]
+) -> list[int]:
     """The number of windows along each axis."""
-    return [(n + low + high - k) // s + 1 for (low, high), n, k, s in zip(pads, sizes, window, stride, strict=True)]
+    return [
+        (n + low + high - k) // s + 1
+        for (low, high), n, k, s in zip(pads, sizes, window, stride, strict=True)
+    ]

@@ -51,8 +51,8 @@ class Resemblance:
 def dependence(op: Linear, of_input: bool) -> str:
     """How weights and biases of a layer differ from independent draws, in a sentence, or "".
 
-    ``of_input``: whether the layer reads an input of the model, whose channels are not copies of one
-    another by construction.
+    ``of_input``: whether the layer reads an input of the model, whose channels are not copies of
+    one another by construction.
     """
     if found := _structure(op, of_input):
         size = "read as independent ones of that size"

@@ -1,4 +1,7 @@
-"""Networks as JSON: schema ``kcalc.network/1``, read without evaluating anything and written whole or not at all."""
+"""Networks as JSON with the schema ``kcalc.network/1``.
+
+They are read without evaluating anything and written whole or not at all.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +29,26 @@ from .expressions import TreeReader, to_tree
 SCHEMA = "kcalc.network/1"
 MAX_BYTES = 64 * 2**20
 MAX_NODES = 500_000
-_PROBES = np.array([-7.3, -3.1, -1.7, -0.9, -0.45, -0.2, -0.03, 0.07, 0.3, 0.6, 1.1, 1.9, 2.7, 4.3, 6.6])
+_PROBES = np.array(
+    [-7.3, -3.1, -1.7, -0.9, -0.45, -0.2, -0.03, 0.07, 0.3, 0.6, 1.1, 1.9, 2.7, 4.3, 6.6]
+)
 
 
 def network_to_dict(network: Network) -> dict[str, Any]:
-    """A network as plain data, the JSON document's content. Node labels must be text or whole numbers."""
+    """A network as plain data, the JSON document's content.
+
+    Node labels must be text or whole numbers.
+    """
     require_network(network)
     nodes, plain = [], dict[int, dict[str, Any]]()
     for node, layer, parents in network.steps():
         if isinstance(node, bool) or not isinstance(node, str | int):
-            raise KcalcError(f"node label {node!r} cannot be written to JSON; relabel first, net.relabelled(str)")
-        if id(layer) not in plain:  # a deep network has few layer objects, and naming their activations takes SymPy
+            raise KcalcError(
+                f"node label {node!r} cannot be written to JSON; relabel first, net.relabelled(str)"
+            )
+        if (
+            id(layer) not in plain
+        ):  # a deep network has few layer objects, and naming their activations takes SymPy
             plain[id(layer)] = layer_to_dict(layer)
         nodes.append({"id": node, "layer": deepcopy(plain[id(layer)]), "reads": list(parents)})
     out = {"schema": SCHEMA, "nodes": nodes, "outputs": list(network.outputs)}
@@ -69,7 +81,10 @@ def _value(value: Any) -> Any:
 
 
 def activation_to_dict(phi: Activation) -> dict[str, Any]:
-    """A registered activation by name, a leaky relu by its slope, any other by its expression and kinks.
+    """The dictionary of an activation.
+
+    It states a registered activation by name, a leaky relu by its slope, any other by its
+    expression and kinks.
 
     Raises: KcalcError for another function under a registered name, which a reader would refuse.
     """
@@ -88,18 +103,24 @@ def activation_to_dict(phi: Activation) -> dict[str, Any]:
 def network_from_dict(data: Any) -> Network:
     """The network a document describes.
 
-    Raises: KcalcError for another schema, unknown types or fields, bad numbers, doubled or missing ids, cycles.
+    Raises: KcalcError for another schema, unknown types or fields, bad numbers, doubled or missing
+    ids, cycles.
     """
     if not isinstance(data, dict):
         raise KcalcError(f"a network document is a JSON object, got {type(data).__name__}")
     if data.get("schema") != SCHEMA:
-        raise KcalcError(f"this is not a kcalc network: schema {str(data.get('schema'))[:40]!r}, expected {SCHEMA!r}")
+        raise KcalcError(
+            f"this is not a kcalc network: schema {str(data.get('schema'))[:40]!r}, expected "
+            f"{SCHEMA!r}"
+        )
     nodes = data.get("nodes")
     if not isinstance(nodes, list) or not nodes or len(nodes) > MAX_NODES:
         raise KcalcError(f"nodes must be a list of 1 to {MAX_NODES} objects")
     _only(data, ("schema", "nodes", "outputs", "notes"), "the document")
     outputs = data.get("outputs")
-    if outputs is not None and not (isinstance(outputs, list) and all(_is_label(node) for node in outputs)):
+    if outputs is not None and not (
+        isinstance(outputs, list) and all(_is_label(node) for node in outputs)
+    ):
         raise KcalcError("outputs must be a list of node ids")
     notes = tuple(_notes(data.get("notes", [])))
     return Network.from_steps(_steps(nodes), outputs).with_notes(notes)
@@ -118,7 +139,11 @@ def _notes(entries: Any) -> Iterator[Note]:
         choice(entry.get("level"), f"level of {where}", tuple(CARRIED))
         text, source = entry.get("text"), entry.get("source", "")
         of_weights = entry.get("of_weights", False)
-        if not isinstance(text, str) or not isinstance(source, str) or not isinstance(of_weights, bool):
+        if (
+            not isinstance(text, str)
+            or not isinstance(source, str)
+            or not isinstance(of_weights, bool)
+        ):
             raise KcalcError(f"{where}: text and source are text, of_weights is true or false")
         words = utf8(text, where), utf8(source, where)
         yield Note(entry["node"], entry["level"], *words, of_weights)
@@ -128,7 +153,9 @@ def _steps(nodes: list[Any]) -> Iterator[tuple[Any, Layer, tuple[Any, ...]]]:
     reader = TreeReader()
     for entry in nodes:
         if not isinstance(entry, dict) or not _is_label(entry.get("id")):
-            raise KcalcError(f"every node needs an id (text or a whole number), got {str(entry)[:60]}")
+            raise KcalcError(
+                f"every node needs an id (text or a whole number), got {str(entry)[:60]}"
+            )
         where = f"node {entry['id']!r}"
         _only(entry, ("id", "layer", "reads"), where)
         reads = entry.get("reads", [])
@@ -146,7 +173,9 @@ def layer_from_dict(data: Any, where: str, reader: TreeReader) -> Layer:
     kind = KINDS[data["type"]]
     known = [item.name for item in fields(kind)]
     _only(data, ("type", *known), where)
-    values = {name: _field(name, data[name], f"{where}, {name}", reader) for name in known if name in data}
+    values = {
+        name: _field(name, data[name], f"{where}, {name}", reader) for name in known if name in data
+    }
     try:
         return kind(**values)
     except TypeError:
@@ -162,13 +191,22 @@ def _field(name: str, value: Any, where: str, reader: TreeReader) -> Any:
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, list):
-        rows = ([reader.number(v, where) for v in row] if isinstance(row, list) else reader.number(row, where) for row in value)
+        rows = (
+            [reader.number(v, where) for v in row]
+            if isinstance(row, list)
+            else reader.number(row, where)
+            for row in value
+        )
         return tuple(tuple(row) if isinstance(row, list) else row for row in rows)
     return reader.number(value, where)
 
 
 def _activation(data: Any, where: str, reader: TreeReader) -> Activation:
-    if not isinstance(data, dict) or not isinstance(data.get("name"), str) or len(data["name"]) > 200:
+    if (
+        not isinstance(data, dict)
+        or not isinstance(data.get("name"), str)
+        or len(data["name"]) > 200
+    ):
         raise KcalcError(f"{where}: an activation is an object with a name")
     utf8(data["name"], f"{where}: the name")
     _only(data, ("name", "expr", "kinks", "negative_slope"), where)
@@ -187,16 +225,28 @@ def _activation(data: Any, where: str, reader: TreeReader) -> Activation:
 
 
 def _own_name(phi: Activation, where: str) -> Activation:
-    """The activation, whose name must not be that of another function of the catalogue. Raises: KcalcError."""
+    """The activation, whose name must not be that of another function of the catalogue.
+
+    Raises: KcalcError.
+    """
     key = phi.name.strip().lower()
     if key not in names() and key not in aliases():
         return phi
     known = activation(key)
     if known != phi:  # another way to write the function may still be the same
         with np.errstate(all="ignore"):
-            same = np.allclose(phi.numeric(0)(_PROBES), known.numeric(0)(_PROBES), rtol=1e-6, atol=1e-9, equal_nan=True)
+            same = np.allclose(
+                phi.numeric(0)(_PROBES),
+                known.numeric(0)(_PROBES),
+                rtol=1e-6,
+                atol=1e-9,
+                equal_nan=True,
+            )
         if not same:
-            raise KcalcError(f"{where}: {phi.name!r} is the name of {known.expr}, but the function given is another; rename it")
+            raise KcalcError(
+                f"{where}: {phi.name!r} is the name of {known.expr}, but the function given is "
+                f"another; rename it"
+            )
     return phi
 
 
@@ -211,16 +261,25 @@ def _only(data: dict[str, Any], allowed: tuple[str, ...], where: str) -> None:
 
 
 def load_json(path: str | os.PathLike[str]) -> Network:
-    """Read a network from a JSON file. Raises: KcalcError for a missing, oversized, malformed or foreign file."""
+    """Read a network from a JSON file.
+
+    Raises: KcalcError for a missing, oversized, malformed or foreign file.
+    """
     file = file_path(path)
     try:
         small = file.stat().st_size <= MAX_BYTES
         text = file.read_text(encoding="utf-8") if small else ""
     except (OSError, ValueError) as error:
-        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
+        reason = (
+            "it is not UTF-8 text"
+            if isinstance(error, UnicodeDecodeError)
+            else getattr(error, "strerror", None) or error
+        )
         raise KcalcError(f"cannot read {glimpse(str(file), 300)}: {reason}") from None
     if not small:
-        raise KcalcError(f"{file} is larger than {MAX_BYTES >> 20} MiB; this is not a network document")
+        raise KcalcError(
+            f"{file} is larger than {MAX_BYTES >> 20} MiB; this is not a network document"
+        )
     return network_from_dict(parse_json(text, str(file)))
 
 
@@ -229,7 +288,9 @@ def parse_json(text: str, where: str) -> Any:
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_doubles)
     except json.JSONDecodeError as error:
-        raise KcalcError(f"{where} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+        raise KcalcError(
+            f"{where} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from None
     except RecursionError:
         raise KcalcError(f"{where} is nested too deeply") from None
     except _Refused as error:
@@ -237,7 +298,8 @@ def parse_json(text: str, where: str) -> Any:
     except ValueError:  # Python reads no longer integers
         most = sys.get_int_max_str_digits()
         raise KcalcError(
-            f"{where} holds a whole number of more than {most} digits, far beyond any that a network has; correct it"
+            f"{where} holds a whole number of more than {most} digits, far beyond any that a "
+            f"network has; correct it"
         ) from None
 
 
@@ -260,12 +322,18 @@ def _refuse_constant(name: str) -> Any:
 
 
 def save_json(network: Network, path: str | os.PathLike[str]) -> None:
-    """Write a network as JSON; ``path="-"`` writes to standard output. The file appears whole or not at all."""
+    """Write a network as JSON; ``path="-"`` writes to standard output.
+
+    The file appears whole or not at all.
+    """
     write_json(network_to_dict(network), path)
 
 
 def write_json(data: Any, path: str | os.PathLike[str]) -> None:
-    """Write plain data as JSON, atomically. Raises: KcalcError where the folder is missing or not writable."""
+    """Write plain data as JSON, atomically.
+
+    Raises: KcalcError where the folder is missing or not writable.
+    """
     text = json.dumps(data, indent=1, allow_nan=False, default=str) + "\n"
     if isinstance(path, str) and path == "-":
         if sys.stdout is not None:  # None where it is closed

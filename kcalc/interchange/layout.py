@@ -33,9 +33,12 @@ Shape = tuple[int, ...]
 
 
 def channel_axes(trace: Trace) -> dict[str, int | None]:
-    """{operation: the axis of its output that carries channels}; None for arrays that depend on no input and where channels got lost.
+    """{operation: the axis of its output that carries channels}.
 
-    An input's axis is that of its first weights or normalisation, else 1 for vectors, else the framework's habit.
+    None for arrays that depend on no input and where channels got lost.
+
+    An input's axis is that of its first weights or normalisation, else 1 for vectors, else the
+    framework's habit.
     """
     by_name = {op.name: op for op in trace.ops}
     wanted = _wanted(trace, by_name)
@@ -56,14 +59,25 @@ def id_arrays(trace: Trace) -> set[str]:
 
 
 def guessed_axes(trace: Trace, found: Mapping[str, int | None]) -> set[str]:
-    """The operations whose channel axis is the framework's habit alone: no weights and no normalisation tell it."""
+    """The operations whose channel axis is the framework's habit alone.
+
+    No weights and no normalisation tell it.
+    """
     by_name = {op.name: op for op in trace.ops}
     wanted = _wanted(trace, by_name)
     out: set[str] = set()
     for op in trace.ops:
         read = next((name for name in op.reads if found[name] is not None), None)
-        if isinstance(op, Entry) or read is None or (isinstance(op, NotRead) and not isinstance(op, Part | Prefixed)):
-            guess = len(op.shape) > 2 and op.name not in wanted and not isinstance(op, Held | Linear | Lookup | Attention)
+        if (
+            isinstance(op, Entry)
+            or read is None
+            or (isinstance(op, NotRead) and not isinstance(op, Part | Prefixed))
+        ):
+            guess = (
+                len(op.shape) > 2
+                and op.name not in wanted
+                and not isinstance(op, Held | Linear | Lookup | Attention)
+            )
         elif isinstance(op, Linear):
             guess = read in out and found[read] != op.axis
         elif isinstance(op, Normalise) and normalised_axis(op, len(op.shape)) == found[read]:
@@ -76,7 +90,10 @@ def guessed_axes(trace: Trace, found: Mapping[str, int | None]) -> set[str]:
 
 
 def _wanted(trace: Trace, by_name: dict[str, Op]) -> dict[str, int]:
-    """{operation: the axis on which its first reader expects channels}, found from the end to the beginning."""
+    """{operation: the axis on which its first reader expects channels}.
+
+    The axes are found from the end of the trace to its beginning.
+    """
     wanted: dict[str, int] = {}
     for op in reversed(trace.ops):
         for name in op.reads:
@@ -87,7 +104,10 @@ def _wanted(trace: Trace, by_name: dict[str, Op]) -> dict[str, int]:
 
 
 def _expected(op: Op, shape: Shape, axis: int | None) -> int | None:
-    """The axis of ``op``'s input, of shape ``shape``, that must carry channels if ``axis`` of its output does."""
+    """The axis of ``op``'s input that must carry channels if ``axis`` of its output does.
+
+    The input has the shape ``shape``.
+    """
     if isinstance(op, Linear | Attention):
         return op.axis
     if isinstance(op, Normalise):
@@ -102,7 +122,11 @@ def _expected(op: Op, shape: Shape, axis: int | None) -> int | None:
     if isinstance(op, Transpose):
         return op.order[axis]
     if isinstance(op, Pooling):
-        kept = [i for i in range(len(shape)) if i not in op.axes] if len(op.shape) < len(shape) else list(range(len(shape)))
+        kept = (
+            [i for i in range(len(shape)) if i not in op.axes]
+            if len(op.shape) < len(shape)
+            else list(range(len(shape)))
+        )
         return kept[axis] if axis < len(kept) else None
     if isinstance(op, Reshape):
         back = reshaped_axis(op.shape, shape, axis)
@@ -118,7 +142,9 @@ def normalised_axis(op: Normalise, rank: int) -> int | None:
     return rest[0] if op.kind == "batch" and len(rest) == 1 else None
 
 
-def _forward(op: Op, by_name: dict[str, Op], found: dict[str, int | None], wanted: dict[str, int], habit: int) -> int | None:
+def _forward(
+    op: Op, by_name: dict[str, Op], found: dict[str, int | None], wanted: dict[str, int], habit: int
+) -> int | None:
     rank = len(op.shape)
     if isinstance(op, Held):
         return None
@@ -128,7 +154,11 @@ def _forward(op: Op, by_name: dict[str, Op], found: dict[str, int | None], wante
         return op.axis
     if isinstance(op, Linear):
         along = found[op.reads[0]]  # channels that the weights do not touch stay where they are
-        return op.out_axis if along is None or along == op.axis or op.kernel or op.axis != op.out_axis else along
+        return (
+            op.out_axis
+            if along is None or along == op.axis or op.kernel or op.axis != op.out_axis
+            else along
+        )
     if isinstance(op, Entry) or not op.reads:
         return wanted.get(op.name, _habit(rank, habit))
     if isinstance(op, Part | Prefixed) and (kept := found[op.reads[0]]) is not None:
@@ -156,8 +186,17 @@ def _forward(op: Op, by_name: dict[str, Op], found: dict[str, int | None], wante
 
 
 def adds_channels(op: Op, source: Op, axis: int | None) -> bool:
-    """Whether a reshape gives an input of plain pictures, (examples, height, width), its one channel."""
-    return isinstance(op, Reshape) and isinstance(source, Entry) and axis is not None and op.shape[axis] == 1 and len(op.shape) > 2
+    """Whether a reshape gives an input of plain pictures its one channel.
+
+    Plain pictures are arrays (examples, height, width).
+    """
+    return (
+        isinstance(op, Reshape)
+        and isinstance(source, Entry)
+        and axis is not None
+        and op.shape[axis] == 1
+        and len(op.shape) > 2
+    )
 
 
 def _habit(rank: int, habit: int) -> int | None:
@@ -167,7 +206,9 @@ def _habit(rank: int, habit: int) -> int | None:
 
 
 def reshaped_axis(before: Shape, after: Shape, axis: int) -> tuple[str, int] | None:
-    """Where the channels at ``axis`` are after a reshape: ("kept", new axis), or ("merged", new axis) if locations joined them.
+    """Where the channels at ``axis`` are after a reshape.
+
+    ("kept", new axis), or ("merged", new axis) if locations joined them.
 
     None where they are split or merged with the examples.
     """
@@ -186,8 +227,13 @@ def reshaped_axis(before: Shape, after: Shape, axis: int) -> tuple[str, int] | N
     return None
 
 
-def _within(before: Shape, after: Shape, group: list[int], out: list[int], axis: int) -> tuple[str, int] | None:
-    """The channel axis survives as a whole where the sizes before and after it multiply to the same numbers."""
+def _within(
+    before: Shape, after: Shape, group: list[int], out: list[int], axis: int
+) -> tuple[str, int] | None:
+    """The channel axis after a reshape that keeps it as a whole.
+
+    It survives where the sizes before and after it multiply to the same numbers.
+    """
     left = prod(before[i] for i in group if i < axis)
     for i in out:
         if after[i] == before[axis] and prod(after[j] for j in out if j < i) == left:
@@ -196,7 +242,10 @@ def _within(before: Shape, after: Shape, group: list[int], out: list[int], axis:
 
 
 def _groups(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
-    """The finest split of both shapes into consecutive runs of equal size; axes of size 1 at the ends join the last run."""
+    """The finest split of both shapes into consecutive runs of equal size.
+
+    Axes of size 1 at the ends join the last run.
+    """
     runs: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(before) and j < len(after):

@@ -51,8 +51,9 @@ class Fidelity:
 class Reading(Tabled):
     """A model as a :class:`kcalc.Network`.
 
-    ``notes``: everything that is not exactly the model, node by node; ``remarks``: on the model as a whole; ``sources``: {node: place in
-    the model}; ``trace``: the operations as the framework lists them, None in a copy from a pickle.
+    ``notes``: everything that is not exactly the model, node by node; ``remarks``: on the model as
+    a whole; ``sources``: {node: place in the model}; ``trace``: the operations as the framework
+    lists them, None in a copy from a pickle.
     """
 
     framework: str
@@ -78,11 +79,14 @@ class Reading(Tabled):
 
     @cached_property
     def parts(self) -> tuple[Network, ...]:
-        """The understood parts: the network cut at its Opaque nodes, whose outputs are inputs of the part behind them.
+        """The understood parts: the network cut at its Opaque nodes.
 
-        Results for a part hold for that part by itself, from the q values and cosines of its own inputs. These are taken as
-        uncorrelated with the other addends of Sums, which the output of a layer that was not read (attention) need not be.
-        ``apply_to`` refuses the shaping of a part; its ``export`` has the constants.
+        The outputs of the Opaque nodes are inputs of the part behind them.
+
+        Results for a part hold for that part by itself, from the q values and cosines of its own
+        inputs. These are taken as uncorrelated with the other addends of Sums, which the output of
+        a layer that was not read (attention) need not be. ``apply_to`` refuses the shaping of a
+        part; its ``export`` has the constants.
         """
         opaque = set(self.network.nodes_of(Opaque))
         if not opaque:
@@ -116,12 +120,20 @@ class Reading(Tabled):
         )
         more = f"<p>and {len(self.notes) - 60} more</p>" if len(self.notes) > 60 else ""
         remarks = "".join(f"<p>{html.escape(remark)}</p>" for remark in self.remarks)
-        table = f"<table><tr><th>node</th><th>fidelity</th><th>note</th></tr>{rows}</table>{more}" if rows else ""
+        table = (
+            f"<table><tr><th>node</th><th>fidelity</th><th>note</th></tr>{rows}</table>{more}"
+            if rows
+            else ""
+        )
         return f"<p><b>{html.escape(repr(self))}</b></p>{remarks}{table}"
 
     def _frame(self) -> dict[str, list[str]]:
         notes = self._worst_first()
-        return {"node": [str(n.node) for n in notes], "fidelity": [n.level for n in notes], "note": [n.text for n in notes]}
+        return {
+            "node": [str(n.node) for n in notes],
+            "fidelity": [n.level for n in notes],
+            "note": [n.text for n in notes],
+        }
 
     def _worst_first(self) -> list[Note]:
         order = list(LEVELS)
@@ -136,7 +148,10 @@ class Reading(Tabled):
             "framework": self.framework,
             "network": network_to_dict(self.network),
             "fidelity": {str(node): level for node, level in self.fidelity.nodes.items()},
-            "notes": [{"node": str(n.node), "level": n.level, "text": n.text, "source": n.source} for n in self.notes],
+            "notes": [
+                {"node": str(n.node), "level": n.level, "text": n.text, "source": n.source}
+                for n in self.notes
+            ],
             "remarks": list(self.remarks),
             "sources": {str(node): place for node, place in self.sources.items()},
         }
@@ -148,7 +163,9 @@ def _listed(notes: tuple[Note, ...], most: int = 40) -> list[str]:
     for note in notes:
         places.setdefault(note.text, []).append(str(note.node))
     lines = [f"  {named(list(dict.fromkeys(nodes)), 3)}: {text}" for text, nodes in places.items()]
-    return lines[:most] + ([f"  ... and {len(lines) - most} more kinds of notes"] if len(lines) > most else [])
+    return lines[:most] + (
+        [f"  ... and {len(lines) - most} more kinds of notes"] if len(lines) > most else []
+    )
 
 
 def named(nodes: list[str], most: int = SHOWN) -> str:
@@ -157,7 +174,10 @@ def named(nodes: list[str], most: int = SHOWN) -> str:
 
 
 def _cut(network: Network, opaque: set[Node]) -> list[Network]:
-    """The connected parts left when the Opaque nodes are taken out; their readers read inputs instead."""
+    """The connected parts left when the Opaque nodes are taken out.
+
+    Their readers read inputs instead.
+    """
     import networkx as nx
 
     links: Any = nx.Graph()
@@ -168,7 +188,9 @@ def _cut(network: Network, opaque: set[Node]) -> list[Network]:
     for members in nx.connected_components(links):
         steps = [(n, layer, parents) for n, layer, parents in network.steps() if n in members]
         read = {p for _, _, parents in steps for p in parents}
-        entries = [(p, Input(features=network.features[p]), ()) for p in network if p in read & opaque]
+        entries = [
+            (p, Input(features=network.features[p]), ()) for p in network if p in read & opaque
+        ]
         ends = [n for n in members if n not in read]
         if any(not isinstance(layer, Input) for _, layer, _ in steps):
             part = Network.from_steps([*entries, *steps], [n for n in network if n in ends])

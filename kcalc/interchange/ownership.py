@@ -10,11 +10,16 @@ from .trace import Linear, Lookup
 from .weight_statistics import NamesOfArrays, absolute_moments, matrix
 
 ROUNDING = 1e-12  # of the mean square: a variance below it is that of equal weights
-ALIKE = 1e-6  # relative: rounding, of a mean over weights that was taken off or of sums over weights in another order
+# relative: rounding, of a mean over weights that was taken off or of sums over weights in another
+# order
+ALIKE = 1e-6
 
 
 def is_standardised(op: Linear) -> bool:
-    """Whether the weights into every output have mean 0, to rounding: centred or standardised weights, as the numbers stand."""
+    """Whether the weights into every output have mean 0, to rounding.
+
+    Centred or standardised weights, as the numbers stand.
+    """
     found = op.statistics
     if found.fan_in < 3 or found.size < 16 or not np.isfinite(found.squares).all():
         return False
@@ -23,7 +28,10 @@ def is_standardised(op: Linear) -> bool:
 
 
 def has_mean(op: Linear) -> bool:
-    """Whether the weights into the outputs have means that independent weights of mean 0 would not have (beyond ten standard errors)."""
+    """Whether the weights into the outputs have a mean that independent weights would not have.
+
+    Independent weights of mean 0 are the reference; the threshold is ten standard errors.
+    """
     found = op.statistics
     if found.size < 16 or not np.isfinite(found.mean_square):
         return False
@@ -31,7 +39,9 @@ def has_mean(op: Linear) -> bool:
     if variance <= ROUNDING * found.mean_square:
         return found.mean_square > 0
     outputs = len(found.sums)
-    excess = np.square(found.sums) / found.fan_in / variance  # chi-squared with one degree of freedom each
+    excess = (
+        np.square(found.sums) / found.fan_in / variance
+    )  # chi-squared with one degree of freedom each
     return bool(excess.sum() > outputs + 10 * np.sqrt(2 * outputs) or excess.max() > 10**2)
 
 
@@ -45,7 +55,10 @@ class Owners:
         self._along: dict[str, str] = {}
 
     def along_locations(self, op: Linear) -> str | None:
-        """The layer that has these weights as Gaussian ones; else they may stand as numbers, as often as they are read."""
+        """The layer that has these weights as Gaussian ones.
+
+        Else they may stand as numbers, as often as they are read.
+        """
         self._along.setdefault(op.parameter, op.name)
         return next((name for _, name in self._parts.get(op.parameter, ())), None)
 
@@ -68,7 +81,10 @@ class Owners:
         return None
 
     def twin(self, op: Linear) -> str | None:
-        """A layer with the same weights up to their order and one factor: tied by way of memory, arithmetic, or copies not drawn anew."""
+        """A layer with the same weights up to their order and one factor.
+
+        Tied by way of memory, arithmetic, or copies not drawn anew.
+        """
         if not _tells(op):
             return None
         spread = math.sqrt(op.statistics.mean_square) / op.statistics.top
@@ -80,11 +96,17 @@ class Owners:
         return self._same_rows(op)
 
     def _same_rows(self, op: Linear) -> str | None:
-        """A layer some of whose outputs have the very weights of outputs of this one: overlapping slices of one array."""
+        """A layer some of whose outputs have the very weights of outputs of this one.
+
+        Overlapping slices of one array.
+        """
         rows = matrix(op.weight)
         starts = np.sort(rows[:, :16], axis=1)
         telling = rows[(starts[:, 1:] != starts[:, :-1]).sum(axis=1) >= 3]
-        return next((other for other in self._rows.first_of_rows(telling, op.name) if other != op.name), None)
+        return next(
+            (other for other in self._rows.first_of_rows(telling, op.name) if other != op.name),
+            None,
+        )
 
 
 def _tells(op: Linear) -> bool:

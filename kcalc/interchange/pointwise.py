@@ -15,7 +15,18 @@ from ..foundation.errors import KcalcError
 from ..network import layers as L
 from ..network.network import sum_weights
 from .builder import Builder, Form
-from .fusion import LARGEST, Fixed, Gone, Unary, combination, is_affine, linear_factor, nice, plain, tidied
+from .fusion import (
+    LARGEST,
+    Fixed,
+    Gone,
+    Unary,
+    combination,
+    is_affine,
+    linear_factor,
+    nice,
+    plain,
+    tidied,
+)
 from .tokens import vectors_of
 from .trace import Op, Pointwise
 
@@ -42,11 +53,23 @@ class Elementwise(Builder):
             numbers = [form.number if isinstance(form, Fixed) else None for form in forms]
             for form, number in zip(forms, numbers, strict=True):
                 if isinstance(form, Fixed) and number is None:
-                    text = f"{form.held.parameter or 'a constant'} of shape {form.held.value.shape} is not one number"
-                    return self.opaque(op, op.label, f"it combines a feature map with an array; {text}")
-            forms = [f if isinstance(f, Unary) else Unary(None, n, "") for f, n in zip(forms, numbers, strict=True)]
+                    text = (
+                        f"{form.held.parameter or 'a constant'} of shape {form.held.value.shape} "
+                        f"is not one number"
+                    )
+                    return self.opaque(
+                        op, op.label, f"it combines a feature map with an array; {text}"
+                    )
+            forms = [
+                f if isinstance(f, Unary) else Unary(None, n, "")
+                for f, n in zip(forms, numbers, strict=True)
+            ]
         form = self._combined(op, [form for form in forms if isinstance(form, Unary)])
-        return self._approximate(op, form) if op.text and isinstance(form, Unary) and form.source is not None else form
+        return (
+            self._approximate(op, form)
+            if op.text and isinstance(form, Unary) and form.source is not None
+            else form
+        )
 
     def _turned(self, name: str, op: Pointwise) -> bool:
         """Whether broadcasting puts the examples of a feature map along another axis."""
@@ -60,7 +83,10 @@ class Elementwise(Builder):
         return axis is not None and shape[axis] == 1 != op.shape[axis - len(shape)]
 
     def _approximate(self, op: Pointwise, form: Unary) -> Form:
-        """A node of its own for a function that differs from the model's, so that the note on it is of that node."""
+        """A separate node for a function that only approximates the model's function.
+
+        The note about the difference is attached to that node.
+        """
         node = self._materialise(str(form.source), form.expr, form.home, op)
         self.note(node, "approximate", op.text)
         return Unary(node, X, node)
@@ -69,8 +95,14 @@ class Elementwise(Builder):
         sources = {form.source for form in forms} - {None}
         if len(sources) <= 1:
             if sum(sp.count_ops(form.expr) for form in forms) > LARGEST:
-                nodes = [self.label(name) if f.source is not None else None for name, f in zip(op.reads, forms, strict=True)]
-                return self._combined(op, [f if n is None else Unary(n, X, n) for f, n in zip(forms, nodes, strict=True)])
+                nodes = [
+                    self.label(name) if f.source is not None else None
+                    for name, f in zip(op.reads, forms, strict=True)
+                ]
+                return self._combined(
+                    op,
+                    [f if n is None else Unary(n, X, n) for f, n in zip(forms, nodes, strict=True)],
+                )
             try:
                 expr = tidied(op.function(*(form.expr for form in forms)))
             except (KcalcError, TypeError, ValueError, ArithmeticError) as error:
@@ -87,31 +119,66 @@ class Elementwise(Builder):
         """Draw a factor into the weights of a sum without other readers: (x + y) / sqrt 2."""
         layer, parents = self.layers[source]
         factor = linear_factor(expr) if isinstance(expr, sp.Expr) else None
-        if not isinstance(layer, L.Sum) or factor is None or factor in (0, 1) or source in self.trace.outputs:
+        if (
+            not isinstance(layer, L.Sum)
+            or factor is None
+            or factor in (0, 1)
+            or source in self.trace.outputs
+        ):
             return False
-        places = [name for name in op.reads if self.forms[name] == Unary(source, X, source) and self._alone(source, name)]
+        places = [
+            name
+            for name in op.reads
+            if self.forms[name] == Unary(source, X, source) and self._alone(source, name)
+        ]
         if len(places) != 1:
             return False
-        weights = tuple(plain(tidied(sp.sympify(w, strict=True) * factor)) for w in sum_weights(layer, len(parents)))
-        self.layers[source] = (replace(layer, weights=None if all(w == 1 for w in weights) else weights), parents)
+        weights = tuple(
+            plain(tidied(sp.sympify(w, strict=True) * factor))
+            for w in sum_weights(layer, len(parents))
+        )
+        self.layers[source] = (
+            replace(layer, weights=None if all(w == 1 for w in weights) else weights),
+            parents,
+        )
         return True
 
     def _several(self, op: Pointwise, forms: list[Unary]) -> Form:
-        keys = list(dict.fromkeys((form.source, form.expr) for form in forms if form.source is not None))
+        keys = list(
+            dict.fromkeys((form.source, form.expr) for form in forms if form.source is not None)
+        )
         symbols = [sp.Symbol(f"y{i}", real=True) for i in range(len(keys))]
         named: dict[tuple[str | None, Any], Any] = dict(zip(keys, symbols, strict=True))
         try:
             expr = tidied(op.function(*(named.get((f.source, f.expr), f.expr) for f in forms)))
         except (KcalcError, TypeError, ValueError, ArithmeticError):
             expr = None
-        found = combination(expr, symbols) if all(isinstance(form.expr, sp.Expr) for form in forms) else None
+        found = (
+            combination(expr, symbols)
+            if all(isinstance(form.expr, sp.Expr) for form in forms)
+            else None
+        )
         if found is None:
-            return self.opaque(op, op.label, f"{op.label} of several feature maps is neither their weighted sum nor their product")
+            return self.opaque(
+                op,
+                op.label,
+                f"{op.label} of several feature maps is neither their weighted sum nor their "
+                f"product",
+            )
         kind, detail = found
         names = {(f.source, f.expr): name for f, name in zip(forms, op.reads, strict=True)}
-        counts = [self.by_name[name].shape[axis] for name in map(names.__getitem__, keys) if (axis := self.axes[name]) is not None]
+        counts = [
+            self.by_name[name].shape[axis]
+            for name in map(names.__getitem__, keys)
+            if (axis := self.axes[name]) is not None
+        ]
         if len(set(counts)) > 1:
-            return self.opaque(op, kind, f"a feature map of {min(counts)} channels is spread over {max(counts)}, which share it")
+            return self.opaque(
+                op,
+                kind,
+                f"a feature map of {min(counts)} channels is spread over {max(counts)}, which "
+                f"share it",
+            )
         self._check_places(op, {key[0]: names[key] for key in keys}, kind == "product")
         if kind == "product":
             return self._product(op, [self.label(names[key]) for key in keys], detail)
@@ -119,16 +186,25 @@ class Elementwise(Builder):
         for key, weight in zip(keys, detail, strict=True):
             factor = linear_factor(key[1])
             place = key[0] if factor is not None and factor != 0 else self.label(names[key])
-            terms[place] = terms.get(place, 0) + weight * (factor if factor is not None and factor != 0 else 1)
+            terms[place] = terms.get(place, 0) + weight * (
+                factor if factor is not None and factor != 0 else 1
+            )
         weights = tuple(plain(tidied(w)) for w in terms.values())
         return self.node(op, L.Sum(None if all(w == 1 for w in weights) else weights), list(terms))
 
     def _product(self, op: Op, parents: list[str], factor: Any) -> Form:
         self.node(op, L.Product(), parents)
-        return Unary(op.name, factor * X, op.name) if factor == 1 else Unary(op.name, factor * X, f"{op.name}.scale")
+        return (
+            Unary(op.name, factor * X, op.name)
+            if factor == 1
+            else Unary(op.name, factor * X, f"{op.name}.scale")
+        )
 
     def _check_places(self, op: Op, reads: Mapping[Any, str], product: bool) -> None:
-        """Note feature maps over fewer locations than the result; factors of one location are exact in a Product."""
+        """Note feature maps over fewer locations than the result.
+
+        Factors of one location are exact in a Product.
+        """
         shapes = [self.shapes[source] for source in reads]
         few = [shape for shape in shapes if math.prod(shape) != math.prod(op.shape)]
         axes = [(self.by_name[name].shape, self.axes[name]) for name in reads.values()]
@@ -140,10 +216,19 @@ class Elementwise(Builder):
         self.note(op.name, "locations", f"feature maps of shapes {told} are spread over each other")
 
     def _with_array(self, op: Pointwise, forms: list[Form]) -> Form | None:
-        """Biases, gains and shifts by channel; None where the arrays are single numbers or unknown."""
+        """Biases, gains and shifts by channel.
+
+        None where the arrays are single numbers or unknown.
+        """
         maps = [form for form in forms if isinstance(form, Unary) and form.source is not None]
         arrays = [form for form in forms if isinstance(form, Fixed)]
-        if len(maps) != 1 or len(arrays) != 1 or len(forms) != 2 or maps[0].source is None or not isinstance(maps[0].expr, sp.Expr):
+        if (
+            len(maps) != 1
+            or len(arrays) != 1
+            or len(forms) != 2
+            or maps[0].source is None
+            or not isinstance(maps[0].expr, sp.Expr)
+        ):
             return None
         y, v = sp.symbols("y v", real=True)
         try:
@@ -163,7 +248,10 @@ class Elementwise(Builder):
             and not (fixed.number is not None and fixed.held.parameter is None)
             and self._alone(source, place)
         ):
-            self.layers[source] = (replace(layer, bias=True, sigma_b=self.sigma_b(source, fixed.held.value)), self.layers[source][1])
+            self.layers[source] = (
+                replace(layer, bias=True, sigma_b=self.sigma_b(source, fixed.held.value)),
+                self.layers[source][1],
+            )
             return maps[0]
         if fixed.number is not None:
             return None
@@ -178,20 +266,39 @@ class Elementwise(Builder):
             return self.without_token_bias(maps[0], source, fixed.held.value)
         alone = isinstance(layer, L.Input) and self.readers[source] == 1
         if alone and expr in (y + v, y - v, v * y, y / v) and is_affine(maps[0].expr):
-            self.note(source, "approximate", "the input is shifted or scaled by an array first; its q value is meant after that")
+            self.note(
+                source,
+                "approximate",
+                "the input is shifted or scaled by an array first; its q value is meant after that",
+            )
             return Unary(source, X, source)
-        if isinstance(layer, L.Normalisation) and by_channel and expr in (y + v, v * y) and maps[0].expr == X:
+        if (
+            isinstance(layer, L.Normalisation)
+            and by_channel
+            and expr in (y + v, v * y)
+            and maps[0].expr == X
+        ):
             text = "its gains and biases differ by channel; they are left out"
             self.note(source, "approximate", text, of_weights=True)
             return maps[0]
         if by_channel and expr == v * y and self.sigmas:
             size = float(np.sqrt(np.mean(np.square(fixed.held.value.astype(np.float64)))))
-            self.note(op.name, "approximate", f"every channel has a factor of its own; read as their root mean square, {size:.6g}")
+            self.note(
+                op.name,
+                "approximate",
+                f"every channel has a factor of its own; read as their root mean square, "
+                f"{size:.6g}",
+            )
             return Unary(self.label(place), sp.Float(size) * X, op.name)
         return None
 
-    def _positions(self, op: Pointwise, place: str, expr: Any, y: Any, v: Any, fixed: Fixed) -> Form | None:
-        """Vectors added to the tokens of a transformer, the same for all inputs; None for other arrays."""
+    def _positions(
+        self, op: Pointwise, place: str, expr: Any, y: Any, v: Any, fixed: Fixed
+    ) -> Form | None:
+        """Vectors added to the tokens of a transformer, the same for all inputs.
+
+        None for other arrays.
+        """
         axis, varied = self.axes[op.name], fixed.value_axes(op.shape)
         if expr != y + v or axis not in varied or len(op.shape) < 3:
             return None
@@ -203,21 +310,36 @@ class Elementwise(Builder):
         sigma = self.spread(rows) if self.sigmas else 1
         if sigma == 0:
             return Unary(self.label(place), X, self.label(place))
-        return self.node(op, L.Positions(kind, sigma, 1 if kind == "constant" else len(rows)), [self.label(place)])
+        return self.node(
+            op,
+            L.Positions(kind, sigma, 1 if kind == "constant" else len(rows)),
+            [self.label(place)],
+        )
 
     def without_token_bias(self, form: Unary, node: str, bias: np.ndarray) -> Form:
-        """A mixing of locations without the biases that every location has for all channels: a number where they agree, else noted."""
+        """A mixing of locations without the biases that every location has for all channels.
+
+        a number where they agree, else noted.
+        """
         values = np.asarray(bias, dtype=np.float64).reshape(-1)
         if not self.sigmas or not values.any():
             return form
         if (values == values[0]).all():
             return Unary(node, X + nice(values[0], np.asarray(bias).dtype), f"{node}.bias")
         size = float(np.sqrt(np.square(values).mean()))
-        self.note(node, "approximate", f"its biases, one per location and the same for all channels (rms {size:.3g}), are left out")
+        self.note(
+            node,
+            "approximate",
+            f"its biases, one per location and the same for all channels (rms {size:.3g}), are "
+            f"left out",
+        )
         return form
 
     def _alone(self, source: str, place: str) -> bool:
-        """Whether an operation's output goes to one reader only, perhaps by way of operations that pass it on."""
+        """Whether the output of an operation has a single reader.
+
+        The reader may be reached through operations that pass the output on.
+        """
         while place != source:
             if self.readers[place] != 1 or not self.by_name[place].reads:
                 return False

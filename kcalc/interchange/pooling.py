@@ -12,8 +12,13 @@ def operation(op: Pooling) -> str:
     return op.told or {"max": "maximum"}.get(op.kind, op.kind)
 
 
-def pool_layer(op: Pooling, before: tuple[int, ...], axis: int | None) -> tuple[Layer | None, str, str]:
-    """(layer, level, note) for a pooling of something of shape ``before`` with channels on ``axis``; level "" where it is exact."""
+def pool_layer(
+    op: Pooling, before: tuple[int, ...], axis: int | None
+) -> tuple[Layer | None, str, str]:
+    """(layer, level, note) for a pooling of an array of shape ``before``.
+
+    ``axis``: the axis of the channels. The level is "" where the layer is exact.
+    """
     locations = [i for i in range(1, len(before)) if i != axis]
     if axis is None or axis in op.axes or 0 in op.axes:
         does = "averages" if operation(op) == "mean" else f"takes the {operation(op)} over"
@@ -35,11 +40,22 @@ def pool_layer(op: Pooling, before: tuple[int, ...], axis: int | None) -> tuple[
         return Pool(op.kind, extent(window), step), "", ""
     same = pads == same_pads(sizes, window, stride)
     if same and op.counts_zeros:
-        text = "its means over the edge also count the zeros put around the image; read as means inside it"
+        text = (
+            "its means over the edge also count the zeros put around the image; read as means "
+            "inside it"
+        )
         return Pool(op.kind, extent(window), step, "same"), "locations", text
     if same:
         return Pool(op.kind, extent(window), step, "same"), "", ""
-    if windows(pads, sizes, window, stride) == [-(-n // s) for n, s in zip(sizes, stride, strict=True)]:
-        text = f"the padding {tuple(pads)} is read as 'same': as many windows, elsewhere by a location"
+    if windows(pads, sizes, window, stride) == [
+        -(-n // s) for n, s in zip(sizes, stride, strict=True)
+    ]:
+        text = (
+            f"the padding {tuple(pads)} is read as 'same': as many windows, elsewhere by a location"
+        )
         return Pool(op.kind, extent(window), step, "same"), "locations", text
-    return Pool(op.kind, extent(window), step), "locations", f"the padding {tuple(pads)} is left out: fewer windows"
+    return (
+        Pool(op.kind, extent(window), step),
+        "locations",
+        f"the padding {tuple(pads)} is left out: fewer windows",
+    )

@@ -21,32 +21,40 @@ from .model_reading import Reading
 from .recognise import recognise
 from .trace import Trace
 
-_KNOWN: dict[int, tuple[weakref.ref[Any], Reading]] = {}  # by identity: some models have no hash, and equal ones are others
+_KNOWN: dict[
+    int, tuple[weakref.ref[Any], Reading]
+] = {}  # by identity: some models have no hash, and equal ones are others
 FORMATS = (".onnx", ".json")
 FRONT_ENDS = {"torch_model": "torch", "onnx_model": "onnx", "jax_model": ""}
 """{package: the library whose objects it reads}; "" for the one that is asked last, of any object."""
 
 
-def read(model: Any, *example_inputs: Any, sigmas: bool = True, shapes: Mapping[str, Any] | None = None) -> Reading:
+def read(
+    model: Any, *example_inputs: Any, sigmas: bool = True, shapes: Mapping[str, Any] | None = None
+) -> Reading:
     """The network that a model of another framework is.
 
-    model: a ``torch.nn.Module``, an Equinox or Flax module (for Flax Linen the module and its variables), a Keras 3 model, any JAX function
-    with its parameters as the first example input, the path of an ONNX or a kcalc JSON file, an ``onnx.ModelProto``, or a network.
+    model: a ``torch.nn.Module``, an Equinox or Flax module (for Flax Linen the module and its
+    variables), a Keras 3 model, any JAX function with its parameters as the first example input,
+    the path of an ONNX or a kcalc JSON file, an ``onnx.ModelProto``, or a network.
 
-    example_inputs: one array, or the shape of one as a tuple of integers with the examples first, for every input of the model (for JAX
-    models shapes for all of them: beside an array a tuple is a setting). An Equinox module is called on one example, so that its array is
-    one, without an axis of examples; its shape has that axis, too. Keras models and files know theirs; ``shapes`` gives an ONNX file's open
-    dimensions, {input name: shape}.
+    example_inputs: one array, or the shape of one as a tuple of integers with the examples first,
+    for every input of the model (for JAX models shapes for all of them: beside an array a tuple is
+    a setting). An Equinox module is called on one example, so that its array is one, without an
+    axis of examples; its shape has that axis, too. Keras models and files know theirs; ``shapes``
+    gives an ONNX file's open dimensions, {input name: shape}.
 
-    sigmas: weights give ``sigma_w = sqrt(fan_in mean W^2)``, biases ``sigma_b = sqrt(mean b^2)``: the standard deviations about 0 that the
-    calculi take. False: 1 and 0 everywhere, the architecture alone.
+    sigmas: weights give ``sigma_w = sqrt(fan_in mean W^2)``, biases ``sigma_b = sqrt(mean b^2)``:
+    the standard deviations about 0 that the calculi take. False: 1 and 0 everywhere, the
+    architecture alone.
 
-    Returns: a :class:`Reading`: ``.network``, ``.fidelity`` (node by node: exact, locations, approximate, not read), ``.notes``, ``.parts``
-    (the parts around unread operations). ``.network.name`` is the name of the model's class or function, or the stem of its file.
-    The model is not changed, and nothing in a file is evaluated.
+    Returns: a :class:`Reading`: ``.network``, ``.fidelity`` (node by node: exact, locations,
+    approximate, not read), ``.notes``, ``.parts`` (the parts around unread operations).
+    ``.network.name`` is the name of the model's class or function, or the stem of its file. The
+    model is not changed, and nothing in a file is evaluated.
 
-    Raises: KcalcError for models that cannot be traced (where and why), frameworks that are not installed, dynamic shapes, empty models and
-    files that are not models.
+    Raises: KcalcError for models that cannot be traced (where and why), frameworks that are not
+    installed, dynamic shapes, empty models and files that are not models.
     """
     truth(sigmas, "sigmas")
     if shapes is not None:
@@ -55,15 +63,24 @@ def read(model: Any, *example_inputs: Any, sigmas: bool = True, shapes: Mapping[
         return model if isinstance(model, Reading) else native(model)
     if isinstance(model, str | os.PathLike):
         return _named(_file(Path(model), example_inputs, sigmas, shapes), Path(model).stem)
-    found = _named(recognise(_traced(model, example_inputs, shapes), sigmas), getattr(model, "__name__", type(model).__name__))
+    found = _named(
+        recognise(_traced(model, example_inputs, shapes), sigmas),
+        getattr(model, "__name__", type(model).__name__),
+    )
     with suppress(TypeError):  # where it cannot be weakly referenced
-        place, known = id(model), _KNOWN  # bound here: at the end of the process the module's names are gone before its last models
+        place, known = (
+            id(model),
+            _KNOWN,
+        )  # bound here: at the end of the process the module's names are gone before its last models
         known[place] = weakref.ref(model, lambda _: known.pop(place, None)), found
     return found
 
 
 def _named(reading: Reading, name: str) -> Reading:
-    """The reading with a name for its network: the model's class, function or file; none for a lambda."""
+    """The reading with a name for its network: the model's class, function or file.
+
+    None for a lambda.
+    """
     return reading if name == "<lambda>" else replace(reading, network=reading.network.named(name))
 
 
@@ -78,14 +95,19 @@ def last_reading(model: Any) -> Reading | None:
     return found if there is not None and there() is model else None
 
 
-def _file(path: Path, inputs: tuple[Any, ...], sigmas: bool, shapes: Mapping[str, Any] | None) -> Reading:
+def _file(
+    path: Path, inputs: tuple[Any, ...], sigmas: bool, shapes: Mapping[str, Any] | None
+) -> Reading:
     if path.suffix == ".json":
         return native(load_json(path))
     if path.suffix == ".onnx":
         from .onnx_model import trace_onnx
 
         return recognise(trace_onnx(path, inputs, shapes), sigmas)
-    raise KcalcError(f"{path}: the files that can be read end in {' or '.join(FORMATS)}; give other models as Python objects")
+    raise KcalcError(
+        f"{path}: the files that can be read end in {' or '.join(FORMATS)}; give other models as "
+        f"Python objects"
+    )
 
 
 def _traced(model: Any, inputs: tuple[Any, ...], shapes: Mapping[str, Any] | None) -> Trace:
@@ -98,6 +120,7 @@ def _traced(model: Any, inputs: tuple[Any, ...], shapes: Mapping[str, Any] | Non
         if trace is not None:
             return trace
     raise KcalcError(
-        f"no reader for a {type(model).__name__}: give a torch.nn.Module, an Equinox, Flax or Keras model, a JAX function with its "
+        f"no reader for a {type(model).__name__}: give a torch.nn.Module, an Equinox, Flax or "
+        f"Keras model, a JAX function with its "
         "parameters, a path that ends in .onnx or .json, or a kcalc.Network"
     )

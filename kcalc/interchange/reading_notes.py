@@ -1,4 +1,7 @@
-"""Notes of a reading once its network is built: their nodes, sizes of images, and how far epsilons and biases are neglected."""
+"""Notes of a reading once its network is built.
+
+Their nodes, sizes of images, and how far epsilons and biases are neglected.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,27 @@ from .trace import Op
 COUNTS = 1e-3  # an epsilon beside the variance that it is added to, beyond which it is noted
 
 
-def notes_at_nodes(notes: Sequence[Note], ops: Sequence[Op], nodes: Collection[object]) -> list[Note]:
-    """Move notes of fused operations to the node that absorbed them; notes of operations that reach no output are dropped."""
+def notes_at_nodes(
+    notes: Sequence[Note], ops: Sequence[Op], nodes: Collection[object]
+) -> list[Note]:
+    """Move notes of fused operations to the node that absorbed them.
+
+    Notes of operations that reach no output are dropped.
+    """
     after: dict[str, list[str]] = {}
     for op in ops:
         for name in op.reads:
             after.setdefault(name, []).append(op.name)
-    return [replace(note, node=node) for note in notes for node in _nearest_nodes(str(note.node), after, nodes)]
+    return [
+        replace(note, node=node)
+        for note in notes
+        for node in _nearest_nodes(str(note.node), after, nodes)
+    ]
 
 
-def _nearest_nodes(name: str, after: Mapping[str, list[str]], nodes: Collection[object]) -> list[str]:
+def _nearest_nodes(
+    name: str, after: Mapping[str, list[str]], nodes: Collection[object]
+) -> list[str]:
     """The node of that name, else the nearest ones behind it."""
     found: list[str] = []
     waiting, seen = [name], {name}
@@ -48,9 +62,12 @@ def sizes(network: Network) -> list[Note]:
 
 
 def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note]:
-    """A note on every norm whose epsilon counts beside the variance (the mean square) that it divides by, for inputs of q = 1.
+    """Notes on the norms whose epsilon is not negligible, for inputs of q = 1.
 
-    Kernel maps take it as 0. Where q values are not known, because something was not read, beside 1.
+    An epsilon is compared with the variance (the mean square) that its norm divides by.
+
+    Kernel maps take it as 0. Where q values are not known, because something was not read, beside
+    1.
     """
     there = {node: epsilon for node, epsilon in epsilons.items() if node in network and epsilon > 0}
     if not there:
@@ -65,14 +82,22 @@ def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note
         rms = isinstance(network.layer(node), L.RMSNorm)
         divided = square if rms else variance
         if epsilon > COUNTS * divided:
-            beside = f" of {divided:.3g} for inputs of q = 1" if values else ", which is not known here"
-            text = f"its epsilon is {epsilon:g} beside a {'mean square' if rms else 'variance'}{beside}; read as 0"
+            beside = (
+                f" of {divided:.3g} for inputs of q = 1" if values else ", which is not known here"
+            )
+            text = (
+                f"its epsilon is {epsilon:g} beside a "
+                f"{'mean square' if rms else 'variance'}{beside}; read as 0"
+            )
             notes.append(Note(node, "approximate", text))
     return notes
 
 
 def biased(values: np.ndarray) -> bool:
-    """Whether biases have a mean that independent ones of mean 0 would not have (beyond ten standard errors)."""
+    """Whether biases have a mean that independent biases of mean 0 would not have.
+
+    The threshold is ten standard errors.
+    """
     numbers = np.asarray(values, dtype=np.float64).ravel()
     mean = abs(float(numbers.mean())) if numbers.size > 1 else 0.0
     return mean > 10 * float(numbers.std()) / np.sqrt(numbers.size)

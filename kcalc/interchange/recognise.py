@@ -57,8 +57,9 @@ from .trace import (  # fmt: skip
 def recognise(trace: Trace, sigmas: bool = True) -> Reading:
     """The network that a trace describes.
 
-    ``sigmas``: weights give sigma_w = sqrt(fan_in mean W^2) and biases sigma_b = sqrt(mean b^2), the standard deviations about 0 that the
-    kernel calculus takes; False: sigma_w = 1, sigma_b = 0 everywhere.
+    ``sigmas``: weights give sigma_w = sqrt(fan_in mean W^2) and biases sigma_b = sqrt(mean b^2),
+    the standard deviations about 0 that the kernel calculus takes; False: sigma_w = 1, sigma_b = 0
+    everywhere.
 
     Raises: KcalcError for a model without operations.
     """
@@ -69,7 +70,9 @@ def recognise(trace: Trace, sigmas: bool = True) -> Reading:
     )
     for op in trace.ops:
         reason = unlike.get(op.name)
-        reader.forms[op.name] = reader.rule(op) if reason is None else reader.opaque(op, "arrays in two orders", reason)
+        reader.forms[op.name] = (
+            reader.rule(op) if reason is None else reader.opaque(op, "arrays in two orders", reason)
+        )
     ends = [reader.label(name, final=True) for name in trace.outputs]
     elsewhere = displaced(trace.ops, reader.axes, dict(zip(trace.outputs, ends, strict=True)))
     for name in (name for name in reader.layers if name in elsewhere):
@@ -77,29 +80,41 @@ def recognise(trace: Trace, sigmas: bool = True) -> Reading:
     return reader.finish(ends)
 
 
-ACTUAL = "it acts along the locations: its weights are read as the numbers that they are, not as Gaussian ones"
-UNLIKE = "it puts together a feature map and the same one with its locations transposed, and they depend on each other in other places"
-CROSSED = "it puts together feature maps of which one has channels where another has locations; transpose one of them"
+ACTUAL = (
+    "it acts along the locations: its weights are read as the numbers that they are, not as "
+    "Gaussian ones"
+)
+UNLIKE = (
+    "it puts together a feature map and the same one with its locations transposed, and they "
+    "depend on each other in other places"
+)
+CROSSED = (
+    "it puts together feature maps of which one has channels where another has locations; "
+    "transpose one of them"
+)
 COMPLEX = "its numbers are complex, and kernel calculus is about real feature maps"
 ONE = "a single number for every example (a time, a class) is no feature map of many channels"
 MEAN = "its weights do not have mean 0; read as independent weights of mean 0 and the same size"
 ZERO = "its weights are all 0, so that it emits 0 or its biases; read as if drawn with sigma_w = 1"
 LASTING = "it is on in evaluation, too, which changes q and c; kernel maps leave dropout out"
 POOLED = {
-    "mean": "kernel maps take mean pooling as the identity, a heuristic; spatial='exact' computes it",
+    "mean": "kernel maps take mean pooling as the identity, a heuristic; spatial='exact' computes "
+    "it",
     "max": "kernel maps take max pooling as the identity, a heuristic; spatial='exact' has no rule",
 }
 COPY = " (a copy, if not tied: draw them anew, or read with sigmas=False)"
 BEYOND = "no tap reads the image at every location, so that some locations hold biases alone"
 PARTLY = "it makes channels of some of the locations; the network has none of the others"
 BIASES = (
-    "biases are taken as Gaussian ones of mean 0 and the root mean square of those read; uniform ones differ a little behind activations"
+    "biases are taken as Gaussian ones of mean 0 and the root mean square of those read; uniform "
+    "ones differ a little behind activations"
 )
 
 
 TIED = "its weights are those of the embedding {!r} (tied); read as weights of its own"
 CLASS = (
-    "its class token, a vector that is the same for all inputs (root mean square {:.3g}), is read as one more token like the others; the "
+    "its class token, a vector that is the same for all inputs (root mean square {:.3g}), is read "
+    "as one more token like the others; the "
     "network is meant for {} tokens"
 )
 
@@ -107,7 +122,7 @@ CLASS = (
 class Recogniser(Elementwise):
     """One rule per kind of operation."""
 
-    # -- the rules -------------------------------------------------------------------------------------------------
+    # -- the rules ---------------------------------------------------------------------------------
 
     @singledispatchmethod
     def rule(self, op: Op) -> Form:
@@ -118,7 +133,11 @@ class Recogniser(Elementwise):
     def _(self, op: Entry) -> Form:
         reader = next((o for o in self.trace.ops if op.name in o.reads), None)
         axis, shape = self.axes[op.name], op.shape
-        if reader is not None and self.readers[op.name] == 1 and adds_channels(reader, op, self.axes[reader.name]):
+        if (
+            reader is not None
+            and self.readers[op.name] == 1
+            and adds_channels(reader, op, self.axes[reader.name])
+        ):
             axis, shape = self.axes[reader.name], reader.shape
         if axis is None:
             return self.node(op, L.Input(), [])
@@ -138,13 +157,22 @@ class Recogniser(Elementwise):
             return self._along_locations(op, axis, before)
         first = self.owners.sharing(op)
         twin = self.owners.twin(op) if first is None and self.sigmas else None
-        if first is not None and op.name in self.trace.outputs and isinstance(self.by_name.get(first), Lookup):
+        if (
+            first is not None
+            and op.name in self.trace.outputs
+            and isinstance(self.by_name.get(first), Lookup)
+        ):
             self.note(op.name, "approximate", TIED.format(first))
         elif first is not None or twin is not None:
-            reason = f"its weights are those of {first or twin!r}{COPY if twin else ''}, and the calculus takes every layer's as its own"
+            reason = (
+                f"its weights are those of {first or twin!r}{COPY if twin else ''}, and the "
+                f"calculus takes every layer's as its own"
+            )
             return self.opaque(op, "shared weights", reason)
         parent = self.label(op.reads[0])
-        sizes = [k for i, k in enumerate(before) if i not in (0, op.axis)][-len(op.kernel) or len(before) :]
+        sizes = [k for i, k in enumerate(before) if i not in (0, op.axis)][
+            -len(op.kernel) or len(before) :
+        ]
         fit = affine_fit(op, sizes)
         if fit.text:
             self.note(op.name, "locations", fit.text)
@@ -181,13 +209,24 @@ class Recogniser(Elementwise):
     def _along_locations(self, op: Linear, axis: int, before: tuple[int, ...]) -> Form:
         if op.kernel or op.groups != 1 or op.axis == 0 or op.reads[0] in self.guessed:
             return self.opaque(
-                op, "location mixing", f"its weights act along axis {op.axis} of {before}, while channels are on axis {axis}"
+                op,
+                "location mixing",
+                f"its weights act along axis {op.axis} of {before}, while channels are on axis "
+                f"{axis}",
             )
         first = self.owners.along_locations(op)
         if first is not None:
-            return self.opaque(op, "shared weights", f"its weights are those of {first!r}, which has them as Gaussian ones")
+            return self.opaque(
+                op,
+                "shared weights",
+                f"its weights are those of {first!r}, which has them as Gaussian ones",
+            )
         form = self.mixing(mixed(op, ACTUAL))
-        if op.bias is None or not isinstance(form, Unary) or not isinstance(self.layers[op.name][0], L.TokenMix):
+        if (
+            op.bias is None
+            or not isinstance(form, Unary)
+            or not isinstance(self.layers[op.name][0], L.TokenMix)
+        ):
             return form
         return self.without_token_bias(form, op.name, op.bias)
 
@@ -195,7 +234,11 @@ class Recogniser(Elementwise):
     def _(self, op: Lookup) -> Form:
         vocabulary, features = map(int, op.weight.shape)
         if first := self.owners.looked_up(op):
-            return self.opaque(op, "shared weights", f"its table is that of {first!r}, and the calculus takes every layer's as its own")
+            return self.opaque(
+                op,
+                "shared weights",
+                f"its table is that of {first!r}, and the calculus takes every layer's as its own",
+            )
         sigma = self._scale(op, math.sqrt(op.statistics.mean_square))
         return self.node(op, L.Embedding(features, vocabulary, sigma), [self.label(op.reads[0])])
 
@@ -206,10 +249,20 @@ class Recogniser(Elementwise):
         width = op.key_width
         named = {"sqrt": width**-0.5, "linear": 1 / width}
         own = plain(nice(op.scale, np.float32))
-        scale = next((name for name, value in named.items() if math.isclose(op.scale, value, rel_tol=1e-4)), own)
+        scale = next(
+            (name for name, value in named.items() if math.isclose(op.scale, value, rel_tol=1e-4)),
+            own,
+        )
         shared = None if op.key_heads == op.heads else op.key_heads
         layer = L.Attend(
-            op.heads, width, op.causal, scale, key_heads=shared, rotary=op.rotary, alibi=op.alibi, dropout=plain(tidied(sp.Float(op.rate)))
+            op.heads,
+            width,
+            op.causal,
+            scale,
+            key_heads=shared,
+            rotary=op.rotary,
+            alibi=op.alibi,
+            dropout=plain(tidied(sp.Float(op.rate))),
         )
         return self.node(op, layer, [self.label(name) for name in op.reads])
 
@@ -279,15 +332,22 @@ class Recogniser(Elementwise):
             layer = L.GroupNorm(1)
         else:
             return self.opaque(
-                op, f"{op.kind} normalisation", f"it averages over axes {op.axes} of {op.shape}, channels being on axis {axis}"
+                op,
+                f"{op.kind} normalisation",
+                f"it averages over axes {op.axes} of {op.shape}, channels being on axis {axis}",
             )
         if op.kind != "batch":
             self.epsilons[op.name] = float(op.epsilon)
-        elif self.sigmas and op.running is not None and not all(np.allclose(a, b) for a, b in zip(op.running, (0, 1), strict=True)):
+        elif (
+            self.sigmas
+            and op.running is not None
+            and not all(np.allclose(a, b) for a, b in zip(op.running, (0, 1), strict=True))
+        ):
             self.note(
                 op.name,
                 "approximate",
-                "in evaluation it takes the mean and variance that it has stored; read as it is in training",
+                "in evaluation it takes the mean and variance that it has stored; read as it is "
+                "in training",
                 of_weights=True,
             )
         self.node(op, layer, [parent])
@@ -306,7 +366,12 @@ class Recogniser(Elementwise):
         first = np.asarray(array).reshape(-1)[0]
         if not np.allclose(array, first, rtol=1e-6, atol=1e-7 * (leaf == "bias")):
             several = "gains" if leaf == "gain" else "biases"
-            self.note(op.name, "approximate", f"its {several} differ by channel; they are left out", of_weights=True)
+            self.note(
+                op.name,
+                "approximate",
+                f"its {several} differ by channel; they are left out",
+                of_weights=True,
+            )
             return neutral
         if leaf == "gain" and first == 0:
             text = "its gains are all 0, so that it emits its biases alone; read with gains of 1"
@@ -330,7 +395,12 @@ class Recogniser(Elementwise):
     def _(self, op: Join) -> Form:
         axes = {self.axes[name] for name in op.reads}
         if axes != {op.axis} or any(not isinstance(self.forms[name], Unary) for name in op.reads):
-            return self.opaque(op, "concatenation", f"it joins along axis {op.axis}, while channels are on axis {self.axes[op.reads[0]]}")
+            return self.opaque(
+                op,
+                "concatenation",
+                f"it joins along axis {op.axis}, while channels are on axis "
+                f"{self.axes[op.reads[0]]}",
+            )
         if len(op.reads) == 1:
             return self.forms[op.reads[0]]
         self.joined[op.name] = tuple(self.by_name[name].shape[op.axis] for name in op.reads)
@@ -339,8 +409,14 @@ class Recogniser(Elementwise):
     @rule.register
     def _(self, op: Reshape) -> Form:
         before, axis = self.by_name[op.reads[0]], self.axes[op.reads[0]]
-        if isinstance(self.forms[op.reads[0]], Fixed | Gone) or adds_channels(op, before, self.axes[op.name]):
-            return self.forms[op.reads[0]] if not isinstance(self.forms[op.reads[0]], Fixed) else self._moved(op)
+        if isinstance(self.forms[op.reads[0]], Fixed | Gone) or adds_channels(
+            op, before, self.axes[op.name]
+        ):
+            return (
+                self.forms[op.reads[0]]
+                if not isinstance(self.forms[op.reads[0]], Fixed)
+                else self._moved(op)
+            )
         if before.shape == op.shape:
             return self.forms[op.reads[0]]
         if before.shape == (self.examples,):
@@ -351,7 +427,12 @@ class Recogniser(Elementwise):
             return self.opaque(op, "reshape", f"from {before.shape} to {op.shape} {reason}")
         there = None if axis is None else reshaped_axis(before.shape, op.shape, axis)
         if there is None:
-            return self.opaque(op, "reshape", f"from {before.shape} to {op.shape} it splits or mixes channels (heads of attention, groups)")
+            return self.opaque(
+                op,
+                "reshape",
+                f"from {before.shape} to {op.shape} it splits or mixes channels (heads of "
+                f"attention, groups)",
+            )
         if there[0] == "kept":
             return self.forms[op.reads[0]]
         if any(k > 1 for i, k in enumerate(op.shape) if i not in (0, there[1])):
@@ -393,13 +474,21 @@ class Recogniser(Elementwise):
         return self.node(op, L.Identity(), [self.label(op.reads[0])])
 
     def _meets_all_locations(self, op: Repeat) -> bool:
-        """Whether one location is repeated for functions of it and of feature maps with all locations."""
+        """Whether a single location is repeated to be combined with all locations.
+
+        Every reader of the repeated array must be an elementwise function that also reads feature
+        maps with all locations.
+        """
         axis, before = self.axes[op.reads[0]], self.by_name[op.reads[0]].shape
         readers = [one for one in self.trace.ops if op.name in one.reads]
         single = axis is not None and math.prod(before) == before[0] * before[axis]
         if not single or op.name in self.trace.outputs:
             return False
-        others = [[self.by_name[name] for name in one.reads] for one in readers if isinstance(one, Pointwise)]
+        others = [
+            [self.by_name[name] for name in one.reads]
+            for one in readers
+            if isinstance(one, Pointwise)
+        ]
         wide = [any(not isinstance(other, Held | Repeat) for other in reads) for reads in others]
         return len(wide) == len(readers) and all(wide)
 
@@ -409,22 +498,34 @@ class Recogniser(Elementwise):
 
     @rule.register
     def _(self, op: NotRead) -> Form:
-        if op.what in ("softmax", "log_softmax") and op.name in self.trace.outputs and self.readers[op.name] == 1 and op.reads:
+        if (
+            op.what in ("softmax", "log_softmax")
+            and op.name in self.trace.outputs
+            and self.readers[op.name] == 1
+            and op.reads
+        ):
             form = self.forms[op.reads[0]]
             if isinstance(form, Unary) and form.source is not None:
                 place = self.label(op.reads[0])
-                self.note(place, "approximate", f"the {op.what} at the output is left out: the output is its input")
+                self.note(
+                    place,
+                    "approximate",
+                    f"the {op.what} at the output is left out: the output is its input",
+                )
                 return Unary(place, X, place)
         return self.opaque(op, op.what, op.reason)
 
-    # -- the end ---------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def finish(self, ends: list[str]) -> Reading:
         """The network from the steps made, simplified, and all that was noted."""
         steps = [(name, layer, parents) for name, (layer, parents) in self.layers.items()]
         steps, gone = assemble(steps, ends)
         if all(isinstance(layer, L.Input) for _, layer, _ in steps):
-            raise KcalcError(f"{self.trace.framework}: the model hands on its input and has no layers, so there is nothing to analyse")
+            raise KcalcError(
+                f"{self.trace.framework}: the model hands on its input and has no layers, so "
+                f"there is nothing to analyse"
+            )
         network = Network.from_steps(steps, list(dict.fromkeys(gone.get(end, end) for end in ends)))
         network, named = with_short_names(self._with_channels(network))
         remarks = (*self.trace.remarks, *named)
@@ -433,16 +534,34 @@ class Recogniser(Elementwise):
         if self.trace.path_only:
             text = "only the path that the example inputs took was read"
             self.notes += [Note(node, "approximate", text) for node in network.inputs]
-        ends_in_biases = {node for node in network.outputs if not any(node in parents for _, _, parents in network.steps())}
+        ends_in_biases = {
+            node
+            for node in network.outputs
+            if not any(node in parents for _, _, parents in network.steps())
+        }
         told = [*self.notes, *(note for note in self.of_biases if note.node not in ends_in_biases)]
         moved = [replace(note, node=gone.get(str(note.node), note.node)) for note in told]
-        notes = (*notes_at_nodes(moved, self.trace.ops, network), *about_epsilons(network, self.epsilons))
-        sources = {node: self.by_name[str(node)].source for node in network if str(node) in self.by_name}
+        notes = (
+            *notes_at_nodes(moved, self.trace.ops, network),
+            *about_epsilons(network, self.epsilons),
+        )
+        sources = {
+            node: self.by_name[str(node)].source for node in network if str(node) in self.by_name
+        }
         carried = network.with_notes((*notes, *sizes(network)))
         return Reading(self.trace.framework, carried, notes, sources, remarks, self.trace)
 
     def _with_channels(self, network: Network) -> Network:
-        """Channel counts for every Concat of which an input has no known width (flattened images, layers that were not read)."""
+        """The network with channel counts for every Concat that has an input of unknown width.
+
+        Widths are unknown for flattened images and for layers that were not read.
+        """
         features = network.features
-        unknown = {n for n in network.nodes_of(L.Concat) if None in [features[p] for p in network.parents(n)]}
-        return network.map_layers(lambda n, layer: L.Concat(self.joined[str(n)]) if n in unknown else layer)
+        unknown = {
+            n
+            for n in network.nodes_of(L.Concat)
+            if None in [features[p] for p in network.parents(n)]
+        }
+        return network.map_layers(
+            lambda n, layer: L.Concat(self.joined[str(n)]) if n in unknown else layer
+        )

@@ -1,4 +1,7 @@
-"""The steps of a network that was read, simplified: scales and sums drawn into sums, neighbours that are not understood into one."""
+"""The steps of a network that was read, simplified.
+
+Scales and sums drawn into sums, neighbours that are not understood into one.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ def _reaching(steps: Sequence[Step], ends: Sequence[str]) -> list[Step]:
 
 
 def _sorted(steps: Sequence[Step]) -> list[Step]:
-    """The steps, every node after its parents; nodes made late for an early reader may stand out of order."""
+    """The steps, every node after its parents.
+
+    Nodes made late for an early reader may stand out of order.
+    """
     graph: nx.DiGraph = nx.DiGraph()
     by_name = {node: (node, layer, parents) for node, layer, parents in steps}
     for place, (node, _, parents) in enumerate(steps):
@@ -48,15 +54,27 @@ def _sorted(steps: Sequence[Step]) -> list[Step]:
 
 
 def _drawn_in(steps: list[Step], ends: set[str], gone: dict[str, str]) -> list[Step]:
-    """Scale after a Sum, Sum after a Scale and Sum after a Sum as one Sum, where the values between have no other reader."""
+    """The steps with nested Sums and Scales merged into one Sum.
+
+    Merged are Scale after a Sum, Sum after a Scale and Sum after a Sum, where the values between
+    have no other reader.
+    """
     readers = Counter(p for _, _, parents in steps for p in parents)
     table: dict[str, tuple[Layer, tuple[str, ...]]] = {}
     for node, layer, parents in steps:
         parents = tuple(gone.get(p, p) for p in parents)
         if isinstance(layer, Scale) and parents[0] in table:
             inner, addends = table[parents[0]]
-            if isinstance(inner, Sum) and readers[parents[0]] == 1 and parents[0] not in ends and node not in ends:
-                table[parents[0]] = (Sum(tuple(layer.factor * w for w in _weights(inner, addends))), addends)
+            if (
+                isinstance(inner, Sum)
+                and readers[parents[0]] == 1
+                and parents[0] not in ends
+                and node not in ends
+            ):
+                table[parents[0]] = (
+                    Sum(tuple(layer.factor * w for w in _weights(inner, addends))),
+                    addends,
+                )
                 gone[node] = parents[0]
                 readers[parents[0]] = readers[node]
                 continue
@@ -66,15 +84,29 @@ def _drawn_in(steps: list[Step], ends: set[str], gone: dict[str, str]) -> list[S
     return [(node, layer, parents) for node, (layer, parents) in table.items()]
 
 
-def _flat(layer: Sum, parents: tuple[str, ...], table: dict[str, tuple[Layer, tuple[str, ...]]], readers: Counter[str], ends: set[str],
-          gone: dict[str, str], node: str) -> tuple[Sum, tuple[str, ...]]:  # fmt: skip
+def _flat(
+    layer: Sum,
+    parents: tuple[str, ...],
+    table: dict[str, tuple[Layer, tuple[str, ...]]],
+    readers: Counter[str],
+    ends: set[str],
+    gone: dict[str, str],
+    node: str,
+) -> tuple[Sum, tuple[str, ...]]:
     terms: dict[str, float] = {}
     for parent, weight in zip(parents, _weights(layer, parents), strict=True):
         inner = table.get(parent)
-        if inner is not None and isinstance(inner[0], Sum | Scale) and readers[parent] == 1 and parent not in ends:
+        if (
+            inner is not None
+            and isinstance(inner[0], Sum | Scale)
+            and readers[parent] == 1
+            and parent not in ends
+        ):
             del table[parent]
             gone[parent] = node
-            weights = _weights(inner[0], inner[1]) if isinstance(inner[0], Sum) else (inner[0].factor,)
+            weights = (
+                _weights(inner[0], inner[1]) if isinstance(inner[0], Sum) else (inner[0].factor,)
+            )
             for addend, part in zip(inner[1], weights, strict=True):
                 terms[addend] = terms.get(addend, 0) + weight * part
         else:
@@ -91,11 +123,17 @@ def _merged_opaque(steps: list[Step], ends: set[str], gone: dict[str, str]) -> l
     opaque = {node: layer for node, layer, _ in steps if isinstance(layer, Opaque)}
     links: nx.Graph = nx.Graph()
     links.add_nodes_from(opaque)
-    links.add_edges_from((p, node) for node, _, parents in steps for p in parents if node in opaque and p in opaque)
+    links.add_edges_from(
+        (p, node) for node, _, parents in steps for p in parents if node in opaque and p in opaque
+    )
     graph: nx.DiGraph = nx.DiGraph()
     graph.add_edges_from((p, node) for node, _, parents in steps for p in parents)
     for members in list(nx.connected_components(links)):
-        if len(members) > 1 and not (members & ends and len(members & ends) > 1) and _convex(graph, members):
+        if (
+            len(members) > 1
+            and not (members & ends and len(members & ends) > 1)
+            and _convex(graph, members)
+        ):
             steps = _contracted(steps, members, opaque, ends, gone)
             graph = nx.DiGraph((p, node) for node, _, parents in steps for p in parents)
     return steps
@@ -116,13 +154,25 @@ def _convex(graph: nx.DiGraph, members: set[str]) -> bool:
     return True
 
 
-def _contracted(steps: list[Step], members: set[str], opaque: dict[str, Opaque], ends: set[str], gone: dict[str, str]) -> list[Step]:
+def _contracted(
+    steps: list[Step],
+    members: set[str],
+    opaque: dict[str, Opaque],
+    ends: set[str],
+    gone: dict[str, str],
+) -> list[Step]:
     order = [node for node, _, _ in steps if node in members]
-    telling = next((n for n in order if opaque[n].name not in ("reshape", "constant", "transpose")), order[0])
+    telling = next(
+        (n for n in order if opaque[n].name not in ("reshape", "constant", "transpose")), order[0]
+    )
     name = next(iter(members & ends), telling)
     read_outside = ends.union(*(parents for node, _, parents in steps if node not in members))
     widths = {opaque[node].features for node in members & read_outside}
-    reads = tuple(dict.fromkeys(p for node, _, parents in steps if node in members for p in parents if p not in members))
+    reads = tuple(
+        dict.fromkeys(
+            p for node, _, parents in steps if node in members for p in parents if p not in members
+        )
+    )
     width = widths.pop() if len(widths) == 1 else None
     gone.update(dict.fromkeys(members - {name}, name))
     out: list[Step] = []

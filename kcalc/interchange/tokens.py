@@ -17,20 +17,40 @@ COMPARED = 256  # positions of which vectors are compared
 def mixed(op: Linear, text: str = "") -> Mixed:
     """A dense layer along locations as the mixing that its weights are."""
     return Mixed(
-        name=op.name, shape=op.shape, reads=op.reads, source=op.source, matrix=np.asarray(op.weight), axis=op.axis, text=text, owner=op
+        name=op.name,
+        shape=op.shape,
+        reads=op.reads,
+        source=op.source,
+        matrix=np.asarray(op.weight),
+        axis=op.axis,
+        text=text,
+        owner=op,
     )
 
 
-def mixing_layer(op: Mixed, before: tuple[int, ...], channels: int | None) -> tuple[TokenMix | None, str]:
-    """The layer of a Mixed that reads an array of shape ``before`` with channels on an axis; None and the reason where there is none."""
+def mixing_layer(
+    op: Mixed, before: tuple[int, ...], channels: int | None
+) -> tuple[TokenMix | None, str]:
+    """The layer of a Mixed that reads an array of shape ``before`` with channels on an axis.
+
+    None and the reason where there is none.
+    """
     if channels is None or channels == op.axis or op.axis == 0:
-        return None, f"its weights act along axis {op.axis} of {before}, and where the channels are cannot be told"
+        return (
+            None,
+            f"its weights act along axis {op.axis} of {before}, and where the channels are cannot "
+            f"be told",
+        )
     matrix = np.asarray(op.matrix, dtype=np.float64)
     sizes = [n for i, n in enumerate(before) if i not in (0, channels)]
     place = [i for i in range(1, len(before)) if i != channels].index(op.axis)
     if len(sizes) > 1 and matrix.shape[0] != matrix.shape[1]:
         made, read = matrix.shape
-        return None, f"it makes {made} locations of {read} along one of {len(sizes)} axes, and only square mixing has a rule"
+        return (
+            None,
+            f"it makes {made} locations of {read} along one of {len(sizes)} axes, and only square "
+            f"mixing has a rule",
+        )
     if prod(sizes) * prod(sizes) > LARGEST:
         return None, f"it mixes {prod(sizes)} locations, more than are followed"
     whole = np.kron(np.kron(np.eye(prod(sizes[:place])), matrix), np.eye(prod(sizes[place + 1 :])))

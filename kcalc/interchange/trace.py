@@ -1,11 +1,15 @@
-"""A model as a list of operations in one small vocabulary, the same for every framework: the output of every reader.
+"""A model as a list of operations in one small vocabulary, the same for every framework.
 
-A front end lists the operations in the order in which they run and says what each reads; the meaning of the operations together
-(which make up one activation, which is a shortcut) is decided once for all frameworks, in ``layout``, ``fusion`` and ``recognise``. A
-front end evaluates operations that depend on no input (standardised weights, folded constants) and hands over the array.
+The output of every reader.
 
-Shapes are those of the framework, axis 0 the examples; negative axes are not used. Array-valued weights have the layout
-(outputs, inputs / groups, kernel...) in every framework.
+A front end lists the operations in the order in which they run and says what each reads; the
+meaning of the operations together (which make up one activation, which is a shortcut) is decided
+once for all frameworks, in ``layout``, ``fusion`` and ``recognise``. A front end evaluates
+operations that depend on no input (standardised weights, folded constants) and hands over the
+array.
+
+Shapes are those of the framework, axis 0 the examples; negative axes are not used. Array-valued
+weights have the layout (outputs, inputs / groups, kernel...) in every framework.
 """
 
 from __future__ import annotations
@@ -26,7 +30,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Op:
-    """One operation. ``name`` is its label in the network; ``source`` says where it stands in the user's model, in words."""
+    """One operation.
+
+    ``name`` is its label in the network; ``source`` says where it stands in the user's model, in
+    words.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -41,7 +49,10 @@ class Entry(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Held(Op):
-    """An array that depends on no input: a parameter (by its name in the model), a buffer or a constant (``parameter`` None)."""
+    """An array that depends on no input.
+
+    a parameter (by its name in the model), a buffer or a constant (``parameter`` None).
+    """
 
     value: Array
     parameter: str | None = None
@@ -49,10 +60,13 @@ class Held(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Linear(Op):
-    """A dense layer (``kernel`` empty) or a convolution: weights on the channels at ``axis`` of its input, new ones at ``out_axis``.
+    """A dense layer (``kernel`` empty) or a convolution.
 
-    ``padding``: (low, high) per location axis, of zeros or in another ``mode``, one of PADDINGS. ``parameter``: a key, equal for layers
-    that share weights; ``rows``: the outputs of that parameter's layer which these are, where they are not all.
+    Weights on the channels at ``axis`` of its input, new ones at ``out_axis``.
+
+    ``padding``: (low, high) per location axis, of zeros or in another ``mode``, one of PADDINGS.
+    ``parameter``: a key, equal for layers that share weights; ``rows``: the outputs of that
+    parameter's layer which these are, where they are not all.
     """
 
     PADDINGS: ClassVar[tuple[str, ...]] = ("zeros", "circular", "reflect", "replicate")
@@ -89,10 +103,13 @@ class Linear(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pointwise(Op):
-    """An elementwise function of its inputs, with broadcasting: ``function`` takes one SymPy expression per array read.
+    """An elementwise function of its inputs, with broadcasting.
 
-    A comparison returns a SymPy relation, which only other pointwise functions read. ``label`` is its usual name: "relu", "add".
-    ``text``: how the function differs from the model's, "" where it does not.
+    ``function`` takes one SymPy expression per array read.
+
+    A comparison returns a SymPy relation, which only other pointwise functions read. ``label`` is
+    its usual name: "relu", "add". ``text``: how the function differs from the model's, "" where it
+    does not.
     """
 
     function: Callable[..., Any]
@@ -102,7 +119,10 @@ class Pointwise(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Normalise(Op):
-    """(x - mean) / sqrt(variance + epsilon) over ``axes`` (of a group of channels), by ``kind``; then times ``gain`` plus ``bias``."""
+    """(x - mean) / sqrt(variance + epsilon) over ``axes`` (of a group of channels), by ``kind``.
+
+    Then times ``gain`` plus ``bias``.
+    """
 
     KINDS: ClassVar[tuple[str, ...]] = ("batch", "layer", "rms", "group")
     kind: str
@@ -111,7 +131,9 @@ class Normalise(Op):
     epsilon: float = 0.0
     gain: Array | None = None
     bias: Array | None = None
-    running: tuple[Array, Array] | None = None  # mean and variance that a trained BatchNorm would use
+    running: tuple[Array, Array] | None = (
+        None  # mean and variance that a trained BatchNorm would use
+    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -171,7 +193,10 @@ class Pass(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NotRead(Op):
-    """An operation without a rule: ``what`` it is ("softmax", "data-dependent control flow") and ``reason``."""
+    """An operation without a rule.
+
+    ``what`` it is ("softmax", "data-dependent control flow") and ``reason``.
+    """
 
     what: str
     reason: str
@@ -179,9 +204,12 @@ class NotRead(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Mixed(Op):
-    """``sum_s matrix[t][s] x_s`` along ``axis``, the same numbers for every input; ``text`` says where they come from.
+    """``sum_s matrix[t][s] x_s`` along ``axis``, the same numbers for every input.
 
-    ``owner``: the operation whose weights they are (None: nobody's, attention that does not attend).
+    ``text`` says where they come from.
+
+    ``owner``: the operation whose weights they are (None: nobody's, attention that does not
+    attend).
     """
 
     matrix: Array
@@ -193,7 +221,10 @@ class Mixed(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Lookup(Op):
-    """Rows of a table by ids: an embedding. ``weight``: (ids, channels); ``parameter``: a key, equal for layers that share weights."""
+    """Rows of a table by ids: an embedding.
+
+    ``weight``: (ids, channels); ``parameter``: a key, equal for layers that share weights.
+    """
 
     weight: Array
     parameter: str
@@ -206,10 +237,12 @@ class Lookup(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Attention(Op):
-    """Attention over tokens in heads: reads queries, keys and values, each with whole channels, and joins its heads along ``axis``.
+    """Attention over tokens in heads.
 
-    ``scale``: the number by which scores are multiplied; other fields as in :class:`kcalc.network.layers.Attend`. ``texts``: how it differs
-    from the model's.
+    Reads queries, keys and values, each with whole channels, and joins its heads along ``axis``.
+
+    ``scale``: the number by which scores are multiplied; other fields as in
+    :class:`kcalc.network.layers.Attend`. ``texts``: how it differs from the model's.
     """
 
     axis: int
@@ -226,7 +259,10 @@ class Attention(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Part(NotRead):
-    """Entries of its input along ``axis``, from ``start`` to ``stop`` by ``step``; read where it is a part of a layer's outputs."""
+    """Entries of its input along ``axis``, from ``start`` to ``stop`` by ``step``.
+
+    Read where it is a part of a layer's outputs.
+    """
 
     axis: int
     start: int
@@ -258,7 +294,10 @@ class Masked(NotRead):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Attend(NotRead):
-    """softmax(scale q k^T + mask) v of (..., tokens, channels); reads q, k, v and, if there is one, the mask to add."""
+    """softmax(scale q k^T + mask) v of (..., tokens, channels).
+
+    Reads q, k, v and, if there is one, the mask to add.
+    """
 
     scale: float
     causal: bool = False
@@ -267,7 +306,10 @@ class Attend(NotRead):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Copies(NotRead):
-    """Its input ``count`` times along ``axis``: every entry by itself (``each``), or the whole; keys that several heads share."""
+    """Its input ``count`` times along ``axis``: every entry by itself (``each``), or the whole.
+
+    Keys that several heads share.
+    """
 
     axis: int
     count: int
@@ -276,7 +318,10 @@ class Copies(NotRead):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Prefixed(NotRead):
-    """Its input with ``value``, an array that depends on no input, in front of it (behind it) along ``axis``: class tokens."""
+    """The input with a constant array, such as class tokens, before or behind it along ``axis``.
+
+    ``value``: the array, which depends on no input; ``behind``: whether it stands behind the input.
+    """
 
     axis: int
     value: Array
@@ -286,7 +331,10 @@ class Prefixed(NotRead):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Moment(NotRead):
-    """The "var", "std" or "norm" over ``axes``; ``correction`` is taken off the number of entries in the first two."""
+    """The "var", "std" or "norm" over ``axes``.
+
+    ``correction`` is taken off the number of entries in the first two.
+    """
 
     kind: str
     axes: tuple[int, ...]
@@ -295,11 +343,13 @@ class Moment(NotRead):
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A traced model. ``channel_axis``: where channels stand in an image unless its readers tell: 1 or -1.
+    """A traced model.
 
-    ``remarks``: of the front end, on the whole model. ``path_only``: only operations that ran for the example inputs are listed, and for
-    others different ones may run. ``model``: the framework's own object for transformations,
-    never looked at here.
+    ``channel_axis``: where channels stand in an image unless its readers tell: 1 or -1.
+
+    ``remarks``: of the front end, on the whole model. ``path_only``: only operations that ran for
+    the example inputs are listed, and for others different ones may run. ``model``: the framework's
+    own object for transformations, never looked at here.
     """
 
     framework: str
@@ -318,12 +368,17 @@ class Trace:
         for op in self.ops:
             missing = [name for name in op.reads if name not in seen]
             if missing:
-                raise KcalcError(f"{self.framework}: {op.name!r} reads {missing[0]!r}, which does not come before it")
+                raise KcalcError(
+                    f"{self.framework}: {op.name!r} reads {missing[0]!r}, which does not come "
+                    f"before it"
+                )
             seen.add(op.name)
         if not self.outputs or not set(self.outputs) <= seen:
             raise KcalcError(f"{self.framework}: the model has no output that was traced")
         if not any(isinstance(op, Entry) for op in self.ops):
-            raise KcalcError(f"{self.framework}: the model reads no input, so there is nothing to analyse")
+            raise KcalcError(
+                f"{self.framework}: the model reads no input, so there is nothing to analyse"
+            )
 
 
 class Names:

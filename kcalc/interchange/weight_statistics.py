@@ -85,7 +85,10 @@ def tiles(rows: np.ndarray) -> Iterator[tuple[slice, slice]]:
 
 
 class NamesOfArrays:
-    """The first name given to the same numbers. Only arrays that begin alike are read to their ends."""
+    """The first name given to the same numbers.
+
+    Only arrays that begin alike are read to their ends.
+    """
 
     def __init__(self) -> None:
         self._starts: dict[tuple[int, bytes], tuple[np.ndarray, str]] = {}

@@ -1,4 +1,7 @@
-"""Symbolic maps as named compositions: straight-line programs that repeat where the network repeats."""
+"""Symbolic maps as named compositions.
+
+Straight-line programs that repeat where the network repeats.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ MOST_SYMBOLS = 5000  # of a formula in a notebook, some 40 kB of LaTeX
 
 @dataclass(frozen=True)
 class LocalFunction:
-    """A local map that a composition names: ``function(*arguments)``, its closed form or None, and its activation."""
+    """A local map that a composition names.
+
+    ``function(*arguments)``, its closed form or None, and its activation.
+    """
 
     function: Any
     arguments: tuple[sp.Symbol, ...]
@@ -53,7 +59,8 @@ class LocalFunction:
 class Composition:
     """``result`` as a function of ``arguments`` through named intermediate values.
 
-    ``definitions`` lists (symbol, expression) in order, each in terms of arguments and earlier symbols.
+    ``definitions`` lists (symbol, expression) in order, each in terms of arguments and earlier
+    symbols.
     """
 
     arguments: tuple[sp.Symbol, ...]
@@ -68,15 +75,27 @@ class Composition:
         return tuple(item for stage in self.stages for item in stage.definitions)
 
     def pruned(self) -> Composition:
-        """With the local maps alone that occur, and Q of those that are Gaussian integrals over it."""
+        """The composition with only the local maps that occur in it.
+
+        Q is kept for an activation whose maps in it are Gaussian integrals, because they are
+        integrals over Q.
+        """
         expressions = (self.result, *(expr for _, expr in self.definitions))
         used = {call.func for expr in expressions for call in expr.atoms(AppliedUndef)}
-        integrals = {f.activation for f in self.functions if f.function in used and f.closed is None}
-        kept = (f for f in self.functions if f.function in used or (f.letter == "Q" and f.activation in integrals))
+        integrals = {
+            f.activation for f in self.functions if f.function in used and f.closed is None
+        }
+        kept = (
+            f
+            for f in self.functions
+            if f.function in used or (f.letter == "Q" and f.activation in integrals)
+        )
         return replace(self, functions=tuple(kept))
 
     def derivative(self, order: int = 1) -> Composition:
-        """The derivative in the first argument, a composition with a dot over a name for each derivative of its value.
+        """The derivative in the first argument.
+
+        It is a composition with a dot over a name for each derivative of its value.
 
         Raises: KcalcError for orders beyond 4.
         """
@@ -106,36 +125,56 @@ class Composition:
                 return self._without_closed_form(named)
             sizes[symbol] = size(expr)
             if sizes[symbol] > CLOSED_SIZE:
-                return f"as one expression it has more than {CLOSED_SIZE} terms and operations; read .expr, where its parts are named"
+                return (
+                    f"as one expression it has more than {CLOSED_SIZE} terms and operations; read "
+                    f".expr, where its parts are named"
+                )
             table[symbol] = expr.xreplace(table)
         return table[symbol]
 
     def _without_closed_form(self, expr: sp.Expr) -> str:
         names = {call.func for call in expr.atoms(AppliedUndef)}
         local = next(f for f in self.functions if f.closed is None and f.function in names)
-        return f"the activation {local.activation.name!r} has no closed form of its {local.letter} map; .expr has the Gaussian integral"
+        return (
+            f"the activation {local.activation.name!r} has no closed form of its {local.letter} "
+            f"map; .expr has the Gaussian integral"
+        )
 
     def _opened(self, expr: Any) -> Any:
-        """The expression with local maps replaced by their closed forms; None where one has none."""
+        """The expression with local maps replaced by their closed forms.
+
+        None where one has none.
+        """
         table = {(f.function, len(f.arguments)): f for f in self.functions}
         while applied := expr.atoms(AppliedUndef):
-            inner = [a for a in applied if not any(b is not a and b in applied for b in sp.preorder_traversal(a))]
+            inner = [
+                a
+                for a in applied
+                if not any(b is not a and b in applied for b in sp.preorder_traversal(a))
+            ]
             known = {}
             for call in inner:
                 local = table.get((call.func, len(call.args)))
                 if local is None or local.closed is None:
                     return None
-                known[call] = local.closed.xreplace(dict(zip(local.arguments, call.args, strict=True)))
+                known[call] = local.closed.xreplace(
+                    dict(zip(local.arguments, call.args, strict=True))
+                )
             expr = expr.xreplace(known)
         return expr
 
     def evaluate(self, values: Mapping[Any, Any], digits: int = 30) -> Any:
-        """The value at given numbers, {argument or its name: number}, in mpmath with ``digits`` digits.
+        """The value at given numbers, in mpmath with ``digits`` digits.
+
+        ``values``: {argument or its name: number}.
 
         Raises: KcalcError if an argument has no value or an activation has no closed form.
         """
         names = {s.name: s for s in self.arguments}
-        given = {names.get(str(k) if isinstance(k, sp.Symbol) else k, k): v for k, v in mapping(values, "values").items()}
+        given = {
+            names.get(str(k) if isinstance(k, sp.Symbol) else k, k): v
+            for k, v in mapping(values, "values").items()
+        }
         field = mpmath_field(digits)
         missing = [s.name for s in self.arguments if s not in given]
         if missing:
@@ -145,43 +184,69 @@ class Composition:
             functions = self._numeric()
             for symbol, expr in (*self.definitions, (None, self.result)):
                 free = sorted(expr.free_symbols, key=str)
-                table[symbol] = lambdify(free, expr, [functions, "mpmath"])(*(table[s] for s in free))
+                table[symbol] = lambdify(free, expr, [functions, "mpmath"])(
+                    *(table[s] for s in free)
+                )
             return mpmath.mpf(table[None])
 
     def _numeric(self) -> dict[str, Callable[..., Any]]:
-        """The local maps by name as functions of numbers: put into one another as expressions, they keep SymPy busy without end."""
+        """The local maps by name as functions of numbers.
+
+        Put into one another as expressions, they keep SymPy busy without end.
+        """
         forms: dict[str, dict[int, Any]] = {}
         for local in self.functions:
-            made = None if local.closed is None else lambdify(local.arguments, local.closed, "mpmath")
+            made = (
+                None if local.closed is None else lambdify(local.arguments, local.closed, "mpmath")
+            )
             forms.setdefault(str(local.function), {})[len(local.arguments)] = made
         return {name: partial(_applied, name, by_count) for name, by_count in forms.items()}
 
-    # -- display ---------------------------------------------------------------------------------------------------
+    # -- display -----------------------------------------------------------------------------------
 
     def _runs(self) -> list[Run]:
         return runs(self.stages, self.arguments)
 
     @property
     def rows(self) -> list[tuple[str, int]]:
-        """LaTeX of each distinct run of definitions with the number of times it is applied in a row."""
+        """(LaTeX, count) of each distinct run of definitions.
+
+        The count is the number of times the run is applied in a row.
+        """
         return [(run.body(), run.count) for run in self._runs()]
 
     def latex(self, remark: str = "") -> str:
-        """The composition as a LaTeX array, to be set with amsmath: one row per definition, one per run of equal blocks.
+        """The composition as a LaTeX array, to be set with amsmath.
+
+        One row per definition, one per run of equal blocks.
 
         ``remark``: a text that goes below the formula, with a dagger at the result.
         """
         remark = plain_text(remark, "remark", empty=True)
         mark = r"^{\dagger}" if remark else ""
         closing = f"{result_name(self.letter)}{mark} = {latex(self.result)}"
-        rows = [*self._activations(), *(f.latex() for f in self.functions), *(run.latex() for run in self._runs()), closing]
+        rows = [
+            *self._activations(),
+            *(f.latex() for f in self.functions),
+            *(run.latex() for run in self._runs()),
+            closing,
+        ]
         if remark:
             rows.append(rf"{{}}^{{\dagger}}\,\text{{{latex_text(remark)}}}")
-        return closing if len(rows) == 1 else r"\begin{array}{l}" + r"\\ ".join(rows) + r"\end{array}"
+        return (
+            closing if len(rows) == 1 else r"\begin{array}{l}" + r"\\ ".join(rows) + r"\end{array}"
+        )
 
     def _activations(self) -> list[str]:
-        """Definitions of the activations that have no name of their own, or stand in Gaussian integrals by a letter."""
-        unknown = {f.own_name: f.activation for f in self.functions if f.closed is None or f.own_name.startswith("phi")}
+        """Definitions of the activations that appear in the formulas by a letter.
+
+        They are activations without a name of their own, and those in Gaussian integrals.
+        """
+        unknown = {
+            f.own_name: f.activation
+            for f in self.functions
+            if f.closed is None or f.own_name.startswith("phi")
+        }
         return [text for name, phi in unknown.items() if (text := activation_definition(name, phi))]
 
     def _latex(self, printer: Any) -> str:
@@ -189,8 +254,16 @@ class Composition:
         return self.latex()
 
     def shown(self, remark: str = "") -> str | None:
-        """The LaTeX array for a notebook; None where it is too long to read and to set, as in densely connected networks."""
-        symbols = sum(1 for run in self._runs() for _, expr in run.definitions for _ in sp.preorder_traversal(expr))
+        """The LaTeX array for a notebook.
+
+        None where it is too long to read and to set, as in densely connected networks.
+        """
+        symbols = sum(
+            1
+            for run in self._runs()
+            for _, expr in run.definitions
+            for _ in sp.preorder_traversal(expr)
+        )
         return self.latex(remark) if symbols <= MOST_SYMBOLS else None
 
     def _repr_latex_(self) -> str | None:
@@ -198,27 +271,45 @@ class Composition:
         return None if text is None else f"${text}$"
 
     def __str__(self) -> str:
-        bodies = [f.closed if f.closed is not None else f"local map of {f.activation.name}" for f in self.functions]
-        lines = [f"{f.function(*f.arguments)} = {body}" for f, body in zip(self.functions, bodies, strict=True)]
+        bodies = [
+            f.closed if f.closed is not None else f"local map of {f.activation.name}"
+            for f in self.functions
+        ]
+        lines = [
+            f"{f.function(*f.arguments)} = {body}"
+            for f, body in zip(self.functions, bodies, strict=True)
+        ]
         return "\n".join([*lines, *map(str, self._runs()), f"{self.letter} = {self.result}"])
 
     def __repr__(self) -> str:
-        return f"Composition({self.letter}({', '.join(map(str, self.arguments))}), {len(self.definitions)} definitions)"
+        return (
+            f"Composition({self.letter}({', '.join(map(str, self.arguments))}), "
+            f"{len(self.definitions)} definitions)"
+        )
 
 
 class Formula:
-    """The habits of a result with a method ``symbolic``, which gives a composition, or {output: composition}."""
+    """Shared properties of results that have a symbolic form.
+
+    The method ``symbolic`` of the result gives a composition, or {output: composition}.
+    """
 
     symbolic: Callable[..., Any]
 
     @property
     def expr(self) -> Any:
-        """The symbolic form as a named composition, {output: composition} for several outputs; of C maps and kernels at input q = 1."""
+        """The symbolic form as a named composition, {output: composition} for several outputs.
+
+        Of C maps and kernels at input q = 1.
+        """
         return self.symbolic()
 
     @property
     def closed_form(self) -> sp.Expr | Any:
-        """The result as one SymPy expression; None where there is none, for the reason in ``closed_form_obstacle``."""
+        """The result as one SymPy expression.
+
+        None where there is none, for the reason in ``closed_form_obstacle``.
+        """
         return self.expr.closed_form if isinstance(self.expr, Composition) else None
 
     @property
@@ -230,9 +321,12 @@ class Formula:
         return f"there are {len(composition)} outputs; ask .expr[output].closed_form"
 
     def latex(self) -> str:
-        """The formula in LaTeX, to be set in mathematics mode with amsmath; several outputs one below the other.
+        """The formula in LaTeX, to be set in mathematics mode with amsmath.
 
-        A dagger and a last line say where it is heuristic. Raises: KcalcError where there is no symbolic form.
+        Several outputs one below the other.
+
+        A dagger and a last line say where it is heuristic. Raises: KcalcError where there is no
+        symbolic form.
         """
         composition = self.expr
         if isinstance(composition, Composition):
@@ -269,22 +363,32 @@ def _applied(name: str, forms: Mapping[int, Any], *values: Any) -> Any:
     return form(*map(mpmath.mpf, values))  # numbers of Python would be divided as floats
 
 
-# -- derivatives ----------------------------------------------------------------------------------------------------------------------
+# -- derivatives -----------------------------------------------------------------------------------
 
 DOTS = ("", "dot", "ddot", "dddot", "ddddot")
 
 
 def differentiated(composition: Composition, order: int) -> Composition:
-    """The derivative of the given order in the first argument. Raises: KcalcError for orders that have no sign."""
+    """The derivative of the given order in the first argument.
+
+    Raises: KcalcError for orders that have no sign.
+    """
     if derivative_order(order) >= len(DOTS):
-        raise KcalcError(f"formulas of derivatives go up to order {len(DOTS) - 1}, got {order}; call the derivative with numbers")
+        raise KcalcError(
+            f"formulas of derivatives go up to order {len(DOTS) - 1}, got {order}; call the "
+            f"derivative with numbers"
+        )
     rate = _Rate(composition)
     stages = tuple(rate.stage(stage, order) for stage in composition.stages)
     result = composition.result
     for _ in range(order):
         result = rate(result)
-    letter = composition.letter if not order else f"D{order if order > 1 else ''}{composition.letter}"
-    return Composition(composition.arguments, stages, result, letter, tuple(rate.functions.values())).pruned()
+    letter = (
+        composition.letter if not order else f"D{order if order > 1 else ''}{composition.letter}"
+    )
+    return Composition(
+        composition.arguments, stages, result, letter, tuple(rate.functions.values())
+    ).pruned()
 
 
 class _Rate:
@@ -320,22 +424,35 @@ class _Rate:
         back: dict[Any, Any] = {dummy: call for call, dummy in calls.items()}
         parts = []
         for symbol in plain.free_symbols:
-            rate = self._rate_of_call(back[symbol]) if symbol in back else self.rates.get(symbol, sp.S.Zero)
+            rate = (
+                self._rate_of_call(back[symbol])
+                if symbol in back
+                else self.rates.get(symbol, sp.S.Zero)
+            )
             parts.append(sp.diff(plain, symbol) * rate)
         return sp.Add(*parts).xreplace(back)
 
     def _rate_of_call(self, call: Any) -> Any:
         first, *others = call.args
         if any(self(other) != 0 for other in others):
-            raise KcalcError(f"{call.func} depends on the argument through several of its values: its derivative has no formula here")
+            raise KcalcError(
+                f"{call.func} depends on the argument through several of its values: its "
+                f"derivative has no formula here"
+            )
         inner = self(first)
         return sp.S.Zero if inner == 0 else self._derived(call)(*call.args) * inner
 
     def _derived(self, call: Any) -> Any:
         """The derivative of a local map in its first argument, as a local map of its own."""
         local = self.functions[call.func, len(call.args)]
-        order, letter = (1, local.letter) if not local.letter.startswith("D") else (int(local.letter[1:-1] or 1) + 1, local.letter[-1])
+        order, letter = (
+            (1, local.letter)
+            if not local.letter.startswith("D")
+            else (int(local.letter[1:-1] or 1) + 1, local.letter[-1])
+        )
         function = sp.Function(f"D{order if order > 1 else ''}{letter}_{local.own_name}")
         closed = None if local.closed is None else sp.diff(local.closed, local.arguments[0])
-        self.functions.setdefault((function, len(call.args)), replace(local, function=function, closed=closed))
+        self.functions.setdefault(
+            (function, len(call.args)), replace(local, function=function, closed=closed)
+        )
         return function

@@ -1,6 +1,7 @@
 """Kernel maps as objects: callable, differentiable, drawable, and with their assumptions.
 
-A map, local or global, evaluates through one method that its owner provides; everything else is derived here.
+A map, local or global, evaluates through one method that its owner provides; everything else is
+derived here.
 """
 
 from __future__ import annotations
@@ -59,13 +60,18 @@ class Assumption:
 
 
 INFINITE_WIDTH = Assumption(
-    "network", "infinite width; weights of mean 0, independent between layers, in each layer i.i.d. Gaussian or uniform orthogonal"
+    "network",
+    "infinite width; weights of mean 0, independent between layers, in each layer i.i.d. Gaussian "
+    "or uniform orthogonal",
 )
 
 
 @dataclass(frozen=True)
 class FixedPoint(Shown):
-    """A fixed point: its value, the slope of the map there, and whether it attracts (None: undecided by the slope)."""
+    """A fixed point: its value, the slope of the map there, and whether it attracts.
+
+    Whether it attracts is None where the slope does not decide.
+    """
 
     value: float
     slope: float
@@ -73,7 +79,10 @@ class FixedPoint(Shown):
 
     @property
     def stable(self) -> bool | None:
-        """|slope| < 1 attracts, > 1 repels; within 1e-9 of 1 the first derivative does not decide."""
+        """|slope| < 1 attracts, > 1 repels.
+
+        Within 1e-9 of 1 the first derivative does not decide.
+        """
         return None if abs(abs(self.slope) - 1) < 1e-9 else abs(self.slope) < 1
 
 
@@ -111,57 +120,96 @@ class KernelMap(Approximable, Formula, ABC):
 def one_output(of: KernelMap, what: str) -> Node:
     """The only output of a map. Raises: KcalcError where there are several; ``what`` needs one."""
     if len(of.outputs) != 1:
-        raise KcalcError(f"{what} need one output, the network has {len(of.outputs)}: {', '.join(map(str, of.outputs[:6]))}")
+        raise KcalcError(
+            f"{what} need one output, the network has {len(of.outputs)}: "
+            f"{', '.join(map(str, of.outputs[:6]))}"
+        )
     return of.outputs[0]
 
 
 class CMap(KernelMap):
     """A C map: the c value of two feature maps as a function of the inputs' c values and q values.
 
-    Call ``C(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``C(c, q1, q2)`` where the two inputs differ in q
-    (``q2=None`` means ``q1``); every method that evaluates the map takes q values so. With several outputs the result is {output: value}.
+    Call ``C(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``C(c, q1, q2)`` where
+    the two inputs differ in q (``q2=None`` means ``q1``); every method that evaluates the map takes
+    q values so. With several outputs the result is {output: value}.
     """
 
     least: float = -1.0  # the smallest c value of its domain
     scan = 721  # angles among which fixed points are looked for
 
     @abstractmethod
-    def gaps(self, gap: dict[Node, Array], q1: dict[Node, Array], q2: dict[Node, Array] | None, order: int) -> dict[Node, Jet]:
-        """1 - C per output as a jet of the given order in a common change of all input c values (q2=None: uniform)."""
+    def gaps(
+        self,
+        gap: dict[Node, Array],
+        q1: dict[Node, Array],
+        q2: dict[Node, Array] | None,
+        order: int,
+    ) -> dict[Node, Jet]:
+        """1 - C per output as a jet of the given order.
 
-    def _jets(self, gap: dict[Node, Any], q1: Any, q2: Any, order: int) -> tuple[dict[Node, Jet], tuple[int, ...]]:
+        The jet is in a common change of all input c values (q2=None: uniform).
+        """
+
+    def _jets(
+        self, gap: dict[Node, Any], q1: Any, q2: Any, order: int
+    ) -> tuple[dict[Node, Jet], tuple[int, ...]]:
         first, second, shape = q_of_inputs(self.inputs, q1, q2, gap)
         return self.gaps(gap, first, second, order), shape
 
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
-        """c values at the output. Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it or for nan."""
+        """c values at the output.
+
+        Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it or for nan.
+        """
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self._jets(gaps_at(self.inputs, c), q1, q2, 0)
         single = single_precision(c, q1, q2)
         return self._given({n: finished(1 - jet.value, shape, single) for n, jet in jets.items()})
 
     def at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
-        """The angle arccos C at the output for angles theta = arccos c in [0, pi] at the input, exact near 0."""
+        """The angle arccos C at the output for angles theta at the input.
+
+        theta = arccos c in [0, pi]; the result is exact near 0.
+        """
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self._jets(gaps_at_angle(self.inputs, theta), q1, q2, 0)
         single = single_precision(theta, q1, q2)
-        return self._given({n: finished(2 * np.arcsin(np.sqrt(np.clip(jet.value, 0, 2) / 2)), shape, single) for n, jet in jets.items()})
+        return self._given(
+            {
+                n: finished(2 * np.arcsin(np.sqrt(np.clip(jet.value, 0, 2) / 2)), shape, single)
+                for n, jet in jets.items()
+            }
+        )
 
     def gap_at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
-        """1 - C at the output for angles at the input, with full relative accuracy however small at uniform q (absolute at q1 != q2)."""
+        """1 - C at the output for angles at the input.
+
+        At uniform q it has full relative accuracy however small it is (absolute accuracy at q1 !=
+        q2).
+        """
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self._jets(gaps_at_angle(self.inputs, theta), q1, q2, 0)
         single = single_precision(theta, q1, q2)
         return self._given({n: finished(jet.value, shape, single) for n, jet in jets.items()})
 
     def derivative(self, n: int = 1) -> CMapDerivative:
-        """The n-th derivative in c (in a common change of all inputs' c, where there are several)."""
+        """The n-th derivative in c.
+
+        With several inputs it is the derivative in a common change of the c values of all inputs.
+        """
         return CMapDerivative(self, derivative_order(n))
 
     def series(self, n: int, q: Any = 1) -> Any:
-        """Taylor coefficients b_0 ... b_{n-1} of C at c = 0 for uniform input q. Returns: an array of n numbers."""
+        """Taylor coefficients b_0 ... b_{n-1} of C at c = 0 for uniform input q.
+
+        Returns: an array of n numbers.
+        """
         jets, _ = self._jets(
-            {node: np.asarray(1.0) for node in self.inputs}, per_input(self.inputs)(q, one_q, "q"), None, series_length(n) - 1
+            {node: np.asarray(1.0) for node in self.inputs},
+            per_input(self.inputs)(q, one_q, "q"),
+            None,
+            series_length(n) - 1,
         )
         out = {}
         for node, jet in jets.items():
@@ -170,40 +218,71 @@ class CMap(KernelMap):
             out[node] = b
         return self._given(out)
 
-    def ball_gaps(self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any) -> dict[Node, Any]:
+    def ball_gaps(
+        self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
+    ) -> dict[Node, Any]:
         """1 - C per output as balls of the field, from balls at the inputs (q2=None: uniform)."""
         raise KcalcError(f"{self!r} has no certified evaluation")
 
-    def ball(self, c: Any, q1: Any = None, q2: Any = None, digits: int = 30, *, q: Any = None) -> Any:
-        """A certified enclosure of C(c, q1, q2), by ball arithmetic with ``digits`` decimal digits; proven, not estimated.
+    def ball(
+        self, c: Any, q1: Any = None, q2: Any = None, digits: int = 30, *, q: Any = None
+    ) -> Any:
+        """A certified enclosure of C(c, q1, q2), by ball arithmetic with ``digits`` decimal digits.
 
-        Arguments are single numbers (floats as their exact binary values; SymPy and mpmath numbers with all their digits) or
-        {input: number}. Returns: a :class:`kcalc.fields.balls.Enclosure`, {output: enclosure} for several outputs.
-        Raises: KcalcError outside the domain, for symbols, and where no bound on an activation can be derived.
+        Proven, not estimated.
+
+        Arguments are single numbers (floats as their exact binary values; SymPy and mpmath numbers
+        with all their digits) or {input: number}. Returns: a :class:`kcalc.fields.balls.Enclosure`,
+        {output: enclosure} for several outputs.
+        Raises: KcalcError outside the domain, for symbols, and where no bound on an activation can
+        be derived.
         """
         from ..fields.balls import Enclosure, ball_field
 
         q1, q2 = q_pair(q1, q2, q)
         field = ball_field(digits)
-        first, second = read_pair(lambda given, what: q_balls(self.inputs, given, what, field), q1, q2)
+        first, second = read_pair(
+            lambda given, what: q_balls(self.inputs, given, what, field), q1, q2
+        )
         found = self.ball_gaps(gap_balls(self.inputs, c, field), first, second, field)
         with field.working():
-            return self._given({node: Enclosure.of(1 - value).checked(f"{self!r} at {node}") for node, value in found.items()})
+            return self._given(
+                {
+                    node: Enclosure.of(1 - value).checked(f"{self!r} at {node}")
+                    for node, value in found.items()
+                }
+            )
 
-    def table(self, q1: Any = None, q2: Any = None, tolerance: float = 1e-14, *, q: Any = None) -> Table:
-        """C at fixed q values as a :class:`kcalc.fields.tables.Table`: evaluated a million times in about 20 ms, with an error bound.
+    def table(
+        self, q1: Any = None, q2: Any = None, tolerance: float = 1e-14, *, q: Any = None
+    ) -> Table:
+        """C at fixed q values as a :class:`kcalc.fields.tables.Table`.
 
-        All inputs share one c value. Raises: KcalcError for several outputs, and for q values that are not single numbers.
+        Evaluated a million times in about 20 ms, with an error bound.
+
+        All inputs share one c value. Raises: KcalcError for several outputs, and for q values that
+        are not single numbers.
         """
         from ..fields.tables import tabulate
 
         output = one_output(self, "tables")
         q1, q2 = q_pair(q1, q2, q)
-        first, second = read_pair(lambda given, what: per_input(self.inputs)(given, lambda v: np.asarray(one_q(v, what)), what), q1, q2)
-        return tabulate(GapAt(self, first, second, output), one_number(tolerance, "tolerance"), self.name)  # type: ignore[arg-type]
+        first, second = read_pair(
+            lambda given, what: per_input(self.inputs)(
+                given, lambda v: np.asarray(one_q(v, what)), what
+            ),
+            q1,
+            q2,
+        )
+        return tabulate(
+            GapAt(self, first, second, output), one_number(tolerance, "tolerance"), self.name
+        )  # type: ignore[arg-type]
 
     def fixed_points(self, q: Any = 1) -> tuple[FixedPoint, ...]:
-        """The isolated solutions of C(c) = c in [-1, 1] at uniform input q, in increasing order; none for the identity map."""
+        """The isolated solutions of C(c) = c in [-1, 1] at uniform input q, in increasing order.
+
+        None for the identity map.
+        """
         from ..foundation.rootfinding import sign_changes
 
         one_output(self, "fixed points")
@@ -215,15 +294,32 @@ class CMap(KernelMap):
 
         grid = np.linspace(0.0, np.arccos(self.least), self.scan)[1:-1]
         roots = [_snapped(float(np.cos(t))) for t in sign_changes(excess, grid, tolerance=1e-15)]
-        isolated = {1.0: np.abs(excess(grid[:2])).max() > 1e-15, self.least: np.abs(excess(grid[-2:])).max() > 1e-15}
+        isolated = {
+            1.0: np.abs(excess(grid[:2])).max() > 1e-15,
+            self.least: np.abs(excess(grid[-2:])).max() > 1e-15,
+        }
         ends = [
-            c for c in (self.least, 1.0) if isolated[c] and abs(float(self(c, q)) - c) < 1e-14 * np.clip(abs(float(slope(c, q))), 10, 1e4)
+            c
+            for c in (self.least, 1.0)
+            if isolated[c]
+            and abs(float(self(c, q)) - c) < 1e-14 * np.clip(abs(float(slope(c, q))), 10, 1e4)
         ]
         points = sorted({round(c, 14): c for c in [*roots, *ends]}.values())
         return tuple(FixedPoint(c, float(slope(c, q))) for c in points)
 
-    def plot(self, ax: Axes | None = None, q1: Any = None, q2: Any = None, *, q: Any = None, **options: Any) -> Axes:
-        """Draw C over its domain, [-1, 1] or for tokens [-1/(T - 1), 1]; see :func:`kcalc.plotting.c_maps`."""
+    def plot(
+        self,
+        ax: Axes | None = None,
+        q1: Any = None,
+        q2: Any = None,
+        *,
+        q: Any = None,
+        **options: Any,
+    ) -> Axes:
+        """Draw C over its domain, [-1, 1] or for tokens [-1/(T - 1), 1].
+
+        See :func:`kcalc.plotting.c_maps`.
+        """
         from .. import plotting
 
         return plotting.c_maps({self.name: self}, ax=ax, q1=q1, q2=q2, q=q, **options)
@@ -232,8 +328,17 @@ class CMap(KernelMap):
         """Name, sampled values at q = 1 and assumptions, as plain data."""
         c = np.cos(np.linspace(np.arccos(self.least), 0, series_length(points)))
         values = self(c)
-        sampled = {str(k): v.tolist() for k, v in values.items()} if isinstance(values, dict) else values.tolist()
-        return {"map": self.name, "c": c.tolist(), "C": sampled, "assumptions": plain(self.assumptions)}
+        sampled = (
+            {str(k): v.tolist() for k, v in values.items()}
+            if isinstance(values, dict)
+            else values.tolist()
+        )
+        return {
+            "map": self.name,
+            "c": c.tolist(),
+            "C": sampled,
+            "assumptions": plain(self.assumptions),
+        }
 
     def __repr__(self) -> str:
         return f"CMap({marked(self.name, self)})"
@@ -266,24 +371,42 @@ class MapDerivative(Formula):
 
     def to_dict(self) -> dict[str, Any]:
         """The map's name, the order and the map's assumptions, as plain data."""
-        return {"derivative_of": self.base.name, "order": self.order, "assumptions": plain(self.assumptions)}
+        return {
+            "derivative_of": self.base.name,
+            "order": self.order,
+            "assumptions": plain(self.assumptions),
+        }
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({marked(self.base.name, self.base)}, order {self.order})"
 
-    def _derived(self, whole: Composition | dict[Node, Composition]) -> Composition | dict[Node, Composition]:
-        return {n: part.derivative(self.order) for n, part in whole.items()} if isinstance(whole, dict) else whole.derivative(self.order)
+    def _derived(
+        self, whole: Composition | dict[Node, Composition]
+    ) -> Composition | dict[Node, Composition]:
+        return (
+            {n: part.derivative(self.order) for n, part in whole.items()}
+            if isinstance(whole, dict)
+            else whole.derivative(self.order)
+        )
 
 
 @dataclass(frozen=True, repr=False)
 class CMapDerivative(MapDerivative):
-    """A derivative of a C map in c; call it like the map. Infinite values (kinks at c = +-1) are returned as inf."""
+    """A derivative of a C map in c; call it like the map.
+
+    Infinite values (kinks at c = +-1) are returned as inf.
+    """
 
     base: CMap
     order: int
 
-    def symbolic(self, q1: Any = None, q2: Any = None, *, q: Any = None) -> Composition | dict[Node, Composition]:
-        """The derivative as a named composition, at q values as in the map's ``symbolic``. Raises: KcalcError for orders beyond 4."""
+    def symbolic(
+        self, q1: Any = None, q2: Any = None, *, q: Any = None
+    ) -> Composition | dict[Node, Composition]:
+        """The derivative as a named composition, at q values as in the map's ``symbolic``.
+
+        Raises: KcalcError for orders beyond 4.
+        """
         return self._derived(self.base.symbolic(q1, q2, q=q))
 
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
@@ -291,12 +414,20 @@ class CMapDerivative(MapDerivative):
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self.base._jets(gaps_at(self.base.inputs, c), q1, q2, self.order)
         factor = float(sp.factorial(self.order))
-        values = {n: (-jet.coefficients[self.order] if self.order else 1 - jet.value) * factor for n, jet in jets.items()}
-        return self.base._given({n: finished(value, shape, single_precision(c, q1, q2)) for n, value in values.items()})
+        values = {
+            n: (-jet.coefficients[self.order] if self.order else 1 - jet.value) * factor
+            for n, jet in jets.items()
+        }
+        return self.base._given(
+            {n: finished(value, shape, single_precision(c, q1, q2)) for n, value in values.items()}
+        )
 
 
 class QMap(KernelMap):
-    """A Q map: the q value at the output as a function of the inputs' q values. Call ``Q(q)``, arrays welcome."""
+    """A Q map: the q value at the output as a function of the inputs' q values.
+
+    Call ``Q(q)``, arrays welcome.
+    """
 
     @abstractmethod
     def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
@@ -306,7 +437,10 @@ class QMap(KernelMap):
         given = per_input(self.inputs)(q, q_array, "q")
         shape = np.broadcast_shapes(*(a.shape for a in given.values()))
         factor = float(sp.factorial(order))
-        out = {n: finished(jet.coefficients[order] * factor, shape, single_precision(q)) for n, jet in self.values(given, order).items()}
+        out = {
+            n: finished(jet.coefficients[order] * factor, shape, single_precision(q))
+            for n, jet in self.values(given, order).items()
+        }
         return self._given(out)
 
     def __call__(self, q: Any) -> Any:
@@ -318,22 +452,38 @@ class QMap(KernelMap):
         return QMapDerivative(self, derivative_order(n))
 
     def series(self, n: int, q: Any = 1) -> Any:
-        """Taylor coefficients a_0 ... a_{n-1} of Q about q: Q(q + t) = sum_k a_k t^k. Returns: an array of n numbers, n <= 101."""
+        """Taylor coefficients a_0 ... a_{n-1} of Q about q: Q(q + t) = sum_k a_k t^k.
+
+        Returns: an array of n numbers, n <= 101.
+        """
         order = derivative_order(series_length(n) - 1)
         jets = self.values(per_input(self.inputs)(q, lambda v: np.asarray(one_q(v)), "q"), order)
-        return self._given({node: np.array([float(np.asarray(a)) for a in jet.coefficients]) for node, jet in jets.items()})
+        return self._given(
+            {
+                node: np.array([float(np.asarray(a)) for a in jet.coefficients])
+                for node, jet in jets.items()
+            }
+        )
 
     def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
         """Q per output as balls of the field, from balls at the inputs."""
         raise KcalcError(f"{self!r} has no certified evaluation")
 
     def ball(self, q: Any, digits: int = 30) -> Any:
-        """A certified enclosure of Q(q), by ball arithmetic with ``digits`` decimal digits; see :meth:`CMap.ball`."""
+        """A certified enclosure of Q(q), by ball arithmetic with ``digits`` decimal digits.
+
+        See :meth:`CMap.ball`.
+        """
         from ..fields.balls import Enclosure, ball_field
 
         field = ball_field(digits)
         balls = self.ball_values(q_balls(self.inputs, q, "q", field), field)
-        return self._given({node: Enclosure.of(value).checked(f"{self!r} at {node}") for node, value in balls.items()})
+        return self._given(
+            {
+                node: Enclosure.of(value).checked(f"{self!r} at {node}")
+                for node, value in balls.items()
+            }
+        )
 
     def table(self, low: float = 1e-3, high: float = 1e3, tolerance: float = 1e-13) -> QTable:
         """Q for low <= q <= high, all inputs' q value, as a :class:`~kcalc.fields.tables.QTable` of relative error ``tolerance``.
@@ -343,10 +493,19 @@ class QMap(KernelMap):
         from ..fields.tables import tabulate_q
 
         one_output(self, "tables")
-        return tabulate_q(self, float(one_q(low, "low")), float(one_q(high, "high")), one_number(tolerance, "tolerance"), self.name)
+        return tabulate_q(
+            self,
+            float(one_q(low, "low")),
+            float(one_q(high, "high")),
+            one_number(tolerance, "tolerance"),
+            self.name,
+        )
 
     def fixed_points(self, low: float = 1e-6, high: float = 1e6) -> tuple[FixedPoint, ...]:
-        """The isolated solutions of Q(q) = q in [low, high], in increasing order; none where every q is fixed."""
+        """The isolated solutions of Q(q) = q in [low, high], in increasing order.
+
+        None where every q is fixed.
+        """
         from ..foundation.rootfinding import finite_part, sign_changes
 
         one_output(self, "fixed points")
@@ -356,7 +515,10 @@ class QMap(KernelMap):
                 return self(np.exp(log_q)) / np.exp(log_q) - 1
 
         if not (bottom := one_q(low, "low")) < (top := one_q(high, "high")):
-            raise KcalcError(f"fixed points are looked for between low < high, got {glimpse(low)} and {glimpse(high)}")
+            raise KcalcError(
+                f"fixed points are looked for between low < high, got {glimpse(low)} and "
+                f"{glimpse(high)}"
+            )
         grid = finite_part(excess, np.linspace(np.log(bottom), np.log(top), 241))
         roots = [float(np.exp(t)) for t in sign_changes(excess, grid, tolerance=1e-14)]
         slope = self.derivative(1)
@@ -372,8 +534,17 @@ class QMap(KernelMap):
         """Name, sampled values and assumptions, as plain data."""
         q = np.geomspace(0.01, 100, series_length(points))
         values = self(q)
-        sampled = {str(k): v.tolist() for k, v in values.items()} if isinstance(values, dict) else values.tolist()
-        return {"map": self.name, "q": q.tolist(), "Q": sampled, "assumptions": plain(self.assumptions)}
+        sampled = (
+            {str(k): v.tolist() for k, v in values.items()}
+            if isinstance(values, dict)
+            else values.tolist()
+        )
+        return {
+            "map": self.name,
+            "q": q.tolist(),
+            "Q": sampled,
+            "assumptions": plain(self.assumptions),
+        }
 
     def __repr__(self) -> str:
         return f"QMap({marked(self.name, self)})"
@@ -387,7 +558,10 @@ class QMapDerivative(MapDerivative):
     order: int
 
     def symbolic(self) -> Composition | dict[Node, Composition]:
-        """The derivative as a named composition in the symbol ``q``. Raises: KcalcError for orders beyond 4."""
+        """The derivative as a named composition in the symbol ``q``.
+
+        Raises: KcalcError for orders beyond 4.
+        """
         return self._derived(self.base.expr)
 
     def __call__(self, q: Any) -> Any:

@@ -14,24 +14,38 @@ from ..foundation.repetition import repetition
 
 @dataclass(frozen=True)
 class Stage:
-    """The definitions made between two cut points; ``exits`` are the symbols that carry the state onward."""
+    """The definitions made between two cut points.
+
+    ``exits`` are the symbols that carry the state onward.
+    """
 
     definitions: tuple[tuple[sp.Symbol, sp.Expr], ...]
     exits: tuple[sp.Symbol, ...]
 
     def code(self, entry: Sequence[sp.Symbol]) -> Any:
-        """The stage with standard names for its entry symbols and its own, decimals to 12 digits: equal codes, equal functions."""
+        """The stage with standard names for its entry symbols and its own, decimals to 12 digits.
+
+        Equal codes, equal functions.
+        """
         start = {symbol: sp.Dummy(f"in{i}", dummy_index=2000 + i) for i, symbol in enumerate(entry)}
-        own = {symbol: sp.Dummy(f"own{i}", dummy_index=1000 + i) for i, (symbol, _) in enumerate(self.definitions)}
+        own = {
+            symbol: sp.Dummy(f"own{i}", dummy_index=1000 + i)
+            for i, (symbol, _) in enumerate(self.definitions)
+        }
         names: dict[Any, Any] = {**start, **own}
         bodies = [expr.xreplace(names) for _, expr in self.definitions]
         short = {x: sp.Float(f"{float(x):.12g}") for body in bodies for x in body.atoms(sp.Float)}
-        return tuple(body.xreplace(short) for body in bodies), tuple(names.get(s, s) for s in self.exits)
+        return tuple(body.xreplace(short) for body in bodies), tuple(
+            names.get(s, s) for s in self.exits
+        )
 
 
 @dataclass(frozen=True)
 class Run:
-    """A block of stages applied ``count`` times; ``entry``: the symbols before the first time, ``exits``: those after the last."""
+    """A block of stages applied ``count`` times.
+
+    ``entry``: the symbols before the first time, ``exits``: those after the last.
+    """
 
     block: tuple[Stage, ...]
     count: int
@@ -46,29 +60,45 @@ class Run:
     @property
     def _changing(self) -> list[tuple[sp.Symbol, sp.Symbol]]:
         """(value before the run, value after it) of the symbols that the block changes."""
-        return [(first, last) for first, last in zip(self.entry, self.exits, strict=False) if first != last]
+        return [
+            (first, last)
+            for first, last in zip(self.entry, self.exits, strict=False)
+            if first != last
+        ]
 
     @property
     def has_distinct_letters(self) -> bool:
-        """Whether values change, and their letters differ from each other and from the other symbols of the block."""
+        """Whether each changing value of the block can be written by a letter of its own.
+
+        False if no value changes. The letters must differ from each other and from the other
+        symbols of the block.
+        """
         first = [symbol for symbol, _ in self._changing]
         own = {symbol for symbol, _ in self.definitions}
-        others = {str(s) for _, expr in self.definitions for s in expr.free_symbols - own - set(first)}
+        others = {
+            str(s) for _, expr in self.definitions for s in expr.free_symbols - own - set(first)
+        }
         letters = {_letter(symbol) for symbol in first}
         return 0 < len(letters) == len(first) and not letters & others
 
     def body(self) -> str:
         """LaTeX of the definitions.
 
-        In a block that repeats, letters are the values before it, letters with a prime those after it, other values have indices a, b ...
+        In a block that repeats, letters are the values before it, letters with a prime those after
+        it, other values have indices a, b ...
         """
         rename: dict[Any, Any] = {}
         if self.count > 1:
             rename = {first: sp.Symbol(_letter(first)) for first, _ in self._changing}
             for i, (symbol, _) in enumerate(self.definitions):
                 leaves = symbol in self.block[-1].exits
-                rename[symbol] = sp.Symbol(f"{_letter(symbol)}prime" if leaves else f"{_letter(symbol)}_{{{suffix(i)}}}")
-        return r",\; ".join(f"{latex(s.xreplace(rename))} = {latex(e.xreplace(rename))}" for s, e in self.definitions)
+                rename[symbol] = sp.Symbol(
+                    f"{_letter(symbol)}prime" if leaves else f"{_letter(symbol)}_{{{suffix(i)}}}"
+                )
+        return r",\; ".join(
+            f"{latex(s.xreplace(rename))} = {latex(e.xreplace(rename))}"
+            for s, e in self.definitions
+        )
 
     def latex(self) -> str:
         r"""The definitions, or ``(q_5, c_5) = [q' = ..., c' = ...]^{\circ 4}(q_1, c_1)``."""
@@ -76,27 +106,43 @@ class Run:
             return self.body()
         before, after = (", ".join(latex(pair[side]) for pair in self._changing) for side in (0, 1))
         after = after if "," not in after else rf"\left({after}\right)"
-        return rf"{after} = \bigl[\,{self.body()}\,\bigr]^{{\circ {self.count}}}\left({before}\right)"
+        return (
+            rf"{after} = \bigl[\,{self.body()}\,\bigr]^{{\circ {self.count}}}\left({before}\right)"
+        )
 
     def __str__(self) -> str:
         text = "; ".join(f"{symbol} = {expr}" for symbol, expr in self.definitions)
         if self.count == 1:
             return text
-        return f"{self.count} times, the last gives {', '.join(str(last) for _, last in self._changing)}: {text}"
+        return (
+            f"{self.count} times, the last gives "
+            f"{', '.join(str(last) for _, last in self._changing)}: {text}"
+        )
 
 
 def runs(stages: Sequence[Stage], arguments: Sequence[sp.Symbol]) -> list[Run]:
     """The stages in order, equal blocks that follow one another as one run."""
-    read = [{symbol for _, expr in stage.definitions for symbol in expr.free_symbols} for stage in stages]
+    read = [
+        {symbol for _, expr in stage.definitions for symbol in expr.free_symbols}
+        for stage in stages
+    ]
     first = set().union(*read[:1]) - set().union(*read[1:])
     entries = [tuple(s for s in arguments if s in first), *(stage.exits for stage in stages)]
     known: dict[Any, int] = {}
-    codes = [known.setdefault(stage.code(entry), len(known)) for stage, entry in zip(stages, entries, strict=False)]
+    codes = [
+        known.setdefault(stage.code(entry), len(known))
+        for stage, entry in zip(stages, entries, strict=False)
+    ]
     found: list[Run] = []
     start = 0
     while start < len(codes):
         period, count = repetition(codes, start)
-        run = Run(tuple(stages[start : start + period]), count, entries[start], entries[start + period * count])
+        run = Run(
+            tuple(stages[start : start + period]),
+            count,
+            entries[start],
+            entries[start + period * count],
+        )
         if count > 1 and not run.has_distinct_letters:
             period, count = 1, 1
             run = Run((stages[start],), 1, entries[start], entries[start + 1])

@@ -1,1 +1,4 @@
-"""Kernel matrices of data: tables of functions of one angle, engines that fill matrices, spectra."""
+"""Kernel matrices of data: tables of functions of one angle, matrix engines, and spectra.
+
+The engines fill the matrices.
+"""

@@ -1,4 +1,7 @@
-"""The eigenvalues of a kernel matrix: condition number, effective dimension, and the resolution of double precision."""
+"""The eigenvalues of a kernel matrix.
+
+Condition number, effective dimension, and the resolution of double precision.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ ASYMMETRY = 1e3  # rounding units by which K and its transpose may differ
 class Spectrum(Shown):
     """The eigenvalues of a symmetric positive semidefinite matrix, the largest first.
 
-    ``resolution`` is the rounding error of eigenvalues, n eps lambda_max: those below it are zero as far as the matrix's precision tells.
+    ``resolution`` is the rounding error of eigenvalues, n eps lambda_max: those below it are zero
+    as far as the matrix's precision tells.
     """
 
     eigenvalues: Array
@@ -51,11 +55,18 @@ class Spectrum(Shown):
 
     @property
     def condition_number(self) -> float:
-        """lambda_max / lambda_min; infinite where lambda_min is below ``resolution`` (equal inputs, a kernel that has collapsed)."""
+        """lambda_max / lambda_min, or infinity.
+
+        It is infinite where lambda_min is below ``resolution`` (equal inputs, a kernel that has
+        collapsed).
+        """
         return self.largest / self.smallest if self.smallest > self.resolution else math.inf
 
     def effective_dimension(self, ridge: float = 0.0) -> float:
-        """sum_i lambda_i / (lambda_i + ridge): how many directions a ridge leaves to fit with; the rank for ridge = 0."""
+        """sum_i lambda_i / (lambda_i + ridge): how many directions a ridge leaves to fit with.
+
+        The rank for ridge = 0.
+        """
         amount = ridge_value(ridge)
         if amount == 0:
             return float(self.rank)
@@ -64,25 +75,39 @@ class Spectrum(Shown):
 
     @property
     def participation(self) -> float:
-        """(sum lambda)^2 / sum lambda^2: the number of equal eigenvalues that would be spread as widely, from 1 (E) to n (I)."""
+        """(sum lambda)^2 / sum lambda^2.
+
+        The number of equal eigenvalues that would be spread as widely, from 1 (E) to n (I).
+        """
         return float(np.sum(self.eigenvalues) ** 2 / np.sum(self.eigenvalues**2))
 
     @property
     def learning_rate_bound(self) -> float:
-        """2 / lambda_max: gradient descent on the summed square loss converges below it [DKS sec. 24.2]."""
+        """2 / lambda_max, an upper bound of the learning rate.
+
+        Gradient descent on the summed square loss converges below it [DKS sec. 24.2].
+        """
         return 2 / self.largest
 
     def _frame(self) -> dict[str, Array]:
         return {"eigenvalue": self.eigenvalues}
 
     def plot(self, ax: Axes | None = None, label: str | None = None, **line: Any) -> Axes:
-        """Draw lambda_i / lambda_max over the rank i on logarithmic axes; see :func:`kcalc.plotting.kernels.spectra`."""
+        """Draw lambda_i / lambda_max over the rank i on logarithmic axes.
+
+        See :func:`kcalc.plotting.kernels.spectra`.
+        """
         from ..plotting import kernels as kernel_plots
 
-        return kernel_plots.spectra({"" if label is None else text(label, "label", empty=True): self}, ax=ax, **line)
+        return kernel_plots.spectra(
+            {"" if label is None else text(label, "label", empty=True): self}, ax=ax, **line
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """Eigenvalues and figures derived from them, as plain data; an infinite condition number is None."""
+        """Eigenvalues and figures derived from them, as plain data.
+
+        An infinite condition number is None.
+        """
         condition = self.condition_number
         return {
             "eigenvalues": self.eigenvalues.tolist(),
@@ -93,16 +118,33 @@ class Spectrum(Shown):
         }
 
     def _rows(self) -> list[tuple[str, str]]:
-        names = ("largest", "smallest", "condition_number", "resolution", "rank", "participation", "learning_rate_bound")
-        return [(f"{self.eigenvalues.size} eigenvalues", "value"), *((n.replace("_", " "), shown(getattr(self, n))) for n in names)]
+        names = (
+            "largest",
+            "smallest",
+            "condition_number",
+            "resolution",
+            "rank",
+            "participation",
+            "learning_rate_bound",
+        )
+        return [
+            (f"{self.eigenvalues.size} eigenvalues", "value"),
+            *((n.replace("_", " "), shown(getattr(self, n))) for n in names),
+        ]
 
     def __repr__(self) -> str:
         size = self.eigenvalues.size
-        return f"Spectrum({size} eigenvalues, {self.largest:.3g} ... {self.smallest:.3g}, condition number {self.condition_number:.3g})"
+        return (
+            f"Spectrum({size} eigenvalues, {self.largest:.3g} ... {self.smallest:.3g}, condition "
+            f"number {self.condition_number:.3g})"
+        )
 
 
 def spectrum(matrix: Any) -> Spectrum:
-    """The eigenvalues of a kernel matrix (n, n), O(n^3). Raises: KcalcError unless it is symmetric, finite and positive semidefinite."""
+    """The eigenvalues of a kernel matrix (n, n), O(n^3).
+
+    Raises: KcalcError unless it is symmetric, finite and positive semidefinite.
+    """
     import scipy.linalg
 
     given = symmetric_matrix(matrix)
@@ -110,7 +152,10 @@ def spectrum(matrix: Any) -> Spectrum:
 
 
 def checked_spectrum(eigenvalues: Array, kind: Any) -> Spectrum:
-    """The spectrum of descending eigenvalues. Raises: KcalcError where one is negative beyond rounding, or none is positive."""
+    """The spectrum of descending eigenvalues.
+
+    Raises: KcalcError where one is negative beyond rounding, or none is positive.
+    """
     largest = max(float(eigenvalues[0]), -float(eigenvalues[-1]))
     if largest == 0:
         raise KcalcError("the kernel matrix is zero, so it has no spectrum to speak of")
@@ -121,12 +166,18 @@ def checked_spectrum(eigenvalues: Array, kind: Any) -> Spectrum:
 
 
 def condition_number(matrix: Any) -> float:
-    """lambda_max / lambda_min of a kernel matrix; infinite where it is singular to its precision. Raises: as :func:`spectrum`."""
+    """lambda_max / lambda_min of a kernel matrix; infinite where it is singular to its precision.
+
+    Raises: as :func:`spectrum`.
+    """
     return spectrum(matrix).condition_number
 
 
 def symmetric_matrix(matrix: Any, what: str = "the kernel matrix") -> Array:
-    """A matrix as a float array, float32 if it is that. Raises: KcalcError for other shapes, nan, infinities, asymmetry beyond rounding."""
+    """A matrix as a float array, float32 if it is that.
+
+    Raises: KcalcError for other shapes, nan, infinities, asymmetry beyond rounding.
+    """
     given = float_matrix(matrix, what)
     if given.shape[0] != given.shape[1]:
         raise KcalcError(f"{what} must be square, got shape {given.shape}")
@@ -134,14 +185,20 @@ def symmetric_matrix(matrix: Any, what: str = "the kernel matrix") -> Array:
     apart = np.max(np.abs(given - given.T))
     if apart > ASYMMETRY * np.finfo(given.dtype).eps * scale:
         i, j = np.unravel_index(np.argmax(np.abs(given - given.T)), given.shape)
-        raise KcalcError(f"{what} must be symmetric, but entries ({i}, {j}) and ({j}, {i}) are {given[i, j]:g} and {given[j, i]:g}")
+        raise KcalcError(
+            f"{what} must be symmetric, but entries ({i}, {j}) and ({j}, {i}) are {given[i, j]:g} "
+            f"and {given[j, i]:g}"
+        )
     return given
 
 
 def float_matrix(matrix: Any, what: str) -> Array:
     """A non-empty (n, m) array of finite floats. Raises: KcalcError for anything else."""
     if isinstance(matrix, Mapping):
-        raise KcalcError(f"{what} must be one array, got one per output ({', '.join(map(str, matrix))}); choose one")
+        raise KcalcError(
+            f"{what} must be one array, got one per output ({', '.join(map(str, matrix))}); "
+            f"choose one"
+        )
     given = raw_array(matrix, what)
     if given.dtype.kind == "b":
         raise KcalcError(f"{what} must hold real numbers, got truth values")
@@ -156,20 +213,30 @@ def float_matrix(matrix: Any, what: str) -> Array:
 
 
 def ridge_value(ridge: Any, what: str = "ridge") -> float:
-    """A ridge or noise variance as a float. Raises: KcalcError unless it is one finite number >= 0."""
+    """A ridge or noise variance as a float.
+
+    Raises: KcalcError unless it is one finite number >= 0.
+    """
     value = one_number(ridge, what)
     if value < 0:
         raise KcalcError(f"{what} is added to the diagonal and must be >= 0, got {value}")
     return value
 
 
-def not_positive_definite(smallest: float, largest: float, ridge: float = 0.0, name: str = "ridge") -> KcalcError:
-    """The error for a kernel matrix that cannot be solved with: it reports the smallest eigenvalue and a ridge that would do."""
+def not_positive_definite(
+    smallest: float, largest: float, ridge: float = 0.0, name: str = "ridge"
+) -> KcalcError:
+    """The error for a kernel matrix that cannot be solved with.
+
+    It reports the smallest eigenvalue and a ridge that would do.
+    """
     enough = max(-2 * smallest, 1e-12 * largest)
     added = f" + {name} {ridge:g}" if ridge else ""
     return KcalcError(
-        f"the kernel matrix{added} is not positive definite to working precision: its smallest eigenvalue is {smallest:.3e}, its largest "
-        f"{largest:.3e}. Equal inputs, or a kernel that has collapsed, make it so; drop them, or give {name} >= {ridge + enough:.1e}"
+        f"the kernel matrix{added} is not positive definite to working precision: its smallest "
+        f"eigenvalue is {smallest:.3e}, its largest "
+        f"{largest:.3e}. Equal inputs, or a kernel that has collapsed, make it so; drop them, or "
+        f"give {name} >= {ridge + enough:.1e}"
     )
 
 

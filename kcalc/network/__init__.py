@@ -1,1 +1,4 @@
-"""Networks: layers, the primitives that they are made of, graphs, builders and architectures, and the folds that read them."""
+"""Networks: layers and their primitives, graphs, builders, architectures, and folds.
+
+Layers are made of primitives; folds read networks.
+"""

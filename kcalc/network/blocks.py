@@ -18,10 +18,13 @@ Step = tuple[Node, Layer, tuple[Node, ...]]
 
 @dataclass(frozen=True)
 class Block:
-    """``count`` isomorphic pieces in a row; each piece reads one feature map and emits that of its last node.
+    """``count`` isomorphic pieces in a row.
 
-    ``pieces[i]`` holds the nodes of the i-th piece in an order that corresponds between pieces; ``entry`` is the node
-    whose feature map the first piece reads (None for a piece that starts at the network's inputs).
+    Each piece reads one feature map and emits that of its last node.
+
+    ``pieces[i]`` holds the nodes of the i-th piece in an order that corresponds between pieces;
+    ``entry`` is the node whose feature map the first piece reads (None for a piece that starts at
+    the network's inputs).
     """
 
     entry: Node | None
@@ -44,7 +47,8 @@ class Block:
 def cut_nodes(steps: Sequence[Step], outputs: Sequence[Node]) -> list[Node]:
     """The nodes that lie on every path from an input to an output, in order.
 
-    In a topological order a node is one iff no edge (nor an input or output still open) passes over its position.
+    In a topological order a node is one iff no edge (nor an input or output still open) passes over
+    its position.
     """
     position = {node: i for i, (node, _, _) in enumerate(steps)}
     last_use = {node: i for i, (node, _, _) in enumerate(steps)}
@@ -64,7 +68,10 @@ def cut_nodes(steps: Sequence[Step], outputs: Sequence[Node]) -> list[Node]:
 
 
 def find_blocks(steps: Sequence[Step], outputs: Sequence[Node]) -> tuple[Block, ...]:
-    """Cut the network at its cut nodes and group equal consecutive pieces (see :meth:`kcalc.Network.blocks`)."""
+    """Cut the network at its cut nodes and group equal consecutive pieces.
+
+    See :meth:`kcalc.Network.blocks`.
+    """
     pieces = _pieces(steps, outputs)
     codes: dict[Any, int] = {}
     numbers = [codes.setdefault(code, len(codes)) for _, _, code in pieces]
@@ -79,7 +86,9 @@ def find_blocks(steps: Sequence[Step], outputs: Sequence[Node]) -> tuple[Block, 
     return tuple(blocks)
 
 
-def _pieces(steps: Sequence[Step], outputs: Sequence[Node]) -> list[tuple[Node | None, tuple[Node, ...], Any]]:
+def _pieces(
+    steps: Sequence[Step], outputs: Sequence[Node]
+) -> list[tuple[Node | None, tuple[Node, ...], Any]]:
     """(entry, nodes, code) between consecutive cuts; equal codes mean isomorphic pieces."""
     cuts = set(cut_nodes(steps, outputs))
     pieces: list[tuple[Node | None, tuple[Node, ...], Any]] = []
@@ -92,13 +101,18 @@ def _pieces(steps: Sequence[Step], outputs: Sequence[Node]) -> list[tuple[Node |
             entry, current = step[0], []
     if current:  # several outputs at the end
         names = {node: i for i, (node, _, _) in enumerate(current)}
-        code = tuple((layer, tuple(names.get(p, -1) for p in parents)) for _, layer, parents in current)
+        code = tuple(
+            (layer, tuple(names.get(p, -1) for p in parents)) for _, layer, parents in current
+        )
         pieces.append((entry, tuple(names), ("end", code)))
     return pieces
 
 
 def _canonical(piece: Sequence[Step], entry: Node | None) -> tuple[tuple[Node, ...], Any]:
-    """The nodes of a piece in depth-first order from its last node through the slots, and the code of its structure."""
+    """The nodes of a piece in canonical order, and the code of its structure.
+
+    The order is depth-first from the last node through the slots.
+    """
     table = {node: (layer, parents) for node, layer, parents in piece}
     number: dict[Node, int] = {}
     stack: list[tuple[Node, bool]] = [(piece[-1][0], False)]
@@ -111,11 +125,18 @@ def _canonical(piece: Sequence[Step], entry: Node | None) -> tuple[tuple[Node, .
             continue
         stack.append((node, True))
         stack.extend((p, False) for p in reversed(table[node][1]) if p != entry and p not in number)
-    code = tuple((table[node][0], tuple(number.get(p, -1) for p in table[node][1])) for node in number)
+    code = tuple(
+        (table[node][0], tuple(number.get(p, -1) for p in table[node][1])) for node in number
+    )
     return tuple(number), code
 
 
-def same_structure(first: Sequence[Step], first_out: Sequence[Node], second: Sequence[Step], second_out: Sequence[Node]) -> bool:
+def same_structure(
+    first: Sequence[Step],
+    first_out: Sequence[Node],
+    second: Sequence[Step],
+    second_out: Sequence[Node],
+) -> bool:
     """True if two networks differ by node labels (and the order of a Sum's addends) alone."""
     if len(first) != len(second) or len(first_out) != len(second_out):
         return False
@@ -133,7 +154,10 @@ def same_structure(first: Sequence[Step], first_out: Sequence[Node], second: Seq
 
 
 def _coloured(steps: Sequence[Step], outputs: set[Node]) -> nx.DiGraph:
-    """The graph with nodes coloured by their structure above and below, so that equal colours may correspond."""
+    """The graph with nodes coloured by their structure above and below.
+
+    Only nodes of equal colours may correspond to each other.
+    """
     up: dict[Node, int] = {}
     labels: dict[Node, dict[Node, tuple[Any, ...]]] = {}
     for node, layer, parents in steps:
@@ -152,5 +176,8 @@ def _coloured(steps: Sequence[Step], outputs: set[Node]) -> nx.DiGraph:
     graph = nx.DiGraph()
     graph.add_nodes_from((node, {"colour": colour[node]}) for node, _, _ in steps)
     for node, readers in labels.items():
-        graph.add_edges_from((parent, node, {"label": tuple(sorted(marks, key=str))}) for parent, marks in readers.items())
+        graph.add_edges_from(
+            (parent, node, {"label": tuple(sorted(marks, key=str))})
+            for parent, marks in readers.items()
+        )
     return graph

@@ -1,6 +1,7 @@
 """Building networks from pieces: ``chain``, ``residual``, ``repeat``.
 
-A piece is a layer or a one-input, one-output network; its own Input stands for the layers before it.
+A piece is a layer or a one-input, one-output network; its own Input stands for the layers before
+it.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ DEEPEST = 10**6  # layers or blocks that any builder repeats
 def chain(*pieces: Piece) -> Network:
     """The composition of pieces, first to last.
 
-    ``pieces``: layers and networks of one input and one output. A first piece other than ``Input`` gets an ``Input()`` in front, so that a
-    chain is itself a piece.
+    ``pieces``: layers and networks of one input and one output. A first piece other than ``Input``
+    gets an ``Input()`` in front, so that a chain is itself a piece.
     Returns: a Network. Raises: KcalcError for anything but a piece, or an Input in the middle.
     """
     if not pieces:
@@ -55,14 +56,24 @@ def repeat(block: Piece, n: int) -> Network:
     return chain(*[block] * whole(n, "the number of copies", 1, DEEPEST))
 
 
-def residual(branch: Piece, shortcut_weight: Any = None, residual_weight: Any = None, shortcut: Piece | None = None) -> Network:
-    """``shortcut_weight * shortcut(x) + residual_weight * branch(x)``; the shortcut is the identity by default.
+def residual(
+    branch: Piece,
+    shortcut_weight: Any = None,
+    residual_weight: Any = None,
+    shortcut: Piece | None = None,
+) -> Network:
+    """``shortcut_weight * shortcut(x) + residual_weight * branch(x)``.
 
-    ``branch``: a layer or a network of one input and one output. ``shortcut_weight``, ``residual_weight``: amplitudes; one given weight
-    fixes the other by squares summing to one; none gives a plain sum (both one); both are taken as they are; a shortcut weight of 0 gives
-    the branch alone, without a Sum. ``shortcut``: a piece on the shortcut, such as an Affine where widths change; None: the identity.
+    The shortcut is the identity by default.
 
-    Raises: KcalcError for a weight outside [0, 1] where the other is to follow from it, or a residual weight of 0.
+    ``branch``: a layer or a network of one input and one output. ``shortcut_weight``,
+    ``residual_weight``: amplitudes; one given weight fixes the other by squares summing to one;
+    none gives a plain sum (both one); both are taken as they are; a shortcut weight of 0 gives the
+    branch alone, without a Sum. ``shortcut``: a piece on the shortcut, such as an Affine where
+    widths change; None: the identity.
+
+    Raises: KcalcError for a weight outside [0, 1] where the other is to follow from it, or a
+    residual weight of 0.
     """
     weights = residual_weights(shortcut_weight, residual_weight)
     if weights is not None and weights[0] == 0 and weights[1] == 1:
@@ -75,18 +86,26 @@ def residual(branch: Piece, shortcut_weight: Any = None, residual_weight: Any = 
     return builder.network()
 
 
-def residual_weights(shortcut_weight: Any = None, residual_weight: Any = None) -> tuple[Any, Any] | None:
+def residual_weights(
+    shortcut_weight: Any = None, residual_weight: Any = None
+) -> tuple[Any, Any] | None:
     """The (shortcut, residual) amplitudes of a sum; None for plain ones. See :func:`residual`."""
     if shortcut_weight is None and residual_weight is None:
         return None
     if shortcut_weight is not None and residual_weight is not None:
-        pair = as_number(shortcut_weight, "shortcut_weight"), as_number(residual_weight, "residual_weight")
+        pair = (
+            as_number(shortcut_weight, "shortcut_weight"),
+            as_number(residual_weight, "residual_weight"),
+        )
     elif residual_weight is None:
         pair = shortcut_weight, _complement(shortcut_weight, "shortcut_weight")
     else:
         pair = _complement(residual_weight, "residual_weight"), residual_weight
     if pair[1] == 0:
-        raise KcalcError("a residual weight of 0 (shortcut weight of 1) leaves the branch without effect; use a smaller shortcut weight")
+        raise KcalcError(
+            "a residual weight of 0 (shortcut weight of 1) leaves the branch without effect; use "
+            "a smaller shortcut weight"
+        )
     return pair
 
 
@@ -94,7 +113,10 @@ def _complement(given: Any, name: str) -> Any:
     """``sqrt(1 - weight^2)``, exact for SymPy numbers and symbols and for 0 and 1."""
     weight: Any = as_number(given, name)
     if not getattr(weight, "free_symbols", None) and not 0 <= float(weight) <= 1:
-        raise KcalcError(f"{name} must lie in [0, 1], got {weight}; give both weights for a sum that is not normalised")
+        raise KcalcError(
+            f"{name} must lie in [0, 1], got {weight}; give both weights for a sum that is not "
+            f"normalised"
+        )
     if isinstance(weight, float):
         return float((1 - weight) * (1 + weight)) ** 0.5
     square: Any = sp.sympify(weight, strict=True)
@@ -132,10 +154,14 @@ class _Builder:
         return self.add(piece, (tail,))
 
     def graft(self, piece: Network, tail: Node | None) -> Node:
-        """Copy a network in, its Input replaced by ``tail`` (kept where ``tail`` is None); returns its output's name."""
+        """Copy a network in, its Input replaced by ``tail`` (kept where ``tail`` is None).
+
+        Returns its output's name.
+        """
         if len(piece.outputs) != 1 or (tail is not None and len(piece.inputs) != 1):
             raise GraphError(
-                f"a piece has one input and one output, this has {len(piece.inputs)} and {len(piece.outputs)}; "
+                f"a piece has one input and one output, this has {len(piece.inputs)} and "
+                f"{len(piece.outputs)}; "
                 "join such networks with networkx and kc.Network"
             )
         names: dict[Node, Node] = {}

@@ -15,15 +15,23 @@ State = TypeVar("State")
 
 
 class Calculus(Protocol):
-    """One way of reading a network: a state per feature map and a rule per layer, or per primitive."""
+    """One way of reading a network.
+
+    a state per feature map and a rule per layer, or per primitive.
+    """
 
     @property
     def rule(self) -> Any:
-        """``rule(layer, node, inputs)``: the state emitted, from the states read in slot order; mostly a dispatching method."""
+        """``rule(layer, node, inputs)``: the state emitted, from the states read in slot order.
+
+        Mostly a dispatching method.
+        """
         ...
 
 
-def fold(network: Network, calculus: Calculus, inputs: Mapping[Hashable, State]) -> dict[Hashable, State]:
+def fold(
+    network: Network, calculus: Calculus, inputs: Mapping[Hashable, State]
+) -> dict[Hashable, State]:
     """Read a network layer by layer from its inputs to its outputs.
 
     Parameters: ``inputs`` holds the state of every Input node. Returns: the state of every node.
@@ -34,9 +42,15 @@ def fold(network: Network, calculus: Calculus, inputs: Mapping[Hashable, State])
 
 
 def interpret_through(
-    network: Network, calculus: Calculus, inputs: Mapping[Hashable, State], record: Callable[[Hashable, State], Any]
+    network: Network,
+    calculus: Calculus,
+    inputs: Mapping[Hashable, State],
+    record: Callable[[Hashable, State], Any],
 ) -> dict[Hashable, Any]:
-    """{node of the network: ``record(node, its state)``} of :func:`interpret`; a state is dropped after its last reader."""
+    """{node of the network: ``record(node, its state)``} of :func:`interpret`.
+
+    a state is dropped after its last reader.
+    """
     require_network(network)
     last = {read: node for node, _, reads in network.operations for read in (node, *reads)}
     found: dict[Hashable, Any] = {}
@@ -51,8 +65,12 @@ def interpret_through(
     return {node: found[node] for node in network}
 
 
-def interpret(network: Network, calculus: Calculus, inputs: Mapping[Hashable, State]) -> dict[Hashable, State]:
-    """Read a network primitive by primitive (:mod:`kcalc.network.primitives`): :func:`fold` for calculi whose rules are per primitive.
+def interpret(
+    network: Network, calculus: Calculus, inputs: Mapping[Hashable, State]
+) -> dict[Hashable, State]:
+    """Read a network primitive by primitive (:mod:`kcalc.network.primitives`).
+
+    :func:`fold` for calculi whose rules are per primitive.
 
     Returns: the state of every node, and of the inner nodes of layers that are several primitives.
     """
@@ -69,7 +87,10 @@ def _fold(
 ) -> dict[Hashable, State]:
     missing = next((node for node in network.inputs if node not in inputs), None)
     if missing is not None:
-        raise KcalcError(f"no value is given for the input {missing!r}; give one for every input, {{input: value}}")
+        raise KcalcError(
+            f"no value is given for the input {missing!r}; give one for every input, {{input: "
+            f"value}}"
+        )
     rule = calculus.rule  # looked up once: a dispatching method is made anew at every look
     states: dict[Hashable, State] = {}
     for node, operation, reads in steps:
@@ -82,7 +103,10 @@ def _fold(
                 states[node] = rule(operation, node, [states[p] for p in reads])
             except FreshnessError as error:
                 if isinstance(operation, Post) and _reads_others_preactivated(network, owner(node)):
-                    raise FreshnessError(f"{error.message} (net.preactivated() rewrites the ResNet as V2)", error.option) from None
+                    raise FreshnessError(
+                        f"{error.message} (net.preactivated() rewrites the ResNet as V2)",
+                        error.option,
+                    ) from None
                 raise
         if after is not None:
             after(node, states)
@@ -90,7 +114,10 @@ def _fold(
 
 
 def _reads_others_preactivated(network: Network, node: Hashable) -> bool:
-    """Whether in ``network.preactivated()`` other nodes lie between an activation and the weights before it."""
+    """Whether ``network.preactivated()`` changes the nodes above an activation.
+
+    These are the nodes between the activation and the weights before it.
+    """
     other, waiting = network.preactivated(), [node]
     seen = {node, *network.nodes_of(Affine)}
     while waiting:
@@ -112,22 +139,37 @@ def interpret_back(
 ) -> dict[Hashable, State]:
     """Read a network primitive by primitive from its outputs to its inputs.
 
-    Parameters: ``messages``: the initial message of every node; ``rule(primitive, node, message, reads)`` gives one message per node read;
-    ``add`` joins those of a node's readers. Returns: the message of every node. Raises: the errors of the rule.
+    Parameters: ``messages``: the initial message of every node;
+    ``rule(primitive, node, message, reads)`` gives one message per node read; ``add`` joins those
+    of a node's readers. Returns: the message of every node. Raises: the errors of the rule.
     """
     require_network(network)
     found = dict(messages)
     for node, operation, reads in reversed(network.operations):
-        sent = (found[node],) if operation is None else rule(operation, node, found[node], reads) if reads else ()
+        sent = (
+            (found[node],)
+            if operation is None
+            else rule(operation, node, found[node], reads)
+            if reads
+            else ()
+        )
         for parent, message in zip(reads, sent, strict=True):
             found[parent] = add(found[parent], message) if parent in found else message
     return found
 
 
-def no_rule(calculus: str, operation: Any, node: Hashable, hints: Mapping[type[Primitive], str] = MappingProxyType({})) -> NoRule:
-    """The error of a calculus without a rule for a layer or a primitive, naming the nearest rewrite.
+def no_rule(
+    calculus: str,
+    operation: Any,
+    node: Hashable,
+    hints: Mapping[type[Primitive], str] = MappingProxyType({}),
+) -> NoRule:
+    """The error of a calculus that has no rule for a layer or a primitive.
 
-    ``hints``: {kind of primitive: the calculus's own advice}, for layers that ``REWRITES`` leaves out.
+    It names the nearest rewrite.
+
+    ``hints``: {kind of primitive: the calculus's own advice}, for layers that ``REWRITES`` leaves
+    out.
     """
     layer: Any = operation.origin if isinstance(operation, Primitive) else operation
     kind = type(layer).__name__
@@ -139,17 +181,28 @@ def no_rule(calculus: str, operation: Any, node: Hashable, hints: Mapping[type[P
     return NoRule(f"node {node!r}: {calculus} have no rule for {kind}{reason}; {rewrite}")
 
 
-KERNELS = ("kernel maps", "gradients")  # the calculi that know LayerNorm, and BatchNorm of a large batch
-OVER_TOKENS = "networks over tokens have kernel maps, gradients and tangent kernels, as in kc.c_map(net, tokens=128)"
+KERNELS = (
+    "kernel maps",
+    "gradients",
+)  # the calculi that know LayerNorm, and BatchNorm of a large batch
+OVER_TOKENS = (
+    "networks over tokens have kernel maps, gradients and tangent kernels, as in kc.c_map(net, "
+    "tokens=128)"
+)
 REWRITES = {
     "Positions": OVER_TOKENS,
     "Attend": OVER_TOKENS,
-    "BatchNorm": "it couples the examples of a batch; drop it with net.without_normalization() and normalise the sums "
+    "BatchNorm": "it couples the examples of a batch; drop it with net.without_normalization() and "
+    "normalise the sums "
     "with net.normalised()",
-    "GroupNorm": "its statistics run over locations too; drop it with net.without_normalization() and normalise the sums "
+    "GroupNorm": "its statistics run over locations too; drop it with net.without_normalization() "
+    "and normalise the sums "
     "with net.normalised()",
-    "TokenMix": "its effect on c values depends on those between tokens; follow pairs of tokens with "
+    "TokenMix": "its effect on c values depends on those between tokens; follow pairs of tokens "
+    "with "
     "kc.c_map(net, spatial='exact', image_shape=(tokens,))",
-    "Product": "rewrite the gate as one activation of a single pre-activation where it is one, or cut the network there",
-    "Opaque": "replace the node by layers that kcalc knows, or analyse the parts before and after it",
+    "Product": "rewrite the gate as one activation of a single pre-activation where it is one, or "
+    "cut the network there",
+    "Opaque": "replace the node by layers that kcalc knows, or analyse the parts before and after "
+    "it",
 }

@@ -19,7 +19,10 @@ class FrozenAttributes(dict[str, Any]):
     """Attributes of a node or edge of a frozen graph; ``copy()`` gives an ordinary dictionary."""
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("the graph of a network is frozen; change a copy, net.graph.copy(), and make a new Network of it")
+        raise TypeError(
+            "the graph of a network is frozen; change a copy, net.graph.copy(), and make a new "
+            "Network of it"
+        )
 
     __setitem__ = __delitem__ = __ior__ = update = setdefault = _refuse  # pyright: ignore
     pop = popitem = clear = _refuse  # pyright: ignore
@@ -34,8 +37,8 @@ class FrozenAttributes(dict[str, Any]):
 def frozen_graph(steps: Iterable[Step], notes: Iterable[Note]) -> nx.DiGraph:
     """The frozen ``nx.DiGraph`` of (node, layer, parents in slot order) triples, attributes too.
 
-    Notes are attributes of their nodes, so that copies, other labels and joined graphs have them; those on
-    nodes that were bypassed since are an attribute of the graph.
+    Notes are attributes of their nodes, so that copies, other labels and joined graphs have them;
+    those on nodes that were bypassed since are an attribute of the graph.
     """
     graph: Any = _graph_of(steps)
     for note in notes:
@@ -50,7 +53,10 @@ def frozen_graph(steps: Iterable[Step], notes: Iterable[Note]) -> nx.DiGraph:
 
 
 def notes_of(graph: nx.DiGraph) -> tuple[Note, ...]:
-    """The notes that a graph has from the networks that it is made of, by the present labels of nodes."""
+    """The notes that a graph inherits from the networks of which it is made.
+
+    Each note has the present label of its node.
+    """
     placed = [(node, found) for node, found in graph.nodes(data=NOTES) if found is not None]
     now = [replace(note, node=node) for node, found in placed for note in _notes(found)]
     return (*now, *_notes(graph.graph.get(NOTES)))

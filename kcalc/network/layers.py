@@ -1,7 +1,8 @@
 """The layers a network is made of: frozen dataclasses, one per kind.
 
-A layer states the function of a node, never how a calculus reads it. Numbers may be Python or SymPy numbers, or SymPy
-expressions with free symbols, which symbolic methods carry and numeric ones ask to substitute (``net.subs``).
+A layer states the function of a node, never how a calculus reads it. Numbers may be Python or SymPy
+numbers, or SymPy expressions with free symbols, which symbolic methods carry and numeric ones ask
+to substitute (``net.subs``).
 """
 
 from __future__ import annotations
@@ -23,9 +24,30 @@ from . import primitives as P
 from .primitives import Primitive, Program, Reads
 
 __all__ = [
-    "KINDS", "Affine", "Attend", "BatchNorm", "Concat", "Dropout", "Embedding", "Flatten", "GatedUnit", "GroupNorm", "Identity", "Input",
-    "Layer", "LayerNorm", "Nonlinear", "Opaque", "Pool", "Positions", "Product", "RMSNorm", "Scale", "Sum", "TokenMix",
-]  # fmt: skip
+    "KINDS",
+    "Affine",
+    "Attend",
+    "BatchNorm",
+    "Concat",
+    "Dropout",
+    "Embedding",
+    "Flatten",
+    "GatedUnit",
+    "GroupNorm",
+    "Identity",
+    "Input",
+    "Layer",
+    "LayerNorm",
+    "Nonlinear",
+    "Opaque",
+    "Pool",
+    "Positions",
+    "Product",
+    "RMSNorm",
+    "Scale",
+    "Sum",
+    "TokenMix",
+]
 
 Number = Any
 MANY = math.inf
@@ -69,8 +91,9 @@ def _extent(layer: object, name: str, optional: bool = False) -> None:
 class Layer:
     """Base of all layers.
 
-    ``arity``: the least and greatest number of inputs. ``per_input``: {field of one number per input: these numbers in words}. ``passes``:
-    whether kernel maps take its output for its input, as they do for pooling.
+    ``arity``: the least and greatest number of inputs. ``per_input``: {field of one number per
+    input: these numbers in words}. ``passes``: whether kernel maps take its output for its input,
+    as they do for pooling.
     """
 
     arity: ClassVar[tuple[float, float]] = (1, 1)
@@ -89,32 +112,59 @@ class Layer:
 
     def subs(self, values: dict[Any, Any]) -> Layer:
         """The layer with SymPy symbols replaced; ``values`` maps symbols to numbers."""
-        return self.mapped(lambda value: value.subs(values) if isinstance(value, sp.Basic | Activation) else value)
+        return self.mapped(
+            lambda value: value.subs(values) if isinstance(value, sp.Basic | Activation) else value
+        )
 
     def mapped(self, change: Callable[[Any], Any]) -> Layer:
-        """The layer with ``change`` applied to the value of every field, to each entry of a tuple."""
-        return type(self)(**{name: tuple(map(change, v)) if isinstance(v, tuple) else change(v) for name, v in vars(self).items()})
+        """The layer with ``change`` applied to the value of every field.
+
+        In a tuple, ``change`` is applied to each entry.
+        """
+        return type(self)(
+            **{
+                name: tuple(map(change, v)) if isinstance(v, tuple) else change(v)
+                for name, v in vars(self).items()
+            }
+        )
 
     def lowered(self, reads: Reads) -> Primitive | Program | None:
-        """The layer as primitives (:mod:`kcalc.network.primitives`): one, a program of several, or None where it passes its input on."""
+        """The layer as primitives (:mod:`kcalc.network.primitives`).
+
+        One, a program of several, or None where it passes its input on.
+        """
         return P.Unknown(origin=self)
 
     def emits(self, reads: Reads) -> Any:
-        """The channels of its output, None where they are not known. Raises: GraphError where those of the inputs contradict."""
+        """The channels of its output, None where they are not known.
+
+        Raises: GraphError where those of the inputs contradict.
+        """
         counts = {k for k in reads.channels if k is not None}
         if len(counts) > 1:
-            pairs = ", ".join(f"{p!r}: {k}" for p, k in zip(reads.parents, reads.channels, strict=True))
-            raise GraphError(f"node {reads.node!r} ({type(self).__name__}) reads feature maps of different widths ({pairs})")
+            pairs = ", ".join(
+                f"{p!r}: {k}" for p, k in zip(reads.parents, reads.channels, strict=True)
+            )
+            raise GraphError(
+                f"node {reads.node!r} ({type(self).__name__}) reads feature maps of different "
+                f"widths ({pairs})"
+            )
         return counts.pop() if counts else None
 
     def colour(self, count: int) -> tuple[Any, Sequence[Any]]:
-        """(the layer without the order of its inputs, the mark of each of ``count`` inputs), by which networks are compared."""
+        """(the layer without the order of its inputs, the marks of its inputs).
+
+        There is one mark for each of ``count`` inputs. Networks are compared by these values.
+        """
         return self, range(count)
 
 
 @dataclass(frozen=True)
 class Input(Layer):
-    """A network input of ``features`` channels, over ``image_shape`` (height, width) locations if it is an image."""
+    """A network input of ``features`` channels.
+
+    An image has ``image_shape`` (height, width) locations.
+    """
 
     features: int | Any = None  # a whole number or a symbol
     image_shape: tuple[int, ...] | None = None
@@ -137,11 +187,14 @@ class Affine(Layer):
 
     At initialisation ``Var W = sigma_w^2 / fan_in`` and ``Var b = sigma_b^2``.
 
-    ``features``: the number of output channels; None: not said. ``kernel`` and ``stride``: one number, or one per axis of the image.
-    ``padding``: "same" and "circular" give ``ceil(size / stride)`` outputs, the smaller half of the padding in front (as in JAX, Flax and
-    Keras), "valid" reads inside the image alone, numbers are those of PyTorch. ``groups``: channels in as many groups, which do not mix.
-    ``bias``: whether there is one. ``sigma_w``, ``sigma_b``: numbers or SymPy expressions. ``standardised``: weight standardisation: the
-    weights into each output have mean 0 over the fan-in (and the same variance), so that the channel mean of the input drops out.
+    ``features``: the number of output channels; None: not said. ``kernel`` and ``stride``: one
+    number, or one per axis of the image. ``padding``: "same" and "circular" give
+    ``ceil(size / stride)`` outputs, the smaller half of the padding in front (as in JAX, Flax and
+    Keras), "valid" reads inside the image alone, numbers are those of PyTorch. ``groups``: channels
+    in as many groups, which do not mix. ``bias``: whether there is one. ``sigma_w``, ``sigma_b``:
+    numbers or SymPy expressions. ``standardised``: weight standardisation: the weights into each
+    output have mean 0 over the fan-in (and the same variance), so that the channel mean of the
+    input drops out.
     """
 
     features: int | Any = None  # a whole number or a symbol
@@ -163,22 +216,40 @@ class Affine(Layer):
             object.__setattr__(self, name, truth(getattr(self, name), f"Affine: {name}"))
         if isinstance(self.padding, str):
             if self.padding not in ("same", "valid", "circular"):
-                raise _fail(self, f"padding must be 'same', 'valid', 'circular' or numbers, got {glimpse(self.padding)}")
-        elif isinstance(self.padding, list | tuple) or (isinstance(self.padding, np.ndarray) and self.padding.ndim):
-            object.__setattr__(self, "padding", tuple(whole(p, "Affine: padding") for p in self.padding))
+                raise _fail(
+                    self,
+                    f"padding must be 'same', 'valid', 'circular' or numbers, got "
+                    f"{glimpse(self.padding)}",
+                )
+        elif isinstance(self.padding, list | tuple) or (
+            isinstance(self.padding, np.ndarray) and self.padding.ndim
+        ):
+            object.__setattr__(
+                self, "padding", tuple(whole(p, "Affine: padding") for p in self.padding)
+            )
             if not self.padding and self.kernel:
-                raise _fail(self, "padding must not be empty: give one number, or one for every axis of the kernel")
+                raise _fail(
+                    self,
+                    "padding must not be empty: give one number, or one for every axis of the "
+                    "kernel",
+                )
         else:
             object.__setattr__(self, "padding", whole(self.padding, "Affine: padding"))
         for name in ("sigma_w", "sigma_b"):
             object.__setattr__(self, name, as_number(getattr(self, name), f"Affine.{name}"))
-        if self.sigma_w == 0 or getattr(self.sigma_w, "is_negative", None) or (not _symbolic(self.sigma_w) and self.sigma_w < 0):
+        if (
+            self.sigma_w == 0
+            or getattr(self.sigma_w, "is_negative", None)
+            or (not _symbolic(self.sigma_w) and self.sigma_w < 0)
+        ):
             raise _fail(self, f"sigma_w must be > 0, got {self.sigma_w}")
         if not _symbolic(self.sigma_b) and self.sigma_b < 0:
             raise _fail(self, f"sigma_b must be >= 0, got {self.sigma_b}")
         for name, value in (("sigma_w", self.sigma_w), ("sigma_b", self.sigma_b)):
             if value != 0 and not _symbolic(value) and not SMALL < float(value) < 1 / SMALL:
-                raise _fail(self, f"the square of {name} is beyond double precision, got {glimpse(value)}")
+                raise _fail(
+                    self, f"the square of {name} is beyond double precision, got {glimpse(value)}"
+                )
         if not self.bias and self.sigma_b != 0:
             raise _fail(self, f"sigma_b = {self.sigma_b} needs bias=True")
 
@@ -188,13 +259,19 @@ class Affine(Layer):
     def emits(self, reads: Reads) -> Any:
         for count, what in ((reads.channels[0], "input"), (self.features, "output")):
             if count is not None and self.groups != 1 and count % self.groups:
-                raise GraphError(f"node {reads.node!r}: {self.groups} groups do not divide its {count} {what} channels")
+                raise GraphError(
+                    f"node {reads.node!r}: {self.groups} groups do not divide its {count} {what} "
+                    f"channels"
+                )
         return self.features
 
 
 @dataclass(frozen=True)
 class Nonlinear(Layer):
-    """An elementwise activation: a registered name, an ``Activation`` or a SymPy expression in one symbol."""
+    """An elementwise activation.
+
+    It is given by a registered name, an ``Activation`` or a SymPy expression in one symbol.
+    """
 
     activation: Activation
 
@@ -211,7 +288,10 @@ class Nonlinear(Layer):
 
 @dataclass(frozen=True)
 class Sum(Layer):
-    """``sum_i w_i x_i`` over the inputs in slot order; ``weights=None`` means ones. Never renormalised."""
+    """``sum_i w_i x_i`` over the inputs in slot order; ``weights=None`` means ones.
+
+    Never renormalised.
+    """
 
     weights: tuple[Number, ...] | None = None
     arity: ClassVar[tuple[float, float]] = (1, MANY)
@@ -224,7 +304,10 @@ class Sum(Layer):
     def __post_init__(self) -> None:
         if self.weights is None:
             return
-        weights = tuple(as_number(w, f"Sum.weights[{i}]") for i, w in enumerate(items(self.weights, "Sum.weights")))
+        weights = tuple(
+            as_number(w, f"Sum.weights[{i}]")
+            for i, w in enumerate(items(self.weights, "Sum.weights"))
+        )
         if not weights:
             raise _fail(self, "weights must not be empty; leave weights=None for ones")
         if all(w == 0 for w in weights):
@@ -232,7 +315,10 @@ class Sum(Layer):
         object.__setattr__(self, "weights", weights)
 
     def lowered(self, reads: Reads) -> Primitive:
-        return P.Mix(weights=self.weights if self.weights is not None else (1,) * len(reads.parents), origin=self)
+        return P.Mix(
+            weights=self.weights if self.weights is not None else (1,) * len(reads.parents),
+            origin=self,
+        )
 
     def colour(self, count: int) -> tuple[Any, Sequence[Any]]:
         return Sum, [("weight", w) for w in self.weights or (1,) * count]
@@ -240,7 +326,10 @@ class Sum(Layer):
 
 @dataclass(frozen=True)
 class Concat(Layer):
-    """Concatenation by channels. ``channels`` gives each input's number of channels if the features are not known."""
+    """Concatenation by channels.
+
+    ``channels`` gives each input's number of channels if the features are not known.
+    """
 
     channels: tuple[Number, ...] | None = None
     arity: ClassVar[tuple[float, float]] = (1, MANY)
@@ -255,10 +344,19 @@ class Concat(Layer):
             return
         given = items(self.channels, "Concat.channels")
         if not given:
-            raise _fail(self, "channels must not be empty; leave channels=None where features are known")
-        symbolic = [isinstance(k, sp.Expr) and not k.is_number and k.is_positive is not False for k in given]
+            raise _fail(
+                self, "channels must not be empty; leave channels=None where features are known"
+            )
+        symbolic = [
+            isinstance(k, sp.Expr) and not k.is_number and k.is_positive is not False for k in given
+        ]
         object.__setattr__(
-            self, "channels", tuple(k if s else whole(k, "Concat: channels", 1) for k, s in zip(given, symbolic, strict=True))
+            self,
+            "channels",
+            tuple(
+                k if s else whole(k, "Concat: channels", 1)
+                for k, s in zip(given, symbolic, strict=True)
+            ),
         )
 
     def lowered(self, reads: Reads) -> Primitive:
@@ -267,7 +365,8 @@ class Concat(Layer):
             counts = reads.channels if all(known) else (1,) * len(known)
             return P.Join(counts=self.channels or counts, origin=self)
         problem = (
-            f"node {reads.node!r} (Concat): the width of {reads.parents[known.index(False)]!r} is unknown while others are known; give "
+            f"node {reads.node!r} (Concat): the width of {reads.parents[known.index(False)]!r} is "
+            f"unknown while others are known; give "
             "channels="
         )
         return P.Join(counts=None, problem=problem, origin=self)
@@ -276,7 +375,10 @@ class Concat(Layer):
         counts = reads.channels if self.channels is None else self.channels
         for parent, width, given in zip(reads.parents, reads.channels, counts, strict=True):
             if width is not None and isinstance(given, int) and width != given:
-                raise GraphError(f"node {reads.node!r} (Concat) says {given} channels for {parent!r}, which emits {width}")
+                raise GraphError(
+                    f"node {reads.node!r} (Concat) says {given} channels for {parent!r}, which "
+                    f"emits {width}"
+                )
         return sum(counts) if all(isinstance(k, int) for k in counts) else None
 
 
@@ -309,8 +411,8 @@ class Product(Layer):
 class GatedUnit(Layer):
     """``value * phi(gate)`` of two inputs, value and gate.
 
-    With an Affine on each input it is a gated linear unit: GLU with ``"sigmoid"``, SwiGLU with ``"swish"``, GEGLU with ``"gelu"``
-    [Dauphin et al. 2017; Shazeer 2020].
+    With an Affine on each input it is a gated linear unit: GLU with ``"sigmoid"``, SwiGLU with
+    ``"swish"``, GEGLU with ``"gelu"`` [Dauphin et al. 2017; Shazeer 2020].
     """
 
     activation: Activation
@@ -324,12 +426,18 @@ class GatedUnit(Layer):
         object.__setattr__(self, "activation", activation(self.activation))
 
     def lowered(self, reads: Reads) -> Program:
-        return [(P.Post(activation=self.activation, origin=self), (1,)), (P.Prod(origin=self), (0, 2))]
+        return [
+            (P.Post(activation=self.activation, origin=self), (1,)),
+            (P.Prod(origin=self), (0, 2)),
+        ]
 
 
 @dataclass(frozen=True)
 class Normalisation(Layer):
-    """Base of normalisations; ``centred`` and ``over`` as in :class:`kcalc.network.primitives.Norm`."""
+    """Base of normalisations.
+
+    ``centred`` and ``over`` are as in :class:`kcalc.network.primitives.Norm`.
+    """
 
     centred: ClassVar[bool] = True
     over: ClassVar[str] = "channels"
@@ -340,7 +448,10 @@ class Normalisation(Layer):
 
 @dataclass(frozen=True)
 class LayerNorm(Normalisation):
-    """Per location: subtract the mean over channels, divide by the standard deviation (gain 1, bias 0, epsilon 0)."""
+    """Per location: subtract the mean over channels, divide by the standard deviation.
+
+    The gain is 1, the bias 0, epsilon 0.
+    """
 
 
 @dataclass(frozen=True)
@@ -354,8 +465,8 @@ class RMSNorm(Normalisation):
 class BatchNorm(Normalisation):
     """Batch normalisation. It couples the examples of a batch, which kernel maps cannot represent.
 
-    ``batch_c``: the c value in [0, 1) that different examples of a large batch have at this node, with which kernel maps approximate it;
-    ``kc.large_batch(network)`` fills it in.
+    ``batch_c``: the c value in [0, 1) that different examples of a large batch have at this node,
+    with which kernel maps approximate it; ``kc.large_batch(network)`` fills it in.
     """
 
     batch_c: Number | None = None
@@ -374,7 +485,9 @@ class BatchNorm(Normalisation):
 
 @dataclass(frozen=True)
 class GroupNorm(Normalisation):
-    """Per example: normalise over the locations and channels of each of ``groups`` groups of channels (gain 1, bias 0, epsilon 0).
+    """Per example: normalise over the locations and the channels of each group of channels.
+
+    There are ``groups`` groups of channels. The gain is 1, the bias 0, epsilon 0.
 
     ``groups=1`` is layer normalisation over everything but the examples.
     """
@@ -391,10 +504,14 @@ class GroupNorm(Normalisation):
 
 @dataclass(frozen=True)
 class TokenMix(Layer):
-    """``y_t = sum_s matrix[t][s] x_s`` over locations (tokens, row by row in an image), the same numbers for every channel and input.
+    """A linear map over locations, ``y_t = sum_s matrix[t][s] x_s``.
 
-    Fixed token mixing: attention with zero query or key weights, an MLP-Mixer's token weights as they are. ``matrix`` is an array (T, S) of
-    numbers; it must be square where the image has more than one axis.
+    The locations are tokens, row by row in an image; the numbers are the same for every channel and
+    input.
+
+    Fixed token mixing: attention with zero query or key weights, an MLP-Mixer's token weights as
+    they are. ``matrix`` is an array (T, S) of numbers; it must be square where the image has more
+    than one axis.
     """
 
     matrix: Any
@@ -405,10 +522,16 @@ class TokenMix(Layer):
         except Exception:  # user objects may raise anything as they are read
             raise _fail(self, "matrix must be a rectangular array of numbers") from None
         if array.ndim != 2 or 0 in array.shape or not np.isfinite(array).all():
-            raise _fail(self, f"matrix must be a two-dimensional array of finite numbers, got shape {array.shape}")
+            raise _fail(
+                self,
+                f"matrix must be a two-dimensional array of finite numbers, got shape "
+                f"{array.shape}",
+            )
         if not np.abs(array).sum(axis=1).all():
             raise _fail(
-                self, f"row {int(np.argmin(np.abs(array).sum(axis=1)))} of the matrix is 0, so that its token is 0 whatever the input"
+                self,
+                f"row {int(np.argmin(np.abs(array).sum(axis=1)))} of the matrix is 0, so that its "
+                f"token is 0 whatever the input",
             )
         object.__setattr__(self, "matrix", tuple(map(tuple, array.tolist())))
 
@@ -424,7 +547,10 @@ class TokenMix(Layer):
 
     @property
     def permutes(self) -> float | None:
-        """The number by which it multiplies where every token reads one token alone, all by this number or its negative; else None."""
+        """The common factor of a signed permutation of tokens, else None.
+
+        Every token must read one token alone, all multiplied by this number or its negative.
+        """
         array = self.array
         sizes = np.abs(array[array != 0])
         alone = (np.count_nonzero(array, axis=1) == 1).all() and (sizes == sizes[0]).all()
@@ -438,9 +564,11 @@ class TokenMix(Layer):
 class Embedding(Layer):
     """A vector of its own for every token id, its entries independent with variance ``sigma^2``.
 
-    It reads the ids; different ids have independent vectors. To kernel maps it is an Affine without bias that reads one-hot vectors.
+    It reads the ids; different ids have independent vectors. To kernel maps it is an Affine without
+    bias that reads one-hot vectors.
 
-    ``features``: the number of channels; None: not said. ``vocabulary``: the number of ids; None: not said.
+    ``features``: the number of channels; None: not said. ``vocabulary``: the number of ids; None:
+    not said.
     """
 
     features: int | Any = None
@@ -465,10 +593,11 @@ class Embedding(Layer):
 class Positions(Layer):
     """Adds to every token a vector that says where it stands, the same for all inputs.
 
-    ``kind``: "learned", vectors of independent entries of variance ``sigma^2``; "sinusoidal", the fixed vectors of sines and cosines of
-    [Vaswani et al. 2017], times ``sqrt(2) sigma``, so that their mean square is ``sigma^2``; "constant", one learned vector for all places,
-    as embeddings of token types are where there is one type. ``length``: how many positions there are;
-    None: not said.
+    ``kind``: "learned", vectors of independent entries of variance ``sigma^2``; "sinusoidal", the
+    fixed vectors of sines and cosines of [Vaswani et al. 2017], times ``sqrt(2) sigma``, so that
+    their mean square is ``sigma^2``; "constant", one learned vector for all places, as embeddings
+    of token types are where there is one type. ``length``: how many positions there are; None: not
+    said.
     """
 
     kind: str = "learned"
@@ -481,30 +610,40 @@ class Positions(Layer):
         _positive(self, "sigma")
 
     def lowered(self, reads: Reads) -> Program:
-        place = P.Positions(form=self.kind, length=self.length if self.kind == "learned" else None, origin=self)
+        place = P.Positions(
+            form=self.kind, length=self.length if self.kind == "learned" else None, origin=self
+        )
         if self.kind == "sinusoidal":
             return [(place, ()), (P.Mix(weights=(1, self.sigma), origin=self), (0, 1))]
         table = Embedding(reads.channels[0], self.length, self.sigma).lowered(reads)
-        return [(place, ()), (replace(table, origin=self), (1,)), (P.Mix(weights=(1, 1), origin=self), (0, 2))]
+        return [
+            (place, ()),
+            (replace(table, origin=self), (1,)),
+            (P.Mix(weights=(1, 1), origin=self), (0, 2)),
+        ]
 
 
 @dataclass(frozen=True)
 class Attend(Layer):
     """Attention over T tokens.
 
-    ``out_i = sum_j (identity I + A - centre / T)_ij v_j`` with ``A_i = softmax_j(s_ij)``, ``s_ij = scale q_i . k_j``. It reads
-    queries, keys and values, in this order; the maps that make them, and the one that reads the heads, are Affine layers.
+    ``out_i = sum_j (identity I + A - centre / T)_ij v_j`` with ``A_i = softmax_j(s_ij)``,
+    ``s_ij = scale q_i . k_j``. It reads queries, keys and values, in this order; the maps that make
+    them, and the one that reads the heads, are Affine layers.
 
-    ``heads``: the number of heads; None: not said. ``key_width``: the channels of a head's queries and keys; None: not said.
-    ``causal``: token i sees the tokens up to i. ``scale``: "sqrt" is ``1 / sqrt(key_width)``, "linear" ``1 / key_width``, or a number,
-    which needs ``key_width``. ``normaliser``: "softmax"; or a function of every score by itself, "sigmoid", ``A = 1 / (1 + T exp(-s))``,
-    "relu", ``A = max(0, s) / T``, "identity", ``A = s``. ``identity``, ``centre``: numbers, 0 but for softmax. ``sink``: softmax
-    has one more score, 0, whose weight is dropped. ``key_heads``: how many heads of keys and values there are, where several
-    heads of queries share one; None: one each. ``rotary``: the base of rotary position embeddings of queries and keys, such as 10000;
-    None: none. ``alibi``: scores have the slopes of [Press et al. 2022]. ``dropout``: of attention weights, the identity in evaluation.
-    ``wide``: kernel maps take scores for Gaussian, their limit at large ``key_width``; False: as they are at ``key_width``, which takes
-    some hundred times longer and has values but no derivatives. [Vaswani et al. 2017; Ramapuram et al. 2024 (sigmoid); Wortsman et al.
-    2023 (relu)]
+    ``heads``: the number of heads; None: not said. ``key_width``: the channels of a head's queries
+    and keys; None: not said. ``causal``: token i sees the tokens up to i. ``scale``: "sqrt" is
+    ``1 / sqrt(key_width)``, "linear" ``1 / key_width``, or a number, which needs ``key_width``.
+    ``normaliser``: "softmax"; or a function of every score by itself, "sigmoid",
+    ``A = 1 / (1 + T exp(-s))``, "relu", ``A = max(0, s) / T``, "identity", ``A = s``. ``identity``,
+    ``centre``: numbers, 0 but for softmax. ``sink``: softmax has one more score, 0, whose weight is
+    dropped. ``key_heads``: how many heads of keys and values there are, where several heads of
+    queries share one; None: one each. ``rotary``: the base of rotary position embeddings of queries
+    and keys, such as 10000; None: none. ``alibi``: scores have the slopes of [Press et al. 2022].
+    ``dropout``: of attention weights, the identity in evaluation. ``wide``: kernel maps take scores
+    for Gaussian, their limit at large ``key_width``; False: as they are at ``key_width``, which
+    takes some hundred times longer and has values but no derivatives. [Vaswani et al. 2017;
+    Ramapuram et al. 2024 (sigmoid); Wortsman et al. 2023 (relu)]
     """
 
     heads: int | None = None
@@ -532,35 +671,70 @@ class Attend(Layer):
         else:
             _positive(self, "scale")
             if self.key_width is None:
-                raise _fail(self, f"scale = {self.scale} needs key_width, the channels of a head's queries and keys")
+                raise _fail(
+                    self,
+                    f"scale = {self.scale} needs key_width, the channels of a head's queries and "
+                    f"keys",
+                )
         for name in ("identity", "centre", "dropout"):
             object.__setattr__(self, name, as_number(getattr(self, name), f"Attend.{name}"))
-        choice(self.normaliser, "normaliser of an Attend", ("softmax", "sigmoid", "relu", "identity"))
+        choice(
+            self.normaliser, "normaliser of an Attend", ("softmax", "sigmoid", "relu", "identity")
+        )
         if self.normaliser != "softmax":
             for name in ("identity", "centre", "sink"):
                 if getattr(self, name) != 0:
-                    raise _fail(self, f"{name} shapes softmax, and the normaliser is {self.normaliser!r}")
+                    raise _fail(
+                        self, f"{name} shapes softmax, and the normaliser is {self.normaliser!r}"
+                    )
             if self.scale == "linear":
                 raise _fail(
-                    self, f"scores over key_width vanish for wide heads, and with them the weights of {self.normaliser!r}; use 'sqrt'"
+                    self,
+                    f"scores over key_width vanish for wide heads, and with them the weights of "
+                    f"{self.normaliser!r}; use 'sqrt'",
                 )
         if self.sink and (self.identity != 0 or self.centre != 0):
-            raise _fail(self, "a sink has no rule together with identity or centre; drop one of them")
+            raise _fail(
+                self, "a sink has no rule together with identity or centre; drop one of them"
+            )
         if not _symbolic(self.dropout) and not 0 <= self.dropout < 1:
             raise _fail(self, f"dropout must lie in [0, 1), got {self.dropout}")
         if self.rotary is not None:
             _positive(self, "rotary")
         if self.key_heads is not None and (self.heads is None or self.heads % self.key_heads):
             raise _fail(self, f"key_heads = {self.key_heads} must divide heads = {self.heads}")
-        if not self.wide and (self.key_width is None or self.key_width < 4 or self.normaliser != "softmax" or self.sink):
+        if not self.wide and (
+            self.key_width is None
+            or self.key_width < 4
+            or self.normaliser != "softmax"
+            or self.sink
+        ):
             raise _fail(
-                self, "wide=False is for softmax without a sink, and needs key_width >= 4, the channels of a head's queries and keys"
+                self,
+                "wide=False is for softmax without a sink, and needs key_width >= 4, the channels "
+                "of a head's queries and keys",
             )
         if self.rotary is not None and self.key_width is not None and self.key_width % 2:
-            raise _fail(self, f"rotary embeddings turn pairs of channels, and key_width = {self.key_width} is odd")
+            raise _fail(
+                self,
+                f"rotary embeddings turn pairs of channels, and key_width = {self.key_width} is "
+                f"odd",
+            )
 
     def lowered(self, reads: Reads) -> Primitive:
-        names = ("heads", "key_width", "causal", "scale", "normaliser", "identity", "centre", "sink", "rotary", "alibi", "wide")
+        names = (
+            "heads",
+            "key_width",
+            "causal",
+            "scale",
+            "normaliser",
+            "identity",
+            "centre",
+            "sink",
+            "rotary",
+            "alibi",
+            "wide",
+        )
         return P.Attend(**{name: getattr(self, name) for name in names}, origin=self)
 
     def emits(self, reads: Reads) -> Any:
@@ -570,15 +744,27 @@ class Attend(Layer):
         widths = ((queries, heads, "queries"), (keys, shared, "keys"), (values, shared, "values"))
         for width, count, what in widths:
             if width is not None and count is not None and width % count:
-                raise GraphError(f"node {reads.node!r}: {count} heads do not divide the {width} channels of its {what}")
-        for width, count, what in widths[:2]:
-            if width is not None and count is not None and self.key_width is not None and width != count * self.key_width:
                 raise GraphError(
-                    f"node {reads.node!r}: {count} heads of key_width {self.key_width} are not the {width} channels of its {what}"
+                    f"node {reads.node!r}: {count} heads do not divide the {width} channels of "
+                    f"its {what}"
+                )
+        for width, count, what in widths[:2]:
+            if (
+                width is not None
+                and count is not None
+                and self.key_width is not None
+                and width != count * self.key_width
+            ):
+                raise GraphError(
+                    f"node {reads.node!r}: {count} heads of key_width {self.key_width} are not "
+                    f"the {width} channels of its {what}"
                 )
         if heads is None or values is None:
             if heads is None and None not in (queries, keys) and queries != keys:
-                raise GraphError(f"node {reads.node!r}: {queries} channels of queries and {keys} of keys; say heads= and key_heads=")
+                raise GraphError(
+                    f"node {reads.node!r}: {queries} channels of queries and {keys} of keys; say "
+                    f"heads= and key_heads="
+                )
             return values
         return values // (shared or 1) * heads
 
@@ -590,8 +776,9 @@ POOLS = ("max", "mean", "weighted_mean")
 class Pool(Layer):
     """Pooling over locations, ``kind`` one of "max", "mean", "weighted_mean".
 
-    ``window=None`` pools them all, ``stride=None`` is the window.  ``padding``: "valid", windows inside the image only, or "same",
-    ``ceil(size / stride)`` windows, of which the entries outside never count.
+    ``window=None`` pools them all, ``stride=None`` is the window. ``padding``: "valid", windows
+    inside the image only, or "same", ``ceil(size / stride)`` windows, of which the entries outside
+    never count.
     """
 
     kind: str
@@ -607,8 +794,17 @@ class Pool(Layer):
         _extent(self, "stride", optional=True)
 
     def lowered(self, reads: Reads) -> Primitive:
-        given = {"window": self.window, "stride": self.stride, "padding": self.padding, "origin": self}
-        return P.Max(**given) if self.kind == "max" else P.Blend(**given, weighted=self.kind == "weighted_mean")
+        given = {
+            "window": self.window,
+            "stride": self.stride,
+            "padding": self.padding,
+            "origin": self,
+        }
+        return (
+            P.Max(**given)
+            if self.kind == "max"
+            else P.Blend(**given, weighted=self.kind == "weighted_mean")
+        )
 
 
 @dataclass(frozen=True)
@@ -652,7 +848,9 @@ class Identity(Layer):
 
 @dataclass(frozen=True)
 class Opaque(Layer):
-    """Something a reader did not understand: its ``name`` and the ``reason``. Every calculus refuses it.
+    """Something a reader did not understand: its ``name`` and the ``reason``.
+
+    Every calculus refuses it.
 
     ``features``: the number of channels that it emits (None: not said).
     """
@@ -718,10 +916,29 @@ def _symbolic(value: Any) -> bool:
 KINDS: dict[str, type[Layer]] = {
     kind.__name__: kind
     for kind in (
-        Input, Affine, Nonlinear, Sum, Concat, Scale, Product, GatedUnit, LayerNorm, RMSNorm, BatchNorm, GroupNorm, TokenMix, Pool,
-        Dropout, Flatten, Identity, Opaque, Embedding, Positions, Attend,
+        Input,
+        Affine,
+        Nonlinear,
+        Sum,
+        Concat,
+        Scale,
+        Product,
+        GatedUnit,
+        LayerNorm,
+        RMSNorm,
+        BatchNorm,
+        GroupNorm,
+        TokenMix,
+        Pool,
+        Dropout,
+        Flatten,
+        Identity,
+        Opaque,
+        Embedding,
+        Positions,
+        Attend,
     )
-}  # fmt: skip
+}
 
 
 def __dir__() -> list[str]:

@@ -21,7 +21,15 @@ from .frozen_graph import frozen_graph, notes_of
 from .notes import CARRIED, Note
 from .preactivation import preactivated_steps
 from .primitives import Fresh, Inner, Join, Norm, Operation, Post, operations, owner
-from .validation import Step, check_outputs, infer_features, ordered_nodes, read_nodes, read_steps, readers_of
+from .validation import (
+    Step,
+    check_outputs,
+    infer_features,
+    ordered_nodes,
+    read_nodes,
+    read_steps,
+    readers_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,14 +40,15 @@ Node = Hashable
 class Network:
     """A directed acyclic graph whose nodes carry a ``layer`` and whose edges carry a ``slot``.
 
-    Parameters: ``graph``, an ``nx.DiGraph`` with a node attribute ``layer``; an edge attribute ``slot`` orders the
-    inputs of a node (optional where there is one; a tuple of slots where one node is read twice, as in ``x + x``).
-    ``outputs`` declares the output nodes; by default all nodes that nothing reads. Every node has weights of its own.
-    ``notes`` say where a network that was read from a model differs from it; results have them among their
-    ``assumptions``, and networks made of this one keep them. Equality ignores them.
+    Parameters: ``graph``, an ``nx.DiGraph`` with a node attribute ``layer``; an edge attribute
+    ``slot`` orders the inputs of a node (optional where there is one; a tuple of slots where one
+    node is read twice, as in ``x + x``). ``outputs`` declares the output nodes; by default all
+    nodes that nothing reads. Every node has weights of its own. ``notes`` say where a network that
+    was read from a model differs from it; results have them among their ``assumptions``, and
+    networks made of this one keep them. Equality ignores them.
 
-    Raises: GraphError for a cycle, a node without a layer, a wrong number of inputs, missing or doubled slots, an
-    input nothing reads, a dangling node, or channel counts that do not fit.
+    Raises: GraphError for a cycle, a node without a layer, a wrong number of inputs, missing or
+    doubled slots, an input nothing reads, a dangling node, or channel counts that do not fit.
     """
 
     def __init__(self, graph: nx.DiGraph, outputs: Iterable[Node] | None = None) -> None:
@@ -51,10 +60,13 @@ class Network:
     def from_steps(cls, steps: Iterable[Step], outputs: Iterable[Node] | None = None) -> Network:
         """The network with the given (node, layer, parents in slot order) triples, in any order.
 
-        Raises: GraphError as for a graph, and for a node defined twice or one that reads an unknown node.
+        Raises: GraphError as for a graph, and for a node defined twice or one that reads an unknown
+        node.
         """
         network = cls.__new__(cls)
-        layers, parents = read_steps(steps)  # no detour over a graph, which takes several times longer than all checks
+        layers, parents = read_steps(
+            steps
+        )  # no detour over a graph, which takes several times longer than all checks
         network._settle(layers, parents, readers_of(parents), outputs)
         return network
 
@@ -75,7 +87,7 @@ class Network:
         self.name: str = ""
         self._features = infer_features(self.steps())
 
-    # -- looking ---------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     @cached_property
     def graph(self) -> nx.DiGraph:
@@ -94,7 +106,10 @@ class Network:
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """The network as primitives, which calculi interpret: see :mod:`kcalc.network.primitives`."""
+        """The network as primitives, which calculi interpret.
+
+        See :mod:`kcalc.network.primitives`.
+        """
         return tuple(operations(self.steps(), self._features))
 
     def operations_of(self, node: Node) -> tuple[Operation, ...]:
@@ -102,7 +117,10 @@ class Network:
         return tuple(operations([(node, self.layer(node), self._parents[node])], self._features))
 
     def layer(self, node: Node) -> Any:
-        """The layer of a node, whose kind the caller knows. Raises: KcalcError naming the nearest nodes if there is none of that name."""
+        """The layer of a node, whose kind the caller knows.
+
+        Raises: KcalcError naming the nearest nodes if there is none of that name.
+        """
         if not is_key(node, self._layers):
             raise unknown("node", node, map(str, self._layers))
         return self._layers[node]
@@ -117,16 +135,23 @@ class Network:
         return self._parents[node]
 
     def nodes_of(self, *kinds: type[L.Layer]) -> tuple[Node, ...]:
-        """The nodes whose layer is of one of the kinds, in order. Raises: KcalcError for anything but classes of layers."""
+        """The nodes whose layer is of one of the kinds, in order.
+
+        Raises: KcalcError for anything but classes of layers.
+        """
         for kind in kinds:
             if not isinstance(kind, type) or not issubclass(kind, L.Layer):
-                raise KcalcError(f"a kind of layer is a class such as kc.layers.Affine, got {glimpse(kind)}")
+                raise KcalcError(
+                    f"a kind of layer is a class such as kc.layers.Affine, got {glimpse(kind)}"
+                )
         return tuple(node for node, layer in self._layers.items() if isinstance(layer, kinds))
 
     @property
     def activations(self) -> tuple[Activation, ...]:
         """The distinct activations, in the order of the network."""
-        return tuple(dict.fromkeys(op.activation for _, op, _ in self.operations if isinstance(op, Post)))
+        return tuple(
+            dict.fromkeys(op.activation for _, op, _ in self.operations if isinstance(op, Post))
+        )
 
     @property
     def features(self) -> Mapping[Node, int | None]:
@@ -140,7 +165,10 @@ class Network:
         return set().union(*(layer.free_symbols for layer in distinct.values()))
 
     def blocks(self) -> tuple[Block, ...]:
-        """The network cut at the feature maps that all paths cross, equal consecutive pieces grouped into repetitions."""
+        """The network cut at the feature maps that all paths cross.
+
+        Equal consecutive pieces are grouped into repetitions.
+        """
         return self._blocks
 
     @cached_property
@@ -152,9 +180,14 @@ class Network:
         return tuple(cut_nodes(tuple(self.steps()), self.outputs))
 
     def isomorphic(self, other: Network) -> bool:
-        """True if a relabelling of nodes turns one network into the other (addends of a Sum may be permuted)."""
+        """True if a relabelling of nodes turns one network into the other.
+
+        The addends of a Sum may be permuted.
+        """
         require_network(other)
-        return same_structure(tuple(self.steps()), self.outputs, tuple(other.steps()), other.outputs)
+        return same_structure(
+            tuple(self.steps()), self.outputs, tuple(other.steps()), other.outputs
+        )
 
     def draw(self, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw the graph from top to bottom; see :func:`kcalc.plotting.network`."""
@@ -162,26 +195,42 @@ class Network:
 
         return plotting.network(self, ax=ax, **options)
 
-    # -- making others ---------------------------------------------------------------------------------------------
+    # -- making others -----------------------------------------------------------------------------
 
     def map_layers(self, change: Callable[[Node, Any], L.Layer], *kinds: type[L.Layer]) -> Network:
-        """The network with every layer of the given kinds, or of any if none is given, replaced by ``change(node, layer)``.
+        """The network with the layers of some kinds replaced by ``change(node, layer)``.
+
+        Replaced is every layer of the given kinds, or of any kind if none is given.
 
         Raises: KcalcError where the result is not a layer, and for anything but classes of layers.
         """
         if not callable(change):
-            raise KcalcError(f"change must be a function (node, layer) -> layer, got {glimpse(change)}")
-        layers = self._layers | {node: change(node, self._layers[node]) for node in self.nodes_of(*kinds or (L.Layer,))}
+            raise KcalcError(
+                f"change must be a function (node, layer) -> layer, got {glimpse(change)}"
+            )
+        layers = self._layers | {
+            node: change(node, self._layers[node]) for node in self.nodes_of(*kinds or (L.Layer,))
+        }
         if all(
-            new is old or type(new) is type(old) is L.Nonlinear for new, old in zip(layers.values(), self._layers.values(), strict=True)
+            new is old or type(new) is type(old) is L.Nonlinear
+            for new, old in zip(layers.values(), self._layers.values(), strict=True)
         ):
             return self._same_structure(layers)
-        return self._kept(Network.from_steps(((node, layers[node], parents) for node, _, parents in self.steps()), self.outputs))
+        return self._kept(
+            Network.from_steps(
+                ((node, layers[node], parents) for node, _, parents in self.steps()), self.outputs
+            )
+        )
 
     def _same_structure(self, layers: dict[Node, L.Layer]) -> Network:
         """With other activations at most: results of checks and numbers of channels are kept."""
         other = Network.__new__(Network)
-        other._layers, other._parents, other.outputs, other._features = layers, self._parents, self.outputs, self._features
+        other._layers, other._parents, other.outputs, other._features = (
+            layers,
+            self._parents,
+            self.outputs,
+            self._features,
+        )
         return self._kept(other)
 
     def _kept(self, other: Network) -> Network:
@@ -190,25 +239,38 @@ class Network:
         return other
 
     def with_notes(self, notes: Iterable[Note]) -> Network:
-        """The network with other notes on how it differs from a model; ``with_notes([])`` drops them.
+        """The network with other notes on how it differs from a model.
+
+        ``with_notes([])`` drops them.
 
         Raises: KcalcError for anything but a :class:`kcalc.network.notes.Note`.
         """
         given = items(notes, "notes")
         if not all(isinstance(note, Note) for note in given):
-            raise KcalcError("notes are those of a reading, r.notes, or of another network, net.notes; [] leaves them out")
+            raise KcalcError(
+                "notes are those of a reading, r.notes, or of another network, net.notes; [] "
+                "leaves them out"
+            )
         other = self._same_structure(self._layers)
         other.notes = tuple(note for note in given if note.level in CARRIED)
         return other
 
     def written_out(self) -> Network:
-        """The network with every layer of several primitives replaced by the layers that are one primitive each.
+        """The network with layers of several primitives written out.
 
-        The last of them keeps the node's label; the others are called ``"<label>.1"``, ``"<label>.2"``, ... Itself where there are none.
-        A layer with a primitive of its own, such as Positions, stays.
+        Each of them is replaced by layers that are one primitive each.
+
+        The last of them keeps the node's label; the others are called ``"<label>.1"``,
+        ``"<label>.2"``, ... Itself where there are none. A layer with a primitive of its own, such
+        as Positions, stays.
         """
         several = {node.node for node, _, _ in self.operations if isinstance(node, Inner)}
-        made = {place: L.layer_of(op) for node in several for place, op, _ in self.operations_of(node) if op is not None}
+        made = {
+            place: L.layer_of(op)
+            for node in several
+            for place, op, _ in self.operations_of(node)
+            if op is not None
+        }
         layers = {place: layer for place, layer in made.items() if layer is not None}
         several -= {owner(place) for place in made.keys() - layers.keys()}
         if not several:
@@ -224,11 +286,20 @@ class Network:
                     labels[place] = f"{node}.{place.index + 1}"
                     while labels[place] in self:
                         labels[place] = f"{labels[place]}'"
-                steps.append((labels.get(place, place), layers[place], tuple(labels.get(p, p) for p in reads)))
+                steps.append(
+                    (
+                        labels.get(place, place),
+                        layers[place],
+                        tuple(labels.get(p, p) for p in reads),
+                    )
+                )
         return self._kept(Network.from_steps(steps, self.outputs))
 
     def named(self, name: str) -> Network:
-        """The same network with a name, which legends of plots and ``repr`` of maps show. Raises: KcalcError unless it is text."""
+        """The same network with a name, which legends of plots and ``repr`` of maps show.
+
+        Raises: KcalcError unless it is text.
+        """
         other = self.with_notes(self.notes)
         other.name = text(name, "the name of a network", empty=True)
         return other
@@ -252,45 +323,62 @@ class Network:
     def relabelled(self, names: Mapping[Node, Node] | Callable[[Node], Node]) -> Network:
         """The network with other node labels; they must stay distinct.
 
-        ``names``: {node: its new label}, or a function of the old label, such as ``str``. Raises: GraphError where labels would coincide
-        or have no hash, KcalcError for a node that is not there.
+        ``names``: {node: its new label}, or a function of the old label, such as ``str``. Raises:
+        GraphError where labels would coincide or have no hash, KcalcError for a node that is not
+        there.
         """
         if not callable(names):
             self._check_nodes(mapping(names, "names"))
-        new = {node: names(node) if callable(names) else names.get(node, node) for node in self._layers}
-        steps = ((new[node], layer, tuple(new[p] for p in parents)) for node, layer, parents in self.steps())
+        new = {
+            node: names(node) if callable(names) else names.get(node, node) for node in self._layers
+        }
+        steps = (
+            (new[node], layer, tuple(new[p] for p in parents))
+            for node, layer, parents in self.steps()
+        )
         network = Network.from_steps(steps, [new[node] for node in self.outputs])
         moved = (replace(note, node=new.get(note.node, note.node)) for note in self.notes)
         return network.with_notes(moved)
 
     def normalised(self) -> Network:
         """The network with the weights of every Sum divided by ``sqrt(sum_i w_i^2)``."""
-        return self.map_layers(lambda node, layer: normalised_sum(layer, len(self._parents[node])), L.Sum)
+        return self.map_layers(
+            lambda node, layer: normalised_sum(layer, len(self._parents[node])), L.Sum
+        )
 
     def without_normalization(self) -> Network:
-        """The network without its BatchNorm, LayerNorm, RMSNorm and GroupNorm layers; ``.removed`` lists their nodes.
+        """The network without its BatchNorm, LayerNorm, RMSNorm and GroupNorm layers.
 
-        Affine layers that had no bias because a normalisation followed get one, sigma_b = 0. Outputs move as :meth:`without` says.
+        ``.removed`` lists their nodes.
+
+        Affine layers that had no bias because a normalisation followed get one, sigma_b = 0.
+        Outputs move as :meth:`without` says.
         """
         dropped = self.nodes_of(L.Normalisation)
         bare = {self._parents[node][0] for node in dropped}
-        network = self.without(dropped).map_layers(lambda node, layer: replace(layer, bias=True) if node in bare else layer, L.Affine)
+        network = self.without(dropped).map_layers(
+            lambda node, layer: replace(layer, bias=True) if node in bare else layer, L.Affine
+        )
         network.removed = self.removed + dropped
         return network
 
     def preactivated(self) -> Network:
-        """The network as a pre-activation one (ResNet V2): identity shortcuts carry the inputs of the activations, not their outputs.
+        """The network as a pre-activation one (ResNet V2).
 
-        It computes another function than a post-activation network (ResNet V1), of which the kernel calculus holds: sums of activations
-        that share their input have no independent addends. Node labels stay. [DKS sec. 23]
+        Identity shortcuts carry the inputs of the activations, not their outputs.
+
+        It computes another function than a post-activation network (ResNet V1), of which the kernel
+        calculus holds: sums of activations that share their input have no independent addends. Node
+        labels stay. [DKS sec. 23]
         """
         return self._kept(Network.from_steps(preactivated_steps(self), self.outputs))
 
     def without(self, dropped: Iterable[Node]) -> Network:
         """The network with one-input nodes bypassed: their readers read their input instead.
 
-        The input of a bypassed output is an output in its place; outputs that come to lie on one node are one output. Notes
-        on how a bypassed layer differs from a model go with it; those on positions stay, for all that follows has them.
+        The input of a bypassed output is an output in its place; outputs that come to lie on one
+        node are one output. Notes on how a bypassed layer differs from a model go with it; those on
+        positions stay, for all that follows has them.
 
         Raises: GraphError for a node with several inputs, KcalcError for one that is not there.
         """
@@ -300,14 +388,20 @@ class Network:
         source: dict[Node, Node] = {}
         for node, _, parents in self.steps():
             if node in dropped and len(parents) != 1:
-                raise GraphError(f"node {node!r} has {len(parents)} inputs, so it cannot be bypassed")
+                raise GraphError(
+                    f"node {node!r} has {len(parents)} inputs, so it cannot be bypassed"
+                )
             source[node] = source[parents[0]] if node in dropped else node
-        steps = ((node, layer, tuple(source[p] for p in parents)) for node, layer, parents in self.steps() if node not in dropped)
+        steps = (
+            (node, layer, tuple(source[p] for p in parents))
+            for node, layer, parents in self.steps()
+            if node not in dropped
+        )
         network = Network.from_steps(steps, dict.fromkeys(source[node] for node in self.outputs))
         kept = (n for n in self.notes if n.level == "locations" or n.node not in dropped)
         return network.with_notes(kept)
 
-    # -- habits ----------------------------------------------------------------------------------------------------
+    # -- habits ------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._layers)
@@ -351,29 +445,50 @@ def _with_values(node: Node, layer: L.Layer, values: dict[Any, Any]) -> L.Layer:
 def require_network(network: object) -> None:
     """Raises KcalcError for anything but a Network."""
     if not isinstance(network, Network):
-        remedy = "give its .network" if hasattr(network, "network") else "wrap a graph with kc.Network(graph)"
+        remedy = (
+            "give its .network"
+            if hasattr(network, "network")
+            else "wrap a graph with kc.Network(graph)"
+        )
         raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}; {remedy}")
 
 
-def require_kind(network: Network, nodes: Iterable[Node], remedy: str, *kinds: type[L.Layer]) -> None:
-    """Raises KcalcError for a node whose layer is of none of the kinds; ``remedy`` ends its message."""
+def require_kind(
+    network: Network, nodes: Iterable[Node], remedy: str, *kinds: type[L.Layer]
+) -> None:
+    """Raises KcalcError for a node whose layer is of none of the kinds.
+
+    ``remedy`` ends its message.
+    """
     for node in nodes:
         if not isinstance(network.layer(node), kinds):
             raise KcalcError(f"node {node!r} is a {type(network.layer(node)).__name__}{remedy}")
 
 
 def chosen_output(network: Network, output: Node = None) -> Node:
-    """The output that is meant. Raises: KcalcError where there are several and none is chosen, and for anything but an output."""
+    """The output that is meant.
+
+    Raises: KcalcError where there are several and none is chosen, and for anything but an output.
+    """
     if output is None:
         if len(network.outputs) > 1:
-            raise KcalcError(f"the network has {len(network.outputs)} outputs; choose one with output=, e.g. {network.outputs[0]!r}")
+            raise KcalcError(
+                f"the network has {len(network.outputs)} outputs; choose one with output=, e.g. "
+                f"{network.outputs[0]!r}"
+            )
         return next(iter(network.outputs))
     if not is_key(output, network.outputs):
         raise unknown("output", output, map(str, network.outputs))
     return output
 
 
-def _rebuild(steps: Sequence[Step], outputs: Sequence[Node], removed: tuple[Node, ...], notes: tuple[Note, ...], name: str) -> Network:
+def _rebuild(
+    steps: Sequence[Step],
+    outputs: Sequence[Node],
+    removed: tuple[Node, ...],
+    notes: tuple[Note, ...],
+    name: str,
+) -> Network:
     network = Network.from_steps(steps, outputs)
     network.removed, network.notes, network.name = removed, notes, name
     return network
@@ -385,7 +500,9 @@ def _names(nodes: Sequence[Node]) -> str:
 
 
 def concat_channels(network: Network) -> dict[Node, tuple[Any, ...]]:
-    """The channel counts of the inputs of every Concat: as given, else from known features, else equal.
+    """The channel counts of the inputs of every Concat.
+
+    As given, else from known features, else equal.
 
     Raises: GraphError where some features are known and others not.
     """
@@ -393,11 +510,16 @@ def concat_channels(network: Network) -> dict[Node, tuple[Any, ...]]:
 
 
 def channel_widths(network: Network) -> dict[Node, int | None]:
-    """How many channels every node reads whose rule depends on it (groups, statistics over channels), None where it is not known."""
+    """The number of input channels of every node whose rule depends on it.
+
+    Rules depend on it for groups and for statistics over channels. The number is None where it is
+    not known.
+    """
     return {
         node: op.reads
         for node, op, _ in network.operations
-        if (isinstance(op, Norm) and op.over != "batch") or (isinstance(op, Fresh) and (op.groups > 1 or op.standardised))
+        if (isinstance(op, Norm) and op.over != "batch")
+        or (isinstance(op, Fresh) and (op.groups > 1 or op.standardised))
     }
 
 
@@ -407,7 +529,10 @@ def sum_weights(layer: L.Sum, count: int) -> tuple[Any, ...]:
 
 
 def is_normalised(weights: Sequence[Any], tolerance: float = 1e-12) -> bool:
-    """True if ``sum_i w_i^2 = 1``: exactly for SymPy numbers and symbols, to ``tolerance`` for floats."""
+    """True if ``sum_i w_i^2 = 1``.
+
+    Exactly for SymPy numbers and symbols, to ``tolerance`` for floats.
+    """
     excess: Any = sp.Add(*(sp.sympify(w, strict=True) ** 2 for w in weights)) - 1
     if excess.free_symbols:
         return sp.simplify(excess) == 0

@@ -1,4 +1,7 @@
-"""Notes of a reader on a network: how far nodes stand for the parts of the model that they were read from."""
+"""Notes of a reader on a network.
+
+How far nodes stand for the parts of the model that they were read from.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ from ..maps.maps import Assumption
 
 LEVELS = {
     "exact": "computes the model's function",
-    "locations": "exact for kernel maps without positions; strides, windows or sizes are not the model's",
-    "pooling": "computes the model's function; kernel maps take pooling as the identity, a heuristic",
+    "locations": "exact for kernel maps without positions; strides, windows or sizes are not the "
+    "model's",
+    "pooling": "computes the model's function; kernel maps take pooling as the identity, a "
+    "heuristic",
     "approximate": "differs from the model as noted",
     "not read": "not understood; every calculus refuses it",
 }
@@ -23,7 +28,8 @@ which size of images an input was read. Layers tell of pooling and of what was n
 class Note:
     """A reader's note on a node: ``level`` one of LEVELS, ``source`` the place in the model.
 
-    ``of_weights``: whether it is about the weights as they stand, and does not hold of weights drawn anew.
+    ``of_weights``: whether it is about the weights as they stand, and does not hold of weights
+    drawn anew.
     """
 
     node: Node
@@ -38,10 +44,16 @@ class Note:
 
     @property
     def assumption(self) -> Assumption:
-        """The note as results have it: a convention for positions, a heuristic where the model differs."""
+        """The note as results have it.
+
+        a convention for positions, a heuristic where the model differs.
+        """
         return Assumption(self.node, self.text, CARRIED[self.level])
 
 
 def read_at(node: Node, shape: tuple[int, ...]) -> Note:
-    """That a network was read for images of a shape at an input, where its windows are the model's."""
+    """The note that a network was read for images of a given shape at an input.
+
+    For images of this shape its windows are the model's.
+    """
     return Note(node, "exact", f"read for images of {' x '.join(map(str, shape))}")

@@ -1,4 +1,7 @@
-"""Post-activation residual networks, relu(shortcut + branch), in pre-activation form, shortcut + branch(relu)."""
+"""Post-activation residual networks in pre-activation form.
+
+The sum relu(shortcut + branch) becomes shortcut + branch(relu).
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,15 @@ Parents = dict[Node, tuple[Node, ...]]
 def preactivated_steps(network: Network) -> list[Step]:
     """The steps with every identity shortcut reading the input of its activation.
 
-    Where an addend of a Sum is ``phi(z)`` and ``phi(z)`` also feeds a branch, the Sum reads z itself and the branch keeps phi(z);
-    pooling between them moves before phi. A Scale right behind phi counts as part of it. Sums whose addends end in an activation of their
-    own are left as they are.
+    Where an addend of a Sum is ``phi(z)`` and ``phi(z)`` also feeds a branch, the Sum reads z
+    itself and the branch keeps phi(z); pooling between them moves before phi. A Scale right behind
+    phi counts as part of it. Sums whose addends end in an activation of their own are left as they
+    are.
     """
     parents = {node: reads for node, _, reads in network.steps()}
-    rewrite = _Rewrite(network, parents, frozenset(network.nodes_of(Nonlinear)), frozenset(network.nodes_of(Scale)))
+    rewrite = _Rewrite(
+        network, parents, frozenset(network.nodes_of(Nonlinear)), frozenset(network.nodes_of(Scale))
+    )
     for node in network.nodes_of(Sum):
         parents[node] = tuple(rewrite.before_activation(node, addend) for addend in parents[node])
     return [(node, layer, parents[node]) for node, layer, _ in network.steps()]
@@ -41,7 +47,10 @@ class _Rewrite:
     scaled: frozenset[Node]
 
     def before_activation(self, reader: Node, addend: Node) -> Node:
-        """The addend without its activation; ``parents`` is changed where pooling has to move before it."""
+        """The addend without its activation.
+
+        ``parents`` is changed where pooling has to move before it.
+        """
         chain: list[Node] = []
         place, parents = self._unscaled(addend), self.parents
         while self.network.layer(place).passes:
@@ -54,7 +63,9 @@ class _Rewrite:
             return addend
         if not chain:
             return parents[place][0]
-        if self._readers(place) != {chain[-1]} or any(self._readers(after) != {before} for before, after in pairwise(chain)):
+        if self._readers(place) != {chain[-1]} or any(
+            self._readers(after) != {before} for before, after in pairwise(chain)
+        ):
             return addend
         parents[chain[-1]] = parents[place]
         parents[place] = (addend,)

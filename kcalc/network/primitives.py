@@ -1,9 +1,12 @@
-"""The operations that calculi interpret: every layer says once, in its ``lowered``, of which of them it is made.
+"""The operations that calculi interpret.
 
-A calculus has one rule per primitive, ``rule(operation, node, inputs)``. A layer that is one primitive is lowered to it under its own node;
-the others of a layer that is several stand at an :class:`Inner` node, which prints as the layer's node, so that messages name what the user
-wrote. ``origin`` is the layer itself. A node that passes its input on, as an Identity does, is lowered to nothing: it shares the state of
-what it reads.
+Every layer says once, in its ``lowered``, of which of them it is made.
+
+A calculus has one rule per primitive, ``rule(operation, node, inputs)``. A layer that is one
+primitive is lowered to it under its own node; the others of a layer that is several stand at an
+:class:`Inner` node, which prints as the layer's node, so that messages name what the user wrote.
+``origin`` is the layer itself. A node that passes its input on, as an Identity does, is lowered to
+nothing: it shares the state of what it reads.
 """
 
 from __future__ import annotations
@@ -40,9 +43,12 @@ class Source(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Fresh(Primitive):
-    """New independent weights over channels and the taps of a window: ``Var W = sigma_w^2 / fan_in``, ``Var b = sigma_b^2``.
+    """New independent weights over channels and the taps of a window.
 
-    ``reads``: the channels of what it reads, None where they are not known; other fields as in :class:`kcalc.network.layers.Affine`.
+    ``Var W = sigma_w^2 / fan_in``, ``Var b = sigma_b^2``.
+
+    ``reads``: the channels of what it reads, None where they are not known; other fields as in
+    :class:`kcalc.network.layers.Affine`.
     """
 
     sigma_w: Any
@@ -88,7 +94,10 @@ class Prod(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Join(Primitive):
-    """The inputs side by side; ``counts``: their channels, given or known, else ``problem`` says why they are not."""
+    """The inputs side by side; ``counts``.
+
+    Their channels, given or known, else ``problem`` says why they are not.
+    """
 
     counts: tuple[Any, ...] | None
     problem: str = ""
@@ -103,10 +112,13 @@ class Join(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Norm(Primitive):
-    """Division by the root mean square over channels ("channels"), over channels and positions ("positions") or over a batch ("batch").
+    """Division by the root mean square over channels, over positions too, or over a batch.
 
-    ``centred``: the mean is taken off before; ``groups``: channels in as many groups, each by itself; ``reads``: the channels of what it
-    reads, None where they are not known; ``batch_c``: the c value between the examples of a large batch, None where it is not known.
+    ``over``: "channels", "positions" (channels and positions) or "batch".
+
+    ``centred``: the mean is taken off before; ``groups``: channels in as many groups, each by
+    itself; ``reads``: the channels of what it reads, None where they are not known; ``batch_c``:
+    the c value between the examples of a large batch, None where it is not known.
     """
 
     centred: bool
@@ -118,7 +130,10 @@ class Norm(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Window(Primitive):
-    """One number per window of positions; ``window=None`` is all of them. Fields as in :class:`kcalc.network.layers.Pool`."""
+    """One number per window of positions; ``window=None`` is all of them.
+
+    Fields as in :class:`kcalc.network.layers.Pool`.
+    """
 
     window: Any = None
     stride: Any = None
@@ -134,10 +149,13 @@ class Window(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Blend(Window):
-    """Weighted sums of positions: means over windows, or a ``matrix`` (positions out, positions in), the same for every channel.
+    """Weighted sums of positions.
 
-    ``weighted``: the weights of a window are random and shared by all channels. ``permutes``: the number by which a matrix multiplies where
-    every position reads one position alone, all by this number or its negative; else None.
+    Means over windows, or a ``matrix`` (positions out, positions in), the same for every channel.
+
+    ``weighted``: the weights of a window are random and shared by all channels. ``permutes``: the
+    number by which a matrix multiplies where every position reads one position alone, all by this
+    number or its negative; else None.
     """
 
     weighted: bool = False
@@ -159,7 +177,10 @@ class Max(Window):
 
 @dataclass(frozen=True, kw_only=True)
 class Mask(Primitive):
-    """Entries set to 0 at random, a fraction ``rate`` of them, the others divided by ``1 - rate``; the identity in evaluation."""
+    """Entries set to 0 at random, a fraction ``rate`` of them, the others divided by ``1 - rate``.
+
+    The identity in evaluation.
+    """
 
     rate: Any
 
@@ -171,7 +192,10 @@ class Reshape(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Attend(Primitive):
-    """Attention over tokens: queries, keys and values are its three inputs; fields as in :class:`kcalc.network.layers.Attend`."""
+    """Attention over tokens: queries, keys and values are its three inputs.
+
+    Fields as in :class:`kcalc.network.layers.Attend`.
+    """
 
     heads: int | None
     key_width: int | None
@@ -190,8 +214,9 @@ class Attend(Primitive):
 class Positions(Primitive):
     """A source that says where a token stands: the same for all inputs, of mean square 1.
 
-    ``form``: "learned", vectors of different positions are orthogonal; "sinusoidal", their cosine is the mean of ``cos((s - t) theta_f)``;
-    "constant", they are the same. ``length``: how many there are; None: not said, or as many as one likes.
+    ``form``: "learned", vectors of different positions are orthogonal; "sinusoidal", their cosine
+    is the mean of ``cos((s - t) theta_f)``; "constant", they are the same. ``length``: how many
+    there are; None: not said, or as many as one likes.
     """
 
     form: str
@@ -213,7 +238,10 @@ def _ones(size: Any) -> bool:
 
 
 class Reads(NamedTuple):
-    """What a layer is lowered with: its node, the nodes that it reads and their channels, None where they are not known."""
+    """What a layer is lowered with.
+
+    Its node, the nodes that it reads and their channels, None where they are not known.
+    """
 
     node: Node
     parents: tuple[Node, ...]
@@ -239,7 +267,10 @@ def owner(node: Node) -> Node:
 
 
 class Operation(NamedTuple):
-    """One step of a lowered network: ``primitive`` emits the state of ``node`` from those of ``reads``; None passes it on."""
+    """One step of a lowered network.
+
+    ``primitive`` emits the state of ``node`` from those of ``reads``; None passes it on.
+    """
 
     node: Node
     primitive: Primitive | None
@@ -249,11 +280,14 @@ class Operation(NamedTuple):
 Program = Sequence[tuple[Primitive, tuple[int, ...]]]
 
 
-def operations(steps: Iterable[tuple[Node, Any, tuple[Node, ...]]], features: Mapping[Node, Any]) -> Iterator[Operation]:
+def operations(
+    steps: Iterable[tuple[Node, Any, tuple[Node, ...]]], features: Mapping[Node, Any]
+) -> Iterator[Operation]:
     """The steps of a network as operations.
 
-    ``lowered`` gives one primitive, None, or a program [(primitive, what it reads)], where 0, 1 ... are the layer's inputs in slot
-    order and the numbers after them are the primitives of the program itself.
+    ``lowered`` gives one primitive, None, or a program [(primitive, what it reads)], where 0, 1 ...
+    are the layer's inputs in slot order and the numbers after them are the primitives of the
+    program itself.
     """
     known: dict[tuple[int, tuple[Any, ...]], Any] = {}
     for node, layer, parents in steps:
@@ -275,16 +309,27 @@ def _program(node: Node, program: Program, parents: tuple[Node, ...]) -> Iterato
 
 
 def reader_counts(steps: Sequence[Operation], outputs: Iterable[Node] = ()) -> Counter[Node]:
-    """How many primitives (and ``outputs``) read a node; those that read what is passed on count for the node that passed it on."""
+    """How many primitives (and ``outputs``) read a node.
+
+    Those that read what is passed on count for the node that passed it on.
+    """
     counts: Counter[Node] = Counter(outputs)
     for node, primitive, reads in reversed(steps):
         counts.update(reads if primitive is not None else dict.fromkeys(reads, counts[node]))
     return counts
 
 
-def emitted(steps: Sequence[Operation], rule: Callable[[Primitive, Node, list[Any]], Any], inputs: Mapping[Node, Any]) -> Any:
+def emitted(
+    steps: Sequence[Operation],
+    rule: Callable[[Primitive, Node, list[Any]], Any],
+    inputs: Mapping[Node, Any],
+) -> Any:
     """The state of a node from those of the nodes that it reads."""
     states = dict(inputs)
     for node, primitive, reads in steps:
-        states[node] = states[reads[0]] if primitive is None else rule(primitive, node, [states[p] for p in reads])
+        states[node] = (
+            states[reads[0]]
+            if primitive is None
+            else rule(primitive, node, [states[p] for p in reads])
+        )
     return states[steps[-1].node]

@@ -1,7 +1,10 @@
-"""Shortcuts ``I + A``: projections of residual networks with an average-like map of singular values 1 added ("ResAvg").
+"""Shortcuts ``I + A`` of residual networks ("ResAvg").
 
-A shape-changing shortcut of a residual network is an Affine of one tap. Adding to it a deterministic map I whose singular values are all 1
-shifts the singular values of the block's Jacobian upwards. [MacDonald et al. 2023, eq. 15 and Hypothesis 6.1]
+A is the projection of a shortcut, I an average-like map of singular values 1 that is added to it.
+
+A shape-changing shortcut of a residual network is an Affine of one tap. Adding to it a
+deterministic map I whose singular values are all 1 shifts the singular values of the block's
+Jacobian upwards. [MacDonald et al. 2023, eq. 15 and Hypothesis 6.1]
 """
 
 from __future__ import annotations
@@ -24,17 +27,24 @@ SKIPS = ("none", "projection", "average")
 
 
 def projection_shortcuts(network: Network) -> tuple[Node, ...]:
-    """The Affine nodes that are shortcuts of their own: an addend of a Sum, of one tap, the only weights since the fork.
+    """The Affine nodes that are shortcuts of their own.
 
-    The fork is the last node that all addends depend on; another addend must have more weights behind it since then, or wider kernels.
+    An addend of a Sum, of one tap, the only weights since the fork.
+
+    The fork is the last node that all addends depend on; another addend must have more weights
+    behind it since then, or wider kernels.
     """
     require_network(network)
     order = {node: i for i, node in enumerate(network)}
     taps = {node: np.max(network.layer(node).kernel) for node in network.nodes_of(L.Affine)}
-    return tuple(a for node in network.nodes_of(L.Sum) for a in _projections(network, node, order, taps))
+    return tuple(
+        a for node in network.nodes_of(L.Sum) for a in _projections(network, node, order, taps)
+    )
 
 
-def _projections(network: Network, node: Node, order: dict[Node, int], taps: dict[Node, int]) -> list[Node]:
+def _projections(
+    network: Network, node: Node, order: dict[Node, int], taps: dict[Node, int]
+) -> list[Node]:
     addends = network.parents(node)
     if len(set(addends)) < 2:
         return []
@@ -45,8 +55,13 @@ def _projections(network: Network, node: Node, order: dict[Node, int], taps: dic
     return alone if heavier else []
 
 
-def _since_fork(network: Network, addends: tuple[Node, ...], chosen: Node, order: dict[Node, int]) -> list[Node]:
-    """The nodes that ``chosen`` depends on and not all addends do, found by walking back from the latest node on."""
+def _since_fork(
+    network: Network, addends: tuple[Node, ...], chosen: Node, order: dict[Node, int]
+) -> list[Node]:
+    """The nodes that ``chosen`` depends on but that not all addends depend on.
+
+    They are found by walking back from the latest node.
+    """
     reached: dict[Node, set[Node]] = {}
     for addend in addends:
         reached.setdefault(addend, set()).add(addend)
@@ -64,20 +79,29 @@ def _since_fork(network: Network, addends: tuple[Node, ...], chosen: Node, order
 
 
 def averaging_shortcuts(network: Network, nodes: Any = None) -> Network:
-    """The network with every projection shortcut A replaced by I + A, where I has all its singular values equal to 1.
+    """The network with every projection shortcut A replaced by I + A.
 
-    Parameters: ``nodes``, which Affine shortcuts (all of :func:`projection_shortcuts` unless given). I keeps images as averages:
+    All singular values of I are equal to 1.
+
+    Parameters: ``nodes``, which Affine shortcuts (all of :func:`projection_shortcuts` unless
+    given). I keeps images as averages:
 
     - equal channels, stride s: mean pooling over s x s windows, times s;
     - r times the channels, stride 1: r copies, divided by sqrt r;
-    - twice the channels, stride 2: the means of the upper and of the lower half of every 2 x 2 window, times sqrt 2.
+    - twice the channels, stride 2: the means of the upper and of the lower half of every 2 x 2
+      window, times sqrt 2.
 
-    Images must divide into windows. Returns: a network in which each such Affine ``a`` is read through a plain Sum ``(a, "sum")``.
-    Raises: KcalcError where there is no projection shortcut, widths are unknown, or no such map is known for the change of shape.
+    Images must divide into windows. Returns: a network in which each such Affine ``a`` is read
+    through a plain Sum ``(a, "sum")``.
+    Raises: KcalcError where there is no projection shortcut, widths are unknown, or no such map is
+    known for the change of shape.
     """
     chosen = projection_shortcuts(network) if nodes is None else items(nodes, "nodes")
     if not chosen:
-        raise KcalcError("the network has no projection shortcut (an Affine of one tap that a Sum adds to a branch); nothing to change")
+        raise KcalcError(
+            "the network has no projection shortcut (an Affine of one tap that a Sum adds to a "
+            "branch); nothing to change"
+        )
     require_kind(network, chosen, ", not an Affine shortcut", L.Affine)
     steps: list[Step] = []
     source: dict[Node, Node] = {}
@@ -98,12 +122,22 @@ def _average(network: Network, node: Node, read: Node) -> list[Step]:
     layer: Any = network.layer(node)
     before, after = network.features[network.parents(node)[0]], layer.features
     if before is None or after is None:
-        raise KcalcError(f"node {node!r}: the widths on both sides of the shortcut must be known; build the network with features")
-    stride = layer.stride if isinstance(layer.stride, int) else (layer.stride[0] if len(set(layer.stride)) == 1 else None)
+        raise KcalcError(
+            f"node {node!r}: the widths on both sides of the shortcut must be known; build the "
+            f"network with features"
+        )
+    stride = (
+        layer.stride
+        if isinstance(layer.stride, int)
+        else (layer.stride[0] if len(set(layer.stride)) == 1 else None)
+    )
     if before == after and stride == 1:
         return [((node, "I"), L.Identity(), (read,))]
     if before == after and stride is not None:
-        return [((node, "mean"), L.Pool("mean", stride, stride), (read,)), ((node, "I"), L.Scale(stride), ((node, "mean"),))]
+        return [
+            ((node, "mean"), L.Pool("mean", stride, stride), (read,)),
+            ((node, "I"), L.Scale(stride), ((node, "mean"),)),
+        ]
     if stride == 1 and after % before == 0:
         copies = after // before
         joined: Step = ((node, "copies"), L.Concat((before,) * copies), (read,) * copies)
@@ -111,13 +145,18 @@ def _average(network: Network, node: Node, read: Node) -> list[Step]:
     if stride == 2 and after == 2 * before:
         return _halves(node, read, before)
     raise KcalcError(
-        f"node {node!r}: no map of singular values 1 is known here from {before} to {after} channels at stride {layer.stride}; "
-        "it is for equal channels, for multiples at stride 1, and for twice the channels at stride 2"
+        f"node {node!r}: no map of singular values 1 is known here from {before} to {after} "
+        f"channels at stride {layer.stride}; "
+        "it is for equal channels, for multiples at stride 1, and for twice the channels at "
+        "stride 2"
     )
 
 
 def _halves(node: Node, read: Node, channels: int) -> list[Step]:
-    """The upper rows u and, from the mean m of both, the lower ones 2 m - u; both times sqrt 2, one behind the other."""
+    """The upper rows u and, from the mean m of both, the lower ones 2 m - u.
+
+    Both times sqrt 2, one behind the other.
+    """
     root = sp.sqrt(2)
     return [
         ((node, "mean"), L.Pool("mean", 2, 2), (read,)),
@@ -139,14 +178,19 @@ def skip_network(
     sigma_w: Any = 1,
     sigma_b: Any = 0,
 ) -> Network:
-    """Six convolutions of which 2-3 and 5-6 may be residual blocks, the second with a projection [MacDonald et al. 2023, sec. 6.2].
+    """Six convolutions with optional residual blocks [MacDonald et al. 2023, sec. 6.2].
 
-    ``skips``: "none" (a chain), "projection" (identity and 1 x 1 convolution, "Res") or "average" (I + A in place of A, "ResAvg"). The
-    second block halves both axes of the image and doubles the channels.
+    Convolutions 2-3 and 5-6 may be residual blocks, the second with a projection.
+
+    ``skips``: "none" (a chain), "projection" (identity and 1 x 1 convolution, "Res") or "average"
+    (I + A in place of A, "ResAvg"). The second block halves both axes of the image and doubles the
+    channels.
     Raises: KcalcError for other names, and for images whose sides are not even.
     """
     choice(skips, "kind of skips", SKIPS)
-    sides = tuple(whole(side, "a side of image_shape", 2) for side in items(image_shape, "image_shape"))
+    sides = tuple(
+        whole(side, "a side of image_shape", 2) for side in items(image_shape, "image_shape")
+    )
     if len(sides) != 2 or any(n % 2 for n in sides):
         raise KcalcError(f"image_shape must be two even numbers, got {glimpse(image_shape)}")
     width, normed = whole(width, "width", 1), truth(batch_norm, "batch_norm")

@@ -1,8 +1,13 @@
-"""Matrices for :class:`kcalc.network.layers.TokenMix` of transformers without shortcuts, whose token covariances are known layer by layer.
+"""TokenMix matrices of transformers without shortcuts, with known token covariances.
 
-With token covariance ``Sigma`` (T x T, unit diagonal, per channel) a mixing ``A`` makes it ``A Sigma A^T``. All tokens keep q = 1 if that
-has unit diagonal too. With Cholesky factors ``Sigma = L L^T``, ``Sigma' = L' L'^T``, the matrix ``A = L' L^-1`` maps one into the other and
-is lower-triangular: token t reads tokens s <= t only (causal). [He et al. 2023, "Deep Transformers without Shortcuts", sec. 3]
+The matrices are for :class:`kcalc.network.layers.TokenMix`; the token covariances are known layer
+by layer.
+
+With token covariance ``Sigma`` (T x T, unit diagonal, per channel) a mixing ``A`` makes it
+``A Sigma A^T``. All tokens keep q = 1 if that has unit diagonal too. With Cholesky factors
+``Sigma = L L^T``, ``Sigma' = L' L'^T``, the matrix ``A = L' L^-1`` maps one into the other and is
+lower-triangular: token t reads tokens s <= t only (causal).
+[He et al. 2023, "Deep Transformers without Shortcuts", sec. 3]
 
 Everything here speaks of initialisation, and of inputs whose tokens have the stated covariance.
 """
@@ -24,16 +29,20 @@ Array = np.ndarray
 MOST = 4096
 UNIT = 1e-10  # by how much a diagonal may miss 1, and a matrix its transpose
 LEAST = 1e-8  # of eigenvalues, below which Cholesky factors lose half of the digits
-NOISE = 8 * np.finfo(float).eps  # over the least eigenvalue of the source: negative entries of this size are rounding
+NOISE = (
+    8 * np.finfo(float).eps
+)  # over the least eigenvalue of the source: negative entries of this size are rounding
 
 
 def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = False) -> Array:
-    """``skip I + mix U``: identity-biased mixing, U the attention of zero queries: 1/T everywhere, ``causal``: 1/t over the first t tokens.
+    """``skip I + mix U``: identity-biased mixing, U the attention of zero queries.
 
-    ``skip=1, mix=0`` (value-skip initialisation) leaves every token alone, at any token covariance. With ``mix`` > 0 rows keep q only at
-    token covariances for which ``a Sigma a^T = 1``; :func:`rescaled` makes them.
-    Domain: tokens from 1 to 4096, finite numbers, not both 0. Returns: (T, T). Raises: KcalcError.
-    [He et al. 2023, sec. 3.1]
+    1/T everywhere, ``causal``: 1/t over the first t tokens.
+
+    ``skip=1, mix=0`` (value-skip initialisation) leaves every token alone, at any token covariance.
+    With ``mix`` > 0 rows keep q only at token covariances for which ``a Sigma a^T = 1``;
+    :func:`rescaled` makes them. Domain: tokens from 1 to 4096, finite numbers, not both 0. Returns:
+    (T, T). Raises: KcalcError. [He et al. 2023, sec. 3.1]
     """
     count, a, b = _tokens(tokens), _number(skip, "skip"), _number(mix, "mix")
     read = np.tril(np.ones((count, count))) if truth(causal, "causal") else np.ones((count, count))
@@ -41,23 +50,30 @@ def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = 
     dead = np.flatnonzero(np.abs(matrix).sum(axis=1) <= 1e-15 * (abs(a) + abs(b)))
     if dead.size:
         raise KcalcError(
-            f"skip = {a:g} and mix = {b:g} make row {dead[0]} 0, so that its token is 0 whatever the input; change one of them"
+            f"skip = {a:g} and mix = {b:g} make row {dead[0]} 0, so that its token is 0 whatever "
+            f"the input; change one of them"
         )
     return matrix
 
 
 def preserving(source: Any, target: Any, nonnegative: bool = True) -> Array:
-    """``A = L' L^-1`` with ``source = L L^T`` and ``target = L' L'^T``, so that ``A source A^T = target``; lower-triangular.
+    """The lower-triangular ``A = L' L^-1`` with ``A source A^T = target``.
 
-    Attention weights are >= 0, which A is for some pairs only (growing correlations: :func:`uniform`, :func:`exponential`);
-    ``nonnegative=False`` takes others too. Entries have a relative error of about 1e-16 over the least eigenvalue of ``source``.
-    Domain: symmetric (T, T) arrays of numbers with unit diagonal and eigenvalues >= 1e-8. Returns: (T, T).
-    Raises: KcalcError for others, and naming the worst entry where A has negative ones. [He et al. 2023, sec. 3.2]
+    L and L' are the Cholesky factors, ``source = L L^T`` and ``target = L' L'^T``.
+
+    Attention weights are >= 0, which A is for some pairs only (growing correlations:
+    :func:`uniform`, :func:`exponential`); ``nonnegative=False`` takes others too. Entries have a
+    relative error of about 1e-16 over the least eigenvalue of ``source``. Domain: symmetric (T, T)
+    arrays of numbers with unit diagonal and eigenvalues >= 1e-8. Returns: (T, T).
+    Raises: KcalcError for others, and naming the worst entry where A has negative ones.
+    [He et al. 2023, sec. 3.2]
     """
     truth(nonnegative, "nonnegative")
     first, second = covariance(source, "source", LEAST), covariance(target, "target", LEAST)
     if len(first) != len(second):
-        raise KcalcError(f"source is of {len(first)} tokens, target of {len(second)}; give two of the same size")
+        raise KcalcError(
+            f"source is of {len(first)} tokens, target of {len(second)}; give two of the same size"
+        )
     lower = np.linalg.cholesky(second)
     from scipy.linalg import solve_triangular
 
@@ -68,16 +84,21 @@ def preserving(source: Any, target: Any, nonnegative: bool = True) -> Array:
     worst = np.unravel_index(int(np.argmin(found)), found.shape)
     if found[worst] < 0:
         raise KcalcError(
-            f"{int((found < 0).sum())} entries of the matrix are negative (the worst is {found[worst]:.3g} at row {worst[0]}, column "
-            f"{worst[1]}), which no attention weights are; let correlations grow from source to target, or pass nonnegative=False"
+            f"{int((found < 0).sum())} entries of the matrix are negative (the worst is "
+            f"{found[worst]:.3g} at row {worst[0]}, column "
+            f"{worst[1]}), which no attention weights are; let correlations grow from source to "
+            f"target, or pass nonnegative=False"
         )
     return found
 
 
 def rescaled(matrix: Any, source: Any) -> Array:
-    """Rows over ``sqrt(a source a^T)``, so that every token has q = 1 after the mixing of tokens of covariance ``source``.
+    """The matrix with each row a divided by ``sqrt(a source a^T)``.
 
-    Domain: ``matrix`` (T', T), ``source`` (T, T) positive semidefinite with unit diagonal. Returns: (T', T).
+    Every token then has q = 1 after the mixing of tokens of covariance ``source``.
+
+    Domain: ``matrix`` (T', T), ``source`` (T, T) positive semidefinite with unit diagonal. Returns:
+    (T', T).
     Raises: KcalcError for other shapes, and rows whose token is 0 at this covariance.
     """
     known = covariance(source, "source", 0.0)
@@ -87,24 +108,31 @@ def rescaled(matrix: Any, source: Any) -> Array:
     sizes = np.einsum("ts,sr,tr->t", rows, known, rows)
     dead = np.flatnonzero(sizes <= 1e-14 * np.abs(rows).sum(axis=1) ** 2)
     if dead.size:
-        raise KcalcError(f"row {dead[0]} of the matrix makes a token of q = 0 from this covariance; change it")
+        raise KcalcError(
+            f"row {dead[0]} of the matrix makes a token of q = 0 from this covariance; change it"
+        )
     return rows / np.sqrt(sizes)[:, None]
 
 
 def uniform(tokens: int, correlations: Iterable[float], start: float = 0.0) -> list[Array]:
-    """Matrices, layer by layer, that make all pairs of tokens have the correlations ``rho_1 <= rho_2 <= ...`` from ``start`` on.
+    """Mixing matrices, layer by layer, for uniform correlations between tokens.
 
-    Layer l maps ``(1 - r) I + r 11^T`` with r = rho_(l-1) to that with rho_l, rho_0 = ``start``. By the closed form of both
-    factors, ``L_jj^2 = (1 - r)(1 + j r)/(1 + (j - 1) r)`` and ``L_ij = r (1 - r)/((1 + (j - 1) r) L_jj)`` for i > j (j from 0). Entries are
-    >= 0, with an absolute error of about 1e-15 up to r = 1 - 1e-12.
-    Domain: 0 <= start <= rho_1 <= rho_2 <= ... <= 1 - 1e-12. Returns: a list of (T, T). Raises: KcalcError.
-    [He et al. 2023, sec. 3.2: U-SPA]
+    They make all pairs of tokens have the correlations ``rho_1 <= rho_2 <= ...`` from ``start`` on.
+
+    Layer l maps ``(1 - r) I + r 11^T`` with r = rho_(l-1) to that with rho_l, rho_0 = ``start``. By
+    the closed form of both factors, ``L_jj^2 = (1 - r)(1 + j r)/(1 + (j - 1) r)`` and
+    ``L_ij = r (1 - r)/((1 + (j - 1) r) L_jj)`` for i > j (j from 0). Entries are >= 0, with an
+    absolute error of about 1e-15 up to r = 1 - 1e-12. Domain: 0 <= start <= rho_1 <= rho_2 <= ...
+    <= 1 - 1e-12. Returns: a list of (T, T). Raises: KcalcError. [He et al. 2023, sec. 3.2: U-SPA]
     """
     count = _tokens(tokens)
     values = [_number(start, "start"), *_numbers(correlations, "correlations")]
     for before, after in zip([0.0, *values], values, strict=False):
         if not before <= after <= 1 - 1e-12:
-            raise KcalcError(f"correlations must grow from {values[0]:g} and stay within [0, 1 - 1e-12], got {after!r} after {before:g}")
+            raise KcalcError(
+                f"correlations must grow from {values[0]:g} and stay within [0, 1 - 1e-12], got "
+                f"{after!r} after {before:g}"
+            )
     return [_uniform_step(count, a, b) for a, b in pairwise(values)]
 
 
@@ -113,10 +141,14 @@ def _uniform_step(count: int, before: float, after: float) -> Array:
         return np.eye(count)
     d1, _, g = _uniform_factor(count, before)
     d2, below, _ = _uniform_factor(count, after)
-    taken = np.concatenate([[0.0, 0.0], np.cumsum((below * g)[1:])])[: count + 1]  # taken[i] = sum of below_k g_k over 1 <= k < i
+    taken = np.concatenate([[0.0, 0.0], np.cumsum((below * g)[1:])])[
+        : count + 1
+    ]  # taken[i] = sum of below_k g_k over 1 <= k < i
     i, j = np.tril_indices(count, -1)
     out = np.diag(d2 / d1)
-    out[i, j] = np.maximum(below[j] / d1[j] - (taken[i] - taken[j + 1]) - d2[i] * g[i], 0.0)  # >= 0 but for rounding
+    out[i, j] = np.maximum(
+        below[j] / d1[j] - (taken[i] - taken[j + 1]) - d2[i] * g[i], 0.0
+    )  # >= 0 but for rounding
     return out
 
 
@@ -132,19 +164,25 @@ def _uniform_factor(count: int, r: float) -> tuple[Array, Array, Array]:
 
 
 def exponential(tokens: int, rates: Iterable[float], start: float = math.inf) -> list[Array]:
-    """Matrices, layer by layer, that make tokens i and j have the correlation ``exp(-r |i - j|)``, r falling from ``start`` on.
+    """Mixing matrices, layer by layer, for exponential correlations between tokens.
 
-    Layer l maps ``exp(-r_(l-1) |i - j|)`` to ``exp(-r_l |i - j|)``, r_0 = ``start`` (infinity: independent tokens). With a = exp(-r_(l-1)),
-    b = exp(-r_l) and w = sqrt((1 - b^2)/(1 - a^2)): ``A_00 = 1``, ``A_ii = w``, ``A_ij = w b^(i-j-1) (b - a)`` for i > j > 0 and
-    ``A_i0 = b^(i-1) (b - a w)``: all >= 0, and accurate to rounding at every rate, the smallest too.
-    Domain: start >= r_1 >= r_2 >= ... > 0. Returns: a list of (T, T). Raises: KcalcError. [He et al. 2023, sec. 3.2: E-SPA]
+    They make tokens i and j have the correlation ``exp(-r |i - j|)``, r falling from ``start`` on.
+
+    Layer l maps ``exp(-r_(l-1) |i - j|)`` to ``exp(-r_l |i - j|)``, r_0 = ``start`` (infinity:
+    independent tokens). With a = exp(-r_(l-1)), b = exp(-r_l) and w = sqrt((1 - b^2)/(1 - a^2)):
+    ``A_00 = 1``, ``A_ii = w``, ``A_ij = w b^(i-j-1) (b - a)`` for i > j > 0 and
+    ``A_i0 = b^(i-1) (b - a w)``: all >= 0, and accurate to rounding at every rate, the smallest
+    too. Domain: start >= r_1 >= r_2 >= ... > 0. Returns: a list of (T, T). Raises: KcalcError.
+    [He et al. 2023, sec. 3.2: E-SPA]
     """
     count = _tokens(tokens)
     first = math.inf if isinstance(start, float) and start == math.inf else _number(start, "start")
     values = [first, *_numbers(rates, "rates")]
     for before, after in zip([math.inf, *values], values, strict=False):
         if not 0 < after <= before:
-            raise KcalcError(f"rates must fall from {values[0]:g} and stay > 0, got {after!r} after {before:g}")
+            raise KcalcError(
+                f"rates must fall from {values[0]:g} and stay > 0, got {after!r} after {before:g}"
+            )
     return [_exponential_step(count, a, b) for a, b in pairwise(values)]
 
 
@@ -165,30 +203,46 @@ def _exponential_step(count: int, before: float, after: float) -> Array:
     return out
 
 
-# -- checks --------------------------------------------------------------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------------
 
 
 def covariance(value: Any, what: str, least: float) -> Array:
-    """A covariance of tokens: (T, T), symmetric, unit diagonal, eigenvalues >= ``least`` (0: positive semidefinite). Raises: KcalcError."""
+    """A checked covariance of tokens: (T, T), symmetric, with unit diagonal.
+
+    Its eigenvalues are >= ``least`` (0: positive semidefinite).
+
+    Raises: KcalcError for other values.
+    """
     array, least = _array(value, text(what, "what")), _number(least, "least")
     if array.shape[0] != array.shape[1]:
         raise KcalcError(f"{what} must be square, (T, T), got shape {array.shape}")
     if np.abs(array - array.T).max() > UNIT:
         i, j = np.unravel_index(int(np.argmax(np.abs(array - array.T))), array.shape)
-        raise KcalcError(f"{what} must be symmetric, but entry ({i}, {j}) is {array[i, j]:.6g} and ({j}, {i}) is {array[j, i]:.6g}")
+        raise KcalcError(
+            f"{what} must be symmetric, but entry ({i}, {j}) is {array[i, j]:.6g} and ({j}, {i}) "
+            f"is {array[j, i]:.6g}"
+        )
     off = np.abs(array.diagonal() - 1)
     if off.max() > UNIT:
         t = int(np.argmax(off))
         raise KcalcError(
-            f"{what} must have ones on its diagonal (every token q = 1), but entry ({t}, {t}) is {array[t, t]:.6g}; "
+            f"{what} must have ones on its diagonal (every token q = 1), but entry ({t}, {t}) is "
+            f"{array[t, t]:.6g}; "
             "divide rows and columns by the roots of the diagonal"
         )
     array = (array + array.T) / 2
     np.fill_diagonal(array, 1.0)
     smallest = float(np.linalg.eigvalsh(array)[0])
     if smallest < (least or -1e-10 * len(array)):
-        kind = f"positive definite, with eigenvalues >= {least:g}" if least else "positive semidefinite"
-        raise KcalcError(f"{what} must be {kind}, but its least eigenvalue is {smallest:.3g}; tokens that repeat make it singular")
+        kind = (
+            f"positive definite, with eigenvalues >= {least:g}"
+            if least
+            else "positive semidefinite"
+        )
+        raise KcalcError(
+            f"{what} must be {kind}, but its least eigenvalue is {smallest:.3g}; tokens that "
+            f"repeat make it singular"
+        )
     return array
 
 

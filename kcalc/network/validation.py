@@ -1,4 +1,7 @@
-"""The checks that turn an ``nx.DiGraph`` into a network, each failing with the node and the remedy."""
+"""Checks that turn an ``nx.DiGraph`` into a network.
+
+Each check fails with a message that names the node and the remedy.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,15 @@ _EMPTY = "the network has no nodes; it needs at least an Input and a layer that 
 def read_nodes(graph: Any) -> tuple[dict[Node, Layer], dict[Node, tuple[Node, ...]]]:
     """The layer of every node and its parents in slot order.
 
-    Raises: GraphError for something that is not an ``nx.DiGraph``, an empty graph, a node without a layer, a wrong
-    number of inputs, missing or doubled slots, or a Sum or Concat whose numbers do not fit its inputs.
+    Raises: GraphError for something that is not an ``nx.DiGraph``, an empty graph, a node without a
+    layer, a wrong number of inputs, missing or doubled slots, or a Sum or Concat whose numbers do
+    not fit its inputs.
     """
     if isinstance(graph, nx.MultiDiGraph):
-        raise GraphError("a network is an nx.DiGraph; for a node read twice give its edge a tuple of slots, slot=(0, 1)")
+        raise GraphError(
+            "a network is an nx.DiGraph; for a node read twice give its edge a tuple of slots, "
+            "slot=(0, 1)"
+        )
     if not isinstance(graph, nx.DiGraph):
         raise GraphError(f"a network is an nx.DiGraph, got {type(graph).__name__}")
     if len(graph) == 0:
@@ -50,21 +57,34 @@ def _parents(graph: nx.DiGraph, node: Node, layer: Layer) -> tuple[Node, ...]:
         if slot is None or (type(slot) is int and slot == 0):
             return (parent,)
     edges = [(parent, data.get("slot")) for parent, data in above.items()]
-    empty = next((parent for parent, slot in edges if isinstance(slot, tuple | list) and not slot), None)
+    empty = next(
+        (parent for parent, slot in edges if isinstance(slot, tuple | list) and not slot), None
+    )
     if empty is not None:
-        raise GraphError(f"edge {empty!r} -> {node!r} has an empty slot=(), so that nothing is read; give it a slot, or remove the edge")
+        raise GraphError(
+            f"edge {empty!r} -> {node!r} has an empty slot=(), so that nothing is read; give it a "
+            f"slot, or remove the edge"
+        )
     slots: dict[int, Node] = {}
     total = sum(len(slot) if isinstance(slot, tuple | list) else 1 for _, slot in edges)
     if not layer.arity[0] <= total <= layer.arity[1]:
         raise _wrong_arity(node, layer, total)
     for parent, slot in edges:
         if slot is None:
-            raise GraphError(f"edge {parent!r} -> {node!r} has no slot; give each input of {node!r} slot=0 ... {total - 1}")
+            raise GraphError(
+                f"edge {parent!r} -> {node!r} has no slot; give each input of {node!r} slot=0 ... "
+                f"{total - 1}"
+            )
         for taken in slot if isinstance(slot, tuple | list) else (slot,):
             if isinstance(taken, bool) or not isinstance(taken, int) or not 0 <= taken < total:
-                raise GraphError(f"edge {parent!r} -> {node!r} has slot={taken!r}; the {total} inputs take slots 0 ... {total - 1}")
+                raise GraphError(
+                    f"edge {parent!r} -> {node!r} has slot={taken!r}; the {total} inputs take "
+                    f"slots 0 ... {total - 1}"
+                )
             if taken in slots:
-                raise GraphError(f"node {node!r} has slot {taken} twice, from {slots[taken]!r} and {parent!r}")
+                raise GraphError(
+                    f"node {node!r} has slot {taken} twice, from {slots[taken]!r} and {parent!r}"
+                )
             slots[taken] = parent
     return tuple(slots[k] for k in range(total))
 
@@ -74,13 +94,18 @@ def _check_layer(node: Node, layer: object) -> None:
         utf8(node, "node label")
     if not isinstance(layer, Layer):
         hint = "; pass an instance, not the class" if isinstance(layer, type) else ""
-        raise GraphError(f"node {node!r} has layer={glimpse(layer)}, which is not a kcalc layer{hint}")
+        raise GraphError(
+            f"node {node!r} has layer={glimpse(layer)}, which is not a kcalc layer{hint}"
+        )
 
 
 def _wrong_arity(node: Node, layer: Layer, total: int) -> GraphError:
     least, most = layer.arity
     expected = f"{least}" if least == most else f"at least {least}"
-    return GraphError(f"node {node!r} ({type(layer).__name__}) has {total} inputs, expected {expected}{_arity_hint(layer, total)}")
+    return GraphError(
+        f"node {node!r} ({type(layer).__name__}) has {total} inputs, expected "
+        f"{expected}{_arity_hint(layer, total)}"
+    )
 
 
 def _arity_hint(layer: Layer, total: int) -> str:
@@ -95,14 +120,19 @@ def _check_numbers(node: Node, layer: Layer, count: int) -> None:
     for name, what in layer.per_input.items():
         given = getattr(layer, name)
         if given is not None and len(given) != count:
-            raise GraphError(f"node {node!r} ({type(layer).__name__}) has {len(given)} {what} for {count} inputs")
+            raise GraphError(
+                f"node {node!r} ({type(layer).__name__}) has {len(given)} {what} for {count} inputs"
+            )
 
 
 def read_steps(steps: Iterable[Step]) -> tuple[dict[Node, Layer], dict[Node, tuple[Node, ...]]]:
-    """The layer of every node and its parents in slot order, of (node, layer, parents in slot order) triples in any order.
+    """The layer of every node, and the parents of every node in slot order.
 
-    Raises: GraphError for no nodes at all, a node defined twice, a parent that is none, something that is not a layer, a wrong number of
-    inputs, or a Sum or Concat whose numbers do not fit its inputs.
+    ``steps``: triples (node, layer, parents in slot order), in any order.
+
+    Raises: GraphError for no nodes at all, a node defined twice, a parent that is none, something
+    that is not a layer, a wrong number of inputs, or a Sum or Concat whose numbers do not fit its
+    inputs.
     """
     layers: dict[Node, Layer] = {}
     parents: dict[Node, tuple[Node, ...]] = {}
@@ -154,7 +184,10 @@ def readers_of(parents: Mapping[Node, tuple[Node, ...]]) -> dict[Node, list[Node
 
 
 def ordered_nodes(readers: Mapping[Node, Iterable[Node]]) -> list[Node]:
-    """The nodes in topological order, one generation after the other. Raises: GraphError that spells out a cycle if there is one."""
+    """The nodes in topological order, one generation after the other.
+
+    Raises: GraphError that spells out a cycle if there is one.
+    """
     waiting = dict.fromkeys(readers, 0)
     for below in readers.values():
         for node in below:
@@ -166,14 +199,21 @@ def ordered_nodes(readers: Mapping[Node, Iterable[Node]]) -> list[Node]:
             if waiting[reader] == 0:
                 order.append(reader)
     if len(order) < len(waiting):
-        cycle = [edge[0] for edge in nx.find_cycle(nx.DiGraph([(node, reader) for node in readers for reader in readers[node]]))]
+        cycle = [
+            edge[0]
+            for edge in nx.find_cycle(
+                nx.DiGraph([(node, reader) for node in readers for reader in readers[node]])
+            )
+        ]
         shown = " -> ".join(map(repr, [*cycle[:8], *(["..."] if len(cycle) > 8 else []), cycle[0]]))
         raise GraphError(f"the graph has a cycle, {shown}; a network must be acyclic")
     return order
 
 
 def check_outputs(
-    layers: Mapping[Node, Layer], readers: Mapping[Node, Collection[Node]], declared: Iterable[Node] | None
+    layers: Mapping[Node, Layer],
+    readers: Mapping[Node, Collection[Node]],
+    declared: Iterable[Node] | None,
 ) -> tuple[Node, ...]:
     """The output nodes: those declared, else all that nothing reads.
 
@@ -196,12 +236,18 @@ def check_outputs(
         raise GraphError("the network has no output; declare at least one")
     dangling = [node for node in sinks if node not in outputs]
     if dangling:
-        raise GraphError(f"node {dangling[0]!r} dangles: nothing reads it and it is not an output; declare it or remove it")
+        raise GraphError(
+            f"node {dangling[0]!r} dangles: nothing reads it and it is not an output; declare it "
+            f"or remove it"
+        )
     return tuple(node for node in layers if node in outputs)
 
 
 def infer_features(steps: Iterable[Step]) -> Features:
-    """The number of channels every node emits, None where unknown. Raises: GraphError where counts contradict."""
+    """The number of channels every node emits, None where unknown.
+
+    Raises: GraphError where counts contradict.
+    """
     features: Features = {}
     for node, layer, parents in steps:
         features[node] = layer.emits(Reads(node, parents, tuple(features[p] for p in parents)))

@@ -20,15 +20,20 @@ Q_VALUES = (0.1, 1.0, 10.0)
 
 
 def card(phi: Any, ax: Sequence[Any] | None = None, q: Sequence[float] = Q_VALUES) -> Array:
-    """Draw phi, its Q map over [1e-2, 1e2] and its C maps at the q values given, on three Axes, those given in ``ax`` or new ones.
+    """Draw phi, its Q map over [1e-2, 1e2] and its C maps on three Axes.
 
-    ``phi`` is an activation; ``q`` up to four positive numbers (one curve where C does not depend on q). Returns: the array of Axes.
+    The C maps are at the q values given. The Axes are those given in ``ax`` or new ones.
+
+    ``phi`` is an activation; ``q`` up to four positive numbers (one curve where C does not depend
+    on q). Returns: the array of Axes.
     Raises: KcalcError for another number of Axes or of q values.
     """
     try:
         values = tuple(float(value) for value in np.atleast_1d(floats(q)))
     except (TypeError, ValueError):
-        raise KcalcError(f"a card shows C at one to four positive q values, got {glimpse(q)}") from None
+        raise KcalcError(
+            f"a card shows C at one to four positive q values, got {glimpse(q)}"
+        ) from None
     if not 1 <= len(values) <= 4 or not all(value > 0 for value in values):
         raise KcalcError(f"a card shows C at one to four positive q values, got {glimpse(q)}")
     three = panels(ax, 3, 8.6, 2.75)
@@ -43,9 +48,16 @@ def card(phi: Any, ax: Sequence[Any] | None = None, q: Sequence[float] = Q_VALUE
 
 def _titles(phi: Any, values: tuple[float, ...]) -> tuple[str, str, str]:
     """A sentence for each panel, from the numbers that it draws."""
-    x, q, c = np.linspace(-4, 4, 401), finite_part(phi.q_map, np.geomspace(1e-2, 1e2, 121)), np.cos(np.linspace(np.pi, 0.0, 201))
+    x, q, c = (
+        np.linspace(-4, 4, 401),
+        finite_part(phi.q_map, np.geomspace(1e-2, 1e2, 121)),
+        np.cos(np.linspace(np.pi, 0.0, 201)),
+    )
     at_one = float(phi.q_map(1.0)) if q[0] <= 1 <= q[-1] else np.nan
-    curves = [np.asarray(phi.c_map(c, float(value)), dtype=float) for value in finite_part(phi.q_map, np.array(sorted(values)))]
+    curves = [
+        np.asarray(phi.c_map(c, float(value)), dtype=float)
+        for value in finite_part(phi.q_map, np.array(sorted(values)))
+    ]
     named = plot_claims.activations(x, {phi.name: np.asarray(phi(x), dtype=float)}, {})
     return named, plot_claims.q_maps(q, [phi.q_map(q)], [at_one]), plot_claims.c_maps(c, curves)
 
@@ -68,11 +80,17 @@ def _q_panel(phi: Any, ax: Any) -> None:
     """Q over q on logarithmic axes as far as it is finite, with its fixed points."""
     q = finite_part(phi.q_map, np.geomspace(1e-2, 1e2, 121))
     q_maps({"Q": phi.q_map}, ax=ax, low=float(q[0]), high=float(q[-1]))
-    ax.set(xlim=(1e-2, 1e2), ylim=(max(float(ax.get_ylim()[0]), 1e-6), min(float(ax.get_ylim()[1]), 1e6)))
+    ax.set(
+        xlim=(1e-2, 1e2),
+        ylim=(max(float(ax.get_ylim()[0]), 1e-6), min(float(ax.get_ylim()[1]), 1e6)),
+    )
 
 
 def _c_panel(phi: Any, ax: Any, values: tuple[float, ...]) -> None:
-    """C over [-1, 1] at the q values where it exists; one curve where it is the same at all of them."""
+    """C over [-1, 1] at the q values where it exists.
+
+    One curve where it is the same at all of them.
+    """
     values = tuple(float(q) for q in finite_part(phi.q_map, np.array(sorted(values))))
     c = np.cos(np.linspace(np.pi, 0.0, 201))
     curves = [phi.c_map(c, value) for value in values]
@@ -81,4 +99,6 @@ def _c_panel(phi: Any, ax: Any, values: tuple[float, ...]) -> None:
         labels = ["every $q$"]
     else:
         labels = [f"$q = {value:g}$" for value in values]
-    c_maps({label: _AtQ(phi.c_map, value) for label, value in zip(labels, values, strict=True)}, ax=ax)
+    c_maps(
+        {label: _AtQ(phi.c_map, value) for label, value in zip(labels, values, strict=True)}, ax=ax
+    )

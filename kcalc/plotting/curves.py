@@ -1,7 +1,10 @@
-"""Plots on a given Axes: C and Q maps, activations before and after shaping, and the network as a graph.
+"""Plots on a given Axes: C and Q maps, shaped activations, and the network graph.
 
-Every function takes ``ax=None`` (a new figure is made then) and returns the Axes; none shows anything or touches global
-settings. Arguments are duck-typed: maps and activations are callables on NumPy arrays.
+Activations are drawn before and after shaping.
+
+Every function takes ``ax=None`` (a new figure is made then) and returns the Axes; none shows
+anything or touches global settings. Arguments are duck-typed: maps and activations are callables on
+NumPy arrays.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ MOST_POINTS = 10**6
 SAID = 100  # points from which a curve tells of all that lies between them
 
 
-# -- maps --------------------------------------------------------------------------------------------------------------
+# -- maps ------------------------------------------------------------------------------------------
 
 
 def c_maps(
@@ -49,12 +52,15 @@ def c_maps(
 ) -> Axes:
     """Draw C maps over [-1, 1] with the identity and their fixed points.
 
-    ``maps`` is one map, several, or {label: map}; each is called as ``C(c, q1, q2)`` with an array and returns an array, or {output:
-    array} (one line per output). ``q`` is the q value of both inputs (default 1), ``q1`` and ``q2`` where they differ. ``points`` are
-    spread evenly in the angle arccos c, so that they lie densely near c = +-1. Fixed points: filled where the map attracts, open where it
-    repels, half filled where the slope is +-1. They come from the map's ``fixed_points`` where it has one, else from sign changes on a
-    fine grid; those that several maps share are grey. ``looks`` gives lines a colour and a style of their own, {label: (colour, style)};
-    ``line``: keywords of matplotlib lines, such as ``label``, ``color``, ``ls``. Maps that are heuristic say so in the legend.
+    ``maps`` is one map, several, or {label: map}; each is called as ``C(c, q1, q2)`` with an array
+    and returns an array, or {output: array} (one line per output). ``q`` is the q value of both
+    inputs (default 1), ``q1`` and ``q2`` where they differ. ``points`` are spread evenly in the
+    angle arccos c, so that they lie densely near c = +-1. Fixed points: filled where the map
+    attracts, open where it repels, half filled where the slope is +-1. They come from the map's
+    ``fixed_points`` where it has one, else from sign changes on a fine grid; those that several
+    maps share are grey. ``looks`` gives lines a colour and a style of their own, {label: (colour,
+    style)}; ``line``: keywords of matplotlib lines, such as ``label``, ``color``, ``ls``. Maps that
+    are heuristic say so in the legend.
 
     Returns: the Axes. Raises: KcalcError for something that is not a map or returns other shapes.
     """
@@ -72,7 +78,12 @@ def c_maps(
         color = _draw_curve(ax, at, drawn[-1], label, _look(styles.get(label)) | look)
         for value, stable in _fixed_points(curve, given, q1, q2):
             _mark(ax, value, stable, color)
-    ax.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), xticks=[-1, -0.5, 0, 0.5, 1], yticks=[-1, -0.5, 0, 0.5, 1])
+    ax.set(
+        xlim=(-1.05, 1.05),
+        ylim=(-1.05, 1.05),
+        xticks=[-1, -0.5, 0, 0.5, 1],
+        yticks=[-1, -0.5, 0, 0.5, 1],
+    )
     ax.set_aspect("equal")
     ax.set_xlabel(axis_names.C, fontsize=10)
     ax.set_ylabel(axis_names.C_MAP, fontsize=10)
@@ -90,10 +101,13 @@ def q_maps(
     points: int = 201,
     **line: Any,
 ) -> Axes:
-    """Draw Q maps over q in [low, high] on logarithmic axes with the identity and their fixed points.
+    """Draw Q maps over q in [low, high] on logarithmic axes.
 
-    ``maps`` is one map, several, or {label: map}; each is called as ``Q(q)`` with an array and returns an array, or
-    {output: array}. Fixed points are marked for maps that have ``fixed_points(low, high)``. ``line``: keywords of matplotlib lines.
+    The identity and the fixed points of the maps are drawn too.
+
+    ``maps`` is one map, several, or {label: map}; each is called as ``Q(q)`` with an array and
+    returns an array, or {output: array}. Fixed points are marked for maps that have
+    ``fixed_points(low, high)``. ``line``: keywords of matplotlib lines.
     """
     made = ax is None
     ax = axes(ax, 3.6, 3.6)
@@ -121,8 +135,13 @@ def q_maps(
 Curve = Callable[[Array], Array]
 
 
-def _curves(maps: Any, labels: Sequence[str] | None, *arguments: Any) -> list[tuple[str, Curve, Any]]:
-    """(label, curve, map) per line; the map is None for one output of several, whose fixed points it cannot give."""
+def _curves(
+    maps: Any, labels: Sequence[str] | None, *arguments: Any
+) -> list[tuple[str, Curve, Any]]:
+    """(label, curve, map) per line.
+
+    The map is None for one output of several, whose fixed points it cannot give.
+    """
     curves: list[tuple[str, Curve, Any]] = []
     for label, given in _named(maps, labels, "map"):
         label = marked(label, given)
@@ -131,7 +150,13 @@ def _curves(maps: Any, labels: Sequence[str] | None, *arguments: Any) -> list[tu
             curves.append((label, _curve(given, None, arguments, label), given))
             continue
         for output in probe:
-            curves.append((f"{label}: {output}" if label else str(output), _curve(given, output, arguments, label), None))
+            curves.append(
+                (
+                    f"{label}: {output}" if label else str(output),
+                    _curve(given, output, arguments, label),
+                    None,
+                )
+            )
     return curves
 
 
@@ -142,7 +167,10 @@ def _curve(given: Any, output: Any, arguments: tuple[Any, ...], label: str) -> C
             values = np.asarray(found if output is None else found[output], dtype=float)
             return np.broadcast_to(values, x.shape)
         except (TypeError, ValueError, KeyError):
-            raise KcalcError(f"the map {label or given!r} must return an array of shape {x.shape}, got {str(found)[:60]}") from None
+            raise KcalcError(
+                f"the map {label or given!r} must return an array of shape {x.shape}, got "
+                f"{str(found)[:60]}"
+            ) from None
 
     return curve
 
@@ -164,7 +192,11 @@ def _named(given: Any, labels: Sequence[str] | None, what: str) -> list[tuple[st
         raise KcalcError(f"there is no {what} to draw")
     if labels is None:
         return pairs
-    names = [labels] if isinstance(labels, str) else [text(label, "a label", empty=True) for label in items(labels, "labels")]
+    names = (
+        [labels]
+        if isinstance(labels, str)
+        else [text(label, "a label", empty=True) for label in items(labels, "labels")]
+    )
     if len(names) != len(pairs):
         raise KcalcError(f"{len(names)} labels for {len(pairs)} {what}s; give one each")
     return [(name, one) for name, (_, one) in zip(names, pairs, strict=True)]
@@ -172,7 +204,11 @@ def _named(given: Any, labels: Sequence[str] | None, what: str) -> list[tuple[st
 
 def _fixed_points(curve: Curve, given: Any, q1: Any, q2: Any) -> list[tuple[float, bool | None]]:
     """(value, stable) of the fixed points of a C map."""
-    if given is not None and hasattr(given, "fixed_points") and (q2 is None or q1 is q2 or (np.isscalar(q1) and q1 == q2)):
+    if (
+        given is not None
+        and hasattr(given, "fixed_points")
+        and (q2 is None or q1 is q2 or (np.isscalar(q1) and q1 == q2))
+    ):
         return [(float(point.value), point.stable) for point in given.fixed_points(q=q1)]
 
     def excess(theta: Array) -> Array:
@@ -188,7 +224,10 @@ def _fixed_points(curve: Curve, given: Any, q1: Any, q2: Any) -> list[tuple[floa
 
 
 def _attracts(curve: Curve, c: float) -> bool | None:
-    """Whether a difference quotient of the curve at a fixed point is below 1 in size; None within a percent of 1."""
+    """Whether a difference quotient of the curve at a fixed point is below 1 in size.
+
+    None within a percent of 1.
+    """
     step = 1e-7 if abs(c) > 1 - 1e-6 else 1e-5
     low, high = max(c - step, -1.0), min(c + step, 1.0)
     slope = abs(float(np.diff(curve(np.array([low, high])))[0]) / (high - low))
@@ -204,10 +243,20 @@ MARKS: dict[str, dict[str, Any]] = {
 
 def _identity(ax: Axes, low: float, high: float) -> None:
     if not any(line.get_gid() == "identity" for line in ax.lines):
-        ax.plot([low, high], [low, high], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1, gid="identity")
+        ax.plot(
+            [low, high],
+            [low, high],
+            color=GREY,
+            linewidth=0.8,
+            linestyle=(0, (4, 3)),
+            zorder=1,
+            gid="identity",
+        )
 
 
-def _look_of_lines(line: Mapping[str, Any], labels: Sequence[str] | None) -> tuple[Sequence[str] | None, dict[str, Any]]:
+def _look_of_lines(
+    line: Mapping[str, Any], labels: Sequence[str] | None
+) -> tuple[Sequence[str] | None, dict[str, Any]]:
     """(labels, keywords of lines): ``label`` among the keywords is a label, or several."""
     look = line_look(line)
     label = look.pop("label", None)
@@ -217,10 +266,20 @@ def _look_of_lines(line: Mapping[str, Any], labels: Sequence[str] | None) -> tup
 
 
 def _draw_curve(ax: Axes, x: Array, y: Array, label: str, look: Mapping[str, Any]) -> str:
-    """Draw a curve in the given colour and style, else in the next colour (after all colours, style) of the Axes; returns the colour."""
+    """Draw a curve in the given colour and style.
+
+    By default it has the next colour of the Axes, and after all colours the next style.
+
+    Returns: the colour.
+    """
     index = sum(line.get_gid() == "map" for line in ax.lines)
-    usual = {"color": PALETTE[index % len(PALETTE)], "linestyle": STYLES[index // len(PALETTE) % len(STYLES)]}
-    (drawn,) = ax.plot(x, y, **{**usual, "linewidth": 1.5, "zorder": 3, "label": label, "gid": "map", **look})
+    usual = {
+        "color": PALETTE[index % len(PALETTE)],
+        "linestyle": STYLES[index // len(PALETTE) % len(STYLES)],
+    }
+    (drawn,) = ax.plot(
+        x, y, **{**usual, "linewidth": 1.5, "zorder": 3, "label": label, "gid": "map", **look}
+    )
     return str(drawn.get_color())
 
 
@@ -232,16 +291,25 @@ def _look(given: Any) -> dict[str, Any]:
         color, style = given
         return line_look({"color": color, "linestyle": style})
     except Exception:  # user objects may raise anything as they are unpacked
-        raise KcalcError(f"looks holds (colour, style) pairs such as ('red', '-'), got {glimpse(given)}") from None
+        raise KcalcError(
+            f"looks holds (colour, style) pairs such as ('red', '-'), got {glimpse(given)}"
+        ) from None
 
 
 def _mark(ax: Axes, value: float, stable: bool | None, color: str) -> None:
-    """A fixed point on the diagonal: one mark for all maps that share it, grey then; marks of another kind stand beside it."""
+    """A fixed point on the diagonal: one mark for all maps that share it, grey then.
+
+    Marks of another kind stand beside it.
+    """
     from matplotlib.transforms import offset_copy
 
     kind = "undecided" if stable is None else "attracting" if stable else "repelling"
     marks = [line for line in ax.lines if str(line.get_gid()).startswith("fixed point")]
-    here = [line for line in marks if abs(float(np.asarray(line.get_xdata())[0]) - value) < 0.02 * max(1, abs(value))]
+    here = [
+        line
+        for line in marks
+        if abs(float(np.asarray(line.get_xdata())[0]) - value) < 0.02 * max(1, abs(value))
+    ]
     same = next((line for line in here if line.get_gid() == f"fixed point, {kind}"), None)
     if same is not None:
         if same.get_color() != color:
@@ -250,32 +318,63 @@ def _mark(ax: Axes, value: float, stable: bool | None, color: str) -> None:
     beside = 7.0 * len(here)  # points, across the diagonal
     figure: Any = ax.figure
     place = offset_copy(ax.transData, figure, beside, -beside, units="points")
-    look = {"marker": "o", "linestyle": "none", "color": color, "markersize": 5.0, "markeredgewidth": 1.3, **MARKS[kind]}
-    ax.plot([value], [value], zorder=6, clip_on=False, gid=f"fixed point, {kind}", label="_", transform=place, **look)
+    look = {
+        "marker": "o",
+        "linestyle": "none",
+        "color": color,
+        "markersize": 5.0,
+        "markeredgewidth": 1.3,
+        **MARKS[kind],
+    }
+    ax.plot(
+        [value],
+        [value],
+        zorder=6,
+        clip_on=False,
+        gid=f"fixed point, {kind}",
+        label="_",
+        transform=place,
+        **look,
+    )
 
 
 def _mark_handles(ax: Axes) -> list[dict[str, Any]]:
     """Entries of the legend for the drawn marks."""
-    look = {"marker": "o", "linestyle": "none", "color": GREY, "markersize": 5, "markeredgewidth": 1.1}
+    look = {
+        "marker": "o",
+        "linestyle": "none",
+        "color": GREY,
+        "markersize": 5,
+        "markeredgewidth": 1.1,
+    }
     drawn = {str(line.get_gid()) for line in ax.lines}
     names = {"undecided": r"slope $\pm 1$"}
-    return [{**look, **style, "label": names.get(kind, kind)} for kind, style in MARKS.items() if f"fixed point, {kind}" in drawn]
+    return [
+        {**look, **style, "label": names.get(kind, kind)}
+        for kind, style in MARKS.items()
+        if f"fixed point, {kind}" in drawn
+    ]
 
 
-# -- activations and shaping -------------------------------------------------------------------------------------------
+# -- activations and shaping -----------------------------------------------------------------------
 
 
 def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
-    """Draw activations over [-4, 4] (wider where kinks lie outside), dashed before and solid after transformation.
+    """Draw activations before and after transformation, over [-4, 4].
 
-    ``before`` and ``after`` are callables, sequences or {name: callable}; the two go together in order.
+    Lines are dashed before and solid after; the interval is wider where kinks lie outside.
+
+    ``before`` and ``after`` are callables, sequences or {name: callable}; the two go together in
+    order.
 
     Returns: the Axes. Raises: KcalcError if their numbers differ or one cannot be called.
     """
     old = _named(before, None, "activation")
     new = [] if after is None else _named(after, None, "activation")
     if new and len(new) != len(old):
-        raise KcalcError(f"{len(old)} activations before and {len(new)} after; they go together in order")
+        raise KcalcError(
+            f"{len(old)} activations before and {len(new)} after; they go together in order"
+        )
     made = ax is None
     ax = axes(ax, 3.6, 3.0)
     kinks = [abs(float(k)) for _, phi in old + new for k in getattr(phi, "kinks", ())]
@@ -287,11 +386,26 @@ def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
     for index, (name, phi) in enumerate(old):
         color, style = PALETTE[index % len(PALETTE)], STYLES[1] if new else "-"
         label = "_before" if extra else name or r"$\phi$"
-        ax.plot(x, _curve(phi, None, (), name)(x), color=color, linestyle=style, linewidth=1.1 if new else 1.5, label=label)
+        ax.plot(
+            x,
+            _curve(phi, None, (), name)(x),
+            color=color,
+            linestyle=style,
+            linewidth=1.1 if new else 1.5,
+            label=label,
+        )
     for index, (name, phi) in enumerate(new):
         own = isinstance(after, Mapping) and name != old[index][0]
-        label = old[index][0] if extra else name if own else f"{old[index][0] or chr(966)}, transformed"
-        ax.plot(x, _curve(phi, None, (), name)(x), color=PALETTE[index % len(PALETTE)], linewidth=1.6, label=label)
+        label = (
+            old[index][0] if extra else name if own else f"{old[index][0] or chr(966)}, transformed"
+        )
+        ax.plot(
+            x,
+            _curve(phi, None, (), name)(x),
+            color=PALETTE[index % len(PALETTE)],
+            linewidth=1.6,
+            label=label,
+        )
     ax.set_xlim(-span, span)
     ax.set_xlabel(axis_names.X, fontsize=10)
     ax.set_ylabel(axis_names.PHI, fontsize=10)

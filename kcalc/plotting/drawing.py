@@ -45,20 +45,25 @@ def network(
 ) -> Axes:
     """Draw a network from top to bottom.
 
-    Parameters: ``net`` has ``.steps()``, ``.inputs`` and ``.outputs``. ``regions`` are (label, nodes) pairs, {label: nodes}, or
-    subnetworks (``kc.subnetworks(net)``), drawn as tinted areas behind the nodes. ``labels=False`` writes nothing, {node: text}
-    replaces the text of some nodes. Repeated blocks (``net.blocks()``) are drawn once, framed, with their number, if ``collapse``; by
-    default where there are more than ``max_nodes`` nodes. Tall drawings go on in ``columns`` side by side, by default as many as make
-    a page.
+    Parameters: ``net`` has ``.steps()``, ``.inputs`` and ``.outputs``. ``regions`` are (label,
+    nodes) pairs, {label: nodes}, or subnetworks (``kc.subnetworks(net)``), drawn as tinted areas
+    behind the nodes. ``labels=False`` writes nothing, {node: text} replaces the text of some nodes.
+    Repeated blocks (``net.blocks()``) are drawn once, framed, with their number, if ``collapse``;
+    by default where there are more than ``max_nodes`` nodes. Tall drawings go on in ``columns``
+    side by side, by default as many as make a page.
 
-    Returns: the Axes, in inches where the figure is new. Artists of nodes carry the gid ``node:<name>``. Raises:
-    KcalcError for something that is not a network, and for unknown nodes in ``regions`` or ``labels``.
+    Returns: the Axes, in inches where the figure is new. Artists of nodes carry the gid
+    ``node:<name>``. Raises: KcalcError for something that is not a network, and for unknown nodes
+    in ``regions`` or ``labels``.
     """
     chosen = [] if regions is None else as_regions(regions)
     if not isinstance(labels, Mapping):
         truth(labels, "labels")
     large = len(net_layers(net)) > whole(max_nodes, "max_nodes") and hasattr(net, "blocks")
-    collapse, legend = large if collapse is None else truth(collapse, "collapse"), truth(legend, "legend")
+    collapse, legend = (
+        large if collapse is None else truth(collapse, "collapse"),
+        truth(legend, "legend"),
+    )
     sheet = laid_out(net, labels, chosen, _text_width, collapse, columns)
     drawn, layers, texts = sheet.plan, sheet.layers, sheet.texts
     room = max((_text_width(region.label) + 0.25 for region in chosen), default=0.0)
@@ -67,9 +72,23 @@ def network(
     tints = draw_regions(ax, drawn, chosen, FONT, scale)
     _draw_groups(ax, drawn, scale, bool(chosen))
     for route in drawn.routes:
-        _draw_route(ax, route, weights_text(layers[route.target], route.slots) if labels is not False else "", scale)
+        _draw_route(
+            ax,
+            route,
+            weights_text(layers[route.target], route.slots) if labels is not False else "",
+            scale,
+        )
     for curve in drawn.connectors:
-        ax.add_artist(_patch("PathPatch", _bezier(curve), facecolor="none", edgecolor=INK, linewidth=0.8 * scale, zorder=2))
+        ax.add_artist(
+            _patch(
+                "PathPatch",
+                _bezier(curve),
+                facecolor="none",
+                edgecolor=INK,
+                linewidth=0.8 * scale,
+                zorder=2,
+            )
+        )
         ax.add_artist(_patch("Circle", curve[-1], 0.022, facecolor=INK, linewidth=0, zorder=3.5))
     kinds = {node: layer_kind(layers[node]) for node in drawn.boxes}
     outputs = sheet.outputs
@@ -77,7 +96,15 @@ def network(
         _draw_box(ax, box, kinds[node], texts[node], node in outputs, scale)
     for box in [drawn.boxes[node] for node in outputs] if len(outputs) > 1 else ():
         at, size = (box.x, box.y - HEIGHT / 2 - 0.03), (FONT - 0.5) * scale
-        ax.text(*at, shortened(str(box.node)), ha="center", va="top", fontsize=size, style="italic", color=INK)
+        ax.text(
+            *at,
+            shortened(str(box.node)),
+            ha="center",
+            va="top",
+            fontsize=size,
+            style="italic",
+            color=INK,
+        )
     if legend:
         _draw_legend(ax, drawn, list(kinds.values()), scale, tints)
     return ax
@@ -85,7 +112,10 @@ def network(
 
 @dataclass(frozen=True)
 class Sheet:
-    """A network laid out: the plan, kind and text of each node, and the drawn nodes that stand for outputs."""
+    """A network after layout.
+
+    It holds the plan, the kind and text of each node, and the drawn nodes that stand for outputs.
+    """
 
     plan: Plan
     layers: Mapping[Node, Any]
@@ -102,19 +132,34 @@ def laid_out(
     columns: int | None = None,
     plain: bool = False,
 ) -> Sheet:
-    """Write the labels of a network's nodes and lay it out; ``text_width`` in inches, ``plain`` without mathtext.
+    """Write the labels of a network's nodes and lay it out.
 
-    Raises: KcalcError for something that is not a network, and for unknown nodes in ``labels`` or ``regions``.
+    ``text_width`` in inches, ``plain`` without mathtext.
+
+    Raises: KcalcError for something that is not a network, and for unknown nodes in ``labels`` or
+    ``regions``.
     """
     layers = net_layers(net)
     given = labels if isinstance(labels, Mapping) else {}
     _check([*given, *(node for region in regions for node in region.nodes)], layers, columns)
-    texts = {node: str(given.get(node, layer_text(layer, node, plain))) if labels is not False else "" for node, layer in layers.items()}
-    circles = {node for node, layer in layers.items() if type(layer).__name__ in ("Sum", "Product") and node not in given}
-    widths = {node: HEIGHT if node in circles else round(max(LEAST, text_width(texts[node]) + 0.18), 3) for node in layers}
+    texts = {
+        node: str(given.get(node, layer_text(layer, node, plain))) if labels is not False else ""
+        for node, layer in layers.items()
+    }
+    circles = {
+        node
+        for node, layer in layers.items()
+        if type(layer).__name__ in ("Sum", "Product") and node not in given
+    }
+    widths = {
+        node: HEIGHT if node in circles else round(max(LEAST, text_width(texts[node]) + 0.18), 3)
+        for node in layers
+    }
     ordered = {node for node, layer in layers.items() if type(layer).__name__ == "Concat"}
     drawn = plan(net, widths, ordered, collapse, columns)
-    return Sheet(drawn, layers, texts, tuple(dict.fromkeys(drawn.represents[node] for node in net.outputs)))
+    return Sheet(
+        drawn, layers, texts, tuple(dict.fromkeys(drawn.represents[node] for node in net.outputs))
+    )
 
 
 def net_layers(net: Any) -> dict[Node, Any]:
@@ -132,7 +177,7 @@ def _check(named: Iterable[Node], layers: Mapping[Node, Any], columns: Any) -> N
         whole(columns, "columns", 1)
 
 
-# -- widths ---------------------------------------------------------------------------------------------------------------
+# -- widths ----------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=4096)
@@ -145,14 +190,22 @@ def _text_width(text: str) -> float:
     return TextPath((0, 0), text, size=FONT).get_extents().width / 72 if text.strip() else 0.0
 
 
-# -- artists -----------------------------------------------------------------------------------------------------------
+# -- artists ---------------------------------------------------------------------------------------
 
 
 def _canvas(ax: Axes | None, drawn: Plan, margin: float, room: float) -> tuple[Axes, float]:
-    """The Axes, in data units of an inch with some room at the left, and the points per nominal point."""
+    """The Axes in data units of an inch, and the length of a nominal point in points.
+
+    The Axes have some room at the left.
+    """
     left, right, bottom, top = drawn.extent()
     around = 0.14 if room else 0.0  # regions reach beyond boxes and edges
-    left, right, bottom, top = left - 0.12 - room - around, right + 0.12 + around, bottom - 0.16 - around / 2, top + 0.08 + around / 2
+    left, right, bottom, top = (
+        left - 0.12 - room - around,
+        right + 0.12 + around,
+        bottom - 0.16 - around / 2,
+        top + 0.08 + around / 2,
+    )
     width, height = right - left, top - bottom
     if ax is None:
         import matplotlib.pyplot as plt
@@ -199,52 +252,117 @@ def _draw_box(ax: Axes, box: Box, kind: str, text: str, is_output: bool, scale: 
         radius = {"activation": box.height / 2, "input": 0.09, "join": 0.0}.get(kind, 0.03)
         corner = (box.x - box.width / 2, box.y - box.height / 2)
         style = f"round,pad=0,rounding_size={radius}" if radius else "square,pad=0"
-        ax.add_artist(_patch("FancyBboxPatch", corner, box.width, box.height, boxstyle=style, **look))
+        ax.add_artist(
+            _patch("FancyBboxPatch", corner, box.width, box.height, boxstyle=style, **look)
+        )
     size = (FONT + 2.5 if box.round else FONT) * scale
-    ax.text(box.x, box.y, text, ha="center", va="center_baseline", fontsize=size, color="#222222", zorder=5)
+    ax.text(
+        box.x,
+        box.y,
+        text,
+        ha="center",
+        va="center_baseline",
+        fontsize=size,
+        color="#222222",
+        zorder=5,
+    )
 
 
 def _draw_route(ax: Axes, route: Route, text: str, scale: float) -> None:
     color, width = (SKIP, 1.3) if route.skip else (INK, 0.8)
     arrow = _patch(
-        "FancyArrowPatch", path=_bezier(route.curve), arrowstyle="-|>,head_length=3.2,head_width=1.6", mutation_scale=scale,
-        color=color, linewidth=width * scale, shrinkA=0, shrinkB=0, zorder=3 if route.skip else 2, joinstyle="miter", capstyle="butt",
+        "FancyArrowPatch",
+        path=_bezier(route.curve),
+        arrowstyle="-|>,head_length=3.2,head_width=1.6",
+        mutation_scale=scale,
+        color=color,
+        linewidth=width * scale,
+        shrinkA=0,
+        shrinkB=0,
+        zorder=3 if route.skip else 2,
+        joinstyle="miter",
+        capstyle="butt",
         gid=f"edge:{route.source}->{route.target}",
-    )  # fmt: skip
+    )
     ax.add_artist(arrow)
     if text and route.text_side:
         from matplotlib.patheffects import withStroke
 
-        halo, color = withStroke(linewidth=2.4 * scale, foreground="white"), SKIP if route.skip else INK
+        halo, color = (
+            withStroke(linewidth=2.4 * scale, foreground="white"),
+            SKIP if route.skip else INK,
+        )
         up, size = "center" if route.text_side == "center" else "bottom", (FONT - 1.5) * scale
-        ax.text(*route.text_at, text, ha=route.text_side, va=up, fontsize=size, color=color, zorder=5, path_effects=[halo])
+        ax.text(
+            *route.text_at,
+            text,
+            ha=route.text_side,
+            va=up,
+            fontsize=size,
+            color=color,
+            zorder=5,
+            path_effects=[halo],
+        )
 
 
 def _draw_groups(ax: Axes, drawn: Plan, scale: float, over_regions: bool) -> None:
     for group in drawn.groups:
         (x0, y0), (x1, y1) = group.low, group.high
         box = _patch(
-            "FancyBboxPatch", (x0, y0), x1 - x0, y1 - y0, boxstyle="round,pad=0,rounding_size=0.08",
-            facecolor="none" if over_regions else "#F7F7F7", edgecolor="#8C8C8C", linewidth=0.7 * scale, linestyle=(0, (4, 2.5)),
-            zorder=1.7 if over_regions else 0.8, gid=f"block x{group.count}",
-        )  # fmt: skip
+            "FancyBboxPatch",
+            (x0, y0),
+            x1 - x0,
+            y1 - y0,
+            boxstyle="round,pad=0,rounding_size=0.08",
+            facecolor="none" if over_regions else "#F7F7F7",
+            edgecolor="#8C8C8C",
+            linewidth=0.7 * scale,
+            linestyle=(0, (4, 2.5)),
+            zorder=1.7 if over_regions else 0.8,
+            gid=f"block x{group.count}",
+        )
         ax.add_artist(box)
-        ax.text(x1 + 0.05, (y0 + y1) / 2, f"×{group.count}", ha="left", va="center", fontsize=(FONT + 1.5) * scale, color="#444444")
+        ax.text(
+            x1 + 0.05,
+            (y0 + y1) / 2,
+            f"×{group.count}",
+            ha="left",
+            va="center",
+            fontsize=(FONT + 1.5) * scale,
+            color="#444444",
+        )
 
 
-def _draw_legend(ax: Axes, drawn: Plan, kinds: Collection[str], scale: float, tints: Sequence[Any]) -> None:
+def _draw_legend(
+    ax: Axes, drawn: Plan, kinds: Collection[str], scale: float, tints: Sequence[Any]
+) -> None:
     from matplotlib.lines import Line2D
 
     handles: list[Any] = []
     for kind, (face, edge) in COLORS.items():
         if kind in kinds:
             handles.append(
-                _patch("Patch", facecolor=face, edgecolor=edge, linewidth=0.8 * scale, label={"join": "sum, concat"}.get(kind, kind))
+                _patch(
+                    "Patch",
+                    facecolor=face,
+                    edgecolor=edge,
+                    linewidth=0.8 * scale,
+                    label={"join": "sum, concat"}.get(kind, kind),
+                )
             )
     if any(route.skip for route in drawn.routes):
         handles.append(Line2D([], [], color=SKIP, linewidth=1.3 * scale, label="skip"))
-    handles.append(_patch("Patch", facecolor="white", edgecolor=INK, linewidth=1.6 * scale, label="output"))
+    handles.append(
+        _patch("Patch", facecolor="white", edgecolor=INK, linewidth=1.6 * scale, label="output")
+    )
     ax.legend(
-        handles=[*handles, *tints], loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.4, frameon=False, fontsize=FONT * scale,
-        handlelength=1.4, handleheight=0.9, labelspacing=0.45,
-    )  # fmt: skip
+        handles=[*handles, *tints],
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+        borderaxespad=0.4,
+        frameon=False,
+        fontsize=FONT * scale,
+        handlelength=1.4,
+        handleheight=0.9,
+        labelspacing=0.45,
+    )

@@ -1,7 +1,10 @@
-"""Where the nodes and edges of a drawn network go: rows, skip lanes, columns. Geometry only, in inches.
+"""Where the nodes and edges of a drawn network go: rows, skip lanes, columns.
 
-Rows, lanes and places come from :mod:`kcalc.plotting.layered`. Curves leave the vertical only between rows or beside a node, so
-no edge runs through a box. Tall drawings continue in columns side by side, cut where all paths meet in one node.
+Geometry only, in inches.
+
+Rows, lanes and places come from :mod:`kcalc.plotting.layered`. Curves leave the vertical only
+between rows or beside a node, so no edge runs through a box. Tall drawings continue in columns side
+by side, cut where all paths meet in one node.
 """
 
 from __future__ import annotations
@@ -40,10 +43,13 @@ class Box:
 
 @dataclass(frozen=True)
 class Route:
-    """A drawn edge: a start point, then three points for each cubic Bezier segment; ``text_at`` is where a weight stands.
+    """A drawn edge: a start point, then three points for each cubic Bezier segment.
 
-    ``skip`` if it passes rows by in a lane, from a node that others read too or into a sum. The text ends or begins at
-    ``text_at`` (``text_side`` "right" or "left") or stands in the line there ("center"); an empty side means that there is no room for it.
+    ``text_at`` is where a weight stands.
+
+    ``skip`` if it passes rows by in a lane, from a node that others read too or into a sum. The
+    text ends or begins at ``text_at`` (``text_side`` "right" or "left") or stands in the line there
+    ("center"); an empty side means that there is no room for it.
     """
 
     source: Node
@@ -66,7 +72,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Plan:
-    """A drawing: boxes by node, routes, groups, the connectors between columns, and who stands for whom."""
+    """The plan of a drawing: boxes by node, routes, groups, and connectors between columns.
+
+    ``represents`` maps every node to the node that is drawn for it.
+    """
 
     boxes: Mapping[Node, Box]
     routes: tuple[Route, ...]
@@ -76,21 +85,34 @@ class Plan:
 
     def extent(self) -> tuple[float, float, float, float]:
         """(left, right, bottom, top) of all that is drawn."""
-        points = [p for route in self.routes for p in route.curve] + [p for curve in self.connectors for p in curve]
-        points += [p for group in self.groups for p in (group.low, (group.high[0] + COUNT, group.high[1]))]
-        points += [(b.x + s * b.width / 2, b.y + s * b.height / 2) for b in self.boxes.values() for s in (-1, 1)]
+        points = [p for route in self.routes for p in route.curve] + [
+            p for curve in self.connectors for p in curve
+        ]
+        points += [
+            p for group in self.groups for p in (group.low, (group.high[0] + COUNT, group.high[1]))
+        ]
+        points += [
+            (b.x + s * b.width / 2, b.y + s * b.height / 2)
+            for b in self.boxes.values()
+            for s in (-1, 1)
+        ]
         xs, ys = zip(*points, strict=True)
         return min(xs), max(xs), min(ys), max(ys)
 
 
 def plan(
-    net: Any, widths: Mapping[Node, float], ordered: Collection[Node] = (), collapse: bool = False, columns: int | None = None
+    net: Any,
+    widths: Mapping[Node, float],
+    ordered: Collection[Node] = (),
+    collapse: bool = False,
+    columns: int | None = None,
 ) -> Plan:
     """Lay a network out.
 
-    ``net`` has ``.steps()`` (node, layer, parents in slot order; topological) and, to collapse, ``.blocks()``.
-    ``widths`` are those of the nodes' boxes in inches; a box no wider than high is a circle. ``ordered`` are nodes that
-    want their parents in slot order. ``columns`` is how many columns to draw; None chooses it from the number of rows.
+    ``net`` has ``.steps()`` (node, layer, parents in slot order; topological) and, to collapse,
+    ``.blocks()``. ``widths`` are those of the nodes' boxes in inches; a box no wider than high is a
+    circle. ``ordered`` are nodes that want their parents in slot order. ``columns`` is how many
+    columns to draw; None chooses it from the number of rows.
     """
     steps, represents, groups = _drawn(net, collapse)
     parents = {node: tuple(represents[p] for p in above) for node, _, above in steps}
@@ -121,23 +143,35 @@ def plan(
     return Plan(boxes, tuple(routes), tuple(rectangles), tuple(connectors), represents)
 
 
-# -- which nodes, in which rows and columns ------------------------------------------------------------------------------
+# -- which nodes, in which rows and columns --------------------------------------------------------
 
 
-def _drawn(net: Any, collapse: bool) -> tuple[list[Step], dict[Node, Node], list[tuple[int, tuple[Node, ...]]]]:
-    """The steps to draw, the drawn node for each node, and (count, nodes) of the pieces drawn once for many."""
+def _drawn(
+    net: Any, collapse: bool
+) -> tuple[list[Step], dict[Node, Node], list[tuple[int, tuple[Node, ...]]]]:
+    """The steps to draw, the drawn node for each node, and the repeated pieces.
+
+    A repeated piece, drawn once for many, is given as (count, nodes).
+    """
     steps: list[Step] = list(net.steps())
     represents: dict[Node, Node] = {node: node for node, _, _ in steps}
     groups: list[tuple[int, tuple[Node, ...]]] = []
     for block in net.blocks() if collapse else ():
         if block.count > 1:
             groups.append((block.count, tuple(block.pieces[0])))
-            represents.update({node: block.pieces[0][i] for piece in block.pieces for i, node in enumerate(piece)})
+            represents.update(
+                {node: block.pieces[0][i] for piece in block.pieces for i, node in enumerate(piece)}
+            )
     return [step for step in steps if represents[step[0]] == step[0]], represents, groups
 
 
-def _columns(rows: Rows, parents: Parents, groups: Iterable[tuple[int, tuple[Node, ...]]], most: int | None) -> list[list[Node]]:
-    """The nodes of each column in topological order; a column ends at a node that all paths cross, outside of groups."""
+def _columns(
+    rows: Rows, parents: Parents, groups: Iterable[tuple[int, tuple[Node, ...]]], most: int | None
+) -> list[list[Node]]:
+    """The nodes of each column in topological order.
+
+    a column ends at a node that all paths cross, outside of groups.
+    """
     total = max(rows.values()) + 1
     alone = [0] * total
     for row in rows.values():
@@ -152,7 +186,11 @@ def _columns(rows: Rows, parents: Parents, groups: Iterable[tuple[int, tuple[Nod
     ratio = total / max(COLUMN_ROWS, sqrt(5 * total))
     numbers = {most} if most else {max(1 if ratio < 1.3 else 2, int(ratio)), ceil(ratio)}
     ends = min(
-        (_breaks(total, [r for r in range(1, total - 1) if alone[r] == 1], n) for n in sorted(numbers)), key=lambda e: _uneven(total, e)
+        (
+            _breaks(total, [r for r in range(1, total - 1) if alone[r] == 1], n)
+            for n in sorted(numbers)
+        ),
+        key=lambda e: _uneven(total, e),
     )
     columns: list[list[Node]] = [[] for _ in range(len(ends) + 1)]
     for node in parents:
@@ -161,7 +199,10 @@ def _columns(rows: Rows, parents: Parents, groups: Iterable[tuple[int, tuple[Nod
 
 
 def _breaks(total: int, free: Sequence[int], number: int) -> list[int]:
-    """The last rows of all columns but one: of the free rows those that cut most evenly, none that leaves a stub."""
+    """The last rows of all columns but one.
+
+    Of the free rows those that cut most evenly, none that leaves a stub.
+    """
     ends: list[int] = []
     for k in range(number - 1, 0, -1):
         last = ends[-1] if ends else -1
@@ -180,7 +221,10 @@ def _uneven(total: int, ends: Sequence[int]) -> float:
 
 
 def _connector(start: Point, x: float, end: float) -> Curve:
-    """From the foot of a column up the corridor at ``x`` and down to the head of the next at (end, 0)."""
+    """The line from the foot of a column to the head of the next column.
+
+    It goes up the corridor at ``x`` and down to the head at (end, 0).
+    """
     r, low, high = 0.09, start[1] - 0.16, HEIGHT / 2 + 0.1
     corners = [(start[0], start[1]), (start[0], low), (x, low), (x, high), (end, high), (end, 0.0)]
     curve: list[Point] = [corners[0]]
@@ -203,7 +247,7 @@ def _line(a: Point, b: Point) -> list[Point]:
     return [_mix(a, b, 1 / 3), _mix(a, b, 2 / 3), b]
 
 
-# -- curves ------------------------------------------------------------------------------------------------------------
+# -- curves ----------------------------------------------------------------------------------------
 
 
 def _y(vertex: Vertex) -> float:
@@ -215,14 +259,25 @@ def _rectangle(sheet: Layered, count: int, nodes: Iterable[Node]) -> Group:
     rows = {sheet.vertices[n].row for n in nodes}
     places = [v for row in rows for v in sheet.rows[row]]
     low = min(v.x - v.width / 2 for v in places) - PAD - 0.03, -max(rows) * PITCH - HEIGHT / 2 - PAD
-    return Group(count, low, (max(v.x + v.width / 2 for v in places) + PAD + 0.03, -min(rows) * PITCH + HEIGHT / 2 + PAD))
+    return Group(
+        count,
+        low,
+        (
+            max(v.x + v.width / 2 for v in places) + PAD + 0.03,
+            -min(rows) * PITCH + HEIGHT / 2 + PAD,
+        ),
+    )
 
 
 def _routes(sheet: Layered, node: Node, slots: Sequence[Node]) -> list[Route]:
     """The edges into a node as curves; those that cannot enter from a side share its top."""
     parents = list(dict.fromkeys(slots))
     paths = {p: sheet.path(p, node) for p in parents}
-    beside = {p for p, path in paths.items() if (len(parents) > 1 or len(path) > 2) and _free_beside(sheet, path[-1], path[-2].x)}
+    beside = {
+        p
+        for p, path in paths.items()
+        if (len(parents) > 1 or len(path) > 2) and _free_beside(sheet, path[-1], path[-2].x)
+    }
     top = sorted((p for p in parents if p not in beside), key=lambda p: paths[p][-2].x)
     step = min(0.16, 0.8 * sheet.vertices[node].width / max(len(top), 1))
     found: list[Route] = []
@@ -235,8 +290,13 @@ def _routes(sheet: Layered, node: Node, slots: Sequence[Node]) -> list[Route]:
             side = "right" if parent == top[0] else "left" if parent == top[-1] else ""
         side = "" if (parent in beside, side) in written else side
         written.add((parent in beside, side))
-        at = curve[-1][0] + (0.045 if side == "left" else -0.045), curve[-1][1] + (0.035 if parent in beside else 0.07)
-        if not side and path[-2].lane:  # in the straight part of its own lane, where the end of the edge is shared
+        at = (
+            curve[-1][0] + (0.045 if side == "left" else -0.045),
+            curve[-1][1] + (0.035 if parent in beside else 0.07),
+        )
+        if (
+            not side and path[-2].lane
+        ):  # in the straight part of its own lane, where the end of the edge is shared
             at, side = (path[-2].x, _y(path[-2])), "center"
         taken = tuple(i for i, p in enumerate(slots) if p == parent)
         shortcut = sheet.forks(parent) or sheet.vertices[node].width <= HEIGHT
@@ -254,7 +314,11 @@ def _free_beside(sheet: Layered, vertex: Vertex, x: float) -> bool:
 
 
 def _curve(sheet: Layered, path: Sequence[Vertex], port: float, beside: bool) -> Curve:
-    """The curve along a path: out at the foot or the side, straight down its lane, in at the top or the side."""
+    """The curve along a path of vertices.
+
+    It leaves at the foot or the side, goes straight down its lane, and enters at the top or the
+    side.
+    """
     start, end, first, last = path[0], path[-1], path[1], path[-2]
     half = HEIGHT / 2
     curve: list[Point]
@@ -279,17 +343,28 @@ def _curve(sheet: Layered, path: Sequence[Vertex], port: float, beside: bool) ->
 
 
 def _side_port(vertex: Vertex, x: float, up: int) -> Point:
-    """Where an edge meets the side of a box that faces ``x``: in (``up=1``) above, out (-1) below the middle."""
+    """Where an edge meets the side of a box that faces ``x``.
+
+    in (``up=1``) above, out (-1) below the middle.
+    """
     is_round, half, side = vertex.width <= HEIGHT, vertex.width / 2, 1 if x > vertex.x else -1
     across, along = (0.87 * half, 0.5 * half) if is_round else (half, 0.22 * HEIGHT)
-    return vertex.x + side * (across - 0.02 if up < 0 and across else across), _y(vertex) + up * along
+    return vertex.x + side * (across - 0.02 if up < 0 and across else across), _y(
+        vertex
+    ) + up * along
 
 
 def _corner(start: Point, corner: Point, end: Point) -> list[Point]:
     """From start to end, straight but for a rounded corner."""
     reach = [abs(corner[0] - p[0]) + abs(corner[1] - p[1]) for p in (start, end)]
     near, far = (_toward(corner, p, min(*reach, 0.3)) for p in (start, end))
-    return [*_line(start, near), _mix(near, corner, 0.55), _mix(far, corner, 0.55), far, *_line(far, end)]
+    return [
+        *_line(start, near),
+        _mix(near, corner, 0.55),
+        _mix(far, corner, 0.55),
+        far,
+        *_line(far, end),
+    ]
 
 
 def _swing(start: Point, end: Point) -> list[Point]:

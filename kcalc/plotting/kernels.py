@@ -1,4 +1,7 @@
-"""Plots of kernels and gradients on a given Axes; see :mod:`kcalc.plotting` for the habits they share."""
+"""Plots of kernels and gradients on a given Axes.
+
+See :mod:`kcalc.plotting` for the habits they share.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,23 @@ if TYPE_CHECKING:
 
 
 def kernel_curves(
-    kernels: Mapping[str, Any], ax: Axes | None = None, q1: Any = None, q2: Any = None, points: int = 401, *, q: Any = None, **line: Any
+    kernels: Mapping[str, Any],
+    ax: Axes | None = None,
+    q1: Any = None,
+    q2: Any = None,
+    points: int = 401,
+    *,
+    q: Any = None,
+    **line: Any,
 ) -> Axes:
-    """Draw kernels over c in [-1, 1]. ``kernels``: {label: kernel}, each called by ``at_angle(theta, q1, q2)``; ``q``: q of both inputs.
+    """Draw kernels over c in [-1, 1].
 
-    ``points`` are spread evenly in the angle, so that the rise next to c = 1 is seen. ``line``: keywords of matplotlib lines. Returns: the
-    Axes. Raises: KcalcError for keywords that matplotlib does not know.
+    ``kernels``: {label: kernel}, each called by ``at_angle(theta, q1, q2)``; ``q``: q of both
+    inputs.
+
+    ``points`` are spread evenly in the angle, so that the rise next to c = 1 is seen. ``line``:
+    keywords of matplotlib lines. Returns: the Axes. Raises: KcalcError for keywords that matplotlib
+    does not know.
     """
     made, look = ax is None, line_look(line)
     ax = axes(ax, 4.6, 3.2)
@@ -36,8 +50,15 @@ def kernel_curves(
             count = len(ax.get_lines())
             drawn.append(np.asarray(curve, dtype=float))
             shown = marked(label, kernel)
-            usual = {"color": PALETTE[count % len(PALETTE)], "linestyle": STYLES[count // len(PALETTE) % len(STYLES)]}
-            ax.plot(np.cos(theta), curve, **{**usual, "label": shown if output is None else f"{shown}, {output}", **look})
+            usual = {
+                "color": PALETTE[count % len(PALETTE)],
+                "linestyle": STYLES[count // len(PALETTE) % len(STYLES)],
+            }
+            ax.plot(
+                np.cos(theta),
+                curve,
+                **{**usual, "label": shown if output is None else f"{shown}, {output}", **look},
+            )
     ax.set_xlim(-1.02, 1.02)
     ax.axhline(0.0, color=GREY, lw=0.6)
     ax.set_xlabel(axis_names.C)
@@ -47,7 +68,12 @@ def kernel_curves(
 
 
 def gradient_trace(gradients: Any, ax: Axes | None = None, **line: Any) -> Axes:
-    """Draw E|d out / d node|^2 over the nodes in order, the Affine layers marked, on a logarithmic scale. Returns: the Axes."""
+    """Draw E|d out / d node|^2 over the nodes in order, on a logarithmic scale.
+
+    The Affine layers are marked.
+
+    Returns: the Axes.
+    """
     made = ax is None
     ax = axes(ax, 5.2, 3.0)
     values = {node: value for node, value in gradients.nodes.items() if value > 0}
@@ -55,7 +81,14 @@ def gradient_trace(gradients: Any, ax: Axes | None = None, **line: Any) -> Axes:
     usual = {"color": PALETTE[0], "linewidth": 1.2, "label": "all nodes"}
     ax.plot([place[n] for n in values], list(values.values()), **{**usual, **line_look(line)})
     affine = [node for node in gradients.weights if node in values]
-    ax.plot([place[n] for n in affine], [values[n] for n in affine], "o", ms=3, color=PALETTE[1], label="Affine layers")
+    ax.plot(
+        [place[n] for n in affine],
+        [values[n] for n in affine],
+        "o",
+        ms=3,
+        color=PALETTE[1],
+        label="Affine layers",
+    )
     ax.set_yscale("log")
     if values and max(values.values()) < 1.05 * min(values.values()):
         middle = float(np.sqrt(max(values.values()) * min(values.values())))
@@ -63,13 +96,17 @@ def gradient_trace(gradients: Any, ax: Axes | None = None, **line: Any) -> Axes:
     plain_ticks(ax.yaxis, *ax.get_ylim())
     ax.set_xlabel(axis_names.NODE)
     ax.set_ylabel(axis_names.GRADIENT)
-    says = plot_claims.factor([gradients.nodes[node] for node in gradients.weights], "Gradients at the Affine layers")
+    says = plot_claims.factor(
+        [gradients.nodes[node] for node in gradients.weights], "Gradients at the Affine layers"
+    )
     finish(ax, [], made, says=says)
     return ax
 
 
 def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
-    """Draw eigenvalues over the largest against their rank, on logarithmic axes; dotted below their rounding error.
+    """Draw eigenvalues over the largest against their rank, on logarithmic axes.
+
+    Dotted below their rounding error.
 
     ``spectrums``: {label: :class:`kcalc.matrices.spectrum.Spectrum`}. Returns: the Axes.
     """
@@ -81,9 +118,15 @@ def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None, **line: Any) -
         share = one.eigenvalues / one.largest
         floor = one.resolution / one.largest
         sure = share > floor
-        (drawn,) = ax.plot(rank[sure], share[sure], **{"color": color, "linewidth": 1.5, "label": label or "_", **look})
+        (drawn,) = ax.plot(
+            rank[sure],
+            share[sure],
+            **{"color": color, "linewidth": 1.5, "label": label or "_", **look},
+        )
         unsure = (share > 0) & (rank >= sure.sum())
-        ax.plot(rank[unsure], share[unsure], color=drawn.get_color(), lw=0.9, ls=STYLES[2], label="_")
+        ax.plot(
+            rank[unsure], share[unsure], color=drawn.get_color(), lw=0.9, ls=STYLES[2], label="_"
+        )
     ax.set(xscale="log", yscale="log")
     ax.set_xlabel(axis_names.RANK)
     ax.set_ylabel(axis_names.EIGENVALUE_SHARE)
@@ -92,14 +135,20 @@ def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None, **line: Any) -
 
 
 def layer_profile(regimes: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
-    """Draw per layer the kernel of inputs with c = ``regime.c`` over that of equal inputs, and dashed the prediction at infinite depth.
+    """Draw per layer the ratio of a kernel value to that of equal inputs.
+
+    The numerator is the kernel of inputs with c = ``regime.c``; the prediction at infinite depth is
+    dashed.
 
     ``regimes``: {label: :class:`kcalc.calculi.regime.Regime`}. Returns: the Axes.
     """
     made, look = ax is None, line_look(line)
     ax = axes(ax, 4.6, 3.2)
     for label, one in regimes.items():
-        color = PALETTE[len({line.get_color() for line in ax.get_lines() if line.get_gid() == "measured"}) % len(PALETTE)]
+        color = PALETTE[
+            len({line.get_color() for line in ax.get_lines() if line.get_gid() == "measured"})
+            % len(PALETTE)
+        ]
         place = (np.arange(len(one.alphas)) + 1) / len(one.alphas)
         usual = {"color": color, "linewidth": 1.5, "label": label, "gid": "measured"}
         ax.plot(place, list(one.alphas.values()), **{**usual, **look})
@@ -115,7 +164,10 @@ def layer_profile(regimes: Mapping[str, Any], ax: Axes | None = None, **line: An
 
 
 def losses(times: Any, curves: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
-    """Draw losses over training time on logarithmic axes. ``curves``: {label: (T,) losses}. Returns: the Axes."""
+    """Draw losses over training time on logarithmic axes.
+
+    ``curves``: {label: (T,) losses}. Returns: the Axes.
+    """
     made, look = ax is None, line_look(line)
     ax = axes(ax, 4.6, 3.2)
     for label, values in curves.items():
@@ -124,5 +176,10 @@ def losses(times: Any, curves: Mapping[str, Any], ax: Axes | None = None, **line
     ax.set(xscale="log", yscale="log")
     ax.set_xlabel(axis_names.TIME)
     ax.set_ylabel(axis_names.LOSS)
-    finish(ax, [], made, says=plot_claims.losses([np.asarray(values, dtype=float) for values in curves.values()]))
+    finish(
+        ax,
+        [],
+        made,
+        says=plot_claims.losses([np.asarray(values, dtype=float) for values in curves.values()]),
+    )
     return ax

@@ -1,4 +1,7 @@
-"""Texts in and beside the nodes of a drawn network, in matplotlib's mathtext or in plain characters."""
+"""Texts in and beside the nodes of a drawn network.
+
+They are in matplotlib's mathtext or in plain characters.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,22 @@ from .layered import Node
 
 LONGEST = 24
 KINDS = {
-    "Input": "input", "Affine": "affine", "Nonlinear": "activation", "Sum": "join", "Concat": "join", "Product": "join",
-    "GatedUnit": "join", "LayerNorm": "normalisation", "RMSNorm": "normalisation", "BatchNorm": "normalisation",
-    "GroupNorm": "normalisation", "Pool": "pooling", "Embedding": "affine", "Positions": "join", "Attend": "attention",
-}  # fmt: skip
+    "Input": "input",
+    "Affine": "affine",
+    "Nonlinear": "activation",
+    "Sum": "join",
+    "Concat": "join",
+    "Product": "join",
+    "GatedUnit": "join",
+    "LayerNorm": "normalisation",
+    "RMSNorm": "normalisation",
+    "BatchNorm": "normalisation",
+    "GroupNorm": "normalisation",
+    "Pool": "pooling",
+    "Embedding": "affine",
+    "Positions": "join",
+    "Attend": "attention",
+}
 
 
 def layer_kind(layer: Any) -> str:
@@ -26,7 +41,10 @@ def layer_kind(layer: Any) -> str:
 
 
 def number_text(value: Any, plain: bool = False) -> str:
-    """A number in three digits, or a symbolic expression (mathtext, or plain characters); empty where that would be long."""
+    """A number in three digits, or a symbolic expression (mathtext, or plain characters).
+
+    Empty where that would be long.
+    """
     if not getattr(value, "free_symbols", None):
         return f"{float(value):.3g}"
     if plain:
@@ -39,30 +57,46 @@ def number_text(value: Any, plain: bool = False) -> str:
 
 
 def _plain_expression(value: Any) -> str:
-    """An expression in one line of ordinary characters: ``sqrt(1 - w**2)`` becomes ``√(1 - w^2)``, ``sigma_w`` becomes ``σ_w``."""
+    """An expression in one line of ordinary characters.
+
+    ``sqrt(1 - w**2)`` becomes ``√(1 - w^2)``, ``sigma_w`` becomes ``σ_w``.
+    """
     from sympy.printing.pretty.pretty_symbology import greek_unicode
 
     text = str(value).replace("**", "^").replace("*", "·")
-    return re.sub(r"[A-Za-z]+", lambda word: {"sqrt": "√", **greek_unicode}.get(word.group(), word.group()), text)
+    return re.sub(
+        r"[A-Za-z]+",
+        lambda word: {"sqrt": "√", **greek_unicode}.get(word.group(), word.group()),
+        text,
+    )
 
 
 def layer_text(layer: Any, node: Node = "", plain: bool = False) -> str:
     """The text in the box of a layer: "Affine 64", "3×3, 64, /2", "tanh", "+", "LayerNorm".
 
-    ``plain=False`` writes for matplotlib (dollar signs of names escaped, symbols in mathtext), ``plain=True`` for anything else.
+    ``plain=False`` writes for matplotlib (dollar signs of names escaped, symbols in mathtext),
+    ``plain=True`` for anything else.
     """
     kind = type(layer).__name__
     if kind == "Affine":
         return _affine_text(layer)
     if kind == "Input":
-        shape = [str(k) for k in (*(layer.image_shape or ()), *((layer.features,) if layer.features is not None else ()))]
+        shape = [
+            str(k)
+            for k in (
+                *(layer.image_shape or ()),
+                *((layer.features,) if layer.features is not None else ()),
+            )
+        ]
         return " ".join([shortened(str(node), plain), "×".join(shape)]).strip()
     if kind == "Pool":
         window = "" if layer.window is None else " " + _extent(layer.window)
         stride = "" if layer.stride in (None, 1) else f" /{_sizes(layer.stride)}"
         return f"{layer.kind.replace('_', ' ')} pool{window}{stride}"
     if kind in ("Nonlinear", "GatedUnit"):
-        return "× " * (kind == "GatedUnit") + shortened(str(getattr(layer.activation, "name", layer.activation)), plain)
+        return "× " * (kind == "GatedUnit") + shortened(
+            str(getattr(layer.activation, "name", layer.activation)), plain
+        )
     if kind == "Attend":
         return "attention" if layer.heads is None else f"attention, {layer.heads} heads"
     if kind == "Embedding":
@@ -75,9 +109,13 @@ def layer_text(layer: Any, node: Node = "", plain: bool = False) -> str:
         return f"dropout {number_text(layer.rate, plain)}".strip()
     if kind == "Opaque":
         return shortened(f"? {layer.name}", plain)
-    return {"Sum": "+", "Product": "×", "Concat": "concat", "Flatten": "flatten", "Identity": "identity"}.get(kind) or shortened(
-        kind, plain
-    )
+    return {
+        "Sum": "+",
+        "Product": "×",
+        "Concat": "concat",
+        "Flatten": "flatten",
+        "Identity": "identity",
+    }.get(kind) or shortened(kind, plain)
 
 
 def _affine_text(layer: Any) -> str:
@@ -98,13 +136,19 @@ def _extent(size: Any) -> str:
 
 
 def shortened(text: str, plain: bool = False, most: int = 20) -> str:
-    """A name cut to ``most`` characters; without ``plain`` its dollar signs are escaped, so that mathtext leaves it alone."""
+    """A name cut to ``most`` characters.
+
+    Without ``plain`` its dollar signs are escaped, so that mathtext leaves it alone.
+    """
     short = text if len(text) <= most else text[: most - 1] + "…"
     return short if plain else short.replace("$", r"\$")
 
 
 def weights_text(layer: Any, slots: Sequence[int], plain: bool = False) -> str:
-    """The text at an edge into a layer: the weights of a Sum's addends, or how many slots the edge fills."""
+    """The text at an edge into a layer.
+
+    The weights of a Sum's addends, or how many slots the edge fills.
+    """
     weights = getattr(layer, "weights", None)
     if weights is None:
         return "" if len(slots) == 1 else f"{len(slots)}×"

@@ -1,7 +1,8 @@
 """Layered layout of a directed acyclic graph, after Sugiyama: rows, lanes, order and places.
 
-Rows by longest paths; a lane (a chain of empty places) for every node that is read more than one row below, shared by
-its readers; few crossings by barycentre sweeps; places by a linear program that keeps main paths and lanes straight.
+Rows by longest paths; a lane (a chain of empty places) for every node that is read more than one
+row below, shared by its readers; few crossings by barycentre sweeps; places by a linear program
+that keeps main paths and lanes straight.
 """
 
 from __future__ import annotations
@@ -34,16 +35,25 @@ class Vertex:
 class Layered:
     """Places for the nodes of a graph, given their rows and widths.
 
-    ``parents`` lists the parents of each node that has any, in topological order; those of the nodes in ``ordered`` stay
-    in that order from left to right where crossings allow, others put the longest branch first. ``.rows`` holds the
-    vertices of each row from left to right, ``.vertices`` that of each node.
+    ``parents`` lists the parents of each node that has any, in topological order; those of the
+    nodes in ``ordered`` stay in that order from left to right where crossings allow, others put the
+    longest branch first. ``.rows`` holds the vertices of each row from left to right, ``.vertices``
+    that of each node.
     """
 
-    def __init__(self, parents: Parents, rows: Rows, widths: Mapping[Node, float], ordered: Collection[Node] = ()) -> None:
+    def __init__(
+        self,
+        parents: Parents,
+        rows: Rows,
+        widths: Mapping[Node, float],
+        ordered: Collection[Node] = (),
+    ) -> None:
         self.parents = {node: tuple(dict.fromkeys(above)) for node, above in parents.items()}
         self.ordered = ordered
         self.vertices = {node: Vertex(node, rows[node], widths[node]) for node in widths}
-        self.chains: dict[Node, list[Vertex]] = {node: [vertex] for node, vertex in self.vertices.items()}
+        self.chains: dict[Node, list[Vertex]] = {
+            node: [vertex] for node, vertex in self.vertices.items()
+        }
         for node, above in self.parents.items():
             for path in (self.path(p, node) for p in above):
                 for upper, lower in pairwise(path):
@@ -76,10 +86,19 @@ class Layered:
                 vertex.x += distance
 
     def _sort_rows(self) -> None:
-        """Order each row: branches in slot order, lanes of skips to the right; then barycentre sweeps while they help."""
+        """Order each row: branches in slot order, lanes of skips to the right.
+
+        Then barycentre sweeps while they help.
+        """
         ranks = self._ranks()
         for row in self.rows:
-            row.sort(key=lambda v: (1, -self.vertices[v.node].row) if v.lane and self.forks(v.node) else (0, ranks[v.node]))
+            row.sort(
+                key=lambda v: (
+                    (1, -self.vertices[v.node].row)
+                    if v.lane and self.forks(v.node)
+                    else (0, ranks[v.node])
+                )
+            )
         best, fewest = [list(row) for row in self.rows], _crossings(self.rows)
         for sweep in range(12):
             if not fewest:
@@ -97,7 +116,10 @@ class Layered:
         return sum(node in above for above in self.parents.values()) > 1
 
     def _ranks(self) -> dict[Node, int]:
-        """Depth-first order from the outputs up: the longest branch of a join first, those of an ordered one as they come."""
+        """Depth-first order from the outputs up.
+
+        The longest branch of a join first, those of an ordered one as they come.
+        """
         ranks: dict[Node, int] = {}
         stack = [n for n in reversed(list(self.vertices)) if not self.vertices[n].below]
         while stack:
@@ -106,12 +128,19 @@ class Layered:
                 continue
             ranks[node] = len(ranks)
             above = self.parents.get(node, ())
-            stack += reversed(above if node in self.ordered else sorted(above, key=lambda p: -self.vertices[p].row))
+            stack += reversed(
+                above
+                if node in self.ordered
+                else sorted(above, key=lambda p: -self.vertices[p].row)
+            )
         return ranks
 
 
 def longest_path_rows(parents: Parents) -> dict[Node, int]:
-    """Rows by longest path from above; a node with more readers than parents moves down to its nearest reader."""
+    """Rows by longest path from above.
+
+    a node with more readers than parents moves down to its nearest reader.
+    """
     rows: dict[Node, int] = {}
     readers: dict[Node, list[Node]] = {node: [] for node in parents}
     for node, above in parents.items():
@@ -125,7 +154,10 @@ def longest_path_rows(parents: Parents) -> dict[Node, int]:
 
 
 def _sort_by_neighbours(row: list[Vertex], rows: Sequence[list[Vertex]], down: bool) -> None:
-    """Sort a row by the mean places of the neighbours above (or below); a vertex without any keeps its place."""
+    """Sort a row by the mean places of the neighbours above (or below).
+
+    a vertex without any keeps its place.
+    """
     if len(row) < 2:
         return
     level = row[0].row + (-1 if down else 1)
@@ -152,7 +184,11 @@ def _crossings(rows: Sequence[Sequence[Vertex]]) -> int:
 
 
 def _place(rows: Sequence[Sequence[Vertex]]) -> None:
-    """Give every vertex its x: least total sideways motion, lanes and main paths weighing most, places kept apart."""
+    """Give every vertex its x coordinate.
+
+    The total sideways motion is minimal, with the largest weights for lanes and main paths; places
+    are kept apart.
+    """
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
 
@@ -163,7 +199,9 @@ def _place(rows: Sequence[Sequence[Vertex]]) -> None:
         for lower in vertex.below:
             straight = mains[False].get(vertex) is lower and mains[True].get(lower) is vertex
             follows = lower.lane and len(vertex.below) == 1
-            weight = 10.0 if vertex.lane and lower.lane else 6.0 if straight else 3.0 if follows else 1.0
+            weight = (
+                10.0 if vertex.lane and lower.lane else 6.0 if straight else 3.0 if follows else 1.0
+            )
             terms.append((weight, {vertex: 1.0, lower: -1.0}))
         for near, main in ((vertex.above, mains[True]), (vertex.below, mains[False])):
             if len(near) > 1 and vertex not in main:
@@ -173,11 +211,15 @@ def _place(rows: Sequence[Sequence[Vertex]]) -> None:
     bounds: list[float] = []
     for left, right in pairs:
         entries += [(len(bounds), index[left], 1.0), (len(bounds), index[right], -1.0)]
-        space = SPACE if not (left.lane or right.lane) else LANE if left.lane and right.lane else BESIDE
+        space = (
+            SPACE if not (left.lane or right.lane) else LANE if left.lane and right.lane else BESIDE
+        )
         bounds.append(-(left.width + right.width) / 2 - space)
     for k, (_, term) in enumerate(terms):
         for sign in (1.0, -1.0):
-            entries += [(len(bounds), index[v], sign * c) for v, c in term.items()] + [(len(bounds), len(index) + k, -1.0)]
+            entries += [(len(bounds), index[v], sign * c) for v, c in term.items()] + [
+                (len(bounds), len(index) + k, -1.0)
+            ]
             bounds.append(0.0)
     if not bounds:
         return
@@ -190,7 +232,11 @@ def _place(rows: Sequence[Sequence[Vertex]]) -> None:
 
 
 def _main(rows: Sequence[Sequence[Vertex]], up: bool) -> dict[Vertex, Vertex]:
-    """For each vertex the node below (above) it that starts the longest run without lanes, where there is just one."""
+    """For each vertex the next vertex of the longest run without lanes.
+
+    The next vertex is below (above, if ``up``); a vertex has an entry only where there is just one
+    such neighbour.
+    """
     runs: dict[Vertex, int] = {}
     main: dict[Vertex, Vertex] = {}
     for row in rows[::-1]:

@@ -1,4 +1,7 @@
-"""Plots of exact moments and fluctuations on a given Axes; see :mod:`kcalc.plotting` for the habits they share."""
+"""Plots of exact moments and fluctuations on a given Axes.
+
+See :mod:`kcalc.plotting` for the habits they share.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,12 @@ def _colour(ax: Axes) -> str:
 
 
 def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
-    """Draw Var s/(E s)^2 per layer of s = |y|^2 (feature maps read by weights, solid) and s = |J|^2 (weights, dashed), logarithmic.
+    """Draw Var s/(E s)^2 per layer for squared norms s, on a logarithmic scale.
 
-    ``results``: {label: :class:`kcalc.calculi.moments.Moments`}. Returns: the Axes. Raises: KcalcError for results with symbols.
+    s = |y|^2 (feature maps read by weights) is solid, s = |J|^2 (weights) dashed.
+
+    ``results``: {label: :class:`kcalc.calculi.moments.Moments`}. Returns: the Axes. Raises:
+    KcalcError for results with symbols.
     """
     made = ax is None
     ax = axes(ax, 4.8, 3.2)
@@ -35,32 +41,51 @@ def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
         ends.append(float(values[-1]))
         place = [i / max(1, len(values) - 1) for i in range(len(values))]
         shown = [(x, v) for x, v in zip(place, values, strict=True) if v > 0]
-        ax.plot(*zip(*shown, strict=True), color=color, lw=1.5, label=label or "$|y|^2$") if shown else None
+        ax.plot(
+            *zip(*shown, strict=True), color=color, lw=1.5, label=label or "$|y|^2$"
+        ) if shown else None
         if one.jacobians is not None:
             found = [moment.relative for moment in one.jacobians.values() if moment.relative > 0]
             where = [(i + 1) / len(found) for i in range(len(found))]
-            ax.plot(where, found, color=color, lw=1.2, ls=STYLES[1], label="_" if label else "$|J|^2$")
-            handles = [{"label": "$|J|^2$ by layer", "color": "#666666", "ls": STYLES[1], "lw": 1.2}] if label else []
+            ax.plot(
+                where, found, color=color, lw=1.2, ls=STYLES[1], label="_" if label else "$|J|^2$"
+            )
+            handles = (
+                [{"label": "$|J|^2$ by layer", "color": "#666666", "ls": STYLES[1], "lw": 1.2}]
+                if label
+                else []
+            )
     ax.set_yscale("log")
     plain_ticks(ax.yaxis, *ax.get_ylim())
     ax.set_xlabel(axis_names.RELATIVE_DEPTH)
     ax.set_ylabel(axis_names.RELATIVE_VARIANCE)
-    finish(ax, handles, made, says=plot_claims.reaches(ends, "The relative variance of $|y|^2$", "at the output"))
+    finish(
+        ax,
+        handles,
+        made,
+        says=plot_claims.reaches(ends, "The relative variance of $|y|^2$", "at the output"),
+    )
     return ax
 
 
 def _read_nodes(one: Any) -> list[Any]:
     """Inputs of weights at which all paths meet, in order, and the output."""
     cuts = set(one.network.cut_nodes())
-    read = [one.network.parents(node)[0] for node in one.nodes if type(one.network.layer(node)).__name__ == "Affine"]
+    read = [
+        one.network.parents(node)[0]
+        for node in one.nodes
+        if type(one.network.layer(node)).__name__ == "Affine"
+    ]
     return [*dict.fromkeys(node for node in read if node in cuts), one.output]
 
 
-def depth_trace(results: Mapping[str, Mapping[int, Any]], ax: Axes | None = None, weights: Any = None) -> Axes:
+def depth_trace(
+    results: Mapping[str, Mapping[int, Any]], ax: Axes | None = None, weights: Any = None
+) -> Axes:
     """Draw Var |y_out|^2 against depth on a logarithmic scale [Per-layer gradient, Figs. 2 and 3].
 
-    ``results``: {label: {depth: Moments}}. ``weights``: a node's name, or a function of the result that gives one, to draw
-    Var |J|^2 there instead. Returns: the Axes.
+    ``results``: {label: {depth: Moments}}. ``weights``: a node's name, or a function of the result
+    that gives one, to draw Var |J|^2 there instead. Returns: the Axes.
     """
     made = ax is None
     ax = axes(ax, 4.8, 3.2)
@@ -71,31 +96,54 @@ def depth_trace(results: Mapping[str, Mapping[int, Any]], ax: Axes | None = None
             node = weights(one) if callable(weights) else weights
             values.append(one.out.variance if node is None else one.weights[node].variance)
         ends += [float(v) for v in values[-1:]]
-        ax.plot(list(by_depth), values, color=_colour(ax), lw=1.5, marker="o", ms=2.5, label=label or "_")
+        ax.plot(
+            list(by_depth),
+            values,
+            color=_colour(ax),
+            lw=1.5,
+            marker="o",
+            ms=2.5,
+            label=label or "_",
+        )
     ax.set_yscale("log")
     plain_ticks(ax.yaxis, *ax.get_ylim())
     ax.set_xlabel(axis_names.DEPTH)
     ax.set_ylabel(axis_names.LENGTH_VARIANCE if weights is None else axis_names.JACOBIAN_VARIANCE)
-    says = plot_claims.reaches(ends, "The variance of $|y|^2$" if weights is None else "The variance of $|J|^2$", "at the largest depth")
+    says = plot_claims.reaches(
+        ends,
+        "The variance of $|y|^2$" if weights is None else "The variance of $|J|^2$",
+        "at the largest depth",
+    )
     finish(ax, [], made, says=says)
     return ax
 
 
-def fluctuation_trace(results: Mapping[str, Any], ax: Axes | None = None, value: str = "log_variance") -> Axes:
-    """Draw Var log q ("log_variance"), Var q/q^2 ("relative") or Var c ("c_variance") after every activation, against depth.
+def fluctuation_trace(
+    results: Mapping[str, Any], ax: Axes | None = None, value: str = "log_variance"
+) -> Axes:
+    """Draw the fluctuations of q or c after every activation against depth.
 
-    ``results``: {label: :class:`kcalc.calculi.fluctuations.Fluctuations`}, e.g. before and after shaping. Returns: the Axes.
+    ``value``: Var log q ("log_variance"), Var q/q^2 ("relative") or Var c ("c_variance").
+
+    ``results``: {label: :class:`kcalc.calculi.fluctuations.Fluctuations`}, e.g. before and after
+    shaping. Returns: the Axes.
     """
     from matplotlib.ticker import MaxNLocator
 
     made = ax is None
     ax = axes(ax, 4.8, 3.2)
-    titles = {"log_variance": axis_names.LOG_Q_VARIANCE, "relative": axis_names.Q_VARIANCE, "c_variance": axis_names.C_VARIANCE}
+    titles = {
+        "log_variance": axis_names.LOG_Q_VARIANCE,
+        "relative": axis_names.Q_VARIANCE,
+        "c_variance": axis_names.C_VARIANCE,
+    }
     if value not in titles:
         raise KcalcError(f"value is one of {', '.join(titles)}, got {glimpse(value)}")
     ends: list[float] = []
     for label, one in results.items():
-        nodes = [node for node in one.nodes if type(one.network.layer(node)).__name__ == "Nonlinear"] or list(one.nodes)
+        nodes = [
+            node for node in one.nodes if type(one.network.layer(node)).__name__ == "Nonlinear"
+        ] or list(one.nodes)
         heights = [getattr(one.nodes[node], value) for node in nodes]
         if any(h is None for h in heights):
             raise KcalcError("there are no c values; give c= to kc.fluctuations")

@@ -1,4 +1,7 @@
-"""Coloured regions behind a drawn network: nested ones stand inside one another, each with its outline, label and place in the legend."""
+"""Coloured regions behind a drawn network.
+
+Nested ones stand inside one another, each with its outline, label and place in the legend.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ LINE = 0.13  # the height of a label
 
 @dataclass(frozen=True)
 class Region:
-    """A region to draw: a short label beside the region, its nodes, and its line in the legend (none where empty)."""
+    """A region to draw: its label, its nodes, and its line in the legend.
+
+    The short label stands beside the region; an empty line is left out of the legend.
+    """
 
     label: str
     nodes: tuple[Node, ...]
@@ -32,13 +38,23 @@ class Region:
 
 
 def as_regions(given: Any) -> list[Region]:
-    """Regions from (label, nodes) pairs, {label: nodes}, or objects with ``layers``, ``entry`` and ``exit`` (subnetworks), numbered.
+    """Numbered regions from labelled sets of nodes or from subnetworks.
 
-    Of subnetworks those without a nonlinear layer are left out. Raises: KcalcError for anything else.
+    These are (label, nodes) pairs, {label: nodes}, or objects with ``layers``, ``entry`` and
+    ``exit`` (subnetworks).
+
+    Of subnetworks those without a nonlinear layer are left out. Raises: KcalcError for anything
+    else.
     """
     given = getattr(given, "nonlinear", given)
     found: list[Region] = []
-    members: Iterable[Any] = given.items() if isinstance(given, Mapping) else [given] if hasattr(given, "layers") else _iterated(given)
+    members: Iterable[Any] = (
+        given.items()
+        if isinstance(given, Mapping)
+        else [given]
+        if hasattr(given, "layers")
+        else _iterated(given)
+    )
     for item in members:
         if not isinstance(item, tuple | list) and hasattr(item, "layers"):
             count = len(item.layers)
@@ -59,12 +75,17 @@ def _iterated(given: Any) -> Iterable[Any]:
 
 
 def _refused(given: Any) -> KcalcError:
-    return KcalcError(f"regions are (label, nodes) pairs, {{label: nodes}}, or subnetworks, got {glimpse(given)}")
+    return KcalcError(
+        f"regions are (label, nodes) pairs, {{label: nodes}}, or subnetworks, got {glimpse(given)}"
+    )
 
 
 @dataclass(frozen=True)
 class Area:
-    """A region on the page: the drawn boxes it holds, its colour, and how many regions it holds inside one another."""
+    """A region on the page: its drawn boxes, its colour, and its depth of nesting.
+
+    The depth is how many regions it holds inside one another.
+    """
 
     label: str
     members: frozenset[Node]
@@ -74,7 +95,10 @@ class Area:
 
 
 def areas(drawn: Plan, regions: Sequence[Region]) -> list[Area]:
-    """The regions to draw, larger ones first; those that the drawing shows as one (in repeated blocks) together."""
+    """The regions to draw, larger ones first.
+
+    Those that the drawing shows as one (in repeated blocks) together.
+    """
     together: dict[frozenset[Node], list[Region]] = {}
     for region in regions:
         members = frozenset(drawn.represents[node] for node in region.nodes)
@@ -96,41 +120,92 @@ def areas(drawn: Plan, regions: Sequence[Region]) -> list[Area]:
     return done[::-1]
 
 
-def draw_regions(ax: Axes, drawn: Plan, regions: Sequence[Region], font: float, scale: float) -> list[Any]:
-    """Draw regions at z orders between 1 and 1.6. Returns: the handles of the legend, in the order given."""
+def draw_regions(
+    ax: Axes, drawn: Plan, regions: Sequence[Region], font: float, scale: float
+) -> list[Any]:
+    """Draw regions at z orders between 1 and 1.6.
+
+    Returns: the handles of the legend, in the order given.
+    """
     from matplotlib.path import Path
 
     found = areas(drawn, regions)
     placed: list[tuple[float, float, float, float]] = []
     handles: dict[str, Any] = {}
     for k, area in enumerate(found):
-        path = Path.make_compound_path(*(Path(outline, closed=True) for outline in outlines(drawn, area)))
+        path = Path.make_compound_path(
+            *(Path(outline, closed=True) for outline in outlines(drawn, area))
+        )
         z, tint = 1 + 0.6 * k / len(found), _tint(area.color)
-        line = {"facecolor": "none", "edgecolor": area.color, "linewidth": 1.8 * scale, "joinstyle": "round", "zorder": z}
-        ax.add_artist(_patch("PathPatch", path, **line, gid=f"outline:{area.label}"))  # its inner half is painted over
-        fill = {"facecolor": tint, "linewidth": 0, "zorder": z + 0.3 / len(found), "gid": f"region:{area.label}"}
+        line = {
+            "facecolor": "none",
+            "edgecolor": area.color,
+            "linewidth": 1.8 * scale,
+            "joinstyle": "round",
+            "zorder": z,
+        }
+        ax.add_artist(
+            _patch("PathPatch", path, **line, gid=f"outline:{area.label}")
+        )  # its inner half is painted over
+        fill = {
+            "facecolor": tint,
+            "linewidth": 0,
+            "zorder": z + 0.3 / len(found),
+            "gid": f"region:{area.label}",
+        }
         ax.add_artist(_patch("PathPatch", path, **fill))
         right, top = label_corner(drawn, area, found, placed)
-        ax.text(right, top, area.label, ha="right", va="top", fontsize=font * scale, color=area.color, weight="bold", zorder=5)
+        ax.text(
+            right,
+            top,
+            area.label,
+            ha="right",
+            va="top",
+            fontsize=font * scale,
+            color=area.color,
+            weight="bold",
+            zorder=5,
+        )
         text = f"{area.label}:  {area.meaning}" if area.meaning else area.label
-        handles[area.label] = _patch("Patch", facecolor=tint, edgecolor=area.color, linewidth=0.9 * scale, label=text)
+        handles[area.label] = _patch(
+            "Patch", facecolor=tint, edgecolor=area.color, linewidth=0.9 * scale, label=text
+        )
     order = {region.label: i for i, region in reversed(list(enumerate(regions)))}
     listed = sorted(handles, key=lambda label: order.get(label.split(", ")[0].split(" … ")[0], 0))
     shown = [handles[label] for label in listed[:LISTED]]
     if len(listed) > LISTED:
-        shown.append(_patch("Patch", facecolor="none", edgecolor="none", label=f"and {len(listed) - LISTED} more regions"))
+        shown.append(
+            _patch(
+                "Patch",
+                facecolor="none",
+                edgecolor="none",
+                label=f"and {len(listed) - LISTED} more regions",
+            )
+        )
     return shown
 
 
-def label_corner(drawn: Plan, area: Area, areas: Sequence[Area], placed: list[tuple[float, float, float, float]]) -> tuple[float, float]:
-    """The right upper corner of a label, left of all regions around the first box, lower where another label stands.
+def label_corner(
+    drawn: Plan, area: Area, areas: Sequence[Area], placed: list[tuple[float, float, float, float]]
+) -> tuple[float, float]:
+    """The right upper corner of a label.
+
+    The label is left of all regions around the first box, and lower where another label stands.
 
     The place taken, (left, right, bottom, top), is added to ``placed``.
     """
     first = max((drawn.boxes[node] for node in area.members), key=lambda b: (b.y, -b.x))
-    right = first.x - first.width / 2 - max(margin(other) for other in areas if first.node in other.members) - 0.05
+    right = (
+        first.x
+        - first.width / 2
+        - max(margin(other) for other in areas if first.node in other.members)
+        - 0.05
+    )
     top, width = first.y + first.height / 2, 0.075 * len(area.label)
-    while any(left < right and right - width < r and bottom < top and top - LINE < t for left, r, bottom, t in placed):
+    while any(
+        left < right and right - width < r and bottom < top and top - LINE < t
+        for left, r, bottom, t in placed
+    ):
         top -= LINE
     placed.append((right - width, right, top - LINE, top))
     return right, top
@@ -147,7 +222,10 @@ def _tint(color: str) -> tuple[float, float, float]:
 
 
 def outlines(drawn: Plan, area: Area) -> list[Any]:
-    """Counter-clockwise outlines: boxes with a margin, the space between a box and the next below, strips along edges."""
+    """Counter-clockwise outlines.
+
+    Boxes with a margin, the space between a box and the next below, strips along edges.
+    """
     reach = margin(area)
     boxes = [drawn.boxes[node] for node in area.members]
     found: list[Any] = [_rectangle(b, reach) for b in boxes]
@@ -157,12 +235,16 @@ def outlines(drawn: Plan, area: Area) -> list[Any]:
             found.append(_strip(route.curve, reach))
             if abs(a.x - b.x) < 1e-6 and abs(abs(a.y - b.y) - PITCH) < 1e-6:
                 narrow = min(a, b, key=lambda box: box.width)
-                found.append(_between(narrow.x, narrow.width / 2 + reach, min(a.y, b.y), max(a.y, b.y)))
+                found.append(
+                    _between(narrow.x, narrow.width / 2 + reach, min(a.y, b.y), max(a.y, b.y))
+                )
     return found
 
 
 def _rectangle(box: Box, reach: float) -> list[tuple[float, float]]:
-    return _between(box.x, box.width / 2 + reach, box.y - box.height / 2 - reach, box.y + box.height / 2 + reach)
+    return _between(
+        box.x, box.width / 2 + reach, box.y - box.height / 2 - reach, box.y + box.height / 2 + reach
+    )
 
 
 def _between(x: float, half: float, low: float, high: float) -> list[tuple[float, float]]:
@@ -184,7 +266,9 @@ def sample(curve: Sequence[tuple[float, float]], pieces: int = 12) -> np.ndarray
     t = np.linspace(0, 1, pieces + 1)[1:, None]
     points = [control[:1]]
     for a, b, c, d in zip(control[:-1:3], control[1::3], control[2::3], control[3::3], strict=True):
-        points.append((1 - t) ** 3 * a + 3 * t * (1 - t) ** 2 * b + 3 * t**2 * (1 - t) * c + t**3 * d)
+        points.append(
+            (1 - t) ** 3 * a + 3 * t * (1 - t) ** 2 * b + 3 * t**2 * (1 - t) * c + t**3 * d
+        )
     return np.concatenate(points)
 
 

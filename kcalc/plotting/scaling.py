@@ -1,4 +1,7 @@
-"""Plots of the scaling calculus: gamma by weight, predicted over measured values, Hessian blocks [Scaling Fig. 1, 2]."""
+"""Plots of the scaling calculus.
+
+Gamma by weight, predicted over measured values, Hessian blocks [Scaling Fig. 1, 2].
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,12 @@ NAMED = 14  # weights whose names are written under the axis
 
 
 def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes:
-    """Draw gamma of every weight over its geometric mean, in the order of the network, on a logarithmic scale.
+    """Draw gamma of every weight over its geometric mean, on a logarithmic scale.
 
-    ``scalings``: {label: :class:`kcalc.calculi.scaling.Scaling`} with the same number of weights. Returns: the Axes.
+    The weights are in the order of the network.
+
+    ``scalings``: {label: :class:`kcalc.calculi.scaling.Scaling`} with the same number of weights.
+    Returns: the Axes.
     Raises: KcalcError for symbols and where there are no weights.
     """
     if any(one.symbolic for one in scalings.values()):
@@ -59,21 +65,31 @@ def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes
         ax.set_xlabel(axis_names.WEIGHT)
     ax.set_ylabel(axis_names.WEIGHT_SCALING)
     last, one = list(scalings.items())[-1]
-    spread = max(weight.relative for weight in one.weights.values()) / min(weight.relative for weight in one.weights.values())
+    spread = max(weight.relative for weight in one.weights.values()) / min(
+        weight.relative for weight in one.weights.values()
+    )
     same = (
-        "is the same for all weights" if spread < 1 + 1e-6 else f"differs between weights by a factor of at most {plot_claims.up(spread)}"
+        "is the same for all weights"
+        if spread < 1 + 1e-6
+        else f"differs between weights by a factor of at most {plot_claims.up(spread)}"
     )
     finish(ax, [], made, says=rf"$s_W$ {same}" + (f" ({last})" if len(scalings) > 1 else ""))
     return ax
 
 
 def ratio_histogram(ratios: Mapping[str, Any], ax: Axes | None = None, bins: int = 24) -> Axes:
-    """Draw predicted over measured values of many draws, a histogram in a row of its own per weight, medians marked [Scaling Fig. 1].
+    """Draw histograms of the ratio of predicted to measured values [Scaling Fig. 1].
 
-    ``ratios``: {weight: (draws,) positive numbers}; bins are even in the logarithm. Returns: the Axes. Raises: KcalcError for other values.
+    The values are of many draws. Each weight has a histogram in a row of its own, with the median
+    marked.
+
+    ``ratios``: {weight: (draws,) positive numbers}; bins are even in the logarithm. Returns: the
+    Axes. Raises: KcalcError for other values.
     """
     given = {name: np.asarray(values, dtype=float).ravel() for name, values in ratios.items()}
-    if not given or any(v.size == 0 or not np.all(np.isfinite(v)) or np.any(v <= 0) for v in given.values()):
+    if not given or any(
+        v.size == 0 or not np.all(np.isfinite(v)) or np.any(v <= 0) for v in given.values()
+    ):
         raise KcalcError("ratio_histogram needs {name: positive finite numbers}")
     made = ax is None
     ax = axes(ax, 4.6, 0.45 * len(given) + 1.2)
@@ -95,26 +111,47 @@ def ratio_histogram(ratios: Mapping[str, Any], ax: Axes | None = None, bins: int
     ax.set_xlabel("predicted / measured")
     ax.set_ylabel("weight")
     if made:
-        claim(ax, plot_claims.bounded([float(np.median(v)) for v in given.values()], "The median of predicted over measured"))
+        claim(
+            ax,
+            plot_claims.bounded(
+                [float(np.median(v)) for v in given.values()],
+                "The median of predicted over measured",
+            ),
+        )
         ax.spines[["top", "right", "left"]].set_visible(False)
     return ax
 
 
 def block_map(squares: Any, names: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw the mean squared singular values of the blocks of a Hessian as a heat map, logarithmic [Scaling Fig. 2].
+    """Draw a logarithmic heat map of the blocks of a Hessian [Scaling Fig. 2].
 
-    ``squares``: (L, L), not negative; ``names``: the L weights. Returns: the Axes. Raises: KcalcError for other shapes and where all are 0.
+    The colour of a block is the mean of its squared singular values.
+
+    ``squares``: (L, L), not negative; ``names``: the L weights. Returns: the Axes. Raises:
+    KcalcError for other shapes and where all are 0.
     """
     from matplotlib.colors import LogNorm
 
     values = np.asarray(squares, dtype=float)
-    if values.shape != (len(names), len(names)) or not np.all(np.isfinite(values)) or np.any(values < 0) or not np.any(values):
-        raise KcalcError(f"block_map needs a square matrix of numbers >= 0, one row per name ({len(names)}), got shape {values.shape}")
+    if (
+        values.shape != (len(names), len(names))
+        or not np.all(np.isfinite(values))
+        or np.any(values < 0)
+        or not np.any(values)
+    ):
+        raise KcalcError(
+            f"block_map needs a square matrix of numbers >= 0, one row per name ({len(names)}), "
+            f"got shape {values.shape}"
+        )
     made = ax is None
     ax = axes(ax, 0.55 * len(names) + 2.4, 0.55 * len(names) + 1.6)
     top = values.max()
     floor = max(values[values > 0].min(), 1e-6 * top)
-    image = ax.imshow(np.maximum(values, floor), cmap="viridis", norm=LogNorm(floor, top if top > floor else 10 * floor))
+    image = ax.imshow(
+        np.maximum(values, floor),
+        cmap="viridis",
+        norm=LogNorm(floor, top if top > floor else 10 * floor),
+    )
     ax.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
     ax.set_yticks(range(len(names)), names, fontsize=8)
     figure: Any = ax.get_figure()
@@ -126,5 +163,7 @@ def block_map(squares: Any, names: Sequence[str], ax: Axes | None = None) -> Axe
     ax.set_xlabel("weight")
     ax.set_ylabel("weight")
     if made:
-        claim(ax, plot_claims.factor(np.diag(values).tolist(), "The diagonal blocks of the Hessian"))
+        claim(
+            ax, plot_claims.factor(np.diag(values).tolist(), "The diagonal blocks of the Hessian")
+        )
     return ax

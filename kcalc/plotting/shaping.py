@@ -1,4 +1,7 @@
-"""The picture of a shaping: activations, the global C map and the c values of all layers, before and after."""
+"""The plot of a shaping: activations, the global C map and the c values of all layers.
+
+Each is drawn before and after shaping.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["depth_traces", "shaping_figure"]
 
 Array = np.ndarray
-LOOKS: dict[str, tuple[str, Any]] = {"before": ("#B2182B", STYLES[1]), "after": ("#1A1A1A", "-")}  # activations have the palette
+LOOKS: dict[str, tuple[str, Any]] = {
+    "before": ("#B2182B", STYLES[1]),
+    "after": ("#1A1A1A", "-"),
+}  # activations have the palette
 PANEL = 3.3  # inches
 
 
@@ -31,25 +37,38 @@ def shaping_figure(
     traces: Mapping[str, Any] | None = None,
     ax: Sequence[Axes] | None = None,
 ) -> Array:
-    """The effect of a shaping method: activations, the global C map and, where given, the depth traces, before and after.
+    """The effect of a shaping method.
 
-    ``pairs`` is {name: (before, after)}; ``c_before`` (None where there is none) and ``c_after`` are maps; ``traces`` is as for
-    :func:`depth_traces`. ``ax``: two (three with traces) Axes to draw on.
+    Activations, the global C map and, where given, the depth traces, before and after.
+
+    ``pairs`` is {name: (before, after)}; ``c_before`` (None where there is none) and ``c_after``
+    are maps; ``traces`` is as for :func:`depth_traces`. ``ax``: two (three with traces) Axes to
+    draw on.
 
     Returns: the array of Axes. Raises: KcalcError for anything else.
     """
-    if not isinstance(pairs, Mapping) or not all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs.values()):
+    if not isinstance(pairs, Mapping) or not all(
+        isinstance(p, tuple | list) and len(p) == 2 for p in pairs.values()
+    ):
         raise KcalcError("shaping_figure needs {name: (activation before, activation after)}")
     count = 3 if traces else 2
     panels = plot_frame.panels(ax, count, PANEL * count, PANEL)
     new = {name: after for name, (_, after) in pairs.items()}
     changed = any(before is not after and before != after for before, after in pairs.values())
-    activations({name: before for name, (before, _) in pairs.items()}, new if changed else None, ax=panels[0])
-    given = {label: one for label, one in (("before", c_before), ("after", c_after)) if one is not None}
+    activations(
+        {name: before for name, (before, _) in pairs.items()},
+        new if changed else None,
+        ax=panels[0],
+    )
+    given = {
+        label: one for label, one in (("before", c_before), ("after", c_after)) if one is not None
+    }
     c_maps(given, ax=panels[1], looks=LOOKS | _looks(c_after))
     panels[0].set_box_aspect(1)
     x = np.linspace(-1, 1, 201)
-    curves = [{name: np.asarray(pair[k](x), dtype=float) for name, pair in pairs.items()} for k in (0, 1)]
+    curves = [
+        {name: np.asarray(pair[k](x), dtype=float) for name, pair in pairs.items()} for k in (0, 1)
+    ]
     titles = [plot_claims.activations(x, curves[0], curves[1] if changed else {}), _levels(given)]
     if traces:
         depth_traces(traces, ax=panels[2], legend=c_before is None or bool(_looks(c_after)))
@@ -66,16 +85,23 @@ def _levels(maps: Mapping[str, Any]) -> str:
     if any(isinstance(value, Mapping) for value in found.values()):
         return "The global C map" + (" before and after" if len(found) > 1 else "")
     return "Orthogonal inputs end at " + ", ".join(
-        f"c = {0.0 if abs(value) < 1e-9 else float(value):.2g} {label}" for label, value in found.items()
+        f"c = {0.0 if abs(value) < 1e-9 else float(value):.2g} {label}"
+        for label, value in found.items()
     )
 
 
 def _spread(traces: Mapping[str, Any]) -> str:
     """How far apart in c the inputs end that began apart."""
-    ends = {label: float(np.ptp(trace.values[trace.trunk[-1]])) for label, trace in traces.items() if len(trace.trunk)}
+    ends = {
+        label: float(np.ptp(trace.values[trace.trunk[-1]]))
+        for label, trace in traces.items()
+        if len(trace.trunk)
+    }
     if not ends or not np.isfinite(list(ends.values())).all():
         return "c values by depth"
-    return "The c values drawn end within " + ", ".join(f"{plot_claims.up(end)} {label}" for label, end in ends.items())
+    return "The c values drawn end within " + ", ".join(
+        f"{plot_claims.up(end)} {label}" for label, end in ends.items()
+    )
 
 
 def _looks(c_after: Any) -> dict[str, tuple[str, Any]]:
@@ -84,14 +110,19 @@ def _looks(c_after: Any) -> dict[str, tuple[str, Any]]:
     if len(outputs) < 2:
         return {}
     colors = {output: PALETTE[i % len(PALETTE)] for i, output in enumerate(outputs)}
-    return {f"{label}: {output}": (color, LOOKS[label][1]) for output, color in colors.items() for label in LOOKS}
+    return {
+        f"{label}: {output}": (color, LOOKS[label][1])
+        for output, color in colors.items()
+        for label in LOOKS
+    }
 
 
 def depth_traces(traces: Mapping[str, Any], ax: Axes | None = None, legend: bool = True) -> Axes:
     """c values of layers over depth: dots for all of them, lines along the trunk of the network.
 
-    ``traces`` is {label: trace}, a trace having ``depth`` (nodes,), ``values`` (nodes, starts), and the rows ``layers`` to dot and
-    ``trunk`` to join. Labels "before" and "after" have the styles of :func:`shaping_figure`.
+    ``traces`` is {label: trace}, a trace having ``depth`` (nodes,), ``values`` (nodes, starts), and
+    the rows ``layers`` to dot and ``trunk`` to join. Labels "before" and "after" have the styles of
+    :func:`shaping_figure`.
 
     Returns: the Axes. Raises: KcalcError where there is no trace.
     """
@@ -108,14 +139,34 @@ def depth_traces(traces: Mapping[str, Any], ax: Axes | None = None, legend: bool
         place = np.asarray(trace.depth, dtype=float)
         beside = np.setdiff1d(trace.layers, trace.trunk)
         if beside.size:
-            dots, heights = np.repeat(place[beside], trace.values.shape[1]), trace.values[beside].ravel()
-            ax.plot(dots, heights, ".", color=color, markersize=2.2, markeredgewidth=0, alpha=0.55, zorder=2, gid="branches", label="_")
+            dots, heights = (
+                np.repeat(place[beside], trace.values.shape[1]),
+                trace.values[beside].ravel(),
+            )
+            ax.plot(
+                dots,
+                heights,
+                ".",
+                color=color,
+                markersize=2.2,
+                markeredgewidth=0,
+                alpha=0.55,
+                zorder=2,
+                gid="branches",
+                label="_",
+            )
         for column in range(trace.values.shape[1]):
             name = label if column == 0 else "_"
             ax.plot(
-                place[trace.trunk], trace.values[trace.trunk, column], color=color, linestyle=style, linewidth=1.3, label=name,
-                zorder=4 if label == "after" else 3, gid="trunk",
-            )  # fmt: skip
+                place[trace.trunk],
+                trace.values[trace.trunk, column],
+                color=color,
+                linestyle=style,
+                linewidth=1.3,
+                label=name,
+                zorder=4 if label == "after" else 3,
+                gid="trunk",
+            )
     deepest = max(float(trace.depth.max()) for trace in traces.values())
     ax.set(xlim=(0, max(deepest, 1)), ylim=(-1.05, 1.05), yticks=[-1, -0.5, 0, 0.5, 1])
     ax.set_xlabel(axis_names.NONLINEAR_DEPTH, fontsize=10)

@@ -1,4 +1,7 @@
-"""Plots of singular values and of bounds, on a given Axes; see :mod:`kcalc.plotting` for the habits they share."""
+"""Plots of singular values and of bounds, on a given Axes.
+
+See :mod:`kcalc.plotting` for the habits they share.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,22 @@ _SHOWN = 0.98
 
 
 def residual_spectrum(law: Any, values: Any = None, ax: Axes | None = None, bins: int = 60) -> Axes:
-    """Draw the predicted density of singular values, over a histogram of measured ones if given [MacDonald et al. 2023, Fig. 1].
+    """Draw the predicted density of singular values [MacDonald et al. 2023, Fig. 1].
 
-    ``law``: a :class:`kcalc.calculi.smoothness.ResidualSpectrum`, or {label: law} with ``values`` {label: array}. Returns: the Axes.
+    A histogram of measured singular values is drawn behind it if they are given.
+
+    ``law``: a :class:`kcalc.calculi.smoothness.ResidualSpectrum`, or {label: law} with ``values``
+    {label: array}. Returns: the Axes.
     """
     made = ax is None
     ax = axes(ax, 4.6, 3.2)
     laws = law if isinstance(law, Mapping) else {"predicted": law}
     samples = values if isinstance(values, Mapping) else {next(iter(laws)): values}
     if not set(samples) <= set(laws):
-        raise KcalcError(f"values are given for {glimpse(sorted(map(str, samples)))}, the laws are {', '.join(map(str, laws))}")
+        raise KcalcError(
+            f"values are given for {glimpse(sorted(map(str, samples)))}, the laws are "
+            f"{', '.join(map(str, laws))}"
+        )
     for i, (label, one) in enumerate(laws.items()):
         color = PALETTE[i % len(PALETTE)]
         measured = samples.get(label)
@@ -43,31 +52,42 @@ def residual_spectrum(law: Any, values: Any = None, ax: Axes | None = None, bins
         ax.plot(grid, density, color=color, lw=1.5, label=label)
         for edge in (low, high):
             if edge > 0:
-                ax.plot([edge, edge], [0, 0.06 * float(np.max(density))], color=color, lw=1.5, label="_")
+                ax.plot(
+                    [edge, edge], [0, 0.06 * float(np.max(density))], color=color, lw=1.5, label="_"
+                )
     _frame(ax)
     ends = [end for one in laws.values() for end in one.support]
     finish(
         ax,
         [],
         made,
-        says=f"At large width the singular values lie {plot_claims.span(ends)}" if np.isfinite(ends).all() else "Singular values",
+        says=f"At large width the singular values lie {plot_claims.span(ends)}"
+        if np.isfinite(ends).all()
+        else "Singular values",
     )
     return ax
 
 
-def singular_value_histograms(spectra: Mapping[str, Any], ax: Axes | None = None, bins: int = 60) -> Axes:
-    """Draw histograms of singular values as outlines, with a dashed line at each mean [MacDonald et al. 2023, Fig. 2].
+def singular_value_histograms(
+    spectra: Mapping[str, Any], ax: Axes | None = None, bins: int = 60
+) -> Axes:
+    """Draw histograms of singular values as outlines [MacDonald et al. 2023, Fig. 2].
+
+    A dashed line marks each mean.
 
     Long tails beyond 98 % are cut off, and the axis says so.
 
-    ``spectra``: {label: array of singular values of any shape}. Returns: the Axes. Raises: KcalcError if empty.
+    ``spectra``: {label: array of singular values of any shape}. Returns: the Axes. Raises:
+    KcalcError if empty.
     """
     if not spectra:
         raise KcalcError("there are no singular values to draw")
     made = ax is None
     ax = axes(ax, 4.6, 3.2)
     arrays = {label: np.asarray(values, float).ravel() for label, values in spectra.items()}
-    largest, usual = (max(float(np.quantile(v, share)) for v in arrays.values()) for share in (1.0, _SHOWN))
+    largest, usual = (
+        max(float(np.quantile(v, share)) for v in arrays.values()) for share in (1.0, _SHOWN)
+    )
     cut = usual < largest / 1.5
     edges = np.linspace(0, (usual if cut else largest) * 1.02, bins + 1)
     for i, (label, values) in enumerate(arrays.items()):
@@ -87,7 +107,9 @@ def singular_value_histograms(spectra: Mapping[str, Any], ax: Axes | None = None
 
 
 def jacobian_bounds(smoothness: Any, ax: Axes | None = None) -> Axes:
-    """Draw, layer by layer, the bounds of the singular values of d output / d layer on a logarithmic scale, the range between them shaded.
+    """Draw the bounds of the singular values of d output / d layer, layer by layer.
+
+    The scale is logarithmic, and the range between the bounds is shaded.
 
     ``smoothness``: a :class:`kcalc.calculi.smoothness.Smoothness`. Returns: the Axes.
     """
@@ -102,7 +124,15 @@ def jacobian_bounds(smoothness: Any, ax: Axes | None = None) -> Axes:
     ax.plot(place, top, color=PALETTE[0], lw=1.2, marker="o", ms=3, label="largest, at most")
     seen = np.isfinite(low)
     if seen.any():
-        ax.plot(place[seen], low[seen], color=PALETTE[1], lw=0, marker="o", ms=3, label="smallest, at least")
+        ax.plot(
+            place[seen],
+            low[seen],
+            color=PALETTE[1],
+            lw=0,
+            marker="o",
+            ms=3,
+            label="smallest, at least",
+        )
         ax.vlines(place[seen], low[seen], top[seen], color=GREY, lw=0.6, zorder=0)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     heights = np.concatenate([top, low[seen]])
@@ -114,7 +144,11 @@ def jacobian_bounds(smoothness: Any, ax: Axes | None = None) -> Axes:
     bound = float(top.max()) if top.size and np.isfinite(top).all() else math.nan
     says = "Bounds of the singular values of d output / d layer"
     if bound == bound:
-        most = plot_claims.up(10**bound, 3) if -3 < bound < 4 else f"$10^{{{math.ceil(10 * bound - 1e-9) / 10:g}}}$"
+        most = (
+            plot_claims.up(10**bound, 3)
+            if -3 < bound < 4
+            else f"$10^{{{math.ceil(10 * bound - 1e-9) / 10:g}}}$"
+        )
         says = f"No singular value of d output / d layer exceeds {most}"
     finish(ax, [], made, says=says)
     return ax
@@ -123,7 +157,9 @@ def jacobian_bounds(smoothness: Any, ax: Axes | None = None) -> Axes:
 def _singular(values: Any) -> Array:
     array = real_array(values, "values").ravel()
     if array.size == 0 or array.min() < 0 or array.max() == 0:
-        raise KcalcError(f"values are singular values, numbers >= 0 of which one is not 0, got {glimpse(values)}")
+        raise KcalcError(
+            f"values are singular values, numbers >= 0 of which one is not 0, got {glimpse(values)}"
+        )
     return array
 
 

@@ -1,4 +1,6 @@
-"""The titles of plots: a short sentence that the drawn numbers bear out, or else the name of the quantity.
+"""The titles of plots.
+
+A title is a short sentence that the drawn numbers support, or else the name of the quantity.
 
 Bounds are rounded outward, so that a sentence never says more than the picture.
 """
@@ -55,10 +57,16 @@ def _finite(curves: Sequence[Array]) -> bool:
 
 
 def c_maps(c: Array, curves: Sequence[Array]) -> str:
-    """The effect of C maps on all pairs of inputs, or on orthogonal ones; ``curves`` are their values at ``c``."""
+    """The effect of C maps on all pairs of inputs, or on orthogonal ones.
+
+    ``curves`` are their values at ``c``.
+    """
     if not _finite(curves):
         return "C maps" if len(curves) > 1 else "C map"
-    least, moved = min(float(y.min()) for y in curves), max(float(np.abs(y - c).max()) for y in curves)
+    least, moved = (
+        min(float(y.min()) for y in curves),
+        max(float(np.abs(y - c).max()) for y in curves),
+    )
     every = "Every map" if len(curves) > 1 else "The map"
     if least > ALIKE:
         low = math.floor(100 * least - 0.02) / 100
@@ -66,7 +74,10 @@ def c_maps(c: Array, curves: Sequence[Array]) -> str:
     if moved < 1e-6:
         return f"{every} leaves all c values as they are"
     if moved < KEPT:
-        return f"{'No map moves a' if len(curves) > 1 else 'The map moves no'} c value by more than {up(1.0005 * moved)}"
+        return (
+            f"{'No map moves a' if len(curves) > 1 else 'The map moves no'} c value by more than "
+            f"{up(1.0005 * moved)}"
+        )
     level = [float(np.interp(0.0, c, y)) for y in curves]
     if len(level) == 1:
         return f"Orthogonal inputs come out with c = {three_digits(_tidy(level[0]))}"
@@ -85,7 +96,10 @@ def _between(values: Sequence[float]) -> str:
 
 
 def q_maps(q: Array, curves: Sequence[Array], at_one: Sequence[float]) -> str:
-    """The effect of Q maps on q values: kept, multiplied, or where q = 1 goes (``at_one``; nan where that is not drawn)."""
+    """The effect of Q maps on q values.
+
+    Kept, multiplied, or where q = 1 goes (``at_one``; nan where that is not drawn).
+    """
     if not _finite(curves):
         return "Q maps" if len(curves) > 1 else "Q map"
     every = "Every map" if len(curves) > 1 else "The map"
@@ -114,13 +128,23 @@ def activations(x: Array, before: Mapping[str, Array], after: Mapping[str, Array
     if not all(np.all(np.isfinite(y[near])) for y in [*before.values(), *after.values()]):
         return "Activations"
     if not after:
-        return f"On [-1, 1] {_who(before)} {'is' if len(before) == 1 else 'are'} within {up(off(before))} of the identity"
-    return f"On [-1, 1] within {up(off(after))} of the identity after the transformation, {up(off(before))} before"
+        return (
+            f"On [-1, 1] {_who(before)} {'is' if len(before) == 1 else 'are'} within "
+            f"{up(off(before))} of the identity"
+        )
+    return (
+        f"On [-1, 1] within {up(off(after))} of the identity after the transformation, "
+        f"{up(off(before))} before"
+    )
 
 
 def _who(curves: Mapping[str, Array]) -> str:
     name = next(iter(curves))
-    return (name if 0 < len(name) <= 24 else "the activation") if len(curves) == 1 else "the activations"
+    return (
+        (name if 0 < len(name) <= 24 else "the activation")
+        if len(curves) == 1
+        else "the activations"
+    )
 
 
 def kernels(c: Array, curves: Sequence[Array]) -> str:
@@ -142,7 +166,11 @@ def factor(values: Sequence[float], what: str) -> str:
     if not found or len(found) < len(values):
         return what
     ratio = max(found) / min(found)
-    return f"{what} are all equal" if ratio < 1 + 1e-6 else f"{what} differ by a factor of at most {up(ratio)}"
+    return (
+        f"{what} are all equal"
+        if ratio < 1 + 1e-6
+        else f"{what} differ by a factor of at most {up(ratio)}"
+    )
 
 
 def spectra(given: Sequence[Any]) -> str:
@@ -151,7 +179,10 @@ def spectra(given: Sequence[Any]) -> str:
     if all(math.isfinite(value) for value in conditions):
         if len(given) == 1:
             return f"The largest eigenvalue is {three_digits(conditions[0])} times the smallest"
-        return f"The largest eigenvalues are {_between(conditions).removeprefix('= ')} times the smallest"
+        return (
+            f"The largest eigenvalues are {_between(conditions).removeprefix('= ')} times the "
+            f"smallest"
+        )
     if len(given) == 1:
         return f"{given[0].rank} of {given[0].eigenvalues.size} eigenvalues are above rounding"
     return "Eigenvalues of kernel matrices, solid where above rounding"
@@ -175,7 +206,10 @@ def losses(curves: Sequence[Array]) -> str:
         return "The loss over training"
     shares = [b / a for a, b in ends]
     what = "The loss ends" if len(shares) == 1 else "The losses end"
-    return f"{what} at {span(shares)} times {'its' if len(shares) == 1 else 'their'} first value{'' if len(shares) == 1 else 's'}"
+    return (
+        f"{what} at {span(shares)} times {'its' if len(shares) == 1 else 'their'} first "
+        f"value{'' if len(shares) == 1 else 's'}"
+    )
 
 
 def reaches(ends: Sequence[float], what: str, where: str) -> str:
@@ -188,13 +222,21 @@ def reaches(ends: Sequence[float], what: str, where: str) -> str:
 def bounded(values: Sequence[float], what: str) -> str:
     """ "<what> lies between 0.1 and 2"."""
     found = [float(v) for v in np.ravel(values)]
-    return f"{what} {'is' if np.ptp(found) == 0 else 'lies'} {span(found)}" if found and np.all(np.isfinite(found)) else what
+    return (
+        f"{what} {'is' if np.ptp(found) == 0 else 'lies'} {span(found)}"
+        if found and np.all(np.isfinite(found))
+        else what
+    )
 
 
 def within(distances: Sequence[float], what: str, of: str) -> str:
     """ "<what> is within 0.01 of <of>"."""
     found = [float(v) for v in distances]
-    return f"{what} is within {up(max(found))} of {of}" if found and np.all(np.isfinite(found)) else f"{what} and {of}"
+    return (
+        f"{what} is within {up(max(found))} of {of}"
+        if found and np.all(np.isfinite(found))
+        else f"{what} and {of}"
+    )
 
 
 def powers(given: Sequence[tuple[str, Any]], what: str) -> str:
@@ -202,7 +244,11 @@ def powers(given: Sequence[tuple[str, Any]], what: str) -> str:
     fits = [power.exponent for _, power in given if power.exponent is not None]
     if len(fits) == 1:
         return f"{what} goes like width to the power {fits[0]:.2f}"
-    return f"{what} over the width" if not fits else f"{what} goes like width to powers from {min(fits):.2f} to {max(fits):.2f}"
+    return (
+        f"{what} over the width"
+        if not fits
+        else f"{what} goes like width to powers from {min(fits):.2f} to {max(fits):.2f}"
+    )
 
 
 def accuracies(lines: Mapping[str, Sequence[tuple[int, float]]]) -> str:
@@ -215,5 +261,9 @@ def accuracies(lines: Mapping[str, Sequence[tuple[int, float]]]) -> str:
     best = max(ends.values())
     leaders = [label for label, end in ends.items() if end == best]
     if len(leaders) > 1 or len(ends) == 1:
-        return f"{100 * best:.1f} % correct at the end" if len(ends) == 1 else f"At most {100 * best:.1f} % correct at the end"
+        return (
+            f"{100 * best:.1f} % correct at the end"
+            if len(ends) == 1
+            else f"At most {100 * best:.1f} % correct at the end"
+        )
     return f"{leaders[0]} ends best, at {100 * best:.1f} % correct"

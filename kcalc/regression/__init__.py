@@ -5,5 +5,11 @@ from .regression import GaussianProcess, KernelRegression, gaussian_process, ker
 from .sklearn_kernel import sklearn_kernel
 
 __all__ = [
-    "GaussianProcess", "KernelRegression", "TrainingCurve", "gaussian_process", "kernel_regression", "sklearn_kernel", "training_curve",
-]  # fmt: skip
+    "GaussianProcess",
+    "KernelRegression",
+    "TrainingCurve",
+    "gaussian_process",
+    "kernel_regression",
+    "sklearn_kernel",
+    "training_curve",
+]

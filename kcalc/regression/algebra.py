@@ -1,4 +1,7 @@
-"""Linear algebra with kernel matrices: SciPy for NumPy arrays, ``jax.scipy`` for JAX arrays, one set of checks."""
+"""Linear algebra with kernel matrices.
+
+SciPy for NumPy arrays, ``jax.scipy`` for JAX arrays, one set of checks.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ Array = Any  # a NumPy or a JAX array
 
 @dataclass(frozen=True)
 class Algebra:
-    """Arrays and factorisations of JAX (``jax``), in double precision if ``double``, or of SciPy."""
+    """Arrays and factorisations of JAX or of SciPy.
+
+    ``jax``: JAX, in double precision if ``double``; else SciPy.
+    """
 
     jax: bool = False
     double: bool = True
@@ -67,12 +73,19 @@ class Algebra:
         """A symmetric (n, n) array of finite floats."""
         if traced(value):
             return self.matrix(value, what)
-        return symmetric_matrix(value, what) if not self.jax else self.xp.asarray(symmetric_matrix(value, what))
+        return (
+            symmetric_matrix(value, what)
+            if not self.jax
+            else self.xp.asarray(symmetric_matrix(value, what))
+        )
 
     def cholesky(self, matrix: Array, ridge: float, name: str) -> Array:
-        """The lower Cholesky factor of ``matrix + ridge I``; nan under a JAX trace where there is none.
+        """The lower Cholesky factor of ``matrix + ridge I``.
 
-        Raises: KcalcError with the smallest eigenvalue where there is none, or where solving with it would leave no digit right.
+        Nan under a JAX trace where there is none.
+
+        Raises: KcalcError with the smallest eigenvalue where there is none, or where solving with
+        it would leave no digit right.
         """
         moved = matrix + ridge * self.xp.eye(matrix.shape[0], dtype=matrix.dtype)
         if self.jax:
@@ -97,7 +110,11 @@ class Algebra:
 
 
 def check_factor(factor: np.ndarray, matrix: np.ndarray, ridge: float, name: str) -> None:
-    """Raises: KcalcError where a Cholesky factor is missing, or its condition number exceeds the precision."""
+    """Check the Cholesky factor of a matrix.
+
+    Raises: KcalcError where a Cholesky factor is missing, or its condition number exceeds the
+    precision.
+    """
     import scipy.linalg
 
     if np.all(np.isfinite(factor)):
@@ -119,7 +136,10 @@ def traced(value: Any) -> bool:
 
 
 def algebra_of(*arrays: Any) -> Algebra:
-    """The library of the arrays: JAX if one of them is a JAX array. JAX is not imported to find out."""
+    """The library of the arrays: JAX if one of them is a JAX array.
+
+    JAX is not imported to find out.
+    """
     given = [array for array in arrays if is_jax(array)]
     if not given:
         return Algebra()
@@ -127,12 +147,16 @@ def algebra_of(*arrays: Any) -> Algebra:
 
 
 def targets(algebra: Algebra, y: Any, count: int, what: str = "y") -> tuple[Array, bool]:
-    """Targets as an (n, outputs) array, and whether they were given as (n,). Raises: KcalcError for another length, nan or text."""
+    """Targets as an (n, outputs) array, and whether they were given as (n,).
+
+    Raises: KcalcError for another length, nan or text.
+    """
     y = y if is_jax(y) or traced(y) else raw_array(y, what)
     shape = np.shape(y)
     if len(shape) not in (1, 2) or shape[0] != count:
         raise KcalcError(
-            f"{what} must have one row for each of the {count} inputs, shape ({count},) or ({count}, outputs), got shape {shape}"
+            f"{what} must have one row for each of the {count} inputs, shape ({count},) or "
+            f"({count}, outputs), got shape {shape}"
         )
     if not traced(y):
         if not is_jax(y) and y.dtype.kind == "b":
@@ -142,29 +166,44 @@ def targets(algebra: Algebra, y: Any, count: int, what: str = "y") -> tuple[Arra
 
 
 def gram(kernel: Any, X: Any, Y: Any = None) -> Array:
-    """The kernel matrix of rows of X against rows of Y: ``kernel.matrix(X, Y)``, or ``kernel(X, Y)`` of a plain function.
+    """The kernel matrix of rows of X against rows of Y.
+
+    ``kernel.matrix(X, Y)``, or ``kernel(X, Y)`` of a plain function.
 
     Raises: KcalcError for something that is neither, or a kernel with several outputs.
     """
     if hasattr(kernel, "matrix"):
         found = kernel.matrix(X, Y)
     elif isinstance(kernel, KernelMap):
-        raise KcalcError("a Q or C map is not a kernel of inputs; give kc.ntk(net), or kc.ntk(net).nngp")
+        raise KcalcError(
+            "a Q or C map is not a kernel of inputs; give kc.ntk(net), or kc.ntk(net).nngp"
+        )
     elif callable(kernel):
         found = _called(kernel, X, X if Y is None else Y)
     else:
         given = getattr(kernel, "shape", None)
         what = f"a matrix of shape {tuple(given)}" if given else f"{type(kernel).__name__}"
         hint = (
-            "; a matrix says nothing of new inputs: pass the kernel itself, or a function that makes the matrix of X and Y" if given else ""
+            "; a matrix says nothing of new inputs: pass the kernel itself, or a function that "
+            "makes the matrix of X and Y"
+            if given
+            else ""
         )
-        raise KcalcError(f"expected a kernel such as kc.ntk(net), or a function of (X, Y), got {what}{hint}")
+        raise KcalcError(
+            f"expected a kernel such as kc.ntk(net), or a function of (X, Y), got {what}{hint}"
+        )
     if isinstance(found, Mapping):
-        raise KcalcError(f"the kernel has several outputs ({', '.join(map(str, found))}); choose the network of one")
+        raise KcalcError(
+            f"the kernel has several outputs ({', '.join(map(str, found))}); choose the network "
+            f"of one"
+        )
     rows, columns = len(X), len(X if Y is None else Y)
     shape = tuple(getattr(found, "shape", ()))
     if shape != (rows, columns):
-        raise KcalcError(f"the kernel of {rows} and {columns} inputs must be an array of shape ({rows}, {columns}), got {shape}")
+        raise KcalcError(
+            f"the kernel of {rows} and {columns} inputs must be an array of shape ({rows}, "
+            f"{columns}), got {shape}"
+        )
     return found
 
 
@@ -172,26 +211,41 @@ def _called(kernel: Any, X: Any, Y: Any) -> Any:
     try:
         return kernel(X, Y)
     except TypeError as error:
-        raise KcalcError(f"a kernel that is a function takes (X, Y) and gives a matrix; {glimpse(kernel)} failed: {error}") from error
+        raise KcalcError(
+            f"a kernel that is a function takes (X, Y) and gives a matrix; {glimpse(kernel)} "
+            f"failed: {error}"
+        ) from error
 
 
 def diagonal(kernel: Any, X: Any, block: int = 64) -> Array:
-    """K(x, x) of each row: from its q value where the kernel is a function of angle and q (NumPy), else by small blocks of the matrix."""
+    """K(x, x) of each row.
+
+    It is computed from the row's q value where the kernel is a function of angle and q (NumPy),
+    else by small blocks of the matrix.
+    """
     if hasattr(kernel, "at_angle") and not traced(X):
-        return kernel.at_angle(np.zeros(len(X)), np.mean(np.square(np.asarray(X, dtype=float)), axis=1))
+        return kernel.at_angle(
+            np.zeros(len(X)), np.mean(np.square(np.asarray(X, dtype=float)), axis=1)
+        )
     algebra = algebra_of(X)
     parts = [algebra.xp.diagonal(gram(kernel, X[i : i + block])) for i in range(0, len(X), block)]
     return algebra.xp.concatenate(parts)
 
 
 def inputs(X: Any, what: str = "X") -> Any:
-    """Inputs as an array with one row per input. Raises: KcalcError for text, ragged rows, nan or no rows."""
+    """Inputs as an array with one row per input.
+
+    Raises: KcalcError for text, ragged rows, nan or no rows.
+    """
     if traced(X):
         return X
     X = X if is_jax(X) else raw_array(X, what)
     shape = np.shape(X)
     if len(shape) < 2 or 0 in shape:
-        raise KcalcError(f"{what} must be a non-empty array with one row per input, shape (n, features), got shape {shape}")
+        raise KcalcError(
+            f"{what} must be a non-empty array with one row per input, shape (n, features), got "
+            f"shape {shape}"
+        )
     if is_jax(X):
         float_matrix(X.reshape(len(X), -1), what)
         return X

@@ -1,4 +1,7 @@
-"""A scikit-learn kernel whose values are those of an infinitely wide network. Importing this imports scikit-learn."""
+"""A scikit-learn kernel whose values are those of an infinitely wide network.
+
+Importing this imports scikit-learn.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +23,29 @@ from .algebra import diagonal, gram
 
 Array = np.ndarray
 KINDS = ("ntk", "nngp")
-STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))  # the first derivative, to fourth order
+STENCIL = (
+    (-2, 1 / 12),
+    (-1, -2 / 3),
+    (1, 2 / 3),
+    (2, -1 / 12),
+)  # the first derivative, to fourth order
 STEP = 0.01  # of log K's scale: a depth-D kernel goes as sigma^(2 D)
 
 
 class NetworkKernel(Kernel):
     """The NTK or NNGP of a network as a kernel of scikit-learn.
 
-    It serves in GPR and GPC, as ``SVC(kernel=...)``, in sums and products, pipelines and grid searches (``kernel__sigma_w``).
+    It serves in GPR and GPC, as ``SVC(kernel=...)``, in sums and products, pipelines and grid
+    searches (``kernel__sigma_w``).
 
     network: a :class:`kcalc.Network` of one input and one output. kind: "ntk" or "nngp".
-    sigma_w, sigma_b: numbers that every Affine layer takes; None keeps the network's. Numbers are hyperparameters: their logarithms are
-    ``theta``, with the bounds given ("fixed" to leave one alone). sigma_b = 0 has no logarithm and stays 0.
-    parameterization, features: as for :func:`kcalc.ntk`. q: None, or the q value that all rows count as having.
+    sigma_w, sigma_b: numbers that every Affine layer takes; None keeps the network's. Numbers are
+    hyperparameters: their logarithms are ``theta``, with the bounds given ("fixed" to leave one
+    alone). sigma_b = 0 has no logarithm and stays 0. parameterization, features: as for
+    :func:`kcalc.ntk`. q: None, or the q value that all rows count as having.
 
-    Kernel values are those of ``kc.ntk(network).matrix``. Gradients in theta are central differences of fourth order, to about 1e-9.
+    Kernel values are those of ``kc.ntk(network).matrix``. Gradients in theta are central
+    differences of fourth order, to about 1e-9.
     """
 
     def __init__(
@@ -70,20 +81,29 @@ class NetworkKernel(Kernel):
         return _hyperparameter("sigma_w", self.sigma_w, self.sigma_w_bounds)
 
     def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
-        """K(X, Y), (n, m); with ``eval_gradient`` also its slopes in theta, (n, n, len(theta)). Raises: KcalcError as ``matrix`` does."""
+        """K(X, Y), (n, m); with ``eval_gradient`` also its slopes in theta, (n, n, len(theta)).
+
+        Raises: KcalcError as ``matrix`` does.
+        """
         value = self._matrix(X, Y)
         if not eval_gradient:
             return value
         if Y is not None:
             raise KcalcError("the gradient in theta is that of K(X, X); leave Y away")
         free = [h.name for h in self.hyperparameters if not h.fixed]
-        return value, np.stack([self._slope(X, name) for name in free], axis=-1) if free else np.empty((*value.shape, 0))
+        return value, np.stack(
+            [self._slope(X, name) for name in free], axis=-1
+        ) if free else np.empty((*value.shape, 0))
 
     @without_option()
     def diag(self, X: Any) -> Array:
         """K(x, x) of every row, (n,)."""
         function, rows = self._function(), np.asarray(X, dtype=float)
-        return np.asarray(diagonal(function, rows) if self.q is None else function.at_angle(np.zeros(len(rows)), self.q))
+        return np.asarray(
+            diagonal(function, rows)
+            if self.q is None
+            else function.at_angle(np.zeros(len(rows)), self.q)
+        )
 
     def is_stationary(self) -> bool:
         """False: the kernel depends on more than x - y."""
@@ -92,7 +112,9 @@ class NetworkKernel(Kernel):
     @without_option()
     def _matrix(self, X: Any, Y: Any = None) -> Array:
         function = self._function()
-        return np.asarray(gram(lambda one, two: function.matrix(one, None if two is one else two, q=self.q), X, Y))
+        return np.asarray(
+            gram(lambda one, two: function.matrix(one, None if two is one else two, q=self.q), X, Y)
+        )
 
     def _slope(self, X: Any, name: str) -> Array:
         """dK / d log(name)."""
@@ -112,12 +134,20 @@ class NetworkKernel(Kernel):
         require_network(self.network)
         choice(self.parameterization, "parameterization", PARAMETERIZATIONS)
         features = None if self.features is None else whole(self.features, "features", 1)
-        values = {name: one_number(getattr(self, name), name) for name in ("sigma_w", "sigma_b") if getattr(self, name) is not None}
+        values = {
+            name: one_number(getattr(self, name), name)
+            for name in ("sigma_w", "sigma_b")
+            if getattr(self, name) is not None
+        }
         tangent = _kernel(self.network, tuple(values.items()), self.parameterization, features)
         return tangent if self.kind == "ntk" else tangent.nngp
 
     def __repr__(self) -> str:
-        given = [f"{name}={value:.3g}" for name in ("sigma_w", "sigma_b") if (value := getattr(self, name)) is not None]
+        given = [
+            f"{name}={value:.3g}"
+            for name in ("sigma_w", "sigma_b")
+            if (value := getattr(self, name)) is not None
+        ]
         return f"NetworkKernel({', '.join([f'{len(self.network)} nodes', self.kind, *given])})"
 
 
@@ -127,12 +157,22 @@ def _hyperparameter(name: str, value: float | None, bounds: Any) -> Hyperparamet
 
 
 @lru_cache(maxsize=16)
-def _kernel(network: Network, values: tuple[tuple[str, float], ...], parameterization: str, features: int | None) -> Any:
-    """kc.ntk of the network with these numbers in every Affine; kept with its tables, for scikit-learn makes many copies of a kernel."""
+def _kernel(
+    network: Network,
+    values: tuple[tuple[str, float], ...],
+    parameterization: str,
+    features: int | None,
+) -> Any:
+    """kc.ntk of the network with these numbers in every Affine.
+
+    Kept with its tables, for scikit-learn makes many copies of a kernel.
+    """
     given = dict(values)
 
     def changed(_: Any, layer: Affine) -> Affine:
         own = {name: value for name, value in given.items() if name != "sigma_b" or layer.bias}
         return replace(layer, **own)
 
-    return ntk(network.map_layers(changed, Affine) if given else network, parameterization, features)
+    return ntk(
+        network.map_layers(changed, Affine) if given else network, parameterization, features
+    )

@@ -21,21 +21,26 @@ __all__ = ["GaussianProcess", "KernelRegression", "gaussian_process", "kernel_re
 def kernel_regression(kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> KernelRegression:
     """Kernel (ridge) regression: ``f(x) = K(x, X) (K(X, X) + ridge I)^-1 y``.
 
-    With the NTK and ``ridge=0`` it is the limit of gradient descent on the square loss, averaged over initialisations, of an
-    infinitely wide network. ``kernel``: ``kc.ntk(net)``, its ``.nngp``, or any function of (X, Y) that gives a matrix; ``X`` (n, features);
-    ``y`` (n,) or (n, outputs), e.g. one column of 1 and -1 per class. ``ridge``: the number added to the
-    diagonal of K(X, X), >= 0.
+    With the NTK and ``ridge=0`` it is the limit of gradient descent on the square loss, averaged
+    over initialisations, of an infinitely wide network. ``kernel``: ``kc.ntk(net)``, its ``.nngp``,
+    or any function of (X, Y) that gives a matrix; ``X`` (n, features); ``y`` (n,) or (n, outputs),
+    e.g. one column of 1 and -1 per class. ``ridge``: the number added to the diagonal of K(X, X),
+    >= 0.
 
-    Returns: a :class:`KernelRegression`. Raises: KcalcError for data that do not fit, nan, or a matrix that is not positive definite, with
-    its smallest eigenvalue; nothing is ever added to the diagonal but ``ridge``.
+    Returns: a :class:`KernelRegression`. Raises: KcalcError for data that do not fit, nan, or a
+    matrix that is not positive definite, with its smallest eigenvalue; nothing is ever added to the
+    diagonal but ``ridge``.
     """
     return KernelRegression(kernel, X, y, ridge)
 
 
 def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> GaussianProcess:
-    """The Gaussian process with covariance ``kernel`` given ``y = f(X) + e``, e of variance ``noise``.
+    """The Gaussian process with covariance ``kernel``, conditioned on data.
 
-    Arguments as for :func:`kernel_regression`. With ``kc.ntk(net).nngp`` it is Bayesian inference in an infinitely wide network.
+    The data are ``y = f(X) + e``, e of variance ``noise``.
+
+    Arguments as for :func:`kernel_regression`. With ``kc.ntk(net).nngp`` it is Bayesian inference
+    in an infinitely wide network.
     Returns: a :class:`GaussianProcess`.
     """
     return GaussianProcess(kernel, X, y, noise)
@@ -58,7 +63,10 @@ class KernelRegression(Shown):
             self._weights = algebra.solve(self._factor, self._y)
 
     def __getstate__(self) -> tuple[dict[str, Any], list[str]]:
-        """JAX arrays as NumPy ones: JAX unpickles doubles as singles while its 64-bit flag is off."""
+        """The state for pickling, with JAX arrays as NumPy arrays.
+
+        JAX unpickles doubles as singles while its 64-bit flag is off.
+        """
         own = [name for name, value in self.__dict__.items() if is_jax(value)]
         return {**self.__dict__, **{name: np.asarray(getattr(self, name)) for name in own}}, own
 
@@ -91,16 +99,24 @@ class KernelRegression(Shown):
             return self._shaped(self._cross(cross) @ self._weights)
 
     def leave_one_out(self) -> Array:
-        """Leave-one-out predictions at the training points: ``y_i - w_i / (K + ridge I)^-1_ii``, without refitting."""
+        """Leave-one-out predictions at the training points.
+
+        ``y_i - w_i / (K + ridge I)^-1_ii``, without refitting.
+        """
         algebra = self._algebra
         with algebra.scope():
-            inverse = algebra.solve(self._factor, algebra.xp.eye(len(self.X), dtype=self.matrix.dtype))
+            inverse = algebra.solve(
+                self._factor, algebra.xp.eye(len(self.X), dtype=self.matrix.dtype)
+            )
             return self._shaped(self._y - self._weights / algebra.xp.diagonal(inverse)[:, None])
 
     def _cross(self, cross: Any) -> Array:
         given = self._algebra.matrix(cross, "the kernel matrix of new inputs")
         if given.shape[1] != len(self.X):
-            raise KcalcError(f"the kernel matrix of new inputs needs {len(self.X)} columns, one per training input, got {given.shape}")
+            raise KcalcError(
+                f"the kernel matrix of new inputs needs {len(self.X)} columns, one per training "
+                f"input, got {given.shape}"
+            )
         return given
 
     def _shaped(self, values: Array) -> Array:
@@ -113,19 +129,36 @@ class KernelRegression(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Kernel, data sizes and coefficients of the fit, as plain data."""
-        kernel = {"kernel": repr(self.kernel), "points": len(self.X), self.ridge_name: float(self.ridge)}
-        return kernel | {"coefficients": plain(np.asarray(self.coefficients)), "assumptions": plain(self.assumptions)}
+        kernel = {
+            "kernel": repr(self.kernel),
+            "points": len(self.X),
+            self.ridge_name: float(self.ridge),
+        }
+        return kernel | {
+            "coefficients": plain(np.asarray(self.coefficients)),
+            "assumptions": plain(self.assumptions),
+        }
 
     def _rows(self) -> list[tuple[str, str]]:
-        sizes = [("points", str(len(self.X))), ("outputs", str(self._y.shape[1])), (self.ridge_name, shown(self.ridge))]
+        sizes = [
+            ("points", str(len(self.X))),
+            ("outputs", str(self._y.shape[1])),
+            (self.ridge_name, shown(self.ridge)),
+        ]
         return [("", "value"), ("kernel", shown(self.kernel)), *sizes]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self.X)} points, {self._y.shape[1]} outputs, {self.ridge_name} {self.ridge:g})"
+        return (
+            f"{type(self).__name__}({len(self.X)} points, {self._y.shape[1]} outputs, "
+            f"{self.ridge_name} {self.ridge:g})"
+        )
 
 
 class GaussianProcess(KernelRegression):
-    """A Gaussian process given data; see :func:`gaussian_process`. Outputs share one covariance and are independent."""
+    """A Gaussian process given data; see :func:`gaussian_process`.
+
+    Outputs share one covariance and are independent.
+    """
 
     ridge_name = "noise"
 
@@ -135,7 +168,10 @@ class GaussianProcess(KernelRegression):
         return self.ridge
 
     def mean_and_variance(self, X: Any) -> tuple[Array, Array]:
-        """The posterior mean of f at the rows of X, as ``predict`` gives it, and its variance (m,), the same for every output."""
+        """The posterior mean and variance of f at the rows of X.
+
+        The mean is as ``predict`` gives it; the variance (m,) is the same for every output.
+        """
         given = inputs(X)
         cross, own = gram(self.kernel, given, self.X), diagonal(self.kernel, given)
         algebra = self._algebra
@@ -146,7 +182,10 @@ class GaussianProcess(KernelRegression):
             return self.predict_from(cross), self._nonnegative(variance, own)
 
     def mean_and_covariance(self, X: Any) -> tuple[Array, Array]:
-        """The posterior mean of f at the rows of X and its covariance (m, m): ``K(x, x') - K(x, X) (K + noise I)^-1 K(X, x')``."""
+        """The posterior mean of f at the rows of X and its covariance (m, m).
+
+        ``K(x, x') - K(x, X) (K + noise I)^-1 K(X, x')``.
+        """
         given = inputs(X)
         cross, own = gram(self.kernel, given, self.X), gram(self.kernel, given)
         algebra = self._algebra
@@ -165,12 +204,17 @@ class GaussianProcess(KernelRegression):
         return found if algebra.jax else float(found)
 
     def sample(self, X: Any, count: int = 1, seed: int = 0) -> np.ndarray:
-        """``count`` functions drawn from the posterior, at the rows of X: (count, m) or (count, m, outputs), NumPy."""
+        """``count`` functions drawn from the posterior, at the rows of X.
+
+        (count, m) or (count, m, outputs), NumPy.
+        """
         count, seed = whole(count, "count, how many functions to draw,", 1), whole(seed, "seed")
         mean, covariance = (np.asarray(part) for part in self.mean_and_covariance(X))
         columns = mean.reshape(len(mean), -1)
         values, vectors = np.linalg.eigh(covariance)
-        root = vectors * np.sqrt(np.maximum(values, 0))  # rounding about 0: nothing is solved with it
+        root = vectors * np.sqrt(
+            np.maximum(values, 0)
+        )  # rounding about 0: nothing is solved with it
         noise = np.random.default_rng(seed).normal(size=(count, *columns.shape))
         return (columns + root @ noise).reshape(count, *mean.shape)
 

@@ -24,17 +24,33 @@ def sklearn_kernel(
     features: int | None = None,
     q: float | None = None,
 ) -> NetworkKernel:
-    """A kernel object for scikit-learn: ``GaussianProcessRegressor(kernel=...)``, ``SVC(kernel=...)``, sums and products with its kernels.
+    """A kernel object for scikit-learn.
 
-    kind: "ntk" or "nngp". sigma_w, sigma_b: values for all Affine layers, hyperparameters that GPR and GPC optimise; None keeps the
-    network's own. Bounds: for the optimiser, or "fixed". parameterization, features: as for :func:`kcalc.ntk`. q: None, or the q value that
-    all rows count as having.
-    See :class:`kcalc.regression.network_kernel.NetworkKernel`. For ``kernel="precomputed"`` use ``kc.ntk(net).matrix(X, Y)``.
+    ``GaussianProcessRegressor(kernel=...)``, ``SVC(kernel=...)``, sums and products with its
+    kernels.
+
+    kind: "ntk" or "nngp". sigma_w, sigma_b: values for all Affine layers, hyperparameters that GPR
+    and GPC optimise; None keeps the network's own. Bounds: for the optimiser, or "fixed".
+    parameterization, features: as for :func:`kcalc.ntk`. q: None, or the q value that all rows
+    count as having. See :class:`kcalc.regression.network_kernel.NetworkKernel`. For
+    ``kernel="precomputed"`` use ``kc.ntk(net).matrix(X, Y)``.
 
     Raises: KcalcError where scikit-learn is not installed.
     """
     try:
         from .network_kernel import NetworkKernel
     except ImportError as error:
-        raise KcalcError(f"scikit-learn is needed for this ({error}); pip install 'kcalc[train]'") from None
-    return NetworkKernel(network, kind, sigma_w, sigma_b, sigma_w_bounds, sigma_b_bounds, parameterization, features, q)
+        raise KcalcError(
+            f"scikit-learn is needed for this ({error}); pip install 'kcalc[train]'"
+        ) from None
+    return NetworkKernel(
+        network,
+        kind,
+        sigma_w,
+        sigma_b,
+        sigma_w_bounds,
+        sigma_b_bounds,
+        parameterization,
+        features,
+        q,
+    )

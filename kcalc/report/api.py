@@ -17,7 +17,9 @@ from ..network.layers import TokenMix
 
 @dataclass(frozen=True, repr=False)
 class NetworkReport:
-    """A page about a network: ``html`` is its text, ``path`` where it was written (None: nowhere yet).
+    """A page about a network.
+
+    ``html`` is its text, ``path`` where it was written (None: nowhere yet).
 
     ``refused``: {result: reason} for results that a calculus refused; the page says it too.
     """
@@ -33,8 +35,13 @@ class NetworkReport:
         return len(self.html.encode("utf-8"))
 
     def save(self, path: str | os.PathLike[str]) -> NetworkReport:
-        """Write the page, whole or not at all. Returns: the report with its path. Raises: KcalcError where it cannot be written."""
-        return NetworkReport(self.name, self.html, write_whole(file_path(path), self.html), self.refused)
+        """Write the page, whole or not at all.
+
+        Returns: the report with its path. Raises: KcalcError where it cannot be written.
+        """
+        return NetworkReport(
+            self.name, self.html, write_whole(file_path(path), self.html), self.refused
+        )
 
     def __str__(self) -> str:
         return repr(self)
@@ -47,7 +54,10 @@ class NetworkReport:
         what = f"Report on <b>{escape(self.name)}</b>, {self.size / 1000:.0f} kB"
         if self.path is None:
             return f"<p>{what}, not written; <code>.save(path)</code> writes it.</p>"
-        return f'<p>{what}: <a href="{escape(self.path.as_posix(), quote=True)}">{escape(self.path.name)}</a></p>'
+        return (
+            f"<p>{what}: <a "
+            f'href="{escape(self.path.as_posix(), quote=True)}">{escape(self.path.name)}</a></p>'
+        )
 
 
 def report(
@@ -64,20 +74,25 @@ def report(
     token_cosine: float | None = None,
     **targets: Any,
 ) -> NetworkReport:
-    """One self-contained HTML page about a network: drawing, maps with sliders, slopes, tangent kernel, shaping, constants, assumptions.
+    """One self-contained HTML page about a network.
 
-    ``net_or_model``: a network, a :class:`kcalc.Shaping` (its original network is "before" and its own constants are "after", unless a
-    method, targets or an activation are given), or a model that :func:`kcalc.read` takes, with its ``example_inputs``.
-    ``path``: where the page is written
-    (whole or not at all; None: nowhere). ``activation``: that of every nonlinear layer, None: each layer's own. ``method``: the shaping
-    method of the page, by default "tat" for ReLUs and "dks" for all else; ``targets`` are that method's (``zeta=1.5``, ``eta=.9``).
-    ``tokens``, ``token_cosine``: the tokens of an input, as in :func:`kcalc.node_values`, for networks with attention; by default
-    128 tokens, or as many as the network has positions. For networks with TokenMix ``tokens`` is the target of the shaping method.
-    ``name``, ``title``: the page's headline and the line below it. ``command``: how the page is made again, for its last lines.
+    Drawing, maps with sliders, slopes, tangent kernel, shaping, constants, assumptions.
 
-    The page needs no network access. Results that a calculus refuses are named on the page, with the reason.
-    Returns: a :class:`NetworkReport`. Raises: KcalcError for anything but a network or a model, unknown activations, methods and
-    targets, and a file that cannot be written.
+    ``net_or_model``: a network, a :class:`kcalc.Shaping` (its original network is "before" and its
+    own constants are "after", unless a method, targets or an activation are given), or a model that
+    :func:`kcalc.read` takes, with its ``example_inputs``. ``path``: where the page is written
+    (whole or not at all; None: nowhere). ``activation``: that of every nonlinear layer, None: each
+    layer's own. ``method``: the shaping method of the page, by default "tat" for ReLUs and "dks"
+    for all else; ``targets`` are that method's (``zeta=1.5``, ``eta=.9``). ``tokens``,
+    ``token_cosine``: the tokens of an input, as in :func:`kcalc.node_values`, for networks with
+    attention; by default 128 tokens, or as many as the network has positions. For networks with
+    TokenMix ``tokens`` is the target of the shaping method. ``name``, ``title``: the page's
+    headline and the line below it. ``command``: how the page is made again, for its last lines.
+
+    The page needs no network access. Results that a calculus refuses are named on the page, with
+    the reason.
+    Returns: a :class:`NetworkReport`. Raises: KcalcError for anything but a network or a model,
+    unknown activations, methods and targets, and a file that cannot be written.
     """
     from ..shaping import Shaping
     from .network_facts import gathered
@@ -92,7 +107,13 @@ def report(
     over = {"tokens": tokens, "token_cosine": token_cosine}
     if about.network.nodes_of(TokenMix) and tokens is not None:
         targets["tokens"] = over.pop("tokens")
-    facts = gathered(about, method, targets, net_or_model if isinstance(net_or_model, Shaping) and not again else None, over)
+    facts = gathered(
+        about,
+        method,
+        targets,
+        net_or_model if isinstance(net_or_model, Shaping) and not again else None,
+        over,
+    )
     page = rendered(facts, command or _call(about.name, method, {**targets, **over}))
     found = NetworkReport(about.name, page, refused=dict(facts.refused))
     return found if path is None else found.save(path)

@@ -1,4 +1,8 @@
-"""The data of the page's sliders: programs before and after shaping, tables of local maps, ranges, and the reasons for missing sliders."""
+"""The data of the page's sliders.
+
+Programs before and after shaping, tables of local maps, ranges, and the reasons for missing
+sliders.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,9 @@ from .replay import Group, check, exact, run
 
 OFFERED = ("relu", "tanh", "erf", "gelu", "swish", "softplus")
 SHAPED_OFFERED = ("tanh", "softplus")
-CORNER_Q = np.array([1.0, 0.5, 2.0, 1.0, 1.0])  # of the input, and shortcut weights beside it, nan: as built
+CORNER_Q = np.array(
+    [1.0, 0.5, 2.0, 1.0, 1.0]
+)  # of the input, and shortcut weights beside it, nan: as built
 CORNER_WEIGHT = np.array([np.nan, np.nan, np.nan, 0.02, 0.98])
 ZETA = (1.05, 3.0)
 WIDEST_Q = (1e-6, 8.0)  # beyond, tables of activations without closed forms take seconds
@@ -71,9 +77,16 @@ class Explorer:
 
 
 def explorer(
-    network: Network, shaped: Network | None, own: Sequence[Activation], method: str = "dks", zeta: float | None = None
+    network: Network,
+    shaped: Network | None,
+    own: Sequence[Activation],
+    method: str = "dks",
+    zeta: float | None = None,
 ) -> Explorer:
-    """The explorer of a network and its form shaped by a method (DKS: with this zeta); refused parts are left out, with the reason."""
+    """The explorer of a network and its form shaped by a method (DKS: with this zeta).
+
+    Refused parts are left out, with the reason.
+    """
     found = Explorer(own=", ".join(dict.fromkeys(phi.name for phi in own)))
     try:
         found.program = compiled(network)
@@ -97,36 +110,55 @@ def explorer(
         try:
             _families(found, shaped, own, method, zeta)
         except KcalcError as error:
-            found.notes["shaped"] = f"Nothing is drawn after shaping yet: {error}. Choose a shaped activation, where one is offered."
+            found.notes["shaped"] = (
+                f"Nothing is drawn after shaping yet: {error}. Choose a shaped activation, where "
+                f"one is offered."
+            )
             found.reasons.append(f"The maps of the shaped network itself are not drawn: {error}.")
     return found
 
 
-# -- sliders -----------------------------------------------------------------------------------------------------------------------------
+# -- sliders ---------------------------------------------------------------------------------------
 
 
 def _depth_sliders(found: Explorer) -> None:
     programs = [p for p in (found.program, found.shaped) if p is not None]
     if not programs:
         return
-    rows = [[i for i, piece in enumerate(p.pieces) if piece.count > 1 and piece.nonlinear] for p in programs]
+    rows = [
+        [i for i, piece in enumerate(p.pieces) if piece.count > 1 and piece.nonlinear]
+        for p in programs
+    ]
     if not rows[0]:
         found.reasons.append("Depth does not slide: no block of the network repeats.")
         return
     counts = [[p.pieces[i].count for i in row] for p, row in zip(programs, rows, strict=True)]
     linked = len(programs) == 2 and counts[0] == counts[1]
     if len(programs) == 2 and not linked:
-        found.reasons.append("Depth slides before shaping only: the shaped network repeats other blocks.")
+        found.reasons.append(
+            "Depth slides before shaping only: the shaped network repeats other blocks."
+        )
     for j, i in enumerate(rows[0]):
         piece = programs[0].pieces[i]
         layers = piece.nonlinear
         most = max(piece.count, min(max(2 * piece.count, 20), MOST_DEPTH))
-        label = "Depth (repeated layers)" if len(rows[0]) == 1 and layers == 1 else f"Repetitions of block {j + 1}"
+        label = (
+            "Depth (repeated layers)"
+            if len(rows[0]) == 1 and layers == 1
+            else f"Repetitions of block {j + 1}"
+        )
         where: dict[str, Any] = {"raw": i} if found.program is not None else {"shaped": i}
         if linked:
             where["shaped"] = rows[1][j]
         found.depths.append(
-            {"count": piece.count, "most": most, "label": label, "layers": layers, "first": str(piece.steps[0].node), **where}
+            {
+                "count": piece.count,
+                "most": most,
+                "label": label,
+                "layers": layers,
+                "first": str(piece.steps[0].node),
+                **where,
+            }
         )
 
 
@@ -138,9 +170,16 @@ def _shortcut_slider(found: Explorer) -> None:
                 along = abs(step.numbers[step.shortcut])
                 weighted.add((round(along, 12), along))
     if not weighted:
-        found.reasons.append("The shortcut weight does not slide: the network has no sums of two with weights whose squares add up to 1.")
+        found.reasons.append(
+            "The shortcut weight does not slide: the network has no sums of two with weights "
+            "whose squares add up to 1."
+        )
         return
-    found.shortcut = {"value": max(w for _, w in weighted), "common": len(weighted) == 1, "hint": _touched(found)}
+    found.shortcut = {
+        "value": max(w for _, w in weighted),
+        "common": len(weighted) == 1,
+        "hint": _touched(found),
+    }
 
 
 def _touched(found: Explorer) -> str:
@@ -153,11 +192,17 @@ def _touched(found: Explorer) -> str:
     if not plain:
         return hint
     if plain == len(sums):
-        return f"{hint}. Changes the 'after' column only: the sums of the network before shaping have no weights, and it stays as it is"
-    return f"{hint}. Before shaping {plain} of {len(sums)} sums have no pair of weights, and stay as they are"
+        return (
+            f"{hint}. Changes the 'after' column only: the sums of the network before shaping "
+            f"have no weights, and it stays as it is"
+        )
+    return (
+        f"{hint}. Before shaping {plain} of {len(sums)} sums have no pair of weights, and stay as "
+        f"they are"
+    )
 
 
-# -- before shaping ----------------------------------------------------------------------------------------------------------------------
+# -- before shaping --------------------------------------------------------------------------------
 
 
 def _choices(found: Explorer, program: Program) -> None:
@@ -165,7 +210,11 @@ def _choices(found: Explorer, program: Program) -> None:
     offers: list[tuple[str, Sequence[Activation]]] = []
     if own:
         offers.append((", ".join(dict.fromkeys(phi.name for phi in own)) + " (as built)", own))
-        offers += [(name, [activation(name)] * len(own)) for name in OFFERED if list(own) != [activation(name)] * len(own)]
+        offers += [
+            (name, [activation(name)] * len(own))
+            for name in OFFERED
+            if list(own) != [activation(name)] * len(own)
+        ]
     else:
         found.choices.append({"label": "none (linear network)", "tables": []})
     for label, chosen in offers:
@@ -175,7 +224,8 @@ def _choices(found: Explorer, program: Program) -> None:
             found.choices.append({"label": label, "reason": str(error)})
     if own and "reason" in found.choices[0]:
         found.notes["raw"] = (
-            f"Nothing is drawn before shaping yet, for the page has no table of {found.own}: {found.choices[0]['reason']}. "
+            f"Nothing is drawn before shaping yet, for the page has no table of {found.own}: "
+            f"{found.choices[0]['reason']}. "
             f"Choose an activation to see the network with it instead of {found.own}."
         )
 
@@ -189,14 +239,21 @@ def _tables_for(found: Explorer, program: Program, chosen: Sequence[Activation])
         else:
             low, high = ranges.get(phi, (1.0, 1.0))
             widest = CLOSED_Q if phi.closed_in_numpy else WIDEST_Q
-            table = raw_table(phi, *_rounded(max(low, widest[0]), max(min(high, widest[1]), 2 * widest[0])))
+            table = raw_table(
+                phi, *_rounded(max(low, widest[0]), max(min(high, widest[1]), 2 * widest[0]))
+            )
         out.append(_number(found, table))
     return out
 
 
 def _rounded(low: float, high: float) -> tuple[float, float]:
-    """A range a little wider, on a grid of powers of sqrt(2), so that equal tables are made once."""
-    return 2.0 ** (math.floor(2 * math.log2(low / 1.02)) / 2), 2.0 ** (math.ceil(2 * math.log2(high * 1.02)) / 2)
+    """A slightly wider range, with ends on a grid of powers of sqrt(2).
+
+    Similar ranges become equal on the grid, so that equal tables are made once.
+    """
+    return 2.0 ** (math.floor(2 * math.log2(low / 1.02)) / 2), 2.0 ** (
+        math.ceil(2 * math.log2(high * 1.02)) / 2
+    )
 
 
 def _number(found: Explorer, table: LocalTable) -> int:
@@ -207,7 +264,9 @@ def _number(found: Explorer, table: LocalTable) -> int:
     return len(found.tables) - 1
 
 
-def _visited(found: Explorer, program: Program, chosen: Sequence[Activation]) -> dict[Activation, tuple[float, float]]:
+def _visited(
+    found: Explorer, program: Program, chosen: Sequence[Activation]
+) -> dict[Activation, tuple[float, float]]:
     """The q values that every activation meets over the corners of the sliders."""
     rough = {phi: _rough(phi) for phi in dict.fromkeys(chosen)}
     met: dict[Activation, list[Any]] = {}
@@ -222,8 +281,15 @@ def _visited(found: Explorer, program: Program, chosen: Sequence[Activation]) ->
     for counts in _corners(found, program):
         with np.errstate(all="ignore"):
             run(at_corners, np.zeros(1), local, CORNER_Q, counts)
-    usable = {phi: (values := np.array(rows))[(values > 0) & np.isfinite(values)] for phi, rows in met.items()}
-    return {phi: (float(values.min()), float(values.max())) for phi, values in usable.items() if values.size}
+    usable = {
+        phi: (values := np.array(rows))[(values > 0) & np.isfinite(values)]
+        for phi, rows in met.items()
+    }
+    return {
+        phi: (float(values.min()), float(values.max()))
+        for phi, values in usable.items()
+        if values.size
+    }
 
 
 def _corners(found: Explorer, program: Program) -> Iterator[list[int]]:
@@ -245,10 +311,15 @@ def _weighted(program: Program, weights: Any) -> Program:
             return step
         along, across = step.numbers[step.shortcut], step.numbers[1 - step.shortcut]
         known = np.isfinite(weights)
-        pair = np.where(known, weights, along), np.where(known, np.sqrt((1 - weights) * (1 + weights)), across)
+        pair = (
+            np.where(known, weights, along),
+            np.where(known, np.sqrt((1 - weights) * (1 + weights)), across),
+        )
         return replace(step, numbers=pair if step.shortcut == 0 else pair[::-1])
 
-    pieces = tuple(replace(piece, steps=tuple(map(changed, piece.steps))) for piece in program.pieces)
+    pieces = tuple(
+        replace(piece, steps=tuple(map(changed, piece.steps))) for piece in program.pieces
+    )
     return replace(program, pieces=pieces)
 
 
@@ -278,19 +349,29 @@ def _rough(phi: Activation) -> Any:
     return local
 
 
-# -- after shaping -----------------------------------------------------------------------------------------------------------------------
+# -- after shaping ---------------------------------------------------------------------------------
 
 
 def _pairs(network: Network, program: Program) -> list[list[int]]:
-    """The maximal subnetworks as [piece, step, piece, step], those of later repetitions left out. Raises: KcalcError for others."""
+    """The maximal subnetworks as [piece, step, piece, step], those of later repetitions left out.
+
+    Raises: KcalcError for others.
+    """
     blocks = network.blocks()
-    place = {node: (i, r, k) for i, b in enumerate(blocks) for r, row in enumerate(b.pieces) for k, node in enumerate(row)}
+    place = {
+        node: (i, r, k)
+        for i, b in enumerate(blocks)
+        for r, row in enumerate(b.pieces)
+        for k, node in enumerate(row)
+    }
     out: dict[tuple[int, ...], None] = {}
     for part in subnetworks(network):
         i, r, a = place[part.entry]
         j, t, b = place[part.exit]
         ends = a == len(blocks[i].pieces[r]) - 1
-        follows = ends and ((i == j and t == r + 1) or (j == i + 1 and t == 0 and r == blocks[i].count - 1))
+        follows = ends and (
+            (i == j and t == r + 1) or (j == i + 1 and t == 0 and r == blocks[i].count - 1)
+        )
         if (i, r) == (j, t):
             out[i, a, j, b] = None
         elif follows:
@@ -298,12 +379,19 @@ def _pairs(network: Network, program: Program) -> list[list[int]]:
         elif ends and r == blocks[i].count - 1 and t == blocks[j].count - 1:
             out[i, a, j, b] = None
         else:
-            raise KcalcError(f"the subnetwork {part.entry} -> {part.exit} begins or ends inside repeated blocks")
+            raise KcalcError(
+                f"the subnetwork {part.entry} -> {part.exit} begins or ends inside repeated blocks"
+            )
     return [list(key) for key in out]
 
 
-def _families(found: Explorer, shaped: Network, own: Sequence[Activation], method: str, zeta: float | None) -> None:
-    """The activations that the page can shape by itself, first the one that the network was shaped with."""
+def _families(
+    found: Explorer, shaped: Network, own: Sequence[Activation], method: str, zeta: float | None
+) -> None:
+    """Add the activations that the page can shape by itself.
+
+    The first is the one that the network was shaped with.
+    """
     assert found.shaped is not None
     if not found.shaped.activations:
         return
@@ -315,12 +403,20 @@ def _families(found: Explorer, shaped: Network, own: Sequence[Activation], metho
         except KcalcError as error:
             found.reasons.append(f"zeta and eta do not slide: {error}.")
     first = found.families[0] if found.families else {}
-    if slides and first.get("own") and not first.get("reason") and _holds(found, shaped, first, zeta):
+    if (
+        slides
+        and first.get("own")
+        and not first.get("reason")
+        and _holds(found, shaped, first, zeta)
+    ):
         return
     words = f"{found.own} as shaped by {method.upper()}"
-    found.families.insert(0, {"label": words, "kind": "fixed", "own": True, "tables": _as_shaped(found, found.shaped)})
+    found.families.insert(
+        0, {"label": words, "kind": "fixed", "own": True, "tables": _as_shaped(found, found.shaped)}
+    )
     found.reasons.append(
-        f"The constants of {words} were computed once, for the depths and shortcut weights as built; they do not follow the sliders."
+        f"The constants of {words} were computed once, for the depths and shortcut weights as "
+        f"built; they do not follow the sliders."
     )
 
 
@@ -336,7 +432,10 @@ def _holds(found: Explorer, shaped: Network, family: dict[str, Any], zeta: float
 
 
 def _as_shaped(found: Explorer, program: Program) -> list[int]:
-    """Tables of the shaped activations themselves, for the q values that they meet. Raises: KcalcError where one has none."""
+    """Tables of the shaped activations themselves, for the q values that they meet.
+
+    Raises: KcalcError where one has none.
+    """
     met: dict[Activation, list[float]] = {}
 
     def local(phi: Activation, group: Group) -> Group:
@@ -344,7 +443,10 @@ def _as_shaped(found: Explorer, program: Program) -> list[int]:
         return exact(phi, group)
 
     run(program, np.zeros(1), local)
-    return [_number(found, raw_table(phi, *_rounded(min(met[phi]), max(met[phi])), COARSE)) for phi in program.activations]
+    return [
+        _number(found, raw_table(phi, *_rounded(min(met[phi]), max(met[phi])), COARSE))
+        for phi in program.activations
+    ]
 
 
 def _sliding(found: Explorer, shaped: Network, own: Sequence[Activation]) -> None:
@@ -363,12 +465,23 @@ def _sliding(found: Explorer, shaped: Network, own: Sequence[Activation]) -> Non
             rows.append({"label": phi.name, "kind": "none", "reason": str(error)})
             continue
         alone = [phi] == distinct
-        rows.append({"label": phi.name, "kind": "table", "table": _number(found, table), "constants": packed(constants), "own": alone})
+        rows.append(
+            {
+                "label": phi.name,
+                "kind": "table",
+                "table": _number(found, table),
+                "constants": packed(constants),
+                "own": alone,
+            }
+        )
     found.families = [leaky, *rows] if default or not names else [rows[0], leaky, *rows[1:]]
 
 
 def _shaped(phi: Activation, low: float, high: float) -> Any:
-    """The shaped table as far as it goes: steep ones may meet a jump between branches of solutions."""
+    """The shaped table as far as it goes.
+
+    Steep ones may meet a jump between branches of solutions.
+    """
     try:
         return shaped_table(phi, low, min(high, STEEP[0]))
     except KcalcError:
@@ -376,15 +489,24 @@ def _shaped(phi: Activation, low: float, high: float) -> Any:
 
 
 def _slopes(found: Explorer, shaped: Network) -> tuple[float, float]:
-    """psi - 1 from the flattest corner of the sliders to the value that the network as built needs at the largest zeta."""
+    """The range of psi - 1 for which the page needs tables.
+
+    It goes from the flattest corner of the sliders to the value that the network as built needs at
+    the largest zeta.
+    """
     mu = maximal_slope(shaped)
     deepest = max((s["most"] / s["count"] for s in found.depths if "shaped" in s), default=1.0)
     low = (float(mu.inverse(found.zeta[0])) - 1) / (deepest * 1.2)
-    return min(_power(low, math.floor), STEEP[1] / 4), _power((float(mu.inverse(found.zeta[1])) - 1) * 4, math.ceil)
+    return min(_power(low, math.floor), STEEP[1] / 4), _power(
+        (float(mu.inverse(found.zeta[1])) - 1) * 4, math.ceil
+    )
 
 
 def _zetas(shaped: Network) -> tuple[float, float]:
-    """The range of the zeta slider: above the network's slope at the local slope 1, which exceeds 1 behind products."""
+    """The range of the zeta slider.
+
+    Above the network's slope at the local slope 1, which exceeds 1 behind products.
+    """
     mu = maximal_slope(shaped)
     least = float(mu({str(mu.symbols[0]): 1.0})) if len(mu.symbols) == 1 else 1.0
     return ZETA if least < ZETA[0] - 0.01 else (1.02 * least, max(ZETA[1], 2 * least))

@@ -1,4 +1,7 @@
-"""The tangent kernel before and after shaping: as a function of c, and its eigenvalues on a sphere."""
+"""The tangent kernel before and after shaping.
+
+As a function of c, and its eigenvalues on a sphere.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ NODES = 28
 
 @dataclass(frozen=True)
 class Kernel:
-    """The NTK over c, its eigenvalues by degree on the sphere in ``SPHERE`` dimensions, the limit of depth."""
+    """The NTK as a function of c, its eigenvalues by degree, and its limit of infinite depth.
+
+    The eigenvalues are those on the sphere in ``SPHERE`` dimensions.
+    """
 
     c: list[float]
     ntk: list[float]
@@ -33,7 +39,12 @@ class Kernel:
 
     def to_json(self) -> dict[str, Any]:
         """The curves as plain data."""
-        return {"c": self.c, "ntk": self.ntk, "eigenvalues": self.eigenvalues, "shares": self.shares}
+        return {
+            "c": self.c,
+            "ntk": self.ntk,
+            "eigenvalues": self.eigenvalues,
+            "shares": self.shares,
+        }
 
 
 def kernel(network: Network, **tokens: Any) -> Kernel:
@@ -44,9 +55,13 @@ def kernel(network: Network, **tokens: Any) -> Kernel:
     from scipy.special import roots_gegenbauer
 
     if len(network.outputs) != 1:
-        raise KcalcError(f"the network has {len(network.outputs)} outputs; ask kc.ntk for the kernel of each")
+        raise KcalcError(
+            f"the network has {len(network.outputs)} outputs; ask kc.ntk for the kernel of each"
+        )
     if not network.nodes_of(Affine):
-        raise KcalcError("the network has no Affine layer, so it has no weights and no tangent kernel")
+        raise KcalcError(
+            "the network has no Affine layer, so it has no weights and no tangent kernel"
+        )
     over = read_tokens(tokens.get("tokens"), tokens.get("token_cosine"))
     found = KernelFunction(TangentReading(network, None, False, over), "NTK", 1)
     grid = np.cos(np.linspace(math.pi, 0, POINTS))
@@ -65,14 +80,19 @@ def kernel(network: Network, **tokens: Any) -> Kernel:
     words = (
         ""
         if limit is None
-        else f"the kernel matrix of different inputs tends to a degenerate one, {limit.formula} (E the matrix of ones, D the depth)"
+        else f"the kernel matrix of different inputs tends to a degenerate one, {limit.formula} (E "
+        f"the matrix of ones, D the depth)"
     )
     shares = [float(x * n / top) for x, n in zip(kept, counts, strict=True)]
     return Kernel(grid.tolist(), values[:POINTS].tolist(), kept, shares, words)
 
 
 def _eigenvalues(nodes: Any, weights: Any, values: Any) -> Any:
-    """lambda_k = mean over the sphere of K(<x, e>) P_k(<x, e>), P_k the Gegenbauer polynomial with P_k(1) = 1 (Funk-Hecke)."""
+    """The eigenvalues lambda_k of a kernel on the sphere, by degree k (Funk-Hecke).
+
+    lambda_k = mean over the sphere of K(<x, e>) P_k(<x, e>), P_k the Gegenbauer polynomial with
+    P_k(1) = 1.
+    """
     measure = weights / weights.sum()
     rows = [np.ones_like(nodes), nodes]
     for k in range(1, DEGREES - 1):
@@ -97,17 +117,25 @@ def meaning(before: Kernel | None, after: Kernel | None) -> str:
         ratio = found.ntk[POINTS // 2] / found.ntk[-1] if found.ntk[-1] else 0.0
         ratio = ratio if abs(ratio) > 1e-9 else 0.0
         if not found.shares:
-            words.append(f"{name}, inputs of c = 0 have {100 * max(ratio, 0.0):.3g}% of the kernel at equal inputs")
+            words.append(
+                f"{name}, inputs of c = 0 have {100 * max(ratio, 0.0):.3g}% of the kernel at "
+                f"equal inputs"
+            )
         elif constant > 0.9:
             words.append(
-                f"{name}, {100 * constant:.3g}% of the kernel's trace lies in the constant function: gradient descent fits the mean of the "
+                f"{name}, {100 * constant:.3g}% of the kernel's trace lies in the constant "
+                f"function: gradient descent fits the mean of the "
                 "targets and almost nothing else"
             )
         elif ratio < 1e-3 and sum(found.shares) < 0.5:
-            words.append(f"{name}, the kernel is nearly diagonal: training fits each example by itself and generalises little")
+            words.append(
+                f"{name}, the kernel is nearly diagonal: training fits each example by itself and "
+                f"generalises little"
+            )
         else:
             words.append(
-                f"{name}, orthogonal inputs have {100 * max(ratio, 0.0):.3g}% of the kernel at equal inputs, and {100 * constant:.3g}% of "
+                f"{name}, orthogonal inputs have {100 * max(ratio, 0.0):.3g}% of the kernel at "
+                f"equal inputs, and {100 * constant:.3g}% of "
                 "the trace lies in the constant function: differences between inputs can be learnt"
             )
     return ". ".join(words) + "." if words else ""

@@ -1,7 +1,8 @@
 """Local maps as Chebyshev tables that the page evaluates by itself.
 
-Raw: (1 - C)/(1 - c) over theta = arccos c and log q, with log(Q/q) and mean/sqrt(Q) over log q. Shaped by DKS: with psi = C'(1) at q = 1,
-((1 - C)/(1 - c) - psi)/(psi - 1) over theta and log(psi - 1). Both are smooth to the ends, so that 1 - C keeps its digits near c = 1.
+Raw: (1 - C)/(1 - c) over theta = arccos c and log q, with log(Q/q) and mean/sqrt(Q) over log q.
+Shaped by DKS: with psi = C'(1) at q = 1, ((1 - C)/(1 - c) - psi)/(psi - 1) over theta and log(psi -
+1). Both are smooth to the ends, so that 1 - C keeps its digits near c = 1.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ WIDEST_SCALE = 2.6
 
 @dataclass(frozen=True, eq=False)
 class LocalTable:
-    """``ratio``: coefficients (angles, levels); ``low``, ``high``: of the level, log q or log(psi - 1); ``error``: measured.
+    """``ratio``: coefficients (angles, levels).
+
+    ``low``, ``high``: of the level, log q or log(psi - 1); ``error``: measured.
 
     ``flat``: whether the ratio and Q/q keep their values below ``low``, to about 1e-9.
     """
@@ -48,7 +51,13 @@ class LocalTable:
 
     def to_json(self) -> dict[str, Any]:
         """Numbers as base64 of little-endian float64."""
-        out: dict[str, Any] = {"name": self.name, "lo": self.low, "hi": self.high, "n": self.ratio.shape[0], "m": self.ratio.shape[1]}
+        out: dict[str, Any] = {
+            "name": self.name,
+            "lo": self.low,
+            "hi": self.high,
+            "n": self.ratio.shape[0],
+            "m": self.ratio.shape[1],
+        }
         out["c"] = packed(self.ratio)
         if self.size is not None and self.mean is not None:
             out |= {"q": self.size.tolist(), "mu": self.mean.tolist()}
@@ -60,7 +69,11 @@ class LocalTable:
 
     def ratio_at(self, theta: Array, level: float) -> Array:
         """(1 - C)/(1 - c), or its counterpart in a shaped table, as the page evaluates it."""
-        t = 0.0 if self.high == self.low else (2 * level - self.low - self.high) / (self.high - self.low)
+        t = (
+            0.0
+            if self.high == self.low
+            else (2 * level - self.low - self.high) / (self.high - self.low)
+        )
         row = np.polynomial.chebyshev.chebval(t, self.ratio.T)
         return np.polynomial.chebyshev.chebval(2 * theta / math.pi - 1, row)
 
@@ -96,19 +109,27 @@ def _ratio(phi: Activation, n: int, q: float) -> Array:
 
 
 def _angles_needed(phi: Activation, q: float) -> tuple[int, Array]:
-    """How many angles resolve the map, and its values at them. Raises: KcalcError where none of ``SIZES`` does."""
+    """How many angles resolve the map, and its values at them.
+
+    Raises: KcalcError where none of ``SIZES`` does.
+    """
     if any(phi.jump_sizes(0)):
         raise KcalcError(f"{phi.name} jumps, so that its C map has an infinite slope at c = 1")
     for n in SIZES:
         values = _ratio(phi, n, q)
         found = np.abs(coefficients(values))
-        if found[-3:].max() <= SETTLED * found.max() or (n == SIZES[-1] and found[-3:].max() <= USELESS / 10 * found.max()):
+        if found[-3:].max() <= SETTLED * found.max() or (
+            n == SIZES[-1] and found[-3:].max() <= USELESS / 10 * found.max()
+        ):
             return n, values
     raise KcalcError(f"the C map of {phi.name} at q = {q:.3g} is too sharp for a table")
 
 
 def levels_needed(low: float, high: float, reach: float = math.pi) -> int:
-    """How many levels resolve a function that is analytic within ``reach`` of the real axis, to rounding."""
+    """The number of levels that resolve an analytic function to rounding.
+
+    The function is analytic within ``reach`` of the real axis.
+    """
     half = (high - low) / 2
     if half == 0:
         return 1
@@ -118,14 +139,23 @@ def levels_needed(low: float, high: float, reach: float = math.pi) -> int:
 
 @lru_cache(maxsize=64)
 def raw_table(phi: Activation, low: float, high: float, allowed: float = USELESS) -> LocalTable:
-    """The table of an activation for q values in [low, high], to an error ``allowed``. Raises: KcalcError where the map has none."""
+    """The table of an activation for q values in [low, high], to an error ``allowed``.
+
+    Raises: KcalcError where the map has none.
+    """
     if phi.degree is not None:
         n, values = _angles_needed(phi, 1.0)
         size, mean = float(phi.second_moment(1.0)), float(phi.mean(1.0))
         table = LocalTable(
-            phi.name, 0.0, 0.0, _trimmed(coefficients(values)[:, None]), np.array([size]), np.array([mean / math.sqrt(size)]),
-            float(phi.degree), 0.0,
-        )  # fmt: skip
+            phi.name,
+            0.0,
+            0.0,
+            _trimmed(coefficients(values)[:, None]),
+            np.array([size]),
+            np.array([mean / math.sqrt(size)]),
+            float(phi.degree),
+            0.0,
+        )
         return _measured(table, phi, (1.0,), allowed)
     bottom, top = math.log(low), math.log(high)
     n, _ = _angles_needed(phi, high)
@@ -135,10 +165,18 @@ def raw_table(phi: Activation, low: float, high: float, allowed: float = USELESS
     second = np.array([float(phi.second_moment(float(q))) for q in sizes])
     means = np.array([float(phi.mean(float(q))) for q in sizes])
     table = LocalTable(
-        phi.name, bottom, top, _trimmed(coefficients(coefficients(ratio), axis=1)), coefficients(np.log(second / sizes)),
-        coefficients(means / np.sqrt(second)), None, 0.0,
-    )  # fmt: skip
-    found = _measured(table, phi, [math.exp(bottom + f * (top - bottom)) for f in (0.02, 0.37, 0.81)], allowed)
+        phi.name,
+        bottom,
+        top,
+        _trimmed(coefficients(coefficients(ratio), axis=1)),
+        coefficients(np.log(second / sizes)),
+        coefficients(means / np.sqrt(second)),
+        None,
+        0.0,
+    )
+    found = _measured(
+        table, phi, [math.exp(bottom + f * (top - bottom)) for f in (0.02, 0.37, 0.81)], allowed
+    )
     return replace(found, flat=low <= FLAT and _is_flat(found, phi))
 
 
@@ -147,7 +185,12 @@ def _is_flat(table: LocalTable, phi: Activation) -> bool:
     theta, deep = np.array([0.01, 1.0, 2.5]), math.exp(table.low) * 1e-3
     gap = 2 * np.sin(theta / 2) ** 2
     apart = np.abs(table.ratio_at(theta, table.low) - phi.taylor(gap, deep)[0] / gap).max()
-    size = abs(float(phi.second_moment(deep)) / deep / (float(phi.second_moment(math.exp(table.low))) / math.exp(table.low)) - 1)
+    size = abs(
+        float(phi.second_moment(deep))
+        / deep
+        / (float(phi.second_moment(math.exp(table.low))) / math.exp(table.low))
+        - 1
+    )
     return bool(apart < NEARLY and size < NEARLY)
 
 
@@ -156,13 +199,18 @@ def _measured(table: LocalTable, phi: Activation, sizes: Any, allowed: float) ->
     gap = 2 * np.sin(theta / 2) ** 2
     worst = 0.0
     for q in sizes:
-        worst = max(worst, float(np.max(np.abs(table.ratio_at(theta, math.log(q)) - phi.taylor(gap, q)[0] / gap))))
+        worst = max(
+            worst,
+            float(np.max(np.abs(table.ratio_at(theta, math.log(q)) - phi.taylor(gap, q)[0] / gap))),
+        )
     return _accepted(table, worst, allowed)
 
 
 def _accepted(table: LocalTable, error: float, allowed: float = USELESS) -> LocalTable:
     if not error <= allowed:
-        raise KcalcError(f"the maps of {table.name} do not fit a table to {allowed:g} (error {error:.1e})")
+        raise KcalcError(
+            f"the maps of {table.name} do not fit a table to {allowed:g} (error {error:.1e})"
+        )
     return replace(table, error=error)
 
 
@@ -175,14 +223,19 @@ def _trimmed(matrix: Array) -> Array:
     return matrix[:rows, :columns]
 
 
-# -- shaped ------------------------------------------------------------------------------------------------------------------------------
+# -- shaped ----------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=64)
 def shaped_table(phi: Activation, low: float, high: float) -> tuple[LocalTable, Array]:
-    """The table of an activation shaped by DKS for psi - 1 from ``low`` to ``high``, or as far as it reaches. Raises: KcalcError.
+    """The table of an activation shaped by DKS, and coefficients of its constants.
 
-    With it, Chebyshev coefficients of its constants (log alpha, beta, log gamma, delta) over log(psi - 1), shape (4, levels).
+    The table is for psi - 1 from ``low`` to ``high``, or as far as the activation reaches.
+
+    With it, Chebyshev coefficients of its constants (log alpha, beta, log gamma, delta) over
+    log(psi - 1), shape (4, levels).
+
+    Raises: KcalcError.
     """
     bottom, top = math.log(max(low, FLATTEST)), math.log(high)
     top, phi_top = _reach(phi, bottom, top)
@@ -191,17 +244,34 @@ def shaped_table(phi: Activation, low: float, high: float) -> tuple[LocalTable, 
     solved = [constants_for(phi, 1 + math.exp(x)) for x in level]
     excess = np.exp(level)
     try:
-        return _shaped(phi, bottom, top, solved, np.stack([_by_grid(phi, k, n, x) for k, x in zip(solved, excess, strict=True)], axis=1))
+        return _shaped(
+            phi,
+            bottom,
+            top,
+            solved,
+            np.stack([_by_grid(phi, k, n, x) for k, x in zip(solved, excess, strict=True)], axis=1),
+        )
     except KcalcError:  # a kink, or a sharp bend: the grid does not do
         _, u = angles(n)
         return _shaped(
-            phi, bottom, top, solved, np.stack([_over(k.transformed, u, x) for k, x in zip(solved, excess, strict=True)], axis=1)
+            phi,
+            bottom,
+            top,
+            solved,
+            np.stack(
+                [_over(k.transformed, u, x) for k, x in zip(solved, excess, strict=True)], axis=1
+            ),
         )
 
 
-def _shaped(phi: Activation, bottom: float, top: float, solved: list[Constants], ratio: Array) -> tuple[LocalTable, Array]:
+def _shaped(
+    phi: Activation, bottom: float, top: float, solved: list[Constants], ratio: Array
+) -> tuple[LocalTable, Array]:
     matrix = coefficients(coefficients(ratio), axis=1)
-    given = [[math.log(k.alpha or 1), k.beta or 0.0, math.log(k.gamma or 1), k.delta or 0.0] for k in solved]
+    given = [
+        [math.log(k.alpha or 1), k.beta or 0.0, math.log(k.gamma or 1), k.delta or 0.0]
+        for k in solved
+    ]
     table = LocalTable(phi.name, bottom, top, _trimmed(matrix), None, None, None, 0.0)
     theta, worst = np.array([0.3, 1.1, 2.0, 3.0]), 0.0
     gap = 2 * np.sin(theta / 2) ** 2
@@ -213,7 +283,10 @@ def _shaped(phi: Activation, bottom: float, top: float, solved: list[Constants],
 
 
 def _by_grid(phi: Activation, k: Constants, n: int, excess: float) -> Array:
-    """((1 - C)/(1 - c) - psi)/excess by the trapezoid rule: 1 - C = E (f(u) - f(v))^2 / 2, u, v = cos(theta/2) x +- sin(theta/2) y."""
+    """((1 - C)/(1 - c) - psi)/excess by the trapezoid rule.
+
+    1 - C = E (f(u) - f(v))^2 / 2, u, v = cos(theta/2) x +- sin(theta/2) y.
+    """
     theta, gap = angles(n)
     x = np.linspace(-8.75, 8.75, 71)
     weight = np.exp(-(x**2) / 2) * (x[1] - x[0]) / math.sqrt(2 * math.pi)
@@ -221,7 +294,10 @@ def _by_grid(phi: Activation, k: Constants, n: int, excess: float) -> Array:
     y, across = x[half], np.where(x[half] > 0, 2.0, 1.0) * weight[half]
     out = np.empty(n)
     for i in range(n):
-        along, aside = (k.alpha or 1) * math.cos(theta[i] / 2) * x[:, None] + (k.beta or 0), (k.alpha or 1) * math.sin(theta[i] / 2) * y
+        along, aside = (
+            (k.alpha or 1) * math.cos(theta[i] / 2) * x[:, None] + (k.beta or 0),
+            (k.alpha or 1) * math.sin(theta[i] / 2) * y,
+        )
         out[i] = weight @ ((function(along + aside) - function(along - aside)) ** 2) @ across
     return ((k.gamma or 1) ** 2 * out / 2 / gap - 1 - excess) / excess
 
@@ -233,7 +309,10 @@ def shaped_levels(bottom: float, top: float) -> int:
 
 
 def _reach(phi: Activation, bottom: float, top: float) -> tuple[float, Activation]:
-    """The greatest log(psi - 1) up to ``top`` that the activation reaches, nearly, and itself there."""
+    """The greatest reachable log(psi - 1) up to ``top``, and the activation there.
+
+    The greatest value is found approximately, by bisection.
+    """
     found = _within_reach(phi, top)
     if found is not None:
         return top, found
@@ -251,7 +330,10 @@ def _reach(phi: Activation, bottom: float, top: float) -> tuple[float, Activatio
 
 
 def _within_reach(phi: Activation, level: float) -> Activation | None:
-    """The activation at log(psi - 1) = ``level``; None where there is none, or one of so great an input scale that tables are slow."""
+    """The activation at log(psi - 1) = ``level``.
+
+    None where there is none, or one of so great an input scale that tables are slow.
+    """
     try:
         k = constants_for(phi, 1 + math.exp(level))
     except KcalcError:

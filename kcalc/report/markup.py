@@ -23,12 +23,19 @@ def safe(content: Any) -> Html:
         return Html("")
     if isinstance(content, list | tuple):
         return Html("".join(safe(part) for part in content))
-    text = "".join(c if c in "\n\t" or (ord(c) >= 32 and not 0xD800 <= ord(c) <= 0xDFFF) else "\ufffd" for c in str(content))
+    text = "".join(
+        c if c in "\n\t" or (ord(c) >= 32 and not 0xD800 <= ord(c) <= 0xDFFF) else "\ufffd"
+        for c in str(content)
+    )
     return Html(escape(text, quote=True))
 
 
 def tag(name: str, *content: Any, **attributes: Any) -> Html:
-    """An element; ``class_`` is class, underscores in names are dashes, True is an attribute without value, None none."""
+    """An HTML element.
+
+    ``class_`` is class, underscores in names are dashes, True is an attribute without value, None
+    no attribute.
+    """
     given = []
     for key, value in attributes.items():
         if value is None or value is False:
@@ -50,10 +57,20 @@ def calm(text: Any) -> Html:
 
 
 def section(name: str, title: str, lead: str, *content: Any, badge: Html | None = None) -> Html:
-    """A part of the page: heading, with a badge beside it if there is one, one sentence about it, content."""
+    """A section of the page: a heading, a sentence about the section, and content.
+
+    If there is a badge, it stands beside the heading.
+    """
     heading = tag("h2", title, id=f"{name}-title")
     top = tag("div", heading, badge, class_="headed") if badge else heading
-    return tag("section", top, paragraph(lead, kind="lead"), *content, id=name, aria_labelledby=f"{name}-title")
+    return tag(
+        "section",
+        top,
+        paragraph(lead, kind="lead"),
+        *content,
+        id=name,
+        aria_labelledby=f"{name}-title",
+    )
 
 
 def heuristic_badge(*results: Any) -> Html | None:
@@ -61,13 +78,19 @@ def heuristic_badge(*results: Any) -> Html | None:
     if not any(getattr(result, "heuristic", False) for result in results):
         return None
     return tag(
-        "a", "heuristic", href="#assumptions", class_="badge", title="A rule is used whose hypothesis does not hold; see Assumptions"
+        "a",
+        "heuristic",
+        href="#assumptions",
+        class_="badge",
+        title="A rule is used whose hypothesis does not hold; see Assumptions",
     )
 
 
 def sampled_badge(*results: Any) -> Html | None:
     """A link to the assumptions, beside results that are means over draws."""
-    if not any(a.kind == "sampled" for result in results for a in getattr(result, "assumptions", ())):
+    if not any(
+        a.kind == "sampled" for result in results for a in getattr(result, "assumptions", ())
+    ):
         return None
     words = "Means over random draws, with standard errors; see Assumptions"
     return tag("a", "sampled", href="#assumptions", class_="badge", title=words)
@@ -78,16 +101,38 @@ def details(summary: Any, *content: Any, kind: str | None = None) -> Html:
     return tag("details", tag("summary", summary), *content, class_=kind)
 
 
-def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], caption: str | None = None, text: Sequence[int] = ()) -> Html:
-    """A table that scrolls by itself; the first column heads its rows. ``text``: columns of words, not numbers."""
-    top = tag("tr", *(tag("th", cell, scope="col", class_="words" if i in text else None) for i, cell in enumerate(head)))
+def table(
+    head: Sequence[Any],
+    rows: Iterable[Sequence[Any]],
+    caption: str | None = None,
+    text: Sequence[int] = (),
+) -> Html:
+    """A table that scrolls by itself; the first column heads its rows.
+
+    ``text``: columns of words, not numbers.
+    """
+    top = tag(
+        "tr",
+        *(
+            tag("th", cell, scope="col", class_="words" if i in text else None)
+            for i, cell in enumerate(head)
+        ),
+    )
     body = []
     for first, *rest in rows:
-        cells = (tag("td", cell, class_="words" if i in text else None) for i, cell in enumerate(rest, 1))
+        cells = (
+            tag("td", cell, class_="words" if i in text else None) for i, cell in enumerate(rest, 1)
+        )
         body.append(tag("tr", tag("th", first, scope="row"), *cells))
     label = tag("caption", caption) if caption else None
-    return tag("div", tag("table", label, tag("thead", top), tag("tbody", *body)), class_="scroll", tabindex="0", role="group",
-               aria_label=caption or "table")  # fmt: skip
+    return tag(
+        "div",
+        tag("table", label, tag("thead", top), tag("tbody", *body)),
+        class_="scroll",
+        tabindex="0",
+        role="group",
+        aria_label=caption or "table",
+    )
 
 
 def formula(latex: str) -> Html:

@@ -23,7 +23,15 @@ from .kernels import Kernel, kernel
 from .over_tokens import OverTokens, over_tokens, usual_tokens
 from .program import compiled
 from .replay import run, shortened, whole
-from .subject import REWRITES, Shaped, Subject, checked_targets, default_method, in_floats, shaped_by
+from .subject import (
+    REWRITES,
+    Shaped,
+    Subject,
+    checked_targets,
+    default_method,
+    in_floats,
+    shaped_by,
+)
 from .traces import Trace, local_slopes, trace
 
 Found = TypeVar("Found")
@@ -32,7 +40,9 @@ METHODS = ("dks", "tat", "eoc", "nf", "looks_linear")
 EXPORTS = ("torch", "jax", "flax", "keras", "numpy", "json", "latex")
 LONG = 120  # nodes beyond which the scaling calculus is run on two repetitions of repeated blocks
 LONGER, LONGEST = 300, 700  # nodes beyond which finite widths are reduced to one, and left out
-MOST_JOINTS = 12  # concatenations beyond which they are left out: their cost grows with the fourth power
+MOST_JOINTS = (
+    12  # concatenations beyond which they are left out: their cost grows with the fourth power
+)
 LONGEST_EXPORT = 300_000
 
 
@@ -69,7 +79,9 @@ class Facts(Approximable):
         except KcalcError as error:
             self.refused[what] = str(error)
         except (ArithmeticError, RecursionError) as error:
-            self.refused[what] = f"the numbers of this network are beyond double precision ({type(error).__name__})"
+            self.refused[what] = (
+                f"the numbers of this network are beyond double precision ({type(error).__name__})"
+            )
         return None
 
     @property
@@ -85,7 +97,9 @@ def gathered(
     given: Shaping | None = None,
     tokens: Mapping[str, Any] | None = None,
 ) -> Facts:
-    """All facts about a network, shaped as ``given`` or by a method; ``tokens``: the keyword arguments of maps over tokens.
+    """All facts about a network, shaped as ``given`` or by a method.
+
+    ``tokens``: the keyword arguments of maps over tokens.
 
     Raises: KcalcError for unknown methods and targets, and for tokens that the network cannot have.
     """
@@ -93,8 +107,14 @@ def gathered(
     facts.tokens, over = _over_tokens(facts, network, dict(tokens or {}))
     chosen = default_method(subject.activations) if method is None else method
     checked_targets(chosen, targets or {})
-    facts.main = shaped_by(network, chosen, **(targets or {})) if given is None else Shaped(given.method, given)
-    if facts.main.shaping is None and method is None and not targets:  # too shallow a network for TAT, a kink for DKS
+    facts.main = (
+        shaped_by(network, chosen, **(targets or {}))
+        if given is None
+        else Shaped(given.method, given)
+    )
+    if (
+        facts.main.shaping is None and method is None and not targets
+    ):  # too shallow a network for TAT, a kink for DKS
         other = shaped_by(network, "dks" if chosen == "tat" else "tat")
         facts.main = facts.main if other.shaping is None else other
     if facts.main.shaping is None and not targets and facts.main.method == "dks":
@@ -108,10 +128,18 @@ def gathered(
         program = facts.explorer.program if facts.explorer and not over else None
         facts.before = facts.attempt("before", lambda: trace(network, program, over))
     if after is not None:
-        facts.after = facts.attempt("after", lambda: trace(after, facts.explorer and facts.explorer.shaped))
+        facts.after = facts.attempt(
+            "after", lambda: trace(after, facts.explorer and facts.explorer.shaped)
+        )
     if facts.before is not None:
         before = facts.before
-        facts.slopes = facts.attempt("slopes", lambda: local_slopes(network, facts.explorer and facts.explorer.program, before)) or {}
+        facts.slopes = (
+            facts.attempt(
+                "slopes",
+                lambda: local_slopes(network, facts.explorer and facts.explorer.program, before),
+            )
+            or {}
+        )
     _structure(facts, subject.network, after)
     _kernels(facts, network, after, over)
     _finite(facts, network)
@@ -125,18 +153,30 @@ def gathered(
     return facts
 
 
-def _over_tokens(facts: Facts, network: Network, given: dict[str, Any]) -> tuple[OverTokens | None, dict[str, Any]]:
-    """The facts over tokens, and the arguments of maps over tokens that are alike: none where tokens are followed one by one."""
+def _over_tokens(
+    facts: Facts, network: Network, given: dict[str, Any]
+) -> tuple[OverTokens | None, dict[str, Any]]:
+    """The facts over tokens, and the arguments of maps over tokens that are alike.
+
+    None where tokens are followed one by one.
+    """
     asked = any(value is not None for value in given.values())
     make = lambda: over_tokens(network, given.get("tokens"), given.get("token_cosine"))  # noqa: E731
     found = make() if asked else facts.attempt("tokens", make)
     if found is None:
         return None, {}
-    return found, {**given, "tokens": usual_tokens(network) if given.get("tokens") is None else given["tokens"]}
+    return found, {
+        **given,
+        "tokens": usual_tokens(network) if given.get("tokens") is None else given["tokens"],
+    }
 
 
 def _nearest(refused: Shaped, network: Network) -> Shaped:
-    """DKS with the nearest zeta where products add up slopes, so that the usual one is out of reach; as it is where that fails too."""
+    """The shaping by DKS with the nearest zeta that can be reached.
+
+    It is sought where products add up slopes, so that the usual zeta is out of reach. Where this
+    zeta fails too, the refused shaping is returned.
+    """
     if not network.nodes_of(Product):
         return refused
     for _, rewrite in REWRITES:
@@ -148,7 +188,11 @@ def _nearest(refused: Shaped, network: Network) -> Shaped:
         for factor in (1.5, 1.2, 1.05) if least > 1 else ():
             done = shaped_by(network, "dks", zeta=float(f"{factor * least:.6g}"))
             if done.shaping is not None:
-                return replace(done, note=f"zeta is {done.targets['zeta']:g} here, because the usual one cannot be had: {refused.reason}")
+                return replace(
+                    done,
+                    note=f"zeta is {done.targets['zeta']:g} here, because the usual one cannot be "
+                    f"had: {refused.reason}",
+                )
         return refused
     return refused
 
@@ -163,9 +207,13 @@ def _structure(facts: Facts, network: Network, after: Network | None) -> None:
         facts.slope_note = what
 
 
-def _kernels(facts: Facts, network: Network, after: Network | None, over: Mapping[str, Any]) -> None:
+def _kernels(
+    facts: Facts, network: Network, after: Network | None, over: Mapping[str, Any]
+) -> None:
     if facts.tokens is not None and facts.tokens.own:
-        facts.refused["kernel before"] = "tangent kernels are for tokens that are alike; give their number, tokens=128"
+        facts.refused["kernel before"] = (
+            "tangent kernels are for tokens that are alike; give their number, tokens=128"
+        )
         return
     before = facts.attempt("kernel before", lambda: kernel(network, **over))
     then = facts.attempt("kernel after", lambda: kernel(after)) if after is not None else None
@@ -178,17 +226,28 @@ def _finite(facts: Facts, network: Network) -> None:
     if len(network) > LONGEST or joints > MOST_JOINTS:
         size = f"{len(network)} nodes" if len(network) > LONGEST else f"{joints} concatenations"
         facts.refused["fluctuations"] = (
-            f"they take long for a network of {size}, and are left out of the page; ask kc.fluctuations for them"
+            f"they take long for a network of {size}, and are left out of the page; ask "
+            f"kc.fluctuations for them"
         )
-    widths = () if "fluctuations" in facts.refused else WIDTHS if len(network) <= LONGER else WIDTHS[2:3]
+    widths = (
+        () if "fluctuations" in facts.refused else WIDTHS if len(network) <= LONGER else WIDTHS[2:3]
+    )
     for width in widths if open_ or not widths else (None,):
         found = facts.attempt("fluctuations", lambda width=width: fluctuations(network, width))
         if found is None:
             break
         after = facts.shaping.network if facts.shaping else None
-        then = facts.attempt("fluctuations after", lambda net=after, width=width: fluctuations(net, width)) if after is not None else None
+        then = (
+            facts.attempt(
+                "fluctuations after", lambda net=after, width=width: fluctuations(net, width)
+            )
+            if after is not None
+            else None
+        )
         label = "as stated" if width is None else str(width)
-        facts.widths.append((label, found.out.log_variance, then.out.log_variance if then else None, found.exact))
+        facts.widths.append(
+            (label, found.out.log_variance, then.out.log_variance if then else None, found.exact)
+        )
     small = network if len(network) <= LONG else shortened(network)
     if small is not network:
         facts.scaling_note = "Computed with two repetitions of every repeated block."
@@ -206,10 +265,16 @@ def _shaped(facts: Facts, shaping: Shaping) -> None:
 def _others(facts: Facts, network: Network) -> None:
     own = (facts.main.method,) if facts.main else ()
     for method in METHODS if len(network) <= LONGEST else own:
-        shaped = facts.main if facts.main and facts.main.method == method else shaped_by(network, method)
+        shaped = (
+            facts.main if facts.main and facts.main.method == method else shaped_by(network, method)
+        )
         slope = level = None
         if shaped.shaping is not None:
-            done = facts.after if shaped is facts.main else facts.attempt(f"trace {method}", lambda shaped=shaped: _ends(shaped))
+            done = (
+                facts.after
+                if shaped is facts.main
+                else facts.attempt(f"trace {method}", lambda shaped=shaped: _ends(shaped))
+            )
             if isinstance(done, Trace):
                 slope, level = done.slope, done.level
             elif done is not None:

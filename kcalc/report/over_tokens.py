@@ -1,4 +1,7 @@
-"""The part of the page about tokens: size, token cosine and c along the stream, their maps, and the two modes of gradients."""
+"""The part of the page about tokens.
+
+Size, token cosine and c along the stream, their maps, and the two modes of gradients.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,18 @@ from ..foundation.errors import KcalcError
 from ..maps.maps import Assumption
 from ..network.layers import Attend, Embedding, Positions
 from ..network.network import Network
-from .markup import Html, calm, details, heuristic_badge, number, paragraph, sampled_badge, section, table, tag
+from .markup import (
+    Html,
+    calm,
+    details,
+    heuristic_badge,
+    number,
+    paragraph,
+    sampled_badge,
+    section,
+    table,
+    tag,
+)
 
 Node = Hashable
 USUAL = 128  # tokens where none are given
@@ -26,7 +40,10 @@ LEAD = "Attention draws the tokens of an input together; norms, shortcuts and ML
 
 @dataclass(frozen=True)
 class Place:
-    """The values of a node of the stream, each with its standard error: q, the token cosine, and c at equal places of two inputs."""
+    """The values of a node of the stream, each with its standard error.
+
+    Q, the token cosine, and c at equal places of two inputs.
+    """
 
     node: str
     q: tuple[float, float]
@@ -36,7 +53,10 @@ class Place:
 
 @dataclass
 class OverTokens:
-    """What the page says about tokens; ``maps``: rows (cosine, token map, C map); ``modes``: rows (node, mean, difference)."""
+    """What the page says about tokens; ``maps``: rows (cosine, token map, C map).
+
+    ``modes``: rows (node, mean, difference).
+    """
 
     about: str
     places: list[Place]
@@ -62,22 +82,35 @@ class OverTokens:
 
 def usual_tokens(network: Network) -> int:
     """The number of tokens where none is given: ``USUAL``, or as many as there are positions."""
-    lengths = [network.layer(node).length for node in network.nodes_of(Positions) if network.layer(node).kind == "learned"]
+    lengths = [
+        network.layer(node).length
+        for node in network.nodes_of(Positions)
+        if network.layer(node).kind == "learned"
+    ]
     return min([USUAL, *(int(length) for length in lengths if isinstance(length, int))])
 
 
 def over_tokens(network: Network, tokens: Any, token_cosine: Any) -> OverTokens | None:
-    """The values over tokens; None for networks without attention of which no tokens are said. Raises: KcalcError as kernel maps do."""
+    """The values over tokens; None for networks without attention of which no tokens are said.
+
+    Raises: KcalcError as kernel maps do.
+    """
     if tokens is None and not network.nodes_of(Attend):
         return None
     given = usual_tokens(network) if tokens is None else tokens
     values: Any = node_values(network, 0.0, tokens=given, token_cosine=token_cosine)
     sampled = isinstance(values, SampledValues)
     own = np.ndim(np.asarray(given, dtype=object)) > 0
-    found = OverTokens(_about(given, token_cosine, tokens is None), [], {}, values.assumptions, sampled, own)
+    found = OverTokens(
+        _about(given, token_cosine, tokens is None), [], {}, values.assumptions, sampled, own
+    )
     for node in network:
         place = _place(node, values[node])
-        found.levels[node] = (place.q[0], place.c[0] if place.c else np.nan, place.tokens[0] if place.tokens else np.nan)
+        found.levels[node] = (
+            place.q[0],
+            place.c[0] if place.c else np.nan,
+            place.tokens[0] if place.tokens else np.nan,
+        )
         if node in network.cut_nodes():
             found.places.append(place)
     if not sampled:
@@ -89,15 +122,26 @@ def _about(tokens: Any, cosine: Any, chosen: bool) -> str:
     if np.ndim(np.asarray(tokens, dtype=object)):
         return "The tokens are those given."
     size = f"{tokens} tokens (a number chosen for this page)" if chosen else f"{tokens} tokens"
-    return f"Inputs have {size} of q = 1, any two of them with cosine {0 if cosine is None else cosine:g}; two inputs have c = 0."
+    return (
+        f"Inputs have {size} of q = 1, any two of them with cosine "
+        f"{0 if cosine is None else cosine:g}; two inputs have c = 0."
+    )
 
 
 def _place(node: Node, value: Any) -> Place:
     if hasattr(value, "q_error"):
-        pairs = ((value.q, value.q_error), (value.token_cosine, value.token_cosine_error), (value.c, value.c_error))
-        q, own, across = (None if mean is None else (_clean(mean), float(error)) for mean, error in pairs)
+        pairs = (
+            (value.q, value.q_error),
+            (value.token_cosine, value.token_cosine_error),
+            (value.c, value.c_error),
+        )
+        q, own, across = (
+            None if mean is None else (_clean(mean), float(error)) for mean, error in pairs
+        )
         return Place(str(node), q or (np.nan, 0.0), own, across)
-    own = None if value.token_cosine1 == 1 else (_clean(value.token_cosine1), 0.0)  # of pooled tokens there is one
+    own = (
+        None if value.token_cosine1 == 1 else (_clean(value.token_cosine1), 0.0)
+    )  # of pooled tokens there is one
     return Place(str(node), (float(value.q1), 0.0), own, (_clean(value.c), 0.0))
 
 
@@ -115,15 +159,21 @@ def _exact(found: OverTokens, network: Network, tokens: int, cosine: Any) -> Non
         inside = found.places[-1].tokens is not None
         rows = zip(grid, own(grid) if inside else [None] * POINTS, across(grid), strict=True)
         found.maps = [(float(x), None if y is None else float(y), float(z)) for x, y, z in rows]
-        if inside and not network.nodes_of(Embedding, Positions):  # else copies of the network cannot be stacked
+        if inside and not network.nodes_of(
+            Embedding, Positions
+        ):  # else copies of the network cannot be stacked
             found.fixed = [(point.value, point.slope) for point in own.fixed_points()]
     except KcalcError as error:
         found.refused["maps over tokens"] = str(error)
     try:
         known = gradients(network, tokens=tokens, token_cosine=cosine)
         mean, difference = known.mean or {}, known.difference or {}
-        nodes = [node for node in network.cut_nodes() if node not in network.inputs and node in mean]
-        found.modes = [(str(node), float(mean[node]), _positive(difference.get(node))) for node in nodes]
+        nodes = [
+            node for node in network.cut_nodes() if node not in network.inputs and node in mean
+        ]
+        found.modes = [
+            (str(node), float(mean[node]), _positive(difference.get(node))) for node in nodes
+        ]
     except KcalcError as error:
         found.refused["gradients over tokens"] = str(error)
 
@@ -132,7 +182,7 @@ def _positive(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-# -- words -------------------------------------------------------------------------------------------------------------------------------
+# -- words -----------------------------------------------------------------------------------------
 
 
 def verdict(found: OverTokens) -> str:
@@ -141,14 +191,22 @@ def verdict(found: OverTokens) -> str:
     if not ends:
         return "all tokens of an input are equal along the stream"
     words = f"at {ends[-1].node} two tokens of one input have the cosine {_shown(ends[-1].tokens)}"
-    return words if ends[-1].c is None else f"{words}, and equal places of two inputs {_shown(ends[-1].c)}"
+    return (
+        words
+        if ends[-1].c is None
+        else f"{words}, and equal places of two inputs {_shown(ends[-1].c)}"
+    )
 
 
 def _shown(pair: tuple[float, float] | None, digits: int = 4) -> str:
     if pair is None:
         return "-"
     mean, error = pair
-    return number(mean, digits) if error < ROUNDING else f"{number(mean, digits)} \u00b1 {number(error, 1)}"
+    return (
+        number(mean, digits)
+        if error < ROUNDING
+        else f"{number(mean, digits)} \u00b1 {number(error, 1)}"
+    )
 
 
 def tokens_section(facts: Any) -> Html | None:
@@ -157,22 +215,63 @@ def tokens_section(facts: Any) -> Html | None:
     if found is None:
         reason = facts.refused.get("tokens")
         return section("tokens", "Over tokens", LEAD, calm(reason)) if reason else None
-    parts: list[Any] = [paragraph(found.about), paragraph(tag("b", "As it is: "), verdict(found), ".")]
+    parts: list[Any] = [
+        paragraph(found.about),
+        paragraph(tag("b", "As it is: "), verdict(found), "."),
+    ]
     if found.sampled:
-        words = next((a.text for a in found.assumptions if a.kind == "sampled"), "attention is sampled")
-        parts.append(calm(f"Tokens differ from one another here, and {words}; behind \u00b1 stands the standard error over the chains"))
+        words = next(
+            (a.text for a in found.assumptions if a.kind == "sampled"), "attention is sampled"
+        )
+        parts.append(
+            calm(
+                f"Tokens differ from one another here, and {words}; behind \u00b1 stands the "
+                f"standard error over the chains"
+            )
+        )
     names = ("profile", "sizes", "maps", "modes")
-    parts.append(tag("div", *(tag("div", id=f"chart-tokens-{name}", class_="chart") for name in names), class_="pair"))
+    parts.append(
+        tag(
+            "div",
+            *(tag("div", id=f"chart-tokens-{name}", class_="chart") for name in names),
+            class_="pair",
+        )
+    )
     if found.fixed:
-        shown = "; ".join(f"{number(value, 6)} (slope {number(slope, 4)})" for value, slope in found.fixed)
-        parts.append(paragraph(f"Fixed points of the token map: {shown}. A slope below 1 attracts: a stack of such networks ends there."))
+        shown = "; ".join(
+            f"{number(value, 6)} (slope {number(slope, 4)})" for value, slope in found.fixed
+        )
+        parts.append(
+            paragraph(
+                f"Fixed points of the token map: {shown}. A slope below 1 attracts: a stack of "
+                f"such networks ends there."
+            )
+        )
     parts += [calm(f"No {what}: {reason}") for what, reason in found.refused.items()]
-    rows = [(place.node, _shown(place.q, 5), _shown(place.tokens), _shown(place.c)) for place in found.places]
+    rows = [
+        (place.node, _shown(place.q, 5), _shown(place.tokens), _shown(place.c))
+        for place in found.places
+    ]
     top = ("node", "q", "token cosine", "c of two inputs")
-    parts.append(details(f"The {len(rows)} nodes of the stream", table(top, rows, "Nodes through which every path passes")))
+    parts.append(
+        details(
+            f"The {len(rows)} nodes of the stream",
+            table(top, rows, "Nodes through which every path passes"),
+        )
+    )
     if found.modes:
-        listed = [(node, number(mean, 4), number(difference, 4)) for node, mean, difference in found.modes]
-        words = "Squared gradients of one token of the output: the part that is the same for all tokens, and that of differences of tokens"
-        parts.append(details("Gradients of both modes", table(("node", "mean mode", "difference mode"), listed, words)))
+        listed = [
+            (node, number(mean, 4), number(difference, 4)) for node, mean, difference in found.modes
+        ]
+        words = (
+            "Squared gradients of one token of the output: the part that is the same for all "
+            "tokens, and that of differences of tokens"
+        )
+        parts.append(
+            details(
+                "Gradients of both modes",
+                table(("node", "mean mode", "difference mode"), listed, words),
+            )
+        )
     badge = sampled_badge(found) or heuristic_badge(found)
     return section("tokens", "Over tokens", LEAD, *parts, badge=badge)

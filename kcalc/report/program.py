@@ -1,8 +1,11 @@
-"""A network as a short program over local maps, each repeated block written once; the page evaluates it.
+"""A network as a short program over local maps, each repeated block written once.
 
-State of a feature map: groups of channels ``(share, q, gap, mean)``, ``gap = 1 - c``, both inputs of one q value. The rules are those of
-:mod:`kcalc.calculi.kernel` for fresh Gaussian pre-activations and independent addends; :mod:`kcalc.report.replay` runs a program in Python,
-and a program that differs from the kernel calculus is not used.
+The page evaluates it.
+
+State of a feature map: groups of channels ``(share, q, gap, mean)``, ``gap = 1 - c``, both inputs
+of one q value. The rules are those of :mod:`kcalc.calculi.kernel` for fresh Gaussian
+pre-activations and independent addends; :mod:`kcalc.report.replay` runs a program in Python, and a
+program that differs from the kernel calculus is not used.
 """
 
 from __future__ import annotations
@@ -25,7 +28,10 @@ MOST_NODES = 4000
 
 @dataclass(frozen=True)
 class Step:
-    """One node: its rule, the steps of its piece that it reads (ENTRY: the input of the piece) and its numbers."""
+    """A node of a piece: its rule, the steps that it reads and its numbers.
+
+    The steps are those of its piece (ENTRY: the input of the piece).
+    """
 
     node: Node
     kind: str
@@ -67,7 +73,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class Program:
-    """The pieces of a network, its activations by number, and the steps (piece, step) of its outputs."""
+    """The pieces of a network, its activations by number, and its outputs.
+
+    An output is given as (piece, step).
+    """
 
     pieces: tuple[Piece, ...]
     activations: tuple[Activation, ...]
@@ -76,7 +85,9 @@ class Program:
     def to_json(self) -> dict[str, Any]:
         """The program as plain data."""
         return {
-            "pieces": [{"count": p.count, "steps": [s.to_json() for s in p.steps]} for p in self.pieces],
+            "pieces": [
+                {"count": p.count, "steps": [s.to_json() for s in p.steps]} for p in self.pieces
+            ],
             "outputs": [list(o) for o in self.outputs],
         }
 
@@ -103,7 +114,15 @@ def compiled(network: Network) -> Program:
     for block in blocks:
         piece = [op for node in block.pieces[0] for op in network.operations_of(node)]
         number = {op.node: i for i, op in enumerate(piece)}
-        steps = [_step(op, tuple(number.get(p, ENTRY) for p in op.reads), activations, [depth[p] for p in op.reads]) for op in piece]
+        steps = [
+            _step(
+                op,
+                tuple(number.get(p, ENTRY) for p in op.reads),
+                activations,
+                [depth[p] for p in op.reads],
+            )
+            for op in piece
+        ]
         pieces.append(Piece(block.count, tuple(steps)))
     program = Program(tuple(pieces), tuple(activations), ())
     places = [program.place(node) or _last(program, blocks, node) for node in network.outputs]
@@ -127,19 +146,41 @@ def _depths(network: Network) -> dict[Node, int]:
     return depth
 
 
-def _step(operation: Operation, reads: tuple[int, ...], activations: dict[Activation, int], depths: list[int]) -> Step:
+def _step(
+    operation: Operation,
+    reads: tuple[int, ...],
+    activations: dict[Activation, int],
+    depths: list[int],
+) -> Step:
     node, op, _ = operation
     match op:
         case P.Source():
             return Step(node, "in", ())
         case P.Fresh():
-            return Step(node, "aff", reads, (float(op.sigma_w), float(op.sigma_b)), standardised=op.standardised)
+            return Step(
+                node,
+                "aff",
+                reads,
+                (float(op.sigma_w), float(op.sigma_b)),
+                standardised=op.standardised,
+            )
         case P.Post():
-            return Step(node, "phi", reads, activation=activations.setdefault(op.activation, len(activations)))
+            return Step(
+                node,
+                "phi",
+                reads,
+                activation=activations.setdefault(op.activation, len(activations)),
+            )
         case P.Mix():
             stated = len(reads) == 2 and getattr(op.origin, "weights", None) is not None
             weights = tuple(map(float, op.weights))
-            return Step(node, "sum" if len(reads) > 1 else "scl", reads, weights, shortcut=int(depths[1] < depths[0]) if stated else None)
+            return Step(
+                node,
+                "sum" if len(reads) > 1 else "scl",
+                reads,
+                weights,
+                shortcut=int(depths[1] < depths[0]) if stated else None,
+            )
         case P.Prod():
             return Step(node, "prd", reads)
         case P.Join():

@@ -22,7 +22,10 @@ MOST_POINTS = 240
 
 @dataclass
 class Trace:
-    """Rows along the depth: number of nonlinear layers, node, q, c values from ``STARTS``; ``nodes``: {drawn node: (q, c from c = 0)}."""
+    """Rows along the depth: number of nonlinear layers, node, q, c values from ``STARTS``.
+
+    ``nodes``: {drawn node: (q, c from c = 0)}.
+    """
 
     depth: list[int] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
@@ -47,10 +50,17 @@ class Trace:
         step = max(1, len(self.depth) // MOST_POINTS)
         rows = sorted({*range(0, len(self.depth), step), len(self.depth) - 1})
         pick = lambda values: [values[i] for i in rows]  # noqa: E731
-        return {"starts": list(STARTS), "depth": pick(self.depth), "q": pick(self.q), "c": pick(self.c)}
+        return {
+            "starts": list(STARTS),
+            "depth": pick(self.depth),
+            "q": pick(self.q),
+            "c": pick(self.c),
+        }
 
 
-def trace(network: Network, program: Program | None, tokens: Mapping[str, Any] | None = None) -> Trace:
+def trace(
+    network: Network, program: Program | None, tokens: Mapping[str, Any] | None = None
+) -> Trace:
     """The trace of a network for inputs of q = 1; ``tokens``: the arguments of maps over tokens.
 
     Raises: KcalcError where the kernel calculus does not apply.
@@ -102,7 +112,10 @@ def _from_network(network: Network, tokens: Mapping[str, Any]) -> Trace:
         out.c.append([float(x) for x in rows.values[row]])
     middle = STARTS.index(0.0)
     for node, value in values.items():
-        out.nodes[node] = (float(np.ravel(value.q1)[0]), float(np.broadcast_to(value.c, (len(STARTS),))[middle]))
+        out.nodes[node] = (
+            float(np.ravel(value.q1)[0]),
+            float(np.broadcast_to(value.c, (len(STARTS),))[middle]),
+        )
     slopes = c_map(network, **tokens).derivative(1)(1.0)
     out.slope = float(slopes[network.outputs[-1]] if isinstance(slopes, dict) else slopes)
     out.level = out.nodes[network.outputs[-1]][1]
@@ -114,24 +127,39 @@ def verdict(found: Trace) -> str:
     slope, level = found.slope, found.level
     parts = []
     if not np.isfinite(slope) or slope > 1e6:
-        parts.append("the network is chaotic: the angle between close inputs is blown up beyond use")
+        parts.append(
+            "the network is chaotic: the angle between close inputs is blown up beyond use"
+        )
     elif found.kind == "exploding":
-        parts.append(f"the network is chaotic: the angle between close inputs grows by a factor {slope**0.5:.3g}")
+        parts.append(
+            f"the network is chaotic: the angle between close inputs grows by a factor "
+            f"{slope**0.5:.3g}"
+        )
     elif found.kind == "collapsing":
         parts.append(
-            f"the network forgets its input: the angle between close inputs shrinks by a factor {slope**-0.5 if slope else np.inf:.3g}"
+            f"the network forgets its input: the angle between close inputs shrinks by a factor "
+            f"{slope**-0.5 if slope else np.inf:.3g}"
         )
     elif level > 0.92:
-        parts.append(f"the network hardly tells inputs apart: orthogonal ones come out with cosine {level:.4f}")
+        parts.append(
+            f"the network hardly tells inputs apart: orthogonal ones come out with cosine "
+            f"{level:.4f}"
+        )
     elif level > 0.5:
-        parts.append(f"the network keeps part of the differences between inputs: orthogonal ones come out with cosine {level:.3f}")
+        parts.append(
+            f"the network keeps part of the differences between inputs: orthogonal ones come out "
+            f"with cosine {level:.3f}"
+        )
     else:
         shown = 0.0 if abs(level) < 5e-4 else level
         parts.append(
-            f"the network keeps inputs apart: orthogonal ones come out with cosine {shown:.3f}, and the slope at c = 1 is {slope:.4g}"
+            f"the network keeps inputs apart: orthogonal ones come out with cosine {shown:.3f}, "
+            f"and the slope at c = 1 is {slope:.4g}"
         )
     if found.kind != "exploding" and 4 < slope <= 1e6:
-        parts.append(f"its slope at c = 1 is large, {slope:.3g}: repeated, such a network is chaotic")
+        parts.append(
+            f"its slope at c = 1 is large, {slope:.3g}: repeated, such a network is chaotic"
+        )
     if found.q_ratio > 100:
         parts.append(f"q values spread over a factor {found.q_ratio:.2g} on the way")
     return "; ".join(parts)
@@ -147,7 +175,10 @@ def local_slopes(network: Network, program: Program | None, found: Trace) -> dic
         for step in piece.steps:
             if step.kind != "phi" or step.activation is None or step.reads[0] == ENTRY:
                 continue
-            phi, q = program.activations[step.activation], found.nodes[piece.steps[step.reads[0]].node][0]
+            phi, q = (
+                program.activations[step.activation],
+                found.nodes[piece.steps[step.reads[0]].node][0],
+            )
             key = (phi, 1.0 if phi.degree is not None else q)
             if key not in known:
                 known[key] = float(phi.taylor(0.0, key[1], order=1)[1])

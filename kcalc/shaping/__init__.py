@@ -116,7 +116,9 @@ def shape(
     q: float | None = OF_METHOD,
     parameters: Literal["shift", "halves"] = OF_METHOD,
     input_scale: float = OF_METHOD,
-    scheme: Literal["layernorm_equivalent", "de_smith", "inverse_sqrt", "power", "common", "slope"] = OF_METHOD,
+    scheme: Literal[
+        "layernorm_equivalent", "de_smith", "inverse_sqrt", "power", "common", "slope"
+    ] = OF_METHOD,
     shortcut_weight: float | None = OF_METHOD,
     residual_weight: float | None = OF_METHOD,
     power: float | None = OF_METHOD,
@@ -133,32 +135,52 @@ def shape(
     balance: Literal["gamma", "nu"] = OF_METHOD,
     **others: Any,
 ) -> Shaping:
-    """Shape a network: find the constants of its activations, or of its weights, that meet the conditions of a method.
+    """Shape a network: find the constants that meet the conditions of a method.
 
-    ``activation``: replaces every activation; None keeps each layer's own. ``method``: a name below. The other
-    options are targets of the methods, refused for methods that do not take them:
+    The constants are those of its activations, or of its weights.
 
-    - ``"dks"``: ``zeta=1.5`` bounds the slopes of all subnetworks' C maps at 1; ``subnetworks="strict"`` or ``"forward"``; ``q_slope=1``, a
-      value, ``"minimize"`` or None (dropped); ``free_slope=True`` gives leaky_relu its slope as a further constant. See :func:`dks`.
-    - ``"tat"``: ``eta=.9`` (relu, leaky_relu: the largest c value that orthogonal inputs reach) or ``tau=.3`` (smooth activations: the
+    ``activation``: replaces every activation; None keeps each layer's own. ``method``: a name
+    below. The other options are targets of the methods, refused for methods that do not take them:
+
+    - ``"dks"``: ``zeta=1.5`` bounds the slopes of all subnetworks' C maps at 1;
+      ``subnetworks="strict"`` or ``"forward"``; ``q_slope=1``, a
+      value, ``"minimize"`` or None (dropped); ``free_slope=True`` gives leaky_relu its slope as a
+      further constant. See :func:`dks`.
+    - ``"tat"``: ``eta=.9`` (relu, leaky_relu: the largest c value that orthogonal inputs reach) or
+      ``tau=.3`` (smooth activations: the
       largest curvature). See :func:`tat`.
-    - both of them, for networks with TokenMix: ``tokens`` are the cosines between the tokens of an input, (T, T), for which q = 1 must hold
-      at every activation; ``token_rows="rescale"`` divides the rows of the matrices so that it does.
-    - ``"normalisation"``: Q(1) = 1 only; ``"he"``, ``"lecun"``, ``"glorot"``, ``"fan_out"``: weight variances, with the consequences for q
+    - both of them, for networks with TokenMix: ``tokens`` are the cosines between the tokens of an
+      input, (T, T), for which q = 1 must hold
+      at every activation; ``token_rows="rescale"`` divides the rows of the matrices so that it
+      does.
+    - ``"normalisation"``: Q(1) = 1 only; ``"he"``, ``"lecun"``, ``"glorot"``, ``"fan_out"``: weight
+      variances, with the consequences for q
       and c as ``values``. No targets.
-    - ``"self_normalising"``: mean 0 and variance 1 as SELU has them; ``parameters="shift"`` or ``"halves"`` (elu gives SELU),
-      ``input_scale=1``. See :func:`self_normalising`. ``"looks_linear"``: mirrored weights, linear at first; no targets.
-    - ``"eoc"``: the edge of chaos, chosen by ``sigma_b``, ``sigma_w`` or ``q``; changes the weights' scales. See :func:`eoc`.
-    - ``"residual_weights"``: weights of residual blocks by ``scheme="layernorm_equivalent"``, ``"de_smith"``, ``"inverse_sqrt"``,
-      ``"power"`` (``power``), ``"common"`` (``shortcut_weight`` or ``residual_weight``) or ``"slope"`` (``slope``, ``local_slope=None``).
-      See :func:`residual_weights`. ``"nf"``: normaliser-free nets; ``alpha=.2``, ``standardise=True``. See :func:`normaliser_free`.
-    - ``"geometric"``: Var W by the geometric mean of fan-in and fan-out, so that all weights learn at the same relative rate; needs widths.
-      ``features``, ``image_shape``, ``typical``, ``input_moment``, ``input_scaling``, ``output_std``, ``balance``. See :func:`geometric`.
+    - ``"self_normalising"``: mean 0 and variance 1 as SELU has them; ``parameters="shift"`` or
+      ``"halves"`` (elu gives SELU),
+      ``input_scale=1``. See :func:`self_normalising`. ``"looks_linear"``: mirrored weights, linear
+      at first; no targets.
+    - ``"eoc"``: the edge of chaos, chosen by ``sigma_b``, ``sigma_w`` or ``q``; changes the
+      weights' scales. See :func:`eoc`.
+    - ``"residual_weights"``: weights of residual blocks by ``scheme="layernorm_equivalent"``,
+      ``"de_smith"``, ``"inverse_sqrt"``,
+      ``"power"`` (``power``), ``"common"`` (``shortcut_weight`` or ``residual_weight``) or
+      ``"slope"`` (``slope``, ``local_slope=None``). See :func:`residual_weights`. ``"nf"``:
+      normaliser-free nets; ``alpha=.2``, ``standardise=True``. See :func:`normaliser_free`.
+    - ``"geometric"``: Var W by the geometric mean of fan-in and fan-out, so that all weights learn
+      at the same relative rate; needs widths.
+      ``features``, ``image_shape``, ``typical``, ``input_moment``, ``input_scaling``,
+      ``output_std``, ``balance``. See :func:`geometric`.
     - ``others``: targets of a method of your own in ``METHODS``.
 
-    Returns: a :class:`Shaping`. Raises: KcalcError for an unknown method or target, and the refusals of the method.
+    Returns: a :class:`Shaping`. Raises: KcalcError for an unknown method or target, and the
+    refusals of the method.
     """
-    given = {name: value for name, value in locals().items() if name in TARGETS and value is not OF_METHOD} | others
+    given = {
+        name: value
+        for name, value in locals().items()
+        if name in TARGETS and value is not OF_METHOD
+    } | others
     require_network(network)
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("shaping method", method, METHODS)
@@ -166,16 +188,27 @@ def shape(
     for name in given:
         if name not in allowed:
             if not allowed:
-                raise KcalcError(f"method {glimpse(method)} takes no targets, but {name!r} was given")
-            owners = ", ".join(repr(other) for other in METHODS if name in signature(METHODS[other]).parameters)
+                raise KcalcError(
+                    f"method {glimpse(method)} takes no targets, but {name!r} was given"
+                )
+            owners = ", ".join(
+                repr(other) for other in METHODS if name in signature(METHODS[other]).parameters
+            )
             if owners:
                 own = f"{glimpse(method)} takes {', '.join(sorted(allowed))}"
-                raise KcalcError(f"unknown target of method {glimpse(method)}: {name!r} belongs to {owners}; {own}")
+                raise KcalcError(
+                    f"unknown target of method {glimpse(method)}: {name!r} belongs to {owners}; "
+                    f"{own}"
+                )
             raise unknown(f"target of method {glimpse(method)}", name, allowed)
     return METHODS[method](network, activation, **given)
 
 
-TARGETS = frozenset(name for name, parameter in signature(shape).parameters.items() if parameter.default is OF_METHOD)
+TARGETS = frozenset(
+    name
+    for name, parameter in signature(shape).parameters.items()
+    if parameter.default is OF_METHOD
+)
 
 
 def __dir__() -> list[str]:

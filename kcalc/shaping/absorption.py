@@ -1,8 +1,11 @@
-"""Transformations absorbed by the Affine layers of a network of transformed activations: one pass backwards, one forwards.
+"""Transformations absorbed by the Affine layers of a network of transformed activations.
 
-A feature map z^ of the given network and z of the plain one are tied by z^ = s z + t, with numbers s and t per node (per block of channels
-behind a concatenation). Inputs and outputs have (1, 0); gamma (phi(alpha x + beta) + delta) wants (1/alpha, -beta/alpha) before it and
-leaves (gamma, gamma delta); an Affine takes any (s, t) to any (S, T).
+One pass backwards, one forwards.
+
+A feature map z^ of the given network and z of the plain one are tied by z^ = s z + t, with numbers
+s and t per node (per block of channels behind a concatenation). Inputs and outputs have (1, 0);
+gamma (phi(alpha x + beta) + delta) wants (1/alpha, -beta/alpha) before it and leaves (gamma, gamma
+delta); an Affine takes any (s, t) to any (S, T).
 """
 
 from __future__ import annotations
@@ -55,20 +58,27 @@ class Relation(NamedTuple):
 
 
 class Need(NamedTuple):
-    """The relation that the readers of a node need; None where they take any. ``reader`` is the one that needs it."""
+    """The relation that the readers of a node need; None where they take any.
+
+    ``reader`` is the one that needs it.
+    """
 
     scale: float | None = None
     shift: float | None = None
     reader: Node = None
 
 
-# -- transformations to absorb -------------------------------------------------------------------------------------------------------------
+# -- transformations to absorb ---------------------------------------------------------------------
 
 
 def _constants(layer: L.Nonlinear) -> tuple[float, float, float, float]:
     """(alpha, beta, gamma, delta)."""
     t = layer.activation.transformation
-    return (1.0, 0.0, 1.0, 0.0) if t is None else tuple(map(float, (t.input_scale, t.input_shift, t.output_scale, t.output_shift)))  # type: ignore[return-value]
+    return (
+        (1.0, 0.0, 1.0, 0.0)
+        if t is None
+        else tuple(map(float, (t.input_scale, t.input_shift, t.output_scale, t.output_shift)))
+    )  # type: ignore[return-value]
 
 
 def same(one: float, two: float) -> bool:
@@ -77,7 +87,10 @@ def same(one: float, two: float) -> bool:
 
 
 class Needs:
-    """The needs of readers, from the outputs backwards: firm needs, and scales that would leave the weights of Sums as they are."""
+    """The needs of readers, from the outputs backwards.
+
+    Firm needs, and scales that would leave the weights of Sums as they are.
+    """
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -126,24 +139,32 @@ class Needs:
         for one, two in ((old.scale, need.scale), (old.shift, need.shift)):
             if one is not None and two is not None and not same(one, two):
                 raise KcalcError(
-                    f"node {node!r} is read by {_reader(old)} and by {_reader(need)}, which need different scales or shifts of it "
-                    "(activations must share their input scale and shift, and outputs need them plain); put an Affine in front of each"
+                    f"node {node!r} is read by {_reader(old)} and by {_reader(need)}, which need "
+                    f"different scales or shifts of it "
+                    "(activations must share their input scale and shift, and outputs need them "
+                    "plain); put an Affine in front of each"
                 )
         scale = old.scale if need.scale is None else need.scale
         shift = old.shift if need.shift is None else need.shift
         if scale is not None or shift is not None:
-            self.firm[node] = Need(scale, shift, old.reader if old.reader is not None else need.reader)
+            self.firm[node] = Need(
+                scale, shift, old.reader if old.reader is not None else need.reader
+            )
 
 
 def _reader(need: Need) -> str:
     return "the outside (it is an output)" if need.reader == "the output" else f"{need.reader!r}"
 
 
-# -- absorbing it ------------------------------------------------------------------------------------------------------------------------
+# -- absorbing it ----------------------------------------------------------------------------------
 
 
 class Absorption:
-    """One pass from the inputs: the relation of every node, shifts of Affine layers left open until a reader's need settles them."""
+    """One pass over a network, from its inputs, that finds the relation of every node.
+
+    The relation is that of the node's feature maps in the given and in the plain network. Shifts of
+    Affine layers are left open until the need of a reader settles them.
+    """
 
     def __init__(self, network: Network, border: str) -> None:
         self.network, self.border = network, border
@@ -171,7 +192,10 @@ class Absorption:
         return form
 
     def equal(self, form: Form, wanted: float, complaint: str) -> None:
-        """Settle an open shift so that form = wanted. Raises: KcalcError with the complaint if none is open and they differ."""
+        """Settle an open shift so that form = wanted.
+
+        Raises: KcalcError with the complaint if none is open and they differ.
+        """
         form = self.value(form)
         if not form.terms:
             if not same(form.number, wanted):
@@ -192,10 +216,12 @@ class Absorption:
     def _cannot(self, node: Node, need: Need, what: str) -> str:
         if isinstance(self.network.layer(node), L.Nonlinear):
             return (
-                f"the output {what} of the activation {node!r} cannot be absorbed: {_reader(need)} reads it without an Affine between them"
+                f"the output {what} of the activation {node!r} cannot be absorbed: "
+                f"{_reader(need)} reads it without an Affine between them"
             )
         return (
-            f"the {what} that {_reader(need)} needs of node {node!r} ({type(self.network.layer(node)).__name__}) cannot be absorbed: "
+            f"the {what} that {_reader(need)} needs of node {node!r} "
+            f"({type(self.network.layer(node)).__name__}) cannot be absorbed: "
             "no Affine with a bias lies on the way into it; put an Affine in front"
         )
 
@@ -203,18 +229,39 @@ class Absorption:
 
     @singledispatchmethod
     def forward(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
-        """The relation of a node from those of its parents: here of inputs, and of layers that are only exact between plain maps."""
+        """The relation of a node from those of its parents.
+
+        Here of inputs, and of layers that are only exact between plain maps.
+        """
         return (Block(1.0, 1.0, Form(0.0)),)
 
     @forward.register(L.Identity | L.Flatten | L.Dropout | L.Pool)
     def _(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         blocks = self.blocks[parents[0]]
         if isinstance(layer, L.Flatten) and len(blocks) > 1 and not self._uniform(blocks):
-            raise KcalcError(f"node {node!r} (Flatten) mixes concatenated blocks of different scales or shifts; put an Affine in front")
-        if isinstance(layer, L.Pool) and layer.kind == "max" and any(block.scale < 0 for block in blocks):
-            raise KcalcError(f"node {node!r} (max pooling) cannot pass on a negative scale; put an Affine between it and the activation")
-        if isinstance(layer, L.Dropout) and any(self.value(block.shift) != Form(0.0) for block in blocks):
-            self.assumptions.append(Assumption(node, "dropout as in evaluation: in training it does not commute with shifts", "convention"))
+            raise KcalcError(
+                f"node {node!r} (Flatten) mixes concatenated blocks of different scales or "
+                f"shifts; put an Affine in front"
+            )
+        if (
+            isinstance(layer, L.Pool)
+            and layer.kind == "max"
+            and any(block.scale < 0 for block in blocks)
+        ):
+            raise KcalcError(
+                f"node {node!r} (max pooling) cannot pass on a negative scale; put an Affine "
+                f"between it and the activation"
+            )
+        if isinstance(layer, L.Dropout) and any(
+            self.value(block.shift) != Form(0.0) for block in blocks
+        ):
+            self.assumptions.append(
+                Assumption(
+                    node,
+                    "dropout as in evaluation: in training it does not commute with shifts",
+                    "convention",
+                )
+            )
         return blocks
 
     @forward.register
@@ -233,20 +280,36 @@ class Absorption:
             self._plain_input(node, parents[0], "has no bias to absorb it; give it bias=True")
             return (Block(1.0, scale, Form(0.0)),)
         if _zero_padded(layer):
-            reason = "is padded with zeros, with which shifts do not commute; use padding 'circular' or 'valid', or border='interior'"
+            reason = (
+                "is padded with zeros, with which shifts do not commute; use padding 'circular' "
+                "or 'valid', or border='interior'"
+            )
             if self.border == "refuse":
                 self._plain_input(node, parents[0], reason)
             elif any(self.value(block.shift) != Form(0.0) for block in self.blocks[parents[0]]):
-                self.assumptions.append(Assumption(node, "equal away from the zero padding at the border only", "heuristic"))
-        return (Block(1.0, scale, Form(0.0, {node: 1.0}) if need.shift is None else Form(need.shift)),)
+                self.assumptions.append(
+                    Assumption(
+                        node, "equal away from the zero padding at the border only", "heuristic"
+                    )
+                )
+        return (
+            Block(1.0, scale, Form(0.0, {node: 1.0}) if need.shift is None else Form(need.shift)),
+        )
 
     def _plain_input(self, node: Node, parent: Node, reason: str) -> None:
         for block in self.blocks[parent]:
-            self.equal(block.shift, 0.0, f"node {node!r} reads a shifted feature map ({parent!r}), but it {reason}")
+            self.equal(
+                block.shift,
+                0.0,
+                f"node {node!r} reads a shifted feature map ({parent!r}), but it {reason}",
+            )
 
     @forward.register
     def _(self, layer: L.Scale, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
-        return tuple(Block(b.share, b.scale, Form(0.0).plus(b.shift, float(layer.factor))) for b in self.blocks[parents[0]])
+        return tuple(
+            Block(b.share, b.scale, Form(0.0).plus(b.shift, float(layer.factor)))
+            for b in self.blocks[parents[0]]
+        )
 
     @forward.register
     def _(self, layer: L.Concat, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
@@ -268,7 +331,9 @@ class Absorption:
         for weight, block in zip(weights, blocks, strict=True):
             shift = shift.plus(self.value(block.shift), float(weight))
         if not all(same(block.scale, scale) for block in blocks):
-            changed = tuple(float(w) * block.scale / scale for w, block in zip(weights, blocks, strict=True))
+            changed = tuple(
+                float(w) * block.scale / scale for w, block in zip(weights, blocks, strict=True)
+            )
             self.layers[node] = replace(layer, weights=changed)
             self.changes.append(f"{node}: weights {_listed(weights)} -> {_listed(changed)}")
         return (Block(1.0, scale, shift),)
@@ -276,14 +341,18 @@ class Absorption:
     @forward.register(L.LayerNorm | L.RMSNorm)
     def _(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         if self._single(node, parents[0]).scale < 0:
-            raise KcalcError(f"node {node!r} ({type(layer).__name__}) cannot pass on a negative scale; put an Affine in front")
+            raise KcalcError(
+                f"node {node!r} ({type(layer).__name__}) cannot pass on a negative scale; put an "
+                f"Affine in front"
+            )
         return (Block(1.0, 1.0, Form(0.0)),)
 
     def _single(self, node: Node, parent: Node) -> Block:
         blocks = self.blocks[parent]
         if not self._uniform(blocks):
             raise KcalcError(
-                f"node {node!r} ({type(self.network.layer(node)).__name__}) reads {parent!r}, concatenated blocks of different scales "
+                f"node {node!r} ({type(self.network.layer(node)).__name__}) reads {parent!r}, "
+                f"concatenated blocks of different scales "
                 "or shifts; put an Affine between them"
             )
         return blocks[0]

@@ -1,4 +1,7 @@
-"""Remedies of refusals: methods and options are tried on the network in question before they are named."""
+"""Remedies that refusals recommend.
+
+Methods and options are tried on the network in question before they are named.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,13 @@ from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
 from ..calculi.subnetworks import maximal_slope
-from ..foundation.errors import FreshnessError, KcalcError, NoRule, UnreachableTarget, without_option
+from ..foundation.errors import (
+    FreshnessError,
+    KcalcError,
+    NoRule,
+    UnreachableTarget,
+    without_option,
+)
 from ..network.layers import Attend
 from ..network.network import Network, require_network
 
@@ -39,11 +48,13 @@ _TRIAL = Request("")
 
 
 def shaping_method(name: str) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
-    """Make a function (network, activation, targets) a shaping method, whose refusals may advise others.
+    """Make a function (network, activation, targets) a shaping method.
 
-    Refusals of kernel maps do not advise ``assume_independent``, which methods do not take. A network
-    that no target suits is refused for its structure, and not for the target given. Layers of several
-    primitives are written out first.
+    The refusals of a shaping method may advise other methods.
+
+    Refusals of kernel maps do not advise ``assume_independent``, which methods do not take. A
+    network that no target suits is refused for its structure, and not for the target given. Layers
+    of several primitives are written out first.
     """
 
     def decorated(function: Callable[P, Result]) -> Callable[P, Result]:
@@ -74,16 +85,20 @@ def _refuse_attention(network: Network) -> None:
     attending = network.nodes_of(Attend)
     if attending:
         raise NoRule(
-            f"node {attending[0]!r} attends over tokens, and shaping methods are for networks without attention; "
-            "kc.node_values(net, tokens=...) and kc.gradients(net, tokens=...) tell what its initialisation does"
+            f"node {attending[0]!r} attends over tokens, and shaping methods are for networks "
+            f"without attention; "
+            "kc.node_values(net, tokens=...) and kc.gradients(net, tokens=...) tell what its "
+            "initialisation does"
         )
 
 
 def advised(words: str, method: str, network: Network | None = None, **targets: Any) -> str:
-    """``words`` if a method shapes the network of the running request with these targets, else ``""``.
+    """``words`` if a method shapes the network of the running request, else ``""``.
 
-    The request's targets are kept where the method is the same; otherwise, the cosines between tokens.
-    ``network``: another one to try.
+    The method is tried with the targets given here.
+
+    The request's targets are kept where the method is the same; otherwise, the cosines between
+    tokens. ``network``: another one to try.
     """
     from . import METHODS
 
@@ -91,11 +106,17 @@ def advised(words: str, method: str, network: Network | None = None, **targets: 
     if request is None or not request.method:
         return ""
     known = signature(METHODS[method]).parameters
-    shared = request.targets if method == request.method else {k: v for k, v in request.targets.items() if k.startswith("token")}
+    shared = (
+        request.targets
+        if method == request.method
+        else {k: v for k, v in request.targets.items() if k.startswith("token")}
+    )
     given = {name: value for name, value in (shared | targets).items() if name in known}
     token = _REQUEST.set(_TRIAL)
     try:
-        METHODS[method](request.network if network is None else network, request.activation, **given)
+        METHODS[method](
+            request.network if network is None else network, request.activation, **given
+        )
     except KcalcError:
         return ""
     finally:
@@ -110,13 +131,17 @@ def either(*remedies: str) -> str:
 
 
 def for_products() -> str:
-    """A method that shapes a network with products: DKS, with a zeta that their slopes allow, or normalisation.
+    """A method that shapes a network with products.
+
+    DKS, with a zeta that their slopes allow, or normalisation.
 
     Returns: ``""`` if none does.
     """
     found = advised("use method='dks'", "dks")
     if not found and (least := least_zeta()) < LARGEST_ZETA:
-        found = advised(f"use method='dks' with zeta={1.5 * least:.4g}", "dks", zeta=float(f"{1.5 * least:.4g}"))
+        found = advised(
+            f"use method='dks' with zeta={1.5 * least:.4g}", "dks", zeta=float(f"{1.5 * least:.4g}")
+        )
     return found or advised("use method='normalisation'", "normalisation")
 
 
@@ -137,7 +162,10 @@ def least_zeta() -> float:
 
 
 def _structure_first(request: Request, shaped: Callable[[], Result]) -> Result:
-    """A shaping; FreshnessError comes before UnreachableTarget where no target suits the network."""
+    """The result of ``shaped``, with refusals for structure before refusals of targets.
+
+    FreshnessError is raised before UnreachableTarget where no target suits the network.
+    """
     from .base import prepared
     from .fresh import check_fresh
     from .tokens import unmixed

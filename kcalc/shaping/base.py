@@ -1,4 +1,7 @@
-"""The result of every shaping method: its targets, constants and network, and their pictures and tables."""
+"""The result of every shaping method.
+
+Its targets, constants and network, and their pictures and tables.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +42,14 @@ AT_TOKENS = "Q(1) at tokens"
 
 @dataclass(frozen=True)
 class Shaping(Approximable):
-    """A shaped network: transformed activations, normalised sums, sigma_w = 1 and sigma_b = 0; methods that set weights say which.
+    """A shaped network: transformed activations, normalised sums, sigma_w = 1 and sigma_b = 0.
 
-    ``targets`` are the local conditions {condition: value}; ``changes`` lists every edit in words; ``systems`` are the equations that
-    were solved, by activation name; ``warnings`` say where the targets do not bind. ``tokens``: the cosines between tokens for which
-    a network that mixes them was shaped.
+    Methods that set weights say which.
+
+    ``targets`` are the local conditions {condition: value}; ``changes`` lists every edit in words;
+    ``systems`` are the equations that were solved, by activation name; ``warnings`` say where the
+    targets do not bind. ``tokens``: the cosines between tokens for which a network that mixes them
+    was shaped.
     """
 
     method: str
@@ -60,19 +66,27 @@ class Shaping(Approximable):
 
     @cached_property
     def all_solutions(self) -> dict[str, Solutions]:
-        """{activation name: every set of constants found}, the smallest |beta| first, positive before negative; sought when asked for.
+        """{activation name: every set of constants found}, sought when asked for.
 
-        The default is the solution on the branch that starts nearest to beta = 0. Each tuple prints itself as a table in which mirror
-        images are marked; ``.mirror_of`` has them as numbers.
+        The sets are ordered: the smallest |beta| first, positive before negative.
+
+        The default is the solution on the branch that starts nearest to beta = 0. Each tuple prints
+        itself as a table in which mirror images are marked; ``.mirror_of`` has them as numbers.
         """
         from .search import solve_all
 
         known = {name: self.systems[name] for name in self.constants if name in self.systems}
-        return {name: solve_all(known[name]) if name in known else Solutions((self.constants[name],)) for name in self.constants}
+        return {
+            name: solve_all(known[name]) if name in known else Solutions((self.constants[name],))
+            for name in self.constants
+        }
 
     @property
     def to_train(self) -> tuple[Network, tuple[Node, ...]]:
-        """(the network to train, its Affine nodes whose weights start as mirrored pairs): here the shaped network, and no such nodes."""
+        """(the network to train, its Affine nodes whose weights start as mirrored pairs).
+
+        Here the shaped network, and no such nodes.
+        """
         return self.network, ()
 
     @cached_property
@@ -84,9 +98,14 @@ class Shaping(Approximable):
 
     @property
     def token_cosines(self) -> dict[Node, Any]:
-        """{node: cosines between its tokens, (T, T)} of a network shaped with ``tokens=``. Raises: KcalcError for others."""
+        """{node: cosines between its tokens, (T, T)} of a network shaped with ``tokens=``.
+
+        Raises: KcalcError for others.
+        """
         if self.tokens is None:
-            raise KcalcError("cosines between tokens belong to networks that were shaped with tokens=")
+            raise KcalcError(
+                "cosines between tokens belong to networks that were shaped with tokens="
+            )
         return self.tokens.cosines_in(self.network)
 
     @cached_property
@@ -103,7 +122,10 @@ class Shaping(Approximable):
 
     @property
     def values(self) -> dict[str, float]:
-        """{condition: measured value}: the worst over activations by quadrature in 30 digits, global maps by fold."""
+        """{condition: measured value}.
+
+        The worst over activations by quadrature in 30 digits, global maps by fold.
+        """
         return {condition: float(value) for condition, value in self._measured.items()}
 
     def _global_values(self) -> dict[str, float]:
@@ -127,35 +149,58 @@ class Shaping(Approximable):
 
     def _r(self) -> dict[Node, Callable[[Any], Any]]:
         """The local C map of every nonlinear node."""
-        return {node: constants.transformed.c_map for node, constants in self.constants.by_node.items()}
+        return {
+            node: constants.transformed.c_map for node, constants in self.constants.by_node.items()
+        }
 
     def _worst(self, condition: str) -> float:
-        return max(float(local_values(self.constants[name].transformed)[condition]) for name in self.constants)
+        return max(
+            float(local_values(self.constants[name].transformed)[condition])
+            for name in self.constants
+        )
 
     @cached_property
     def residuals(self) -> dict[str, float]:
-        """{condition: |value - target|}, measured independently of the solver: other quadrature, 30 digits; global maps by fold."""
+        """{condition: |value - target|}, measured independently of the solver.
+
+        Other quadrature, 30 digits; global maps by fold.
+        """
         targets = self.targets | self.global_targets
-        return {condition: abs(float(value - targets[condition])) for condition, value in self._measured.items() if condition in targets}
+        return {
+            condition: abs(float(value - targets[condition]))
+            for condition, value in self._measured.items()
+            if condition in targets
+        }
 
     def plot(self, ax: Sequence[Axes] | None = None) -> Any:
         """Draw activations, the global C map and the c values of all layers, before and after.
 
-        See :func:`kcalc.plotting.shaping.shaping_figure`. Before is the network as it was with the same activations, where the
-        kernel calculus applies to it. Of a network shaped with ``tokens=``, which has no C map: the cosines between tokens at the
-        input and the (first) output.
+        See :func:`kcalc.plotting.shaping.shaping_figure`. Before is the network as it was with the
+        same activations, where the kernel calculus applies to it. Of a network shaped with
+        ``tokens=``, which has no C map: the cosines between tokens at the input and the (first)
+        output.
         """
         from ..plotting import shaping as shaping_plots
 
-        pairs = {name: (self.constants[name].activation, self.constants[name].transformed) for name in self.constants}
+        pairs = {
+            name: (self.constants[name].activation, self.constants[name].transformed)
+            for name in self.constants
+        }
         if self.tokens is not None:
-            return token_figure(pairs, self.tokens.cosines, self.token_cosines[self.network.outputs[0]], ax)
+            return token_figure(
+                pairs, self.tokens.cosines, self.token_cosines[self.network.outputs[0]], ax
+            )
         traces = {"before": self._before(depth_trace), "after": depth_trace(self.network)}
         given = {label: trace for label, trace in traces.items() if trace is not None}
-        return shaping_plots.shaping_figure(pairs, self._before(_drawable), c_map(self.network), given, ax=ax)
+        return shaping_plots.shaping_figure(
+            pairs, self._before(_drawable), c_map(self.network), given, ax=ax
+        )
 
     def _before(self, quantity: Callable[[Network], Any]) -> Any:
-        """A quantity of the network as it was; None where the kernel calculus does not apply to it, or overflows."""
+        """A quantity of the network as it was.
+
+        None where the kernel calculus does not apply to it, or overflows.
+        """
         try:
             return quantity(replace_activations(self.original, self._plain()))
         except KcalcError:
@@ -165,7 +210,10 @@ class Shaping(Approximable):
         return {node: constants.activation for node, constants in self.constants.by_node.items()}
 
     def compare(self, other: Shaping) -> Comparison:
-        """The shaping beside another one: constants, values and residuals as a table (text, HTML, ``rows``)."""
+        """The shaping beside another one.
+
+        Constants, values and residuals as a table (text, HTML, ``rows``).
+        """
         from .comparison import Comparison
 
         if not isinstance(other, Shaping):
@@ -179,7 +227,10 @@ class Shaping(Approximable):
             "method": self.method,
             "options": self.options,
             "constants": {name: self.constants[name].to_dict() for name in self.constants},
-            "nodes": {str(node): constants.activation.name for node, constants in self.constants.by_node.items()},
+            "nodes": {
+                str(node): constants.activation.name
+                for node, constants in self.constants.by_node.items()
+            },
             "conditions": self.targets | self.global_targets,
             "values": plain(self.values),
             "residuals": self.residuals,
@@ -187,29 +238,38 @@ class Shaping(Approximable):
         }
 
     def export(self, target: str, path: str | os.PathLike[str] | None = None) -> str:
-        """The shaping as code or data of another framework, ready to use without kcalc; written to ``path`` too if it is given.
+        """The shaping as code or data of another framework, ready to use without kcalc.
 
-        ``target``: "torch", "jax", "flax", "keras", "numpy": a Python module with the transformed activations (17 significant digits), the
-        weighted sums, initialisers of the weights, normalisation of the inputs, and tables from nodes to them. "onnx": a model whose
-        functions are the activations and sums (the text is a listing of it, the file binary). "json": the document ``kcalc.shaping/1``
-        with the network. "latex": tables.
-        Raises: KcalcError for another target, activations that are callables, missing folders, and shapings that a target cannot express.
+        Written to ``path`` too if it is given.
+
+        ``target``: "torch", "jax", "flax", "keras", "numpy": a Python module with the transformed
+        activations (17 significant digits), the weighted sums, initialisers of the weights,
+        normalisation of the inputs, and tables from nodes to them. "onnx": a model whose functions
+        are the activations and sums (the text is a listing of it, the file binary). "json": the
+        document ``kcalc.shaping/1`` with the network. "latex": tables.
+        Raises: KcalcError for another target, activations that are callables, missing folders, and
+        shapings that a target cannot express.
         """
         from ..interchange.writers import export
 
         return export(self, target, path)
 
     def apply_to(self, model: Any, *example_inputs: Any, **options: Any) -> Any:
-        """A new model of the same framework that computes exactly the shaped network; ``model`` is left as it is.
+        """A new model of the same framework that computes exactly the shaped network.
 
-        Activations are the transformed ones, sums carry the normalised weights, normalisations that the shaped network lacks are removed,
-        weights are drawn anew. ``model``: the one that :func:`kcalc.read` read as the network (same node labels); ``example_inputs``
-        may be left out if this very object was read before in this process. ``options``: ``weights``, "orthogonal_delta" (default),
-        "gaussian_delta" or "keep" (the model's own, for which the conditions of the shaping need not hold); for PyTorch ``generator``, a
-        ``torch.Generator`` (default None: PyTorch's global one, which ``torch.manual_seed`` sets); for JAX, Flax, Equinox and Keras
-        ``key``, a whole number or ``jax.random.key(seed)`` (default 0).
-        Raises: KcalcError for models that cannot be read, networks that are not made of the model's nodes, and
-        networks that are only a part of the model (one of ``Reading.parts``), for the rest would be lost.
+        ``model`` is left as it is.
+
+        Activations are the transformed ones, sums carry the normalised weights, normalisations that
+        the shaped network lacks are removed, weights are drawn anew. ``model``: the one that
+        :func:`kcalc.read` read as the network (same node labels); ``example_inputs`` may be left
+        out if this very object was read before in this process. ``options``: ``weights``,
+        "orthogonal_delta" (default), "gaussian_delta" or "keep" (the model's own, for which the
+        conditions of the shaping need not hold); for PyTorch ``generator``, a ``torch.Generator``
+        (default None: PyTorch's global one, which ``torch.manual_seed`` sets); for JAX, Flax,
+        Equinox and Keras ``key``, a whole number or ``jax.random.key(seed)`` (default 0).
+        Raises: KcalcError for models that cannot be read, networks that are not made of the model's
+        nodes, and networks that are only a part of the model (one of ``Reading.parts``), for the
+        rest would be lost.
         """
         from ..interchange.apply import apply_to
 
@@ -219,14 +279,18 @@ class Shaping(Approximable):
         aims = self.targets | self.global_targets
         lines = [repr(self), "", *str(self.constants).splitlines(), ""]
         lines += [
-            f"{name} = {value:.10g}" + (f"  (residual {self.residuals[name]:.1e})" if name in aims else "")
+            f"{name} = {value:.10g}"
+            + (f"  (residual {self.residuals[name]:.1e})" if name in aims else "")
             for name, value in self.values.items()
         ]
         return "\n".join([*lines, *(f"note: {warning.text}" for warning in self.warnings)])
 
     def _repr_html_(self) -> str:
         aims = self.targets | self.global_targets
-        rows = [(name, f"{value:.10g}", f"{self.residuals[name]:.1e}" if name in aims else "") for name, value in self.values.items()]
+        rows = [
+            (name, f"{value:.10g}", f"{self.residuals[name]:.1e}" if name in aims else "")
+            for name, value in self.values.items()
+        ]
         notes = "".join(f"<p>note: {escape(warning.text)}</p>" for warning in self.warnings)
         measured = html_table([("measured on the network", "value", "residual"), *rows])
         return f"<p>{escape(repr(self))}</p>{html_table(self.constants.rows)}{measured}{notes}"
@@ -246,17 +310,22 @@ def _drawable(network: Network) -> Any:
 def replace_activations(network: Network, activations: Mapping[Node, Activation]) -> Network:
     """The network with other activations at the given nodes."""
     layers = {phi: L.Nonlinear(phi) for phi in dict.fromkeys(activations.values())}
-    return network.map_layers(lambda node, layer: layers[activations[node]] if node in activations else layer)
+    return network.map_layers(
+        lambda node, layer: layers[activations[node]] if node in activations else layer
+    )
 
 
 def prepared(
     network: Network, activation: Any = None, products: bool = False, tokens: Tokens | None = None
 ) -> tuple[Network, tuple[str, ...]]:
-    """The network as shaping wants it (sigma_w = 1, sigma_b = 0, no Scale) and the edits that made it so.
+    """(the network with sigma_w = 1, sigma_b = 0 and no Scale, the edits made).
 
-    ``products``: whether the method has a rule for a Product; ``tokens``: the cosines between tokens, where a method knows them.
-    Raises: KcalcError for BatchNorm, other products, token mixing without ``tokens``, unnormalised sums or a network without activations,
-    naming the remedy.
+    This is the form that shaping needs; the edits are those that made the network so.
+
+    ``products``: whether the method has a rule for a Product; ``tokens``: the cosines between
+    tokens, where a method knows them.
+    Raises: KcalcError for BatchNorm, other products, token mixing without ``tokens``, unnormalised
+    sums or a network without activations, naming the remedy.
     """
     changes: list[str] = []
     if tokens is None:
@@ -264,15 +333,23 @@ def prepared(
     normalised: set[tuple[int, int]] = set()
     for node, layer, parents in network.steps():
         if isinstance(layer, L.BatchNorm):
-            raise KcalcError(f"node {node!r} is a BatchNorm, which no kernel method can shape; drop it with net.without_normalization()")
+            raise KcalcError(
+                f"node {node!r} is a BatchNorm, which no kernel method can shape; drop it with "
+                f"net.without_normalization()"
+            )
         if isinstance(layer, L.Product) and not products:
             remedy = either(for_products(), "cut the network there")
-            raise KcalcError(f"node {node!r} is a Product, for which this method has no rule; {remedy}")
+            raise KcalcError(
+                f"node {node!r} is a Product, for which this method has no rule; {remedy}"
+            )
         if isinstance(layer, L.Sum) and (id(layer), len(parents)) not in normalised:
             if is_normalised(sum_weights(layer, len(parents))):
                 normalised.add((id(layer), len(parents)))
                 continue
-            raise KcalcError(f"the Sum at node {node!r} is not normalised (its squared weights must add up to 1); use net.normalised()")
+            raise KcalcError(
+                f"the Sum at node {node!r} is not normalised (its squared weights must add up to "
+                f"1); use net.normalised()"
+            )
     nodes = network.nodes_of(L.Nonlinear)
     if not nodes:
         raise KcalcError("the network has no nonlinear layer, so there is nothing to shape")
@@ -290,7 +367,9 @@ def prepared(
             changes.append(f"{node}: weights no longer standardised")
             layer = replace(layer, standardised=False)
         if isinstance(layer, L.Nonlinear) and chosen is not None and chosen != layer:
-            changes.append(f"{node}: activation {layer.activation.name} -> {chosen.activation.name}")
+            changes.append(
+                f"{node}: activation {layer.activation.name} -> {chosen.activation.name}"
+            )
             return chosen
         return layer
 

@@ -1,4 +1,7 @@
-"""The one residual weight of all blocks at which the greatest slope of a network's subnetworks takes a wanted value."""
+"""The common residual weight of all blocks for a wanted greatest slope.
+
+At this weight the greatest slope of a network's subnetworks takes the wanted value.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,14 @@ CONTRACTS = 1e-12
 
 
 class _LogSlopes(ConvexCalculus[float]):
-    """``log V`` at every node where residual blocks mix by ``1 - y`` and ``y``, and activations have slopes of their own."""
+    """``log V`` at every node where residual blocks mix by ``1 - y`` and ``y``.
 
-    def __init__(self, network: Network, blocks: Mapping[Node, int], slopes: Mapping[Activation, float]) -> None:
+    Activations have slopes of their own.
+    """
+
+    def __init__(
+        self, network: Network, blocks: Mapping[Node, int], slopes: Mapping[Activation, float]
+    ) -> None:
         super().__init__(network)
         self.blocks = blocks
         self.logs = {phi: math.log(slope) for phi, slope in slopes.items()}
@@ -58,26 +66,35 @@ def _mixed(shares: Sequence[float], logs: Sequence[float]) -> float:
     least = min(logs)
     spread = max(logs) - least
     if spread < 30:
-        return least + math.log1p(sum(s * math.expm1(log - least) for s, log in zip(shares, logs, strict=True)))
+        return least + math.log1p(
+            sum(s * math.expm1(log - least) for s, log in zip(shares, logs, strict=True))
+        )
     top = least + spread
     return top + math.log(sum(s * math.exp(log - top) for s, log in zip(shares, logs, strict=True)))
 
 
 def common_weights(
-    network: Network, blocks: Sequence[ResidualBlock], slopes: Mapping[Activation, float], target: float
+    network: Network,
+    blocks: Sequence[ResidualBlock],
+    slopes: Mapping[Activation, float],
+    target: float,
 ) -> tuple[float, float]:
-    """(shortcut weight, residual weight) of all blocks with the greatest slope of a subnetwork equal to ``target``.
+    """(shortcut weight, residual weight) of all blocks for a wanted greatest slope.
 
-    A subnetwork (s, t) has slope V(t)/V(s), a product of polynomials in ``y``, the square of the residual weight; its logarithm is
-    followed in ``y`` and solved by Brent's method. Where several weights serve (a shortcut steeper than its branch), the least residual
-    weight. Raises: KcalcError for slopes < 1; UnreachableTarget naming the slopes that weights in (0, 1) reach.
+    The greatest slope of a subnetwork is equal to ``target``.
+
+    A subnetwork (s, t) has slope V(t)/V(s), a product of polynomials in ``y``, the square of the
+    residual weight; its logarithm is followed in ``y`` and solved by Brent's method. Where several
+    weights serve (a shortcut steeper than its branch), the least residual weight. Raises:
+    KcalcError for slopes < 1; UnreachableTarget naming the slopes that weights in (0, 1) reach.
     """
     from scipy.optimize import brentq
 
     for phi, slope in slopes.items():
         if slope < 1 - CONTRACTS:
             raise KcalcError(
-                f"{phi.name} has C'(1) = {slope:.6g} < 1, so that depth lowers slopes; shape the activations first, or give local_slope > 1"
+                f"{phi.name} has C'(1) = {slope:.6g} < 1, so that depth lowers slopes; shape the "
+                f"activations first, or give local_slope > 1"
             )
     calculus = _LogSlopes(network, {block.node: block.slot for block in blocks}, slopes)
     pairs = [(piece.entry, piece.exit) for piece in subnetworks(network)]
@@ -97,19 +114,31 @@ def common_weights(
     cell = next((k for k in range(len(grid) - 1) if values[k] * values[k + 1] < 0), None)
     if cell is None:
         raise _unreachable(target, [target * math.exp(value) for value in values])
-    y: Any = brentq(miss, grid[cell], grid[cell + 1], xtol=1e-300, rtol=np.float64(ROUNDING), maxiter=300)  # pyright: ignore[reportArgumentType]
+    y: Any = brentq(
+        miss, grid[cell], grid[cell + 1], xtol=1e-300, rtol=np.float64(ROUNDING), maxiter=300
+    )  # pyright: ignore[reportArgumentType]
     return math.sqrt(1 - y), math.sqrt(y)
 
 
-def _insert_extremum(miss: Callable[[float], float], grid: list[float], values: list[float]) -> None:
-    """The inner point at which the slope comes nearest to a target that it does not cross on the grid, put into the grid."""
+def _insert_extremum(
+    miss: Callable[[float], float], grid: list[float], values: list[float]
+) -> None:
+    """Add to the grid the inner point at which the slope comes nearest to its target.
+
+    It is used for a target that the slope does not cross on the grid.
+    """
     from scipy.optimize import minimize_scalar
 
     sign = 1.0 if min(values) > 0 else -1.0
     k = int(np.argmin(sign * np.array(values)))
     if not 0 < k < len(grid) - 1:
         return
-    found: Any = minimize_scalar(lambda y: sign * miss(y), bounds=(grid[k - 1], grid[k + 1]), method="bounded", options={"xatol": 1e-12})
+    found: Any = minimize_scalar(
+        lambda y: sign * miss(y),
+        bounds=(grid[k - 1], grid[k + 1]),
+        method="bounded",
+        options={"xatol": 1e-12},
+    )
     place = k + 1 if found.x > grid[k] else k
     grid.insert(place, float(found.x))
     values.insert(place, miss(float(found.x)))
@@ -119,11 +148,13 @@ def _unreachable(target: float, reached: Sequence[float]) -> UnreachableTarget:
     low, high = min(reached), max(reached)
     if high - low <= 1e-12 * high:
         return UnreachableTarget(
-            f"the greatest slope is {low:.10g} whatever the weights, not {target:g}: the blocks' slope is that of their shortcuts "
+            f"the greatest slope is {low:.10g} whatever the weights, not {target:g}: the blocks' "
+            f"slope is that of their shortcuts "
             "(activations with C'(1) = 1?); choose another activation, or give local_slope"
         )
     near = low if target <= low else high
     return UnreachableTarget(
-        f"no shortcut weight in (0, 1) gives a greatest slope of {target:g}: weights reach slopes between {low:.10g} and {high:.10g}; "
+        f"no shortcut weight in (0, 1) gives a greatest slope of {target:g}: weights reach slopes "
+        f"between {low:.10g} and {high:.10g}; "
         f"the nearest is {near:.10g}"
     )

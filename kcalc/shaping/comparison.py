@@ -13,7 +13,10 @@ RESIDUAL = "residual of "
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Tabled):
-    """Shapings as the columns of a table: their settings, constants, and the measured value and residual of every condition."""
+    """Shapings as the columns of a table.
+
+    Their settings, constants, and the measured value and residual of every condition.
+    """
 
     shapings: tuple[Any, ...]
 
@@ -21,21 +24,39 @@ class Comparison(Tabled):
     def rows(self) -> list[tuple[str, ...]]:
         """A head, then a row per setting, constant and condition; "-" where a shaping has none."""
         cells = (
-            (name, *(_shown(value, ".1e" if name.startswith(RESIDUAL) else ".10g") for value in values)) for name, *values in self._all()
+            (
+                name,
+                *(
+                    _shown(value, ".1e" if name.startswith(RESIDUAL) else ".10g")
+                    for value in values
+                ),
+            )
+            for name, *values in self._all()
         )
         return [("", *(s.method for s in self.shapings)), *cells]
 
     def _frame(self) -> list[dict[str, Any]]:
         found = list(self._all())
-        return [{"method": s.method} | {name: values[i] for name, *values in found} for i, s in enumerate(self.shapings)]
+        return [
+            {"method": s.method} | {name: values[i] for name, *values in found}
+            for i, s in enumerate(self.shapings)
+        ]
 
     def _all(self) -> Iterator[tuple[Any, ...]]:
-        """(name, a value per shaping) of settings, constants and conditions; None where a shaping has none."""
+        """(name, a value per shaping) of settings, constants and conditions.
+
+        None where a shaping has none.
+        """
         for name in dict.fromkeys(name for s in self.shapings for name in s.options):
             yield name, *(s.options.get(name) for s in self.shapings)
         for activation in dict.fromkeys(name for s in self.shapings for name in s.constants):
-            for column in dict.fromkeys(column for s in self.shapings for column in s.constants.columns()):
-                values = [getattr(s.constants[activation], column) if activation in s.constants else None for s in self.shapings]
+            for column in dict.fromkeys(
+                column for s in self.shapings for column in s.constants.columns()
+            ):
+                values = [
+                    getattr(s.constants[activation], column) if activation in s.constants else None
+                    for s in self.shapings
+                ]
                 if any(value is not None for value in values):
                     yield f"{activation} {column}", *values
         for name in dict.fromkeys(name for s in self.shapings for name in s.values):

@@ -1,4 +1,7 @@
-"""The two equations in (log alpha, beta) that are left of a shaping method's local conditions once gamma and delta are eliminated."""
+"""The two equations in (log alpha, beta) that a shaping method has to solve.
+
+They are left of the method's local conditions once gamma and delta are eliminated.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ from .moments import Moments, Pair
 class OutOfReach(UnreachableTarget):
     """A target out of reach.
 
-    ``nearest``: the value (of C'(1) or C''(1)) nearest to it that was found; ``above``: whether the target is greater.
+    ``nearest``: the value (of C'(1) or C''(1)) nearest to it that was found; ``above``: whether the
+    target is greater.
     """
 
     def __init__(self, text: str, nearest: float, above: bool) -> None:
@@ -27,7 +31,10 @@ class OutOfReach(UnreachableTarget):
 
 
 def inwards(value: float, above: bool | None, digits: int = 6) -> str:
-    """``value`` in so many digits, rounded down where targets ``above`` it are out of reach, up where those below are: away from them."""
+    """``value`` in so many digits, rounded away from unreachable targets.
+
+    It is rounded down where targets ``above`` it are out of reach, up where those below are.
+    """
     if above is None or not 0 < abs(value) < math.inf:
         return f"{value:.{digits}g}"
     rounding = decimal.ROUND_FLOOR if above else decimal.ROUND_CEILING
@@ -37,7 +44,11 @@ def inwards(value: float, above: bool | None, digits: int = 6) -> str:
 
 def slope_text(excess: float, above: bool | None = None, digits: int = 6) -> str:
     """1 + excess, kept apart where it would be lost beside 1."""
-    return inwards(1 + excess, above, digits) if not 0 < excess < 1e-4 else f"1 + {inwards(excess, above, digits)}"
+    return (
+        inwards(1 + excess, above, digits)
+        if not 0 < excess < 1e-4
+        else f"1 + {inwards(excess, above, digits)}"
+    )
 
 
 class Equations(NamedTuple):
@@ -50,7 +61,10 @@ class Equations(NamedTuple):
 
 
 class System(Protocol):
-    """A pair of equations for one activation. ``target`` is the small positive quantity along which branches start at alpha = 0."""
+    """A pair of equations for one activation.
+
+    ``target`` is the small positive quantity along which branches start at alpha = 0.
+    """
 
     @property
     def phi(self) -> Activation: ...
@@ -84,12 +98,18 @@ class System(Protocol):
         ...
 
     def equations(self, m: Moments) -> Equations: ...
-    def surfaces(self, variance: Any, excess: Any, turn: Any, tilt: Any, bend: Any) -> tuple[Any, Any]:
+    def surfaces(
+        self, variance: Any, excess: Any, turn: Any, tilt: Any, bend: Any
+    ) -> tuple[Any, Any]:
         """(first residual, the quantity that is to equal ``target``) for arrays of moments."""
         ...
 
     def limit(self, one: Any, two: Any, three: Any) -> Any:
-        """A function that vanishes at the shift of a branch as alpha -> 0, from phi', phi'', phi''' there."""
+        """A function of the shift that vanishes at the start of a branch.
+
+        The start is the shift of a branch as alpha -> 0. The arguments are phi', phi'', phi''' at
+        the shift.
+        """
         ...
 
     def first_scale(self, one: float, two: float) -> float:
@@ -103,7 +123,10 @@ class System(Protocol):
 
 @dataclass(frozen=True)
 class SlopeSystem:
-    """DKS: C'(1) - 1 = ``target`` and Q'(1) - 1 = ``ratio * target``, with Q(1) = 1 and C(0) = 0 by gamma and delta [DKS sec. 18]."""
+    """DKS: C'(1) - 1 = ``target`` and Q'(1) - 1 = ``ratio * target`` [DKS sec. 18].
+
+    Q(1) = 1 and C(0) = 0 hold by gamma and delta.
+    """
 
     phi: Activation
     target: float
@@ -133,11 +156,19 @@ class SlopeSystem:
         return Equations(
             turn - self.ratio * self.target,
             excess - self.target,
-            ((m.d_turn[0] - turn * m.d_variance[0]) / v, (m.d_turn[1] - turn * m.d_variance[1]) / v),
-            ((m.d_excess[0] - excess * m.d_variance[0]) / v, (m.d_excess[1] - excess * m.d_variance[1]) / v),
+            (
+                (m.d_turn[0] - turn * m.d_variance[0]) / v,
+                (m.d_turn[1] - turn * m.d_variance[1]) / v,
+            ),
+            (
+                (m.d_excess[0] - excess * m.d_variance[0]) / v,
+                (m.d_excess[1] - excess * m.d_variance[1]) / v,
+            ),
         )
 
-    def surfaces(self, variance: Any, excess: Any, turn: Any, tilt: Any, bend: Any) -> tuple[Any, Any]:
+    def surfaces(
+        self, variance: Any, excess: Any, turn: Any, tilt: Any, bend: Any
+    ) -> tuple[Any, Any]:
         return turn / variance - self.ratio * self.target, excess / variance
 
     def limit(self, one: Any, two: Any, three: Any) -> Any:
@@ -152,7 +183,9 @@ class SlopeSystem:
 
 @dataclass(frozen=True)
 class CurvatureSystem:
-    """Smooth TAT: C''(1) = ``target`` and Q'(1) = 1, with Q(1) = 1 and C'(1) = 1 by gamma and delta [TAT sec. 4.2].
+    """Smooth TAT: C''(1) = ``target`` and Q'(1) = 1 [TAT sec. 4.2].
+
+    Q(1) = 1 and C'(1) = 1 hold by gamma and delta.
 
     ``side``: the sign of the mean of the transformed activation, whose square is E f'^2 - Var f.
     """
@@ -182,13 +215,21 @@ class CurvatureSystem:
         rows = []
         for i in (0, 1):
             dg, d_mean = m.d_variance[i] + m.d_excess[i], m.d_excess[i] / (2 * mean)
-            d_first = (m.d_turn[i] - m.d_excess[i] + d_mean * m.tilt + mean * m.d_tilt[i] - first * dg) / g
+            d_first = (
+                m.d_turn[i] - m.d_excess[i] + d_mean * m.tilt + mean * m.d_tilt[i] - first * dg
+            ) / g
             rows.append((d_first, (m.d_bend[i] - second * dg) / g))
-        return Equations(first, second - self.target, (rows[0][0], rows[1][0]), (rows[0][1], rows[1][1]))
+        return Equations(
+            first, second - self.target, (rows[0][0], rows[1][0]), (rows[0][1], rows[1][1])
+        )
 
-    def surfaces(self, variance: Any, excess: Any, turn: Any, tilt: Any, bend: Any) -> tuple[Any, Any]:
+    def surfaces(
+        self, variance: Any, excess: Any, turn: Any, tilt: Any, bend: Any
+    ) -> tuple[Any, Any]:
         gradient = variance + excess
-        return (turn - excess + self.side * np.sqrt(np.maximum(excess, 0)) * tilt) / gradient, bend / gradient
+        return (
+            turn - excess + self.side * np.sqrt(np.maximum(excess, 0)) * tilt
+        ) / gradient, bend / gradient
 
     def limit(self, one: Any, two: Any, three: Any) -> Any:
         return one * three + self.side * two * np.abs(two) / math.sqrt(2)

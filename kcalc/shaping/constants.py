@@ -1,4 +1,7 @@
-"""The constants that a shaping method found for an activation, and a table of them by node or by activation name."""
+"""The constants that a shaping method found for an activation, and their table.
+
+The table lists them by node or by activation name.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,9 @@ class Constants(Tabled):
 
     Constants that a method does not set are None.
 
-    ``negative_slope``, where set, makes phi the leaky ReLU of that slope. ``sigma_w`` and ``sigma_b``, where set, are those of the Affine
-    layers that read the activation, which is then unchanged.
+    ``negative_slope``, where set, makes phi the leaky ReLU of that slope. ``sigma_w`` and
+    ``sigma_b``, where set, are those of the Affine layers that read the activation, which is then
+    unchanged.
     """
 
     activation: Activation
@@ -48,7 +52,10 @@ class Constants(Tabled):
 
     @property
     def gamma(self) -> float | Any:
-        """The output scale, the letter of [DKS sec. 18.1]. The gamma of weights is another quantity: :attr:`WeightScaling.gamma`."""
+        """The output scale, the letter of [DKS sec. 18.1].
+
+        The gamma of weights is another quantity: :attr:`WeightScaling.gamma`.
+        """
         return self.output_scale
 
     @property
@@ -61,7 +68,9 @@ class Constants(Tabled):
         """The transformed activation."""
         given = (self.input_scale, self.input_shift, self.output_scale, self.output_shift)
         phi = self.activation if self.negative_slope is None else leaky_relu(self.negative_slope)
-        return phi.transformed(*(d if v is None else v for v, d in zip(given, (1, 0, 1, 0), strict=True)))
+        return phi.transformed(
+            *(d if v is None else v for v, d in zip(given, (1, 0, 1, 0), strict=True))
+        )
 
     def describe(self) -> str:
         """The transformed activation in one line."""
@@ -69,7 +78,11 @@ class Constants(Tabled):
             return f"sigma_w {self.sigma_w:.6g}, sigma_b {self.sigma_b or 0:.6g}"
         inside = "x" if self.input_scale is None else f"{self.input_scale:.6g}*x"
         inside += "" if self.input_shift is None else f" {self.input_shift:+.6g}"
-        name = self.activation.name if self.negative_slope is None else f"leaky_relu[{self.negative_slope:.6g}]"
+        name = (
+            self.activation.name
+            if self.negative_slope is None
+            else f"leaky_relu[{self.negative_slope:.6g}]"
+        )
         if all(c.isalnum() or c in "_[]." for c in name):
             text = f"{name}({inside})"
         elif inside == "x":
@@ -80,7 +93,9 @@ class Constants(Tabled):
         return text if self.output_scale is None else f"{self.output_scale:.6g}*({text})"
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{name}={value:.10g}" for name in COLUMNS if (value := getattr(self, name)) is not None)
+        given = ", ".join(
+            f"{name}={value:.10g}" for name in COLUMNS if (value := getattr(self, name)) is not None
+        )
         return f"Constants({self.activation.name}{', ' if given else ''}{given})"
 
     def __str__(self) -> str:
@@ -93,14 +108,22 @@ class Constants(Tabled):
         return [self.to_dict()]
 
     def _rows(self) -> list[tuple[str, str]]:
-        given = ((name, f"{value:.10g}") for name in COLUMNS if (value := getattr(self, name)) is not None)
+        given = (
+            (name, f"{value:.10g}")
+            for name in COLUMNS
+            if (value := getattr(self, name)) is not None
+        )
         return [("activation", self.activation.name), *given]
 
     def to_dict(self) -> dict[str, Any]:
         """The constants as plain data."""
         names = ("input_scale", "input_shift", "output_scale", "output_shift", "negative_slope")
         weights = {} if self.sigma_w is None else {"sigma_w": self.sigma_w, "sigma_b": self.sigma_b}
-        return {"activation": self.activation.name} | {name: getattr(self, name) for name in names} | weights
+        return (
+            {"activation": self.activation.name}
+            | {name: getattr(self, name) for name in names}
+            | weights
+        )
 
 
 @dataclass(frozen=True)
@@ -123,7 +146,9 @@ class ConstantsTable(Mapping[Any, Constants], Tabled):
             return self.by_node[key]
         found = self._by_name[key] if is_key(key, self._by_name) else []
         if len(found) > 1:
-            raise KcalcError(f"activation {glimpse(key)} has several sets of constants; ask by node")
+            raise KcalcError(
+                f"activation {glimpse(key)} has several sets of constants; ask by node"
+            )
         if not found:
             raise unknown("node or activation", key, [*self._by_name, *map(str, self.by_node)])
         return found[0]
@@ -139,14 +164,24 @@ class ConstantsTable(Mapping[Any, Constants], Tabled):
 
     def columns(self) -> tuple[str, ...]:
         """The constants that are set, in the order of their table."""
-        return tuple(name for name in COLUMNS if any(getattr(k, name) is not None for k in self.by_node.values()))
+        return tuple(
+            name
+            for name in COLUMNS
+            if any(getattr(k, name) is not None for k in self.by_node.values())
+        )
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
         """A head, then a row per activation and set of constants."""
         columns = self.columns()
         known = [(name, k) for name, found in self._by_name.items() for k in found]
-        cells = ((name, *("-" if (v := getattr(k, column)) is None else f"{v:.10g}" for column in columns)) for name, k in known)
+        cells = (
+            (
+                name,
+                *("-" if (v := getattr(k, column)) is None else f"{v:.10g}" for column in columns),
+            )
+            for name, k in known
+        )
         return [("activation", *columns), *cells]
 
     def to_dict(self) -> dict[str, Any]:
@@ -154,7 +189,9 @@ class ConstantsTable(Mapping[Any, Constants], Tabled):
         return {str(node): constants.to_dict() for node, constants in self.by_node.items()}
 
     def _frame(self) -> list[dict[str, Any]]:
-        return [{"node": str(node)} | constants.to_dict() for node, constants in self.by_node.items()]
+        return [
+            {"node": str(node)} | constants.to_dict() for node, constants in self.by_node.items()
+        ]
 
     def __str__(self) -> str:
         return text_table(self.rows)

@@ -1,6 +1,9 @@
-"""A branch by its length: the curve on which the first equation holds, walked to where it meets a target or turns back.
+"""A branch of solutions, followed by its length.
 
-Solvers that step in the target stop short of a fold, where the target is extreme; by length a fold is an ordinary point.
+It is the curve on which the first equation holds, walked to where it meets a target or turns back.
+
+Solvers that step in the target stop short of a fold, where the target is extreme; by length a fold
+is an ordinary point.
 """
 
 from __future__ import annotations
@@ -23,7 +26,10 @@ FLAT = 1e-8  # of length, at an extreme target: its error is of the order of the
 
 @dataclass(frozen=True)
 class End:
-    """The last point of a curve: the target there, ``exact`` where it is an extremum and not merely as far as was looked."""
+    """The last point of a curve and the target there.
+
+    ``exact``: whether the target is an extremum, and not merely as far as was looked.
+    """
 
     target: float
     exact: bool
@@ -32,7 +38,10 @@ class End:
 
 @dataclass(frozen=True)
 class Place:
-    """A point of the curve, its target, and the direction of the curve there in (log alpha, beta/unit)."""
+    """A point of the curve, its target, and the direction of the curve there.
+
+    The direction is in (log alpha, beta/unit).
+    """
 
     point: Point
     target: float
@@ -55,8 +64,18 @@ def _at(system: System, s: float, beta: float) -> Equations | None:
     return found if all(map(math.isfinite, (*found[:2], *found.d_first))) else None
 
 
-def _place(system: System, s: float, beta: float, like: tuple[float, float] | None, across: tuple[float, float] | None) -> Place | None:
-    """The place of the curve near (s, beta), sought in the direction ``across`` (default the gradient's), facing as ``like`` does."""
+def _place(
+    system: System,
+    s: float,
+    beta: float,
+    like: tuple[float, float] | None,
+    across: tuple[float, float] | None,
+) -> Place | None:
+    """The place of the curve near (s, beta), or None.
+
+    It is sought in the direction ``across`` (default: that of the gradient), and faces as ``like``
+    does.
+    """
     unit = max(1.0, math.exp(s)) if not system.phi.kinks else math.exp(s)
     for _ in range(20):
         found = _at(system, s, beta)
@@ -75,7 +94,9 @@ def _place(system: System, s: float, beta: float, like: tuple[float, float] | No
         if abs(step) < 1e-11:
             d = (b / size, -a / size)
             facing = like is None or d[0] * like[0] + d[1] * like[1] >= 0
-            return Place(Point(s, beta), found.second + system.target, d if facing else (-d[0], -d[1]), unit)
+            return Place(
+                Point(s, beta), found.second + system.target, d if facing else (-d[0], -d[1]), unit
+            )
     return None
 
 
@@ -83,12 +104,18 @@ def _ahead(system: System, here: Place, length: float) -> Place | None:
     """The place of the curve at a length along the tangent."""
     d = here.direction
     return _place(
-        system, here.point.log_alpha + length * d[0], here.point.beta + length * d[1] * here.unit, d, (-d[1], d[0]) if length else None
+        system,
+        here.point.log_alpha + length * d[0],
+        here.point.beta + length * d[1] * here.unit,
+        d,
+        (-d[1], d[0]) if length else None,
     )
 
 
 def walk(system: System, start: Point) -> tuple[Point | None, End | None]:
-    """From ``start`` towards the system's target: (the point that has it, None), or (None, the end of the curve).
+    """From ``start`` towards the system's target.
+
+    (the point that has it, None), or (None, the end of the curve).
 
     (None, None) where the curve cannot be followed at all.
     """
@@ -96,7 +123,9 @@ def walk(system: System, start: Point) -> tuple[Point | None, End | None]:
     probe = None if here is None else _ahead(system, here, 1e-4)
     if here is None or probe is None or here.target <= 0:
         return None, None
-    sign = 1.0 if system.target > here.target else -1.0  # targets, times sign, are to grow from here on
+    sign = (
+        1.0 if system.target > here.target else -1.0
+    )  # targets, times sign, are to grow from here on
     if sign * (probe.target - here.target) < 0:
         here = here.turned()
     before, behind, stride = here, 0.0, STRIDE
@@ -125,15 +154,24 @@ def _crossing(system: System, here: Place, length: float) -> Point | None:
     from scipy.optimize import brentq
 
     try:
-        root: Any = brentq(lambda t: _level(system, here, t) - system.target, 0.0, length, xtol=1e-13)
-    except ValueError:  # where rounding moves the level as much as the curve does, far out on a tail
+        root: Any = brentq(
+            lambda t: _level(system, here, t) - system.target, 0.0, length, xtol=1e-13
+        )
+    except (
+        ValueError
+    ):  # where rounding moves the level as much as the curve does, far out on a tail
         return None
     found = _ahead(system, here, float(root))
     return None if found is None else replace(found.point, fineness=SOLVED)
 
 
-def _at_turn(system: System, here: Place, sign: float, length: float) -> tuple[Point | None, End | None]:
-    """The extremum within a length ahead by golden section; the crossing before it where it passes the target."""
+def _at_turn(
+    system: System, here: Place, sign: float, length: float
+) -> tuple[Point | None, End | None]:
+    """The extremum within a length ahead by golden section.
+
+    The crossing before it where it passes the target.
+    """
     a, b = 0.0, length
     c, d = b - GOLDEN * (b - a), a + GOLDEN * (b - a)
     at_c, at_d = sign * _level(system, here, c), sign * _level(system, here, d)

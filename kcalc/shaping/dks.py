@@ -1,4 +1,7 @@
-"""Deep Kernel Shaping: Q(1) = 1, Q'(1) = 1, C(0) = 0, C'(1) = mu^{-1}(zeta) at every activation [DKS sec. 18, 21]."""
+"""Deep Kernel Shaping [DKS sec. 18, 21].
+
+Q(1) = 1, Q'(1) = 1, C(0) = 0, C'(1) = mu^{-1}(zeta) at every activation.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,16 @@ from .tokens import read_tokens, token_options, unmixed, with_tokens
 
 READINGS = {
     "strict": "zeta bounds the slopes of the strict subnetworks",
-    "forward": "zeta bounds the slope from the inputs to every node, through all taps, heads and inputs (the forward bound)",
+    "forward": "zeta bounds the slope from the inputs to every node, through all taps, heads and "
+    "inputs (the forward bound)",
 }
 SHIFTS = (0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0)  # of input scales alone, in order of preference
 STEEPEST_LEAKY = 1 / (1 - 1 / math.pi)  # C'(1) of a centred ReLU
 MISSED = 1e-9
-FACTORS = "q values of factors multiply: Q' is the sum of theirs, so that errors of q double at a Product of two"
+FACTORS = (
+    "q values of factors multiply: Q' is the sum of theirs, so that errors of q double at a "
+    "Product of two"
+)
 
 
 @shaping_method("dks")
@@ -52,20 +59,25 @@ def dks(
 ) -> Shaping:
     """Shape a network so that the slopes of its subnetworks' C maps at 1 are at most ``zeta``.
 
-    ``subnetworks="strict"`` takes the papers' subnetworks. Taps, heads and further inputs hide depth from them (a warning says so);
-    ``"forward"`` bounds the slope from the inputs to every node instead, also where maps between have other readers.
-    ``q_slope`` is the Q'(1) asked for (1, which keeps errors of q from growing or shrinking with depth), ``"minimize"`` for the least that
-    goes with the slope, or None to drop the condition, so that the input scale is found alone, with the smallest shift that serves.
+    ``subnetworks="strict"`` takes the papers' subnetworks. Taps, heads and further inputs hide
+    depth from them (a warning says so); ``"forward"`` bounds the slope from the inputs to every
+    node instead, also where maps between have other readers. ``q_slope`` is the Q'(1) asked for (1,
+    which keeps errors of q from growing or shrinking with depth), ``"minimize"`` for the least that
+    goes with the slope, or None to drop the condition, so that the input scale is found alone, with
+    the smallest shift that serves.
 
-    leaky_relu has its negative slope as a further constant, and meets all four conditions by a closed form; ``free_slope=False`` keeps the
-    slope. It and other positively homogeneous activations (relu) then have one constant fewer, so that Q'(1) = 1 is dropped for
-    them [DKS sec. 18.6]. ``activation=None`` keeps each layer's own. Domain: zeta > 1.
+    leaky_relu has its negative slope as a further constant, and meets all four conditions by a
+    closed form; ``free_slope=False`` keeps the slope. It and other positively homogeneous
+    activations (relu) then have one constant fewer, so that Q'(1) = 1 is dropped for them
+    [DKS sec. 18.6]. ``activation=None`` keeps each layer's own. Domain: zeta > 1.
 
-    ``tokens``, for networks with TokenMix: the cosines between the tokens of an input, (T, T), with which every activation must see q = 1
-    at every token; ``token_rows="rescale"`` divides the rows of the matrices to that end. zeta then counts the activations alone.
+    ``tokens``, for networks with TokenMix: the cosines between the tokens of an input, (T, T), with
+    which every activation must see q = 1 at every token; ``token_rows="rescale"`` divides the rows
+    of the matrices to that end. zeta then counts the activations alone.
 
-    Returns: a Shaping. Raises: KcalcError for bad input, UnreachableTarget where an activation cannot meet the
-    conditions, FreshnessError where the kernel calculus does not hold on the network.
+    Returns: a Shaping. Raises: KcalcError for bad input, UnreachableTarget where an activation
+    cannot meet the conditions, FreshnessError where the kernel calculus does not hold on the
+    network.
     """
     zeta = as_number(zeta, "zeta")
     if getattr(zeta, "free_symbols", None) or not zeta > 1:
@@ -82,38 +94,73 @@ def dks(
     slope = float(reading.inverse(float(zeta)))
     layers = {node: plain.layer(node).activation for node in plain.nodes_of(Nonlinear)}
     try:
-        solved = {phi: constants_for(phi, slope, wanted, free_slope) for phi in dict.fromkeys(layers.values())}
+        solved = {
+            phi: constants_for(phi, slope, wanted, free_slope)
+            for phi in dict.fromkeys(layers.values())
+        }
     except OutOfReach as error:
         raise _beyond_reach(error, reading, float(zeta)) from None
     by_node = {node: solved[phi] for node, phi in layers.items()}
-    shaped, rows = with_tokens(replace_activations(plain, {node: k.transformed for node, k in by_node.items()}), known, token_rows)
+    shaped, rows = with_tokens(
+        replace_activations(plain, {node: k.transformed for node, k in by_node.items()}),
+        known,
+        token_rows,
+    )
     check_fresh(shaped)
-    dropped = [phi for phi, k in solved.items() if k.negative_slope is None and (wanted is None or phi.degree is not None)]
+    dropped = [
+        phi
+        for phi, k in solved.items()
+        if k.negative_slope is None and (wanted is None or phi.degree is not None)
+    ]
     kept = {"Q'(1)": wanted} if not dropped and isinstance(wanted, float) else {}
     targets = {"Q(1)": 1.0, **kept, "C(0)": 0.0, "C'(1)": slope}
-    whole = {"Q_f(1)": 1.0} | ({"C_f'(1)": float(mu.slope_to(plain.outputs[0], slope))} if len(plain.outputs) == 1 else {})
+    whole = {"Q_f(1)": 1.0} | (
+        {"C_f'(1)": float(mu.slope_to(plain.outputs[0], slope))} if len(plain.outputs) == 1 else {}
+    )
     whole = whole if known is None else {AT_TOKENS: 1.0}
     systems = _systems(solved, slope, wanted)
-    jumps = (text for phi, k in solved.items() if phi.name in systems and (text := default_end(systems[phi.name], k)) is not None)
+    jumps = (
+        text
+        for phi, k in solved.items()
+        if phi.name in systems and (text := default_end(systems[phi.name], k)) is not None
+    )
     notes = [FACTORS] if plain.nodes_of(Product) else []
     notes += [*_dropped(dropped, wanted), *jumps, *_missed(solved.values(), targets)]
     warnings = [Assumption("network", text) for text in notes] + _about_reading(mu, subnetworks)
     texts = {phi: f"{phi.name} -> {k.describe()}" for phi, k in solved.items()}
     edits = [f"{node}: {texts[phi]}" for node, phi in layers.items()]
-    options = {"zeta": float(zeta), "subnetworks": subnetworks} | ({} if q_slope == 1 else {"q_slope": q_slope})
+    options = {"zeta": float(zeta), "subnetworks": subnetworks} | (
+        {} if q_slope == 1 else {"q_slope": q_slope}
+    )
     options |= token_options(known, token_rows)
     return Shaping(
-        "dks", options | ({} if free_slope else {"free_slope": False}), network, shaped, ConstantsTable(by_node), targets, whole,
-        (*changes, *edits, *rows), systems, tuple(warnings), known,
-    )  # fmt: skip
+        "dks",
+        options | ({} if free_slope else {"free_slope": False}),
+        network,
+        shaped,
+        ConstantsTable(by_node),
+        targets,
+        whole,
+        (*changes, *edits, *rows),
+        systems,
+        tuple(warnings),
+        known,
+    )
 
 
-def _beyond_reach(error: OutOfReach, reading: MaximalSlope | ForwardSlope, zeta: float) -> UnreachableTarget:
-    """The error for a slope that an activation does not reach: it names the nearest zeta of the network."""
+def _beyond_reach(
+    error: OutOfReach, reading: MaximalSlope | ForwardSlope, zeta: float
+) -> UnreachableTarget:
+    """The error for a slope that an activation does not reach.
+
+    It names the nearest zeta of the network.
+    """
     near = slope_text(float(reading(error.nearest)) - 1, error.above)
     value = float(near.removeprefix("1 + ")) + near.startswith("1 + ")
     exactly = advised(f"zeta = {near}", "dks", zeta=value) or f"about zeta = {near}"
-    return UnreachableTarget(f"{error}, which is {exactly} in this network (asked for: {slope_text(zeta - 1, digits=9)})")
+    return UnreachableTarget(
+        f"{error}, which is {exactly} in this network (asked for: {slope_text(zeta - 1, digits=9)})"
+    )
 
 
 def _about_reading(mu: MaximalSlope, subnetworks: str) -> list[Assumption]:
@@ -122,21 +169,33 @@ def _about_reading(mu: MaximalSlope, subnetworks: str) -> list[Assumption]:
         return [Assumption("network", READINGS["forward"])]
     if mu.warning is None:
         return []
-    return [Assumption("network", f'{mu.warning}; subnetworks="forward" shapes by the depth across them', "heuristic")]
+    return [
+        Assumption(
+            "network",
+            f'{mu.warning}; subnetworks="forward" shapes by the depth across them',
+            "heuristic",
+        )
+    ]
 
 
 def _check_reach(network: Network, reading: MaximalSlope | ForwardSlope, zeta: float) -> None:
-    """Refuse a zeta that no local slope reaches, because products add slopes up. Raises: UnreachableTarget."""
+    """Refuse a zeta that no local slope reaches, because products add slopes up.
+
+    Raises: UnreachableTarget.
+    """
     least = float(reading(1.0))
     if zeta > least:
         return
     node = next(iter(network.nodes_of(Product)), None)
     larger = f"{1.5 * least:.4g}"
-    nearest = advised(f"the nearest are zeta > {least:.6g}, e.g. zeta={larger}", "dks", zeta=float(larger))
+    nearest = advised(
+        f"the nearest are zeta > {least:.6g}, e.g. zeta={larger}", "dks", zeta=float(larger)
+    )
     raise UnreachableTarget(
-        f"zeta = {zeta:.6g} is out of reach: a Product (node {node!r}) adds up the slopes of its factors, each >= 1 where C(0) = 0, so "
-        f"that some subnetwork has slope {least:.6g} or more whatever the activations; {nearest or 'cut the network there'}"
-        + _about_shortcuts(network, least)
+        f"zeta = {zeta:.6g} is out of reach: a Product (node {node!r}) adds up the slopes of its "
+        f"factors, each >= 1 where C(0) = 0, so "
+        f"that some subnetwork has slope {least:.6g} or more whatever the activations; "
+        f"{nearest or 'cut the network there'}" + _about_shortcuts(network, least)
     )
 
 
@@ -145,8 +204,14 @@ def _about_shortcuts(network: Network, least: float) -> str:
     blocks = residual_blocks(network)
     if not blocks:
         return ""
-    nearer = with_residual_weights(network, {block.node: (1 + float(block.weights[0])) / 2 for block in blocks})
-    return "; shortcut weights nearer to 1 bring it down" if float(maximal_slope(unmixed(nearer))(1.0)) < least else ""
+    nearer = with_residual_weights(
+        network, {block.node: (1 + float(block.weights[0])) / 2 for block in blocks}
+    )
+    return (
+        "; shortcut weights nearer to 1 bring it down"
+        if float(maximal_slope(unmixed(nearer))(1.0)) < least
+        else ""
+    )
 
 
 def _q_slope(value: Any) -> float | str | None:
@@ -160,8 +225,13 @@ def _q_slope(value: Any) -> float | str | None:
     return float(number)
 
 
-def constants_for(phi: Activation, slope: float, q_slope: float | str | None = 1.0, free_slope: bool = True) -> Constants:
-    """The default constants of one activation for C'(1) = slope. Raises: KcalcError, UnreachableTarget."""
+def constants_for(
+    phi: Activation, slope: float, q_slope: float | str | None = 1.0, free_slope: bool = True
+) -> Constants:
+    """The default constants of one activation for C'(1) = slope.
+
+    Raises: KcalcError, UnreachableTarget.
+    """
     check_shapeable(phi)
     if free_slope and has_free_slope(phi) and q_slope == 1:
         return leaky(phi, slope)
@@ -179,29 +249,42 @@ def _system(phi: Activation, slope: float, q_slope: float) -> SlopeSystem:
 
 
 def has_free_slope(phi: Activation) -> bool:
-    """Whether it is a leaky ReLU, whose negative slope (not 0, which makes it a ReLU) may be chosen."""
+    """Whether the activation is a leaky ReLU, whose negative slope may be chosen.
+
+    A negative slope of 0, which makes it a ReLU, does not count.
+    """
     return isinstance(phi, Leaky) and phi.positive_slope == 1 and 0 < phi.negative_slope < 1
 
 
 def leaky(phi: Activation, slope: float) -> Constants:
-    """The leaky ReLU with Q(1) = Q'(1) = 1, C(0) = 0 and C'(1) = slope, without input scale and shift.
+    """The leaky ReLU with Q(1) = Q'(1) = 1, C(0) = 0 and C'(1) = slope.
 
-    With k = (1 - a)^2 / (pi (1 + a^2)), E f^2 = E f'^2 = (1 + a^2)/2 and (E f)^2 = (1 - a)^2 / (2 pi), so C'(1) = 1/(1 - k), and
-    Q'(1) = 1 at every a. Then a = (1 - w)/(1 + sqrt(w (2 - w))) with w = pi k = pi (1 - 1/slope).
+    It has no input scale and no input shift.
+
+    With k = (1 - a)^2 / (pi (1 + a^2)), E f^2 = E f'^2 = (1 + a^2)/2 and (E f)^2 = (1 - a)^2 / (2
+    pi), so C'(1) = 1/(1 - k), and Q'(1) = 1 at every a. Then a = (1 - w)/(1 + sqrt(w (2 - w))) with
+    w = pi k = pi (1 - 1/slope).
     Raises: UnreachableTarget for slopes above that of a ReLU, 1/(1 - 1/pi) = 1.46694.
     """
     if slope > STEEPEST_LEAKY * (1 + ACCEPTED):
         raise UnreachableTarget(
-            f"a leaky ReLU with a negative slope in [0, 1) has C'(1) up to {STEEPEST_LEAKY:.6g} (that of ReLU), not {slope:.6g}; "
-            + either("choose a smaller zeta", advised("give free_slope=False", "dks", free_slope=False))
+            f"a leaky ReLU with a negative slope in [0, 1) has C'(1) up to {STEEPEST_LEAKY:.6g} "
+            f"(that of ReLU), not {slope:.6g}; "
+            + either(
+                "choose a smaller zeta", advised("give free_slope=False", "dks", free_slope=False)
+            )
         )
     w = math.pi * (slope - 1) / slope
     a = max((1 - w) / (1 + math.sqrt(w * (2 - w))), 0.0)
     mean = (1 - a) / math.sqrt(2 * math.pi)
-    return Constants(phi, output_scale=((1 + a * a) / 2 - mean**2) ** -0.5, output_shift=-mean, negative_slope=a)
+    return Constants(
+        phi, output_scale=((1 + a * a) / 2 - mean**2) ** -0.5, output_shift=-mean, negative_slope=a
+    )
 
 
-def _systems(solved: dict[Activation, Constants], slope: float, q_slope: float | str | None) -> dict[str, tuple[System, ...]]:
+def _systems(
+    solved: dict[Activation, Constants], slope: float, q_slope: float | str | None
+) -> dict[str, tuple[System, ...]]:
     """The equations of which ``all_solutions`` finds further solutions."""
     if not isinstance(q_slope, float):
         return {}
@@ -212,7 +295,10 @@ def _dropped(dropped: list[Activation], q_slope: float | str | None) -> Iterator
     """Which activations go without a condition on Q'(1)."""
     homogeneous = [phi.name for phi in dropped if phi.degree is not None]
     if homogeneous:
-        yield f"the condition Q'(1) = 1 is dropped for {', '.join(homogeneous)} (positively homogeneous: one constant fewer)"
+        yield (
+            f"the condition Q'(1) = 1 is dropped for {', '.join(homogeneous)} (positively "
+            f"homogeneous: one constant fewer)"
+        )
     others = [phi.name for phi in dropped if phi.degree is None]
     if others:
         yield f"the condition on Q'(1) is dropped for {', '.join(others)} as asked"
@@ -221,7 +307,9 @@ def _dropped(dropped: list[Activation], q_slope: float | str | None) -> Iterator
 
 
 def _missed(solved: Iterable[Constants], targets: dict[str, float]) -> Iterator[str]:
-    """Conditions that the constants of an activation of the user's own miss. Raises: UnreachableTarget where one is plainly missed.
+    """Conditions that the constants of an activation of the user's own miss.
+
+    Raises: UnreachableTarget where one is plainly missed.
 
     Those of the catalogue are known to have no feature that the solver's rules could step over.
     """
@@ -229,8 +317,16 @@ def _missed(solved: Iterable[Constants], targets: dict[str, float]) -> Iterator[
         if same_function(k.activation) is not None:
             continue
         values = local_values(k.transformed)
-        condition, miss = max(((c, abs(float(values[c] - t))) for c, t in targets.items()), key=lambda pair: pair[1])
+        condition, miss = max(
+            ((c, abs(float(values[c] - t))) for c, t in targets.items()), key=lambda pair: pair[1]
+        )
         if not miss <= 1e-6 * max(1.0, abs(targets[condition])):
-            raise UnreachableTarget(f"the constants found for {k.activation.name} miss {condition} by {miss:.1e}; choose a smaller zeta")
+            raise UnreachableTarget(
+                f"the constants found for {k.activation.name} miss {condition} by {miss:.1e}; "
+                f"choose a smaller zeta"
+            )
         if miss > MISSED:
-            yield f"{k.activation.name} meets {condition} to {miss:.1e} only: the target is at the edge of double precision"
+            yield (
+                f"{k.activation.name} meets {condition} to {miss:.1e} only: the target is at the "
+                f"edge of double precision"
+            )

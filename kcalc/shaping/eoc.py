@@ -1,7 +1,10 @@
-"""The edge of chaos: weight and bias variances at which perturbations neither grow nor shrink, chi_1 = 1 at a fixed point q*.
+"""The edge of chaos, where perturbations neither grow nor shrink.
 
-A layer is Affine(sigma_w, sigma_b), then phi:  q* = sigma_w^2 E phi(sqrt q* z)^2 + sigma_b^2,  chi_1 = sigma_w^2 E phi'(sqrt q* z)^2.
-Given q*, chi_1 = 1 sets sigma_w and the fixed point sets sigma_b: the edge is a curve with q* as its parameter.
+It consists of the weight and bias variances with chi_1 = 1 at a fixed point q*.
+
+A layer is Affine(sigma_w, sigma_b), then phi: q* = sigma_w^2 E phi(sqrt q* z)^2 + sigma_b^2, chi_1
+= sigma_w^2 E phi'(sqrt q* z)^2. Given q*, chi_1 = 1 sets sigma_w and the fixed point sets sigma_b:
+the edge is a curve with q* as its parameter.
 """
 
 from __future__ import annotations
@@ -28,7 +31,11 @@ from .fresh import check_fresh
 from .moments import converged_moments
 from .search import check_shapeable
 
-LEAST_Q, USUAL_Q, LARGEST_Q = 1e-6, 1e3, 2e4  # beyond the usual only where there is no point up to there; residuals take seconds there
+LEAST_Q, USUAL_Q, LARGEST_Q = (
+    1e-6,
+    1e3,
+    2e4,
+)  # beyond the usual only where there is no point up to there; residuals take seconds there
 PER_DECADE = 9.3  # points of the search
 LARGEST_SIGMA = 1e6
 ROUNDING = 1e-13
@@ -48,22 +55,40 @@ class Edge:
 
     @property
     def attractive(self) -> bool | None:
-        """Whether the q map returns to q*: |sigma_w^2 Q'(q*)| < 1; None where that is 1 to rounding."""
+        """Whether the q map returns to q*: |sigma_w^2 Q'(q*)| < 1.
+
+        None where that is 1 to rounding.
+        """
         slope = self.sigma_w**2 * float(self.activation.q_slope(self.q))
         return None if abs(abs(slope) - 1) < 1e-12 else abs(slope) < 1
 
 
-def edge(activation: Any, q: float | None = None, sigma_b: float | None = None, sigma_w: float | None = None) -> Edge:
-    """The point of the edge of chaos with the given q*, sigma_b or sigma_w (one of them), the one of the smallest q* if there are several.
+def edge(
+    activation: Any,
+    q: float | None = None,
+    sigma_b: float | None = None,
+    sigma_w: float | None = None,
+) -> Edge:
+    """The point of the edge of chaos with the given q*, sigma_b or sigma_w.
 
-    For activations of degree one (relu), for which the edge is the single point (sigma_w, 0) at any q*, the default is q* = 1.
-    Domain: q in [1e-6, 2e4], sigma_b >= 0, sigma_w > 0. Raises: KcalcError for bad input; UnreachableTarget naming the possible range.
+    One of the three is given. If several points have this value, the one of the smallest q* is
+    returned.
+
+    For activations of degree one (relu), for which the edge is the single point (sigma_w, 0) at any
+    q*, the default is q* = 1. Domain: q in [1e-6, 2e4], sigma_b >= 0, sigma_w > 0. Raises:
+    KcalcError for bad input; UnreachableTarget naming the possible range.
     """
     phi = resolve(activation)
     check_shapeable(phi)
-    given = {name: _number(value, name) for name, value in (("q", q), ("sigma_b", sigma_b), ("sigma_w", sigma_w)) if value is not None}
+    given = {
+        name: _number(value, name)
+        for name, value in (("q", q), ("sigma_b", sigma_b), ("sigma_w", sigma_w))
+        if value is not None
+    }
     if len(given) != 1:
-        raise KcalcError("choose the point of the edge of chaos by exactly one of sigma_b, sigma_w and q")
+        raise KcalcError(
+            "choose the point of the edge of chaos by exactly one of sigma_b, sigma_w and q"
+        )
     (name, value), *_ = given.items()
     if name == "q":
         return _at(phi, value)
@@ -75,14 +100,21 @@ def edge(activation: Any, q: float | None = None, sigma_b: float | None = None, 
 def _number(value: Any, name: str) -> float:
     number = as_number(value, name)
     if getattr(number, "free_symbols", None) or number < 0 or (number == 0 and name != "sigma_b"):
-        raise KcalcError(f"{name} must be a number {'>= 0' if name == 'sigma_b' else '> 0'}, got {value}")
+        raise KcalcError(
+            f"{name} must be a number {'>= 0' if name == 'sigma_b' else '> 0'}, got {value}"
+        )
     if number > LARGEST_SIGMA:
-        raise KcalcError(f"{name} = {value} is beyond {LARGEST_SIGMA:g}, where no edge of chaos is looked for")
+        raise KcalcError(
+            f"{name} = {value} is beyond {LARGEST_SIGMA:g}, where no edge of chaos is looked for"
+        )
     return float(number)
 
 
 def variances(phi: Activation, q: float) -> tuple[float, float]:
-    """(sigma_w^2, sigma_b^2) of the edge at q*; the second is negative where the edge does not pass. sigma_b^2 without cancellation."""
+    """(sigma_w^2, sigma_b^2) of the edge at q*.
+
+    The second is negative where the edge does not pass. sigma_b^2 without cancellation.
+    """
     m = converged_moments(phi, math.log(q) / 2, 0.0)
     if not m.gradient > 0:
         raise KcalcError(f"the gradient of {phi.name} vanishes at q = {q:g}")
@@ -95,7 +127,10 @@ def _at(phi: Activation, q: float) -> Edge:
         raise KcalcError(f"q* must lie in [{LEAST_Q:g}, {LARGEST_Q:g}], got {q:g}")
     weight, bias = variances(phi, q)
     if bias < 0:
-        raise UnreachableTarget(f"the edge of chaos of {phi.name} has no point with q* = {q:g}: sigma_b^2 would be {bias:.6g}")
+        raise UnreachableTarget(
+            f"the edge of chaos of {phi.name} has no point with q* = {q:g}: sigma_b^2 would be "
+            f"{bias:.6g}"
+        )
     return Edge(phi, q, math.sqrt(weight), math.sqrt(bias))
 
 
@@ -103,7 +138,8 @@ def _homogeneous(phi: Activation, name: str, value: float) -> Edge:
     point = _at(phi, 1.0)
     if abs(getattr(point, name) - value) > 1e-12 * (1 + value):
         raise UnreachableTarget(
-            f"the edge of chaos of {phi.name} is the single point sigma_w = {point.sigma_w:.10g}, sigma_b = {point.sigma_b:g}; "
+            f"the edge of chaos of {phi.name} is the single point sigma_w = {point.sigma_w:.10g}, "
+            f"sigma_b = {point.sigma_b:g}; "
             f"{name} = {value:g} is not on it"
         )
     return point
@@ -133,9 +169,13 @@ def _parameter(phi: Activation, name: str, value: float) -> float:
 def _refuse(phi: Activation, name: str, value: float, grid: Array, found: Array) -> NoReturn:
     """Say which sigmas can be had, and up to which q* was looked. Raises: UnreachableTarget."""
     kept = found[1] >= 0
-    looked = f"with q* <= {math.exp(grid[-1]):.3g}, where the search ends" if grid.size else "at any q*"
+    looked = (
+        f"with q* <= {math.exp(grid[-1]):.3g}, where the search ends" if grid.size else "at any q*"
+    )
     if not kept.any():
-        raise UnreachableTarget(f"{phi.name} has no edge of chaos: chi_1 = 1 needs sigma_b^2 < 0 {looked}")
+        raise UnreachableTarget(
+            f"{phi.name} has no edge of chaos: chi_1 = 1 needs sigma_b^2 < 0 {looked}"
+        )
     which = 0 if name == "sigma_w" else 1
     near, exact = _nearest(phi, which, value, grid[kept], found[which][kept])
     limit = (
@@ -143,11 +183,18 @@ def _refuse(phi: Activation, name: str, value: float, grid: Array, found: Array)
         if name == "sigma_b" and value == 0 and near < 1e-3
         else f" {looked}; the nearest is {'' if exact else 'about '}{near:.6g}"
     )
-    raise UnreachableTarget(f"the edge of chaos of {phi.name} has no point with {name} = {value:g}{limit}")
+    raise UnreachableTarget(
+        f"the edge of chaos of {phi.name} has no point with {name} = {value:g}{limit}"
+    )
 
 
-def _nearest(phi: Activation, which: int, value: float, grid: Array, squares: Array) -> tuple[float, bool]:
-    """(the sigma on the edge nearest to a value, whether it is an extremum and not the end of the curve)."""
+def _nearest(
+    phi: Activation, which: int, value: float, grid: Array, squares: Array
+) -> tuple[float, bool]:
+    """(the sigma on the edge nearest to a value, whether it is an extremum).
+
+    The second value is False where the point is the end of the curve.
+    """
     from scipy.optimize import minimize_scalar
 
     i = int(np.abs(np.sqrt(squares) - value).argmin())
@@ -166,7 +213,9 @@ def _nearest(phi: Activation, which: int, value: float, grid: Array, squares: Ar
 def _reachable(phi: Activation, least: float, most: float) -> tuple[Array, Array]:
     """(log q*, [sigma_w^2, sigma_b^2]) along the edge, up to where moments stay finite."""
     grid, rows = [], []
-    for log_q in np.linspace(math.log(least), math.log(most), round(PER_DECADE * math.log10(most / least))):
+    for log_q in np.linspace(
+        math.log(least), math.log(most), round(PER_DECADE * math.log10(most / least))
+    ):
         try:
             rows.append(variances(phi, math.exp(log_q)))
         except (KcalcError, OverflowError):
@@ -188,49 +237,77 @@ def edge_curve(activation: Any, count: int = 101) -> list[Edge]:
     return points
 
 
-# -- a network at the edge ---------------------------------------------------------------------------------------------------------------
+# -- a network at the edge -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, repr=False)
 class EdgeShaping(Shaping):
-    """A network at the edge of chaos: its Affine layers have sigma_w and sigma_b (not 1 and 0), its activations are unchanged."""
+    """A network at the edge of chaos.
+
+    Its Affine layers have sigma_w and sigma_b (not 1 and 0), its activations are unchanged.
+    """
 
     edges: tuple[Edge, ...] = ()
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """chi_1 and q* from the library's local quantities (another quadrature), the worst over activations; global maps by fold."""
+        """chi_1 and q* from the library's local quantities, and the global values.
+
+        The local quantities use another quadrature; the value is the worst over activations. Global
+        maps are computed by fold.
+        """
         out: dict[str, Any] = {}
         for point in self.edges:
             phi, q, weight = point.activation, point.q, point.sigma_w**2
-            slope = float(np.asarray(phi.c_map.derivative(1)(1.0, q))) * float(phi.second_moment(q)) / q
-            values = {"chi_1": weight * slope, "q*": weight * float(phi.second_moment(q)) + point.sigma_b**2}
+            slope = (
+                float(np.asarray(phi.c_map.derivative(1)(1.0, q))) * float(phi.second_moment(q)) / q
+            )
+            values = {
+                "chi_1": weight * slope,
+                "q*": weight * float(phi.second_moment(q)) + point.sigma_b**2,
+            }
             for name, value in values.items():
-                if name not in out or abs(value - self.targets[name]) > abs(out[name] - self.targets[name]):
+                if name not in out or abs(value - self.targets[name]) > abs(
+                    out[name] - self.targets[name]
+                ):
                     out[name] = value
         return out | self._global_values()
 
 
 @shaping_method("eoc")
 def eoc(
-    network: Network, activation: Any = None, sigma_b: float | None = None, sigma_w: float | None = None, q: float | None = None
+    network: Network,
+    activation: Any = None,
+    sigma_b: float | None = None,
+    sigma_w: float | None = None,
+    q: float | None = None,
 ) -> EdgeShaping:
     """Put a network on the edge of chaos: chi_1 = 1 at the fixed point q*, for inputs of q = 1.
 
-    ``sigma_b``, ``sigma_w`` or ``q`` (= q*) chooses the point of the edge; the default is sigma_b = 0 for activations of degree one, else
-    q* = 1. Several activations share q*, so that only ``q`` can choose for them. An Affine after an activation has that activation's
-    sigma_w and sigma_b; the first one after an input sigma_w^2 = q* - sigma_b^2; others keep q as it is (1, 0). ``changes`` lists all.
-    An output that ends in an activation has the q of its values, which an assumption says.
+    ``sigma_b``, ``sigma_w`` or ``q`` (= q*) chooses the point of the edge; the default is sigma_b =
+    0 for activations of degree one, else q* = 1. Several activations share q*, so that only ``q``
+    can choose for them. An Affine after an activation has that activation's sigma_w and sigma_b;
+    the first one after an input sigma_w^2 = q* - sigma_b^2; others keep q as it is (1, 0).
+    ``changes`` lists all. An output that ends in an activation has the q of its values, which an
+    assumption says.
 
-    Unlike DKS and TAT this returns sigma_w and sigma_b in the Affine layers and leaves the activations alone.
-    Raises: KcalcError for bad input, UnreachableTarget where the edge has no such point, FreshnessError as for the other methods.
+    Unlike DKS and TAT this returns sigma_w and sigma_b in the Affine layers and leaves the
+    activations alone.
+    Raises: KcalcError for bad input, UnreachableTarget where the edge has no such point,
+    FreshnessError as for the other methods.
     """
     plain, changes = prepared(network, activation)
-    kinds = list(dict.fromkeys(layer.activation for _, layer, _ in plain.steps() if isinstance(layer, L.Nonlinear)))
+    kinds = list(
+        dict.fromkeys(
+            layer.activation for _, layer, _ in plain.steps() if isinstance(layer, L.Nonlinear)
+        )
+    )
     if q is None and sigma_b is None and sigma_w is None:
         q = 1.0
     if q is None and len(kinds) > 1:
-        raise KcalcError(f"{len(kinds)} activations share one q*, so choose by q, not by sigma_b or sigma_w")
+        raise KcalcError(
+            f"{len(kinds)} activations share one q*, so choose by q, not by sigma_b or sigma_w"
+        )
     points = {phi: edge(phi, q, sigma_b, sigma_w) for phi in kinds}
     level = next(iter(points.values())).q
     least = min(level - point.sigma_b**2 for point in points.values())
@@ -243,19 +320,47 @@ def eoc(
         for node in plain.nodes_of(L.Nonlinear)
         if (point := points[_phi(plain, node)])
     }
-    notes = [Assumption("network", f"inputs have q = 1; pre-activations have q* = {level:.10g}")] if least > 0 else []
+    notes = (
+        [Assumption("network", f"inputs have q = 1; pre-activations have q* = {level:.10g}")]
+        if least > 0
+        else []
+    )
     for phi, point in points.items():
         if point.attractive is False:
-            notes.append(Assumption("network", f"q* = {point.q:.6g} repels for {phi.name}: rounding and finite width grow away from it"))
-    notes += [Assumption(node, f"an output that no Affine ends: its q is not q* = {level:.6g}") for node in others]
+            notes.append(
+                Assumption(
+                    "network",
+                    f"q* = {point.q:.6g} repels for {phi.name}: rounding and finite width grow "
+                    f"away from it",
+                )
+            )
+    notes += [
+        Assumption(node, f"an output that no Affine ends: its q is not q* = {level:.6g}")
+        for node in others
+    ]
     if mixed:
-        text = f"reads a Concat of parts of several kinds: sigma_w keeps q*, slopes from the parts are not exactly 1 ({len(mixed)} nodes)"
+        text = (
+            f"reads a Concat of parts of several kinds: sigma_w keeps q*, slopes from the parts "
+            f"are not exactly 1 ({len(mixed)} nodes)"
+        )
         notes.append(Assumption(mixed[0], text, "heuristic"))
-    chosen = {name: float(value) for name, value in (("q", q), ("sigma_b", sigma_b), ("sigma_w", sigma_w)) if value is not None}
+    chosen = {
+        name: float(value)
+        for name, value in (("q", q), ("sigma_b", sigma_b), ("sigma_w", sigma_w))
+        if value is not None
+    }
     return EdgeShaping(
-        "eoc", chosen, network, shaped, ConstantsTable(by_node), {"chi_1": 1.0, "q*": level}, {} if others else {"Q_f(1)": level},
-        (*changes, *edits), warnings=tuple(notes), edges=tuple(points.values()),
-    )  # fmt: skip
+        "eoc",
+        chosen,
+        network,
+        shaped,
+        ConstantsTable(by_node),
+        {"chi_1": 1.0, "q*": level},
+        {} if others else {"Q_f(1)": level},
+        (*changes, *edits),
+        warnings=tuple(notes),
+        edges=tuple(points.values()),
+    )
 
 
 def _phi(network: Network, node: Any) -> Activation:
@@ -263,8 +368,12 @@ def _phi(network: Network, node: Any) -> Activation:
     return layer.activation
 
 
-def _affines(network: Network, points: dict[Activation, Edge], level: float) -> tuple[dict[Any, L.Affine], list[str], list[Any]]:
-    """The Affine layers at the edge, the edits in words, and the nodes that read a Concat of parts of several kinds.
+def _affines(
+    network: Network, points: dict[Activation, Edge], level: float
+) -> tuple[dict[Any, L.Affine], list[str], list[Any]]:
+    """The Affine layers at the edge, the edits in words, and nodes of mixed inputs.
+
+    Nodes of mixed inputs read a Concat of parts of several kinds.
 
     Raises: KcalcError where the input of an Affine has no q* of its own.
     """
@@ -279,7 +388,8 @@ def _affines(network: Network, points: dict[Activation, Edge], level: float) -> 
         if len(kinds) == 1:
             sigmas = kinds.pop()
         elif all(
-            isinstance(network.layer(source), L.Input | L.Nonlinear | L.Affine | L.Sum) for source, _ in read
+            isinstance(network.layer(source), L.Input | L.Nonlinear | L.Affine | L.Sum)
+            for source, _ in read
         ):  # a mix: keep q, add no bias
             mean = sum(share * _q(network, source, points, level) for source, share in read)
             sigmas = math.sqrt(level / mean), 0.0
@@ -288,19 +398,31 @@ def _affines(network: Network, points: dict[Activation, Edge], level: float) -> 
             sigmas = None
         if sigmas is None:
             others = (network.layer(s) for s, _ in read)
-            other = next(other for other in others if not isinstance(other, L.Input | L.Nonlinear | L.Affine | L.Sum))
-            remedy = "drop it with net.without_normalization()" if isinstance(other, L.Normalisation) else "cut the network there"
+            other = next(
+                other
+                for other in others
+                if not isinstance(other, L.Input | L.Nonlinear | L.Affine | L.Sum)
+            )
+            remedy = (
+                "drop it with net.without_normalization()"
+                if isinstance(other, L.Normalisation)
+                else "cut the network there"
+            )
             raise KcalcError(
-                f"node {node!r} reads the output of {type(other).__name__}, whose q the edge of chaos does not fix; "
-                + either(remedy, advised(DKS, "dks"))
+                f"node {node!r} reads the output of {type(other).__name__}, whose q the edge of "
+                f"chaos does not fix; " + either(remedy, advised(DKS, "dks"))
             )
         if sigmas == FROM_INPUT:
             sigmas = math.sqrt(level - first.sigma_b**2), first.sigma_b
         layers[node] = replace(layer, sigma_w=sigmas[0], sigma_b=sigmas[1] if layer.bias else 0)
         if sigmas[1] and not layer.bias:
             raise KcalcError(
-                f"node {node!r} has no bias, but the edge of chaos needs sigma_b = {sigmas[1]:.6g}; "
-                + either("give it a bias", advised("choose sigma_b=0 alone", "eoc", sigma_b=0.0, sigma_w=None, q=None))
+                f"node {node!r} has no bias, but the edge of chaos needs sigma_b = "
+                f"{sigmas[1]:.6g}; "
+                + either(
+                    "give it a bias",
+                    advised("choose sigma_b=0 alone", "eoc", sigma_b=0.0, sigma_w=None, q=None),
+                )
             )
         if sigmas != (1.0, 0.0):
             edits.append(f"{node}: sigma_w 1 -> {sigmas[0]:.10g}, sigma_b 0 -> {sigmas[1]:.10g}")
@@ -310,8 +432,8 @@ def _affines(network: Network, points: dict[Activation, Edge], level: float) -> 
 def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) -> tuple[Any, ...]:
     """Refuse a network in which an activation does not see q*.
 
-    Layer by layer from exact values, so that a q* that repels makes no errors grow. Returns: the outputs of other q. Raises:
-    KcalcError naming the activation and the layer that sets its q.
+    Layer by layer from exact values, so that a q* that repels makes no errors grow. Returns: the
+    outputs of other q. Raises: KcalcError naming the activation and the layer that sets its q.
     """
     q: dict[Any, float] = {}
     source: dict[Any, Any] = {}  # layers that set the q of a node's output
@@ -323,27 +445,45 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
             if abs(read / level - 1) > KEPT:
                 setter = source[parents[0]]
                 normed = isinstance(shaped.layer(setter), L.Normalisation)
-                remedy = "drop it with net.without_normalization()" if normed else "end every addend of a Sum in its own Affine"
-                other = advised("choose q=1 alone", "eoc", q=1.0, sigma_b=None, sigma_w=None) if level != 1 else ""
+                remedy = (
+                    "drop it with net.without_normalization()"
+                    if normed
+                    else "end every addend of a Sum in its own Affine"
+                )
+                other = (
+                    advised("choose q=1 alone", "eoc", q=1.0, sigma_b=None, sigma_w=None)
+                    if level != 1
+                    else ""
+                )
                 raise KcalcError(
-                    f"activation {node!r} sees q = {read:.6g}, set by the {type(shaped.layer(setter)).__name__} at node {setter!r}, "
-                    f"and not q* = {level:.6g}, so that chi_1 = 1 would not hold there; " + either(other, remedy, advised(DKS, "dks"))
+                    f"activation {node!r} sees q = {read:.6g}, set by the "
+                    f"{type(shaped.layer(setter)).__name__} at node {setter!r}, "
+                    f"and not q* = {level:.6g}, so that chi_1 = 1 would not hold there; "
+                    + either(other, remedy, advised(DKS, "dks"))
                 )
             q[node] = _q(shaped, node, points, level)
         elif isinstance(layer, L.Affine):
             q[node] = float(layer.sigma_w) ** 2 * read + float(layer.sigma_b) ** 2
         elif isinstance(layer, L.Sum):
-            q[node] = math.fsum(float(w) ** 2 * q[p] for w, p in zip(sum_weights(layer, len(parents)), parents, strict=True))
+            q[node] = math.fsum(
+                float(w) ** 2 * q[p]
+                for w, p in zip(sum_weights(layer, len(parents)), parents, strict=True)
+            )
         elif isinstance(layer, L.Concat):
             total = float(sum(channels[node]))
-            q[node] = math.fsum(float(k) / total * q[p] for k, p in zip(channels[node], parents, strict=True))
+            q[node] = math.fsum(
+                float(k) / total * q[p] for k, p in zip(channels[node], parents, strict=True)
+            )
         else:
             q[node] = 1.0 if isinstance(layer, L.Normalisation) else read
     return tuple(node for node in shaped.outputs if abs(q[node] / level - 1) > KEPT)
 
 
 def _read(network: Network, node: Any, channels: dict[Any, Any]) -> list[tuple[Any, float]]:
-    """(layer that sets q, share of the channels) of a node's output: through Pool and the like, and the parts of Concat."""
+    """(layer that sets q, share of the channels) of a node's output.
+
+    Through Pool and the like, and the parts of Concat.
+    """
     layer = network.layer(node)
     if layer.passes:
         return _read(network, network.parents(node)[0], channels)
@@ -351,15 +491,30 @@ def _read(network: Network, node: Any, channels: dict[Any, Any]) -> list[tuple[A
         return [(node, 1.0)]
     total = float(sum(channels[node]))
     parts = zip(network.parents(node), channels[node], strict=True)
-    return [(source, share * float(k) / total) for parent, k in parts for source, share in _read(network, parent, channels)]
+    return [
+        (source, share * float(k) / total)
+        for parent, k in parts
+        for source, share in _read(network, parent, channels)
+    ]
 
 
-def _kind(network: Network, node: Any, points: dict[Activation, Edge]) -> tuple[float, float] | None:
-    """(sigma_w, sigma_b) of an Affine that reads the node; FROM_INPUT for inputs, None for layers whose q is not known."""
+def _kind(
+    network: Network, node: Any, points: dict[Activation, Edge]
+) -> tuple[float, float] | None:
+    """(sigma_w, sigma_b) of an Affine that reads the node.
+
+    FROM_INPUT for inputs, None for layers whose q is not known.
+    """
     layer = network.layer(node)
     if isinstance(layer, L.Nonlinear):
         return points[layer.activation].sigma_w, points[layer.activation].sigma_b
-    return FROM_INPUT if isinstance(layer, L.Input) else (1.0, 0.0) if isinstance(layer, L.Affine | L.Sum) else None
+    return (
+        FROM_INPUT
+        if isinstance(layer, L.Input)
+        else (1.0, 0.0)
+        if isinstance(layer, L.Affine | L.Sum)
+        else None
+    )
 
 
 def _q(network: Network, node: Any, points: dict[Activation, Edge], level: float) -> float:

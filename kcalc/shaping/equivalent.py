@@ -1,7 +1,11 @@
-"""Equivalent parameters: a network of transformed activations as one of plain activations with other weights and biases [DKS sec. 18.2].
+"""Equivalent parameters of a network of plain activations [DKS sec. 18.2].
 
-Where feature maps z^ of the given network and z of the plain one are tied by z^ = s z + t (see :mod:`kcalc.shaping.absorption`), an Affine
-from (s, t) to (S, T) has the parameters  W -> (s/S) W,  b -> (b + t W 1 - T)/S.
+A network of transformed activations is written as one of plain activations with other weights and
+biases.
+
+Where feature maps z^ of the given network and z of the plain one are tied by z^ = s z + t (see
+:mod:`kcalc.shaping.absorption`), an Affine from (s, t) to (S, T) has the parameters W -> (s/S) W, b
+-> (b + t W 1 - T)/S.
 """
 
 from __future__ import annotations
@@ -24,14 +28,18 @@ from .base import Shaping
 
 Node = Hashable
 CORRELATED = (
-    "biases of {} Affine layers (of {!r} first) are correlated with the weights or have a mean; kernel maps take them for independent "
+    "biases of {} Affine layers (of {!r} first) are correlated with the weights or have a mean; "
+    "kernel maps take them for independent "
     "Gaussians of the same mean square: only the arrays are exact"
 )
 
 
 @dataclass(frozen=True)
 class Change:
-    """How the parameters of an Affine change: per block of inputs (s, t), and its own (S, T) = (scale, shift)."""
+    """How the parameters of an Affine change.
+
+    Per block of inputs (s, t), and its own (S, T) = (scale, shift).
+    """
 
     inputs: tuple[Relation, ...]
     scale: float
@@ -40,16 +48,23 @@ class Change:
     @property
     def trivial(self) -> bool:
         """Whether nothing changes."""
-        return self.scale == 1 and self.shift == 0 and all(block.scale == 1 and block.shift == 0 for block in self.inputs)
+        return (
+            self.scale == 1
+            and self.shift == 0
+            and all(block.scale == 1 and block.shift == 0 for block in self.inputs)
+        )
 
 
 @dataclass(frozen=True, repr=False)
 class EquivalentParameters(Shown):
-    """A network of plain activations that is the same function as ``original``, once its weights and biases are changed.
+    """A network of plain activations that is the same function as ``original``.
 
-    ``network``: the plain network. Its sigma_w are exact; where shifts were absorbed its biases are correlated with the weights and have
-    a mean, so sigma_b (their root mean square) is a summary and kernel maps of it a heuristic (see ``assumptions``).
-    ``arrays`` changes given weights and biases: then the two networks are equal as functions.
+    It is the same function once its weights and biases are changed.
+
+    ``network``: the plain network. Its sigma_w are exact; where shifts were absorbed its biases are
+    correlated with the weights and have a mean, so sigma_b (their root mean square) is a summary
+    and kernel maps of it a heuristic (see ``assumptions``). ``arrays`` changes given weights and
+    biases: then the two networks are equal as functions.
     """
 
     original: Network
@@ -59,22 +74,39 @@ class EquivalentParameters(Shown):
     assumptions: tuple[Assumption, ...] = field(default=(), repr=False)
 
     def _rows(self) -> list[tuple[str, ...]]:
-        body = ((str(node), _relations(c.inputs), shown(c.scale), shown(c.shift)) for node, c in self.affine.items() if not c.trivial)
+        body = (
+            (str(node), _relations(c.inputs), shown(c.scale), shown(c.shift))
+            for node, c in self.affine.items()
+            if not c.trivial
+        )
         return [("Affine", "inputs (scale, shift)", "scale", "shift"), *body]
 
     def to_dict(self) -> dict[str, Any]:
-        """The changes of all Affine layers, the edits in words and the assumptions, as plain data."""
-        return {"affine": plain(self.affine), "changes": list(self.changes), "assumptions": plain(self.assumptions)}
+        """The equivalent parameters as plain data.
+
+        They are the changes of all Affine layers, the edits in words and the assumptions.
+        """
+        return {
+            "affine": plain(self.affine),
+            "changes": list(self.changes),
+            "assumptions": plain(self.assumptions),
+        }
 
     def __repr__(self) -> str:
         changed = sum(not change.trivial for change in self.affine.values())
-        return f"EquivalentParameters({changed} of {len(self.affine)} Affine layers changed, {len(self.network)} nodes)"
+        return (
+            f"EquivalentParameters({changed} of {len(self.affine)} Affine layers changed, "
+            f"{len(self.network)} nodes)"
+        )
 
-    def arrays(self, parameters: Mapping[Node, Any]) -> dict[Node, tuple[np.ndarray, np.ndarray | None]]:
+    def arrays(
+        self, parameters: Mapping[Node, Any]
+    ) -> dict[Node, tuple[np.ndarray, np.ndarray | None]]:
         """The changed {Affine node: (W, b)} of the plain network.
 
-        ``parameters``: {every Affine node: (W, b)} of the given network; W of shape (out, in), or (out, in per group, *kernel) for a
-        convolution; b of shape (out,), or None. The bias is None where there was none and none is needed.
+        ``parameters``: {every Affine node: (W, b)} of the given network; W of shape (out, in), or
+        (out, in per group, *kernel) for a convolution; b of shape (out,), or None. The bias is None
+        where there was none and none is needed.
         Raises: KcalcError for missing or unknown nodes and for shapes that do not fit.
         """
         for node in mapping(parameters, "parameters"):
@@ -83,21 +115,31 @@ class EquivalentParameters(Shown):
         missing = [str(node) for node in self.affine if node not in parameters]
         if missing:
             raise KcalcError(
-                f"weights are missing for {', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}; give all Affine nodes"
+                f"weights are missing for "
+                f"{', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}; give all Affine "
+                f"nodes"
             )
-        return {node: _changed(node, self.original.layer(node), change, parameters[node]) for node, change in self.affine.items()}
+        return {
+            node: _changed(node, self.original.layer(node), change, parameters[node])
+            for node, change in self.affine.items()
+        }
 
 
-def equivalent_parameters(shaping: Shaping | Network, border: str = "refuse") -> EquivalentParameters:
+def equivalent_parameters(
+    shaping: Shaping | Network, border: str = "refuse"
+) -> EquivalentParameters:
     """The plain network equal to a network of transformed activations [DKS sec. 18.2].
 
-    Input scales and shifts go into the Affine layers before an activation, output scales and shifts into those after; on residual trunks
-    all ways into a Sum share the work (its branches carry the rest of the shortcut), and weights of Sums change where scales differ.
-    Shifts do not commute with zero padding: with ``border="refuse"`` a convolution that a shift reaches must have padding "valid" or
-    "circular" (or a kernel of 1); with ``border="interior"`` the networks agree away from the border only, as ``assumptions`` says.
+    Input scales and shifts go into the Affine layers before an activation, output scales and shifts
+    into those after; on residual trunks all ways into a Sum share the work (its branches carry the
+    rest of the shortcut), and weights of Sums change where scales differ. Shifts do not commute
+    with zero padding: with ``border="refuse"`` a convolution that a shift reaches must have padding
+    "valid" or "circular" (or a kernel of 1); with ``border="interior"`` the networks agree away
+    from the border only, as ``assumptions`` says.
 
-    Returns: an :class:`EquivalentParameters`. Raises: KcalcError naming the node at which absorption is impossible and the reason: an
-    activation that reads an input, a Sum that several activations with different constants read, an Affine without bias.
+    Returns: an :class:`EquivalentParameters`. Raises: KcalcError naming the node at which
+    absorption is impossible and the reason: an activation that reads an input, a Sum that several
+    activations with different constants read, an Affine without bias.
     """
     network = shaping.network if isinstance(shaping, Shaping) else shaping
     if not isinstance(network, Network):
@@ -111,7 +153,10 @@ def equivalent_parameters(shaping: Shaping | Network, border: str = "refuse") ->
 def equivalent_arrays(
     shaping: Shaping | Network, parameters: Mapping[Node, Any], border: str = "refuse"
 ) -> dict[Node, tuple[np.ndarray, np.ndarray | None]]:
-    """Weights and biases {Affine node: (W, b)} for the plain network; see :meth:`EquivalentParameters.arrays`."""
+    """Weights and biases {Affine node: (W, b)} for the plain network.
+
+    See :meth:`EquivalentParameters.arrays`.
+    """
     return equivalent_parameters(shaping, border).arrays(parameters)
 
 
@@ -121,47 +166,71 @@ def _result(network: Network, found: Absorption) -> EquivalentParameters:
     for node in network.nodes_of(Affine):
         layer, parents = network.layer(node), network.parents(node)
         own = found.relation(found.blocks[node][0])
-        change = affine[node] = Change(tuple(found.relation(block) for block in found.blocks[parents[0]]), own.scale, own.shift)
+        change = affine[node] = Change(
+            tuple(found.relation(block) for block in found.blocks[parents[0]]), own.scale, own.shift
+        )
         if change.trivial:
             continue
         sigma_w, sigma_b, summary = _sigmas(layer, change)
         layers[node] = replace(layer, sigma_w=sigma_w, sigma_b=sigma_b)
         changes.append(f"{node}: {_described(change)}")
         spoilt += [node] if summary else []
-    notes = [Assumption("network", CORRELATED.format(len(spoilt), spoilt[0]), "heuristic")] if spoilt else []
+    notes = (
+        [Assumption("network", CORRELATED.format(len(spoilt), spoilt[0]), "heuristic")]
+        if spoilt
+        else []
+    )
     plain = network.map_layers(lambda node, _: layers[node])
     notes = [*network.assumptions, *found.assumptions, *notes]
     return EquivalentParameters(network, plain, affine, tuple(changes), tuple(notes))
 
 
 def _sigmas(layer: Affine, change: Change) -> tuple[Any, Any, bool]:
-    """(sigma_w, sigma_b, whether that is only a summary): sigma_w by the mean square over blocks, sigma_b that of the bias entries."""
+    """(sigma_w, sigma_b, whether that is only a summary).
+
+    sigma_w by the mean square over blocks, sigma_b that of the bias entries.
+    """
     scales = [block.scale / change.scale for block in change.inputs]
     total = sum(block.share for block in change.inputs)
-    square = sum(block.share * ratio**2 for block, ratio in zip(change.inputs, scales, strict=True)) / total
+    square = (
+        sum(block.share * ratio**2 for block, ratio in zip(change.inputs, scales, strict=True))
+        / total
+    )
     drift = sum(block.share * block.shift**2 for block in change.inputs) / total
     weight, bias = float(layer.sigma_w), float(layer.sigma_b)
     sigma_b = math.sqrt(drift * weight**2 + bias**2 + change.shift**2) / abs(change.scale)
     mixed = any(not same(abs(ratio), abs(scales[0])) for ratio in scales)
     ratio = math.sqrt(square)
-    return layer.sigma_w if ratio == 1 else weight * ratio, sigma_b or 0, mixed or drift > 0 or change.shift != 0
+    return (
+        layer.sigma_w if ratio == 1 else weight * ratio,
+        sigma_b or 0,
+        mixed or drift > 0 or change.shift != 0,
+    )
 
 
 def _described(change: Change) -> str:
     """The change in words, ``|`` between the blocks of a concatenation."""
-    ratios = " | ".join(dict.fromkeys(f"{block.scale / change.scale:.10g}" for block in change.inputs))
-    drifts = " | ".join(dict.fromkeys(f"{block.shift / change.scale:.10g}" for block in change.inputs))
+    ratios = " | ".join(
+        dict.fromkeys(f"{block.scale / change.scale:.10g}" for block in change.inputs)
+    )
+    drifts = " | ".join(
+        dict.fromkeys(f"{block.shift / change.scale:.10g}" for block in change.inputs)
+    )
     bias = "b" if change.scale == 1 else f"{1 / change.scale:.10g} b"
     bias += "" if drifts == "0" else f" + ({drifts}) W 1"
     bias += "" if change.shift == 0 else f" + {-change.shift / change.scale:.10g}"
-    parts = ([] if ratios == "1" else [f"W -> ({ratios}) W"]) + ([] if bias == "b" else [f"b -> {bias}"])
+    parts = ([] if ratios == "1" else [f"W -> ({ratios}) W"]) + (
+        [] if bias == "b" else [f"b -> {bias}"]
+    )
     return ", ".join(parts)
 
 
-# -- arrays ------------------------------------------------------------------------------------------------------------------------------
+# -- arrays ----------------------------------------------------------------------------------------
 
 
-def _changed(node: Node, layer: Any, change: Change, given: Any) -> tuple[np.ndarray, np.ndarray | None]:
+def _changed(
+    node: Node, layer: Any, change: Change, given: Any
+) -> tuple[np.ndarray, np.ndarray | None]:
     weights, bias = _read(node, layer, given)
     out, groups = weights.shape[0], layer.groups
     scale, shift = _per_channel(node, change.inputs, weights.shape[1] * groups)
@@ -170,7 +239,9 @@ def _changed(node: Node, layer: Any, change: Change, given: Any) -> tuple[np.nda
     if not np.any(shift) and change.shift == 0:
         return new.reshape(weights.shape), None if bias is None else bias / change.scale
     drift = np.einsum("gick,gc->gi", by_group, shift.reshape(groups, -1)).reshape(out)
-    return new.reshape(weights.shape), ((0.0 if bias is None else bias) + drift - change.shift) / change.scale
+    return new.reshape(weights.shape), (
+        (0.0 if bias is None else bias) + drift - change.shift
+    ) / change.scale
 
 
 def _read(node: Node, layer: Any, given: Any) -> tuple[np.ndarray, np.ndarray | None]:
@@ -183,10 +254,19 @@ def _read(node: Node, layer: Any, given: Any) -> tuple[np.ndarray, np.ndarray | 
     except (TypeError, ValueError):
         raise KcalcError(f"node {node!r}: W and b must be arrays of real numbers") from None
     kernel = layer.kernel if isinstance(layer.kernel, tuple) else (layer.kernel,)
-    if weights.ndim < 2 or weights.shape[0] % layer.groups or (max(kernel) > 1 and weights.ndim == 2):
-        raise KcalcError(f"node {node!r}: W has shape {weights.shape}, expected (out, in) or (out, in per group, *kernel)")
+    if (
+        weights.ndim < 2
+        or weights.shape[0] % layer.groups
+        or (max(kernel) > 1 and weights.ndim == 2)
+    ):
+        raise KcalcError(
+            f"node {node!r}: W has shape {weights.shape}, expected (out, in) or (out, in per "
+            f"group, *kernel)"
+        )
     if layer.features is not None and weights.shape[0] != layer.features:
-        raise KcalcError(f"node {node!r}: W has {weights.shape[0]} rows for {layer.features} features")
+        raise KcalcError(
+            f"node {node!r}: W has {weights.shape[0]} rows for {layer.features} features"
+        )
     if bias is not None and bias.shape != weights.shape[:1]:
         raise KcalcError(f"node {node!r}: b has shape {bias.shape}, expected {weights.shape[:1]}")
     if bias is not None and not layer.bias:
@@ -194,14 +274,25 @@ def _read(node: Node, layer: Any, given: Any) -> tuple[np.ndarray, np.ndarray | 
     return weights, bias
 
 
-def _per_channel(node: Node, blocks: tuple[Relation, ...], channels: int) -> tuple[np.ndarray, np.ndarray]:
-    """Scale and shift of every input channel. Raises: KcalcError where blocks do not fall on whole channels."""
+def _per_channel(
+    node: Node, blocks: tuple[Relation, ...], channels: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scale and shift of every input channel.
+
+    Raises: KcalcError where blocks do not fall on whole channels.
+    """
     if len({block[1:] for block in blocks}) == 1:
         return np.full(channels, blocks[0].scale), np.full(channels, blocks[0].shift)
     counts = [block.share * channels for block in blocks]
     whole = [round(count) for count in counts]
-    if any(abs(count - n) > 1e-6 for count, n in zip(counts, whole, strict=True)) or sum(whole) != channels:
-        raise KcalcError(f"node {node!r}: {channels} input channels do not split into the blocks of the concatenation it reads")
+    if (
+        any(abs(count - n) > 1e-6 for count, n in zip(counts, whole, strict=True))
+        or sum(whole) != channels
+    ):
+        raise KcalcError(
+            f"node {node!r}: {channels} input channels do not split into the blocks of the "
+            f"concatenation it reads"
+        )
     return tuple(np.repeat([block[k] for block in blocks], whole) for k in (1, 2))  # type: ignore[return-value]
 
 

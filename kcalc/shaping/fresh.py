@@ -1,4 +1,7 @@
-"""Assumptions of local conditions on a network: activations that read fresh Gaussians, addends that are uncorrelated."""
+"""Assumptions of local conditions on a network.
+
+Activations that read fresh Gaussians, addends that are uncorrelated.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,12 @@ MET = 1e-9  # how far, in parts, q after a Sum may be from that of uncorrelated 
 
 
 def check_fresh(network: Network) -> None:
-    """Refuse networks on which local conditions do not add up: every activation must see a fresh Gaussian, addends be independent.
+    """Refuse networks on which local conditions do not add up.
 
-    Raises: FreshnessError naming the node, also where the kernel calculus handles it exactly by fusing or cross terms.
+    Every activation must see a fresh Gaussian, addends be independent.
+
+    Raises: FreshnessError naming the node, also where the kernel calculus handles it exactly by
+    fusing or cross terms.
     """
     network = unmixed(network)
     if simply_fresh(network):
@@ -31,13 +37,25 @@ def check_fresh(network: Network) -> None:
     for assumption in c_map(network).assumptions:
         if assumption.kind == "exact":
             node = assumption.node
-            remedy = OPENED.get(type(network.layer(node)), f"put an Affine between it and {_activation_before(network, node)!r}")
-            raise FreshnessError(f"node {node!r} cannot be shaped by local conditions: {assumption.text}; {remedy}")
+            remedy = OPENED.get(
+                type(network.layer(node)),
+                f"put an Affine between it and {_activation_before(network, node)!r}",
+            )
+            raise FreshnessError(
+                f"node {node!r} cannot be shaped by local conditions: {assumption.text}; {remedy}"
+            )
 
 
 def _activation_before(network: Network, node: Node) -> Node:
-    """The nearest activation that a node reads without weights between, or its own input where there is none."""
-    waiting, activated, affine = list(network.parents(node)), network.nodes_of(L.Nonlinear), network.nodes_of(L.Affine)
+    """The nearest activation that a node reads without weights between.
+
+    If there is none, it is the node's own input.
+    """
+    waiting, activated, affine = (
+        list(network.parents(node)),
+        network.nodes_of(L.Nonlinear),
+        network.nodes_of(L.Affine),
+    )
     for here in waiting:  # grows as it is read
         if here in activated:
             return here
@@ -47,12 +65,16 @@ def _activation_before(network: Network, node: Node) -> Node:
 
 
 def simply_fresh(network: Network) -> bool:
-    """Whether freshness shows in the shape of the graph alone; False where only the kernel calculus can tell.
+    """Whether freshness shows in the shape of the graph alone.
 
-    Every activation reads its own Affine, or a Sum of fresh feature maps of which all but one come from Affine layers that
-    nothing else reads.
+    False where only the kernel calculus can tell.
+
+    Every activation reads its own Affine, or a Sum of fresh feature maps of which all but one come
+    from Affine layers that nothing else reads.
     """
-    readers: Counter[Node] = Counter(parent for _, _, parents in network.steps() for parent in parents)
+    readers: Counter[Node] = Counter(
+        parent for _, _, parents in network.steps() for parent in parents
+    )
     gaussian: dict[Node, bool] = {}
     own: dict[Node, bool] = {}  # ends in weights that reach the reader along this way only
     for node, layer, parents in network.steps():
@@ -83,11 +105,14 @@ def centred() -> str:
 
 
 def check_sums(network: Network, promise: str, instead: Callable[[], str]) -> None:
-    """Refuse a shaped network in which the channel means of addends meet: ``q = sum_i w_i^2 q_i`` must hold at every Sum.
+    """Refuse a shaped network in which the channel means of addends meet.
 
-    Addends that end in activations are independent given their means, which :func:`check_fresh` lets pass; where two of them have
-    means ``m_i``, ``2 w_1 w_2 m_1 m_2`` is added to q. ``promise``: the claim that fails; ``instead``: advice besides ending addends in
-    an Affine (see :func:`advised`). Raises: KcalcError naming the node and remedies.
+    ``q = sum_i w_i^2 q_i`` must hold at every Sum.
+
+    Addends that end in activations are independent given their means, which :func:`check_fresh`
+    lets pass; where two of them have means ``m_i``, ``2 w_1 w_2 m_1 m_2`` is added to q.
+    ``promise``: the claim that fails; ``instead``: advice besides ending addends in an Affine (see
+    :func:`advised`). Raises: KcalcError naming the node and remedies.
     """
     network = unmixed(network)
     if simply_fresh(network):
@@ -95,11 +120,15 @@ def check_sums(network: Network, promise: str, instead: Callable[[], str]) -> No
     values = q_and_variances(network)
     for node in network.nodes_of(L.Sum):
         parents = network.parents(node)
-        alone = sum(float(w) ** 2 * values[p][0] for w, p in zip(sum_weights(network.layer(node), len(parents)), parents, strict=True))
+        alone = sum(
+            float(w) ** 2 * values[p][0]
+            for w, p in zip(sum_weights(network.layer(node), len(parents)), parents, strict=True)
+        )
         if abs(values[node][0] - alone) > MET * alone:
             met = values[node][0]
             raise KcalcError(
-                f"the Sum at node {node!r} adds activations whose means are not 0 after shaping: the means meet, and q is {met:.6g} "
+                f"the Sum at node {node!r} adds activations whose means are not 0 after shaping: "
+                f"the means meet, and q is {met:.6g} "
                 f"instead of {alone:.6g}, so that {promise} would not hold; "
                 + either("end all addends but one in their own Affine", instead())
             )

@@ -1,4 +1,7 @@
-"""Geometric initialisation: every weight with the same scaling, fixed multipliers that keep the function in size [Scaling sec. 6-8, 11]."""
+"""Geometric initialisation: every weight has the same scaling [Scaling sec. 6-8, 11].
+
+Fixed multipliers keep the function in size.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ SPREADS = {"gamma": "max gamma / min gamma", "nu": "max nu / min nu"}
 
 @dataclass(frozen=True, repr=False)
 class GeometricShaping(Shaping):
-    """A network with geometric initialisation; ``scaling`` is the scaling calculus of it, ``before`` of the network as it was.
+    """A network with geometric initialisation.
+
+    ``scaling`` is the scaling calculus of it, ``before`` of the network as it was.
 
     Weights are to be drawn independently in all taps: ``kc.to_jax(shaping, weights="gaussian")``.
     """
@@ -57,7 +62,10 @@ class GeometricShaping(Shaping):
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """Spreads of gamma in its extrinsic form, from second moments and not from the weights' variances."""
+        """Spreads of gamma in its extrinsic form.
+
+        They are computed from second moments, not from the weights' variances.
+        """
         found = self.scaling
         gammas = [weight.extrinsic for weight in found.weights.values()]
         values = {SPREADS["gamma"]: max(gammas) / min(gammas)}
@@ -73,21 +81,39 @@ class GeometricShaping(Shaping):
         return values
 
     def plot(self, ax: Axes | None = None) -> Axes:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Draw gamma of all weights before and after; see :func:`kcalc.plotting.scaling.weight_scalings`."""
+        """Draw gamma of all weights before and after.
+
+        See :func:`kcalc.plotting.scaling.weight_scalings`.
+        """
         from ..plotting.scaling import weight_scalings
 
         return weight_scalings({"before": self.before, "geometric": self.scaling}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
-        return super().to_dict() | {"weights": {str(node): weight.to_dict() for node, weight in self.scaling.weights.items()}}
+        return super().to_dict() | {
+            "weights": {
+                str(node): weight.to_dict() for node, weight in self.scaling.weights.items()
+            }
+        }
 
     def __str__(self) -> str:
-        return "\n".join([repr(self), "", str(self.scaling), "", *(f"{name} = {value:.10g}" for name, value in self.values.items())])
+        return "\n".join(
+            [
+                repr(self),
+                "",
+                str(self.scaling),
+                "",
+                *(f"{name} = {value:.10g}" for name, value in self.values.items()),
+            ]
+        )
 
     def __repr__(self) -> str:
         name = next(iter(self.global_targets))
-        return f"GeometricShaping({len(self.scaling.weights)} weights, {name} = {self.values[name]:.6g})"
+        return (
+            f"GeometricShaping({len(self.scaling.weights)} weights, {name} = "
+            f"{self.values[name]:.6g})"
+        )
 
 
 @shaping_method("geometric")
@@ -102,19 +128,26 @@ def geometric(
     output_std: Any = None,
     balance: str = "gamma",
 ) -> GeometricShaping:
-    """E[W^2] = c / (k sqrt(n m)) with c = 2/k_typ for relu: gamma = zeta/c^2 is the same for all weights [Scaling eq. 3, sec. 6.2].
+    """E[W^2] = c / (k sqrt(n m)) with c = 2/k_typ for relu.
 
-    k is the side of a layer's kernel, n and m its channels.  Where k is not k_typ a multiplier sqrt(k_typ/k) stands before the layer, so
-    that f -> sqrt(n/m) f from one pre-activation to the next.  Where zeta differs from that at the first Affine (in residual branches,
-    behind pooling) c is multiplied by sqrt(zeta_here/zeta) and the multiplier by the inverse root.  Sums keep their weights.
+    gamma = zeta/c^2 is the same for all weights [Scaling eq. 3, sec. 6.2].
 
-    ``features``, ``image_shape``: as for ``kc.scaling``.  ``typical``: k_typ, the most frequent side by default.  ``input_scaling``:
-    multiply inputs of mean square ``input_moment`` so that E[x_0^2] = 1/(k_0 sqrt n_0), where the first weights and their biases have the
-    same scaling [sec. 8.1].  ``output_std``: multiply the output to have this root mean square, from the calculus alone [sec. 7].
-    ``balance``: "gamma", or "nu", the ratio E[gW^2]/E[W^2] with the correlations counted that mean pooling makes, where the two differ.
+    k is the side of a layer's kernel, n and m its channels. Where k is not k_typ a multiplier
+    sqrt(k_typ/k) stands before the layer, so that f -> sqrt(n/m) f from one pre-activation to the
+    next. Where zeta differs from that at the first Affine (in residual branches, behind pooling) c
+    is multiplied by sqrt(zeta_here/zeta) and the multiplier by the inverse root. Sums keep their
+    weights.
 
-    Returns: a :class:`GeometricShaping`. Raises: KcalcError for networks that cannot be shaped, activations that are not positively
-    homogeneous, widths and images that are missing, and the refusals of the scaling calculus.
+    ``features``, ``image_shape``: as for ``kc.scaling``. ``typical``: k_typ, the most frequent side
+    by default. ``input_scaling``: multiply inputs of mean square ``input_moment`` so that E[x_0^2]
+    = 1/(k_0 sqrt n_0), where the first weights and their biases have the same scaling [sec. 8.1].
+    ``output_std``: multiply the output to have this root mean square, from the calculus alone [sec.
+    7]. ``balance``: "gamma", or "nu", the ratio E[gW^2]/E[W^2] with the correlations counted that
+    mean pooling makes, where the two differ.
+
+    Returns: a :class:`GeometricShaping`. Raises: KcalcError for networks that cannot be shaped,
+    activations that are not positively homogeneous, widths and images that are missing, and the
+    refusals of the scaling calculus.
     """
     choice(balance, "balance of geometric initialisation", ("gamma", "nu"))
     input_scaling = truth(input_scaling, "input_scaling")
@@ -122,13 +155,19 @@ def geometric(
     base = with_images(with_widths(plain, features), image_shape)
     if base.free_symbols:
         names = ", ".join(sorted(symbol.name for symbol in base.free_symbols))
-        raise KcalcError(f"the network has symbols ({names}); give them numbers with net.subs({{...}})")
+        raise KcalcError(
+            f"the network has symbols ({names}); give them numbers with net.subs({{...}})"
+        )
     given = {"input_moment": input_moment}
     extents = scaling(base, **given).weights
     if not extents:
         raise KcalcError("the network has no Affine layer, so there are no weights to initialise")
     plan = _Plan(
-        base, extents, _gain(base), _typical(extents, typical), positive_number(input_moment, "input_moment") if input_scaling else None
+        base,
+        extents,
+        _gain(base),
+        _typical(extents, typical),
+        positive_number(input_moment, "input_moment") if input_scaling else None,
     )
     ones = dict.fromkeys(extents, 1.0)
     found = scaling(plan.network(ones), **given).weights
@@ -141,17 +180,38 @@ def geometric(
     if output_std is not None:
         std = positive_number(output_std, "output_std")
         shaped, more = _with_output(shaped, std, given)
-        edits, targets = (*edits, *more), targets | ({"E y^2": std**2} if len(shaped.outputs) == 1 else {})
+        edits, targets = (
+            (*edits, *more),
+            targets | ({"E y^2": std**2} if len(shaped.outputs) == 1 else {}),
+        )
     by_node = {node: Constants(plain.layer(node).activation) for node in plain.nodes_of(Nonlinear)}
-    options = {"typical": plan.typical, "c": plan.constant, "input_scaling": input_scaling, "output_std": output_std, "balance": balance}
+    options = {
+        "typical": plan.typical,
+        "c": plan.constant,
+        "input_scaling": input_scaling,
+        "output_std": output_std,
+        "balance": balance,
+    }
     return GeometricShaping(
-        "geometric", options, network, shaped, ConstantsTable(by_node), {}, targets, (*changes, *edits), given=given
-    )  # fmt: skip
+        "geometric",
+        options,
+        network,
+        shaped,
+        ConstantsTable(by_node),
+        {},
+        targets,
+        (*changes, *edits),
+        given=given,
+    )
 
 
 def _missing(original: Network, shaped: Network) -> dict[Node, Any]:
     """The widths that the original does not state, from the shaped network."""
-    free = [n for n in (*original.nodes_of(Affine), *original.nodes_of(Input)) if original.layer(n).features is None]
+    free = [
+        n
+        for n in (*original.nodes_of(Affine), *original.nodes_of(Input))
+        if original.layer(n).features is None
+    ]
     return {node: shaped.layer(node).features for node in free}
 
 
@@ -160,17 +220,24 @@ def _balanced(node: Node, weight: WeightScaling, balance: str) -> Level:
     if balance == "gamma":
         return weight.gamma_level
     if weight.ratio_level is None:
-        raise KcalcError(f"node {node!r}: nu was not followed, for the image has too many locations; use balance='gamma' or smaller images")
+        raise KcalcError(
+            f"node {node!r}: nu was not followed, for the image has too many locations; use "
+            f"balance='gamma' or smaller images"
+        )
     return weight.ratio_level
 
 
 def _gain(network: Network) -> float:
-    """2/(1 + a^2), for the first activation. Raises: KcalcError for activations that are not positively homogeneous of degree 1."""
+    """2/(1 + a^2), for the first activation.
+
+    Raises: KcalcError for activations that are not positively homogeneous of degree 1.
+    """
     for node in network.nodes_of(Nonlinear):
         phi = network.layer(node).activation
         if half(phi) is None:
             raise KcalcError(
-                f"node {node!r}: geometric initialisation needs activations with phi(a x) = a phi(x) for a > 0 (relu, leaky_relu), "
+                f"node {node!r}: geometric initialisation needs activations with phi(a x) = a "
+                f"phi(x) for a > 0 (relu, leaky_relu), "
                 f"got {phi.name}, which changes the activation scaling"
             )
     return 1 / float(half(network.layer(network.nodes_of(Nonlinear)[0]).activation) or 1)
@@ -201,7 +268,10 @@ class _Plan:
         return self.gain / self.typical
 
     def network(self, branch: dict[Node, float]) -> Network:
-        """The network with c times ``branch`` at every Affine, and a multiplier before it where it is not 1."""
+        """The network with c times ``branch`` at every Affine.
+
+        Multipliers other than 1 stand before the Affine as Scale layers.
+        """
         steps: list[Step] = []
         edits: list[str] = []
         for node, layer, parents in self.base.steps():
@@ -210,7 +280,12 @@ class _Plan:
                 continue
             weight = self.extents[node]
             side, fan = math.sqrt(weight.taps), weight.inputs / weight.groups
-            variance = self.constant * branch[node] * math.sqrt(weight.groups / (weight.inputs * weight.outputs)) / side
+            variance = (
+                self.constant
+                * branch[node]
+                * math.sqrt(weight.groups / (weight.inputs * weight.outputs))
+                / side
+            )
             sigma = math.sqrt(variance * fan * weight.taps)
             factor = self._factor(node, parents[0], weight, branch[node])
             edits.append(f"{node}: sigma_w 1 -> {sigma:.10g} (E W^2 = {variance:.6g})")
@@ -224,7 +299,10 @@ class _Plan:
         return Network.from_steps(steps, self.base.outputs).with_notes(self.base.notes)
 
     def _factor(self, node: Node, parent: Node, weight: WeightScaling, branch: float) -> float:
-        """So that f -> sqrt(n/m) f from pre-activation to pre-activation; the first layers get inputs of 1/(k sqrt n)."""
+        """So that f -> sqrt(n/m) f from pre-activation to pre-activation.
+
+        The first layers get inputs of 1/(k sqrt n).
+        """
         side = math.sqrt(weight.taps)
         kept = self._kept(parent)
         if kept is None:
@@ -234,12 +312,19 @@ class _Plan:
         return math.sqrt(math.sqrt(weight.groups) / (side * self.constant * branch * kept))
 
     def _kept(self, node: Node) -> float | None:
-        """The factor of second moments by the activation before a layer; None where a layer reads an input."""
+        """The factor of second moments by the activation before a layer.
+
+        None where a layer reads an input.
+        """
         while self.base.layer(node).passes:
             (node,) = self.base.parents(node)
         if node in self.base.inputs:
             return None
-        return float(half(self.base.layer(node).activation) or 1) if node in self.base.nodes_of(Nonlinear) else 1.0
+        return (
+            float(half(self.base.layer(node).activation) or 1)
+            if node in self.base.nodes_of(Nonlinear)
+            else 1.0
+        )
 
 
 def _free(network: Network, name: str) -> str:
@@ -248,7 +333,9 @@ def _free(network: Network, name: str) -> str:
     return name
 
 
-def _with_output(network: Network, std: float, given: dict[str, Any]) -> tuple[Network, tuple[str, ...]]:
+def _with_output(
+    network: Network, std: float, given: dict[str, Any]
+) -> tuple[Network, tuple[str, ...]]:
     """A multiplier behind every output that gives it the root mean square ``std``."""
     found = scaling(network, **given).tensors
     steps, outputs, edits = list(network.steps()), [], []

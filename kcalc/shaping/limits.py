@@ -1,4 +1,8 @@
-"""Infinite depth: where a repeated block leads q and c values, how fast, and the flow that tailored ReLUs tend to [TAT Prop. 3]."""
+"""Infinite depth: the limits of q and c values, and the flow of tailored ReLUs [TAT Prop. 3].
+
+The limits, and the speed of convergence, are those of a repeated block; the flow is the one that
+tailored ReLUs tend to.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +31,13 @@ ROUNDED = 1e-13
 
 @dataclass(frozen=True)
 class DepthLimit(Shown):
-    """The limit of many copies of a block for q and c values: q* and c*, the slopes there, and the depths over which they are approached.
+    """The limit of many copies of a block for q and c values.
 
-    ``rate`` is C'(c*), ``q_rate`` Q'(q*); distances shrink by that factor per block. ``xi_c = -1/log |rate|`` and ``xi_q`` count blocks;
-    they are infinite where the slope is 1 or -1 (slower than any exponential), and xi_q where a q that Q keeps repels all others.
+    Q* and c*, the slopes there, and the depths over which they are approached.
+
+    ``rate`` is C'(c*), ``q_rate`` Q'(q*); distances shrink by that factor per block.
+    ``xi_c = -1/log |rate|`` and ``xi_q`` count blocks; they are infinite where the slope is 1 or -1
+    (slower than any exponential), and xi_q where a q that Q keeps repels all others.
     """
 
     q: float
@@ -55,15 +62,20 @@ class DepthLimit(Shown):
 def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
     """The limit of infinitely many copies of ``block`` (one input, one output) for inputs of q value ``q`` and any c in (-1, 1).
 
-    q* is the fixed point of Q to which repeated blocks take ``q``, attracting or of slope 1 or -1, or ``q`` itself where Q keeps it;
-    c* is the fixed point of C at q* with slope <= 1, which is unique in [0, 1]. [DKS App. C] Opposite inputs, c = -1, may stay so
-    (odd maps) or become equal (even maps).
-    Raises: KcalcError for several inputs or outputs, bad q, or q values that grow or vanish without end, alternate or never settle.
+    q* is the fixed point of Q to which repeated blocks take ``q``, attracting or of slope 1 or -1,
+    or ``q`` itself where Q keeps it; c* is the fixed point of C at q* with slope <= 1, which is
+    unique in [0, 1]. [DKS App. C] Opposite inputs, c = -1, may stay so (odd maps) or become equal
+    (even maps).
+    Raises: KcalcError for several inputs or outputs, bad q, or q values that grow or vanish without
+    end, alternate or never settle.
     """
     if not isinstance(block, Network):
         raise KcalcError(f"depth_limit needs a kcalc.Network, got {type(block).__name__}")
     if len(block.inputs) != 1 or len(block.outputs) != 1:
-        raise KcalcError("depth_limit needs a block with one input and one output, since it feeds the one into the other")
+        raise KcalcError(
+            "depth_limit needs a block with one input and one output, since it feeds the one into "
+            "the other"
+        )
     value = as_number(q, "q")
     if getattr(value, "free_symbols", None) or not value > 0:
         raise KcalcError(f"q is a mean square and must be > 0, got {q}")
@@ -74,7 +86,9 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
     if not points:  # C is the identity, or 1 repels nothing: every c stays, or c -> 1
         identity = abs(float(cosines(0.5, level)) - 0.5) < 1e-12
         if identity:
-            raise KcalcError("the block's C map is the identity at q*: every c value stays where it is")
+            raise KcalcError(
+                "the block's C map is the identity at q*: every c value stays where it is"
+            )
         return DepthLimit(level, 1.0, float(cosines.derivative(1)(1.0, level)), q_rate, notes)
     best = min(points, key=lambda p: abs(p.slope))
     return DepthLimit(level, best.value, best.slope, q_rate, notes)
@@ -84,7 +98,13 @@ def _about_kept(q: float, rate: float) -> tuple[Assumption, ...]:
     """A note on a q value that Q keeps and that repels all others."""
     if abs(rate) <= 1 + EDGE:
         return ()
-    return (Assumption("network", f"Q keeps q = {q:g}, but repels others: its slope there is {rate:.6g}, so that any other q moves away"),)
+    return (
+        Assumption(
+            "network",
+            f"Q keeps q = {q:g}, but repels others: its slope there is {rate:.6g}, so that any "
+            f"other q moves away",
+        ),
+    )
 
 
 def _q_limit(block: Network, q: float) -> tuple[float, float]:
@@ -94,7 +114,10 @@ def _q_limit(block: Network, q: float) -> tuple[float, float]:
     outcome = found.outcome[0]
     if outcome in (GROWS, SHRINKS):
         way, side = ("grow", "above") if outcome == GROWS else ("shrink", "below")
-        raise KcalcError(f"q values {way} without end: Q has no fixed point {side} q = {math.exp(found.last[0]):g}")
+        raise KcalcError(
+            f"q values {way} without end: Q has no fixed point {side} q = "
+            f"{math.exp(found.last[0]):g}"
+        )
     if outcome == SETTLED:
         return float(found.q[0]), float(squares.derivative(1)(float(found.q[0])))
     limit = _settled(squares, squares.fixed_points(), [q, float(squares(q))])
@@ -102,7 +125,10 @@ def _q_limit(block: Network, q: float) -> tuple[float, float]:
 
 
 def _settled(squares: QMap, points: Sequence[FixedPoint], trail: list[float]) -> FixedPoint:
-    """The fixed point that iterates lead to where Q falls. Raises: KcalcError where they alternate or do not settle."""
+    """The fixed point that iterates lead to where Q falls.
+
+    Raises: KcalcError where they alternate or do not settle.
+    """
     bearable = [p for p in points if abs(p.slope) <= 1 + EDGE]
     for _ in range(STEPS):
         found = next((p for p in bearable if abs(math.log(trail[-1] / p.value)) < ARRIVED), None)
@@ -111,42 +137,61 @@ def _settled(squares: QMap, points: Sequence[FixedPoint], trail: list[float]) ->
         trail.append(float(squares(trail[-1])))
         first, second, third = (math.log(value) for value in trail[-3:])
         if abs(third - first) < ARRIVED * abs(second - first):
-            raise _unsettled(points, trail[0], f"they alternate between {min(trail[-2:]):.6g} and {max(trail[-2:]):.6g}")
+            raise _unsettled(
+                points,
+                trail[0],
+                f"they alternate between {min(trail[-2:]):.6g} and {max(trail[-2:]):.6g}",
+            )
     slow = next((p for p in bearable if _approached(squares, p, trail)), None)
     if slow is None:
         late = trail[-STEPS // 2 :]
-        raise _unsettled(points, trail[0], f"after {STEPS} blocks they are still between {min(late):.6g} and {max(late):.6g}")
+        raise _unsettled(
+            points,
+            trail[0],
+            f"after {STEPS} blocks they are still between {min(late):.6g} and {max(late):.6g}",
+        )
     return slow
 
 
 def _approached(squares: QMap, point: FixedPoint, trail: Sequence[float]) -> bool:
-    """Whether iterates that have not arrived will: Q (or Q twice, where they change sides) increases and leads on all the way there."""
+    """Whether iterates that have not arrived will.
+
+    Q (or Q twice, where they change sides) increases and leads on all the way there.
+    """
     before, last = (math.log(value / point.value) for value in trail[-2:])
     between = point.value * np.exp(last * np.linspace(1, 0, BETWEEN)[:-1])
     after = squares(between) if before * last > 0 else squares(squares(between))
-    far, near = (np.log(values / point.value) * math.copysign(1, last) for values in (between, after))
+    far, near = (
+        np.log(values / point.value) * math.copysign(1, last) for values in (between, after)
+    )
     return bool(np.all(near < far + ROUNDED) and np.all(np.diff(near) < ROUNDED))
 
 
 def _unsettled(points: Sequence[FixedPoint], q: float, what: str) -> KcalcError:
     known = ", ".join(f"q = {p.value:.6g} with slope {p.slope:.6g}" for p in points)
     return KcalcError(
-        f"q values from q = {q:g} on have no limit: {what}, away from the q value that Q keeps ({known}; slopes beyond 1 and -1 repel); "
+        f"q values from q = {q:g} on have no limit: {what}, away from the q value that Q keeps "
+        f"({known}; slopes beyond 1 and -1 repel); "
         "take a smaller sigma_w, or follow kc.q_map(block) itself"
     )
 
 
-# -- the flow of tailored ReLUs ----------------------------------------------------------------------------------------------------------
+# -- the flow of tailored ReLUs --------------------------------------------------------------------
 
 
 def flow_time(c: float, start: float = 0.0) -> float:
-    """T with psi(start, T) = c, psi being the flow dx/dT = sqrt(1 - x^2) - x arccos x. Domain: -1 <= start <= c < 1.
+    """T with psi(start, T) = c, psi being the flow dx/dT = sqrt(1 - x^2) - x arccos x.
 
-    Deep networks of tailored ReLUs with k = (1 - slope)^2 / (pi (1 + slope^2)) have C_f(c) -> psi(c, k * multiplier).
+    Domain: -1 <= start <= c < 1.
+
+    Deep networks of tailored ReLUs with k = (1 - slope)^2 / (pi (1 + slope^2)) have C_f(c) ->
+    psi(c, k * multiplier).
     """
     low, high = _cosine(start, "start"), _cosine(c, "c")
     if not low <= high < 1:
-        raise KcalcError(f"the flow goes from start to c with -1 <= start <= c < 1, got start = {start}, c = {c}")
+        raise KcalcError(
+            f"the flow goes from start to c with -1 <= start <= c < 1, got start = {start}, c = {c}"
+        )
 
     return _time_between(math.acos(high), math.acos(low))
 
@@ -155,11 +200,18 @@ def _time_between(near: float, far: float) -> float:
     """T from the angle ``far`` to the smaller angle ``near``."""
     from scipy.integrate import quad
 
-    return float(quad(lambda t: math.sin(t) / flow_speed(t), near, far, epsabs=1e-14, epsrel=1e-13, limit=200)[0])
+    return float(
+        quad(
+            lambda t: math.sin(t) / flow_speed(t), near, far, epsabs=1e-14, epsrel=1e-13, limit=200
+        )[0]
+    )
 
 
 def flow_speed(theta: float) -> float:
-    """``sin t - t cos t``, by its series near 0: how fast c values grow along the flow at ``c = cos t``."""
+    """``sin t - t cos t``, by its series near 0.
+
+    How fast c values grow along the flow at ``c = cos t``.
+    """
     if theta < 0.2:
         t = theta * theta
         return theta**3 * (1 / 3 - t * (1 / 30 - t * (1 / 840 - t * (1 / 45360 - t / 3991680))))
@@ -200,8 +252,9 @@ def flow(c: float, time: float) -> float:
 def flow_slope(network: Network, eta: float) -> float:
     """The negative slope that the flow predicts for a deep network: k = T(eta) / multiplier.
 
-    The multiplier is the mean number of nonlinear layers that a path through the steepest subnetwork meets. The exact slope,
-    ``kc.shape(..., method="tat", eta=eta)``, tends to it with depth.
+    The multiplier is the mean number of nonlinear layers that a path through the steepest
+    subnetwork meets. The exact slope, ``kc.shape(..., method="tat", eta=eta)``, tends to it with
+    depth.
 
     Raises: KcalcError for eta outside (0, 1), or a network too shallow for the prediction.
     """
@@ -210,5 +263,7 @@ def flow_slope(network: Network, eta: float) -> float:
         raise KcalcError(f"eta must lie in (0, 1), got {eta}")
     w = math.pi * flow_time(target) / maximal_curvature(network).multiplier
     if w >= 1:
-        raise KcalcError(f"the network is too shallow for the flow at eta = {target:g}: even ReLUs are too weak")
+        raise KcalcError(
+            f"the network is too shallow for the flow at eta = {target:g}: even ReLUs are too weak"
+        )
     return (1 - w) / (1 + math.sqrt(w * (2 - w)))

@@ -1,4 +1,6 @@
-"""Mirrored weights that make a network linear when it starts: phi becomes (phi(x), phi(-x)), read by (W, -W).
+"""Mirrored weights that make a network linear when it starts.
+
+Phi becomes (phi(x), phi(-x)), read by (W, -W).
 
 [Balduzzi, Frean, Leary, Lewis, Ma, McWilliams 2017; DKS sec. 26.5]
 """
@@ -29,12 +31,18 @@ from .search import check_shapeable
 
 Node = Any
 ROUNDING = 1e-13
-MIRRORED = "weights are mirrored pairs (W, -W), so not independent; as a function that is the network of odd parts with independent weights"
+MIRRORED = (
+    "weights are mirrored pairs (W, -W), so not independent; as a function that is the network of "
+    "odd parts with independent weights"
+)
 
 
 @dataclass(frozen=True)
 class MirroredConstants(Constants):
-    """phi becomes output_scale * (phi(x) - phi(-x)): the action of mirrored weights on the pair (phi(x), phi(-x))."""
+    """phi becomes output_scale * (phi(x) - phi(-x)).
+
+    The action of mirrored weights on the pair (phi(x), phi(-x)).
+    """
 
     @cached_property
     def transformed(self) -> Activation:
@@ -46,8 +54,13 @@ class MirroredConstants(Constants):
         """The pair and the weights that read it, in one line."""
         name = self.activation.name
         scale = "" if self.output_scale == 1 else f"{self.output_scale:.6g}*"
-        seen = f"{scale}({name}(x) - {name}(-x))" + (" = x" if _is_identity(self.transformed) else "")
-        return f"concatenation [{name}(x), {name}(-x)], read by mirrored weights [{scale}W, -{scale}W], which see {seen}"
+        seen = f"{scale}({name}(x) - {name}(-x))" + (
+            " = x" if _is_identity(self.transformed) else ""
+        )
+        return (
+            f"concatenation [{name}(x), {name}(-x)], read by mirrored weights [{scale}W, "
+            f"-{scale}W], which see {seen}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The constants as plain data."""
@@ -56,20 +69,34 @@ class MirroredConstants(Constants):
 
 @dataclass(frozen=True, repr=False)
 class LooksLinear(Shaping):
-    """A network with mirrored weights. ``network`` has the (scaled) odd parts of the activations and computes the same function."""
+    """A network with mirrored weights.
+
+    ``network`` has the (scaled) odd parts of the activations and computes the same function.
+    """
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """The targets, and the slope of the whole network, which is 1 where the odd parts are linear."""
-        whole = {"C_f'(1)": float(c_map(self.network).derivative(1)(1.0))} if len(self.network.outputs) == 1 else {}
+        """The targets, and the slope of the whole network.
+
+        The slope is 1 where the odd parts are linear.
+        """
+        whole = (
+            {"C_f'(1)": float(c_map(self.network).derivative(1)(1.0))}
+            if len(self.network.outputs) == 1
+            else {}
+        )
         return super()._measured | whole
 
     @property
     def to_train(self) -> tuple[Network, tuple[Node, ...]]:
-        """The network with pairs (phi(x), phi(-x)), and the Affine nodes that read them, whose weights start as (gamma W, -gamma W).
+        """The network with pairs (phi(x), phi(-x)), and the Affine nodes that read them.
 
-        ``network`` has the odd parts in one activation; here each is the concatenation of phi(x) and phi(-x) again, under the old name.
-        Raises: KcalcError where something but an Affine, directly or through the pooling of all locations, reads a pair.
+        The weights of these nodes start as (gamma W, -gamma W).
+
+        ``network`` has the odd parts in one activation; here each is the concatenation of phi(x)
+        and phi(-x) again, under the old name.
+        Raises: KcalcError where something but an Affine, directly or through the pooling of all
+        locations, reads a pair.
         """
         pairs: dict[Node, float] = {}  # nodes that hold a pair, with its scale
         mirrored: list[Node] = []
@@ -89,24 +116,38 @@ class LooksLinear(Shaping):
             if source is None:
                 steps.append((node, layer, parents))
             elif isinstance(layer, Affine) and layer.groups == 1:
-                steps.append((node, replace(layer, sigma_w=math.sqrt(2) * pairs[source] * float(layer.sigma_w)), parents))
+                steps.append(
+                    (
+                        node,
+                        replace(layer, sigma_w=math.sqrt(2) * pairs[source] * float(layer.sigma_w)),
+                        parents,
+                    )
+                )
                 mirrored.append(node)
-            elif isinstance(layer, Identity | Pool) or (isinstance(layer, Flatten) and source in pooled):
+            elif isinstance(layer, Identity | Pool) or (
+                isinstance(layer, Flatten) and source in pooled
+            ):
                 pairs[node] = pairs[source]
                 if isinstance(layer, Pool) and layer.window is None:
                     pooled.add(node)
                 steps.append((node, layer, parents))
             else:
                 raise KcalcError(
-                    f"node {node!r} ({type(layer).__name__}) reads the pair at {source!r}, whose halves it would mix up; "
+                    f"node {node!r} ({type(layer).__name__}) reads the pair at {source!r}, whose "
+                    f"halves it would mix up; "
                     "put an Affine between them"
                 )
-        return Network.from_steps(steps, self.network.outputs).with_notes(self.network.notes), tuple(mirrored)
+        return Network.from_steps(steps, self.network.outputs).with_notes(
+            self.network.notes
+        ), tuple(mirrored)
 
     def mirrored(self, node: Node, weights: Any) -> np.ndarray:
-        """The weights with which an Affine reads the pair of an activation: (gamma W, -gamma W), (out, 2 in, ...) for W (out, in, ...).
+        """The weights with which an Affine reads the pair of an activation.
 
-        The pair is all phi(x), then all phi(-x), along axis 1. Raises: KcalcError unless the Affine reads one activation alone.
+        (gamma W, -gamma W), (out, 2 in, ...) for W (out, in, ...).
+
+        The pair is all phi(x), then all phi(-x), along axis 1. Raises: KcalcError unless the Affine
+        reads one activation alone.
         """
         source = node
         while source == node or isinstance(self.network.layer(source), Identity | Pool):
@@ -115,7 +156,8 @@ class LooksLinear(Shaping):
             source = self.network.parents(source)[0]
         if source not in self.constants.by_node:
             raise KcalcError(
-                f"node {node!r} reads a {type(self.network.layer(source)).__name__}, not one activation: mirror its blocks yourself"
+                f"node {node!r} reads a {type(self.network.layer(source)).__name__}, not one "
+                f"activation: mirror its blocks yourself"
             )
         scaled = float(self.constants.by_node[source].output_scale or 1.0) * np.asarray(weights)
         if scaled.ndim < 2:
@@ -125,21 +167,31 @@ class LooksLinear(Shaping):
 
 @shaping_method("looks_linear")
 def looks_linear(network: Network, activation: Any = None) -> LooksLinear:
-    """Mirror the weights, so that activations with phi(x) - phi(-x) = k x (relu, softplus, swish, gelu) make a linear network.
+    """Mirror the weights, so that suitable activations make a linear network.
 
-    Every activation becomes the concatenation (phi(x), phi(-x)), twice as wide, and the Affine layers that read it have weights
-    (gamma W, -gamma W) with Var W = 1/(unmirrored fan-in). W (phi(x) - phi(-x)) is exactly independent weights W times twice the odd
-    part of phi, so the returned ``network`` carries that, scaled to Q(1) = 1, and all kernel maps are exact. Where the odd part is linear
-    the C map is the identity. It holds when training starts: one step on the weights ends the mirror symmetry.
+    Activations with phi(x) - phi(-x) = k x (relu, softplus, swish, gelu) make a linear network.
 
-    Returns: a :class:`LooksLinear`. Raises: KcalcError for even activations, activations that jump or are linear, and where
-    something else than an Affine (through concatenations, flattening or mean pooling) reads an activation.
+    Every activation becomes the concatenation (phi(x), phi(-x)), twice as wide, and the Affine
+    layers that read it have weights (gamma W, -gamma W) with Var W = 1/(unmirrored fan-in). W
+    (phi(x) - phi(-x)) is exactly independent weights W times twice the odd part of phi, so the
+    returned ``network`` carries that, scaled to Q(1) = 1, and all kernel maps are exact. Where the
+    odd part is linear the C map is the identity. It holds when training starts: one step on the
+    weights ends the mirror symmetry.
+
+    Returns: a :class:`LooksLinear`. Raises: KcalcError for even activations, activations that jump
+    or are linear, and where something else than an Affine (through concatenations, flattening or
+    mean pooling) reads an activation.
     """
     plain, changes = prepared(network, activation)
     _check_readers(plain)
     layers: dict[Node, Any] = {node: plain.layer(node) for node in plain.nodes_of(Nonlinear)}
-    solved = {phi: mirrored_constants(phi) for phi in dict.fromkeys(layer.activation for layer in layers.values())}
-    by_node: dict[Node, Constants] = {node: solved[layer.activation] for node, layer in layers.items()}
+    solved = {
+        phi: mirrored_constants(phi)
+        for phi in dict.fromkeys(layer.activation for layer in layers.values())
+    }
+    by_node: dict[Node, Constants] = {
+        node: solved[layer.activation] for node, layer in layers.items()
+    }
     shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
     check_fresh(shaped)
     linear = all(_is_identity(k.transformed) for k in solved.values())
@@ -147,22 +199,36 @@ def looks_linear(network: Network, activation: Any = None) -> LooksLinear:
     whole = {"Q_f(1)": 1.0} | ({"C_f'(1)": 1.0} if linear and len(plain.outputs) == 1 else {})
     edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     return LooksLinear(
-        "looks_linear", {}, network, shaped, ConstantsTable(by_node), targets, whole, (*changes, *edits), warnings=tuple(_notes(solved)),
-    )  # fmt: skip
+        "looks_linear",
+        {},
+        network,
+        shaped,
+        ConstantsTable(by_node),
+        targets,
+        whole,
+        (*changes, *edits),
+        warnings=tuple(_notes(solved)),
+    )
 
 
 def mirrored_constants(phi: Activation) -> MirroredConstants:
-    """The scale that gives phi(x) - phi(-x) a mean square of 1 at q = 1. Raises: KcalcError for activations that cannot be mirrored."""
+    """The scale that gives phi(x) - phi(-x) a mean square of 1 at q = 1.
+
+    Raises: KcalcError for activations that cannot be mirrored.
+    """
     odd = difference(phi)
     slope = _slope(odd, phi)
-    # a linear odd part has its scale in closed form, so that the C map is the identity without rounding
+    # a linear odd part has its scale in closed form, so that the C map is the identity without
+    # rounding
     scale = 1 / slope if slope is not None else float(odd.second_moment(1.0)) ** -0.5
     return MirroredConstants(phi, output_scale=float(scale))
 
 
 @lru_cache(maxsize=256)
 def difference(phi: Activation) -> Activation:
-    """phi(x) - phi(-x), twice the odd part; a multiple of the identity where it is that to rounding, 2 phi where phi is odd.
+    """phi(x) - phi(-x), twice the odd part.
+
+    a multiple of the identity where it is that to rounding, 2 phi where phi is odd.
 
     Raises: KcalcError for even activations, and those that jump or are linear.
     """
@@ -172,7 +238,10 @@ def difference(phi: Activation) -> Activation:
     values, mirror, size = phi(x), phi(-x), _size(phi, x)
     finite = np.isfinite(size)
     if np.all(np.abs(values - mirror)[finite] <= ROUNDING * size[finite]):
-        raise KcalcError(f"{phi.name} is even, so that mirrored weights see nothing: phi(x) - phi(-x) = 0; choose another activation")
+        raise KcalcError(
+            f"{phi.name} is even, so that mirrored weights see nothing: phi(x) - phi(-x) = 0; "
+            f"choose another activation"
+        )
     if np.all(np.abs(values + mirror)[finite] <= ROUNDING * size[finite]):
         return phi.transformed(output_scale=2)
     slope = _slope(odd, phi)
@@ -182,24 +251,44 @@ def difference(phi: Activation) -> Activation:
 def _probes(phi: Activation) -> np.ndarray:
     """Positive points where inputs of ordinary size reach, some of them between kinks."""
     kinks = [abs(k) for k in phi.kink_points if 0 < abs(k) < 60]
-    return np.concatenate([np.geomspace(1e-4, 1.0, 120), np.linspace(1.0, 60.0, 400)[1:], np.array(kinks) * 0.999, np.array(kinks) * 1.001])
+    return np.concatenate(
+        [
+            np.geomspace(1e-4, 1.0, 120),
+            np.linspace(1.0, 60.0, 400)[1:],
+            np.array(kinks) * 0.999,
+            np.array(kinks) * 1.001,
+        ]
+    )
 
 
 def _size(phi: Activation, x: np.ndarray) -> np.ndarray:
-    """The scale of the rounding error of phi(x) - phi(-x): terms that cancel inside phi are as large as phi(1) even near 0."""
+    """The scale of the rounding error of phi(x) - phi(-x).
+
+    Terms that cancel inside phi are as large as phi(1) even near 0.
+    """
     with np.errstate(all="ignore"):
-        return np.maximum(np.maximum(np.abs(phi(x)), np.abs(phi(-x))), max(abs(float(phi(1.0))), abs(float(phi(-1.0)))))
+        return np.maximum(
+            np.maximum(np.abs(phi(x)), np.abs(phi(-x))),
+            max(abs(float(phi(1.0))), abs(float(phi(-1.0)))),
+        )
 
 
 def _slope(odd: Activation, phi: Activation) -> float | None:
-    """k where odd(x) = k x to the rounding of phi's values, else None; multiples of 1/64 are taken as such."""
+    """k where odd(x) = k x to the rounding of phi's values, else None.
+
+    Multiples of 1/64 are taken as such.
+    """
     x = _probes(odd)
     with np.errstate(all="ignore"):
         values, size = odd(x), _size(phi, x)
     slope = float(odd(1.0))
     slope = round(64 * slope) / 64 if abs(slope - round(64 * slope) / 64) < 1e-14 else slope
     finite = np.isfinite(values)
-    return slope if slope and np.all(np.abs(values - slope * x)[finite] <= ROUNDING * size[finite]) else None
+    return (
+        slope
+        if slope and np.all(np.abs(values - slope * x)[finite] <= ROUNDING * size[finite])
+        else None
+    )
 
 
 def _is_identity(phi: Activation) -> bool:
@@ -210,14 +299,25 @@ def _notes(solved: dict[Activation, MirroredConstants]) -> Iterator[Assumption]:
     yield Assumption("network", MIRRORED, "exact")
     curved = [phi.name for phi, k in solved.items() if not _is_identity(k.transformed)]
     if curved:
-        yield Assumption("network", f"the odd part of {', '.join(curved)} is not linear, so the network starts nonlinear, with C'(1) > 1")
+        yield Assumption(
+            "network",
+            f"the odd part of {', '.join(curved)} is not linear, so the network starts nonlinear, "
+            f"with C'(1) > 1",
+        )
     odd = [phi.name for phi, k in solved.items() if difference(phi).base == phi.base]
     if odd:
-        yield Assumption("network", f"{', '.join(odd)} is odd: mirroring only doubles the width (method='normalisation' does as much)")
+        yield Assumption(
+            "network",
+            f"{', '.join(odd)} is odd: mirroring only doubles the width (method='normalisation' "
+            f"does as much)",
+        )
 
 
 def _check_readers(network: Network) -> None:
-    """Refuse networks in which something else than weights reads an activation: only they can take the difference of a pair."""
+    """Refuse networks in which something else than weights reads an activation.
+
+    Only they can take the difference of a pair.
+    """
     paired: set[Node] = set()
     for node, layer, parents in network.steps():
         from_pair = [parent for parent in parents if parent in paired]
@@ -225,14 +325,20 @@ def _check_readers(network: Network) -> None:
             paired.add(node)
         if not from_pair or isinstance(layer, Affine):
             continue
-        if isinstance(layer, Identity | Flatten | Concat) or (isinstance(layer, Pool) and layer.kind != "max"):
+        if isinstance(layer, Identity | Flatten | Concat) or (
+            isinstance(layer, Pool) and layer.kind != "max"
+        ):
             paired.add(node)
             continue
         kind = "max pooling" if isinstance(layer, Pool) else type(layer).__name__
         raise KcalcError(
-            f"node {node!r} ({kind}) reads the activation {from_pair[0]!r}, but only mirrored weights can take phi(x) - phi(-x); "
+            f"node {node!r} ({kind}) reads the activation {from_pair[0]!r}, but only mirrored "
+            f"weights can take phi(x) - phi(-x); "
             "put an Affine between them"
         )
     for node in network.outputs:
         if node in paired:
-            raise KcalcError(f"the output {node!r} is an activation without weights after it to mirror; end the network in an Affine")
+            raise KcalcError(
+                f"the output {node!r} is an activation without weights after it to mirror; end "
+                f"the network in an Affine"
+            )

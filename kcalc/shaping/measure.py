@@ -1,4 +1,7 @@
-"""Local kernel quantities of an activation at q = 1 in 30 digits, by a quadrature that no solver uses."""
+"""Local kernel quantities of an activation at q = 1 in 30 digits.
+
+They are computed by a quadrature that no solver uses.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,14 @@ from ..foundation.process_state import decimal_digits, lambdify
 
 DIGITS = 30
 REACH = 13  # exp(-13^2 / 2) = 2e-37
-FAR = 6, 40  # |x| of kinks, beyond which all of phi may lie, between which the panels reach out with them
+FAR = (
+    6,
+    40,
+)  # |x| of kinks, beyond which all of phi may lie, between which the panels reach out with them
 NODES = 24
-LAST = 3  # of the Legendre coefficients of degree < NODES: below RESOLVED on a panel, the quadrature's error is their square
+# of the Legendre coefficients of degree < NODES: below RESOLVED on a panel, the quadrature's error
+# is their square
+LAST = 3
 RESOLVED = 1e-13
 DEEPEST, MOST = 40, 1500  # bisections of a panel, and panels
 
@@ -27,16 +35,32 @@ DEEPEST, MOST = 40, 1500  # bisections of a panel, and panels
 def local_values(phi: Activation) -> dict[str, Any]:
     """Q(1), Q'(1), C(0), C'(1), C''(1) and the mean of phi at q = 1, as mpmath numbers.
 
-    Gauss-Legendre panels of width 1, split at the kinks and wherever ``phi`` is steep. Where phi jumps, C'(1) is infinite, and
-    Q'(1) = E[phi phi' x] is E[phi^2 (x^2 - 1)]/2, which has the jumps' part. Callables give double precision.
+    Gauss-Legendre panels of width 1, split at the kinks and wherever ``phi`` is steep. Where phi
+    jumps, C'(1) is infinite, and Q'(1) = E[phi phi' x] is E[phi^2 (x^2 - 1)]/2, which has the
+    jumps' part. Callables give double precision.
     """
     with decimal_digits(DIGITS + 5):
         jumps, smooth = any(phi.jump_sizes(0)), not any(phi.jump_sizes(0) + phi.jump_sizes(1))
         value, slope, second = (
-            _sampled(phi) if phi.numeric_only else (_function(phi.expr if n == 0 else phi.derivative_expr(n)) for n in range(3))
+            _sampled(phi)
+            if phi.numeric_only
+            else (_function(phi.expr if n == 0 else phi.derivative_expr(n)) for n in range(3))
         )
-        reach = max((math.ceil(math.hypot(REACH, k)) for k in map(abs, phi.kink_points) if FAR[0] < k < FAR[1]), default=REACH)
-        edges = _bisected(phi, sorted({mpmath.mpf(k) for k in range(-reach, reach + 1)} | {_exact(k) for k in phi.kinks if abs(k) < reach}))
+        reach = max(
+            (
+                math.ceil(math.hypot(REACH, k))
+                for k in map(abs, phi.kink_points)
+                if FAR[0] < k < FAR[1]
+            ),
+            default=REACH,
+        )
+        edges = _bisected(
+            phi,
+            sorted(
+                {mpmath.mpf(k) for k in range(-reach, reach + 1)}
+                | {_exact(k) for k in phi.kinks if abs(k) < reach}
+            ),
+        )
         mean = square = gradient = mixed = bend = mpmath.mpf(0)
         nodes = _legendre(NODES)
         for low, high in pairwise(edges):
@@ -62,7 +86,10 @@ def local_values(phi: Activation) -> dict[str, Any]:
 
 @np.errstate(all="ignore")
 def _bisected(phi: Activation, edges: list[Any]) -> list[Any]:
-    """The edges and midpoints of panels, until phi and phi' are polynomials on each to about 15 digits of E phi^2 and E phi'^2."""
+    """The edges of panels, bisected until phi and phi' are polynomials on each panel.
+
+    They are polynomials to about 15 digits of E phi^2 and E phi'^2.
+    """
     t, w = np.polynomial.legendre.leggauss(NODES)
     rows = np.polynomial.legendre.legvander(t, NODES - 1) * w[:, None] * (np.arange(NODES) + 0.5)
     sizes, open_panels = np.zeros(2), list(pairwise(edges))
@@ -71,17 +98,24 @@ def _bisected(phi: Activation, edges: list[Any]) -> list[Any]:
         low, high = (np.array([float(panel[i]) for panel in open_panels]) for i in (0, 1))
         x = ((low + high) / 2)[:, None] + ((high - low) / 2)[:, None] * t
         density = np.exp(-(x**2) / 2)
-        values = [np.asarray(phi.numeric(n)(x.ravel())).reshape(x.shape) * np.sqrt(density) for n in (0, 1)]
+        values = [
+            np.asarray(phi.numeric(n)(x.ravel())).reshape(x.shape) * np.sqrt(density)
+            for n in (0, 1)
+        ]
         sizes = np.maximum(sizes, [np.sqrt(np.nanmax((v * v) @ w * (high - low))) for v in values])
         bad = np.zeros(low.size, dtype=bool)
         for v, size, order in zip(values, sizes, (0, 1), strict=True):
             last = np.abs(v @ rows[:, -LAST:]).max(axis=1) * np.sqrt(high - low)
-            noise = 4e-16 * np.abs(x * phi.numeric(order + 1)(x.ravel()).reshape(x.shape) * np.sqrt(density)).max(axis=1)
+            noise = 4e-16 * np.abs(
+                x * phi.numeric(order + 1)(x.ravel()).reshape(x.shape) * np.sqrt(density)
+            ).max(axis=1)
             bad |= last > RESOLVED * size + noise * np.sqrt(high - low)
         if len(done) + 2 * int(bad.sum()) > MOST:
             bad[:] = False
         done += [panel[1] for panel, again in zip(open_panels, bad, strict=True) if not again]
-        halves = [(a, (a + b) / 2, b) for (a, b), again in zip(open_panels, bad, strict=True) if again]
+        halves = [
+            (a, (a + b) / 2, b) for (a, b), again in zip(open_panels, bad, strict=True) if again
+        ]
         if not halves:
             break
         open_panels = [panel for a, m, b in halves for panel in ((a, m), (m, b))]
@@ -109,11 +143,16 @@ def _function(expr: sp.Expr) -> Any:
 
 @lru_cache(maxsize=4)
 def _legendre(count: int) -> list[tuple[Any, Any]]:
-    """Nodes and weights of Gauss-Legendre quadrature on [-1, 1], by Newton from the Chebyshev guess."""
+    """Nodes and weights of Gauss-Legendre quadrature on [-1, 1].
+
+    The nodes are found by Newton's method from the Chebyshev guess.
+    """
     out = []
     with decimal_digits(DIGITS + 10):
         for k in range(count):
-            x = mpmath.cos(mpmath.pi * (mpmath.mpf(k) + mpmath.mpf(3) / 4) / (count + mpmath.mpf(1) / 2))
+            x = mpmath.cos(
+                mpmath.pi * (mpmath.mpf(k) + mpmath.mpf(3) / 4) / (count + mpmath.mpf(1) / 2)
+            )
             derivative = mpmath.mpf(1)
             for _ in range(8):
                 value, derivative = _legendre_value(count, x)

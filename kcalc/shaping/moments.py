@@ -1,9 +1,13 @@
-"""Integrals of f(x) = phi(alpha x + beta) under a standard normal x for the solvers: moments, and derivatives in (log alpha, beta).
+"""Integrals of f(x) = phi(alpha x + beta) under a standard normal x for the solvers.
 
-Smooth activations: the trapezoid rule on fixed nodes; kinked ones: Gauss-Legendre panels split at the kinks, plus the kinks' own part in
-derivatives. At input scales beyond GENTLE (of the activation's narrowest feature) both give way to panels on which phi is resolved.
+Moments, and derivatives in (log alpha, beta).
 
-Differences of nearly equal moments (E f'^2 - Var f and the like) are integrated as they are, never subtracted.
+Smooth activations: the trapezoid rule on fixed nodes; kinked ones: Gauss-Legendre panels split at
+the kinks, plus the kinks' own part in derivatives. At input scales beyond GENTLE (of the
+activation's narrowest feature) both give way to panels on which phi is resolved.
+
+Differences of nearly equal moments (E f'^2 - Var f and the like) are integrated as they are, never
+subtracted.
 """
 
 from __future__ import annotations
@@ -21,12 +25,19 @@ from ..foundation.process_state import lambdify
 from ..gaussian.expectations.quadrature import Array, Rule, mesh, normal_density, normal_rule, split
 
 REACH = 9.5  # the density there is 2.5e-20 of its peak
-FAR = 3.0, 36.0  # places of a homogeneous activation's kink, where all it does may lie beyond, between which rules reach out with it
-STEP = 0.25  # of the coarsest grid: rounding for Gaussians times functions whose poles are 3 and more away
+FAR = (
+    3.0,
+    36.0,
+)  # places of a homogeneous activation's kink, where all it does may lie beyond, between which rules reach out with it
+# of the coarsest grid: rounding for Gaussians times functions whose poles are 3 and more away
+STEP = 0.25
 FINEST = 6  # grids are halved that often
 TAME = 30.0  # arguments up to which plain expressions neither overflow nor lose digits
 WIDEST = 1.0  # panels of kinked activations
-GENTLE = 8.0, 2.0  # input scales, in widths of the narrowest feature, up to which the trapezoid rule and those panels serve
+GENTLE = (
+    8.0,
+    2.0,
+)  # input scales, in widths of the narrowest feature, up to which the trapezoid rule and those panels serve
 NEAR = 16.0  # |u| up to which narrow features are sought
 MOST = 3000  # panels of one rule
 LOUDEST = 1e150  # the square is finite
@@ -37,9 +48,12 @@ Pair = tuple[float, float]  # derivatives in (log alpha, beta)
 
 @dataclass(frozen=True)
 class Moments:
-    """Moments of f = phi(alpha x + beta) with g = f', h = f'', a = E f', each with its derivatives (d/d log alpha, d/d beta).
+    """Moments of f = phi(alpha x + beta) with derivatives in log alpha and beta.
 
-    variance: Var f.  excess: E g^2 - Var f >= 0.  turn: E[(f - E f) g x] - Var f.  tilt: E[g x] = E f''.  bend: E h^2 (order 3 only).
+    Notation: g = f', h = f'', a = E f'. Each moment has its derivatives (d/d log alpha, d/d beta).
+
+    variance: Var f. excess: E g^2 - Var f >= 0. turn: E[(f - E f) g x] - Var f. tilt: E[g x] = E
+    f''. bend: E h^2 (order 3 only).
     """
 
     mean: float
@@ -71,33 +85,57 @@ def grid(fineness: int) -> Rule:
 
 @lru_cache(maxsize=512)
 def panels(kinks: tuple[float, ...], fineness: int, reach: float = REACH) -> Rule:
-    """Gauss-Legendre panels of width ``WIDEST / 2^fineness`` at the most, with edges at the kinks (of x, not of phi)."""
-    return normal_rule(split(np.array([-reach, *(k for k in kinks if abs(k) < reach), reach]), WIDEST / 2**fineness))
+    """Gauss-Legendre panels with edges at the kinks.
+
+    The panels are at most ``WIDEST / 2^fineness`` wide; the kinks are those of x, not of phi.
+    """
+    return normal_rule(
+        split(
+            np.array([-reach, *(k for k in kinks if abs(k) < reach), reach]), WIDEST / 2**fineness
+        )
+    )
 
 
 def _reach(phi: Activation, alpha: float, beta: float) -> float:
-    """|x| up to which f counts: beyond a far kink of a homogeneous activation (relu) may be all of it, however small the density is."""
+    """|x| up to which f counts.
+
+    All of a homogeneous activation (relu) may lie beyond a far kink, however small the density is
+    there.
+    """
     far = max((abs(k - beta) / alpha for k in phi.kink_points), default=0.0)
     return math.hypot(REACH, far) if phi.degree is not None and FAR[0] < far < FAR[1] else REACH
 
 
 def rule_for(phi: Activation, alpha: float, beta: float, fineness: int) -> Rule:
-    """Nodes and weights for f at (alpha, beta). Raises: KcalcError where phi varies too fast for any."""
+    """Nodes and weights for f at (alpha, beta).
+
+    Raises: KcalcError where phi varies too fast for any.
+    """
     if is_steep(phi, alpha):
         return _resolved(phi, alpha, beta, fineness)
     if not phi.kinks:
         return grid(fineness)
-    return panels(tuple(sorted({(k - beta) / alpha for k in phi.kink_points})), fineness, _reach(phi, alpha, beta))
+    return panels(
+        tuple(sorted({(k - beta) / alpha for k in phi.kink_points})),
+        fineness,
+        _reach(phi, alpha, beta),
+    )
 
 
 def is_steep(phi: Activation, alpha: float) -> bool:
-    """Whether rules that know no more of phi than its kinks leave it unresolved at the input scale."""
+    """Whether phi is too steep at the input scale for the usual quadrature rules.
+
+    Rules that know no more of phi than its kinks leave it unresolved then.
+    """
     return phi.degree is None and alpha > GENTLE[bool(phi.kinks)] * width(phi)
 
 
 @lru_cache(maxsize=256)
 def width(phi: Activation) -> float:
-    """The width of the narrowest feature of phi, at most 1 (that of tanh); where nothing resolves phi, 1."""
+    """The width of the narrowest feature of phi, at most 1 (that of tanh).
+
+    Where nothing resolves phi, 1.
+    """
     with np.errstate(all="ignore"):
         try:
             return min(1.0, 2 * float(np.diff(mesh(phi, NEAR)).min()))
@@ -115,12 +153,19 @@ def _resolved(phi: Activation, alpha: float, beta: float, fineness: int) -> Rule
     if edges.size > MOST:
         raise KcalcError(f"activation {phi.name!r} varies too fast at input scale {alpha:.6g}")
     parts = np.arange(fineness + 1) / (fineness + 1)
-    return normal_rule(np.append((edges[:-1, None] + np.diff(edges)[:, None] * parts).ravel(), edges[-1]))
+    return normal_rule(
+        np.append((edges[:-1, None] + np.diff(edges)[:, None] * parts).ravel(), edges[-1])
+    )
 
 
 @np.errstate(all="ignore")
-def moments(phi: Activation, log_alpha: float, beta: float, fineness: int = 0, order: int = 2) -> Moments:
-    """The moments at one point; ``order=3`` adds the curvature's, which needs a third derivative."""
+def moments(
+    phi: Activation, log_alpha: float, beta: float, fineness: int = 0, order: int = 2
+) -> Moments:
+    """The moments at one point.
+
+    ``order=3`` adds those of the curvature, which need a third derivative.
+    """
     alpha = math.exp(log_alpha)
     rule = rule_for(phi, alpha, beta, fineness)
     x, w = rule.z, rule.w
@@ -140,7 +185,10 @@ def moments(phi: Activation, log_alpha: float, beta: float, fineness: int = 0, o
     deltas = _deltas(phi, alpha, beta, mean) if phi.kinks else (0.0,) * 6
     slope_pull, value_pull, level_pull, tilt_pull, square_pull, bend_pull = deltas
     d_variance = (2 * mixed, 2 / alpha * float(wf @ g))
-    d_gradient = (2 * (gradient + float(wg @ hx) + slope_pull), 2 / alpha * (float(wg @ h) + level_pull))
+    d_gradient = (
+        2 * (gradient + float(wg @ hx) + slope_pull),
+        2 / alpha * (float(wg @ h) + level_pull),
+    )
     d_mixed = (
         float(wg @ (gx * x)) - tilt**2 + mixed + float(wf @ (hx * x)) + value_pull,
         (float(wg @ (drift * x)) + float(wf @ hx) + tilt_pull) / alpha,
@@ -151,12 +199,23 @@ def moments(phi: Activation, log_alpha: float, beta: float, fineness: int = 0, o
         third, wh = alpha**3 * values[3], w * h
         bend = float(wh @ h)
         pull = _bend_deltas(phi, alpha, beta) if phi.kinks else (0.0, 0.0)
-        d_bend = (2 * (2 * bend + float(wh @ (third * x)) + pull[0]), 2 / alpha * (float(wh @ third) + pull[1]))
+        d_bend = (
+            2 * (2 * bend + float(wh @ (third * x)) + pull[0]),
+            2 / alpha * (float(wh @ third) + pull[1]),
+        )
     return Moments(
-        mean, variance, excess, turn, tilt, bend, d_variance,
-        (d_gradient[0] - d_variance[0], d_gradient[1] - d_variance[1]), (d_mixed[0] - d_variance[0], d_mixed[1] - d_variance[1]),
-        d_tilt, d_bend,
-    )  # fmt: skip
+        mean,
+        variance,
+        excess,
+        turn,
+        tilt,
+        bend,
+        d_variance,
+        (d_gradient[0] - d_variance[0], d_gradient[1] - d_variance[1]),
+        (d_mixed[0] - d_variance[0], d_mixed[1] - d_variance[1]),
+        d_tilt,
+        d_bend,
+    )
 
 
 def derivatives(phi: Activation, u: Array, order: int) -> Any:
@@ -174,13 +233,23 @@ def derivatives(phi: Activation, u: Array, order: int) -> Any:
 
 @np.errstate(all="ignore")
 def _check_growth(phi: Activation, ends: Array) -> None:
-    """Refuse ranges at whose ends phi^2 overflows, before every node is evaluated exactly. Raises: KcalcError."""
+    """Refuse ranges at whose ends phi^2 overflows, before every node is evaluated exactly.
+
+    Raises: KcalcError.
+    """
     if not np.all(np.abs(phi.numeric(0)(ends)) < LOUDEST):
-        raise KcalcError(f"activation {phi.name!r} grows too fast for inputs from {ends[0]:.6g} to {ends[1]:.6g}")
+        raise KcalcError(
+            f"activation {phi.name!r} grows too fast for inputs from {ends[0]:.6g} to {ends[1]:.6g}"
+        )
 
 
 def _check_tails(phi: Activation, alpha: float, rule: Rule, f: Array) -> None:
-    """Refuse functions much of whose square lies beyond the rules, which would all agree on the rest. Raises: KcalcError."""
+    """Refuse functions with much of their square beyond the rules.
+
+    The rules would all agree on the rest, so that their agreement would not reveal the error.
+
+    Raises: KcalcError.
+    """
     ends = [0, -1]
     left = float((normal_density(rule.z[ends]) * f[ends] ** 2).max())
     if left > TAIL * float(rule.w @ f**2):
@@ -189,7 +258,10 @@ def _check_tails(phi: Activation, alpha: float, rule: Rule, f: Array) -> None:
 
 @lru_cache(maxsize=256)
 def _joint(phi: Activation, order: int) -> Any:
-    """All derivatives of a smooth activation in one compiled function, sharing common subexpressions; None for the others."""
+    """All derivatives of a smooth activation in one compiled function, or None.
+
+    Common subexpressions are shared; the function is None for other activations.
+    """
     if phi.kinks or phi.numeric_only or phi.transformation is not None:
         return None
     expressions = [phi.derivative_expr(n) if n else phi.expr for n in range(order + 1)]
@@ -206,7 +278,11 @@ def _joint(phi: Activation, order: int) -> Any:
 
 
 def _deltas(phi: Activation, alpha: float, beta: float, mean: float) -> tuple[float, ...]:
-    """Terms of jumps J of phi' in E[g x h], E[F x^2 h], E[g h], E[F x h], E[x^2 h], E[x h], F = f - E f: alpha J delta in h at kinks."""
+    """Contributions of jumps J of phi' to six moments that contain h.
+
+    The moments are E[g x h], E[F x^2 h], E[g h], E[F x h], E[x^2 h], E[x h], F = f - E f; h
+    contains alpha J delta at kinks.
+    """
     out = [0.0] * 6
     for k, jump in zip(phi.kink_points, phi.jump_sizes(1), strict=True):
         x = (k - beta) / alpha
@@ -228,7 +304,14 @@ def _bend_deltas(phi: Activation, alpha: float, beta: float) -> Pair:
         if jump == 0 or abs(x) > _reach(phi, alpha, beta):
             continue
         right = float(phi.numeric(2)(np.array([k]))[0])
-        weight = alpha**2 * jump * math.exp(-x * x / 2) / math.sqrt(2 * math.pi) * alpha**2 * (right - jump / 2)
+        weight = (
+            alpha**2
+            * jump
+            * math.exp(-x * x / 2)
+            / math.sqrt(2 * math.pi)
+            * alpha**2
+            * (right - jump / 2)
+        )
         out[0] += weight * x
         out[1] += weight
     return out[0], out[1]
@@ -240,13 +323,21 @@ def rounding(phi: Activation, log_alpha: float, beta: float) -> float:
 
 
 def converged_moments(phi: Activation, log_alpha: float, beta: float, order: int = 2) -> Moments:
-    """The moments at the first fineness that the next one confirms. Raises: KcalcError if they do not converge."""
+    """The moments at the first fineness that the next one confirms.
+
+    Raises: KcalcError if they do not converge.
+    """
     last = moments(phi, log_alpha, beta, 0, order)
     for fineness in range(1, FINEST + 1):
         m = moments(phi, log_alpha, beta, fineness, order)
         pairs = ((last.variance, m.variance), (last.gradient, m.gradient), (last.bend, m.bend))
-        accuracy = (1e-14 if fineness < 3 else 1e-13) * rounding(phi, log_alpha, beta)  # rules of thousands of nodes round more
+        accuracy = (1e-14 if fineness < 3 else 1e-13) * rounding(
+            phi, log_alpha, beta
+        )  # rules of thousands of nodes round more
         if all(abs(a - b) <= accuracy * abs(b) for a, b in pairs):
             return m
         last = m
-    raise KcalcError(f"activation {phi.name!r} varies too fast (or grows too fast) at input scale {math.exp(log_alpha):.6g}")
+    raise KcalcError(
+        f"activation {phi.name!r} varies too fast (or grows too fast) at input scale "
+        f"{math.exp(log_alpha):.6g}"
+    )

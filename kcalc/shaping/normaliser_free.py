@@ -1,8 +1,12 @@
-"""Normaliser-free networks: gamma per activation, weight standardisation, alpha and beta per block, all in closed form.
+"""Normaliser-free networks, in closed form.
 
-``h_{l+1} = h_l + alpha f_l(h_l / beta_l)`` with ``beta_l = sqrt(Var h_l)`` and branches that keep variances: ``Var h_{l+1} = Var h_l +
-alpha^2``, and ``1 + alpha^2`` after a transition block, whose shortcut has weights of its own. [Brock et al. 2021a, arXiv:2101.08692;
-2021b, arXiv:2102.06171] Divided by ``beta_{l+1}`` it is ``g_{l+1} = (beta_l g_l + alpha f_l(g_l)) / beta_{l+1}``: normalised sums.
+They have a gamma per activation, weight standardisation, and an alpha and a beta per block.
+
+``h_{l+1} = h_l + alpha f_l(h_l / beta_l)`` with ``beta_l = sqrt(Var h_l)`` and branches that keep
+variances: ``Var h_{l+1} = Var h_l + alpha^2``, and ``1 + alpha^2`` after a transition block, whose
+shortcut has weights of its own. [Brock et al. 2021a, arXiv:2101.08692; 2021b, arXiv:2102.06171]
+Divided by ``beta_{l+1}`` it is ``g_{l+1} = (beta_l g_l + alpha f_l(g_l)) / beta_{l+1}``: normalised
+sums.
 """
 
 from __future__ import annotations
@@ -36,16 +40,21 @@ from .search import check_shapeable
 Node = Hashable
 VARIANCE, STREAM, SAME = "Var phi", "q before activations", "max |C of .unnormalised - C_f|"
 OFF = 1e-10
-PUBLISHED = "`network` has normalised sums instead of beta and plain sums: the same function up to its scale; `unnormalised` has them"
+PUBLISHED = (
+    "`network` has normalised sums instead of beta and plain sums: the same function up to its "
+    "scale; `unnormalised` has them"
+)
 
 
 @dataclass(frozen=True, repr=False)
 class NormaliserFree(Shaping):
     """A normaliser-free network.
 
-    ``network`` has normalised sums (no scalars); ``unnormalised`` is the same function as published, sums ``shortcut + alpha branch`` and
-    ``Scale(1/beta)`` before their readers. ``betas`` are by Sum node, beta_l at the entry of the block: the root of the variance there,
-    of the mean square with ``standardise=False``. ``variances``, over the channels, are those of the blocks' outputs in ``unnormalised``.
+    ``network`` has normalised sums (no scalars); ``unnormalised`` is the same function as
+    published, sums ``shortcut + alpha branch`` and ``Scale(1/beta)`` before their readers.
+    ``betas`` are by Sum node, beta_l at the entry of the block: the root of the variance there, of
+    the mean square with ``standardise=False``. ``variances``, over the channels, are those of the
+    blocks' outputs in ``unnormalised``.
     """
 
     unnormalised: Network = None  # pyright: ignore[reportAssignmentType]  # dataclass fields after ones with defaults need one
@@ -54,11 +63,18 @@ class NormaliserFree(Shaping):
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """Local variances in 30 digits; q values and C maps of both forms by the kernel calculus."""
+        """Local variances in 30 digits.
+
+        q values and C maps of both forms by the kernel calculus.
+        """
         out: dict[str, Any] = {}
         for name in self.constants:
             values = local_values(self.constants[name].transformed)
-            found = values["Q(1)"] - values["E phi"] ** 2 if VARIANCE in self.targets else values["Q(1)"]
+            found = (
+                values["Q(1)"] - values["E phi"] ** 2
+                if VARIANCE in self.targets
+                else values["Q(1)"]
+            )
             condition = next(iter(self.targets))
             if condition not in out or abs(found - 1) > abs(out[condition] - 1):
                 out[condition] = found
@@ -70,29 +86,40 @@ class NormaliserFree(Shaping):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data, with a versioned schema."""
-        blocks = {str(node): {"beta": beta, "variance": self.variances[node]} for node, beta in self.betas.items()}
+        blocks = {
+            str(node): {"beta": beta, "variance": self.variances[node]}
+            for node, beta in self.betas.items()
+        }
         return super().to_dict() | {"blocks": blocks}
 
 
 @shaping_method("nf")
-def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2, standardise: bool = True) -> NormaliserFree:
-    """Make a network normaliser-free: exact ``gamma = 1/sqrt(Var phi(x))`` per activation, x ~ N(0, 1), and ``beta`` per block.
+def normaliser_free(
+    network: Network, activation: Any = None, alpha: float = 0.2, standardise: bool = True
+) -> NormaliserFree:
+    """Make a network normaliser-free.
 
-    ``alpha`` > 0 is the strength of the residual branches. ``standardise=True`` gives every Affine standardised weights, of mean 0 over
-    the fan-in, so that the mean of the activations drops out, C(0) = 0 after every layer, and q = 1 before every activation;
-    ``False`` takes ``gamma = 1/sqrt(E phi(x)^2)`` and leaves the weights as they are; means of activations must not meet in a Sum then.
-    Normalisation layers are removed; the weights of residual sums (see :func:`kcalc.shaping.residual_blocks`) are replaced, other sums
-    must be normalised.
+    Exact ``gamma = 1/sqrt(Var phi(x))`` per activation, x ~ N(0, 1), and ``beta`` per block.
 
-    An output that ends in activations, with no Affine behind them, keeps their means: its q is not 1, and an assumption says so.
+    ``alpha`` > 0 is the strength of the residual branches. ``standardise=True`` gives every Affine
+    standardised weights, of mean 0 over the fan-in, so that the mean of the activations drops out,
+    C(0) = 0 after every layer, and q = 1 before every activation; ``False`` takes
+    ``gamma = 1/sqrt(E phi(x)^2)`` and leaves the weights as they are; means of activations must not
+    meet in a Sum then. Normalisation layers are removed; the weights of residual sums (see
+    :func:`kcalc.shaping.residual_blocks`) are replaced, other sums must be normalised.
 
-    Returns: a NormaliserFree. Raises: KcalcError for alpha <= 0, activations that are linear, constant or jump, depthwise convolutions
-    with ``standardise=True``, without it sums of addends whose channel means are not 0,
-    and networks that cannot be shaped.
+    An output that ends in activations, with no Affine behind them, keeps their means: its q is not
+    1, and an assumption says so.
+
+    Returns: a NormaliserFree. Raises: KcalcError for alpha <= 0, activations that are linear,
+    constant or jump, depthwise convolutions with ``standardise=True``, without it sums of addends
+    whose channel means are not 0, and networks that cannot be shaped.
     """
     strength: Any = as_number(alpha, "alpha")
     if getattr(strength, "free_symbols", None) or not strength > 0:
-        raise KcalcError(f"alpha is the strength of the residual branches and must be a number > 0, got {alpha}")
+        raise KcalcError(
+            f"alpha is the strength of the residual branches and must be a number > 0, got {alpha}"
+        )
     standardise = truth(standardise, "standardise")
     strength = float(strength)
     norms = network.nodes_of(L.Normalisation)
@@ -110,46 +137,76 @@ def normaliser_free(network: Network, activation: Any = None, alpha: float = 0.2
     check_fresh(shaped)
     if not standardise:
         keep = "keep standardise=True, which takes means out of the inputs of weights"
-        check_sums(shaped, "q = 1 before every activation", partial(advised, keep, "nf", standardise=True))
+        check_sums(
+            shaped, "q = 1 before every activation", partial(advised, keep, "nf", standardise=True)
+        )
     published = unnormalised(shaped, residual_blocks(shaped), strength)
     node, q = worst_q(published)
     if not abs(q - 1) <= OFF:
         raise KcalcError(
-            f"node {node!r} has q = {q:.6g}, not the 1 that activations must see: an Affine reads a concatenation of feature maps with "
+            f"node {node!r} has q = {q:.6g}, not the 1 that activations must see: an Affine reads "
+            f"a concatenation of feature maps with "
             "different means; put an Affine on its parts"
         )
     edits = removals(network, norms)
-    edits += [f"{b.node}: shortcut weight {weights[b.node][0]:.10g}, residual weight {weights[b.node][1]:.10g}" for b in blocks]
-    edits += [f"{node}: weights standardised (mean 0 over the fan-in)" for node in shaped.nodes_of(L.Affine) if standardise]
+    edits += [
+        f"{b.node}: shortcut weight {weights[b.node][0]:.10g}, residual weight "
+        f"{weights[b.node][1]:.10g}"
+        for b in blocks
+    ]
+    edits += [
+        f"{node}: weights standardised (mean 0 over the fan-in)"
+        for node in shaped.nodes_of(L.Affine)
+        if standardise
+    ]
     edits += [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     local = {VARIANCE if standardise else "Q(1)": 1.0}
     ended = _ended_off(shaped)
     whole = {} if ended else {"Q_f(1)": 1.0}
     return NormaliserFree(
-        "nf", {"alpha": strength, "standardise": standardise}, network, shaped, ConstantsTable(by_node), local,
-        whole | {STREAM: 1.0, SAME: 0.0}, (*changes, *edits, f"network: {PUBLISHED}"),
-        warnings=(Assumption("network", PUBLISHED), *ended), unnormalised=published,
+        "nf",
+        {"alpha": strength, "standardise": standardise},
+        network,
+        shaped,
+        ConstantsTable(by_node),
+        local,
+        whole | {STREAM: 1.0, SAME: 0.0},
+        (*changes, *edits, f"network: {PUBLISHED}"),
+        warnings=(Assumption("network", PUBLISHED), *ended),
+        unnormalised=published,
         betas={b.node: math.sqrt(variances[b.entry]) for b in blocks},
         variances=_reached(published, {b.node: variances[b.node] for b in blocks}),
-    )  # fmt: skip
+    )
 
 
 def _reached(published: Network, told: dict[Node, float]) -> dict[Node, float]:
-    """The variances ``q - m^2`` at nodes: as told by the closed form where that holds, which it does not where mean squares were kept."""
+    """The variances ``q - m^2`` at nodes.
+
+    As told by the closed form where that holds, which it does not where mean squares were kept.
+    """
     values = q_and_variances(published) if told else {}
     found = {node: values[node][1] for node in told}
-    return {node: told[node] if abs(found[node] / told[node] - 1) <= OFF else found[node] for node in told}
+    return {
+        node: told[node] if abs(found[node] / told[node] - 1) <= OFF else found[node]
+        for node in told
+    }
 
 
 def _ended_off(network: Network) -> tuple[Assumption, ...]:
     """A note for every output whose q value is not 1, because activations with means end it."""
     values = q_values(network)
     off = {node: values[node] for node in network.outputs if abs(values[node] - 1) > OFF}
-    return tuple(Assumption(node, f"an output that ends in activations with means: q = {q:.6g} there, not 1") for node, q in off.items())
+    return tuple(
+        Assumption(node, f"an output that ends in activations with means: q = {q:.6g} there, not 1")
+        for node, q in off.items()
+    )
 
 
 def exact_gamma(phi: Activation, centred: bool = True) -> float:
-    """``1/sqrt(Var phi(x))`` for x ~ N(0, 1), or ``1/sqrt(E phi(x)^2)``, without the cancellation of ``E phi^2 - (E phi)^2``."""
+    """``1/sqrt(Var phi(x))`` for x ~ N(0, 1), or ``1/sqrt(E phi(x)^2)``.
+
+    The cancellation of ``E phi^2 - (E phi)^2`` is avoided.
+    """
     check_shapeable(phi)
     m = converged_moments(phi, 0.0, 0.0)
     return (m.variance if centred else m.variance + m.mean**2) ** -0.5
@@ -168,22 +225,31 @@ def _constants(network: Network, centred: bool) -> dict[Node, Constants]:
 
 
 def _standardised(network: Network) -> Network:
-    """The network with standardised weights. Raises: KcalcError where an Affine has one weight for each output."""
+    """The network with standardised weights.
+
+    Raises: KcalcError where an Affine has one weight for each output.
+    """
     for node, width in channel_widths(network).items():
         layer = network.layer(node)
         if isinstance(layer, L.Affine) and layer.groups > 1 and width in (None, layer.groups):
             raise KcalcError(
-                f"node {node!r} reads one channel in each of its {layer.groups} groups, and standardised weights over one channel are 0; "
-                + either("use fewer groups", advised("give standardise=False", "nf", standardise=False))
+                f"node {node!r} reads one channel in each of its {layer.groups} groups, and "
+                f"standardised weights over one channel are 0; "
+                + either(
+                    "use fewer groups", advised("give standardise=False", "nf", standardise=False)
+                )
             )
     return network.map_layers(lambda node, layer: replace(layer, standardised=True), L.Affine)
 
 
 def unnormalised(network: Network, blocks: tuple[ResidualBlock, ...], alpha: float) -> Network:
-    """The network with residual sums ``shortcut + alpha branch`` and a Scale by 1/beta before the layers that read the sums.
+    """The network with residual sums ``shortcut + alpha branch``.
 
-    Sums of residual blocks and layers that pass on (Pool, Flatten, Identity, Dropout) read the growing feature map itself; all other
-    layers read it divided by its standard deviation beta, by one Scale per feature map.
+    A Scale by 1/beta stands before the layers that read the sums.
+
+    Sums of residual blocks and layers that pass on (Pool, Flatten, Identity, Dropout) read the
+    growing feature map itself; all other layers read it divided by its standard deviation beta, by
+    one Scale per feature map.
     """
     sums = {block.node: block for block in blocks}
     variances = stream_variances(network, blocks, alpha)
@@ -212,7 +278,13 @@ def unnormalised(network: Network, blocks: tuple[ResidualBlock, ...], alpha: flo
 
 
 def worst_q(network: Network) -> tuple[Node, float]:
-    """The node that an activation reads, or Affine, whose q value is farthest from 1, and that value."""
+    """The node whose q value is farthest from 1, and that value.
+
+    Considered are the nodes that an activation reads, and the Affine nodes.
+    """
     values = q_values(network)
-    nodes = [*(network.parents(node)[0] for node in network.nodes_of(L.Nonlinear)), *network.nodes_of(L.Affine)]
+    nodes = [
+        *(network.parents(node)[0] for node in network.nodes_of(L.Nonlinear)),
+        *network.nodes_of(L.Affine),
+    ]
     return max(((node, float(values[node])) for node in nodes), key=lambda pair: abs(pair[1] - 1))

@@ -1,7 +1,10 @@
-"""LayerNorm and GroupNorm in networks to be shaped: the local conditions add up only where their inputs have channel mean 0.
+"""LayerNorm and GroupNorm in networks to be shaped.
 
-One that reads channel means ``m`` maps ``c -> 1 - s (1 - c)`` with ``s = q / (q - m^2) > 1``: it lowers c values and adds to slopes, which
-the slope polynomials and the maximal c values that targets are turned into local conditions with leave out.
+The local conditions add up only where their inputs have channel mean 0.
+
+One that reads channel means ``m`` maps ``c -> 1 - s (1 - c)`` with ``s = q / (q - m^2) > 1``: it
+lowers c values and adds to slopes, which the slope polynomials and the maximal c values that
+targets are turned into local conditions with leave out.
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ CHANNEL_NORMS = (L.LayerNorm, L.GroupNorm)
 
 
 def norm_slopes(network: Network) -> dict[Node, float]:
-    """{node: slope ``q / (q - m^2)``} of the LayerNorms and GroupNorms that read channel means ``m``, for inputs of q = 1."""
+    """{node: slope ``q / (q - m^2)``} of norms that read channel means ``m``.
+
+    The norms are LayerNorms and GroupNorms; the inputs have q = 1.
+    """
     norms = [node for kind in CHANNEL_NORMS for node in network.nodes_of(kind)]
     if not norms:
         return {}
@@ -32,7 +38,10 @@ def norm_slopes(network: Network) -> dict[Node, float]:
 
 
 def removals(network: Network, norms: Sequence[Node]) -> list[str]:
-    """The changes made by ``network.without_normalization()`` in words, with the new place of an output."""
+    """The changes made by ``network.without_normalization()`` in words.
+
+    Where an output is moved, its new place is given.
+    """
     texts: list[str] = []
     for node in norms:
         text = f"{node}: {type(network.layer(node)).__name__} removed"
@@ -46,14 +55,20 @@ def removals(network: Network, norms: Sequence[Node]) -> list[str]:
 
 
 def true_q(network: Network) -> float | None:
-    """The ``q`` with which maxima over subnetworks count norms by their true slopes; None where there are no norms."""
+    """The ``q`` with which maxima over subnetworks count norms by their true slopes.
+
+    None where there are no norms.
+    """
     return 1.0 if any(network.nodes_of(kind) for kind in CHANNEL_NORMS) else None
 
 
 def refuse_means(network: Network, promise: str, instead: Callable[[], str]) -> None:
-    """Refuse a shaped network in which a LayerNorm or GroupNorm reads feature maps whose channel mean is not 0.
+    """Refuse a shaped network in which a norm reads feature maps of nonzero channel mean.
 
-    ``promise``: the claim that fails; ``instead``: advice besides edits of the network (see :func:`advised`).
+    The norm is a LayerNorm or a GroupNorm.
+
+    ``promise``: the claim that fails; ``instead``: advice besides edits of the network (see
+    :func:`advised`).
     Raises: KcalcError naming the node and the remedies.
     """
     slopes = norm_slopes(network)
@@ -62,6 +77,8 @@ def refuse_means(network: Network, promise: str, instead: Callable[[], str]) -> 
         drop = "drop it with net.without_normalization()"
         remedy = either("put an RMSNorm in its place or an Affine in front of it", drop, instead())
         raise KcalcError(
-            f"the {type(network.layer(node)).__name__} at node {node!r} reads activations whose mean is not 0 after shaping: "
-            f"subtracting it multiplies the slope by {slopes[node]:.6g} and lowers c values, so that {promise} would not hold; {remedy}"
+            f"the {type(network.layer(node)).__name__} at node {node!r} reads activations whose "
+            f"mean is not 0 after shaping: "
+            f"subtracting it multiplies the slope by {slopes[node]:.6g} and lowers c values, so "
+            f"that {promise} would not hold; {remedy}"
         )

@@ -1,4 +1,7 @@
-"""The phase diagram of a deep plain network: ordered, where inputs become alike, and chaotic, where they part."""
+"""The phase diagram of a deep plain network.
+
+Ordered, where inputs become alike, and chaotic, where they part.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,17 @@ from ..foundation.printing import Shown, plain, shown, spread
 from ..gaussian.expectations.quadrature import Array
 from ..gaussian.expectations.single import slope_square
 from ..maps.maps import Assumption
-from .q_limits import BISECTIONS, GROWS, NEUTRAL, SETTLED, SHRINKS, QLimits, QTable, length_scale, q_limits
+from .q_limits import (
+    BISECTIONS,
+    GROWS,
+    NEUTRAL,
+    SETTLED,
+    SHRINKS,
+    QLimits,
+    QTable,
+    length_scale,
+    q_limits,
+)
 from .search import check_shapeable
 
 if TYPE_CHECKING:
@@ -29,13 +42,16 @@ ROUNDED = 1e-14
 
 @dataclass(frozen=True)
 class PhaseDiagram(Shown):
-    """The limits of a deep plain network over a grid of (sigma_w, sigma_b): arrays of shape (len(sigma_b), len(sigma_w)).
+    """The limits of a deep plain network over a grid of (sigma_w, sigma_b).
 
-    q: the fixed point that q = 1 is led to (nan where q grows, vanishes or never settles).  chi: chi_1 there, < 1 ordered, > 1 chaotic;
-    its limit where q vanishes, or grows more slowly than any exponential (1); nan where q grows exponentially.
-    c: the c value that pre-activations of different inputs tend to: 1 in the ordered phase, below 1 in the chaotic one.
-    rate: chi at c*, the slope of the c map there: chi_1 in the ordered phase.
-    depth: xi_c = -1/log rate, the layers over which |c - c*| shrinks by a factor e; infinite where the rate is 1.
+    Arrays of shape (len(sigma_b), len(sigma_w)).
+
+    q: the fixed point that q = 1 is led to (nan where q grows, vanishes or never settles). chi:
+    chi_1 there, < 1 ordered, > 1 chaotic; its limit where q vanishes, or grows more slowly than any
+    exponential (1); nan where q grows exponentially. c: the c value that pre-activations of
+    different inputs tend to: 1 in the ordered phase, below 1 in the chaotic one. rate: chi at c*,
+    the slope of the c map there: chi_1 in the ordered phase. depth: xi_c = -1/log rate, the layers
+    over which |c - c*| shrinks by a factor e; infinite where the rate is 1.
     [Schoenholz et al. 2017, arXiv:1611.01232, eq. 10]
     """
 
@@ -56,25 +72,36 @@ class PhaseDiagram(Shown):
     def to_dict(self) -> dict[str, Any]:
         """The grid and the arrays as nested lists; None where a value is not finite."""
         names = ("sigma_w", "sigma_b", "q", "chi", "c", "rate", "depth")
-        return {"activation": self.activation.name, **{name: plain(getattr(self, name)) for name in names}}
+        return {
+            "activation": self.activation.name,
+            **{name: plain(getattr(self, name)) for name in names},
+        }
 
     def _frame(self) -> dict[str, Array]:
         grid = {"sigma_w": self.sigma_w[None, :], "sigma_b": self.sigma_b[:, None]}
-        return spread(grid | {name: getattr(self, name) for name in ("q", "chi", "c", "rate", "depth")})
+        return spread(
+            grid | {name: getattr(self, name) for name in ("q", "chi", "c", "rate", "depth")}
+        )
 
     def _rows(self) -> list[tuple[str, str]]:
         deep = self.depth[np.isfinite(self.depth)]
         rows = [
-            ("activation", self.activation.name), ("sigma_w", f"{self.sigma_w[0]:g} ... {self.sigma_w[-1]:g}"),
-            ("sigma_b", f"{self.sigma_b[0]:g} ... {self.sigma_b[-1]:g}"), ("points", str(self.q.size)),
-            ("ordered", str(int(np.sum(self.chi < 1)))), ("chaotic", str(int(np.sum(self.chi > 1)))),
+            ("activation", self.activation.name),
+            ("sigma_w", f"{self.sigma_w[0]:g} ... {self.sigma_w[-1]:g}"),
+            ("sigma_b", f"{self.sigma_b[0]:g} ... {self.sigma_b[-1]:g}"),
+            ("points", str(self.q.size)),
+            ("ordered", str(int(np.sum(self.chi < 1)))),
+            ("chaotic", str(int(np.sum(self.chi > 1)))),
             ("q without fixed point", str(int(np.isnan(self.q).sum()))),
             ("largest depth scale (layers)", shown(deep.max() if deep.size else None)),
-        ]  # fmt: skip
+        ]
         return [("", "value"), *rows]
 
     def __repr__(self) -> str:
-        return f"PhaseDiagram({self.activation.name}, {len(self.sigma_b)} x {len(self.sigma_w)} points)"
+        return (
+            f"PhaseDiagram({self.activation.name}, {len(self.sigma_b)} x {len(self.sigma_w)} "
+            f"points)"
+        )
 
     @property
     def depth(self) -> Array:
@@ -87,14 +114,27 @@ class PhaseDiagram(Shown):
         return self.chi < 1
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw log10 of the depth scale in colour, and the edge of chaos as a line. Returns: the Axes."""
+        """Draw log10 of the depth scale in colour, and the edge of chaos as a line.
+
+        Returns: the Axes.
+        """
         from ..plotting import axis_names
         from ..plotting.frame import axes
 
         ax = axes(ax, 4.6, 3.6)
         level = np.log10(np.clip(self.depth, 0.1, 1e4))
-        top = float(np.nanpercentile(level, 97)) if np.isfinite(level).any() else 4.0  # single cells next to the edge would take the scale
-        mesh = ax.pcolormesh(self.sigma_w, self.sigma_b, level, shading="gouraud", cmap="viridis", vmax=top, rasterized=True)
+        top = (
+            float(np.nanpercentile(level, 97)) if np.isfinite(level).any() else 4.0
+        )  # single cells next to the edge would take the scale
+        mesh = ax.pcolormesh(
+            self.sigma_w,
+            self.sigma_b,
+            level,
+            shading="gouraud",
+            cmap="viridis",
+            vmax=top,
+            rasterized=True,
+        )
         bar = ax.figure.colorbar(mesh, ax=ax, extend="max")
         bar.set_label(r"$\log_{10}$ of the depth scale (layers)")
         finite = np.where(np.isfinite(self.chi), self.chi, 1.0)
@@ -109,10 +149,13 @@ class PhaseDiagram(Shown):
 
 
 def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> PhaseDiagram:
-    """The phases of a deep plain network: h -> sigma_w W phi(h) + sigma_b b, from q = 1, with the limits of :func:`kcalc.depth_limit`.
+    """The phases of a deep plain network.
 
-    ``sigma_w``, ``sigma_b``: increasing arrays (default .5 to 3, and 0 to 1). q and chi hold to about 1e-12 of their size
-    (q to 1e-12 over |1 - Q'(q)| where the slope Q' of its map is near 1), c and rate, where they differ from 1 and chi, to about 1e-7.
+    h -> sigma_w W phi(h) + sigma_b b, from q = 1, with the limits of :func:`kcalc.depth_limit`.
+
+    ``sigma_w``, ``sigma_b``: increasing arrays (default .5 to 3, and 0 to 1). q and chi hold to
+    about 1e-12 of their size (q to 1e-12 over |1 - Q'(q)| where the slope Q' of its map is near 1),
+    c and rate, where they differ from 1 and chi, to about 1e-7.
     Raises: KcalcError for other arrays, activations that jump and linear ones.
     """
     phi = resolve(activation)
@@ -123,7 +166,9 @@ def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> 
     w, b = (part.ravel() for part in np.meshgrid(weights**2, biases**2))
     found = q_limits(table, w, b)
     chi, c, rate = _phases(phi, table, w, b, found)
-    return PhaseDiagram(phi, weights, biases, *(part.reshape(len(biases), -1) for part in (found.q, chi, c, rate)))
+    return PhaseDiagram(
+        phi, weights, biases, *(part.reshape(len(biases), -1) for part in (found.q, chi, c, rate))
+    )
 
 
 def _axis(values: Any, name: str) -> Array:
@@ -133,17 +178,26 @@ def _axis(values: Any, name: str) -> Array:
     return array
 
 
-def _phases(phi: Activation, table: QTable, w: Array, b: Array, found: QLimits) -> tuple[Array, Array, Array]:
-    """(chi, c*, slope of the c map there), cell by cell; nan where q grows exponentially or never settles."""
+def _phases(
+    phi: Activation, table: QTable, w: Array, b: Array, found: QLimits
+) -> tuple[Array, Array, Array]:
+    """(chi, c*, slope of the c map there), cell by cell.
+
+    Nan where q grows exponentially or never settles.
+    """
     chi = np.full(len(w), np.nan)
     settled, vanishing = found.outcome == SETTLED, found.outcome == SHRINKS
     distinct, place = np.unique(found.q[settled], return_inverse=True)
     chi[settled] = w[settled] * np.array([slope_square(phi, float(q)) for q in distinct])[place]
     first, last = table.nodes[[0, -1]]
     limit = w[vanishing] * slope_square(phi, math.exp(first))
-    chi[vanishing] = np.where(np.abs(limit - 1) <= 1e-9, 1.0, limit)  # of quantities that vanish algebraically
+    chi[vanishing] = np.where(
+        np.abs(limit - 1) <= 1e-9, 1.0, limit
+    )  # of quantities that vanish algebraically
     crawling = (found.outcome == GROWS) & (np.abs(w * np.exp(table.ratio(last)) - 1) <= NEUTRAL)
-    if crawling.any():  # q grows more slowly than any exponential: where layers become linear, chi tends to Q(q)/q
+    if (
+        crawling.any()
+    ):  # q grows more slowly than any exponential: where layers become linear, chi tends to Q(q)/q
         limit = w[crawling] * slope_square(phi, math.exp(last))
         chi[crawling] = np.where(np.abs(limit - 1) <= 1e-9, 1.0, np.nan)
     c, rate = np.where(np.isnan(chi), np.nan, 1.0), chi.copy()
@@ -154,14 +208,18 @@ def _phases(phi: Activation, table: QTable, w: Array, b: Array, found: QLimits) 
 
 
 def _limits(phi: Activation, q: Array, w: Array, b: Array) -> tuple[Array, Array]:
-    """(c*, slope there) of the c map c -> 1 - share (1 - C(c, q)), share = 1 - sigma_b^2/q, whose slope at c = 1 exceeds 1.
+    """(c*, slope at c*) of c maps whose slope at c = 1 exceeds 1.
 
-    With 1 - c = 2 t^2 the ratio R = (1 - C)/(1 - c), C'(1) at t = 0, is smooth in t even for kinked activations, and falls; c* solves
-    share R = 1.
+    The c map is c -> 1 - share (1 - C(c, q)), share = 1 - sigma_b^2/q.
+
+    With 1 - c = 2 t^2 the ratio R = (1 - C)/(1 - c), C'(1) at t = 0, is smooth in t even for kinked
+    activations, and falls; c* solves share R = 1.
     """
     share = 1 - b / q
     size = np.asarray(phi.second_moment(q))
-    at_zero = share * (1 - np.asarray(phi.mean(q)) ** 2 / size) - 1  # share R - 1 at c = 0: never > 0, 0 for odd phi without biases
+    at_zero = (
+        share * (1 - np.asarray(phi.mean(q)) ** 2 / size) - 1
+    )  # share R - 1 at c = 0: never > 0, 0 for odd phi without biases
     c, slope = np.zeros_like(q), w * np.asarray(phi.mean_slope(q)) ** 2
     inner = at_zero < -ROUNDED
     if inner.any():

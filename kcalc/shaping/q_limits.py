@@ -1,7 +1,10 @@
-"""Limits of repeated steps q -> scale Q(q) + shift: the fixed points that q values tend to, for many pairs (scale, shift) at once.
+"""Limits of repeated steps q -> scale Q(q) + shift.
 
-With x = log q and g(x) = log((scale Q + shift)/q), iterates move up where g > 0 and down where g < 0. As long as Q increases they cannot
-pass a zero of g, so that their limit is the next one; where Q falls they may, and are followed step by step.
+The fixed points that q values tend to, for many pairs (scale, shift) at once.
+
+With x = log q and g(x) = log((scale Q + shift)/q), iterates move up where g > 0 and down where g <
+0. As long as Q increases they cannot pass a zero of g, so that their limit is the next one; where Q
+falls they may, and are followed step by step.
 """
 
 from __future__ import annotations
@@ -38,7 +41,10 @@ Indices = np.ndarray[Any, np.dtype[np.intp]]
 
 @dataclass(frozen=True)
 class QTable:
-    """log(Q(q)/q) on equally spaced nodes of log q about ``start``, interpolated between them; ``level`` is Q itself."""
+    """log(Q(q)/q) on equally spaced nodes of log q about ``start``, interpolated between them.
+
+    ``level`` is Q itself.
+    """
 
     level: Callable[[Array], Array]
     start: float
@@ -84,7 +90,10 @@ class QTable:
 
 @dataclass(frozen=True)
 class QLimits:
-    """For every pair: the limit of q (nan without one) and the outcome, SETTLED, GROWS, SHRINKS or UNSETTLED."""
+    """For every pair: the limit of q (nan without one) and the outcome.
+
+    The outcome is SETTLED, GROWS, SHRINKS or UNSETTLED.
+    """
 
     q: Array
     outcome: Indices
@@ -92,8 +101,14 @@ class QLimits:
 
 
 def q_limits(table: QTable, scale: Array, shift: Array) -> QLimits:
-    """The limits of q -> scale Q(q) + shift from ``table.start``, for arrays ``scale`` > 0 and ``shift`` >= 0 of one dimension."""
-    parts = [_Pairs(table, scale[k : k + CHUNK], shift[k : k + CHUNK]).limits() for k in range(0, len(scale), CHUNK)]
+    """The limits of q -> scale Q(q) + shift from ``table.start``.
+
+    ``scale`` > 0 and ``shift`` >= 0 are arrays of one dimension.
+    """
+    parts = [
+        _Pairs(table, scale[k : k + CHUNK], shift[k : k + CHUNK]).limits()
+        for k in range(0, len(scale), CHUNK)
+    ]
     columns = zip(*((part.q, part.outcome, part.last) for part in parts), strict=True)
     return QLimits(*(np.concatenate(column) for column in columns))
 
@@ -126,7 +141,10 @@ class _Pairs:
         return QLimits(np.exp(root), outcome, x)
 
     def _advance(self, pending: Indices, x: Array, outcome: Indices, root: Array) -> None:
-        """Settle the pairs whose iterates cannot pass the next fixed point, and move the others on by one step."""
+        """Settle the pairs whose iterates cannot pass the next fixed point.
+
+        The other pairs advance by one step.
+        """
         fine, falls = self.table.fine, self.table.falls
         here = np.clip(x[pending], fine[0], fine[-1])
         g = self.g(here, pending)
@@ -134,7 +152,9 @@ class _Pairs:
         ends = far < 0
         outcome[pending[ends]] = np.sign(g[ends])
         behind = np.searchsorted(fine, here)
-        increasing = (falls[far] == falls[behind]) & (falls[far] == falls[np.maximum(behind - 1, 0)])
+        increasing = (falls[far] == falls[behind]) & (
+            falls[far] == falls[np.maximum(behind - 1, 0)]
+        )
         done = ~ends & (increasing | (np.abs(g) < ARRIVED))
         outcome[pending[done]] = SETTLED
         root[pending[done]] = self._bisected(pending[done], near[done], fine[far[done]])
@@ -142,7 +162,11 @@ class _Pairs:
         x[pending[moved]] = here[moved] + g[moved]
 
     def _next_change(self, pairs: Indices, here: Array, way: Array) -> tuple[Array, Indices]:
-        """(log q up to which the sign stays, index of the first point of the other sign or -1) on the way from ``here``."""
+        """(end of the interval of equal sign, index of the first point of the other sign).
+
+        The interval goes on the way from ``here``; its end is the log q up to which the sign stays.
+        The index is -1 if there is no such point.
+        """
         fine = self.table.fine
         near, far = here.copy(), np.full(len(pairs), -1)
         ups, downs = np.searchsorted(fine, here, "left"), np.searchsorted(fine, here, "right")
@@ -159,7 +183,9 @@ class _Pairs:
     def g(self, x: Array, pairs: Indices) -> Array:
         """log((scale Q + shift)/q) by the table."""
         with np.errstate(over="ignore"):
-            return np.log(self.scale[pairs] * np.exp(self.table.ratio(x)) + self.shift[pairs] * np.exp(-x))
+            return np.log(
+                self.scale[pairs] * np.exp(self.table.ratio(x)) + self.shift[pairs] * np.exp(-x)
+            )
 
     def _bisected(self, pairs: Indices, near: Array, far: Array) -> Array:
         low, high, sign = near, far, np.sign(far - near)
@@ -170,7 +196,10 @@ class _Pairs:
         return (low + high) / 2
 
     def _polished(self, x: Array, pairs: Indices) -> Array:
-        """Newton's method with Q itself and the slope of the table; nan where it does not converge."""
+        """Newton's method with Q itself and the slope of the table.
+
+        Nan where it does not converge.
+        """
         x, unfinished = x.copy(), np.arange(len(x))
         for _ in range(NEWTON_STEPS):
             if not unfinished.size:
@@ -189,7 +218,11 @@ class _Pairs:
 
 
 def length_scale(rate: Array) -> Array:
-    """-1/log |rate|: the steps over which a distance that shrinks by ``rate`` a step shrinks by a factor e; infinite from 1 on."""
+    """The length scale -1/log |rate|, in steps.
+
+    A distance that shrinks by ``rate`` a step shrinks by a factor e over these steps; infinite from
+    1 on.
+    """
     size = np.abs(rate)
     below = size < 1 - KEPT
     with np.errstate(divide="ignore"):

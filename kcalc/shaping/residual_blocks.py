@@ -1,4 +1,7 @@
-"""The residual blocks of any network, found by the shape of its graph, and networks with other residual weights."""
+"""The residual blocks of any network, found by the shape of its graph.
+
+Networks with other residual weights are made here too.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,15 @@ Node = Hashable
 
 @dataclass(frozen=True)
 class ResidualBlock(Shown):
-    """A Sum of two addends that part at the node ``entry``: a shortcut, and a branch that is deeper.
+    """A Sum of two addends that part at the node ``entry``.
 
-    ``shortcut`` and ``branch`` are the nodes that the Sum at ``node`` reads, ``slot`` is the shortcut's (0 or 1). ``depth`` counts the
-    nonlinear layers of the branch, on its longest path. ``identity``: the shortcut passes the map of ``entry`` on as it is; otherwise it
-    has layers of its own, as in a transition block. ``weights``: the (shortcut, residual) amplitudes that the Sum has now.
+    a shortcut, and a branch that is deeper.
+
+    ``shortcut`` and ``branch`` are the nodes that the Sum at ``node`` reads, ``slot`` is the
+    shortcut's (0 or 1). ``depth`` counts the nonlinear layers of the branch, on its longest path.
+    ``identity``: the shortcut passes the map of ``entry`` on as it is; otherwise it has layers of
+    its own, as in a transition block. ``weights``: the (shortcut, residual) amplitudes that the Sum
+    has now.
     """
 
     node: Node
@@ -41,9 +48,10 @@ class ResidualBlock(Shown):
 def residual_blocks(network: Network) -> tuple[ResidualBlock, ...]:
     """The residual blocks of a network, inner before outer and first to last.
 
-    A Sum of two different addends is residual where one node lies on all paths to both (the nearest such is the entry) and, counted from
-    there, one addend has fewer nonlinear layers on its longest path than the other, or equally many and fewer weights: the shortcut.
-    Sums of two equal branches and of three or more addends are none.
+    A Sum of two different addends is residual where one node lies on all paths to both (the nearest
+    such is the entry) and, counted from there, one addend has fewer nonlinear layers on its longest
+    path than the other, or equally many and fewer weights: the shortcut. Sums of two equal branches
+    and of three or more addends are none.
     """
     nodes, parents, regions = network_regions(network)
     layers = [network.layer(node) for node in nodes]
@@ -51,7 +59,12 @@ def residual_blocks(network: Network) -> tuple[ResidualBlock, ...]:
     for number, above in enumerate(parents):
         entry = regions.idom[number]
         layer = layers[number]
-        if not isinstance(layer, Sum) or len(above) != 2 or above[0] == above[1] or entry == len(nodes):
+        if (
+            not isinstance(layer, Sum)
+            or len(above) != 2
+            or above[0] == above[1]
+            or entry == len(nodes)
+        ):
             continue
         (first, second) = (_depth(part, entry, parents, layers) for part in above)
         if first == second:
@@ -60,12 +73,28 @@ def residual_blocks(network: Network) -> tuple[ResidualBlock, ...]:
         deep, weights = (second, first)[slot][0], sum_weights(layer, 2)
         entry_node, shortcut, branch = nodes[entry], nodes[above[slot]], nodes[above[1 - slot]]
         passes = _passes(above[slot], entry, parents, layers)
-        found.append(ResidualBlock(nodes[number], entry_node, shortcut, branch, slot, deep, passes, (weights[slot], weights[1 - slot])))
+        found.append(
+            ResidualBlock(
+                nodes[number],
+                entry_node,
+                shortcut,
+                branch,
+                slot,
+                deep,
+                passes,
+                (weights[slot], weights[1 - slot]),
+            )
+        )
     return tuple(found)
 
 
-def _depth(end: int, entry: int, parents: Sequence[Sequence[int]], layers: Sequence[Any]) -> tuple[int, int]:
-    """(nonlinear layers, then Affine layers) on the longest path from ``entry`` to ``end``, ``entry`` not counted."""
+def _depth(
+    end: int, entry: int, parents: Sequence[Sequence[int]], layers: Sequence[Any]
+) -> tuple[int, int]:
+    """(nonlinear layers, then Affine layers) on the longest path to ``end``.
+
+    The path is from ``entry``, which is not counted.
+    """
     inside, waiting = {end}, [end]
     while waiting:
         node = waiting.pop()
@@ -75,9 +104,14 @@ def _depth(end: int, entry: int, parents: Sequence[Sequence[int]], layers: Seque
             waiting.extend(fresh)
     depth: dict[int, tuple[int, int]] = {}
     for node in sorted(inside):  # numbers are in topological order
-        nonlinear, affine = (0, 0) if node == entry else max(depth[parent] for parent in parents[node])
+        nonlinear, affine = (
+            (0, 0) if node == entry else max(depth[parent] for parent in parents[node])
+        )
         if node != entry:
-            nonlinear, affine = nonlinear + isinstance(layers[node], Nonlinear), affine + isinstance(layers[node], Affine)
+            nonlinear, affine = (
+                nonlinear + isinstance(layers[node], Nonlinear),
+                affine + isinstance(layers[node], Affine),
+            )
         depth[node] = nonlinear, affine
     return depth[end]
 
@@ -93,23 +127,33 @@ def require_blocks(network: Network) -> tuple[ResidualBlock, ...]:
     blocks = residual_blocks(network)
     if not blocks:
         raise KcalcError(
-            "the network has no residual block (a Sum of a shortcut and a deeper branch), so there are no residual weights to set; "
+            "the network has no residual block (a Sum of a shortcut and a deeper branch), so "
+            "there are no residual weights to set; "
             "build blocks with kc.residual(branch, shortcut_weight=...)"
         )
     return blocks
 
 
-def with_residual_weights(network: Network, shortcut_weight: Any = None, residual_weight: Any = None) -> Network:
-    """The network with other weights of its residual blocks, squares summing to one where one of the two is given.
+def with_residual_weights(
+    network: Network, shortcut_weight: Any = None, residual_weight: Any = None
+) -> Network:
+    """The network with other weights of its residual blocks.
 
-    Each of the two is a number (or SymPy expression) for all blocks, {Sum node: number} for some, or a sequence with one number per
-    block in the order of :func:`residual_blocks`. Weights are amplitudes; both given are taken as they are.
-    Raises: KcalcError for a weight outside [0, 1] where the other follows from it, a residual weight of 0, nodes other than residual Sums,
-    a sequence of another length, or a network without residual blocks.
+    The squares sum to one where one of the two weights is given.
+
+    Each of the two is a number (or SymPy expression) for all blocks, {Sum node: number} for some,
+    or a sequence with one number per block in the order of :func:`residual_blocks`. Weights are
+    amplitudes; both given are taken as they are.
+    Raises: KcalcError for a weight outside [0, 1] where the other follows from it, a residual
+    weight of 0, nodes other than residual Sums, a sequence of another length, or a network without
+    residual blocks.
     """
     blocks = require_blocks(network)
     if shortcut_weight is None and residual_weight is None:
-        raise KcalcError("give shortcut_weight or residual_weight: a number, {node: number}, or one number per block")
+        raise KcalcError(
+            "give shortcut_weight or residual_weight: a number, {node: number}, or one number per "
+            "block"
+        )
     along, through = _per_block(shortcut_weight, blocks), _per_block(residual_weight, blocks)
     sums: dict[Node, Sum] = {}
     for block in blocks:
@@ -137,5 +181,7 @@ def _per_block(value: Any, blocks: Sequence[ResidualBlock]) -> dict[Node, Any]:
         return dict.fromkeys(names, value)
     weights = items(value, "weights of the blocks")
     if len(weights) != len(names):
-        raise KcalcError(f"the network has {len(names)} residual blocks, but {len(weights)} weights are given")
+        raise KcalcError(
+            f"the network has {len(names)} residual blocks, but {len(weights)} weights are given"
+        )
     return dict(zip(names, weights, strict=True))

@@ -1,8 +1,11 @@
-"""Residual weights: shortcut and residual amplitudes of every block, squares summing to one, by rules of the literature or by a slope.
+"""Residual weights: shortcut and residual amplitudes of every block.
 
-A residual block is ``h <- w h + r f(h)`` with ``w^2 + r^2 = 1``. Without normalised sums, ``h <- h + a f(h / sqrt(Var h))`` has variance
-``v <- v + a^2``; divided by ``sqrt(v)`` it is the same function with ``w^2 = v / (v + a^2)``, ``r^2 = a^2 / (v + a^2)``. Where the
-branch keeps the variance of its input instead (``f`` positively homogeneous, no division), ``v <- v (1 + a^2)`` and
+Their squares sum to one. They follow rules of the literature or a wanted slope.
+
+A residual block is ``h <- w h + r f(h)`` with ``w^2 + r^2 = 1``. Without normalised sums,
+``h <- h + a f(h / sqrt(Var h))`` has variance ``v <- v + a^2``; divided by ``sqrt(v)`` it is the
+same function with ``w^2 = v / (v + a^2)``, ``r^2 = a^2 / (v + a^2)``. Where the branch keeps the
+variance of its input instead (``f`` positively homogeneous, no division), ``v <- v (1 + a^2)`` and
 ``w^2 = 1 / (1 + a^2)``.
 """
 
@@ -41,32 +44,48 @@ SLOPE = "max C_f'(1)"
 ALIKE = "max |C_f - C of the network with LayerNorm|"
 
 SCHEMES = {
-    "layernorm_equivalent": "residual weight 1/sqrt(v + 1), v the variance a LayerNorm ResNet has at the block: 1, 2, 3, ..., back to 1 "
+    "layernorm_equivalent": "residual weight 1/sqrt(v + 1), v the variance a LayerNorm ResNet has "
+    "at the block: 1, 2, 3, ..., back to 1 "
     "in transition blocks [DKS App. J]",
-    "de_smith": "residual weight 1/sqrt(k + 1) in block k = 1, 2, ... of the network: a = 1/sqrt(k), by which normalisation downscales "
+    "de_smith": "residual weight 1/sqrt(k + 1) in block k = 1, 2, ... of the network: a = "
+    "1/sqrt(k), by which normalisation downscales "
     "branch k against its shortcut [De & Smith 2020, arXiv:2002.10444, sec. 2]",
-    "inverse_sqrt": "a = 1/sqrt(L) for L blocks: residual weight 1/sqrt(L + 1); without normalised sums q would grow by (1 + 1/L)^L -> e",
-    "power": "a = L^-power for L blocks: for powers above 1/2 the blocks together become their shortcuts as L grows",
-    "common": "one shortcut_weight or residual_weight for all blocks; residual_weight -> 0 is where Fixup, ReZero and SkipInit start",
-    "slope": "the one weight for all blocks at which the greatest slope of a subnetwork's C map at 1 is `slope`",
+    "inverse_sqrt": "a = 1/sqrt(L) for L blocks: residual weight 1/sqrt(L + 1); without normalised "
+    "sums q would grow by (1 + 1/L)^L -> e",
+    "power": "a = L^-power for L blocks: for powers above 1/2 the blocks together become their "
+    "shortcuts as L grows",
+    "common": "one shortcut_weight or residual_weight for all blocks; residual_weight -> 0 is "
+    "where Fixup, ReZero and SkipInit start",
+    "slope": "the one weight for all blocks at which the greatest slope of a subnetwork's C map at "
+    "1 is `slope`",
 }
 OPTIONS = {
-    "shortcut_weight": ("common",), "residual_weight": ("common",), "power": ("power",), "slope": ("slope",), "local_slope": ("slope",),
-}  # fmt: skip
+    "shortcut_weight": ("common",),
+    "residual_weight": ("common",),
+    "power": ("power",),
+    "slope": ("slope",),
+    "local_slope": ("slope",),
+}
 
 
 @dataclass(frozen=True, repr=False)
 class ResidualShaping(Shaping):
-    """A network with residual weights by a scheme; ``weights`` are (shortcut, residual) by Sum node.
+    """A network with residual weights by a scheme.
 
-    ``values`` also has C_f(0), C_f'(1), and the same numbers of ``limit``, which the network tends to as its residual weights go to 0.
+    ``weights`` are (shortcut, residual) by Sum node.
+
+    ``values`` also has C_f(0), C_f'(1), and the same numbers of ``limit``, which the network tends
+    to as its residual weights go to 0.
     """
 
     weights: Weights = field(default_factory=dict)
 
     @cached_property
     def limit(self) -> Network:
-        """The network of shortcuts alone: every residual Sum hands its shortcut on, and layers that nothing reads any more are gone."""
+        """The network of shortcuts alone.
+
+        Every residual Sum hands its shortcut on, and layers that nothing reads any more are gone.
+        """
         return shortcuts_alone(self.network)
 
     def _global_values(self) -> dict[str, Any]:
@@ -80,45 +99,77 @@ class ResidualShaping(Shaping):
         found["Q_f(1)"] = float(q_map(self.network)(1.0))
         for prefix, network in (("", self.network), ("shortcuts alone: ", self.limit)):
             cosines = c_map(network)
-            found |= {f"{prefix}C_f(0)": float(cosines(0.0)), f"{prefix}C_f'(1)": float(cosines.derivative(1)(1.0))}
+            found |= {
+                f"{prefix}C_f(0)": float(cosines(0.0)),
+                f"{prefix}C_f'(1)": float(cosines.derivative(1)(1.0)),
+            }
         return found
 
     def _steepest(self) -> float:
-        """The greatest slope by the library's maximal slope function, at slopes measured in 30 digits (or those given)."""
+        """The greatest slope by the library's maximal slope function.
+
+        The local slopes are measured in 30 digits, or are those given.
+        """
         if self.options.get("local_slope") is not None:
             return float(maximal_slope(self.network)(self.options["local_slope"]))
         mu = maximal_slope(self.network, true_q(self.network), symbols_by_activation=True)
-        return float(mu({str(symbol): max(float(local_values(phi)["C'(1)"]), 1.0) for phi, symbol in mu.symbols_of.items()}))
+        return float(
+            mu(
+                {
+                    str(symbol): max(float(local_values(phi)["C'(1)"]), 1.0)
+                    for phi, symbol in mu.symbols_of.items()
+                }
+            )
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data, with a versioned schema."""
-        return super().to_dict() | {"residual_weights": {str(node): list(pair) for node, pair in self.weights.items()}}
+        return super().to_dict() | {
+            "residual_weights": {str(node): list(pair) for node, pair in self.weights.items()}
+        }
 
 
 @shaping_method("residual_weights")
 def residual_weights(
-    network: Network, activation: Any = None, scheme: str = "layernorm_equivalent", shortcut_weight: float | None = None,
-    residual_weight: float | None = None, power: float | None = None, slope: float | None = None, local_slope: float | None = None,
-) -> ResidualShaping:  # fmt: skip
-    """Set the shortcut and residual weights of every residual block by a scheme, and normalise the activations to Q(1) = 1.
+    network: Network,
+    activation: Any = None,
+    scheme: str = "layernorm_equivalent",
+    shortcut_weight: float | None = None,
+    residual_weight: float | None = None,
+    power: float | None = None,
+    slope: float | None = None,
+    local_slope: float | None = None,
+) -> ResidualShaping:
+    """Set the shortcut and residual weights of every residual block by a scheme.
 
-    ``scheme`` is one of ``SCHEMES``. ``"common"`` takes ``shortcut_weight`` or ``residual_weight``, strictly between 0 and 1; ``"power"``
-    takes ``power`` >= 0; ``"slope"`` takes the greatest slope wanted, reached at the activations' own C'(1) or at ``local_slope`` (for a
-    network whose activations are shaped afterwards). Blocks are found by :func:`kcalc.shaping.residual_blocks`, transition blocks and
-    blocks within branches included; sums may come unnormalised.
+    The activations are normalised to Q(1) = 1.
 
-    A network with LayerNorm or RMSNorm loses them under ``"layernorm_equivalent"`` and keeps its C map: all its sums get the weights
-    ``w_i sqrt(q_i)``, normalised, at its own q values; refused where that does not reproduce the C map. Other schemes leave them in.
+    ``scheme`` is one of ``SCHEMES``. ``"common"`` takes ``shortcut_weight`` or ``residual_weight``,
+    strictly between 0 and 1; ``"power"`` takes ``power`` >= 0; ``"slope"`` takes the greatest slope
+    wanted, reached at the activations' own C'(1) or at ``local_slope`` (for a network whose
+    activations are shaped afterwards). Blocks are found by :func:`kcalc.shaping.residual_blocks`,
+    transition blocks and blocks within branches included; sums may come unnormalised.
 
-    Returns: a ResidualShaping. Raises: KcalcError for bad input, a network without residual blocks, or ``"slope"`` where a LayerNorm or
-    GroupNorm reads activations whose mean is not 0; UnreachableTarget with the nearest slope that can be had.
+    A network with LayerNorm or RMSNorm loses them under ``"layernorm_equivalent"`` and keeps its C
+    map: all its sums get the weights ``w_i sqrt(q_i)``, normalised, at its own q values; refused
+    where that does not reproduce the C map. Other schemes leave them in.
+
+    Returns: a ResidualShaping. Raises: KcalcError for bad input, a network without residual blocks,
+    or ``"slope"`` where a LayerNorm or GroupNorm reads activations whose mean is not 0;
+    UnreachableTarget with the nearest slope that can be had.
     """
     if not isinstance(scheme, str) or scheme not in SCHEMES:
         raise unknown("scheme of residual weights", scheme, SCHEMES)
     given = {
-        "shortcut_weight": shortcut_weight, "residual_weight": residual_weight, "power": power, "slope": slope, "local_slope": local_slope,
-    }  # fmt: skip
-    options = {name: _number(value, name, scheme) for name, value in given.items() if value is not None}
+        "shortcut_weight": shortcut_weight,
+        "residual_weight": residual_weight,
+        "power": power,
+        "slope": slope,
+        "local_slope": local_slope,
+    }
+    options = {
+        name: _number(value, name, scheme) for name, value in given.items() if value is not None
+    }
     blocks = require_blocks(network)
     removed = network.nodes_of(LayerNorm, RMSNorm) if scheme == "layernorm_equivalent" else ()
     if removed:
@@ -127,41 +178,74 @@ def residual_weights(
     else:
         try:
             weights = _weights(scheme, options, network, blocks, activation)
-        except UnreachableTarget:  # the nearest value that the search names is true only where norms read no means
-            equal = _set(network, dict.fromkeys((block.node for block in blocks), (math.sqrt(0.5), math.sqrt(0.5))))
+        except (
+            UnreachableTarget
+        ):  # the nearest value that the search names is true only where norms read no means
+            equal = _set(
+                network,
+                dict.fromkeys((block.node for block in blocks), (math.sqrt(0.5), math.sqrt(0.5))),
+            )
             _about_means(normalisation(equal, activation).network, options)
             raise
         weighted, edits = _set(network, weights), []
     plain = normalisation(weighted, activation)
     notes = [Assumption("network", SCHEMES[scheme]), *_about_means(plain.network, options)]
-    found = {block.node: (float(block.weights[0]), float(block.weights[1])) for block in residual_blocks(plain.network)}
+    found = {
+        block.node: (float(block.weights[0]), float(block.weights[1]))
+        for block in residual_blocks(plain.network)
+    }
     edits += [
-        f"{block.node}: weights {block.weights[0]}, {block.weights[1]} -> shortcut {found[block.node][0]:.10g}, "
-        f"residual {found[block.node][1]:.10g}" for block in blocks
-    ]  # fmt: skip
-    whole = {"Q_f(1)": 1.0} | ({SLOPE: options["slope"]} if scheme == "slope" else {}) | ({ALIKE: 0.0} if removed else {})
+        f"{block.node}: weights {block.weights[0]}, {block.weights[1]} -> shortcut "
+        f"{found[block.node][0]:.10g}, "
+        f"residual {found[block.node][1]:.10g}"
+        for block in blocks
+    ]
+    whole = (
+        {"Q_f(1)": 1.0}
+        | ({SLOPE: options["slope"]} if scheme == "slope" else {})
+        | ({ALIKE: 0.0} if removed else {})
+    )
     shaped = ResidualShaping(
-        "residual_weights", {"scheme": scheme, **options}, network, plain.network, plain.constants, {"Q(1)": 1.0},
-        whole, (*edits, *plain.changes), warnings=tuple(notes), weights=found,
-    )  # fmt: skip
+        "residual_weights",
+        {"scheme": scheme, **options},
+        network,
+        plain.network,
+        plain.constants,
+        {"Q(1)": 1.0},
+        whole,
+        (*edits, *plain.changes),
+        warnings=tuple(notes),
+        weights=found,
+    )
     if removed and not apart(shaped.network, _with(network, activation)) <= SAME:
         raise KcalcError(
-            "the LayerNorm network has no equivalent without LayerNorm: some LayerNorm reads channel means, some bias or concatenation "
-            "mixes unlike q values, or some activation sees q other than 1; take it out with net.without_normalization()"
+            "the LayerNorm network has no equivalent without LayerNorm: some LayerNorm reads "
+            "channel means, some bias or concatenation "
+            "mixes unlike q values, or some activation sees q other than 1; take it out with "
+            "net.without_normalization()"
         )
     return shaped
 
 
 def _about_means(shaped: Network, options: Mapping[str, float]) -> list[Assumption]:
-    """The assumption on norms for the greatest slope. Raises: KcalcError where norms that read means miss it."""
+    """The assumption on norms for the greatest slope.
+
+    Raises: KcalcError where norms that read means miss it.
+    """
     if "slope" not in options:
         return []
     if "local_slope" not in options:
         first = partial(advised, "shape the activations with method='dks' first (mean 0)", "dks")
         refuse_means(shaped, f"the greatest slope {options['slope']:g}", first)
         return []
-    text = "reads activations: its slope is 1 only where they are shaped to mean 0 afterwards, as method='dks' does"
-    return [Assumption(node, f"this {type(shaped.layer(node)).__name__} {text}") for node in norm_slopes(shaped)]
+    text = (
+        "reads activations: its slope is 1 only where they are shaped to mean 0 afterwards, as "
+        "method='dks' does"
+    )
+    return [
+        Assumption(node, f"this {type(shaped.layer(node)).__name__} {text}")
+        for node in norm_slopes(shaped)
+    ]
 
 
 def _number(value: Any, name: str, scheme: str) -> float:
@@ -169,26 +253,38 @@ def _number(value: Any, name: str, scheme: str) -> float:
         raise KcalcError(f"{name} belongs to scheme {OPTIONS[name][0]!r}, not to {glimpse(scheme)}")
     number = as_number(value, name)
     if getattr(number, "free_symbols", None):
-        raise KcalcError(f"{name} must be a number, got {value}; kc.with_residual_weights takes symbols")
+        raise KcalcError(
+            f"{name} must be a number, got {value}; kc.with_residual_weights takes symbols"
+        )
     least = {"power": 0.0, "slope": 1.0, "local_slope": 1.0}.get(name, 0.0)
     if name.endswith("weight") and not 0 < number < 1:
         raise KcalcError(f"{name} must lie strictly between 0 and 1, got {value}")
     if not (number >= least if name == "power" else number > least):
-        raise KcalcError(f"{name} must be {'>=' if name == 'power' else '>'} {least:g}, got {value}")
+        raise KcalcError(
+            f"{name} must be {'>=' if name == 'power' else '>'} {least:g}, got {value}"
+        )
     return float(number)
 
 
-# -- schemes ---------------------------------------------------------------------------------------------------------------------------
+# -- schemes ---------------------------------------------------------------------------------------
 
 
-def _weights(scheme: str, options: Mapping[str, float], network: Network, blocks: Sequence[ResidualBlock], activation: Any) -> Weights:
+def _weights(
+    scheme: str,
+    options: Mapping[str, float],
+    network: Network,
+    blocks: Sequence[ResidualBlock],
+    activation: Any,
+) -> Weights:
     """(shortcut, residual) amplitudes by Sum node."""
     count = len(blocks)
     if scheme == "layernorm_equivalent":
         return grown_weights(blocks, stream_variances(network, blocks, 1.0), 1.0)
     if scheme == "de_smith":
         numbers = _numbers(network, blocks)
-        return {node: (math.sqrt(k / (k + 1)), math.sqrt(1 / (k + 1))) for node, k in numbers.items()}
+        return {
+            node: (math.sqrt(k / (k + 1)), math.sqrt(1 / (k + 1))) for node, k in numbers.items()
+        }
     if scheme in ("inverse_sqrt", "power"):
         if scheme == "power" and "power" not in options:
             raise KcalcError("scheme 'power' needs power: a = L^-power for L blocks")
@@ -196,7 +292,9 @@ def _weights(scheme: str, options: Mapping[str, float], network: Network, blocks
         pair = math.sqrt(1 / (1 + square)), math.sqrt(square / (1 + square))
     elif scheme == "common":
         if len(options) != 1:
-            raise KcalcError("scheme 'common' needs exactly one of shortcut_weight and residual_weight")
+            raise KcalcError(
+                "scheme 'common' needs exactly one of shortcut_weight and residual_weight"
+            )
         ((name, value),) = options.items()
         other = math.sqrt((1 - value) * (1 + value))
         pair = (value, other) if name == "shortcut_weight" else (other, value)
@@ -205,18 +303,28 @@ def _weights(scheme: str, options: Mapping[str, float], network: Network, blocks
     return dict.fromkeys((block.node for block in blocks), pair)
 
 
-def _by_slope(options: Mapping[str, float], network: Network, blocks: Sequence[ResidualBlock], activation: Any) -> tuple[float, float]:
+def _by_slope(
+    options: Mapping[str, float], network: Network, blocks: Sequence[ResidualBlock], activation: Any
+) -> tuple[float, float]:
     if "slope" not in options:
-        raise KcalcError("scheme 'slope' needs slope: the greatest slope of a subnetwork's C map at 1")
+        raise KcalcError(
+            "scheme 'slope' needs slope: the greatest slope of a subnetwork's C map at 1"
+        )
     chosen = _with(network, activation)
-    slopes = {phi: options["local_slope"] if "local_slope" in options else slope_of(phi) for phi in chosen.activations}
+    slopes = {
+        phi: options["local_slope"] if "local_slope" in options else slope_of(phi)
+        for phi in chosen.activations
+    }
     return common_weights(chosen, blocks, slopes, options["slope"])
 
 
 def slope_of(phi: Any) -> float:
     """C'(1) at q = 1. Raises: KcalcError for activations that jump."""
     if any(phi.jump_sizes(0)):
-        raise KcalcError(f"{phi.name} jumps, so that its C map has an infinite slope at 1; choose a continuous activation")
+        raise KcalcError(
+            f"{phi.name} jumps, so that its C map has an infinite slope at 1; choose a continuous "
+            f"activation"
+        )
     m = converged_moments(phi, 0.0, 0.0)
     square = m.variance + m.mean**2
     if not square > 0:
@@ -224,25 +332,39 @@ def slope_of(phi: Any) -> float:
     return 1 + (m.excess - m.mean**2) / square
 
 
-def stream_variances(network: Network, blocks: Sequence[ResidualBlock], alpha: float) -> dict[Node, float]:
-    """The variance of every feature map where residual sums are ``shortcut + alpha branch``, all else has variance 1 and reads variance 1.
+def stream_variances(
+    network: Network, blocks: Sequence[ResidualBlock], alpha: float
+) -> dict[Node, float]:
+    """The variance of every feature map with residual sums ``shortcut + alpha branch``.
 
-    ``v = v_shortcut + alpha^2 v_branch`` at a residual Sum; Pool, Flatten, Identity and Dropout pass it on.
+    Everything else has variance 1 and reads variance 1.
+
+    ``v = v_shortcut + alpha^2 v_branch`` at a residual Sum; Pool, Flatten, Identity and Dropout
+    pass it on.
     """
     sums = {block.node: block for block in blocks}
     variances: dict[Node, float] = {}
     for node, layer, parents in network.steps():
         if node in sums:
-            variances[node] = variances[sums[node].shortcut] + alpha**2 * variances[sums[node].branch]
+            variances[node] = (
+                variances[sums[node].shortcut] + alpha**2 * variances[sums[node].branch]
+            )
         else:
-            variances[node] = variances[parents[0]] if layer.passes or isinstance(layer, Scale) else 1.0
+            variances[node] = (
+                variances[parents[0]] if layer.passes or isinstance(layer, Scale) else 1.0
+            )
     return variances
 
 
-def grown_weights(blocks: Sequence[ResidualBlock], variances: Mapping[Node, float], alpha: float) -> Weights:
+def grown_weights(
+    blocks: Sequence[ResidualBlock], variances: Mapping[Node, float], alpha: float
+) -> Weights:
     """The normalised weights of sums ``shortcut + alpha branch`` of the given variances."""
     return {
-        b.node: (math.sqrt(variances[b.shortcut] / variances[b.node]), alpha * math.sqrt(variances[b.branch] / variances[b.node]))
+        b.node: (
+            math.sqrt(variances[b.shortcut] / variances[b.node]),
+            alpha * math.sqrt(variances[b.branch] / variances[b.node]),
+        )
         for b in blocks
     }
 
@@ -252,11 +374,15 @@ def _numbers(network: Network, blocks: Sequence[ResidualBlock]) -> dict[Node, in
     sums = {block.node: block for block in blocks}
     numbers: dict[Node, int] = {}
     for node, _, parents in network.steps():
-        numbers[node] = numbers[sums[node].shortcut] + 1 if node in sums else max((numbers[parent] for parent in parents), default=0)
+        numbers[node] = (
+            numbers[sums[node].shortcut] + 1
+            if node in sums
+            else max((numbers[parent] for parent in parents), default=0)
+        )
     return {node: numbers[node] for node in sums}
 
 
-# -- networks --------------------------------------------------------------------------------------------------------------------------
+# -- networks --------------------------------------------------------------------------------------
 
 
 def _set(network: Network, weights: Weights) -> Network:
@@ -272,15 +398,24 @@ def _with(network: Network, activation: Any) -> Network:
 
 
 def _without_norms(network: Network) -> Network:
-    """The network without LayerNorm and RMSNorm, all its sums normalised as its own q values weigh them."""
+    """The network without LayerNorm and RMSNorm, with normalised sums.
+
+    The weights of the sums follow from the network's own q values.
+    """
     biased = next((n for n in network.nodes_of(Affine) if network.layer(n).sigma_b != 0), None)
     if biased is not None:
-        raise KcalcError(f"node {biased!r} has sigma_b, which shaping removes, so that no equivalent of the LayerNorm network is left")
+        raise KcalcError(
+            f"node {biased!r} has sigma_b, which shaping removes, so that no equivalent of the "
+            f"LayerNorm network is left"
+        )
     values = q_and_variances(network)
 
     def weigh(node: Node, layer: Sum) -> Sum:
         parents = network.parents(node)
-        amounts = [float(w) * math.sqrt(values[p][0]) for w, p in zip(sum_weights(layer, len(parents)), parents, strict=True)]
+        amounts = [
+            float(w) * math.sqrt(values[p][0])
+            for w, p in zip(sum_weights(layer, len(parents)), parents, strict=True)
+        ]
         norm = math.sqrt(math.fsum(a * a for a in amounts))
         return Sum(tuple(a / norm for a in amounts))
 
@@ -309,14 +444,20 @@ def _by_output(network: Network) -> Mapping[Node, Any]:
 
 
 def shortcuts_alone(network: Network) -> Network:
-    """The network whose residual sums are replaced by their shortcuts, without the layers left unread."""
+    """The network with its residual sums replaced by their shortcuts.
+
+    Layers that are left unread are removed.
+    """
     sums = {block.node: block.shortcut for block in residual_blocks(network)}
     steps = {
-        node: (node, Identity(), (sums[node],)) if node in sums else (node, layer, parents) for node, layer, parents in network.steps()
+        node: (node, Identity(), (sums[node],)) if node in sums else (node, layer, parents)
+        for node, layer, parents in network.steps()
     }
     kept, waiting = set(network.outputs), list(network.outputs)
     while waiting:
         fresh = [parent for parent in steps[waiting.pop()][2] if parent not in kept]
         kept.update(fresh)
         waiting.extend(fresh)
-    return Network.from_steps([step for node, step in steps.items() if node in kept], network.outputs)
+    return Network.from_steps(
+        [step for node, step in steps.items() if node in kept], network.outputs
+    )

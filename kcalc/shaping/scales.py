@@ -1,4 +1,7 @@
-"""Scales alone: activations normalised to Q(1) = 1, and the usual weight variances with their computed consequences for q and c."""
+"""Normalisation of activations and the usual weight variances.
+
+Activations are normalised to Q(1) = 1; the weight variances have computed consequences for q and c.
+"""
 
 from __future__ import annotations
 
@@ -24,29 +27,43 @@ Node = Any
 
 @shaping_method("normalisation")
 def normalisation(network: Network, activation: Any = None) -> Shaping:
-    """Scale every activation so that Q(1) = 1, and no more: the ablation of DKS without conditions on C [DKS sec. 28.7].
+    """Scale every activation so that Q(1) = 1, and no more.
+
+    The ablation of DKS without conditions on C [DKS sec. 28.7].
 
     ``phi_hat = phi / sqrt(Q(1))``; q stays 1 for inputs of q = 1, slopes are not controlled.
     A Product of independent branches keeps q = 1 too.
-    Raises: KcalcError for activations that vanish, sums of addends whose channel means are not 0, and networks that cannot be shaped.
+    Raises: KcalcError for activations that vanish, sums of addends whose channel means are not 0,
+    and networks that cannot be shaped.
     """
     plain, changes = prepared(network, activation, products=True)
     phis = {node: plain.layer(node).activation for node in plain.nodes_of(Nonlinear)}
-    by_node = {node: Constants(phi, output_scale=float(phi.second_moment(1.0)) ** -0.5) for node, phi in phis.items()}
+    by_node = {
+        node: Constants(phi, output_scale=float(phi.second_moment(1.0)) ** -0.5)
+        for node, phi in phis.items()
+    }
     shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
     check_fresh(shaped)
     check_sums(shaped, "Q_f(1) = 1", centred)
     edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     return Shaping(
-        "normalisation", {}, network, shaped, ConstantsTable(by_node), {"Q(1)": 1.0}, {"Q_f(1)": 1.0}, (*changes, *edits),
-    )  # fmt: skip
+        "normalisation",
+        {},
+        network,
+        shaped,
+        ConstantsTable(by_node),
+        {"Q(1)": 1.0},
+        {"Q_f(1)": 1.0},
+        (*changes, *edits),
+    )
 
 
 @dataclass(frozen=True, repr=False)
 class Consequences(Shaping):
     """A network with given weight variances.
 
-    It has no targets: ``values`` are Q_f(1), C_f(0) and C_f'(1), which follow, and ``residuals`` is empty.
+    It has no targets: ``values`` are Q_f(1), C_f(0) and C_f'(1), which follow, and ``residuals`` is
+    empty.
     """
 
     @cached_property
@@ -54,7 +71,11 @@ class Consequences(Shaping):
         if len(self.network.outputs) != 1:
             return {}
         cosines = c_map(self.network)
-        return {"Q_f(1)": q_map(self.network)(1.0), "C_f(0)": cosines(0.0), "C_f'(1)": cosines.derivative(1)(1.0)}
+        return {
+            "Q_f(1)": q_map(self.network)(1.0),
+            "C_f(0)": cosines(0.0),
+            "C_f'(1)": cosines.derivative(1)(1.0),
+        }
 
 
 def _he(layer: Affine, fan_in: int | None) -> float:
@@ -66,25 +87,39 @@ def _lecun(layer: Affine, fan_in: int | None) -> float:
 
 
 def _glorot(layer: Affine, fan_in: int | None) -> float:
-    return 1.0 if fan_in is None or layer.features is None else math.sqrt(2 * fan_in / (fan_in + layer.features))
+    return (
+        1.0
+        if fan_in is None or layer.features is None
+        else math.sqrt(2 * fan_in / (fan_in + layer.features))
+    )
 
 
 def _fan_out(layer: Affine, fan_in: int | None) -> float:
-    return math.sqrt(2) if fan_in is None or layer.features is None else math.sqrt(2 * fan_in / layer.features)
+    return (
+        math.sqrt(2)
+        if fan_in is None or layer.features is None
+        else math.sqrt(2 * fan_in / layer.features)
+    )
 
 
 RULES: dict[str, tuple[Callable[[Affine, int | None], float], str]] = {
     "he": (_he, "Var W = 2/fan_in: keeps q under ReLU"),
     "lecun": (_lecun, "Var W = 1/fan_in: keeps q under the identity, nearly under tanh near 0"),
     "glorot": (_glorot, "Var W = 2/(fan_in + fan_out); features that are not known count as equal"),
-    "fan_out": (_fan_out, "Var W = 2/fan_out: keeps gradients under ReLU; features that are not known count as equal"),
+    "fan_out": (
+        _fan_out,
+        "Var W = 2/fan_out: keeps gradients under ReLU; features that are not known count as equal",
+    ),
 }
 
 
 def weights(rule: str, network: Network, activation: Any = None) -> Consequences:
-    """The network with sigma_w by a rule of ``RULES`` and sigma_b = 0 in every Affine, and the consequences for inputs of q = 1.
+    """The network with sigma_w by a rule of ``RULES``, and the consequences.
 
-    Raises: KcalcError for networks that cannot be shaped, and depthwise groups, whose fan-in differs.
+    Every Affine has sigma_b = 0; the consequences are for inputs of q = 1.
+
+    Raises: KcalcError for networks that cannot be shaped, and depthwise groups, whose fan-in
+    differs.
     """
     plain, changes = prepared(network, activation)
     variance, meaning = RULES[rule]
@@ -94,7 +129,9 @@ def weights(rule: str, network: Network, activation: Any = None) -> Consequences
         if layer.groups != 1 and rule in ("glorot", "fan_out"):
             other = advised("use method='he'", "he") or advised("use method='lecun'", "lecun")
             remedy = either("put a layer with groups=1 there", other)
-            raise KcalcError(f"node {node!r} has groups, for which the fan-out is another; {remedy}")
+            raise KcalcError(
+                f"node {node!r} has groups, for which the fan-out is another; {remedy}"
+            )
         sigma = variance(layer, plain.features[plain.parents(node)[0]])
         if sigma != 1:
             edits.append(f"{node}: sigma_w 1 -> {sigma:.10g}")
@@ -104,7 +141,17 @@ def weights(rule: str, network: Network, activation: Any = None) -> Consequences
     check_fresh(shaped)
     by_node = {node: Constants(_phi(plain, node)) for node in plain.nodes_of(Nonlinear)}
     note = Assumption("network", meaning)
-    return Consequences(rule, {}, network, shaped, ConstantsTable(by_node), {}, {}, (*changes, *edits), warnings=(note,))
+    return Consequences(
+        rule,
+        {},
+        network,
+        shaped,
+        ConstantsTable(by_node),
+        {},
+        {},
+        (*changes, *edits),
+        warnings=(note,),
+    )
 
 
 def _phi(network: Network, node: Node) -> Any:
@@ -112,4 +159,6 @@ def _phi(network: Network, node: Node) -> Any:
     return layer.activation
 
 
-WEIGHTS: dict[str, Callable[..., Shaping]] = {rule: shaping_method(rule)(partial(weights, rule)) for rule in RULES}
+WEIGHTS: dict[str, Callable[..., Shaping]] = {
+    rule: shaping_method(rule)(partial(weights, rule)) for rule in RULES
+}

@@ -1,4 +1,7 @@
-"""A scan of the whole (log alpha, beta) plane: solutions that no branch leads to, and the target nearest to an unreachable one."""
+"""A scan of the whole (log alpha, beta) plane.
+
+Solutions that no branch leads to, and the target nearest to an unreachable one.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,12 @@ from .solver import Point, Solution, needed, newton, refined
 _SMOOTH = np.arange(-3.0, 2.76, 0.25)  # log alpha; smaller ones belong to branches
 _KINKED = np.arange(-6.0, 2.01, 0.25)
 _SHIFTS = np.arange(-8.0, 8.01, 0.125)
-_FAR = np.arange(2.5, 8.0, 0.5)  # log alpha of smooth activations that are steps or ramps from there
-_PLACES = np.concatenate([np.arange(-8.0, -3.0, 0.5), np.arange(-3.0, 3.01, 0.25), np.arange(3.5, 8.01, 0.5)])  # of a kink, as x
+_FAR = np.arange(
+    2.5, 8.0, 0.5
+)  # log alpha of smooth activations that are steps or ramps from there
+_PLACES = np.concatenate(
+    [np.arange(-8.0, -3.0, 0.5), np.arange(-3.0, 3.01, 0.25), np.arange(3.5, 8.01, 0.5)]
+)  # of a kink, as x
 _TRIED = 80  # cells per solve
 _STEEP = np.arange(-3.0, 8.0, 0.5)  # log of alpha over the width of a narrow feature
 _FEATURES = 3
@@ -32,7 +39,10 @@ _COARSE = 1e-11  # moments below this times their scale are rounding
 
 @dataclass(frozen=True)
 class Sheet:
-    """Moments (variance, excess, turn, tilt, bend) on a curvilinear grid of (log alpha, beta); shape (5, rows, columns)."""
+    """Moments (variance, excess, turn, tilt, bend) on a curvilinear grid of (log alpha, beta).
+
+    shape (5, rows, columns).
+    """
 
     log_alpha: Array
     beta: Array
@@ -49,13 +59,19 @@ class Sheet:
 
 @lru_cache(maxsize=64)
 def sheets(phi: Activation) -> tuple[Sheet, ...]:
-    """A grid of shifts for a smooth activation; for a kinked one, a grid of places x of each kink."""
+    """A grid of shifts for a smooth activation.
+
+    For a kinked one, a grid of places x of each kink.
+    """
     if not phi.kinks:
         s, beta = np.meshgrid(_SMOOTH, _SHIFTS, indexing="ij")
         rows = [_row(phi, math.exp(a), _SHIFTS) for a in _SMOOTH]
         near = Sheet(s, beta, np.stack(rows, axis=1))
         scale = math.log(width(phi))
-        return (near, *(_about(phi, c, _FAR if scale == 0 else scale + _STEEP) for c in _centres(phi)))
+        return (
+            near,
+            *(_about(phi, c, _FAR if scale == 0 else scale + _STEEP) for c in _centres(phi)),
+        )
     spread = max(1.0, (phi.kink_points[-1] - phi.kink_points[0]) / 2)
     return tuple(_about(phi, kink, _KINKED + math.log(spread)) for kink in phi.kink_points)
 
@@ -64,7 +80,9 @@ def _about(phi: Activation, centre: float, log_alpha: Array) -> Sheet:
     """A grid of places x of one point of phi."""
     s, place = np.meshgrid(log_alpha, _PLACES, indexing="ij")
     beta = centre - np.exp(s) * place
-    values = np.array([_single(phi, float(a), float(b)) for a, b in zip(s.ravel(), beta.ravel(), strict=True)])
+    values = np.array(
+        [_single(phi, float(a), float(b)) for a, b in zip(s.ravel(), beta.ravel(), strict=True)]
+    )
     return Sheet(s, beta, values.T.reshape(5, *s.shape))
 
 
@@ -108,20 +126,34 @@ def _sums(x: Array, w: Array, f: Array, g: Array, h: Array) -> Array:
     with np.errstate(all="ignore"):
         centred, slope = f - (f @ w)[:, None], (g @ w)[:, None]
         rest, drift = centred - slope * x, g - slope
-        return np.stack([centred**2 @ w, (drift**2 - rest**2) @ w, (centred * (drift * x - rest)) @ w, (g * x) @ w, h**2 @ w])
+        return np.stack(
+            [
+                centred**2 @ w,
+                (drift**2 - rest**2) @ w,
+                (centred * (drift * x - rest)) @ w,
+                (g * x) @ w,
+                h**2 @ w,
+            ]
+        )
 
 
-# -- solutions -------------------------------------------------------------------------------------------------------------------------
+# -- solutions -------------------------------------------------------------------------------------
 
 
 def in_cells(system: System) -> Iterator[Solution]:
-    """Solutions found by Newton's method from every cell of the scan in which both equations change sign, the smallest |beta| first."""
+    """Solutions by Newton's method from cells of the scan, the smallest |beta| first.
+
+    The starting cells are those in which both equations change sign.
+    """
     starts: list[tuple[float, float, float]] = []
     for sheet in sheets(system.phi):
         first, second = sheet.surfaces(system)
         both = _changes(first) & _changes(second - system.target)
         for i, j in zip(*np.nonzero(both), strict=True):
-            s, beta = sheet.log_alpha[i : i + 2, j : j + 2].mean(), sheet.beta[i : i + 2, j : j + 2].mean()
+            s, beta = (
+                sheet.log_alpha[i : i + 2, j : j + 2].mean(),
+                sheet.beta[i : i + 2, j : j + 2].mean(),
+            )
             starts.append((abs(beta), s, beta))
     for _, s, beta in sorted(starts)[:_TRIED]:
         point = newton(system, Point(float(s), float(beta)), limit=25)
@@ -135,11 +167,13 @@ def _changes(values: Array) -> Any:
     return (corners.min(axis=0) <= 0) & (corners.max(axis=0) >= 0)
 
 
-# -- the nearest reachable target ------------------------------------------------------------------------------------------------------
+# -- the nearest reachable target ------------------------------------------------------------------
 
 
 def nearest(system: System) -> tuple[Point | None, End | None]:
-    """On the curve where the first equation holds: (a point that has the target, None), or (None, the end nearest to the target).
+    """On the curve where the first equation holds.
+
+    (a point that has the target, None), or (None, the end nearest to the target).
 
     (None, None) where the first equation holds nowhere on the grid.
     """
@@ -156,16 +190,23 @@ def nearest(system: System) -> tuple[Point | None, End | None]:
         if point is not None:
             return point, None
         end = End(level, False, Point(s, beta)) if end is None else end
-        if best is None or abs(math.log(end.target / system.target)) < abs(math.log(best.target / system.target)):
+        if best is None or abs(math.log(end.target / system.target)) < abs(
+            math.log(best.target / system.target)
+        ):
             best = end
     return None, best
 
 
 def _crossings(sheet: Sheet, system: System) -> Iterator[tuple[float, float, float]]:
-    """(target, log alpha, beta) where grid edges along beta cross the zero set of the first equation."""
+    """(target, log alpha, beta) at zeros of the first equation on grid edges.
+
+    The edges are those along beta that cross the zero set of the equation.
+    """
     first, second = sheet.surfaces(system)
     low, high = first[:, :-1], first[:, 1:]
     for i, j in zip(*np.nonzero(np.sign(low) * np.sign(high) < 0), strict=True):
         share = low[i, j] / (low[i, j] - high[i, j])
-        mix: Any = lambda v, i=i, j=j, share=share: float(v[i, j] * (1 - share) + v[i, j + 1] * share)  # noqa: E731
+        mix: Any = lambda v, i=i, j=j, share=share: float(  # noqa: E731
+            v[i, j] * (1 - share) + v[i, j + 1] * share
+        )
         yield mix(second), mix(sheet.log_alpha), mix(sheet.beta)

@@ -1,4 +1,7 @@
-"""From conditions to constants: the default solution, all solutions, and the errors where there is none."""
+"""From conditions to constants.
+
+The default solution, all solutions, and the errors where there is none.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,37 @@ from .curve import End, walk
 from .moments import converged_moments, moments, rounding
 from .scan import in_cells, nearest, sheets
 from .solutions import SAME, Solutions
-from .solver import ACCEPTED, FINEST, LARGEST, LEAST, POLISHED, Point, Solution, advanced, begin, branches, needed, on_branches, refined
+from .solver import (
+    ACCEPTED,
+    FINEST,
+    LARGEST,
+    LEAST,
+    POLISHED,
+    Point,
+    Solution,
+    advanced,
+    begin,
+    branches,
+    needed,
+    on_branches,
+    refined,
+)
 
 MOST_BRANCHES = 12  # that are followed: periodic activations repeat theirs without end
 REFERENCE = 2e-3  # the target at which branches of kinked activations are numbered
 WANTED = 9  # digits of a target that is refused
 GRID = np.linspace(-9.0, 9.0, 73)  # log(alpha/|beta|) of homogeneous activations
-LEAST_SHIFT = math.exp(-9.0)  # of |beta|/alpha of homogeneous activations, below which alpha is 1 instead of |beta|
+LEAST_SHIFT = math.exp(
+    -9.0
+)  # of |beta|/alpha of homogeneous activations, below which alpha is 1 instead of |beta|
 
 
 def check_shapeable(phi: Activation) -> None:
     """Refuse activations on which no constants can act. Raises: KcalcError saying why."""
     if any(phi.jump_sizes(0)):
         raise KcalcError(
-            f"{phi.name} jumps, so that its C map has an infinite slope at 1 whatever the constants; choose a continuous activation"
+            f"{phi.name} jumps, so that its C map has an infinite slope at 1 whatever the "
+            f"constants; choose a continuous activation"
         )
     check_nonlinear(phi)
 
@@ -40,16 +60,22 @@ def check_nonlinear(phi: Activation) -> None:
     """Refuse linear activations. Raises: KcalcError saying why."""
     if _is_linear(phi):
         raise KcalcError(
-            f"{phi.name} is linear (or constant): its C map is the identity whatever the constants; choose a nonlinear activation"
+            f"{phi.name} is linear (or constant): its C map is the identity whatever the "
+            f"constants; choose a nonlinear activation"
         )
 
 
 @lru_cache(maxsize=256)
 def _anchors(systems: tuple[System, ...]) -> tuple[tuple[int, Solution], ...]:
-    """(number of the system, solution) on the scan, the smallest |beta| first; none for activations whose branches start at alpha = 0."""
+    """(number of the system, solution) on the scan, the smallest |beta| first.
+
+    None for activations whose branches start at alpha = 0.
+    """
     if not systems[0].phi.kinks:
         return ()
-    found = [(number, solution) for number, system in enumerate(systems) for solution in in_cells(system)]
+    found = [
+        (number, solution) for number, system in enumerate(systems) for solution in in_cells(system)
+    ]
     return tuple(sorted(found, key=lambda pair: (round(abs(pair[1].beta), 9), -pair[1].beta)))
 
 
@@ -65,11 +91,15 @@ def _is_linear(phi: Activation) -> bool:
 
 
 def solve(systems: Sequence[System]) -> Constants:
-    """The default solution of alternative systems of one activation: of the branch whose shift is smallest at alpha = 0, positive first.
+    """The default solution of alternative systems of one activation.
 
-    So the constants are continuous in the target as far as that branch reaches (see :func:`default_end`); beyond its fold the next branch
-    serves. Kinked activations have no branches at alpha = 0: theirs are told apart at the target REFERENCE, so that at much smaller targets
-    another solution may have a smaller |beta|. Where no branch reaches the target, the smallest |beta| found on a scan.
+    Of the branch whose shift is smallest at alpha = 0, positive first.
+
+    So the constants are continuous in the target as far as that branch reaches (see
+    :func:`default_end`); beyond its fold the next branch serves. Kinked activations have no
+    branches at alpha = 0: theirs are told apart at the target REFERENCE, so that at much smaller
+    targets another solution may have a smaller |beta|. Where no branch reaches the target, the
+    smallest |beta| found on a scan.
     Raises: UnreachableTarget naming the nearest target that can be reached.
     """
     ends: list[tuple[End, System]] = []
@@ -80,26 +110,39 @@ def solve(systems: Sequence[System]) -> Constants:
             return constants(systems[0].phi, system, found)
     others = [(solution, system) for system in systems for solution in in_cells(system)]
     if others:
-        solution, system = min(others, key=lambda pair: (round(abs(pair[0].beta), 9), -pair[0].beta))
+        solution, system = min(
+            others, key=lambda pair: (round(abs(pair[0].beta), 9), -pair[0].beta)
+        )
         return constants(systems[0].phi, system, solution)
     return _last_resort(systems, ends)
 
 
 def _ways(systems: Sequence[System]) -> Iterator[tuple[System, Point | None, End | None]]:
-    """Every branch in the order of preference: (its system, its point at the target, or else its end where that was found)."""
+    """Every branch in the order of preference.
+
+    (its system, its point at the target, or else its end where that was found).
+    """
     starts = [(branch, system) for system in systems for branch in branches(system.at(1.0))]
-    for branch, system in sorted(starts, key=lambda pair: (round(abs(pair[0].beta), 9), -pair[0].beta))[:MOST_BRANCHES]:
+    for branch, system in sorted(
+        starts, key=lambda pair: (round(abs(pair[0].beta), 9), -pair[0].beta)
+    )[:MOST_BRANCHES]:
         begun = begin(system, branch)
         if begun is None:
             yield system, None, None
         else:
             yield system, *_reached(system, *begun)
     for number, start in _anchors(tuple(system.at(REFERENCE) for system in systems)):
-        yield systems[number], *_reached(systems[number], REFERENCE, Point(start.log_alpha, start.beta))
+        yield (
+            systems[number],
+            *_reached(systems[number], REFERENCE, Point(start.log_alpha, start.beta)),
+        )
 
 
 def _reached(system: System, target: float, here: Point) -> tuple[Point | None, End | None]:
-    """From a point of a branch to the system's target: in steps of the target, and near a fold along the curve."""
+    """From a point of a branch to the system's target.
+
+    In steps of the target, and near a fold along the curve.
+    """
     last, point = advanced(system, target, here)
     if last == system.target:
         return point, None
@@ -110,21 +153,31 @@ def _reached(system: System, target: float, here: Point) -> tuple[Point | None, 
 
 
 def default_end(systems: Sequence[System], found: Constants) -> str | None:
-    """None where ``found`` lies on the default branch; else in words where that branch ends, so that the constants jump there."""
+    """None where ``found`` lies on the default branch.
+
+    Else in words where that branch ends, so that the constants jump there.
+    """
     for system, point, end in _ways(systems):
-        if point is not None and abs((found.beta or 0.0) - point.beta) <= SAME * (1 + abs(point.beta)):
+        if point is not None and abs((found.beta or 0.0) - point.beta) <= SAME * (
+            1 + abs(point.beta)
+        ):
             return None
         if end is not None:
             return (
-                f"the default branch of {system.phi.name} ends at {'' if end.exact else 'about '}{system.named(end.target)}; beyond it "
-                "the constants are those of another branch, so that they jump as the target passes there (see all_solutions)"
+                f"the default branch of {system.phi.name} ends at "
+                f"{'' if end.exact else 'about '}{system.named(end.target)}; beyond it "
+                "the constants are those of another branch, so that they jump as the target "
+                "passes there (see all_solutions)"
             )
         return None
     return None
 
 
 def solve_all(systems: Iterable[System]) -> Solutions:
-    """All solutions found, the smallest |beta| first, positive before negative; mirror images name their original."""
+    """All solutions found, the smallest |beta| first, positive before negative.
+
+    Mirror images name their original.
+    """
     found: list[Constants] = []
     for system in systems:
         for solution in _both(system):
@@ -136,7 +189,10 @@ def solve_all(systems: Iterable[System]) -> Solutions:
 
 
 def _both(system: System) -> Iterator[Solution]:
-    """By branches, those beyond the first few too; and by the scan, which finds loops that no branch leads to."""
+    """By branches, those beyond the first few too.
+
+    And by the scan, which finds loops that no branch leads to.
+    """
     points = (point for _, point, _ in _ways([system]) if point is not None)
     yield from (solution for point in points if (solution := refined(system, point)) is not None)
     yield from on_branches(system)
@@ -144,7 +200,10 @@ def _both(system: System) -> Iterator[Solution]:
 
 
 def _close(one: Constants, two: Constants) -> bool:
-    pairs = ((getattr(one, name) or 0.0, getattr(two, name) or 0.0) for name in ("alpha", "beta", "delta"))
+    pairs = (
+        (getattr(one, name) or 0.0, getattr(two, name) or 0.0)
+        for name in ("alpha", "beta", "delta")
+    )
     return all(abs(a - b) <= SAME * (1 + abs(a)) for a, b in pairs)
 
 
@@ -155,9 +214,15 @@ def constants(phi: Activation, system: System, found: Solution) -> Constants:
 
 
 def _last_resort(systems: Sequence[System], ends: list[tuple[End, System]]) -> Constants:
-    """A solution on a curve of the scan. Raises: UnreachableTarget with the nearest target for which there is one."""
+    """A solution on a curve of the scan.
+
+    Raises: UnreachableTarget with the nearest target for which there is one.
+    """
     system = systems[0]
-    wanted = f"no input scale and shift give {system.phi.name} {system.condition} and {system.named(system.target, digits=WANTED)}"
+    wanted = (
+        f"no input scale and shift give {system.phi.name} {system.condition} and "
+        f"{system.named(system.target, digits=WANTED)}"
+    )
     for other in systems:
         point, end = nearest(other)
         found = None if point is None else refined(other, point)
@@ -165,7 +230,10 @@ def _last_resort(systems: Sequence[System], ends: list[tuple[End, System]]) -> C
             return constants(system.phi, other, found)
         ends = ends if end is None else [*ends, (end, other)]
     if not ends:
-        raise UnreachableTarget(f"{wanted}: {system.condition} alone cannot be met, at any input scale and shift of a scan" + system.remedy)
+        raise UnreachableTarget(
+            f"{wanted}: {system.condition} alone cannot be met, at any input scale and shift of a "
+            f"scan" + system.remedy
+        )
     near, other = min(ends, key=lambda pair: abs(math.log(pair[0].target / system.target)))
     how = (
         "the nearest that can be reached is "
@@ -173,10 +241,12 @@ def _last_resort(systems: Sequence[System], ends: list[tuple[End, System]]) -> C
         else f"the nearest found, at input scale {math.exp(near.point.log_alpha):.4g}, is about "
     )
     above = system.target > near.target
-    raise OutOfReach(f"{wanted}; {how}{other.named(near.target, above)}", other.value(near.target), above)
+    raise OutOfReach(
+        f"{wanted}; {how}{other.named(near.target, above)}", other.value(near.target), above
+    )
 
 
-# -- one constant fewer --------------------------------------------------------------------------------------------------------------
+# -- one constant fewer ----------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=64)
@@ -186,7 +256,10 @@ def _profile(phi: Activation, beta: float) -> tuple[float, ...]:
 
 
 def slope_excess(phi: Activation, log_alpha: float, beta: float, fineness: int = 0) -> float:
-    """C'(1) - 1 with C(0) = 0; nan where phi(alpha x + beta) does not vary, or varies too fast for the rules."""
+    """C'(1) - 1 with C(0) = 0, or nan.
+
+    It is nan where phi(alpha x + beta) does not vary, or varies too fast for the rules.
+    """
     try:
         m = moments(phi, log_alpha, beta, max(fineness, _needed(phi, log_alpha)))
     except (KcalcError, OverflowError):
@@ -199,9 +272,12 @@ def _needed(phi: Activation, log_alpha: float) -> int:
 
 
 def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, -1.0)) -> Constants:
-    """The input scale alone: C'(1) - 1 = target at the first of the given shifts where that is possible, without a condition on Q'(1).
+    """Constants with C'(1) - 1 = target, by the input scale alone.
 
-    Homogeneous activations have beta/alpha alone to choose: 0 and values near it are met with alpha = 1 and a small shift.
+    The first of the given shifts at which that is possible is taken, without a condition on Q'(1).
+
+    Homogeneous activations have beta/alpha alone to choose: 0 and values near it are met with alpha
+    = 1 and a small shift.
     Raises: UnreachableTarget naming the nearest slope.
     """
     reached: list[float] = []
@@ -215,7 +291,9 @@ def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, 
                 m = converged_moments(phi, s, beta)
             except KcalcError:
                 continue
-            if abs(m.excess / m.variance - target) < ACCEPTED * rounding(phi, s, beta) * max(1.0, target):
+            if abs(m.excess / m.variance - target) < ACCEPTED * rounding(phi, s, beta) * max(
+                1.0, target
+            ):
                 return Constants(phi, float(np.exp(s)), beta, m.variance**-0.5, -m.mean)
     extremes: list[Extreme] = []
     if phi.degree is not None:
@@ -223,29 +301,42 @@ def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, 
         if isinstance(found, Constants):
             return found
         extremes.append(found)
-    wanted = f"no input scale gives {phi.name} the slope C'(1) = {slope_text(target, digits=WANTED)}"
+    wanted = (
+        f"no input scale gives {phi.name} the slope C'(1) = {slope_text(target, digits=WANTED)}"
+    )
     if not reached:
         raise UnreachableTarget(f"{wanted}; its C map is linear for all of them")
     extremes += [_extreme(phi, beta, target) for beta in shifts]
     near = min(extremes, key=lambda found: abs(math.log(found.excess / target)))
     above = target > near.excess
-    text = f"{wanted}; the nearest {'that can be reached is' if near.exact else 'found is about'} C'(1) = {slope_text(near.excess, above)}"
+    text = (
+        f"{wanted}; the nearest {'that can be reached is' if near.exact else 'found is about'} "
+        f"C'(1) = {slope_text(near.excess, above)}"
+    )
     raise OutOfReach(text, 1 + near.excess, above)
 
 
 class Extreme(NamedTuple):
-    """The C'(1) - 1 nearest to a target; whether it is an extremum, and not the edge of the search; log alpha there."""
+    """The C'(1) - 1 nearest to a target; whether it is an extremum, and not the edge of the search.
+
+    Log alpha there.
+    """
 
     excess: float
     exact: bool
     log_alpha: float
 
 
-Cell = tuple[tuple[float, float], tuple[float, float]]  # two values of log alpha, and C'(1) - 1 at each
+Cell = tuple[
+    tuple[float, float], tuple[float, float]
+]  # two values of log alpha, and C'(1) - 1 at each
 
 
 def _cells(phi: Activation, beta: float, target: float) -> Iterator[Cell]:
-    """Where C'(1) - 1 crosses the target: between points of GRID, or else on both sides of an extremum between two of them."""
+    """Where C'(1) - 1 crosses the target.
+
+    Between points of GRID, or else on both sides of an extremum between two of them.
+    """
     values = np.array(_profile(phi, beta))
     with np.errstate(invalid="ignore"):
         crossings = np.nonzero((values[:-1] - target) * (values[1:] - target) <= 0)[0]
@@ -271,26 +362,40 @@ def _extreme(phi: Activation, beta: float, target: float) -> Extreme:
     if np.isnan(miss).all():
         return Extreme(1e-300, False, 0.0)
     i = int(np.nanargmin(miss))
-    if not 0 < i < len(GRID) - 1 or np.isnan(miss[i - 1 : i + 2]).any() or np.ptp(values[i - 1 : i + 2]) < 1e-12 * values[i]:
+    if (
+        not 0 < i < len(GRID) - 1
+        or np.isnan(miss[i - 1 : i + 2]).any()
+        or np.ptp(values[i - 1 : i + 2]) < 1e-12 * values[i]
+    ):
         return Extreme(float(values[i]), False, float(GRID[i]))
     sign = 1.0 if values[i] > target else -1.0
     found: Any = minimize_scalar(
-        lambda s: sign * slope_excess(phi, float(s), beta, 2), bounds=(GRID[i - 1], GRID[i + 1]), method="bounded", options={"xatol": 1e-8}
+        lambda s: sign * slope_excess(phi, float(s), beta, 2),
+        bounds=(GRID[i - 1], GRID[i + 1]),
+        method="bounded",
+        options={"xatol": 1e-8},
     )
     inside = GRID[i - 1] + 1e-4 < found.x < GRID[i + 1] - 1e-4
     return Extreme(float(sign * found.fun), bool(inside), float(found.x))
 
 
 def _least_shifts(phi: Activation, target: float) -> Constants | Extreme:
-    """The constants with alpha = 1 and |beta| <= LEAST_SHIFT, or else as :func:`_extreme`, for a homogeneous activation."""
+    """The constants of a homogeneous activation with alpha = 1, or an extreme.
+
+    The shift has |beta| <= LEAST_SHIFT; the extreme is as in :func:`_extreme`.
+    """
     from scipy.optimize import brentq, minimize_scalar
 
     def miss(beta: float) -> float:
         return slope_excess(phi, 0.0, beta, 1) - target
 
     span = {"bounds": (-LEAST_SHIFT, LEAST_SHIFT), "method": "bounded", "options": {"xatol": 1e-12}}
-    turns: list[Any] = [minimize_scalar(lambda beta, sign=sign: sign * miss(beta), **span) for sign in (1.0, -1.0)]
-    places = sorted({LEAST_SHIFT, 0.0, -LEAST_SHIFT, *(float(turn.x) for turn in turns)}, reverse=True)
+    turns: list[Any] = [
+        minimize_scalar(lambda beta, sign=sign: sign * miss(beta), **span) for sign in (1.0, -1.0)
+    ]
+    places = sorted(
+        {LEAST_SHIFT, 0.0, -LEAST_SHIFT, *(float(turn.x) for turn in turns)}, reverse=True
+    )
     misses = dict(zip(places, map(miss, places), strict=True))
     crossed = [pair for pair in pairwise(places) if misses[pair[0]] * misses[pair[1]] < 0]
     roots = [float(brentq(miss, *pair, xtol=1e-20)) for pair in crossed]  # pyright: ignore[reportArgumentType]
@@ -302,11 +407,22 @@ def _least_shifts(phi: Activation, target: float) -> Constants | Extreme:
     return Extreme(target + misses[near], abs(near) < 0.999 * LEAST_SHIFT, 0.0)
 
 
-def _crossing(phi: Activation, target: float, beta: float, ends: tuple[float, float], values: tuple[float, float]) -> float | None:
-    """log alpha between two grid points at which C'(1) - 1 lies on either side of the target: by Newton's method, else by Brent's."""
+def _crossing(
+    phi: Activation,
+    target: float,
+    beta: float,
+    ends: tuple[float, float],
+    values: tuple[float, float],
+) -> float | None:
+    """log alpha between two grid points at which C'(1) - 1 lies on either side of the target.
+
+    By Newton's method, else by Brent's.
+    """
     from scipy.optimize import brentq
 
-    share = math.log(max(target, 1e-300) / max(values[0], 1e-300)) / math.log(max(values[1], 1e-300) / max(values[0], 1e-300) or 2.0)
+    share = math.log(max(target, 1e-300) / max(values[0], 1e-300)) / math.log(
+        max(values[1], 1e-300) / max(values[0], 1e-300) or 2.0
+    )
     share = share if 0 < share < 1 else 0.5
     s = scale_for(SlopeSystem(phi, target), ends[0] + share * (ends[1] - ends[0]), beta)
     if s is not None and ends[0] <= s <= ends[1]:
@@ -314,10 +430,12 @@ def _crossing(phi: Activation, target: float, beta: float, ends: tuple[float, fl
     miss = [slope_excess(phi, end, beta, 1) - target for end in ends]
     if not miss[0] * miss[1] <= 0:
         return None
-    return float(brentq(lambda t: slope_excess(phi, t, beta, 1) - target, *ends, xtol=1e-16, rtol=1e-15))  # pyright: ignore[reportArgumentType]
+    return float(
+        brentq(lambda t: slope_excess(phi, t, beta, 1) - target, *ends, xtol=1e-16, rtol=1e-15)
+    )  # pyright: ignore[reportArgumentType]
 
 
-# -- the least Q'(1) -------------------------------------------------------------------------------------------------------------------
+# -- the least Q'(1) -------------------------------------------------------------------------------
 
 
 def solve_least(phi: Activation, target: float) -> Constants:
@@ -331,13 +449,22 @@ def solve_least(phi: Activation, target: float) -> Constants:
     best: tuple[float, float, float] | None = None
     for sheet in sheets(phi):
         turn, level = sheet.surfaces(system)
-        for i, j in zip(*np.nonzero((level[:-1] - target) * (level[1:] - target) <= 0), strict=True):
+        for i, j in zip(
+            *np.nonzero((level[:-1] - target) * (level[1:] - target) <= 0), strict=True
+        ):
             if np.isfinite(turn[i : i + 2, j]).all():
                 value = float(turn[i : i + 2, j].mean())
                 if best is None or value < best[0]:
-                    best = value, float(sheet.log_alpha[i : i + 2, j].mean()), float(sheet.beta[i : i + 2, j].mean())
+                    best = (
+                        value,
+                        float(sheet.log_alpha[i : i + 2, j].mean()),
+                        float(sheet.beta[i : i + 2, j].mean()),
+                    )
     if best is None:
-        raise UnreachableTarget(f"no input scale and shift within reach give {phi.name} the slope C'(1) = {1 + target:.6g}")
+        raise UnreachableTarget(
+            f"no input scale and shift within reach give {phi.name} the slope C'(1) = "
+            f"{1 + target:.6g}"
+        )
     place = {"s": best[1]}
 
     def q_slope(beta: float) -> float:
@@ -349,17 +476,27 @@ def solve_least(phi: Activation, target: float) -> Constants:
         return m.turn / m.variance
 
     width = 0.5 * min(1.0, float(np.exp(best[1])) if phi.kinks else 1.0)
-    found: Any = minimize_scalar(q_slope, bounds=(best[2] - width, best[2] + width), method="bounded", options={"xatol": 1e-9})
-    beta = 0.0 if abs(found.x) < 1e-6 and q_slope(0.0) <= found.fun + 1e-15 else float(found.x)  # the minimum of an odd or even function
+    found: Any = minimize_scalar(
+        q_slope,
+        bounds=(best[2] - width, best[2] + width),
+        method="bounded",
+        options={"xatol": 1e-9},
+    )
+    beta = (
+        0.0 if abs(found.x) < 1e-6 and q_slope(0.0) <= found.fun + 1e-15 else float(found.x)
+    )  # the minimum of an odd or even function
     for fineness in range(2, FINEST + 1):
         s = scale_for(system, place["s"], beta, fineness)
         if s is None:
             break
-        m = moments(phi, s, beta, max(fineness, _needed(phi, s)) + 1)  # a finer rule than the one that solved
+        m = moments(
+            phi, s, beta, max(fineness, _needed(phi, s)) + 1
+        )  # a finer rule than the one that solved
         if abs(m.excess / m.variance - target) <= ACCEPTED * max(1.0, target):
             return Constants(phi, float(np.exp(s)), beta, m.variance**-0.5, -m.mean)
     raise UnreachableTarget(
-        f"the least Q'(1) of {phi.name} at the slope C'(1) = {slope_text(target)} is not attained; give q_slope a number"
+        f"the least Q'(1) of {phi.name} at the slope C'(1) = {slope_text(target)} is not "
+        f"attained; give q_slope a number"
     )
 
 
@@ -367,7 +504,9 @@ def scale_for(system: SlopeSystem, s: float, beta: float, fineness: int = 1) -> 
     """log alpha with C'(1) - 1 = target at a given shift, by Newton's method from ``s``."""
     for _ in range(30):
         try:
-            equations = system.equations(moments(system.phi, s, beta, max(fineness, _needed(system.phi, s))))
+            equations = system.equations(
+                moments(system.phi, s, beta, max(fineness, _needed(system.phi, s)))
+            )
         except (KcalcError, OverflowError, ZeroDivisionError):
             return None
         if not equations.d_second[0]:

@@ -1,4 +1,6 @@
-"""Constants that keep mean 0 and variance 1 from layer to layer, as SELU does, and whether that fixed point attracts.
+"""Constants that keep mean 0 and variance 1 from layer to layer, as SELU does.
+
+Whether that fixed point attracts is computed too.
 
 [Klambauer, Unterthiner, Mayr, Hochreiter 2017]
 """
@@ -35,7 +37,8 @@ from .search import check_nonlinear
 
 PARAMETERS = {
     "shift": "gamma (phi + delta): output scale and output shift",
-    "halves": "gamma (phi for x > 0, alpha phi for x < 0): output scale and scale of the negative half, SELU's own two",
+    "halves": "gamma (phi for x > 0, alpha phi for x < 0): output scale and scale of the negative "
+    "half, SELU's own two",
 }
 ZERO = 1e-12
 
@@ -59,17 +62,25 @@ class Halves(Activation):
 
 
 def scaled_halves(phi: Activation, negative_scale: Any) -> Activation:
-    """phi with its values at x < 0 multiplied by a number. Raises: KcalcError unless phi(0) = 0, since it would jump there."""
+    """phi with its values at x < 0 multiplied by a number.
+
+    Raises: KcalcError unless phi(0) = 0, since it would jump there.
+    """
     at_zero = float(phi(0.0))
     if abs(at_zero) > ZERO:
-        raise KcalcError(f"{phi.name}(0) = {at_zero:.6g} is not 0, so that scaling one half makes a jump; use parameters='shift'")
+        raise KcalcError(
+            f"{phi.name}(0) = {at_zero:.6g} is not 0, so that scaling one half makes a jump; use "
+            f"parameters='shift'"
+        )
     alpha = SYMPY.number(negative_scale)
     return Halves(
         name=f"{phi.name}[{short(alpha)} below 0]",
         expr=sp.Piecewise((alpha * phi.expr, X < 0), (phi.expr, True)),
         kinks=tuple(sorted({*phi.kinks, sp.Integer(0)}, key=float)),
         degree=phi.degree,
-        growth=None if phi.growth is None else (phi.growth[0] * max(1.0, float(alpha)), *phi.growth[1:]),
+        growth=None
+        if phi.growth is None
+        else (phi.growth[0] * max(1.0, float(alpha)), *phi.growth[1:]),
         original=phi,
         negative_scale=alpha,
     )
@@ -85,13 +96,18 @@ class HalvesConstants(Constants):
     def transformed(self) -> Activation:
         """``output_scale * halves(input_scale x)``."""
         halves = scaled_halves(self.activation, self.negative_scale)
-        return halves.transformed(1 if self.input_scale is None else self.input_scale, 0, self.output_scale, 0)
+        return halves.transformed(
+            1 if self.input_scale is None else self.input_scale, 0, self.output_scale, 0
+        )
 
     def describe(self) -> str:
         """The transformed activation in one line."""
         inside = "x" if self.input_scale is None else f"{self.input_scale:.6g}*x"
         name = self.activation.name
-        return f"{self.output_scale:.6g}*({name}({inside}) for x > 0, {self.negative_scale:.6g}*{name}({inside}) for x < 0)"
+        return (
+            f"{self.output_scale:.6g}*({name}({inside}) for x > 0, "
+            f"{self.negative_scale:.6g}*{name}({inside}) for x < 0)"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The constants as plain data."""
@@ -100,9 +116,12 @@ class HalvesConstants(Constants):
 
 @dataclass(frozen=True)
 class Stability:
-    """The map (mean, variance) -> (mean, variance) of one layer, linearised at (0, 1), for weights of sum 0 and square sum 1.
+    """The map (mean, variance) -> (mean, variance) of one layer, linearised at (0, 1).
 
-    z ~ N(0, variance) for any mean, so the first column is 0, and the second is d/dq of E phi(sqrt q z) and of its variance at q = 1.
+    The weights have sum 0 and square sum 1.
+
+    z ~ N(0, variance) for any mean, so the first column is 0, and the second is d/dq of E phi(sqrt
+    q z) and of its variance at q = 1.
     """
 
     jacobian: tuple[tuple[float, float], tuple[float, float]]
@@ -119,20 +138,29 @@ class Stability:
 
     @property
     def attractive(self) -> bool | None:
-        """Whether iterates return to (0, 1): all eigenvalues < 1 in size; None where one is 1 to rounding."""
+        """Whether iterates return to (0, 1): all eigenvalues < 1 in size.
+
+        None where one is 1 to rounding.
+        """
         largest = abs(self.jacobian[1][1])
         return None if abs(largest - 1) < 1e-12 else largest < 1
 
 
 def stability(phi: Activation) -> Stability:
-    """The linearised map of a layer with this activation, which has E phi = 0 and E phi^2 = 1 at q = 1."""
+    """The linearised map of a layer with this activation.
+
+    The activation has E phi = 0 and E phi^2 = 1 at q = 1.
+    """
     tilt = float(phi.q_series(1.0, 1, 1)[1])
     return Stability(((0.0, tilt), (0.0, float(local_values(phi)["Q'(1)"]))))
 
 
 @dataclass(frozen=True, repr=False)
 class SelfNormalising(Shaping):
-    """A network whose activations keep mean 0 and variance 1. Beside the targets, ``values`` has Q'(1), C'(1) and C_f'(1)."""
+    """A network whose activations keep mean 0 and variance 1.
+
+    Beside the targets, ``values`` has Q'(1), C'(1) and C_f'(1).
+    """
 
     @cached_property
     def stability(self) -> dict[str, Stability]:
@@ -141,36 +169,58 @@ class SelfNormalising(Shaping):
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """The targets, then the largest Q'(1) and C'(1) of any activation and the slope of the whole network."""
+        """The targets and the largest slopes.
+
+        The largest Q'(1) and C'(1) of any activation are given, then the slope of the whole
+        network.
+        """
         local = [local_values(self.constants[name].transformed) for name in self.constants]
-        worst = {condition: max(values[condition] for values in local) for condition in ("Q'(1)", "C'(1)")}
-        whole = {"C_f'(1)": float(c_map(self.network).derivative(1)(1.0))} if len(self.network.outputs) == 1 else {}
+        worst = {
+            condition: max(values[condition] for values in local)
+            for condition in ("Q'(1)", "C'(1)")
+        }
+        whole = (
+            {"C_f'(1)": float(c_map(self.network).derivative(1)(1.0))}
+            if len(self.network.outputs) == 1
+            else {}
+        )
         return super()._measured | worst | whole
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data, with a versioned schema."""
         found = {
-            name: {"jacobian": [list(row) for row in s.jacobian], "eigenvalues": list(s.eigenvalues), "norm": s.norm}
+            name: {
+                "jacobian": [list(row) for row in s.jacobian],
+                "eigenvalues": list(s.eigenvalues),
+                "norm": s.norm,
+            }
             for name, s in self.stability.items()
         }
         return super().to_dict() | {"stability": found}
 
 
 @shaping_method("self_normalising")
-def self_normalising(network: Network, activation: Any = None, parameters: str = "shift", input_scale: float = 1.0) -> SelfNormalising:
-    """Give every activation mean 0 and variance 1 under inputs of mean 0 and variance 1: the fixed point that SELU has.
+def self_normalising(
+    network: Network, activation: Any = None, parameters: str = "shift", input_scale: float = 1.0
+) -> SelfNormalising:
+    """Give every activation mean 0 and variance 1 under inputs of mean 0 and variance 1.
 
-    Two free constants meet the two conditions E phi = 0 and E phi^2 = 1 at q = 1, each in closed form. ``parameters="shift"``: output scale
-    and output shift, possible for every activation that is not linear. ``parameters="halves"``: output scale and the scale of the
-    negative half (elu gives SELU), for activations that vanish at 0 and have means of opposite sign on the two halves; nothing is added
-    to the outputs, and the slope at x > 0 and x < 0 differ. ``input_scale`` (default 1) multiplies inputs first; it moves C'(1) and Q'(1).
+    The fixed point that SELU has.
 
-    The C map slope C'(1) >= 1 is not controlled, so C_f'(1) grows exponentially with depth; DKS bounds it. It is infinite for activations
-    that jump (sign), which have mean 0 and variance 1 all the same; an assumption says so. ``stability`` holds the Jacobian of
-    the map (mean, variance) -> (mean, variance) and its eigenvalues; a warning names activations whose fixed point repels.
+    Two free constants meet the two conditions E phi = 0 and E phi^2 = 1 at q = 1, each in closed
+    form. ``parameters="shift"``: output scale and output shift, possible for every activation that
+    is not linear. ``parameters="halves"``: output scale and the scale of the negative half (elu
+    gives SELU), for activations that vanish at 0 and have means of opposite sign on the two halves;
+    nothing is added to the outputs, and the slope at x > 0 and x < 0 differ. ``input_scale``
+    (default 1) multiplies inputs first; it moves C'(1) and Q'(1).
 
-    Returns: a :class:`SelfNormalising`. Raises: KcalcError for bad input and linear activations; UnreachableTarget where
-    no positive scale of the negative half will do.
+    The C map slope C'(1) >= 1 is not controlled, so C_f'(1) grows exponentially with depth; DKS
+    bounds it. It is infinite for activations that jump (sign), which have mean 0 and variance 1 all
+    the same; an assumption says so. ``stability`` holds the Jacobian of the map (mean, variance) ->
+    (mean, variance) and its eigenvalues; a warning names activations whose fixed point repels.
+
+    Returns: a :class:`SelfNormalising`. Raises: KcalcError for bad input and linear activations;
+    UnreachableTarget where no positive scale of the negative half will do.
     """
     if not isinstance(parameters, str) or parameters not in PARAMETERS:
         raise unknown("choice of parameters", parameters, PARAMETERS)
@@ -180,7 +230,10 @@ def self_normalising(network: Network, activation: Any = None, parameters: str =
     plain, changes = prepared(network, activation)
     rule = shifted if parameters == "shift" else halved
     layers: dict[Any, Any] = {node: plain.layer(node) for node in plain.nodes_of(Nonlinear)}
-    solved = {phi: rule(phi, float(scale)) for phi in dict.fromkeys(layer.activation for layer in layers.values())}
+    solved = {
+        phi: rule(phi, float(scale))
+        for phi in dict.fromkeys(layer.activation for layer in layers.values())
+    }
     by_node = {node: solved[layer.activation] for node, layer in layers.items()}
     shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
     check_fresh(shaped)
@@ -188,23 +241,40 @@ def self_normalising(network: Network, activation: Any = None, parameters: str =
     notes = [Assumption("network", text) for text in _consequences(solved)]
     options = {"parameters": parameters} | ({} if scale == 1 else {"input_scale": float(scale)})
     return SelfNormalising(
-        "self_normalising", options, network, shaped, ConstantsTable(by_node), {"E phi": 0.0, "Q(1)": 1.0}, {"Q_f(1)": 1.0},
-        (*changes, *edits), warnings=tuple(notes),
-    )  # fmt: skip
+        "self_normalising",
+        options,
+        network,
+        shaped,
+        ConstantsTable(by_node),
+        {"E phi": 0.0, "Q(1)": 1.0},
+        {"Q_f(1)": 1.0},
+        (*changes, *edits),
+        warnings=tuple(notes),
+    )
 
 
 def _consequences(solved: dict[Activation, Constants]) -> Iterator[str]:
     """Notes on activations whose fixed point repels, and on those that jump."""
-    repelling = [phi.name for phi, k in solved.items() if stability(k.transformed).attractive is False]
+    repelling = [
+        phi.name for phi, k in solved.items() if stability(k.transformed).attractive is False
+    ]
     if repelling:
-        yield f"the fixed point repels for {', '.join(repelling)}: variances drift away from 1 with depth"
+        yield (
+            f"the fixed point repels for {', '.join(repelling)}: variances drift away from 1 with "
+            f"depth"
+        )
     jumping = [phi.name for phi in solved if any(phi.jump_sizes(0))]
     if jumping:
-        yield f"C'(1) is infinite for {', '.join(jumping)} (jumps): nearly equal inputs part at once"
+        yield (
+            f"C'(1) is infinite for {', '.join(jumping)} (jumps): nearly equal inputs part at once"
+        )
 
 
 def shifted(phi: Activation, input_scale: float = 1.0) -> Constants:
-    """gamma = 1/std and delta = -mean of phi(input_scale x). Raises: KcalcError for activations that are linear or do not vary."""
+    """gamma = 1/std and delta = -mean of phi(input_scale x).
+
+    Raises: KcalcError for activations that are linear or do not vary.
+    """
     check_nonlinear(phi)
     square, mean = float(phi.second_moment(input_scale**2)), float(phi.mean(input_scale**2))
     variance = square - mean**2
@@ -212,62 +282,91 @@ def shifted(phi: Activation, input_scale: float = 1.0) -> Constants:
         m = _centred(phi, input_scale)
         variance, mean = m.variance, m.mean
     if not variance > 0:
-        raise KcalcError(f"{phi.name}({input_scale:g} x) does not vary under x ~ N(0, 1), to double precision; choose another input_scale")
+        raise KcalcError(
+            f"{phi.name}({input_scale:g} x) does not vary under x ~ N(0, 1), to double precision; "
+            f"choose another input_scale"
+        )
     deviation = math.sqrt(variance)
     delta = None if abs(mean) <= 1e-15 * deviation else -mean
     return Constants(phi, None if input_scale == 1 else input_scale, None, 1 / deviation, delta)
 
 
 def _centred(phi: Activation, input_scale: float) -> Moments:
-    """Mean and variance, never subtracted, at the first fineness that the next one confirms; phi may jump."""
+    """Mean and variance, never subtracted, at the first fineness that the next one confirms.
+
+    Phi may jump.
+    """
     last = moments(phi, math.log(input_scale), 0.0, 0)
     for fineness in range(1, FINEST + 1):
         m = moments(phi, math.log(input_scale), 0.0, fineness)
         if abs(m.variance - last.variance) <= (1e-14 if fineness < 3 else 1e-13) * m.variance:
             return m
         last = m
-    raise KcalcError(f"activation {phi.name!r} varies too fast (or grows too fast) at input scale {input_scale:.6g}")
+    raise KcalcError(
+        f"activation {phi.name!r} varies too fast (or grows too fast) at input scale "
+        f"{input_scale:.6g}"
+    )
 
 
 def halved(phi: Activation, input_scale: float = 1.0) -> HalvesConstants:
-    """alpha = -E[phi; x > 0] / E[phi; x < 0] and gamma = (E[phi^2; x > 0] + alpha^2 E[phi^2; x < 0])^(-1/2), of phi(input_scale x).
+    """The constants alpha and gamma of the two halves of phi(input_scale x).
 
-    Raises: KcalcError for activations that are linear or do not vanish at 0; UnreachableTarget where alpha would not be positive,
-    or makes phi linear.
+    alpha = -E[phi; x > 0] / E[phi; x < 0] and gamma = (E[phi^2; x > 0] + alpha^2 E[phi^2; x <
+    0])^(-1/2).
+
+    Raises: KcalcError for activations that are linear or do not vanish at 0; UnreachableTarget
+    where alpha would not be positive, or makes phi linear.
     """
     check_nonlinear(phi)
     scaled_halves(phi, 1)
     (up, up_square), (down, down_square) = _half_moments(phi, input_scale)
     means = f"its means are {up:.6g} over x > 0 and {down:.6g} over x < 0"
     if abs(down) <= ZERO * math.sqrt(up_square + down_square):
-        raise UnreachableTarget(f"no scale of the negative half gives {phi.name} mean 0: {means}; use parameters='shift'")
+        raise UnreachableTarget(
+            f"no scale of the negative half gives {phi.name} mean 0: {means}; use "
+            f"parameters='shift'"
+        )
     alpha = -up / down
     if alpha <= ZERO:
         raise UnreachableTarget(
-            f"no positive scale of the negative half gives {phi.name} mean 0: {means}, so it would be {alpha:.6g}; use parameters='shift'"
+            f"no positive scale of the negative half gives {phi.name} mean 0: {means}, so it "
+            f"would be {alpha:.6g}; use parameters='shift'"
         )
     try:
         check_nonlinear(scaled_halves(phi, alpha))
     except KcalcError:
         raise UnreachableTarget(
-            f"the only scale of the negative half that gives {phi.name} mean 0 is {alpha:.6g}, which makes it linear; "
+            f"the only scale of the negative half that gives {phi.name} mean 0 is {alpha:.6g}, "
+            f"which makes it linear; "
             "use parameters='shift'"
         ) from None
     gamma = float(scaled_halves(phi, alpha).second_moment(input_scale**2)) ** -0.5
-    return HalvesConstants(phi, None if input_scale == 1 else input_scale, output_scale=gamma, negative_scale=alpha)
+    return HalvesConstants(
+        phi, None if input_scale == 1 else input_scale, output_scale=gamma, negative_scale=alpha
+    )
 
 
-def _half_moments(phi: Activation, input_scale: float) -> tuple[tuple[float, float], tuple[float, float]]:
-    """(E[f; x > 0], E[f^2; x > 0]) and the same for x < 0, f = phi(input_scale x), at the first fineness that the next one confirms."""
+def _half_moments(
+    phi: Activation, input_scale: float
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """(E[f; x > 0], E[f^2; x > 0]) and the same for x < 0, f = phi(input_scale x).
+
+    The fineness is the first one that the next one confirms.
+    """
     edges = tuple(sorted({0.0, *(k / input_scale for k in phi.kink_points)}))
     last = np.full(4, np.nan)
     for fineness in range(FINEST + 1):
         rule = panels(edges, fineness)
         values, below = phi.numeric(0)(input_scale * rule.z), rule.z < 0
-        parts = [rule.w[side] @ values[side] ** power for side in (~below, below) for power in (1, 2)]
+        parts = [
+            rule.w[side] @ values[side] ** power for side in (~below, below) for power in (1, 2)
+        ]
         found = np.array(parts)
         size = math.sqrt(found[1] + found[3])
         if np.all(np.abs(found - last) <= 1e-14 * np.array([size, size**2, size, size**2])):
             return (float(found[0]), float(found[1])), (float(found[2]), float(found[3]))
         last = found
-    raise KcalcError(f"activation {phi.name!r} varies too fast (or grows too fast) at input scale {input_scale:.6g}")
+    raise KcalcError(
+        f"activation {phi.name!r} varies too fast (or grows too fast) at input scale "
+        f"{input_scale:.6g}"
+    )

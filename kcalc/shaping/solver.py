@@ -1,8 +1,11 @@
-"""The one solver of shaping: Newton's method with exact derivatives, along branches that start at alpha = 0.
+"""The solver of shaping: Newton's method along branches that start at alpha = 0.
 
-A smooth activation's branches start where the activation is nearly linear: at shifts beta that a polynomial in phi', phi'', phi''' names,
-with alpha ~ sqrt(target). From there each is followed to the target. Others (of kinked activations, on closed loops) are sought
-in the cells of a scan over (log alpha, beta). Every solution is refined until a finer quadrature agrees.
+It is the only solver, and its derivatives are exact.
+
+A smooth activation's branches start where the activation is nearly linear: at shifts beta that a
+polynomial in phi', phi'', phi''' names, with alpha ~ sqrt(target). From there each is followed to
+the target. Others (of kinked activations, on closed loops) are sought in the cells of a scan over
+(log alpha, beta). Every solution is refined until a finer quadrature agrees.
 """
 
 from __future__ import annotations
@@ -24,7 +27,10 @@ ACCEPTED = 1e-13  # residuals of the two equations, by a finer rule than the sol
 POLISHED = 5e-15
 SETTLED = 1e-7  # Newton steps below this leave an error at rounding level
 LEAST, LARGEST = -25.0, 8.0  # of log alpha
-TAIL_WINDOW, TAIL_RTOL = 8.0, 1e-7  # |phi'| below TAIL_RTOL of its maximum over |u| <= TAIL_WINDOW is a tail with few digits
+TAIL_WINDOW, TAIL_RTOL = (
+    8.0,
+    1e-7,
+)  # |phi'| below TAIL_RTOL of its maximum over |u| <= TAIL_WINDOW is a tail with few digits
 FARTHEST = 2e4  # of |beta|
 FINEST = 5
 SMALL = 0.02  # targets up to which the first-order start serves
@@ -50,7 +56,10 @@ class Solution:
 
 @dataclass(frozen=True)
 class Branch:
-    """Where a family of solutions starts: its shift at alpha = 0, and phi'/phi'' there (the scale of alpha)."""
+    """Where a family of solutions starts.
+
+    Its shift at alpha = 0, and phi'/phi'' there (the scale of alpha).
+    """
 
     beta: float
     one: float
@@ -68,7 +77,10 @@ class Point:
 
 
 def newton(system: System, start: Point, fineness: int = 0, limit: int = 14) -> Point | None:
-    """Newton's method from ``start``, steps clipped to a moderate length; None where it leaves the domain or does not settle."""
+    """Newton's method from ``start``, steps clipped to a moderate length.
+
+    None where it leaves the domain or does not settle.
+    """
     s, beta, moved = start.log_alpha, start.beta, 0.0
     for _ in range(limit):
         step = _step(system, s, beta, fineness)
@@ -85,7 +97,10 @@ def newton(system: System, start: Point, fineness: int = 0, limit: int = 14) -> 
 
 
 def needed(phi: Activation, s: float) -> int:
-    """The least fineness at log alpha = s: features of width 1/alpha need steps in proportion; panels adapt."""
+    """The least fineness at log alpha = s: features of width 1/alpha need steps in proportion.
+
+    Panels adapt.
+    """
     if phi.kinks or (s <= 0 and width(phi) == 1) or is_steep(phi, math.exp(s)):
         return 0
     return max(0, math.ceil((s - math.log(width(phi))) / math.log(2)))
@@ -113,7 +128,8 @@ def _solve(system: System, m: Moments) -> tuple[float, float] | None:
 def refined(system: System, point: Point) -> Solution | None:
     """The solution near ``point`` on which rules of growing fineness agree; None where none does.
 
-    The rule that a point was found by has no say: a finer one confirms it, or gives way to the next.
+    The rule that a point was found by has no say: a finer one confirms it, or gives way to the
+    next.
     """
     least = max(point.fineness, needed(system.phi, point.log_alpha))
     for fineness in range(1 + least, max(FINEST, least + 2) + 1):
@@ -144,17 +160,22 @@ def _polished(system: System, found: Solution, left: float, fineness: int) -> So
     return Solution(s, beta, m) if m.variance > 0 and _residual(system, m) < left else found
 
 
-# -- branches --------------------------------------------------------------------------------------------------------------------------
+# -- branches --------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=512)
 def branches(system: System) -> tuple[Branch, ...]:
-    """The branches of the system (of any target), that of the smallest |beta| first, positive before negative."""
+    """The branches of the system, for any target.
+
+    The branch of the smallest |beta| comes first, positive before negative.
+    """
     from scipy.optimize import brentq
 
     phi = system.phi
     kinks = np.array(phi.kink_points)
-    grid = np.unique(np.concatenate([SIGHT + 1e-6, 1e-6 - SIGHT, *(kinks[:, None] + np.array([-1e-6, 1e-6]))]))
+    grid = np.unique(
+        np.concatenate([SIGHT + 1e-6, 1e-6 - SIGHT, *(kinks[:, None] + np.array([-1e-6, 1e-6]))])
+    )
 
     def level(beta: float) -> float:
         return float(system.limit(*(float(phi.numeric(n)(np.array([beta]))[0]) for n in (1, 2, 3))))
@@ -162,7 +183,9 @@ def branches(system: System) -> tuple[Branch, ...]:
     one, two, three = (phi.numeric(n)(grid) for n in (1, 2, 3))
     with np.errstate(all="ignore"):
         value = system.limit(one, two, three)
-        crossing = (np.sign(value[:-1]) * np.sign(value[1:]) < 0) & (np.abs(two[:-1]) > 1e-6 * np.abs(one[:-1]))
+        crossing = (np.sign(value[:-1]) * np.sign(value[1:]) < 0) & (
+            np.abs(two[:-1]) > 1e-6 * np.abs(one[:-1])
+        )
         near = np.abs(one[np.abs(grid) <= TAIL_WINDOW])
         crossing &= np.abs(one[:-1]) > TAIL_RTOL * near[np.isfinite(near)].max(initial=0.0)
     found = []
@@ -186,14 +209,19 @@ def begin(system: System, branch: Branch) -> tuple[float, Point] | None:
     """(a small target, the branch's point there)."""
     target = min(SMALL, system.target)
     here = _started(system, branch, target)
-    while here is None and target > 1e-9:  # kinks or strong curvature near by: start closer to the limit
+    while (
+        here is None and target > 1e-9
+    ):  # kinks or strong curvature near by: start closer to the limit
         target /= 30
         here = _started(system, branch, target)
     return None if here is None else (target, here)
 
 
 def advance(system: System, target: float, here: Point) -> Point | None:
-    """From a point at ``target`` along its branch, up or down, to the system's own target; None where the branch ends before."""
+    """From a point at ``target`` along its branch, up or down, to the system's own target.
+
+    None where the branch ends before.
+    """
     last, point = advanced(system, target, here)
     return point if last == system.target else None
 
@@ -231,7 +259,10 @@ def _predicted(before: tuple[float, Point] | None, here: tuple[float, Point], go
         return Point(point.log_alpha + step / 2, point.beta)
     share = step / math.log(target / before[0])
     old = before[1]
-    return Point(point.log_alpha + share * (point.log_alpha - old.log_alpha), point.beta + share * (point.beta - old.beta))
+    return Point(
+        point.log_alpha + share * (point.log_alpha - old.log_alpha),
+        point.beta + share * (point.beta - old.beta),
+    )
 
 
 def on_branches(system: System) -> Iterator[Solution]:

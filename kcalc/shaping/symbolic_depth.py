@@ -1,4 +1,7 @@
-"""Plain networks of symbolic depth: Q, slope, curvature and C map of ``L`` equal layers, where they close."""
+"""Plain networks of symbolic depth.
+
+Q, slope, curvature and C map of ``L`` equal layers, where they close.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,15 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, repr=False)
 class VanillaMaps(Shown):
-    """``depth`` times (Affine of ``sigma_w``, then activation), then a readout Affine: ``kc.architectures.vanilla`` of symbolic depth.
+    """``depth`` times (Affine of ``sigma_w``, then activation), then a readout Affine.
 
-    ``q_map`` is an expression in ``kc.symbols.q``; ``slope`` and ``curvature`` are C_f'(1) and C_f''(1), ``c_map`` an expression in
-    ``kc.symbols.c``, for two inputs of one q value that every layer keeps (positively homogeneous activations need not keep it).
-    Each is computed when asked for, and refused (KcalcError) where it has no closed form.
-    ``psi`` and ``kappa`` are a layer's C'(1) and C''(1).
+    ``kc.architectures.vanilla`` of symbolic depth.
+
+    ``q_map`` is an expression in ``kc.symbols.q``; ``slope`` and ``curvature`` are C_f'(1) and
+    C_f''(1), ``c_map`` an expression in ``kc.symbols.c``, for two inputs of one q value that every
+    layer keeps (positively homogeneous activations need not keep it). Each is computed when asked
+    for, and refused (KcalcError) where it has no closed form. ``psi`` and ``kappa`` are a layer's
+    C'(1) and C''(1).
     """
 
     activation: Activation | None
@@ -46,7 +52,10 @@ class VanillaMaps(Shown):
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of the formulas."""
-        text = "infinite width, fresh Gaussian weights; two inputs of one q value that every layer keeps"
+        text = (
+            "infinite width, fresh Gaussian weights; two inputs of one q value that every layer "
+            "keeps"
+        )
         return (Assumption("network", text, "convention"),)
 
     def _reasons(self) -> dict[str, sp.Expr | KcalcError]:
@@ -61,7 +70,11 @@ class VanillaMaps(Shown):
 
     def _closed(self) -> dict[str, sp.Expr]:
         """The quantities that close."""
-        return {name: value for name, value in self._reasons().items() if not isinstance(value, KcalcError)}
+        return {
+            name: value
+            for name, value in self._reasons().items()
+            if not isinstance(value, KcalcError)
+        }
 
     def _frame(self) -> list[dict[str, Any]]:
         return [{"activation": self.activation, "depth": self.depth} | self._closed()]
@@ -69,11 +82,24 @@ class VanillaMaps(Shown):
     def to_dict(self) -> dict[str, Any]:
         """The expressions that close, as text."""
         name = None if self.activation is None else self.activation.name
-        own = {"activation": name, "depth": str(self.depth), "sigma_w": str(self.sigma_w), "q": str(self.q), "readout": self.readout}
-        return own | {key: str(value) for key, value in self._closed().items()} | {"assumptions": plain(self.assumptions)}
+        own = {
+            "activation": name,
+            "depth": str(self.depth),
+            "sigma_w": str(self.sigma_w),
+            "q": str(self.q),
+            "readout": self.readout,
+        }
+        return (
+            own
+            | {key: str(value) for key, value in self._closed().items()}
+            | {"assumptions": plain(self.assumptions)}
+        )
 
     def _rows(self) -> list[tuple[str, str]]:
-        return [("", "value"), *((name.replace("_", " "), str(value)) for name, value in self._closed().items())]
+        return [
+            ("", "value"),
+            *((name.replace("_", " "), str(value)) for name, value in self._closed().items()),
+        ]
 
     def _notes(self) -> list[str]:
         """A line per reason for which quantities do not close."""
@@ -84,40 +110,53 @@ class VanillaMaps(Shown):
         return [f"no {', '.join(some)}: {reason}" for reason, some in names.items()]
 
     def __str__(self) -> str:
-        return "\n".join([repr(self), *([super().__str__()] if self._closed() else []), *self._notes()])
+        return "\n".join(
+            [repr(self), *([super().__str__()] if self._closed() else []), *self._notes()]
+        )
 
     def _repr_html_(self) -> str:
         return super()._repr_html_() + "".join(f"<p>{escape(note)}</p>" for note in self._notes())
 
     @property
     def q_map(self) -> sp.Expr:
-        """Q of degree k: a^((k^L - 1)/(k - 1)) q^(k^L) with a = sigma_w^(2k) E phi(z)^2; (sigma_w^2 E phi(z)^2)^L q for k = 1.
+        """Q of degree k: a^((k^L - 1)/(k - 1)) q^(k^L) with a = sigma_w^(2k) E phi(z)^2.
+
+        (sigma_w^2 E phi(z)^2)^L q for k = 1.
 
         Raises: KcalcError for activations that are not positively homogeneous.
         """
         phi, square = self._known("Q map"), self.sigma_w**2
         if phi.degree is None:
             raise KcalcError(
-                f"the Q map of symbolic depth does not close for {phi.name}, which is not positively homogeneous; "
+                f"the Q map of symbolic depth does not close for {phi.name}, which is not "
+                f"positively homogeneous; "
                 "kc.q_map(kc.architectures.vanilla(depth)) has it at any depth"
             )
         k, moment = sp.Integer(phi.degree), _second_moment(phi)
         after = (
             (square * moment) ** self.depth * symbols.q
             if k == 1
-            else (square**k * moment) ** ((k**self.depth - 1) / (k - 1)) * symbols.q ** (k**self.depth)
+            else (square**k * moment) ** ((k**self.depth - 1) / (k - 1))
+            * symbols.q ** (k**self.depth)
         )
         return after * square if self.readout else after
 
     @property
     def psi(self) -> sp.Expr:
         """C'(1) of a layer; the symbol ``kc.symbols.psi`` without an activation."""
-        return symbols.psi if self.activation is None else _at_one(self.activation, self._level(), 1)
+        return (
+            symbols.psi if self.activation is None else _at_one(self.activation, self._level(), 1)
+        )
 
     @property
     def kappa(self) -> sp.Expr:
-        """C''(1) of a layer, infinite for kinked activations; the symbol ``kc.symbols.kappa`` without an activation."""
-        return symbols.kappa if self.activation is None else _at_one(self.activation, self._level(), 2)
+        """C''(1) of a layer, infinite for kinked activations.
+
+        The symbol ``kc.symbols.kappa`` without an activation.
+        """
+        return (
+            symbols.kappa if self.activation is None else _at_one(self.activation, self._level(), 2)
+        )
 
     @property
     def slope(self) -> sp.Expr:
@@ -128,14 +167,23 @@ class VanillaMaps(Shown):
     def curvature(self) -> sp.Expr:
         """C_f''(1) = kappa psi^(L-1) (psi^L - 1)/(psi - 1), kappa L for psi = 1 [TAT App. B.2]."""
         psi, kappa, depth = self.psi, self.kappa, self.depth
-        if psi.is_number and abs(float(psi) - 1) < ROUNDING:  # (psi^L - 1)/(psi - 1) would be the ratio of two roundings
+        if (
+            psi.is_number and abs(float(psi) - 1) < ROUNDING
+        ):  # (psi^L - 1)/(psi - 1) would be the ratio of two roundings
             return kappa * depth
         general = kappa * psi ** (depth - 1) * (psi**depth - 1) / (psi - 1)
-        return general if psi.is_number else sp.Piecewise((kappa * depth, sp.Eq(psi, 1)), (general, True))
+        return (
+            general
+            if psi.is_number
+            else sp.Piecewise((kappa * depth, sp.Eq(psi, 1)), (general, True))
+        )
 
     @property
     def c_map(self) -> sp.Expr:
-        """C_f(c) where it closes: c^(n^L) for C = c^n (Hermite polynomials), 1 - (1 - c) s^L for C = 1 - (1 - c) s (affine activations).
+        """C_f(c) where it has a closed form.
+
+        It is c^(n^L) for C = c^n (Hermite polynomials), 1 - (1 - c) s^L for C = 1 - (1 - c) s
+        (affine activations).
 
         Raises: KcalcError for others, naming the available ones.
         """
@@ -151,14 +199,16 @@ class VanillaMaps(Shown):
                 return 1 - (1 - symbols.c) * poly.LC() ** self.depth
         instead = "flow(c, depth), its limit" if phi.degree == 1 else "slope and curvature at c = 1"
         raise KcalcError(
-            f"the C map of symbolic depth does not close for {phi.name}; take {instead}, or kc.c_map(kc.architectures.vanilla(depth))"
+            f"the C map of symbolic depth does not close for {phi.name}; take {instead}, or "
+            f"kc.c_map(kc.architectures.vanilla(depth))"
         )
 
     @property
     def gap(self) -> sp.Expr:
         """1 - C_f(c) to leading order as L -> oo, for any c < 1 that is drawn to 1.
 
-        It is 9/(2 k^2 L^2) for piecewise linear activations, k = C(0) of a layer, and 2/(kappa L) for others with psi = 1.
+        It is 9/(2 k^2 L^2) for piecewise linear activations, k = C(0) of a layer, and 2/(kappa L)
+        for others with psi = 1.
         Raises: KcalcError where psi is not 1.
         """
         phi = self._known("limit")
@@ -170,28 +220,39 @@ class VanillaMaps(Shown):
         psi, kappa = self.psi, self.kappa
         if abs(float(psi) - 1) > AGREED or kappa == sp.oo:
             raise KcalcError(
-                f"1 - C of {phi.name} falls like a power of depth only where C'(1) = 1 (here {float(psi):.6g}) and C''(1) is finite; "
+                f"1 - C of {phi.name} falls like a power of depth only where C'(1) = 1 (here "
+                f"{float(psi):.6g}) and C''(1) is finite; "
                 "kc.depth_limit gives c* and the rate"
             )
         return 2 / (kappa * self.depth)
 
     @property
     def flow_rate(self) -> sp.Expr:
-        """k in C(c) = c + k (sqrt(1 - c^2) - c arccos c), the C map of every activation of degree one; 1/pi for relu."""
+        """k in C(c) = c + k (sqrt(1 - c^2) - c arccos c); 1/pi for relu.
+
+        This is the C map of every activation of degree one.
+        """
         phi = self._known("flow")
         if phi.degree != 1:
             raise KcalcError(
-                f"the flow of arc-cosine maps belongs to piecewise linear activations (relu, leaky_relu, abs), not to {phi.name}"
+                f"the flow of arc-cosine maps belongs to piecewise linear activations (relu, "
+                f"leaky_relu, abs), not to {phi.name}"
             )
         return _local_c(phi, sp.Integer(0))
 
     def flow(self, c: float, depth: int) -> float:
-        """psi(c, k L), the limit of C_f(c) for many layers of small k; ``depth`` is a number [TAT Prop. 3]."""
+        """psi(c, k L), the limit of C_f(c) for many layers of small k.
+
+        ``depth`` is a number [TAT Prop. 3].
+        """
         return flow(c, float(self.flow_rate) * whole(depth, "depth"))
 
     def _known(self, what: str) -> Activation:
         if self.activation is None:
-            raise KcalcError(f"without an activation there is no {what}, only slope and curvature in psi and kappa; name an activation")
+            raise KcalcError(
+                f"without an activation there is no {what}, only slope and curvature in psi and "
+                f"kappa; name an activation"
+            )
         return self.activation
 
     def _level(self) -> sp.Expr:
@@ -201,54 +262,87 @@ class VanillaMaps(Shown):
             return sp.Integer(1)  # the C map is the same at every q
         level = self.sigma_w**2 * self.q
         if level.free_symbols:
-            raise KcalcError(f"{phi.name} has another C map at every q, so sigma_w and q must be numbers")
+            raise KcalcError(
+                f"{phi.name} has another C map at every q, so sigma_w and q must be numbers"
+            )
         after = float(self.sigma_w) ** 2 * float(phi.second_moment(float(level)))
         if not math.isclose(after, float(level), rel_tol=1e-10):
             raise KcalcError(
-                f"layers of {phi.name} take pre-activations of q = {float(level):.6g} to {after:.6g}, so that each has another C map and "
-                "powers of one do not serve; choose sigma_w and q so that sigma_w^2 Q(sigma_w^2 q) = sigma_w^2 q, or shape the activation"
+                f"layers of {phi.name} take pre-activations of q = {float(level):.6g} to "
+                f"{after:.6g}, so that each has another C map and "
+                "powers of one do not serve; choose sigma_w and q so that sigma_w^2 Q(sigma_w^2 "
+                "q) = sigma_w^2 q, or shape the activation"
             )
         return level
 
 
-def vanilla_maps(activation: Any = None, depth: Any = None, sigma_w: Any = 1, q: Any = 1, readout: bool = True) -> VanillaMaps:
+def vanilla_maps(
+    activation: Any = None, depth: Any = None, sigma_w: Any = 1, q: Any = 1, readout: bool = True
+) -> VanillaMaps:
     """The maps of a plain network whose depth is a SymPy expression (default the symbol L).
 
-    ``activation=None`` leaves C'(1) and C''(1) of a layer as ``kc.symbols.psi`` and ``kc.symbols.kappa``. ``q`` is the inputs' mean square,
-    which matters only for activations that are not positively homogeneous: layers must keep it.
+    ``activation=None`` leaves C'(1) and C''(1) of a layer as ``kc.symbols.psi`` and
+    ``kc.symbols.kappa``. ``q`` is the inputs' mean square, which matters only for activations that
+    are not positively homogeneous: layers must keep it.
 
     Raises: KcalcError for a depth that is a number but no whole number >= 1, and bad sigma_w or q.
     """
-    layers: Any = sp.Symbol("L", positive=True, integer=True) if depth is None else sp.sympify(as_number(depth, "depth"), strict=True)
-    if not isinstance(layers, sp.Expr) or (layers.is_number and not (layers.is_integer and layers.is_positive)):
-        raise KcalcError(f"depth must be a SymPy expression or a whole number >= 1, got {glimpse(depth)}")
-    numbers: dict[str, Any] = {name: sp.sympify(as_number(value, name), strict=True) for name, value in (("sigma_w", sigma_w), ("q", q))}
+    layers: Any = (
+        sp.Symbol("L", positive=True, integer=True)
+        if depth is None
+        else sp.sympify(as_number(depth, "depth"), strict=True)
+    )
+    if not isinstance(layers, sp.Expr) or (
+        layers.is_number and not (layers.is_integer and layers.is_positive)
+    ):
+        raise KcalcError(
+            f"depth must be a SymPy expression or a whole number >= 1, got {glimpse(depth)}"
+        )
+    numbers: dict[str, Any] = {
+        name: sp.sympify(as_number(value, name), strict=True)
+        for name, value in (("sigma_w", sigma_w), ("q", q))
+    }
     for name, value in numbers.items():
         if value.is_number and not value > 0:
             raise KcalcError(f"{name} must be > 0, got {value}")
     symbolic_q(numbers["q"], "q", "vanilla_maps(activation, depth, sigma_w, q)")
     return VanillaMaps(
-        None if activation is None else resolve(activation), layers, numbers["sigma_w"], numbers["q"], truth(readout, "readout")
+        None if activation is None else resolve(activation),
+        layers,
+        numbers["sigma_w"],
+        numbers["q"],
+        truth(readout, "readout"),
     )
 
 
-# -- local quantities in symbols -----------------------------------------------------------------------------------------------------
+# -- local quantities in symbols -------------------------------------------------------------------
 
 
 def _second_moment(phi: Activation) -> sp.Expr:
     """E phi(z)^2, exact where there is a closed form."""
     closed = phi.q_map.expr.closed_form
-    return sp.Float(float(phi.second_moment(1.0))) if closed is None else sp.simplify(closed.subs(symbols.q, 1))
+    return (
+        sp.Float(float(phi.second_moment(1.0)))
+        if closed is None
+        else sp.simplify(closed.subs(symbols.q, 1))
+    )
 
 
 def _local_c(phi: Activation, c: sp.Expr) -> sp.Expr:
     one = sp.Integer(1)
     closed: Any = phi.c_expr(symbols.c, one, one)
-    return sp.Float(float(phi.c_map(float(c), 1.0))) if closed is None else sp.simplify(closed.subs(symbols.c, c))
+    return (
+        sp.Float(float(phi.c_map(float(c), 1.0)))
+        if closed is None
+        else sp.simplify(closed.subs(symbols.c, c))
+    )
 
 
 def _at_one(phi: Activation, level: sp.Expr, order: int) -> sp.Expr:
-    """C'(1) or C''(1) at uniform q: the limit of the closed form where it agrees with the number, else the number."""
+    """C'(1) or C''(1) at uniform q.
+
+    The limit of the closed form where it agrees with the number, else the number.
+    """
     number = float(phi.c_map.derivative(order)(1.0, float(level)))
     closed: Any = phi.c_expr(symbols.c, level, level)
     if math.isinf(number):

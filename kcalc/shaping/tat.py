@@ -1,4 +1,7 @@
-"""Tailored activation transformations: leaky ReLUs of a slope made for the network, and smooth activations of a given curvature [TAT]."""
+"""Tailored activation transformations.
+
+Leaky ReLUs of a slope made for the network, and smooth activations of a given curvature [TAT].
+"""
 
 from __future__ import annotations
 
@@ -37,29 +40,39 @@ def tat(
     tokens: Any = None,
     token_rows: str = "keep",
 ) -> Shaping:
-    """Shape a network so that all slopes at c = 1 are 1 and its C maps are as curved as the target says [TAT sec. 4].
+    """Shape a network with slopes 1 at c = 1 and a target curvature of its C maps [TAT sec. 4].
 
-    ``eta`` (default .9), for relu and leaky_relu: the largest c value that any subnetwork gives to orthogonal inputs. Every such activation
-    becomes a leaky ReLU of one negative slope in [0, 1), times sqrt(2/(1 + slope^2)); the closed form is exact for every q.
-    ``tau`` (default .3), for smooth activations: the largest curvature C_f''(1) of any subnetwork; then Q(1) = Q'(1) = C'(1) = 1 and
-    C''(1) = tau / multiplier at every layer. Domain: 0 < eta < 1, tau > 0. With neither, the network's activations choose.
-    ``tokens``, ``token_rows``: for networks with TokenMix, as in :func:`dks`.
+    All slopes at c = 1 are 1, and the C maps are as curved as the target says.
 
-    The activations have means, so that a LayerNorm or GroupNorm may only read outputs of weights (an Affine, sums and pools of them):
-    one that reads an activation has slope q / (q - mean^2) > 1 and is refused. An RMSNorm may stand anywhere. For the same reason a Sum
-    of which more than one addend ends in an activation is refused: their means meet.
+    ``eta`` (default .9), for relu and leaky_relu: the largest c value that any subnetwork gives to
+    orthogonal inputs. Every such activation becomes a leaky ReLU of one negative slope in [0, 1),
+    times sqrt(2/(1 + slope^2)); the closed form is exact for every q. ``tau`` (default .3), for
+    smooth activations: the largest curvature C_f''(1) of any subnetwork; then Q(1) = Q'(1) = C'(1)
+    = 1 and C''(1) = tau / multiplier at every layer. Domain: 0 < eta < 1, tau > 0. With neither,
+    the network's activations choose. ``tokens``, ``token_rows``: for networks with TokenMix, as in
+    :func:`dks`.
 
-    Returns: a Shaping. Raises: KcalcError for bad targets, activations that do not fit and norms that read means; UnreachableTarget where
-    the network is too shallow for ``eta``, or no constants give ``tau``, naming the nearest target.
+    The activations have means, so that a LayerNorm or GroupNorm may only read outputs of weights
+    (an Affine, sums and pools of them): one that reads an activation has slope q / (q - mean^2) > 1
+    and is refused. An RMSNorm may stand anywhere. For the same reason a Sum of which more than one
+    addend ends in an activation is refused: their means meet.
+
+    Returns: a Shaping. Raises: KcalcError for bad targets, activations that do not fit and norms
+    that read means; UnreachableTarget where the network is too shallow for ``eta``, or no constants
+    give ``tau``, naming the nearest target.
     """
     eta, tau = _target(eta, "eta"), _target(tau, "tau")
     if eta is not None and tau is not None:
-        raise KcalcError("eta (leaky ReLUs) and tau (smooth activations) exclude each other; give one")
+        raise KcalcError(
+            "eta (leaky ReLUs) and tau (smooth activations) exclude each other; give one"
+        )
     known = read_tokens(network, tokens, token_rows)
     plain, changes = prepared(network, activation, tokens=known)
     kinds = set(plain.activations)
     if tau is None and (eta is not None or all(_is_leaky(phi) for phi in kinds)):
-        return _tailored(network, plain, changes, kinds, ETA if eta is None else eta, known, token_rows)
+        return _tailored(
+            network, plain, changes, kinds, ETA if eta is None else eta, known, token_rows
+        )
     return _smooth(network, plain, changes, kinds, TAU if tau is None else tau, known, token_rows)
 
 
@@ -67,8 +80,15 @@ def _target(value: Any, name: str) -> float | None:
     if value is None:
         return None
     number = as_number(value, name)
-    if getattr(number, "free_symbols", None) or not number > 0 or (name == "eta" and not number < 1):
-        raise KcalcError(f"{name} must be {'a number between 0 and 1' if name == 'eta' else 'a number > 0'}, got {value}")
+    if (
+        getattr(number, "free_symbols", None)
+        or not number > 0
+        or (name == "eta" and not number < 1)
+    ):
+        raise KcalcError(
+            f"{name} must be {'a number between 0 and 1' if name == 'eta' else 'a number > 0'}, "
+            f"got {value}"
+        )
     return float(number)
 
 
@@ -77,37 +97,67 @@ def _is_leaky(phi: Activation) -> bool:
     return isinstance(phi, Leaky) and phi.positive_slope == 1 and 0 <= phi.negative_slope < 1
 
 
-# -- leaky ReLUs -----------------------------------------------------------------------------------------------------------------------
+# -- leaky ReLUs -----------------------------------------------------------------------------------
 
 
 def _tailored(
-    network: Network, plain: Network, changes: tuple[str, ...], kinds: set[Activation], eta: float, tokens: Tokens | None, rows: str
+    network: Network,
+    plain: Network,
+    changes: tuple[str, ...],
+    kinds: set[Activation],
+    eta: float,
+    tokens: Tokens | None,
+    rows: str,
 ) -> Shaping:
     for phi in kinds:
         if not _is_leaky(phi):
-            raise KcalcError(f"eta tailors relu and leaky_relu only, not {phi.name}; give tau for smooth ones, or activation='leaky_relu'")
+            raise KcalcError(
+                f"eta tailors relu and leaky_relu only, not {phi.name}; give tau for smooth ones, "
+                f"or activation='leaky_relu'"
+            )
     slope = negative_slope(unmixed(plain), eta)
     scale = math.sqrt(2 / (1 + slope**2))
     nodes = plain.nodes_of(Nonlinear)
-    by_node = {node: Constants(_activation(plain, node), output_scale=scale, negative_slope=slope) for node in nodes}
-    shaped, edited = with_tokens(replace_activations(plain, {node: k.transformed for node, k in by_node.items()}), tokens, rows)
+    by_node = {
+        node: Constants(_activation(plain, node), output_scale=scale, negative_slope=slope)
+        for node in nodes
+    }
+    shaped, edited = with_tokens(
+        replace_activations(plain, {node: k.transformed for node, k in by_node.items()}),
+        tokens,
+        rows,
+    )
     promise = f"C'(1) = 1 and eta = {eta:g}"
     check_fresh(shaped)
     check_sums(shaped, promise, centred)
     refuse_means(shaped, promise, centred)
-    edits = [f"{node}: {k.activation.name} -> {scale:.6g}*leaky_relu(x, negative slope {slope:.6g})" for node, k in by_node.items()]
+    edits = [
+        f"{node}: {k.activation.name} -> {scale:.6g}*leaky_relu(x, negative slope {slope:.6g})"
+        for node, k in by_node.items()
+    ]
     note = Assumption(
-        "network", f"eta bounds the c value that subnetworks give to orthogonal inputs; negative slope {slope:.10g} everywhere"
+        "network",
+        f"eta bounds the c value that subnetworks give to orthogonal inputs; negative slope "
+        f"{slope:.10g} everywhere",
     )
     return Shaping(
-        "tat", {"eta": eta} | token_options(tokens, rows), network, shaped, ConstantsTable(by_node),
-        {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0}, {"max C_f(0)": eta} | _whole(plain, tokens), (*changes, *edits, *edited),
-        warnings=(note,), tokens=tokens,
-    )  # fmt: skip
+        "tat",
+        {"eta": eta} | token_options(tokens, rows),
+        network,
+        shaped,
+        ConstantsTable(by_node),
+        {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0},
+        {"max C_f(0)": eta} | _whole(plain, tokens),
+        (*changes, *edits, *edited),
+        warnings=(note,),
+        tokens=tokens,
+    )
 
 
 def negative_slope(network: Network, eta: float) -> float:
-    """The negative slope in [0, 1) at which the maximal c value of a network of leaky ReLUs is ``eta``.
+    """The negative slope in [0, 1) at which the maximal c value is ``eta``.
+
+    The maximal c value is that of a network of leaky ReLUs.
 
     Raises: UnreachableTarget where even ReLUs (slope 0) do not reach it.
     """
@@ -115,18 +165,25 @@ def negative_slope(network: Network, eta: float) -> float:
     reached = float(most(0.0))
     if eta > reached:
         nearest = math.floor(reached * 1e6) / 1e6
-        words = advised(f"; the nearest that can be reached is eta = {nearest:.6g}", "tat", eta=nearest)
+        words = advised(
+            f"; the nearest that can be reached is eta = {nearest:.6g}", "tat", eta=nearest
+        )
         raise UnreachableTarget(
-            f"eta = {eta!r} is not reachable: the network is too shallow (a plain one needs {plain_depth(eta)} layers); even with ReLUs "
+            f"eta = {eta!r} is not reachable: the network is too shallow (a plain one needs "
+            f"{plain_depth(eta)} layers); even with ReLUs "
             f"its largest c value is {reached:.6g}{words}"
         )
     return max(float(most.inverse(eta)), 0.0)
 
 
 def plain_depth(eta: float) -> str:
-    """The least number of layers for which a plain network of ReLUs gives orthogonal inputs the c value ``eta``, in words.
+    """The least depth of a plain ReLU network for the c value ``eta``, in words.
 
-    ``1 - C(c) = u - (sin t - t cos t) / pi`` with ``u = 1 - c = 2 sin^2(t/2)``. Networks deeper than ``DEEPEST`` cannot be built.
+    It is the least number of layers for which such a network gives orthogonal inputs the c value
+    ``eta``.
+
+    ``1 - C(c) = u - (sin t - t cos t) / pi`` with ``u = 1 - c = 2 sin^2(t/2)``. Networks deeper
+    than ``DEEPEST`` cannot be built.
     """
     u, depth = 1.0, 0
     while u > 1 - eta and depth <= DEEPEST:
@@ -134,11 +191,17 @@ def plain_depth(eta: float) -> str:
     return f"more than {DEEPEST}" if depth > DEEPEST else str(depth)
 
 
-# -- smooth ones -----------------------------------------------------------------------------------------------------------------------
+# -- smooth ones -----------------------------------------------------------------------------------
 
 
 def _smooth(
-    network: Network, plain: Network, changes: tuple[str, ...], kinds: set[Activation], tau: float, tokens: Tokens | None, rows: str
+    network: Network,
+    plain: Network,
+    changes: tuple[str, ...],
+    kinds: set[Activation],
+    tau: float,
+    tokens: Tokens | None,
+    rows: str,
 ) -> Shaping:
     for phi in kinds:
         check_curvature(phi)
@@ -148,9 +211,15 @@ def _smooth(
     except OutOfReach as error:
         near = inwards(float(maximal_curvature(unmixed(plain))(error.nearest)), error.above)
         exactly = advised(f"tau = {near}", "tat", tau=float(near)) or f"about tau = {near}"
-        raise UnreachableTarget(f"{error}, which is {exactly} in this network (asked for: {tau:.9g})") from None
+        raise UnreachableTarget(
+            f"{error}, which is {exactly} in this network (asked for: {tau:.9g})"
+        ) from None
     by_node = {node: solved[_activation(plain, node)] for node in plain.nodes_of(Nonlinear)}
-    shaped, edited = with_tokens(replace_activations(plain, {node: k.transformed for node, k in by_node.items()}), tokens, rows)
+    shaped, edited = with_tokens(
+        replace_activations(plain, {node: k.transformed for node, k in by_node.items()}),
+        tokens,
+        rows,
+    )
     promise = f"C'(1) = 1 and tau = {tau:g}"
     check_fresh(shaped)
     check_sums(shaped, promise, centred)
@@ -158,24 +227,47 @@ def _smooth(
     edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     targets = {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0, "C''(1)": curvature}
     systems = {phi.name: curvature_systems(phi, curvature) for phi in kinds}
-    jumps = (text for phi, k in solved.items() if (text := default_end(systems[phi.name], k)) is not None)
+    jumps = (
+        text for phi, k in solved.items() if (text := default_end(systems[phi.name], k)) is not None
+    )
     return Shaping(
-        "tat", {"tau": tau} | token_options(tokens, rows), network, shaped, ConstantsTable(by_node), targets,
-        {"max C_f''(1)": tau} | _whole(plain, tokens), (*changes, *edits, *edited), systems=dict(systems),
-        warnings=tuple(Assumption("network", text) for text in jumps), tokens=tokens,
-    )  # fmt: skip
+        "tat",
+        {"tau": tau} | token_options(tokens, rows),
+        network,
+        shaped,
+        ConstantsTable(by_node),
+        targets,
+        {"max C_f''(1)": tau} | _whole(plain, tokens),
+        (*changes, *edits, *edited),
+        systems=dict(systems),
+        warnings=tuple(Assumption("network", text) for text in jumps),
+        tokens=tokens,
+    )
 
 
 def check_curvature(phi: Activation) -> None:
-    """Refuse activations without a second derivative of the C map at 1, or with too few constants. Raises: KcalcError saying why."""
+    """Refuse activations without a second derivative of the C map at 1, or with too few constants.
+
+    Raises: KcalcError saying why.
+    """
     check_shapeable(phi)
     if any(phi.jump_sizes(1)):
-        kinks = ", ".join(f"{k:g}" for k, jump in zip(phi.kink_points, phi.jump_sizes(1), strict=True) if jump)
-        hint = "give eta (tailored ReLU)" if _is_leaky(phi) else either("use a smooth activation", advised(DKS, "dks"))
-        raise KcalcError(f"{phi.name} has a kink at {kinks}, so that C''(1) is infinite and cannot be tau / multiplier: {hint}")
+        kinks = ", ".join(
+            f"{k:g}" for k, jump in zip(phi.kink_points, phi.jump_sizes(1), strict=True) if jump
+        )
+        hint = (
+            "give eta (tailored ReLU)"
+            if _is_leaky(phi)
+            else either("use a smooth activation", advised(DKS, "dks"))
+        )
+        raise KcalcError(
+            f"{phi.name} has a kink at {kinks}, so that C''(1) is infinite and cannot be tau / "
+            f"multiplier: {hint}"
+        )
     if phi.degree is not None:
         raise KcalcError(
-            f"{phi.name} is positively homogeneous: input scale and shift are one constant, and Q'(1), C'(1) and C''(1) need two; "
+            f"{phi.name} is positively homogeneous: input scale and shift are one constant, and "
+            f"Q'(1), C'(1) and C''(1) need two; "
             + either("use another activation", advised(DKS, "dks"))
         )
 

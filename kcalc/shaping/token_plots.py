@@ -1,4 +1,7 @@
-"""The picture of a shaping with tokens: activations, and the cosines between tokens at the input and at the output."""
+"""The picture of a shaping with tokens.
+
+Activations, and the cosines between tokens at the input and at the output.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,32 @@ Array = np.ndarray
 PANEL = 3.3  # inches
 
 
-def token_figure(pairs: Mapping[str, tuple[Any, Any]], before: Array, after: Array, ax: Sequence[Axes] | None = None) -> Array:
-    """Activations before and after, and the cosines between tokens (T, T) ``before`` and ``after`` the network.
+def token_figure(
+    pairs: Mapping[str, tuple[Any, Any]],
+    before: Array,
+    after: Array,
+    ax: Sequence[Axes] | None = None,
+) -> Array:
+    """Draw activations, and cosines between tokens, before and after.
+
+    The activations are drawn before and after shaping; ``before`` and ``after`` are the cosines (T,
+    T) before and after the network.
 
     Returns: the array of three Axes. Raises: KcalcError for another number of Axes.
     """
     panels = frame.panels(ax, 3, 3 * PANEL, PANEL)
-    activations({name: one for name, (one, _) in pairs.items()}, {name: one for name, (_, one) in pairs.items()}, ax=panels[0])
+    activations(
+        {name: one for name, (one, _) in pairs.items()},
+        {name: one for name, (_, one) in pairs.items()},
+        ax=panels[0],
+    )
     panels[0].set_box_aspect(1)
     frame.claim(panels[0], "Activations before and after")
     least = min(0.0, float(before.min()), float(after.min()))
-    for panel, cosines, where in ((panels[1], before, "the input"), (panels[2], after, "the output")):
+    for panel, cosines, where in (
+        (panels[1], before, "the input"),
+        (panels[2], after, "the output"),
+    ):
         image = panel.imshow(cosines, vmin=least, vmax=1, cmap="cividis")
         ends = sorted({0, len(cosines) - 1})
         panel.set(xticks=ends, yticks=ends, xlabel=axis_names.TOKEN, ylabel=axis_names.TOKEN)

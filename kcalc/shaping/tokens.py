@@ -1,8 +1,11 @@
-"""Shaping of networks that mix tokens: q = 1 at every token in front of every activation, for inputs of known token cosines.
+"""Shaping of networks that mix tokens.
 
-Local conditions hold where every activation sees q = 1. Rows of a mixing keep that only for some cosines between the tokens they mix, so
-that these must be given; they are followed by the exact recursion over pairs of tokens. Slopes and curvature stay those of the
-activations alone: the effect of mixing on the *difference* of two inputs depends on how it is spread over their tokens.
+q = 1 at every token in front of every activation, for inputs of known token cosines.
+
+Local conditions hold where every activation sees q = 1. Rows of a mixing keep that only for some
+cosines between the tokens they mix, so that these must be given; they are followed by the exact
+recursion over pairs of tokens. Slopes and curvature stay those of the activations alone: the effect
+of mixing on the *difference* of two inputs depends on how it is spread over their tokens.
 """
 
 from __future__ import annotations
@@ -28,8 +31,14 @@ Array = np.ndarray
 ROWS = ("keep", "rescale")
 KEPT = 1e-8  # how far q may be from 1
 ALIKE = 1e-12
-AT_START = "q = 1 at every token holds at initialisation, and for inputs whose tokens have the cosines given"
-APART = "slopes are those of the activations: token mixing is taken to keep the difference of two inputs, which depends on the inputs"
+AT_START = (
+    "q = 1 at every token holds at initialisation, and for inputs whose tokens have the cosines "
+    "given"
+)
+APART = (
+    "slopes are those of the activations: token mixing is taken to keep the difference of two "
+    "inputs, which depends on the inputs"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,14 +62,28 @@ class Tokens:
         return rows * np.sqrt(rows.shape[1]) / np.linalg.norm(rows, axis=1, keepdims=True)
 
     def _image(self, network: Network) -> tuple[Any, Network, Array]:
-        """(map, the network with inputs of the example's channels, the example in the shape of an input)."""
-        layers = [layer for _, layer, _ in network.steps() if isinstance(layer, Input) and layer.image_shape is not None]
+        """(map, network, example) with the example as an input of the network.
+
+        The network has inputs of the example's channels; the example has the shape of an input.
+        """
+        layers = [
+            layer
+            for _, layer, _ in network.steps()
+            if isinstance(layer, Input) and layer.image_shape is not None
+        ]
         shape = layers[0].image_shape if layers else None
         shape = (len(self.cosines),) if shape is None else shape
         if prod(shape) != len(self.cosines):
-            raise KcalcError(f"tokens gives cosines of {len(self.cosines)} tokens, but the inputs have {prod(shape)} locations {shape}")
+            raise KcalcError(
+                f"tokens gives cosines of {len(self.cosines)} tokens, but the inputs have "
+                f"{prod(shape)} locations {shape}"
+            )
         free = network.map_layers(lambda node, layer: replace(layer, features=None), Input)
-        return c_map(free, spatial="exact", image_shape=shape, weights="delta"), free, self.example.reshape(*shape, -1)
+        return (
+            c_map(free, spatial="exact", image_shape=shape, weights="delta"),
+            free,
+            self.example.reshape(*shape, -1),
+        )
 
     def q_values(self, network: Network) -> dict[Node, Array]:
         """{node: q value of every token}."""
@@ -84,10 +107,16 @@ class Tokens:
         return float(seen[np.argmax(np.abs(seen - 1))])
 
     def check(self, network: Network) -> None:
-        """Refuse a network in which an activation sees another q than 1. Raises: KcalcError naming the row that changes it."""
+        """Refuse a network in which an activation sees another q than 1.
+
+        Raises: KcalcError naming the row that changes it.
+        """
         q = self.q_values(network)
         off = {node: np.abs(values - 1) > KEPT for node, values in q.items()}
-        bad = next((node for node in network.nodes_of(Nonlinear) if off[network.parents(node)[0]].any()), None)
+        bad = next(
+            (node for node in network.nodes_of(Nonlinear) if off[network.parents(node)[0]].any()),
+            None,
+        )
         if bad is None:
             return
         order = list(network)
@@ -95,18 +124,25 @@ class Tokens:
             if off[node].any() and order.index(node) < order.index(bad):
                 row = int(np.argmax(np.abs(q[node] - 1)))
                 raise KcalcError(
-                    f"row {row} of the TokenMix at node {node!r} makes q = {q[node][row]:.6g} for these tokens, so that activation {bad!r} "
-                    "does not see q = 1; pass token_rows='rescale', put an RMSNorm before the activation, or take a matrix that keeps q: "
-                    "kc.token_mixing.preserving(source, target) for the cosines that reach it, or value_skip(T) with mix=0"
+                    f"row {row} of the TokenMix at node {node!r} makes q = {q[node][row]:.6g} for "
+                    f"these tokens, so that activation {bad!r} "
+                    "does not see q = 1; pass token_rows='rescale', put an RMSNorm before the "
+                    "activation, or take a matrix that keeps q: "
+                    "kc.token_mixing.preserving(source, target) for the cosines that reach it, or "
+                    "value_skip(T) with mix=0"
                 )
         parent = network.parents(bad)[0]
         token = int(np.argmax(off[parent]))
         raise KcalcError(
-            f"activation {bad!r} sees q = {q[parent][token]:.6g} at token {token}, not 1, for these tokens; put an RMSNorm before it"
+            f"activation {bad!r} sees q = {q[parent][token]:.6g} at token {token}, not 1, for "
+            f"these tokens; put an RMSNorm before it"
         )
 
     def rescaled(self, network: Network) -> tuple[Network, tuple[str, ...]]:
-        """The network with the rows of its mixings divided so that all make q = 1, and the edits."""
+        """The network with rescaled token mixings, and the edits.
+
+        The rows of the mixings are divided so that all mixings make q = 1.
+        """
         normed = _with_norms(network)
         q = self.q_values(normed)
         changes: list[str] = []
@@ -115,7 +151,10 @@ class Tokens:
             sizes = np.sqrt(q[node])
             if np.abs(sizes - 1).max() <= ALIKE:
                 return layer
-            changes.append(f"{node}: rows divided by {sizes.min():.6g} to {sizes.max():.6g}, so that every token keeps q = 1")
+            changes.append(
+                f"{node}: rows divided by {sizes.min():.6g} to {sizes.max():.6g}, so that every "
+                f"token keeps q = 1"
+            )
             return TokenMix(layer.array / sizes[:, None])
 
         return network.map_layers(change, TokenMix), tuple(changes)
@@ -135,26 +174,41 @@ def _with_norms(network: Network) -> Network:
 
 
 def read_tokens(network: Network, tokens: Any, rows: str) -> Tokens | None:
-    """The option ``tokens`` of a shaping method. Raises: KcalcError for anything but cosines, or without a TokenMix."""
+    """The option ``tokens`` of a shaping method.
+
+    Raises: KcalcError for anything but cosines, or without a TokenMix.
+    """
     if not isinstance(rows, str) or rows not in ROWS:
         raise unknown("value of token_rows", rows, ROWS)
     if tokens is None:
         if rows != "keep":
-            raise KcalcError("token_rows='rescale' needs the cosines between tokens: pass tokens=, a T x T array")
+            raise KcalcError(
+                "token_rows='rescale' needs the cosines between tokens: pass tokens=, a T x T array"
+            )
         return None
     if not network.nodes_of(TokenMix):
-        raise KcalcError("tokens= gives cosines between tokens, but the network has no TokenMix; leave it out")
+        raise KcalcError(
+            "tokens= gives cosines between tokens, but the network has no TokenMix; leave it out"
+        )
     return Tokens(covariance(tokens, "tokens", 0.0))
 
 
 def refuse_mixing(network: Network) -> None:
-    """Refuse mixings other than permutations where the tokens are not known. Raises: KcalcError naming node and remedy."""
+    """Refuse mixings other than permutations where the tokens are not known.
+
+    Raises: KcalcError naming node and remedy.
+    """
     for node in network.nodes_of(TokenMix):
         if not moves(network.layer(node)):
             able = [repr(name) for name in ("dks", "tat") if advised(name, name, unmixed(network))]
-            given = f"give them to method={' or '.join(able)} as tokens= (a T x T array)" if able else ""
+            given = (
+                f"give them to method={' or '.join(able)} as tokens= (a T x T array)"
+                if able
+                else ""
+            )
             raise KcalcError(
-                f"the TokenMix at node {node!r} is no permutation, so that q depends on the cosines between tokens; "
+                f"the TokenMix at node {node!r} is no permutation, so that q depends on the "
+                f"cosines between tokens; "
                 + either(given, "mix by kc.token_mixing.value_skip(T), which leaves tokens alone")
             )
 
@@ -169,8 +223,13 @@ def unmixed(network: Network) -> Network:
     return network.map_layers(lambda node, layer: Identity(), TokenMix)
 
 
-def with_tokens(shaped: Network, tokens: Tokens | None, rows: str) -> tuple[Network, tuple[str, ...]]:
-    """The shaped network, its rows rescaled where that is asked for, checked token by token; and the edits. Raises: KcalcError."""
+def with_tokens(
+    shaped: Network, tokens: Tokens | None, rows: str
+) -> tuple[Network, tuple[str, ...]]:
+    """The shaped network, its rows rescaled where that is asked for, checked token by token.
+
+    And the edits. Raises: KcalcError.
+    """
     if tokens is None:
         return shaped, ()
     made, edits = tokens.rescaled(shaped) if rows == "rescale" else (shaped, ())

@@ -19,11 +19,15 @@ STARTS = (-0.9, -0.5, 0.0, 0.5, 0.9)
 
 @dataclass(frozen=True)
 class DepthTrace:
-    """c values of nodes in the order of the network, for inputs of q = 1 and the c values ``cosines``.
+    """c values of nodes in the order of the network.
 
-    ``depth``: the nonlinear layers on the longest way from an input to the node, itself included, and a half more after an Affine that
-    follows them, shape (nodes,).  ``values``: shape (nodes, cosines).  ``layers``: the rows that are Affine or Nonlinear.
-    ``trunk``: the rows of the nodes through which all ways from inputs to outputs pass; where there are hardly any, those on a longest way.
+    The inputs have q = 1 and the c values ``cosines``.
+
+    ``depth``: the nonlinear layers on the longest way from an input to the node, itself included,
+    and a half more after an Affine that follows them, shape (nodes,). ``values``: shape (nodes,
+    cosines). ``layers``: the rows that are Affine or Nonlinear. ``trunk``: the rows of the nodes
+    through which all ways from inputs to outputs pass; where there are hardly any, those on a
+    longest way.
     """
 
     cosines: tuple[float, ...]
@@ -35,18 +39,33 @@ class DepthTrace:
 
 
 def depth_trace(network: Network, cosines: Sequence[float] = STARTS, **tokens: Any) -> DepthTrace:
-    """The c value of every node for inputs of q = 1; ``tokens``: the arguments of :func:`kcalc.node_values` over tokens.
+    """The c value of every node for inputs of q = 1.
+
+    ``tokens``: the arguments of :func:`kcalc.node_values` over tokens.
 
     Raises: KcalcError where the kernel calculus does not apply or overflows.
     """
     starts = tuple(float(c) for c in cosines)
     found = node_values(network, np.array(starts), 1.0, **tokens)
     nodes = tuple(node for node, _, _ in network.steps())
-    values = np.array([np.broadcast_to(found[node][2], (len(starts),)) for node in nodes], dtype=float)
-    layers = [i for i, (_, layer, _) in enumerate(network.steps()) if isinstance(layer, Affine | Nonlinear)]
+    values = np.array(
+        [np.broadcast_to(found[node][2], (len(starts),)) for node in nodes], dtype=float
+    )
+    layers = [
+        i
+        for i, (_, layer, _) in enumerate(network.steps())
+        if isinstance(layer, Affine | Nonlinear)
+    ]
     depth, longest = _depths(network)
     trunk = _passed_by_all(network)
-    return DepthTrace(starts, nodes, depth, values, np.array(layers), np.array(trunk if len(trunk) > 3 else longest))
+    return DepthTrace(
+        starts,
+        nodes,
+        depth,
+        values,
+        np.array(layers),
+        np.array(trunk if len(trunk) > 3 else longest),
+    )
 
 
 def _depths(network: Network) -> tuple[Array, list[int]]:

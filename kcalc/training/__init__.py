@@ -1,4 +1,7 @@
-"""Training: data sets and splits, optimisers, fit and evaluate, checkpoints, several devices, comparisons, the papers' experiments."""
+"""Training: data sets, optimisers, checkpoints, comparisons, the papers' experiments.
+
+The package also has splits, fit and evaluate, and training on several devices.
+"""
 
 from .comparison import Unfinished, compare
 from .datasets import SOURCES, Dataset, load

@@ -1,4 +1,7 @@
-"""Configurations side by side: every one with several learning rates, seeds and folds, at an equal budget."""
+"""Configurations side by side.
+
+Every one with several learning rates, seeds and folds, at an equal budget.
+"""
 
 from __future__ import annotations
 
@@ -39,20 +42,29 @@ def compare(
 ) -> Comparison:
     """Train every configuration with every learning rate and seed.
 
-    Parameters: run i of ``seeds`` has the initial weights and batches of seed i; ``part`` "folds" tests it on fold i (modulo 5) of the
-    examples, "last" on the data set's own test set.  ``rates`` replaces the learning rates of all of them.  ``journal``: a ``.jsonl``
-    file with a line per finished run: a comparison that was interrupted goes on where it stopped.  ``report`` gets a line per run.
-    Runs whose loss is no longer finite count as 0 % correct.  All configurations are built and checked before the first is trained.
-    Raises: KcalcError for configurations that cannot be built; :class:`Unfinished`, with the runs done so far, where one cannot be trained.
+    Parameters: run i of ``seeds`` has the initial weights and batches of seed i; ``part`` "folds"
+    tests it on fold i (modulo 5) of the examples, "last" on the data set's own test set. ``rates``
+    replaces the learning rates of all of them. ``journal``: a ``.jsonl`` file with a line per
+    finished run: a comparison that was interrupted goes on where it stopped. ``report`` gets a line
+    per run. Runs whose loss is no longer finite count as 0 % correct. All configurations are built
+    and checked before the first is trained.
+    Raises: KcalcError for configurations that cannot be built; :class:`Unfinished`, with the runs
+    done so far, where one cannot be trained.
     """
     choice(part, "part", PARTS)
     seeds = whole(seeds, "seeds", 1)
     chosen = Settings() if settings is None else settings
     if not isinstance(chosen, Settings) or not isinstance(dataset, Dataset):
-        raise KcalcError(f"expected a Dataset and Settings, got {type(dataset).__name__} and {type(chosen).__name__}")
+        raise KcalcError(
+            f"expected a Dataset and Settings, got {type(dataset).__name__} and "
+            f"{type(chosen).__name__}"
+        )
     configurations = items(configurations, "configurations")
     if not all(isinstance(configuration, RunConfiguration) for configuration in configurations):
-        raise KcalcError(f"configurations must be kcalc.training.RunConfiguration(label, network, ...), got {glimpse(configurations)}")
+        raise KcalcError(
+            f"configurations must be kcalc.training.RunConfiguration(label, network, ...), got "
+            f"{glimpse(configurations)}"
+        )
     if not isinstance(title, str):
         raise KcalcError(f"title must be text, got {glimpse(title)}")
     if report is not None and not callable(report):
@@ -66,7 +78,10 @@ def compare(
         raise KcalcError(f"configurations need labels of their own, one at least, got {labels}")
     book = Journal(journal)
     splits = Splits(dataset, part)
-    prepared = [_prepare_run(configuration.prepared(), splits, chosen, seeds, tried, book, mesh) for configuration in configurations]
+    prepared = [
+        _prepare_run(configuration.prepared(), splits, chosen, seeds, tried, book, mesh)
+        for configuration in configurations
+    ]
     name = title or f"{dataset.name}, {chosen.steps} steps"
     results: list[Result] = []
     try:
@@ -81,7 +96,10 @@ def compare(
 
 
 class Unfinished(KcalcError):
-    """A configuration could not be trained; ``comparison`` holds the runs that were finished before."""
+    """A configuration could not be trained.
+
+    ``comparison`` holds the runs that were finished before.
+    """
 
     def __init__(self, message: str, comparison: Comparison) -> None:
         super().__init__(message)
@@ -94,7 +112,9 @@ class Splits:
 
     dataset: Dataset
     part: str
-    _newest: dict[Any, Split] = field(default_factory=dict, repr=False)  # one at most, as they may be large
+    _newest: dict[Any, Split] = field(
+        default_factory=dict, repr=False
+    )  # one at most, as they may be large
     _digests: dict[Any, str] = field(default_factory=dict, repr=False)
 
     def get(self, seed: int, preparation: Preparation) -> Split:
@@ -103,7 +123,11 @@ class Splits:
         if key not in self._newest:
             self._newest.clear()
             last = self.part == "last"
-            found = held_out(self.dataset, None, preparation) if last else fold(self.dataset, seed % FOLDS, FOLDS, 0, preparation)
+            found = (
+                held_out(self.dataset, None, preparation)
+                if last
+                else fold(self.dataset, seed % FOLDS, FOLDS, 0, preparation)
+            )
             self._newest[key] = found
         return self._newest[key]
 
@@ -120,7 +144,10 @@ class Splits:
 
 @dataclass(frozen=True, eq=False)
 class PreparedRun:
-    """One configuration, checked: its runs ((seed, learning rate, digest), ...), and the trainer of those that the journal lacks."""
+    """One configuration, checked.
+
+    Its runs ((seed, learning rate, digest), ...), and the trainer of those that the journal lacks.
+    """
 
     configuration: RunConfiguration
     runs: tuple[tuple[int, float, str], ...]
@@ -129,16 +156,29 @@ class PreparedRun:
 
 
 def _prepare_run(
-    configuration: RunConfiguration, splits: Splits, settings: Settings, seeds: int, rates: Sequence[float] | None, book: Journal, mesh: Any
+    configuration: RunConfiguration,
+    splits: Splits,
+    settings: Settings,
+    seeds: int,
+    rates: Sequence[float] | None,
+    book: Journal,
+    mesh: Any,
 ) -> PreparedRun:
-    """Validate and compile one run configuration.  Raises: KcalcError that names the configuration."""
+    """Validate and compile one run configuration.
+
+    Raises: KcalcError that names the configuration.
+    """
     try:
         own = configuration.trained_with(settings)
         tried = configuration.tried(settings) if rates is None else rates
         runs = []
         for seed in range(seeds):
-            digest = f"{configuration.digest(settings)}-{splits.digest(seed, configuration.preparation)}"
-            runs += [(seed, replace(own, learning_rate=rate).learning_rate, digest) for rate in tried]
+            digest = (
+                f"{configuration.digest(settings)}-{splits.digest(seed, configuration.preparation)}"
+            )
+            runs += [
+                (seed, replace(own, learning_rate=rate).learning_rate, digest) for rate in tried
+            ]
         if all(book.find(configuration.label, rate, seed, digest) for seed, rate, digest in runs):
             return PreparedRun(configuration, tuple(runs), None, None)
         split = splits.get(0, configuration.preparation)
@@ -150,7 +190,9 @@ def _prepare_run(
     return PreparedRun(configuration, tuple(runs), trainer, initial)
 
 
-def _runs(prepared: PreparedRun, splits: Splits, book: Journal, report: Callable[[str], None]) -> Iterator[Result]:
+def _runs(
+    prepared: PreparedRun, splits: Splits, book: Journal, report: Callable[[str], None]
+) -> Iterator[Result]:
     """All runs of one configuration, those of the journal as they are."""
     label = prepared.configuration.label
     for seed, rate, digest in prepared.runs:
@@ -159,21 +201,53 @@ def _runs(prepared: PreparedRun, splits: Splits, book: Journal, report: Callable
             assert prepared.trainer is not None
             split = splits.get(seed, prepared.configuration.preparation)
             try:
-                found = _one(prepared.configuration, prepared.trainer, prepared.initial, split, rate, seed, digest)
+                found = _one(
+                    prepared.configuration,
+                    prepared.trainer,
+                    prepared.initial,
+                    split,
+                    rate,
+                    seed,
+                    digest,
+                )
             except KcalcError as error:
                 raise KcalcError(f"{label}: {error}") from None
             book.add(found)
-        end = f"diverged at step {found.diverged}" if found.diverged is not None else f"{100 * found.accuracy:.2f} %"
+        end = (
+            f"diverged at step {found.diverged}"
+            if found.diverged is not None
+            else f"{100 * found.accuracy:.2f} %"
+        )
         report(f"{label}, learning rate {rate:g}, seed {seed}: {end}")
         yield found
 
 
-def _one(configuration: RunConfiguration, trainer: Trainer, initial: Any, split: Split, rate: float, seed: int, digest: str) -> Result:
+def _one(
+    configuration: RunConfiguration,
+    trainer: Trainer,
+    initial: Any,
+    split: Split,
+    rate: float,
+    seed: int,
+    digest: str,
+) -> Result:
     with trainer.model.precision():
         params = initial(seed, split)
     try:
         run: Run = trainer.fit(split, learning_rate=rate, seed=seed, params=params)
     except Diverged as stopped:
         run = stopped.run
-    curve = tuple((record.step, record.train_accuracy, record.test_accuracy) for record in run.history)
-    return Result(configuration.label, rate, seed, split.name, curve, run.accuracy, run.seconds, run.diverged, digest)
+    curve = tuple(
+        (record.step, record.train_accuracy, record.test_accuracy) for record in run.history
+    )
+    return Result(
+        configuration.label,
+        rate,
+        seed,
+        split.name,
+        curve,
+        run.accuracy,
+        run.seconds,
+        run.diverged,
+        digest,
+    )

@@ -1,4 +1,7 @@
-"""Data sets of labelled images: scikit-learn's digits, MNIST, CIFAR-10 and folders of images.  Nothing is downloaded, nothing unpickled."""
+"""Data sets of labelled images: scikit-learn's digits, MNIST, CIFAR-10 and folders of images.
+
+Nothing is downloaded, nothing unpickled.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ CIFAR_TEST = "test_batch.bin"
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Labelled images: ``images`` (examples, height, width, channels) float32 in [0, 1], ``labels`` (examples,) below ``classes``.
+    """Labelled images.
+
+    ``images`` (examples, height, width, channels) are float32 in [0, 1], ``labels`` (examples,) are
+    below ``classes``.
 
     The last ``held_out`` examples are the standard test set.
     """
@@ -38,16 +44,33 @@ class Dataset:
 
     def __post_init__(self) -> None:
         name = text(self.name, "the name of a data set")
-        images, labels = raw_array(self.images, f"{name}: images"), raw_array(self.labels, f"{name}: labels")
-        for field, value in (("images", images), ("labels", labels), ("classes", whole(self.classes, f"{name}: classes", 1))):
+        images, labels = (
+            raw_array(self.images, f"{name}: images"),
+            raw_array(self.labels, f"{name}: labels"),
+        )
+        for field, value in (
+            ("images", images),
+            ("labels", labels),
+            ("classes", whole(self.classes, f"{name}: classes", 1)),
+        ):
             object.__setattr__(self, field, value)
         if images.ndim != 4 or labels.shape != images.shape[:1] or not len(images):
-            raise KcalcError(f"{self.name}: images must be (examples, height, width, channels) with a label each, got {images.shape}")
+            raise KcalcError(
+                f"{self.name}: images must be (examples, height, width, channels) with a label "
+                f"each, got {images.shape}"
+            )
         if labels.dtype.kind not in "iu":
-            raise KcalcError(f"{name}: labels must be whole numbers 0..{self.classes - 1}, got {labels.dtype}")
-        object.__setattr__(self, "held_out", whole(self.held_out, f"{name}: held_out", 0, len(images) - 1))
+            raise KcalcError(
+                f"{name}: labels must be whole numbers 0..{self.classes - 1}, got {labels.dtype}"
+            )
+        object.__setattr__(
+            self, "held_out", whole(self.held_out, f"{name}: held_out", 0, len(images) - 1)
+        )
         if labels.min() < 0 or labels.max() >= self.classes:
-            raise KcalcError(f"{self.name}: labels must lie in 0..{self.classes - 1}, got {labels.min()}..{labels.max()}")
+            raise KcalcError(
+                f"{self.name}: labels must lie in 0..{self.classes - 1}, got "
+                f"{labels.min()}..{labels.max()}"
+            )
         if not np.isfinite(images).all():
             raise KcalcError(f"{self.name}: there are pixels that are not numbers")
 
@@ -61,11 +84,17 @@ class Dataset:
 
     def __repr__(self) -> str:
         height, width, channels = self.images.shape[1:]
-        return f"Dataset({self.name}: {len(self)} images {height} x {width} x {channels}, {self.classes} classes)"
+        return (
+            f"Dataset({self.name}: {len(self)} images {height} x {width} x {channels}, "
+            f"{self.classes} classes)"
+        )
 
 
 def digits(folder: Path | None = None) -> Dataset:
-    """The 1797 handwritten digits that come with scikit-learn, 8 x 8, in the writers' order: the last 360 are by writers of their own."""
+    """The 1797 handwritten digits that come with scikit-learn, 8 x 8, in the writers' order.
+
+    The last 360 are by writers of their own.
+    """
     if folder is not None:
         raise KcalcError("digits come with scikit-learn and need no folder; leave it out")
     found: Any = extra("sklearn.datasets", "scikit-learn").load_digits()
@@ -75,7 +104,11 @@ def digits(folder: Path | None = None) -> Dataset:
 
 def mnist(folder: Path | None = None) -> Dataset:
     """MNIST (or Fashion-MNIST) from its four idx files, plain or gzipped."""
-    names = ", ".join(f"{part}-idx{rank}-ubyte" for pair in MNIST_FILES for part, rank in zip(pair, (3, 1), strict=True))
+    names = ", ".join(
+        f"{part}-idx{rank}-ubyte"
+        for pair in MNIST_FILES
+        for part, rank in zip(pair, (3, 1), strict=True)
+    )
     place = _folder(folder, "mnist", f"the four files {names} (or the same with .gz)")
     parts: list[tuple[Array, Array]] = []
     for images_name, labels_name in MNIST_FILES:
@@ -83,7 +116,8 @@ def mnist(folder: Path | None = None) -> Dataset:
         labels = read_idx(find(place, f"{labels_name}-idx1-ubyte", f"{labels_name}.idx1-ubyte"), 1)
         if len(images) != len(labels):
             raise KcalcError(
-                f"{place}: {images_name} holds {len(images)} images, {labels_name} {len(labels)} labels; take files of one set"
+                f"{place}: {images_name} holds {len(images)} images, {labels_name} {len(labels)} "
+                f"labels; take files of one set"
             )
         parts.append((images[..., None], labels))
     return _joined("mnist", parts, 10)
@@ -91,19 +125,30 @@ def mnist(folder: Path | None = None) -> Dataset:
 
 def cifar10(folder: Path | None = None) -> Dataset:
     """CIFAR-10 from the files of its binary version."""
-    wanted = f"{CIFAR_TRAIN[0]} .. {CIFAR_TRAIN[-1]} and {CIFAR_TEST} of CIFAR-10's binary version (cifar-10-binary.tar.gz)"
+    wanted = (
+        f"{CIFAR_TRAIN[0]} .. {CIFAR_TRAIN[-1]} and {CIFAR_TEST} of CIFAR-10's binary version "
+        f"(cifar-10-binary.tar.gz)"
+    )
     place = _folder(folder, "cifar10", wanted)
     inner = place / "cifar-10-batches-bin"
     place = inner if inner.is_dir() else place
     if not (place / CIFAR_TRAIN[0]).exists() and (place / "data_batch_1").exists():
-        raise KcalcError(f"{place} holds CIFAR-10's Python version, which is pickled and never opened here; put there {wanted}")
+        raise KcalcError(
+            f"{place} holds CIFAR-10's Python version, which is pickled and never opened here; "
+            f"put there {wanted}"
+        )
     train = [read_cifar(find(place, name)) for name in CIFAR_TRAIN]
-    joined = np.concatenate([images for images, _ in train]), np.concatenate([labels for _, labels in train])
+    joined = (
+        np.concatenate([images for images, _ in train]),
+        np.concatenate([labels for _, labels in train]),
+    )
     return _joined("cifar10", [joined, read_cifar(find(place, CIFAR_TEST))], 10)
 
 
 def image_folder(folder: Path | None = None, size: int = 64) -> Dataset:
-    """ImageNet-style folders, ``train/CLASS/IMAGE`` and ``val/CLASS/IMAGE``, cropped to squares and scaled to ``size`` x ``size``.
+    """Images in ImageNet-style folders, ``train/CLASS/IMAGE`` and ``val/CLASS/IMAGE``.
+
+    The images are cropped to squares and scaled to ``size`` x ``size``.
 
     All images are held in memory, so this is for a few classes or small sizes of ImageNet.
     """
@@ -112,26 +157,44 @@ def image_folder(folder: Path | None = None, size: int = 64) -> Dataset:
     return _joined(place.resolve().name or "folder", parts, classes)
 
 
-SOURCES: dict[str, Callable[..., Dataset]] = {"digits": digits, "mnist": mnist, "cifar10": cifar10, "folder": image_folder}
+SOURCES: dict[str, Callable[..., Dataset]] = {
+    "digits": digits,
+    "mnist": mnist,
+    "cifar10": cifar10,
+    "folder": image_folder,
+}
 
 
 def load(name: str, folder: str | Path | None = None, **options: Any) -> Dataset:
-    """The data set of a name: "digits", "mnist", "cifar10" or "folder" (images by class, ``size=64``), the latter three from ``folder``.
+    """The data set of a name: "digits", "mnist", "cifar10" or "folder".
 
-    Raises: KcalcError for unknown names, folders with missing files, and files that are not of their declared format.
+    "folder" is images by class, with ``size=64``. "mnist", "cifar10" and "folder" are read from
+    ``folder``.
+
+    Raises: KcalcError for unknown names, folders with missing files, and files that are not of
+    their declared format.
     """
     choice(name, "data set", SOURCES)
     known = [option for option in signature(SOURCES[name]).parameters if option != "folder"]
     foreign = next((option for option in options if option not in known), None)
     if foreign is not None:
-        raise KcalcError(f"{name} has no option {foreign}; {'those it has: ' + ', '.join(known) if known else 'it has none'}")
+        raise KcalcError(
+            f"{name} has no option {foreign}; "
+            f"{'those it has: ' + ', '.join(known) if known else 'it has none'}"
+        )
     try:
         place = None if folder is None else file_path(folder)
         reachable = place is None or place.is_dir() or not place.exists()
-    except (KcalcError, OSError, ValueError):  # no path, a name that is too long or holds a zero, a folder that is not to be seen
+    except (
+        KcalcError,
+        OSError,
+        ValueError,
+    ):  # no path, a name that is too long or holds a zero, a folder that is not to be seen
         place, reachable = None, False
     if not reachable:
-        raise KcalcError(f"folder must be the path of a folder that can be read, got {glimpse(folder)}")
+        raise KcalcError(
+            f"folder must be the path of a folder that can be read, got {glimpse(folder)}"
+        )
     return SOURCES[name](place, **options)
 
 
@@ -147,7 +210,16 @@ def _joined(name: str, parts: list[tuple[Array, Array]], classes: int) -> Datase
     """Training and test images of bytes as one set."""
     (images, labels), (test_images, test_labels) = parts
     if images.shape[1:] != test_images.shape[1:]:
-        raise KcalcError(f"{name}: training images are {images.shape[1:]}, test images {test_images.shape[1:]}; take files of one set")
+        raise KcalcError(
+            f"{name}: training images are {images.shape[1:]}, test images "
+            f"{test_images.shape[1:]}; take files of one set"
+        )
     pixels = np.concatenate([images, test_images]).astype(np.float32)
     pixels /= 255
-    return Dataset(name, pixels, np.concatenate([labels, test_labels]).astype(np.int32), classes, len(test_labels))
+    return Dataset(
+        name,
+        pixels,
+        np.concatenate([labels, test_labels]).astype(np.int32),
+        classes,
+        len(test_labels),
+    )

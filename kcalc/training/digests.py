@@ -14,7 +14,9 @@ def digest(*parts: Any) -> str:
     """A digest of texts and arrays."""
     found = hashlib.sha256()
     for part in parts:
-        found.update(part.encode() if isinstance(part, str) else np.ascontiguousarray(part).tobytes())
+        found.update(
+            part.encode() if isinstance(part, str) else np.ascontiguousarray(part).tobytes()
+        )
     return found.hexdigest()[:32]
 
 

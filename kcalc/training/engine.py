@@ -22,7 +22,10 @@ EXAMPLES = 512  # evaluated at once
 
 
 class Progress(NamedTuple):
-    """The result of a dispatch: steps done before a loss that is not finite, sums of losses and of correct answers, the last loss."""
+    """The result of a dispatch: steps done, sums of losses and of hits, and the last loss.
+
+    The steps done are those before a loss that is not finite; hits are correct answers.
+    """
 
     done: int
     loss: float
@@ -34,9 +37,10 @@ class Progress(NamedTuple):
 class Engine:
     """The steps of an optax optimiser.
 
-    The tree it works on has the entries "params", "state" (BatchNorm's statistics) and "optimizer".  Learning rates and batches are
-    arguments, so that one compilation serves all seeds, folds and rates.  The optimiser works in single precision at least, for any
-    precision of the model: in float16 Adam's 1e-8 is 0.
+    The tree it works on has the entries "params", "state" (BatchNorm's statistics) and "optimizer".
+    Learning rates and batches are arguments, so that one compilation serves all seeds, folds and
+    rates. The optimiser works in single precision at least, for any precision of the model: in
+    float16 Adam's 1e-8 is 0.
     """
 
     model: Model
@@ -46,43 +50,65 @@ class Engine:
     _transformation: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_transformation", optimiser(self.settings.optimizer).make(self.settings))
+        object.__setattr__(
+            self, "_transformation", optimiser(self.settings.optimizer).make(self.settings)
+        )
 
     def check(self, split: Split) -> None:
-        """Raises: KcalcError unless the model turns the inputs of a split into a number per class, at least."""
+        """Check that the model can classify the inputs of a split.
+
+        Raises: KcalcError unless the model turns the inputs of a split into a number per class, at
+        least.
+        """
         plan, (output, *others) = self.model.plan(split.x[:1]), self.model.network.outputs
         for node, below in plan.shapes.items():
             if split.x.ndim != 1 + len(below.axes):
                 raise KcalcError(
-                    f"the input {node!r} reads vectors, but {split.name} has examples of shape {split.x.shape[1:]}; prepare them with "
+                    f"the input {node!r} reads vectors, but {split.name} has examples of shape "
+                    f"{split.x.shape[1:]}; prepare them with "
                     "Preparation(flat=True), or give the model image_shape=(height, width)"
                 )
         shape = plan.nodes[output].shape if output in plan.nodes else plan.shapes[output]
         if others or shape.locations is not None:
-            found = "several outputs" if others else f"a feature map {shape.locations} x {shape.channels}"
+            found = (
+                "several outputs"
+                if others
+                else f"a feature map {shape.locations} x {shape.channels}"
+            )
             raise KcalcError(
                 f"a classifier's output is (examples, classes), got {found}; "
-                "end the network with a pooling of all locations, Flatten and one Affine with features = classes"
+                "end the network with a pooling of all locations, Flatten and one Affine with "
+                "features = classes"
             )
         if shape.channels < split.classes:
             raise KcalcError(
-                f"node {output!r} has {shape.channels} channels for the {split.classes} classes of {split.name}; "
+                f"node {output!r} has {shape.channels} channels for the {split.classes} classes "
+                f"of {split.name}; "
                 f"give the last Affine features={split.classes}"
             )
 
     def checked(self, params: Any, split: Split, what: str = "params") -> Any:
-        """Parameters in the model's precision.  Raises: KcalcError for those of another network, and where one is not finite."""
+        """Parameters in the model's precision.
+
+        Raises: KcalcError for those of another network, and where one is not finite.
+        """
         import jax
 
         self.model.plan(split.x[:1]).check(params)
         own = jax.tree.map(lambda leaf: jax.numpy.asarray(leaf, self.model.dtype), params)
         if not self.finite(own):
-            raise KcalcError(f"the {what} hold numbers that are not finite; give those of model.init or of a run")
+            raise KcalcError(
+                f"the {what} hold numbers that are not finite; give those of model.init or of a run"
+            )
         return own
 
     def start(self, params: Any, x: Array) -> Tree:
         """The tree before any step."""
-        tree = {"params": params, "state": self.model.init_state(x[:1]), "optimizer": self._initial(params)}
+        tree = {
+            "params": params,
+            "state": self.model.init_state(x[:1]),
+            "optimizer": self._initial(params),
+        }
         return self.placement.everywhere(tree)
 
     @cached_property
@@ -91,8 +117,20 @@ class Engine:
 
         return jax.jit(lambda params: self._transformation.init(_wide(params)))
 
-    def advance(self, tree: Tree, x: Array, y: Array, rows: np.ndarray, rates: np.ndarray, start: int, seed: int) -> tuple[Tree, Progress]:
-        """Take steps ``start``, ``start + 1``, ... on the batches ``rows`` (steps, examples), at most ``steps_per_dispatch`` of them.
+    def advance(
+        self,
+        tree: Tree,
+        x: Array,
+        y: Array,
+        rows: np.ndarray,
+        rates: np.ndarray,
+        start: int,
+        seed: int,
+    ) -> tuple[Tree, Progress]:
+        """Take training steps ``start``, ``start + 1``, ... on given batches.
+
+        ``rows`` (steps, examples) are the batches; there are at most ``steps_per_dispatch`` of
+        them.
 
         ``seed`` gives dropout's random numbers.
         """
@@ -110,11 +148,22 @@ class Engine:
 
         smoothing, share = self.settings.label_smoothing, self.placement.shared_out
 
-        def objective(params: Any, state: Any, x: Array, y: Array, key: Array) -> tuple[Array, tuple[Any, Array]]:
+        def objective(
+            params: Any, state: Any, x: Array, y: Array, key: Array
+        ) -> tuple[Array, tuple[Any, Array]]:
             out, new = self.run(params, state, x, True, key)
             return cross_entropy(out, y, smoothing).mean(), (new, correct(out, y).sum())
 
-        def advance(tree: Tree, x: Array, y: Array, rows: Array, rates: Array, start: Array, count: Array, seed: Array) -> Any:
+        def advance(
+            tree: Tree,
+            x: Array,
+            y: Array,
+            rows: Array,
+            rates: Array,
+            start: Array,
+            count: Array,
+            seed: Array,
+        ) -> Any:
             base = jax.random.key(seed)
 
             def going(carry: Any) -> Array:
@@ -124,26 +173,49 @@ class Engine:
                 tree, i, loss_sum, hits, _ = carry
                 batch, labels = share(x[rows[i]]), share(y[rows[i]])
                 gradient = jax.value_and_grad(objective, has_aux=True)
-                (loss, (state, right)), slopes = gradient(tree["params"], tree["state"], batch, labels, jax.random.fold_in(base, start + i))
-                updates, own = self._transformation.update(_wide(slopes), tree["optimizer"], _wide(tree["params"]))
-                params = jax.tree.map(lambda p, u: (p + rates[i].astype(u.dtype) * u).astype(p.dtype), tree["params"], updates)
+                (loss, (state, right)), slopes = gradient(
+                    tree["params"],
+                    tree["state"],
+                    batch,
+                    labels,
+                    jax.random.fold_in(base, start + i),
+                )
+                updates, own = self._transformation.update(
+                    _wide(slopes), tree["optimizer"], _wide(tree["params"])
+                )
+                params = jax.tree.map(
+                    lambda p, u: (p + rates[i].astype(u.dtype) * u).astype(p.dtype),
+                    tree["params"],
+                    updates,
+                )
                 done = jnp.isfinite(loss)
                 kept = jnp.where(done, loss, 0).astype(jnp.float32)
                 new = {"params": params, "state": state, "optimizer": own}
-                return new, i + done.astype(i.dtype), loss_sum + kept, hits + (right * done).astype(hits.dtype), loss.astype(jnp.float32)
+                return (
+                    new,
+                    i + done.astype(i.dtype),
+                    loss_sum + kept,
+                    hits + (right * done).astype(hits.dtype),
+                    loss.astype(jnp.float32),
+                )
 
             zero = jnp.float32(0)
             return jax.lax.while_loop(going, step, (tree, jnp.int32(0), zero, jnp.int32(0), zero))
 
         return jax.jit(advance)
 
-    def run(self, params: Any, state: Any, x: Array, train: bool, key: Array | None = None) -> tuple[Array, Any]:
+    def run(
+        self, params: Any, state: Any, x: Array, train: bool, key: Array | None = None
+    ) -> tuple[Array, Any]:
         """(output, new state), whether or not the model keeps statistics."""
         found = self.model.apply(params, x, state or None, train=train, key=key)
         return found if state else (found, state)
 
     def evaluate(self, tree: Tree, x: Array, y: Array, rows: np.ndarray) -> tuple[float, float]:
-        """(mean cross-entropy without smoothing, share of correct answers) on the examples of the given rows."""
+        """(mean cross-entropy, share of correct answers) on the examples of the given rows.
+
+        The cross-entropy is without label smoothing.
+        """
         size = -(-EXAMPLES // self.placement.count) * self.placement.count
         short = -len(rows) % size
         padded = np.pad(rows, (0, short)).reshape(-1, size).astype(np.int32)
@@ -156,12 +228,19 @@ class Engine:
         import jax
         import jax.numpy as jnp
 
-        def evaluate(params: Any, state: Any, x: Array, y: Array, rows: Array, counted: Array) -> Any:
+        def evaluate(
+            params: Any, state: Any, x: Array, y: Array, rows: Array, counted: Array
+        ) -> Any:
             def batch(row: Any) -> Any:
                 picked, there = row
-                inputs, labels = self.placement.shared_out(x[picked]), self.placement.shared_out(y[picked])
+                inputs, labels = (
+                    self.placement.shared_out(x[picked]),
+                    self.placement.shared_out(y[picked]),
+                )
                 out, _ = self.run(params, state, inputs, False)
-                return jnp.where(there, cross_entropy(out, labels), 0).sum(), (correct(out, labels) & there).sum()
+                return jnp.where(there, cross_entropy(out, labels), 0).sum(), (
+                    correct(out, labels) & there
+                ).sum()
 
             losses, hits = jax.lax.map(batch, (rows, counted))
             return losses.sum(), hits.sum()
@@ -175,8 +254,12 @@ class Engine:
         import jax.numpy as jnp
 
         def finite(tree: Any) -> Array:
-            leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-            return jnp.asarray([jnp.isfinite(leaf).all() for leaf in leaves], bool).all()  # there may be none
+            leaves = [
+                leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)
+            ]
+            return jnp.asarray(
+                [jnp.isfinite(leaf).all() for leaf in leaves], bool
+            ).all()  # there may be none
 
         return jax.jit(finite)
 

@@ -13,4 +13,6 @@ def extra(module: str, package: str | None = None, name: str = "train") -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise KcalcError(f"this needs {package or module}, which is not installed; pip install 'kcalc[{name}]'") from None
+        raise KcalcError(
+            f"this needs {package or module}, which is not installed; pip install 'kcalc[{name}]'"
+        ) from None

@@ -1,4 +1,7 @@
-"""Networks made to fit a data set: inputs of its extents, a last Affine with a channel per class; PReLU networks."""
+"""Networks made to fit a data set: inputs of its extents, a last Affine with a channel per class.
+
+PReLU networks.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,16 @@ def is_convolutional(network: Network) -> bool:
 def fitted(network: Network, classes: int, image_shape: tuple[int, int] | None) -> Network:
     """The network as a classifier of other inputs than it was built for.
 
-    The input takes the extents of the data (``image_shape`` None for vectors); the last layer, if it is an Affine, gets ``classes``
-    channels, else one is added behind it: after the activation of the other layers unless it is an activation, and after pooling over all
-    locations where there are any.  Raises: KcalcError for several inputs or outputs.
+    The input takes the extents of the data (``image_shape`` None for vectors); the last layer, if
+    it is an Affine, gets ``classes`` channels, else one is added behind it: after the activation of
+    the other layers unless it is an activation, and after pooling over all locations where there
+    are any. Raises: KcalcError for several inputs or outputs.
     """
     if len(network.inputs) != 1 or len(network.outputs) != 1:
-        raise KcalcError(f"a classifier has one input and one output, this network has {len(network.inputs)} and {len(network.outputs)}")
+        raise KcalcError(
+            f"a classifier has one input and one output, this network has {len(network.inputs)} "
+            f"and {len(network.outputs)}"
+        )
     (source,), (last,) = network.inputs, network.outputs
     ends = last in network.nodes_of(Affine)
 
@@ -47,7 +54,11 @@ def fitted(network: Network, classes: int, image_shape: tuple[int, int] | None) 
 
 def _with_head(network: Network, last: Node, classes: int, images: bool) -> Network:
     sigmas = [network.layer(node).sigma_w for node in network.nodes_of(Affine)]
-    head: list[Any] = [] if last in network.nodes_of(Nonlinear) else [Nonlinear(phi) for phi in network.activations[:1]]
+    head: list[Any] = (
+        []
+        if last in network.nodes_of(Nonlinear)
+        else [Nonlinear(phi) for phi in network.activations[:1]]
+    )
     head += [Pool("mean"), Flatten()] if images else []
     steps: list[Step] = list(network.steps())
     for layer in (*head, Affine(classes, sigma_w=sigmas[-1] if sigmas else 1)):
@@ -58,10 +69,14 @@ def _with_head(network: Network, last: Node, classes: int, images: bool) -> Netw
 
 
 def _new_name(network: Network, kind: str) -> str:
-    return next(name for name in (f"head_{kind}", *(f"head_{kind}_{i}" for i in range(len(network) + 1))) if name not in network)
+    return next(
+        name
+        for name in (f"head_{kind}", *(f"head_{kind}_{i}" for i in range(len(network) + 1)))
+        if name not in network
+    )
 
 
-# -- trainable negative slopes -----------------------------------------------------------------------------------------------------------
+# -- trainable negative slopes ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -83,12 +98,17 @@ class Negatives(Initialiser):
         return jnp.full(fan.shape, -self.slope, noise.dtype)
 
 
-def prelu(network: Network, features: int, slope: float = 0.25) -> tuple[Network, dict[Node, Initialiser]]:
-    """(network, laws) in which every activation is a PReLU and every weight has the gain ``sqrt(2 / (1 + slope^2))``  [He et al. 2015].
+def prelu(
+    network: Network, features: int, slope: float = 0.25
+) -> tuple[Network, dict[Node, Initialiser]]:
+    """(network, initialisers) with PReLU activations and their gain [He et al. 2015].
 
-    PReLU is ``max(x, 0) + a_i min(x, 0)`` with a trainable slope a_i per channel, ``slope`` at first. It is the sum of relu(x)
-    and of relu(-x) behind a channel-wise weight; ``features`` is the width of all layers with one. Raises: KcalcError for a slope
-    that is not a finite number, and for layers before an activation that state another width.
+    Every activation is a PReLU and every weight has the gain ``sqrt(2 / (1 + slope^2))``.
+
+    PReLU is ``max(x, 0) + a_i min(x, 0)`` with a trainable slope a_i per channel, ``slope`` at
+    first. It is the sum of relu(x) and of relu(-x) behind a channel-wise weight; ``features`` is
+    the width of all layers with one. Raises: KcalcError for a slope that is not a finite number,
+    and for layers before an activation that state another width.
     """
     slope = one_number(slope, "slope")
     gain = math.sqrt(2 / (1 + slope**2))
@@ -96,9 +116,13 @@ def prelu(network: Network, features: int, slope: float = 0.25) -> tuple[Network
     steps: list[Step] = []
     laws: dict[Node, Initialiser] = {}
     activated = set(network.nodes_of(Nonlinear))
-    for node, layer, parents in network.map_layers(lambda node, layer: replace(layer, sigma_w=gain), Affine).steps():
+    for node, layer, parents in network.map_layers(
+        lambda node, layer: replace(layer, sigma_w=gain), Affine
+    ).steps():
         if node in activated:
-            above, below, slopes = (f"{node}: {part}" for part in ("positive part", "negative part", "slopes"))
+            above, below, slopes = (
+                f"{node}: {part}" for part in ("positive part", "negative part", "slopes")
+            )
             steps.append((above, Nonlinear(relu), parents))
             steps.append((below, Nonlinear(relu.transformed(input_scale=-1)), parents))
             steps.append((slopes, Affine(features, groups=features, bias=False), (below,)))

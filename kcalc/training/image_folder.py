@@ -21,24 +21,39 @@ TEST_FOLDERS = ("val", "test")
 
 
 def read_image_folder(folder: Path, size: int) -> tuple[list[tuple[Array, Array]], int]:
-    """([(training images, labels), (test images, labels)], number of classes); images are bytes (examples, size, size, 3).
+    """([(training images, labels), (test images, labels)], number of classes).
 
-    Classes are the names of the folders in ``train``, sorted; those of the test set must be among them.
-    Raises: KcalcError for missing or empty folders, and for images that cannot be read, naming the file.
+    Images are bytes (examples, size, size, 3).
+
+    Classes are the names of the folders in ``train``, sorted; those of the test set must be among
+    them.
+    Raises: KcalcError for missing or empty folders, and for images that cannot be read, naming the
+    file.
     """
     size = whole(size, "size, in pixels,", 1, 4096)
     test = next((folder / name for name in TEST_FOLDERS if (folder / name).is_dir()), None)
     if test is None or not (folder / "train").is_dir():
-        raise KcalcError(f"{folder} must hold the folders train and val (or test), each with one folder of images per class")
+        raise KcalcError(
+            f"{folder} must hold the folders train and val (or test), each with one folder of "
+            f"images per class"
+        )
     classes = sorted(entry.name for entry in (folder / "train").iterdir() if entry.is_dir())
     if len(classes) < 2:
-        raise KcalcError(f"{folder / 'train'} must hold a folder of images for each of two classes at least, got {classes}")
+        raise KcalcError(
+            f"{folder / 'train'} must hold a folder of images for each of two classes at least, "
+            f"got {classes}"
+        )
     parts = [_files(place, classes) for place in (folder / "train", test)]
     count = sum(len(files) for files, _ in parts)
     if count * size * size * 12 > MAX_BYTES:
         most = int((MAX_BYTES / (12 * count)) ** 0.5)
-        raise KcalcError(f"{count} images of {size} x {size} do not fit into {MAX_BYTES >> 30} GiB; use size={most} or fewer classes")
-    return [(np.stack([_image(file, size) for file in files]), labels) for files, labels in parts], len(classes)
+        raise KcalcError(
+            f"{count} images of {size} x {size} do not fit into {MAX_BYTES >> 30} GiB; use "
+            f"size={most} or fewer classes"
+        )
+    return [
+        (np.stack([_image(file, size) for file in files]), labels) for files, labels in parts
+    ], len(classes)
 
 
 def _files(place: Path, classes: list[str]) -> tuple[list[Path], Array]:
@@ -49,7 +64,10 @@ def _files(place: Path, classes: list[str]) -> tuple[list[Path], Array]:
         if not entry.is_dir():
             continue
         if entry.name not in classes:
-            raise KcalcError(f"{entry} is a class that train does not have; the two parts must have the same classes")
+            raise KcalcError(
+                f"{entry} is a class that train does not have; the two parts must have the same "
+                f"classes"
+            )
         found = sorted(file for file in entry.iterdir() if file.suffix.lower() in SUFFIXES)
         files += found
         labels += [classes.index(entry.name)] * len(found)
@@ -68,10 +86,23 @@ def _image(path: Path, size: int) -> Array:
             with Image.open(path, formats=FORMATS) as picture:
                 width, height = picture.size
                 if width * height > MAX_PIXELS:
-                    raise KcalcError(f"{path} is {width} x {height} pixels, more than {MAX_PIXELS}; make it smaller first")
-                fitted: Any = ImageOps.fit(picture.convert("RGB"), (size, size), Image.Resampling.BILINEAR)
+                    raise KcalcError(
+                        f"{path} is {width} x {height} pixels, more than {MAX_PIXELS}; make it "
+                        f"smaller first"
+                    )
+                fitted: Any = ImageOps.fit(
+                    picture.convert("RGB"), (size, size), Image.Resampling.BILINEAR
+                )
                 return np.asarray(fitted, np.uint8)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        Image.DecompressionBombError,
+        Image.DecompressionBombWarning,
+    ) as error:
         if isinstance(error, KcalcError):
             raise
-        raise KcalcError(f"{path} is not an image that can be read: {str(error)[:80]}; remove or replace it") from None
+        raise KcalcError(
+            f"{path} is not an image that can be read: {str(error)[:80]}; remove or replace it"
+        ) from None

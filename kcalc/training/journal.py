@@ -1,4 +1,7 @@
-"""The journal of a comparison: finished runs, so that an interrupted comparison goes on where it stopped."""
+"""The journal of a comparison.
+
+Finished runs, so that an interrupted comparison goes on where it stopped.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ class Journal:
                 cut = number == len(lines) and not text.endswith("\n")
                 if cut and (self.known or START.startswith(line) or line.startswith(START)):
                     break
-                raise KcalcError(f"{path}, line {number}: not a run of a comparison; take another file for the journal") from None
+                raise KcalcError(
+                    f"{path}, line {number}: not a run of a comparison; take another file for the "
+                    f"journal"
+                ) from None
             self.known[result.label, result.learning_rate, result.seed, result.digest] = result
         kept = "".join(json.dumps(asdict(result)) + "\n" for result in self.known.values())
         write_whole(path, kept)
@@ -58,16 +64,22 @@ class Journal:
             with self.path.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(asdict(result)) + "\n")
         except OSError as error:
-            raise KcalcError(f"cannot write the journal {self.path}: {error.strerror or error}") from None
+            raise KcalcError(
+                f"cannot write the journal {self.path}: {error.strerror or error}"
+            ) from None
 
 
 def result_from(data: Any) -> Result:
     """A run from plain data.  Raises: ValueError, TypeError, KeyError for anything that is none."""
     texts: dict[str, Any] = {name: data[name] for name in ("label", "split", "digest")}
-    if not all(isinstance(text, str) for text in texts.values()) or set(data) != {item.name for item in fields(Result)}:
+    if not all(isinstance(text, str) for text in texts.values()) or set(data) != {
+        item.name for item in fields(Result)
+    }:
         raise ValueError("expected the fields of a run")
     curve = tuple((whole(step), real(train), real(test)) for step, train, test in data["curve"])
-    numbers: dict[str, Any] = {name: real(data[name]) for name in ("learning_rate", "accuracy", "seconds")}
+    numbers: dict[str, Any] = {
+        name: real(data[name]) for name in ("learning_rate", "accuracy", "seconds")
+    }
     if not 0 <= numbers["accuracy"] <= 1:
         raise ValueError("expected a share of correct answers")
     diverged = None if data["diverged"] is None else whole(data["diverged"])

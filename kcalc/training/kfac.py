@@ -1,4 +1,7 @@
-"""K-FAC by kfac-jax, behind a guard: it is used only where it really takes a step with the jax that is installed."""
+"""K-FAC by kfac-jax, behind a guard.
+
+It is used only where it really takes a step with the jax that is installed.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +27,25 @@ INVERSE_PERIOD = 5  # steps between inversions of the factors
 
 @lru_cache(maxsize=1)
 def failure() -> str | None:
-    """Why K-FAC cannot be used here, found by taking a step on a network of two layers; None where it can.
+    """Why K-FAC cannot be used here, found by taking a step on a network of two layers.
+
+    None where it can.
 
     Raises: KcalcError where kfac-jax is not installed.
     """
     if find_spec("kfac_jax") is None:
-        raise KcalcError(f"kfac needs kfac-jax, which is not installed; pip install 'kcalc[{NAME}]'")
+        raise KcalcError(
+            f"kfac needs kfac-jax, which is not installed; pip install 'kcalc[{NAME}]'"
+        )
     import jax
     import jax.numpy as jnp
 
     def loss(params: Any, batch: Any) -> Array:
         x, y = batch
-        out = jnp.tanh(x @ params["a"]["weight"] + params["a"]["bias"]) @ params["b"]["weight"] + params["b"]["bias"]
+        out = (
+            jnp.tanh(x @ params["a"]["weight"] + params["a"]["bias"]) @ params["b"]["weight"]
+            + params["b"]["bias"]
+        )
         kfac.register_softmax_cross_entropy_loss(out, jax.nn.one_hot(y, 2))
         return cross_entropy(out, y).mean()
 
@@ -46,7 +56,9 @@ def failure() -> str | None:
         optimizer = _optimizer(kfac, loss)
         state = optimizer.init(params, jax.random.key(0), batch)
         new, _, found = _step(optimizer, params, state, batch, 0, 1e-2, 0.9)
-        if not np.isfinite(float(found["loss"])) or not bool(jnp.any(new["a"]["weight"] != jnp.eye(2))):
+        if not np.isfinite(float(found["loss"])) or not bool(
+            jnp.any(new["a"]["weight"] != jnp.eye(2))
+        ):
             return "its step changed nothing"
     except Exception as error:  # a library that does not fit the installed jax may raise anything
         return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
@@ -62,16 +74,31 @@ def _optimizer(kfac: Any, loss: Any) -> Any:
     import jax
 
     return kfac.Optimizer(
-        jax.value_and_grad(loss), l2_reg=0.0, num_burnin_steps=0, inverse_update_period=INVERSE_PERIOD,
-        use_adaptive_learning_rate=False, use_adaptive_momentum=False, use_adaptive_damping=False, multi_device=False,
-    )  # fmt: skip
+        jax.value_and_grad(loss),
+        l2_reg=0.0,
+        num_burnin_steps=0,
+        inverse_update_period=INVERSE_PERIOD,
+        use_adaptive_learning_rate=False,
+        use_adaptive_momentum=False,
+        use_adaptive_damping=False,
+        multi_device=False,
+    )
 
 
-def _step(optimizer: Any, params: Any, state: Any, batch: Any, number: int, rate: float, momentum: float) -> Any:
+def _step(
+    optimizer: Any, params: Any, state: Any, batch: Any, number: int, rate: float, momentum: float
+) -> Any:
     import jax
 
     return optimizer.step(
-        params, state, jax.random.key(0), batch=batch, global_step_int=number, learning_rate=rate, momentum=momentum, damping=DAMPING
+        params,
+        state,
+        jax.random.key(0),
+        batch=batch,
+        global_step_int=number,
+        learning_rate=rate,
+        momentum=momentum,
+        damping=DAMPING,
     )
 
 
@@ -83,10 +110,19 @@ class KfacEngine(Engine):
         found = failure()
         if found is not None:
             raise KcalcError(
-                f"kfac-jax is installed but does not step with this version of jax ({found}); use another optimizer or jax<=0.9.1"
+                f"kfac-jax is installed but does not step with this version of jax ({found}); use "
+                f"another optimizer or jax<=0.9.1"
             )
-        if self.placement.mesh is not None or self.settings.weight_decay or self.settings.label_smoothing or self.model.dtype != "float32":
-            raise KcalcError("kfac is wired for one device, float32, no weight decay and no label smoothing; leave these out")
+        if (
+            self.placement.mesh is not None
+            or self.settings.weight_decay
+            or self.settings.label_smoothing
+            or self.model.dtype != "float32"
+        ):
+            raise KcalcError(
+                "kfac is wired for one device, float32, no weight decay and no label smoothing; "
+                "leave these out"
+            )
 
     def start(self, params: Any, x: Array) -> Tree:
         import jax
@@ -94,8 +130,15 @@ class KfacEngine(Engine):
 
         if self.model.init_state(x[:1]):
             raise KcalcError("kfac has no rule for BatchNorm's statistics; use another optimizer")
-        batch = jnp.asarray(x[: self.settings.batch_size]), jnp.zeros(min(self.settings.batch_size, len(x)), jnp.int32)
-        return {"params": params, "state": {}, "optimizer": self._kfac.init(params, jax.random.key(0), batch)}
+        batch = (
+            jnp.asarray(x[: self.settings.batch_size]),
+            jnp.zeros(min(self.settings.batch_size, len(x)), jnp.int32),
+        )
+        return {
+            "params": params,
+            "state": {},
+            "optimizer": self._kfac.init(params, jax.random.key(0), batch),
+        }
 
     @cached_property
     def _kfac(self) -> Any:
@@ -111,17 +154,34 @@ class KfacEngine(Engine):
 
         return _optimizer(kfac, loss)
 
-    def advance(self, tree: Tree, x: Array, y: Array, rows: np.ndarray, rates: np.ndarray, start: int, seed: int) -> tuple[Tree, Progress]:
+    def advance(
+        self,
+        tree: Tree,
+        x: Array,
+        y: Array,
+        rows: np.ndarray,
+        rates: np.ndarray,
+        start: int,
+        seed: int,
+    ) -> tuple[Tree, Progress]:
         import jax
         import jax.numpy as jnp
 
-        new = jax.tree.map(jnp.copy, tree)  # a step gives its buffers away, and the tree may still be wanted
+        new = jax.tree.map(
+            jnp.copy, tree
+        )  # a step gives its buffers away, and the tree may still be wanted
         total, hits, loss = 0.0, 0, 0.0
         for i, row in enumerate(rows):
             batch = x[row], y[row]
             hits += int(correct(self.run(new["params"], {}, batch[0], False)[0], batch[1]).sum())
             params, state, found = _step(
-                self._kfac, new["params"], new["optimizer"], batch, start + i, float(rates[i]), self.settings.momentum
+                self._kfac,
+                new["params"],
+                new["optimizer"],
+                batch,
+                start + i,
+                float(rates[i]),
+                self.settings.momentum,
             )
             new = {"params": params, "state": {}, "optimizer": state}
             loss = float(found["loss"])

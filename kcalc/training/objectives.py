@@ -1,4 +1,7 @@
-"""The loss and the count of correct answers: cross-entropy with smoothed labels, and predictions that are right."""
+"""The loss and the count of correct answers.
+
+Cross-entropy with smoothed labels, and predictions that are right.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ Array = Any
 
 
 def cross_entropy(logits: Array, labels: Array, smoothing: float = 0.0) -> Array:
-    """``-sum_k p_k log softmax(z)_k`` per example; p is 1 - smoothing at the label plus smoothing / classes everywhere.
+    """``-sum_k p_k log softmax(z)_k`` per example.
+
+    p is 1 - smoothing at the label plus smoothing / classes everywhere.
 
     ``logits`` (examples, classes), ``labels`` (examples,).  In single precision at least.
     """

@@ -12,7 +12,9 @@ from ..plotting import titles as plot_claims
 MARKED = 12  # evaluation steps up to which each has a marker; a single one has no line
 
 
-def curves(lines: Mapping[str, Sequence[tuple[int, float]]], ax: Any = None, title: str = "") -> Any:
+def curves(
+    lines: Mapping[str, Sequence[tuple[int, float]]], ax: Any = None, title: str = ""
+) -> Any:
     """Shares of correct answers against steps, a line per label; returns the Axes."""
     from matplotlib import ticker
 
@@ -22,9 +24,15 @@ def curves(lines: Mapping[str, Sequence[tuple[int, float]]], ax: Any = None, tit
         color = plot_frame.PALETTE[i % len(plot_frame.PALETTE)]
         style: Any = plot_frame.STYLES[i // len(plot_frame.PALETTE) % len(plot_frame.STYLES)]
         ax.plot(
-            [step for step, _ in points], [100 * share for _, share in points], color=color, linestyle=style, linewidth=1.4, label=label,
-            marker="o" if len(points) <= MARKED else "", markersize=3.5,
-        )  # fmt: skip
+            [step for step, _ in points],
+            [100 * share for _, share in points],
+            color=color,
+            linestyle=style,
+            linewidth=1.4,
+            label=label,
+            marker="o" if len(points) <= MARKED else "",
+            markersize=3.5,
+        )
     steps = [step for points in lines.values() for step, _ in points]
     if len(set(steps)) == 1:  # a tick at the only evaluation step, room beside it
         ax.set_xlim(0, 1.1 * steps[0])

@@ -21,7 +21,11 @@ from ..foundation.printing import Shown, text_table
 
 @dataclass(frozen=True)
 class Result:
-    """One run: which, and its shares of correct answers at each evaluation step ((step, training batches, test examples), ...)."""
+    """The identity of a run, and its shares of correct answers at each evaluation step.
+
+    ``curve``: ((step, training batches, test examples), ...), the shares for the training batches
+    and for the test examples.
+    """
 
     label: str
     learning_rate: float
@@ -34,7 +38,10 @@ class Result:
     digest: str = ""
 
     def steps_to(self, share: float) -> int | None:
-        """The first evaluation step with at least this share of correct answers on the test examples."""
+        """The first evaluation step with at least this test accuracy.
+
+        Test accuracy is the share of correct answers on the test examples.
+        """
         return next((step for step, _, test in self.curve if test >= share), None)
 
 
@@ -42,8 +49,8 @@ class Result:
 class Row:
     """A configuration at its best learning rate, that of the best mean test accuracy at the end.
 
-    Over runs: the mean and standard error of the accuracy, the mean on training batches, the step at which the mean curve reached
-    the goal (None: not), runs that diverged.
+    Over runs: the mean and standard error of the accuracy, the mean on training batches, the step
+    at which the mean curve reached the goal (None: not), runs that diverged.
     """
 
     label: str
@@ -74,12 +81,20 @@ class Comparison(Shown):
         """The runs of a configuration, at one learning rate or all."""
         choice(label, "configuration", self.labels)
         rate = None if learning_rate is None else one_number(learning_rate, "learning_rate")
-        return tuple(r for r in self.results if r.label == label and rate in (None, r.learning_rate))
+        return tuple(
+            r for r in self.results if r.label == label and rate in (None, r.learning_rate)
+        )
 
     def rates(self, label: str) -> dict[float, float]:
-        """{learning rate: mean test accuracy at the end} of a configuration; runs that diverged count as 0."""
+        """{learning rate: mean test accuracy at the end} of a configuration.
+
+        Runs that diverged count as 0.
+        """
         tried = sorted({result.learning_rate for result in self.of(label)})
-        return {rate: float(np.mean([result.accuracy for result in self.of(label, rate)])) for rate in tried}
+        return {
+            rate: float(np.mean([result.accuracy for result in self.of(label, rate)]))
+            for rate in tried
+        }
 
     def best_rate(self, label: str) -> float:
         """The learning rate with the best mean test accuracy, the smallest of equals."""
@@ -87,8 +102,14 @@ class Comparison(Shown):
         return max(rates, key=lambda rate: (rates[rate], -rate))
 
     def curve(self, label: str) -> list[tuple[int, float]]:
-        """The mean test accuracy by step at the best learning rate, over the evaluation steps that all its runs have."""
-        runs = [{step: test for step, _, test in result.curve} for result in self.of(label, self.best_rate(label))]
+        """The mean test accuracy by step at the best learning rate.
+
+        The steps are the evaluation steps that all runs at this learning rate have.
+        """
+        runs = [
+            {step: test for step, _, test in result.curve}
+            for result in self.of(label, self.best_rate(label))
+        ]
         shared = sorted(set.intersection(*(set(run) for run in runs)))
         return [(step, float(np.mean([run[step] for run in runs]))) for step in shared]
 
@@ -103,39 +124,81 @@ class Comparison(Shown):
         runs = self.of(label, rate)
         final = np.array([run.accuracy for run in runs])
         error = float(final.std(ddof=1) / math.sqrt(len(final))) if len(final) > 1 else math.nan
-        train = float(np.mean([run.curve[-1][1] if run.curve and run.diverged is None else 0 for run in runs]))
+        train = float(
+            np.mean([run.curve[-1][1] if run.curve and run.diverged is None else 0 for run in runs])
+        )
         reached = next((step for step, share in self.curve(label) if share >= self.goal), None)
         edge = len(rates) > 2 and rate in (min(rates), max(rates))
-        return Row(label, rate, float(final.mean()), error, train, reached, sum(r.diverged is not None for r in runs), len(runs), edge)
+        return Row(
+            label,
+            rate,
+            float(final.mean()),
+            error,
+            train,
+            reached,
+            sum(r.diverged is not None for r in runs),
+            len(runs),
+            edge,
+        )
 
     def __repr__(self) -> str:
-        return f"Comparison({self.title[:80]!r}, {len(self.labels)} configurations, {len(self.results)} runs)"
+        return (
+            f"Comparison({self.title[:80]!r}, {len(self.labels)} configurations, "
+            f"{len(self.results)} runs)"
+        )
 
     def _frame(self) -> list[dict[str, Any]]:
         return [asdict(row) for row in self.rows]
 
     def _rows(self) -> list[tuple[str, ...]]:
-        head = ("", "learning rate", "test %", "+-", "train %", f"steps to {100 * self.goal:g} %", "diverged")
+        head = (
+            "",
+            "learning rate",
+            "test %",
+            "+-",
+            "train %",
+            f"steps to {100 * self.goal:g} %",
+            "diverged",
+        )
         return [head, *(_cells(row) for row in self.rows)]
 
     def __str__(self) -> str:
         lines = text_table(self._rows()).splitlines()
         rule = "-" * max(map(len, lines))
-        notes = ["* the best learning rate is at the end of those tried"] if any(row.at_the_edge for row in self.rows) else []
+        notes = (
+            ["* the best learning rate is at the end of those tried"]
+            if any(row.at_the_edge for row in self.rows)
+            else []
+        )
         return "\n".join([self.title, "", lines[0], rule, *lines[1:], *notes])
 
     def plot(self, ax: Any = None) -> Any:
-        """Mean test accuracy against steps, every configuration at its best learning rate; returns the Axes."""
+        """Mean test accuracy against steps, every configuration at its best learning rate.
+
+        Returns the Axes.
+        """
         from .plots import curves
 
-        return curves({f"{label} ({self.best_rate(label):g})": self.curve(label) for label in self.labels}, ax, self.title)
+        return curves(
+            {f"{label} ({self.best_rate(label):g})": self.curve(label) for label in self.labels},
+            ax,
+            self.title,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data, with a versioned schema."""
-        return {"schema": "kcalc.comparison/1", "title": self.title, "goal": self.goal, "results": [asdict(r) for r in self.results]}
+        return {
+            "schema": "kcalc.comparison/1",
+            "title": self.title,
+            "goal": self.goal,
+            "results": [asdict(r) for r in self.results],
+        }
 
     def save_table(self, path: str | os.PathLike[str]) -> None:
-        """Write the rows as ``.csv``.  Raises: KcalcError for another suffix, and where the file cannot be written."""
+        """Write the rows as ``.csv``.
+
+        Raises: KcalcError for another suffix, and where the file cannot be written.
+        """
         if file_path(path).suffix.lower() != ".csv":
             raise KcalcError(f"a table is written as .csv, not {path}")
         stream = io.StringIO()
@@ -149,4 +212,12 @@ def _cells(row: Row) -> tuple[str, ...]:
     error = "-" if math.isnan(row.error) else f"{100 * row.error:.2f}"
     rate = f"{row.learning_rate:g}{'*' if row.at_the_edge else ' '}"
     reached = "-" if row.steps_to_goal is None else str(row.steps_to_goal)
-    return row.label, rate, f"{100 * row.accuracy:.2f}", error, f"{100 * row.train_accuracy:.2f}", reached, f"{row.diverged} of {row.runs}"
+    return (
+        row.label,
+        rate,
+        f"{100 * row.accuracy:.2f}",
+        error,
+        f"{100 * row.train_accuracy:.2f}",
+        reached,
+        f"{row.diverged} of {row.runs}",
+    )

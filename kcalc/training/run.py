@@ -14,9 +14,13 @@ from .settings import Settings
 
 @dataclass(frozen=True, eq=False)
 class Run(Shown):
-    """The result of training: a record per evaluation step, the parameters, BatchNorm's statistics, and seconds of training.
+    """The result of training.
 
-    ``diverged`` is the step at which the loss was no longer finite, or None; parameters are then those of the last good evaluation step.
+    It has a record per evaluation step, the parameters, BatchNorm's statistics, and seconds of
+    training.
+
+    ``diverged`` is the step at which the loss was no longer finite, or None; parameters are then
+    those of the last good evaluation step.
     """
 
     settings: Settings
@@ -29,10 +33,15 @@ class Run(Shown):
     @property
     def accuracy(self) -> float:
         """The share of correct answers on the test examples at the end; 0 if the run diverged."""
-        return 0.0 if self.diverged is not None or not self.history else self.history[-1].test_accuracy
+        return (
+            0.0 if self.diverged is not None or not self.history else self.history[-1].test_accuracy
+        )
 
     def steps_to(self, share: float) -> int | None:
-        """The first evaluation step with a share of correct answers on the test examples of at least ``share``, or None."""
+        """The first evaluation step with a test accuracy of at least ``share``, or None.
+
+        Test accuracy is the share of correct answers on the test examples.
+        """
         least = one_number(share, "share")
         return next((record.step for record in self.history if record.test_accuracy >= least), None)
 
@@ -44,20 +53,41 @@ class Run(Shown):
                        "test examples": [(r.step, r.test_accuracy) for r in self.history]}, ax)  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """Settings, history, seconds and where it diverged, as plain data, without the parameters."""
-        return {"settings": self.settings.to_dict(), "history": plain(self.history), "seconds": self.seconds, "diverged": self.diverged}
+        """The run as plain data, without the parameters.
+
+        The data are settings, history, seconds and the step at which the run diverged.
+        """
+        return {
+            "settings": self.settings.to_dict(),
+            "history": plain(self.history),
+            "seconds": self.seconds,
+            "diverged": self.diverged,
+        }
 
     def _rows(self) -> list[tuple[str, ...]]:
         head = ("step", "training batches %", "test examples %")
-        return [head, *((str(r.step), f"{100 * r.train_accuracy:.2f}", f"{100 * r.test_accuracy:.2f}") for r in self.history)]
+        return [
+            head,
+            *(
+                (str(r.step), f"{100 * r.train_accuracy:.2f}", f"{100 * r.test_accuracy:.2f}")
+                for r in self.history
+            ),
+        ]
 
     def __repr__(self) -> str:
-        end = f"diverged at step {self.diverged}" if self.diverged is not None else f"test accuracy {self.accuracy:.4f}"
+        end = (
+            f"diverged at step {self.diverged}"
+            if self.diverged is not None
+            else f"test accuracy {self.accuracy:.4f}"
+        )
         return f"Run({self.settings.optimizer}, {self.settings.steps} steps, {end})"
 
 
 class Diverged(KcalcError):
-    """The loss is no longer finite.  ``step`` is the step of that loss, ``run`` the result before it."""
+    """The loss is no longer finite.
+
+    ``step`` is the step of that loss, ``run`` the result before it.
+    """
 
     def __init__(self, message: str, run: Run) -> None:
         super().__init__(message)

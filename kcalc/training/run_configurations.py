@@ -1,4 +1,7 @@
-"""Run configurations of a comparison: a network, its shaping and initialisation, its training, the preparation of its inputs."""
+"""Run configurations of a comparison.
+
+a network, its shaping and initialisation, its training, the preparation of its inputs.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +39,12 @@ EOC_BIAS = 0.05
 class RunConfiguration:
     """One line of a comparison.
 
-    ``network`` as it is before shaping; ``method`` a shaping method with ``targets``, "none", "prelu" (``targets``: slope), or "lsuv" or
-    "wli", which rescale weights on training examples.  ``width`` is that of layers that do not say theirs, ``weights`` the law of initial
-    weights.  ``equivalent``: plain activations with equivalent parameters in place of transformed ones.  ``settings``: differences from
-    the settings of the comparison; ``rates``: the learning rates to try (default: those of the optimizer).
+    ``network`` as it is before shaping; ``method`` a shaping method with ``targets``, "none",
+    "prelu" (``targets``: slope), or "lsuv" or "wli", which rescale weights on training examples.
+    ``width`` is that of layers that do not say theirs, ``weights`` the law of initial weights.
+    ``equivalent``: plain activations with equivalent parameters in place of transformed ones.
+    ``settings``: differences from the settings of the comparison; ``rates``: the learning rates to
+    try (default: those of the optimizer).
     """
 
     label: str
@@ -72,21 +77,35 @@ class RunConfiguration:
         if self.activation is not None:
             activation(self.activation)
         rates = None if self.rates is None else learning_rates(self.rates)
-        plain = {"width": whole(self.width, "width", 1), "equivalent": truth(self.equivalent, "equivalent")}
-        for name, value in {**plain, "rates": rates, "dtype": dtype_name(self.dtype)}.items():  # as the digest writes them
+        plain = {
+            "width": whole(self.width, "width", 1),
+            "equivalent": truth(self.equivalent, "equivalent"),
+        }
+        for name, value in {
+            **plain,
+            "rates": rates,
+            "dtype": dtype_name(self.dtype),
+        }.items():  # as the digest writes them
             object.__setattr__(self, name, value)
 
     def _check_entries(self) -> None:
-        for name, known in (("settings", [item.name for item in fields(Settings)]), ("targets", self._targets())):
+        for name, known in (
+            ("settings", [item.name for item in fields(Settings)]),
+            ("targets", self._targets()),
+        ):
             given: Any = getattr(self, name)
             if not isinstance(given, dict):
                 raise KcalcError(f"{name} must be {{name: value}}, got {glimpse(given)}")
             foreign = next((key for key in given if known is not None and key not in known), None)
             if foreign is not None and not known:
-                raise KcalcError(f"the method {self.method} has no targets, got {glimpse(foreign)}; leave it out")
+                raise KcalcError(
+                    f"the method {self.method} has no targets, got {glimpse(foreign)}; leave it out"
+                )
             if foreign is not None:
                 raise unknown(f"entry of {name}", foreign, known or ())
-        Settings(**{"steps": MOST, **self.settings})  # a warm-up may be long where the steps are those of the comparison
+        Settings(
+            **{"steps": MOST, **self.settings}
+        )  # a warm-up may be long where the steps are those of the comparison
 
     def _targets(self) -> tuple[str, ...] | None:
         """The targets of the method; None where the method itself checks them."""
@@ -96,7 +115,9 @@ class RunConfiguration:
 
     def prepared(self) -> RunConfiguration:
         """With images kept as such where the network is convolutional."""
-        return replace(self, preparation=replace(self.preparation, flat=not is_convolutional(self.network)))
+        return replace(
+            self, preparation=replace(self.preparation, flat=not is_convolutional(self.network))
+        )
 
     def trained_with(self, settings: Settings) -> Settings:
         """The comparison's settings with the changes of this configuration."""
@@ -107,7 +128,11 @@ class RunConfiguration:
         return self.rates or optimiser(self.trained_with(settings).optimizer).rates
 
     def shaped(self, split: Split) -> tuple[Network | Shaping, dict[Node, Any]]:
-        """(the network to run, laws of weights of single nodes) for the inputs and classes of a split."""
+        """(the network to run, initialisers of single nodes) for a split.
+
+        The network has the inputs and classes of the split; the initialisers are those of the
+        nodes' weights.
+        """
         images = None if self.preparation.flat else (split.x.shape[1], split.x.shape[2])
         network = fitted(self.network, split.classes, images)
         if self.method == PRELU:
@@ -131,14 +156,26 @@ class RunConfiguration:
 
         def rescaled(seed: int, split: Split) -> Any:
             x = split.x[split.train[:SEEN]]
-            return rescale(model, model.init(seed, x[:1]), x, state=model.init_state(x[:1]) or None).params
+            return rescale(
+                model, model.init(seed, x[:1]), x, state=model.init_state(x[:1]) or None
+            ).params
 
         return model, rescaled
 
     def digest(self, settings: Settings) -> str:
         """A digest of everything a result depends on, seed, learning rate and data aside."""
-        about = (self.network, self.method, sorted(self.targets.items()), str(self.activation), self.width, self.weights, self.equivalent,
-                 self.preparation, replace(self.trained_with(settings), seed=0, learning_rate=0.0), self.dtype)  # fmt: skip
+        about = (
+            self.network,
+            self.method,
+            sorted(self.targets.items()),
+            str(self.activation),
+            self.width,
+            self.weights,
+            self.equivalent,
+            self.preparation,
+            replace(self.trained_with(settings), seed=0, learning_rate=0.0),
+            self.dtype,
+        )
         text = "\n".join(map(repr, (list(self.network.steps()), *about[1:])))
         return digest(text)
 
@@ -161,7 +198,9 @@ def _replaced(network: Network, phi: Any) -> Network:
 def _edge_targets(network: Network, phi: Any) -> dict[str, Any]:
     """relu's edge is one point; elsewhere a small sigma_b is the usual choice."""
     if phi is None and not network.activations:
-        raise KcalcError("the network has no nonlinear layer, so there is no edge of chaos to choose")
+        raise KcalcError(
+            "the network has no nonlinear layer, so there is no edge of chaos to choose"
+        )
     chosen = network.activations[0] if phi is None else activation(phi)
     return {} if chosen.degree == 1 else {"sigma_b": EOC_BIAS}
 
@@ -176,7 +215,11 @@ def _equivalent(model: Model) -> tuple[Model, Callable[[int, Split], Any]]:
         x = split.x[:1]
         own = model.unstack(model.init(seed, x), x)
         given = {
-            node: (np.moveaxis(np.asarray(leaves["weight"], float), (-1, -2), (0, 1)), _vector(leaves)) for node, leaves in own.items()
+            node: (
+                np.moveaxis(np.asarray(leaves["weight"], float), (-1, -2), (0, 1)),
+                _vector(leaves),
+            )
+            for node, leaves in own.items()
         }
         arrays = found.arrays(given)
         back: dict[Node, dict[str, Any]] = {}

@@ -1,4 +1,7 @@
-"""One run of a trainer: start or resume, train between evaluation steps, save finite states, stop where the loss is not finite."""
+"""One run of a trainer, from the start or resumed.
+
+It trains between evaluation steps, saves finite states, and stops where the loss is not finite.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,9 @@ class Session:
     tree: Any = field(default=None, init=False)
     step: int = field(default=0, init=False)
     history: tuple[Record, ...] = field(default=(), init=False)
-    sums: tuple[int, float, int] = field(default=(0, 0.0, 0), init=False)  # since the last record: steps, loss, correct answers
+    sums: tuple[int, float, int] = field(
+        default=(0, 0.0, 0), init=False
+    )  # since the last record: steps, loss, correct answers
     saved: int | None = field(default=None, init=False)  # the step whose state the checkpoint holds
     own: Fingerprint | None = field(default=None, init=False)
 
@@ -44,14 +49,20 @@ class Session:
         self.engine.check(self.split)
         if not place.writes:
             self.log = None
-        self.x, self.y = place.everywhere(self.split.x), place.everywhere(np.asarray(self.split.y, np.int32))
+        self.x, self.y = (
+            place.everywhere(self.split.x),
+            place.everywhere(np.asarray(self.split.y, np.int32)),
+        )
         self.started = time.perf_counter()
         if self.checkpoint is not None:
             self.checkpoint = output_file(self.checkpoint, "checkpoint", (SUFFIX,))
             self.own = fingerprint(self.engine.model, self.split)
 
     def run(self, params: Any, resume: bool, progress: bool, begun: Callable[[], None]) -> Run:
-        """Train to the last step; ``begun`` is called before the first.  Raises: KcalcError, Diverged."""
+        """Train to the last step; ``begun`` is called before the first.
+
+        Raises: KcalcError, Diverged.
+        """
         batches(0, self.split.train, self.settings.batch_size, 0, 1)
         self._begin(params, resume)
         begun()
@@ -61,7 +72,10 @@ class Session:
                 tree = self._train(stop, rates, bar)
                 self._evaluate(stop, tree, rates)
                 if self.history:
-                    bar.set_postfix(loss=f"{self.history[-1].train_loss:.4f}", test=f"{self.history[-1].test_accuracy:.4f}")
+                    bar.set_postfix(
+                        loss=f"{self.history[-1].train_loss:.4f}",
+                        test=f"{self.history[-1].test_accuracy:.4f}",
+                    )
         return self._result()
 
     def _begin(self, params: Any, resume: bool) -> None:
@@ -74,11 +88,18 @@ class Session:
             raise KcalcError("resuming needs the file of a checkpoint; give checkpoint=")
         if file is not None and file.exists():
             if not resume:
-                raise KcalcError(f"{file} exists; resume from it, resume=True, or remove it to start again")
+                raise KcalcError(
+                    f"{file} exists; resume from it, resume=True, or remove it to start again"
+                )
             assert self.own is not None
             found = load(file, self.tree, self.own, self.settings)
             self.tree = engine.placement.everywhere(found.tree)
-            self.step, self.history, self.sums, self.saved = found.step, found.history, found.sums, found.step
+            self.step, self.history, self.sums, self.saved = (
+                found.step,
+                found.history,
+                found.sums,
+                found.step,
+            )
         if self.log is not None:
             self.log.begin(self.history)
 
@@ -89,7 +110,9 @@ class Session:
         for start in range(self.step, stop, self.engine.steps_per_dispatch):
             end = min(start + self.engine.steps_per_dispatch, stop)
             rows = batches(settings.seed, self.split.train, settings.batch_size, start, end)
-            tree, found = self.engine.advance(tree, self.x, self.y, rows, rates[start:end], start, settings.seed)
+            tree, found = self.engine.advance(
+                tree, self.x, self.y, rows, rates[start:end], start, settings.seed
+            )
             if found.done < end - start:
                 self._diverged(start + found.done + 1, f"the loss is {found.last}")
             steps, loss, hits = steps + found.done, loss + found.loss, hits + found.correct
@@ -108,29 +131,51 @@ class Session:
             loss, accuracy = self.engine.evaluate(tree, self.x, self.y, self.split.test)
             steps, total, hits = self.sums
             seen = steps * settings.batch_size
-            record = Record(stop, float(rates[stop - 1]), total / steps, hits / seen, loss, accuracy)
+            record = Record(
+                stop, float(rates[stop - 1]), total / steps, hits / seen, loss, accuracy
+            )
             self.history, self.sums = (*self.history, record), (0, 0.0, 0)
             if self.log is not None:
                 self.log.add(record)
-        if self.checkpoint is not None and self.engine.placement.writes and (stop % every == 0 or stop == settings.steps):
+        if (
+            self.checkpoint is not None
+            and self.engine.placement.writes
+            and (stop % every == 0 or stop == settings.steps)
+        ):
             assert self.own is not None
-            save(Checkpoint(self.own, settings.to_dict(), self.step, self.history, self.sums, tree), self.checkpoint)
+            save(
+                Checkpoint(self.own, settings.to_dict(), self.step, self.history, self.sums, tree),
+                self.checkpoint,
+            )
             self.saved = stop
 
     def _diverged(self, step: int, what: str) -> None:
-        kept = "" if self.saved is None else f"; {self.checkpoint} holds the state after step {self.saved}"
+        kept = (
+            ""
+            if self.saved is None
+            else f"; {self.checkpoint} holds the state after step {self.saved}"
+        )
         raise Diverged(
-            f"{what} at step {step} with the learning rate {self.settings.learning_rate:g}{kept}; use a smaller one or a warm-up",
+            f"{what} at step {step} with the learning rate {self.settings.learning_rate:g}{kept}; "
+            f"use a smaller one or a warm-up",
             self._result(step),
         )
 
     def _result(self, diverged: int | None = None) -> Run:
         seconds = time.perf_counter() - self.started
-        return Run(self.settings, self.history, self.tree["params"], self.tree["state"], seconds, diverged)
+        return Run(
+            self.settings, self.history, self.tree["params"], self.tree["state"], seconds, diverged
+        )
 
 
 def _bar(total: int, initial: int, shown: bool) -> Any:
     """A progress bar on standard error; nothing where it is not wanted."""
     from tqdm import tqdm
 
-    return tqdm(total=total, initial=initial, disable=not shown or bool(os.environ.get("TQDM_DISABLE")), unit="step", leave=False)
+    return tqdm(
+        total=total,
+        initial=initial,
+        disable=not shown or bool(os.environ.get("TQDM_DISABLE")),
+        unit="step",
+        leave=False,
+    )

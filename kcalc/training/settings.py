@@ -21,10 +21,11 @@ SCHEDULES = ("constant", "cosine", "linear")
 class Settings:
     """How a network is trained.
 
-    ``steps`` of ``batch_size`` examples with ``optimizer``; the learning rate rises linearly from 0 over the first ``warmup`` steps, then
-    stays ("constant") or falls to 0 at the end along half a cosine ("cosine") or a line ("linear").  ``seed`` gives the initial weights and
-    the order of the examples.  ``evaluate_every`` steps the test examples are evaluated and a row is logged; ``checkpoint_every`` (default:
-    then too) a checkpoint is written.
+    ``steps`` of ``batch_size`` examples with ``optimizer``; the learning rate rises linearly from 0
+    over the first ``warmup`` steps, then stays ("constant") or falls to 0 at the end along half a
+    cosine ("cosine") or a line ("linear"). ``seed`` gives the initial weights and the order of the
+    examples. ``evaluate_every`` steps the test examples are evaluated and a row is logged;
+    ``checkpoint_every`` (default: then too) a checkpoint is written.
     """
 
     optimizer: str = "adam"
@@ -43,13 +44,24 @@ class Settings:
     def __post_init__(self) -> None:
         choice(self.schedule, "schedule of the learning rate", SCHEDULES)
         text(self.optimizer, "optimizer")
-        for name, least in (("steps", 1), ("batch_size", 1), ("evaluate_every", 1), ("warmup", 0), ("seed", 0)):
+        for name, least in (
+            ("steps", 1),
+            ("batch_size", 1),
+            ("evaluate_every", 1),
+            ("warmup", 0),
+            ("seed", 0),
+        ):
             self._whole(name, least)
         if self.checkpoint_every is not None:
             self._whole("checkpoint_every", 1)
         if self.warmup > self.steps:
             raise KcalcError(f"warmup must be at most the {self.steps} steps, got {self.warmup}")
-        ranges = (("learning_rate", 0, math.inf), ("label_smoothing", 0, 1), ("momentum", 0, 1), ("weight_decay", 0, math.inf))
+        ranges = (
+            ("learning_rate", 0, math.inf),
+            ("label_smoothing", 0, 1),
+            ("momentum", 0, 1),
+            ("weight_decay", 0, math.inf),
+        )
         for name, low, high in ranges:
             value = one_number(getattr(self, name), name)
             if not low <= value < high:
@@ -57,49 +69,75 @@ class Settings:
             object.__setattr__(self, name, value)
 
     def _whole(self, name: str, least: int) -> None:
-        object.__setattr__(self, name, whole(getattr(self, name), name, least, MOST))  # plain, as checkpoints and digests write it
+        object.__setattr__(
+            self, name, whole(getattr(self, name), name, least, MOST)
+        )  # plain, as checkpoints and digests write it
 
     @property
     def rates(self) -> Array:
         """The learning rate of every step, float32 (steps,).
 
-        ``peak * min(1, (t+1)/(warmup+1)) * decay(u)``, u = the share of the steps after the warm-up that are over: 1, (1 + cos pi u)/2 or
-        1 - u.
+        ``peak * min(1, (t+1)/(warmup+1)) * decay(u)``, u = the share of the steps after the warm-up
+        that are over: 1, (1 + cos pi u)/2 or 1 - u.
         """
         t = np.arange(self.steps)
         u = np.clip((t - self.warmup) / max(self.steps - self.warmup, 1), 0, 1)
-        decay = {"constant": np.ones_like(u), "cosine": (1 + np.cos(np.pi * u)) / 2, "linear": 1 - u}[self.schedule]
-        return (self.learning_rate * np.minimum(1, (t + 1) / (self.warmup + 1)) * decay).astype(np.float32)
+        decay = {
+            "constant": np.ones_like(u),
+            "cosine": (1 + np.cos(np.pi * u)) / 2,
+            "linear": 1 - u,
+        }[self.schedule]
+        return (self.learning_rate * np.minimum(1, (t + 1) / (self.warmup + 1)) * decay).astype(
+            np.float32
+        )
 
     @property
     def stops(self) -> list[int]:
         """The steps after which something is to be done besides training, the last one included."""
         periods = {self.evaluate_every, self.checkpoint_every or self.evaluate_every}
-        return sorted({self.steps} | {step for period in periods for step in range(period, self.steps, period)})
+        return sorted(
+            {self.steps}
+            | {step for period in periods for step in range(period, self.steps, period)}
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)
 
     def differences(self, other: dict[str, Any]) -> list[str]:
-        """Differences from settings as plain data, in words; those in times of evaluation and saving do not count."""
+        """Differences from settings as plain data, in words.
+
+        Those in times of evaluation and saving do not count.
+        """
         own = self.to_dict()
         counted = [item.name for item in fields(self) if not item.name.endswith("_every")]
-        return [f"{name} {other.get(name)!r}, now {own[name]!r}" for name in counted if own[name] != other.get(name)]
+        return [
+            f"{name} {other.get(name)!r}, now {own[name]!r}"
+            for name in counted
+            if own[name] != other.get(name)
+        ]
 
 
 def batches(seed: int, examples: Array, size: int, start: int, stop: int) -> Array:
     """Row numbers of the examples of steps ``start`` to ``stop``, (stop - start, size).
 
-    Every pass over the examples has an order of its own from (seed, pass), examples left over at its end wait for the next one; a step's
-    batch depends on nothing before it, so that a run can go on anywhere.
+    Every pass over the examples has an order of its own from (seed, pass), examples left over at
+    its end wait for the next one; a step's batch depends on nothing before it, so that a run can go
+    on anywhere.
     """
     per_pass = len(examples) // size
     if per_pass < 1:
-        raise KcalcError(f"batch_size {size} is more than the {len(examples)} training examples; use a smaller one")
+        raise KcalcError(
+            f"batch_size {size} is more than the {len(examples)} training examples; use a smaller "
+            f"one"
+        )
     rows: list[Array] = []
     for number in range(start // per_pass, -(-stop // per_pass)):
-        order = np.random.default_rng((seed, number)).permutation(examples)[: per_pass * size].reshape(per_pass, size)
+        order = (
+            np.random.default_rng((seed, number))
+            .permutation(examples)[: per_pass * size]
+            .reshape(per_pass, size)
+        )
         first = number * per_pass
         rows.append(order[max(start - first, 0) : stop - first])
     return np.concatenate(rows).astype(np.int32)

@@ -1,4 +1,7 @@
-"""Training and test examples, made ready for a network: folds, held-out ends, centring, per-location normalisation."""
+"""Training and test examples, made ready for a network.
+
+Folds, held-out ends, centring, per-location normalisation.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,9 @@ SEEDS = 2**32  # that scikit-learn has
 class Preparation:
     """The preparation of images before the network sees them.
 
-    ``flat``: images as one vector each, for dense networks.  ``centre``: every pixel minus its mean over the training examples.  Then a
-    factor ``scale``; then per-location normalisation with the extra channel ``normalisation`` ("mean_norm", "constant" or "none", see
+    ``flat``: images as one vector each, for dense networks. ``centre``: every pixel minus its mean
+    over the training examples. Then a factor ``scale``; then per-location normalisation with the
+    extra channel ``normalisation`` ("mean_norm", "constant" or "none", see
     :func:`kcalc.normalise_locations`), or None to leave it out.
     """
 
@@ -39,7 +43,9 @@ class Preparation:
             object.__setattr__(self, name, truth(getattr(self, name), f"Preparation.{name}"))
         scale = one_number(self.scale, "Preparation.scale")
         if not SINGLE.tiny <= abs(scale) <= SINGLE.max:
-            raise KcalcError(f"Preparation.scale must be a number other than 0 of single precision, got {scale}")
+            raise KcalcError(
+                f"Preparation.scale must be a number other than 0 of single precision, got {scale}"
+            )
         object.__setattr__(self, "scale", scale)
         if self.normalisation is not None:
             choice(self.normalisation, "variant of per-location normalisation", VARIANTS)
@@ -47,10 +53,13 @@ class Preparation:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Inputs ``x`` (examples, ..., channels) with labels ``y``, and which of them (row numbers) are for training and which for tests.
+    """Labelled inputs, divided into training and test examples.
 
-    Raises: KcalcError for inputs that are not finite, labels other than class numbers, and rows that do not exist, stand there twice, or
-    are in both parts.
+    ``x`` (examples, ..., channels) are the inputs, ``y`` the labels. Row numbers say which of them
+    are for training and which for tests.
+
+    Raises: KcalcError for inputs that are not finite, labels other than class numbers, and rows
+    that do not exist, stand there twice, or are in both parts.
     """
 
     name: str
@@ -73,10 +82,16 @@ class Split:
             _check_rows(f"{self.name}: the {part} examples", rows, len(self.x))
         shared = np.intersect1d(self.train, self.test)
         if len(shared):
-            raise KcalcError(f"{self.name}: {len(shared)} examples are for training and for tests, the first at row {shared[0]}")
+            raise KcalcError(
+                f"{self.name}: {len(shared)} examples are for training and for tests, the first "
+                f"at row {shared[0]}"
+            )
 
     def __repr__(self) -> str:
-        return f"Split({self.name}: {len(self.train)} training, {len(self.test)} test examples {self.x.shape[1:]})"
+        return (
+            f"Split({self.name}: {len(self.train)} training, {len(self.test)} test examples "
+            f"{self.x.shape[1:]})"
+        )
 
 
 def _array(values: Any, what: str) -> Array:
@@ -85,50 +100,90 @@ def _array(values: Any, what: str) -> Array:
             raise TypeError
         return np.asarray(values)
     except Exception:  # user objects may raise anything as they are read
-        raise KcalcError(f"{what} must be a NumPy array, got {type(values).__name__}; np.asarray(...) makes one") from None
+        raise KcalcError(
+            f"{what} must be a NumPy array, got {type(values).__name__}; np.asarray(...) makes one"
+        ) from None
 
 
 def _check_dataset(dataset: Any) -> None:
     if not isinstance(dataset, Dataset):
-        raise KcalcError(f"dataset must be a kcalc.training.Dataset, as load(name) makes, got {glimpse(dataset)}")
+        raise KcalcError(
+            f"dataset must be a kcalc.training.Dataset, as load(name) makes, got {glimpse(dataset)}"
+        )
 
 
 def check_preparation(preparation: Any) -> None:
     """Raises: KcalcError for anything but a preparation."""
     if not isinstance(preparation, Preparation):
-        raise KcalcError(f"preparation must be a kcalc.training.Preparation(...), got {glimpse(preparation)}")
+        raise KcalcError(
+            f"preparation must be a kcalc.training.Preparation(...), got {glimpse(preparation)}"
+        )
 
 
 def _check_inputs(name: str, x: Array) -> None:
     if x.dtype.kind not in "fiub" or x.ndim < 2:
-        raise KcalcError(f"{name}: x must hold numbers (examples, ..., channels), got {x.dtype} {x.shape}")
+        raise KcalcError(
+            f"{name}: x must hold numbers (examples, ..., channels), got {x.dtype} {x.shape}"
+        )
     if x.dtype.kind == "f" and not np.isfinite(x).all():
         row = int(np.argwhere(~np.isfinite(x))[0][0])
-        raise KcalcError(f"{name}: x has numbers that are not finite, the first in row {row}; remove or mend those examples")
+        raise KcalcError(
+            f"{name}: x has numbers that are not finite, the first in row {row}; remove or mend "
+            f"those examples"
+        )
 
 
 def _check_labels(name: str, y: Array, examples: int, classes: int) -> None:
     if y.shape != (examples,):
-        hint = "; y.argmax(axis=1) makes class numbers of one-hot rows" if y.ndim == 2 and len(y) == examples else ""
-        raise KcalcError(f"{name}: y must have a label for each of the {examples} examples, shape ({examples},), got {y.shape}{hint}")
+        hint = (
+            "; y.argmax(axis=1) makes class numbers of one-hot rows"
+            if y.ndim == 2 and len(y) == examples
+            else ""
+        )
+        raise KcalcError(
+            f"{name}: y must have a label for each of the {examples} examples, shape "
+            f"({examples},), got {y.shape}{hint}"
+        )
     if y.dtype.kind not in "iu":
-        raise KcalcError(f"{name}: labels must be whole numbers 0..{classes - 1}, got {y.dtype}; np.unique(y, return_inverse=True) counts")
+        raise KcalcError(
+            f"{name}: labels must be whole numbers 0..{classes - 1}, got {y.dtype}; np.unique(y, "
+            f"return_inverse=True) counts"
+        )
     if examples and (y.min() < 0 or y.max() >= classes):
-        raise KcalcError(f"{name}: labels must lie in 0..{classes - 1} for {classes} classes, got {y.min()}..{y.max()}")
+        raise KcalcError(
+            f"{name}: labels must lie in 0..{classes - 1} for {classes} classes, got "
+            f"{y.min()}..{y.max()}"
+        )
 
 
 def _check_rows(what: str, rows: Array, examples: int) -> None:
-    if rows.ndim != 1 or not len(rows) or rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= examples:
+    if (
+        rows.ndim != 1
+        or not len(rows)
+        or rows.dtype.kind not in "iu"
+        or rows.min() < 0
+        or rows.max() >= examples
+    ):
         raise KcalcError(
-            f"{what} must be row numbers of {examples} examples, at least one: whole numbers in 0..{examples - 1}, "
+            f"{what} must be row numbers of {examples} examples, at least one: whole numbers in "
+            f"0..{examples - 1}, "
             f"got {rows.dtype} {rows.shape}"
         )
     values, counts = np.unique(rows, return_counts=True)
     if counts.max() > 1:
-        raise KcalcError(f"{what} name a row twice: row {values[counts.argmax()]} stands there {counts.max()} times")
+        raise KcalcError(
+            f"{what} name a row twice: row {values[counts.argmax()]} stands there {counts.max()} "
+            f"times"
+        )
 
 
-def fold(dataset: Dataset, index: int, count: int = 5, seed: int = 0, preparation: Preparation | None = None) -> Split:
+def fold(
+    dataset: Dataset,
+    index: int,
+    count: int = 5,
+    seed: int = 0,
+    preparation: Preparation | None = None,
+) -> Split:
     """The ``index``-th of ``count`` folds as test examples.
 
     Shuffled by ``seed``, every class spread evenly (scikit-learn's StratifiedKFold).
@@ -138,13 +193,22 @@ def fold(dataset: Dataset, index: int, count: int = 5, seed: int = 0, preparatio
     count = whole(count, "the number of folds, each with an example of every class,", 2, rarest)
     index = whole(index, "the fold", 0, count - 1)
     seed = whole(seed, "seed", 0, SEEDS - 1)
-    folds = extra("sklearn.model_selection", "scikit-learn").StratifiedKFold(count, shuffle=True, random_state=seed)
+    folds = extra("sklearn.model_selection", "scikit-learn").StratifiedKFold(
+        count, shuffle=True, random_state=seed
+    )
     train, test = list(folds.split(np.zeros(len(dataset)), dataset.labels))[index]
-    return prepare(dataset, train, test, f"{dataset.name}, fold {index + 1} of {count}", preparation)
+    return prepare(
+        dataset, train, test, f"{dataset.name}, fold {index + 1} of {count}", preparation
+    )
 
 
-def held_out(dataset: Dataset, count: int | None = None, preparation: Preparation | None = None) -> Split:
-    """The last ``count`` examples as test examples; by default the data set's own test set (digits: 360 by other writers)."""
+def held_out(
+    dataset: Dataset, count: int | None = None, preparation: Preparation | None = None
+) -> Split:
+    """The last ``count`` examples as test examples.
+
+    By default the data set's own test set (digits: 360 by other writers).
+    """
     _check_dataset(dataset)
     size = dataset.held_out if count is None else count
     size = whole(size, "the number of examples held out", 1, len(dataset) - 1)
@@ -153,9 +217,16 @@ def held_out(dataset: Dataset, count: int | None = None, preparation: Preparatio
 
 
 def prepare(
-    dataset: Dataset, train: Sequence[int] | Array, test: Sequence[int] | Array, name: str, preparation: Preparation | None = None
+    dataset: Dataset,
+    train: Sequence[int] | Array,
+    test: Sequence[int] | Array,
+    name: str,
+    preparation: Preparation | None = None,
 ) -> Split:
-    """A split of a data set by row numbers; statistics of inputs are those of the training examples alone."""
+    """A split of a data set by row numbers.
+
+    Statistics of inputs are those of the training examples alone.
+    """
     chosen = Preparation() if preparation is None else preparation
     _check_dataset(dataset)
     check_preparation(chosen)

@@ -1,4 +1,7 @@
-"""Models at initialisation against the theory of their network: kernels, tangent kernels, gradients, Jacobians."""
+"""Models at initialisation against the theory of their network.
+
+Kernels, tangent kernels, gradients, Jacobians.
+"""
 
 from .empirical_ntk import empirical_ntk
 from .jacobians import Jacobians, layer_jacobians

@@ -1,4 +1,7 @@
-"""The tangent kernel of a network of finite width with given weights: inner products of its Jacobians."""
+"""The tangent kernel of a network of finite width with given weights.
+
+Inner products of its Jacobians.
+"""
 
 from __future__ import annotations
 
@@ -32,19 +35,30 @@ def empirical_ntk(
     by_layer: bool = False,
     memory: int = MEMORY,
 ) -> Any:
-    """``Theta(x, y)_kl = sum_parameters (d f_k(x) / d p) (d f_l(y) / d p)``, in the model's parameterization, for weights as they are.
+    """The empirical neural tangent kernel Theta of a model, for weights as they are.
 
-    Parameters: ``x1``, ``x2`` are batches of inputs, (n, ..., channels) or {input: such}; ``x2=None`` means ``x1``, of which half is
-    computed.  ``outputs``: "trace", the mean of ``Theta_kk`` over the k entries of the output, which analytic kernels are of; "full",
-    all of them.  ``output``: which node, where there are several outputs.  ``by_layer``: {node: its parameters' part}.
-    ``memory``: bytes for Jacobians, which are made in blocks of inputs and, if one input's do not fit, of output entries.
-    Parameters that the architecture has count, taps of Delta-initialised convolutions that start at zero included.
+    ``Theta(x, y)_kl = sum_parameters (d f_k(x) / d p) (d f_l(y) / d p)``, in the model's
+    parameterization.
 
-    Returns: a NumPy array, (n1, n2) for "trace" and (n1, n2, k, k) for "full"; {node: array} by layer.
-    Raises: KcalcError for an unknown output, a bad ``memory``, inputs without a batch axis or that do not fit, and models with BatchNorm.
+    Parameters: ``x1``, ``x2`` are batches of inputs, (n, ..., channels) or {input: such};
+    ``x2=None`` means ``x1``, of which half is computed. ``outputs``: "trace", the mean of
+    ``Theta_kk`` over the k entries of the output, which analytic kernels are of; "full", all of
+    them. ``output``: which node, where there are several outputs. ``by_layer``: {node: its
+    parameters' part}. ``memory``: bytes for Jacobians, which are made in blocks of inputs and, if
+    one input's do not fit, of output entries.
+    Parameters that the architecture has count, taps of Delta-initialised convolutions that start at
+    zero included.
+
+    Returns: a NumPy array, (n1, n2) for "trace" and (n1, n2, k, k) for "full"; {node: array} by
+    layer.
+    Raises: KcalcError for an unknown output, a bad ``memory``, inputs without a batch axis or that
+    do not fit, and models with BatchNorm.
     """
     if not isinstance(model, Model):
-        raise KcalcError(f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, features)")
+        raise KcalcError(
+            f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, "
+            f"features)"
+        )
     choice(outputs, "way to put the outputs", OUTPUTS)
     memory, by_layer = whole(memory, "memory", 1), truth(by_layer, "by_layer")
     node = chosen_output(model.network, output)
@@ -54,7 +68,10 @@ def empirical_ntk(
         for one in (plan, other):
             model.check_params(one, params)
         if plan.states:
-            raise KcalcError(f"node {plan.states[0].nodes[0]!r} (BatchNorm) ties the examples of a batch to each other; remove it")
+            raise KcalcError(
+                f"node {plan.states[0].nodes[0]!r} (BatchNorm) ties the examples of a batch to "
+                f"each other; remove it"
+            )
         jacobian = Jacobian(model, plan, node)
         blocks = _blocks(jacobian, params, first, second, outputs, memory)
     if by_layer:
@@ -69,10 +86,16 @@ def batch_of(model: Model, x: Any, what: str) -> tuple[dict[Node, Array], Plan]:
     for node, array in arrays.items():
         axes = len(plan.shapes[node].axes)
         if array.ndim != axes + 1:
-            raise KcalcError(f"{what} must be a batch: the input {node!r} has shape {tuple(array.shape)}, not {axes + 1} axes")
+            raise KcalcError(
+                f"{what} must be a batch: the input {node!r} has shape {tuple(array.shape)}, not "
+                f"{axes + 1} axes"
+            )
         counts.add(array.shape[0])
     if len(counts) != 1 or 0 in counts:
-        raise KcalcError(f"{what} must hold the same number of examples, at least one, for every input, got {sorted(counts)}")
+        raise KcalcError(
+            f"{what} must hold the same number of examples, at least one, for every input, got "
+            f"{sorted(counts)}"
+        )
     return arrays, plan
 
 
@@ -83,13 +106,21 @@ class Jacobian:
         self.model, self.plan, self.output, self.trim = model, plan, output, trim
         self.entries = int(np.prod(plan.nodes[output].shape.axes)) if output in plan.nodes else 0
         if not self.entries or not plan.tensors:
-            raise KcalcError("the network has no parameters between its inputs and its output, so it has no tangent kernel")
+            raise KcalcError(
+                "the network has no parameters between its inputs and its output, so it has no "
+                "tangent kernel"
+            )
         self.parameters = sum(
-            int(np.prod(entry.shape(own))) for entry in plan.tensors for own in plan.nodes[entry.nodes[0]].tensors.values()
+            int(np.prod(entry.shape(own)))
+            for entry in plan.tensors
+            for own in plan.nodes[entry.nodes[0]].tensors.values()
         )
 
     def rows(self, params: Any, inputs: Mapping[Node, Array], which: Array) -> list[Array]:
-        """d f_k / d p for the output entries ``which``, one array (examples, entries, nodes, parameters) per leaf."""
+        """d f_k / d p for the output entries ``which``, one array per leaf.
+
+        Each array has shape (examples, entries, nodes, parameters).
+        """
         import jax
         import jax.numpy as jnp
 
@@ -98,16 +129,22 @@ class Jacobian:
         def one(arrays: list[Array]) -> Any:
             def f(p: Any) -> Array:
                 calculus = self.plan.arrays(p, remat=self.model.remat)
-                return fold(self.plan.folded, calculus, dict(zip(nodes, arrays, strict=True)))[self.output].reshape(-1)
+                return fold(self.plan.folded, calculus, dict(zip(nodes, arrays, strict=True)))[
+                    self.output
+                ].reshape(-1)
 
             value, back = jax.vjp(f, params)
-            return jax.vmap(lambda k: back(jax.nn.one_hot(k, self.entries, dtype=value.dtype))[0])(which)
+            return jax.vmap(lambda k: back(jax.nn.one_hot(k, self.entries, dtype=value.dtype))[0])(
+                which
+            )
 
         tree = jax.vmap(one)(list(inputs.values()))
         found = []
         for entry in self.plan.tensors:
             for leaf in self.plan.nodes[entry.nodes[0]].tensors:
-                values = tree[entry.name][leaf].astype(jnp.promote_types(self.model.dtype, jnp.float32))
+                values = tree[entry.name][leaf].astype(
+                    jnp.promote_types(self.model.dtype, jnp.float32)
+                )
                 if not entry.stacked:
                     values = values[:, :, None]
                 trimmed = values if self.trim is None else self.trim(entry.nodes[0], leaf, values)  # pyright: ignore[reportArgumentType]
@@ -117,22 +154,39 @@ class Jacobian:
 
     def leaves(self) -> list[tuple[tuple[Node, ...], str]]:
         """(nodes, leaf) per array of :meth:`rows`, nothing trimmed."""
-        return [(entry.nodes, leaf) for entry in self.plan.tensors for leaf in self.plan.nodes[entry.nodes[0]].tensors]
+        return [
+            (entry.nodes, leaf)
+            for entry in self.plan.tensors
+            for leaf in self.plan.nodes[entry.nodes[0]].tensors
+        ]
 
 
 def contracted(first: list[Array], second: list[Array], how: str) -> list[Array]:
-    """Inner products leaf by leaf: (n1, n2, nodes) summed over equal entries ("trace"), or (n1, n2, k, l, nodes)."""
+    """Inner products leaf by leaf.
+
+    (n1, n2, nodes) summed over equal entries ("trace"), or (n1, n2, k, l, nodes).
+    """
     import jax.numpy as jnp
 
     form = "aknp,bknp->abn" if how == "trace" else "aknp,blnp->abkln"
     return [jnp.einsum(form, a, b, precision="highest") for a, b in zip(first, second, strict=True)]
 
 
-def _blocks(jacobian: Jacobian, params: Any, first: dict[Node, Array], second: dict[Node, Array] | None, how: str, memory: int) -> Any:
+def _blocks(
+    jacobian: Jacobian,
+    params: Any,
+    first: dict[Node, Array],
+    second: dict[Node, Array] | None,
+    how: str,
+    memory: int,
+) -> Any:
     """{node: kernel}, block by block."""
     import jax
 
-    size = np.dtype(jacobian.model.dtype if jacobian.model.dtype != "bfloat16" else "float32").itemsize * jacobian.parameters
+    size = (
+        np.dtype(jacobian.model.dtype if jacobian.model.dtype != "bfloat16" else "float32").itemsize
+        * jacobian.parameters
+    )
     k = jacobian.entries
     entries = int(np.clip(memory // (2 * size), 1, k))
     examples = int(max(1, memory // (2 * size * entries)))
@@ -144,7 +198,11 @@ def _blocks(jacobian: Jacobian, params: Any, first: dict[Node, Array], second: d
     found = {node: np.zeros(shape) for nodes, _ in leaves for node in nodes}
 
     def jacobians(x: dict[Node, Array], at: slice, which: range) -> list[Array]:
-        return rows(params, {node: array[at] for node, array in x.items()}, np.arange(which.start, which.stop))
+        return rows(
+            params,
+            {node: array[at] for node, array in x.items()},
+            np.arange(which.start, which.stop),
+        )
 
     for a, rows_of in _pieces(n1, examples):
         for e in _ranges(k, entries):
@@ -156,7 +214,17 @@ def _blocks(jacobian: Jacobian, params: Any, first: dict[Node, Array], second: d
                     same = second is None and a == b and e == f
                     right = left if same else jacobians(first if second is None else second, b, f)
                     for (nodes, _), values in zip(leaves, join(left, right, how), strict=True):
-                        _add(found, nodes, np.asarray(values, float), a, b, e, f, how, mirror=second is None and a != b)
+                        _add(
+                            found,
+                            nodes,
+                            np.asarray(values, float),
+                            a,
+                            b,
+                            e,
+                            f,
+                            how,
+                            mirror=second is None and a != b,
+                        )
     if how == "trace":
         found = {node: values / k for node, values in found.items()}
     return found

@@ -20,7 +20,10 @@ Array = Any
 
 @dataclass(frozen=True, eq=False)
 class InputPairs:
-    """The c and q values of the inputs: {input: array of shape (cases,)} each; ``equal``: all locations of an image hold one vector."""
+    """The c and q values of the inputs: {input: array of shape (cases,)} each.
+
+    ``equal``: all locations of an image hold one vector.
+    """
 
     c: dict[Node, np.ndarray]
     q1: dict[Node, np.ndarray]
@@ -30,9 +33,14 @@ class InputPairs:
 
     @classmethod
     def of(cls, network: Network, c: Any, q1: Any, q2: Any) -> InputPairs:
-        """From the argument: numbers, rows of them, or {input: either}.  Raises: KcalcError for values out of their domain."""
+        """From the argument: numbers, rows of them, or {input: either}.
+
+        Raises: KcalcError for values out of their domain.
+        """
         values = per_input(network.inputs)
-        first, other = read_pair(lambda given, what: values(given, lambda v: q_array(v, what), what), q1, q2)
+        first, other = read_pair(
+            lambda given, what: values(given, lambda v: q_array(v, what), what), q1, q2
+        )
         second = first if other is None else other
         cosines = values(c, cosine_array, "c")
         every = [*cosines.values(), *first.values(), *second.values()]
@@ -41,8 +49,14 @@ class InputPairs:
         except ValueError:
             shape = ()
         if len(shape) != 1 or shape[0] < 1:
-            raise KcalcError(f"c, q1 and q2 must be numbers or rows of equal length, got shapes {[a.shape for a in every]}")
-        c_, q1_, q2_ = ({n: np.broadcast_to(v, shape) for n, v in given.items()} for given in (cosines, first, second))
+            raise KcalcError(
+                f"c, q1 and q2 must be numbers or rows of equal length, got shapes "
+                f"{[a.shape for a in every]}"
+            )
+        c_, q1_, q2_ = (
+            {n: np.broadcast_to(v, shape) for n, v in given.items()}
+            for given in (cosines, first, second)
+        )
         uniform = all(np.array_equal(q1_[n], q2_[n]) for n in q1_)
         return cls(c_, q1_, q2_, uniform, needs_equal_locations(network))
 
@@ -51,8 +65,12 @@ class InputPairs:
         """How many c values are looked at."""
         return next(iter(self.c.values())).size
 
-    def draw(self, key: Array, model: Model, shapes: Mapping[Node, tuple[int, ...]], pairs: int) -> dict[Node, Array]:
-        """{input: array of shape (cases, pairs, 2, [height, width,] channels)}: random directions, exact lengths and angles.
+    def draw(
+        self, key: Array, model: Model, shapes: Mapping[Node, tuple[int, ...]], pairs: int
+    ) -> dict[Node, Array]:
+        """{input: array of shape (cases, pairs, 2, [height, width,] channels)}.
+
+        Random directions, exact lengths and angles.
 
         ``shapes``: the shape of one example per input.
         """
@@ -64,12 +82,22 @@ class InputPairs:
             *locations, channels = shape
             drawn = [1] * len(locations) if self.equal else locations
             wide = jnp.promote_types(model.dtype, jnp.float32)
-            noise = jax.random.normal(jax.random.fold_in(key, i), (2, self.cases, pairs, *drawn, channels), wide)
+            noise = jax.random.normal(
+                jax.random.fold_in(key, i), (2, self.cases, pairs, *drawn, channels), wide
+            )
             ends = (-1, *[1] * (noise.ndim - 2))
-            c, one, two = (jnp.asarray(v[node], wide).reshape(ends) for v in (self.c, self.q1, self.q2))
-            across = jnp.asarray(np.sqrt((1 - self.c[node]) * (1 + self.c[node])), wide).reshape(ends)
+            c, one, two = (
+                jnp.asarray(v[node], wide).reshape(ends) for v in (self.c, self.q1, self.q2)
+            )
+            across = jnp.asarray(np.sqrt((1 - self.c[node]) * (1 + self.c[node])), wide).reshape(
+                ends
+            )
             u = _unit(noise[0])
-            v = c * u + (across * _unit(noise[1] - u * (u * noise[1]).sum(-1, keepdims=True)) if channels > 1 else 0)
+            v = c * u + (
+                across * _unit(noise[1] - u * (u * noise[1]).sum(-1, keepdims=True))
+                if channels > 1
+                else 0
+            )
             x = jnp.stack([jnp.sqrt(one * channels) * u, jnp.sqrt(two * channels) * v], axis=2)
             full = (self.cases, pairs, 2, *shape)
             found[node] = jnp.broadcast_to(x, full).astype(model.dtype)
@@ -79,7 +107,10 @@ class InputPairs:
         """Raises: KcalcError for an input of one channel, where every cosine is 1 or -1."""
         for node, shape in shapes.items():
             if shape[-1] == 1 and not np.all(np.abs(self.c[node]) == 1):
-                raise KcalcError(f"the input {node!r} has one channel, so its cosines are 1 or -1; give it more, or c=1")
+                raise KcalcError(
+                    f"the input {node!r} has one channel, so its cosines are 1 or -1; give it "
+                    f"more, or c=1"
+                )
 
 
 def _unit(x: Array) -> Array:
@@ -87,20 +118,27 @@ def _unit(x: Array) -> Array:
 
 
 def needs_equal_locations(network: Network) -> bool:
-    """Whether some layer pools by mean or maximum, which kernel maps describe for windows of equal feature vectors."""
+    """Whether some layer pools by mean or maximum.
+
+    Kernel maps describe such a layer for windows of equal feature vectors.
+    """
     pools: list[Any] = [network.layer(node) for node in network.nodes_of(Pool)]
     return any(pool.kind in ("mean", "max") for pool in pools)
 
 
 def input_shapes(model: Model, without: Container[Node] = ()) -> dict[Node, tuple[int, ...]]:
-    """{input: shape of one example}.  Raises: KcalcError where the channels of an input are not known."""
+    """{input: shape of one example}.
+
+    Raises: KcalcError where the channels of an input are not known.
+    """
     shapes: dict[Node, tuple[int, ...]] = {}
     for node in (node for node in model.network.inputs if node not in without):
         layer: Any = model.network.layer(node)
         channels = layer.features or model.features.get(node, model.default_features)
         if channels is None:
             raise KcalcError(
-                f"how many channels the input {node!r} has is not known; make the model with features={{{node!r}: ..., None: others}}"
+                f"how many channels the input {node!r} has is not known; make the model with "
+                f"features={{{node!r}: ..., None: others}}"
             )
         shapes[node] = (*model.image_shapes.get(node, ()), int(channels))
     return shapes

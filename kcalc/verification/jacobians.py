@@ -26,10 +26,13 @@ Array = Any
 
 @dataclass(frozen=True, eq=False)
 class Jacobians(Printed):
-    """Singular values of d node / d start, one location and a common shift of all locations of ``start``.
+    """Singular values of d node / d start at one location.
 
-    ``values[node]`` has shape (draws, the smaller number of channels), descending; ``mean_square[node]`` is |J|^2 over the channels of the
-    node, (draws,); ``expected[node]`` its value at infinite width, where the calculus has it (else not a key).
+    The derivative is for a common shift of all locations of ``start``.
+
+    ``values[node]`` has shape (draws, the smaller number of channels), descending;
+    ``mean_square[node]`` is |J|^2 over the channels of the node, (draws,); ``expected[node]`` its
+    value at infinite width, where the calculus has it (else not a key).
     """
 
     start: Node
@@ -45,12 +48,25 @@ class Jacobians(Printed):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
-        rows = {str(n): {"singular_values": v.tolist(), "mean_square": self.mean_square[n].tolist()} for n, v in self.values.items()}
-        return {"start": str(self.start), "nodes": rows, "expected": {str(n): v for n, v in self.expected.items()}}
+        rows = {
+            str(n): {"singular_values": v.tolist(), "mean_square": self.mean_square[n].tolist()}
+            for n, v in self.values.items()
+        }
+        return {
+            "start": str(self.start),
+            "nodes": rows,
+            "expected": {str(n): v for n, v in self.expected.items()},
+        }
 
     def _frame(self) -> list[dict[str, Any]]:
         return [
-            {"node": str(node), "draw": draw, "rank": place + 1, "singular_value": value, "mean_square": self.mean_square[node][draw]}
+            {
+                "node": str(node),
+                "draw": draw,
+                "rank": place + 1,
+                "singular_value": value,
+                "mean_square": self.mean_square[node][draw],
+            }
             | {"expected": self.expected.get(node)}
             for node, values in self.values.items()
             for (draw, place), value in np.ndenumerate(values)
@@ -61,7 +77,10 @@ class Jacobians(Printed):
         lines = [f"{'node':{width}}  largest s  median s  |J|^2 / channels  expected"]
         for node, s in self.values.items():
             known = f"{self.expected[node]:.4g}" if node in self.expected else "-"
-            lines.append(f"{node!s:{width}}  {s[:, 0].mean():9.4g}  {np.median(s):8.4g}  {self.mean_square[node].mean():16.4g}  {known:>8}")
+            lines.append(
+                f"{node!s:{width}}  {s[:, 0].mean():9.4g}  {np.median(s):8.4g}  "
+                f"{self.mean_square[node].mean():16.4g}  {known:>8}"
+            )
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -77,10 +96,13 @@ def layer_jacobians(
     q: float = 1.0,
     heuristic: bool = False,
 ) -> Jacobians:
-    """The singular values of ``d node / d start`` for random weights and a random input of mean square ``q``.
+    """The singular values of ``d node / d start`` for random weights and inputs.
 
-    Parameters: ``nodes`` are four spread over the network and its first output unless given; ``start`` is the first input, or any node
-    before them.  Returns: a :class:`Jacobians`.  Raises: KcalcError for unknown nodes and for those that ``start`` does not reach.
+    The random input has mean square ``q``.
+
+    Parameters: ``nodes`` are four spread over the network and its first output unless given;
+    ``start`` is the first input, or any node before them. Returns: a :class:`Jacobians`. Raises:
+    KcalcError for unknown nodes and for those that ``start`` does not reach.
     """
     import jax
 
@@ -101,15 +123,23 @@ def layer_jacobians(
 
         keys = jax.random.split(random_bits(key), draws) if draws > 1 else random_bits(key)[None]
         purpose = ("jacobians", start, chosen, *(tuple(v.tolist()) for v in cases.q1.values()))
-        drawn = model._function(purpose, plan, lambda: jax.jit(lambda ks: jax.lax.map(one, ks)))(keys)
+        drawn = model._function(purpose, plan, lambda: jax.jit(lambda ks: jax.lax.map(one, ks)))(
+            keys
+        )
         matrices = {node: np.asarray(m, float) for node, m in zip(chosen, drawn, strict=True)}
     for node, matrix in matrices.items():
         if not np.isfinite(matrix).all():
-            raise KcalcError(f"node {node!r}: its Jacobian overflows; use a higher dtype or fewer layers")
+            raise KcalcError(
+                f"node {node!r}: its Jacobian overflows; use a higher dtype or fewer layers"
+            )
         if not matrix.any():
-            raise KcalcError(f"node {node!r} does not depend on {glimpse(start)}; choose nodes after it")
+            raise KcalcError(
+                f"node {node!r} does not depend on {glimpse(start)}; choose nodes after it"
+            )
     values = {node: np.linalg.svd(matrix, compute_uv=False) for node, matrix in matrices.items()}
-    squares = {node: (matrix**2).sum(axis=(1, 2)) / matrix.shape[1] for node, matrix in matrices.items()}
+    squares = {
+        node: (matrix**2).sum(axis=(1, 2)) / matrix.shape[1] for node, matrix in matrices.items()
+    }
     return Jacobians(start, values, squares, _expected(network, start, chosen, q, heuristic))
 
 
@@ -121,7 +151,9 @@ def spread(network: Network) -> tuple[Node, ...]:
     return tuple(dict.fromkeys([*(inner[i] for i in places), last]))
 
 
-def _expected(network: Network, start: Node, nodes: Sequence[Node], q: float, heuristic: bool) -> dict[Node, float]:
+def _expected(
+    network: Network, start: Node, nodes: Sequence[Node], q: float, heuristic: bool
+) -> dict[Node, float]:
     """{node: |J|^2 / channels at infinite width}, where the start is an input."""
     found: dict[Node, float] = {}
     if start not in network.inputs:

@@ -68,12 +68,15 @@ class Deviation:
 
 @dataclass(frozen=True, eq=False)
 class KernelCheck(Tabled):
-    """Networks as they are drawn against their kernel maps: q and c of every node, and further quantities asked for.
+    """Networks as they are drawn against their kernel maps.
 
-    ``c[i]`` and ``q1[i]``, ``q2[i]`` are the values of the inputs in case i (of the first input, where there are several).  ``tangent``,
-    ``gradients`` and ``jacobians`` are None where they were not measured; ``assumptions`` say why. ``tokens``: how many tokens an input
-    has, and their cosine, None for networks that have none. A network of finite width deviates from the maps by O(1/width) even in the
-    mean, so enough draws show a difference at any width.
+    q and c of every node, and further quantities asked for.
+
+    ``c[i]`` and ``q1[i]``, ``q2[i]`` are the values of the inputs in case i (of the first input,
+    where there are several). ``tangent``, ``gradients`` and ``jacobians`` are None where they were
+    not measured; ``assumptions`` say why. ``tokens``: how many tokens an input has, and their
+    cosine, None for networks that have none. A network of finite width deviates from the maps by
+    O(1/width) even in the mean, so enough draws show a difference at any width.
     """
 
     nodes: tuple[Node, ...]
@@ -91,7 +94,7 @@ class KernelCheck(Tabled):
     jacobians: Jacobians | None = None
     tokens: Tokens | None = None
 
-    # -- numbers ---------------------------------------------------------------------------------------------------------------------
+    # -- numbers -----------------------------------------------------------------------------------
 
     @property
     def widths(self) -> tuple[int | None, ...]:
@@ -100,24 +103,44 @@ class KernelCheck(Tabled):
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """("q", "c"), or ("q1", "q2", "c") where the inputs have different q; over tokens also "token_cosine" (of either input)."""
+        """("q", "c"), or ("q1", "q2", "c") where the inputs have different q.
+
+        Over tokens also "token_cosine" (of either input).
+        """
         uniform = self.q1 == self.q2
-        sizes, cosines = (("q",), ("token_cosine",)) if uniform else (("q1", "q2"), ("token_cosine1", "token_cosine2"))
+        sizes, cosines = (
+            (("q",), ("token_cosine",))
+            if uniform
+            else (("q1", "q2"), ("token_cosine1", "token_cosine2"))
+        )
         return (*sizes, "c", *(cosines if self.tokens is not None else ()))
 
     def statistic(self, quantity: str = "c", width: int | None = None) -> Statistic:
-        """A quantity at every node, arrays (nodes, cases); ``width=None`` is the last.  Raises: KcalcError for unknown ones."""
+        """A quantity at every node, arrays (nodes, cases); ``width=None`` is the last.
+
+        Raises: KcalcError for unknown ones.
+        """
         choice(quantity, "quantity", self.quantities)
         sample, k = self.samples[place(self.widths, width)], self.quantities.index(quantity)
         expected = sample.expected[:, k]
         scale = np.abs(expected) if quantity[0] == "q" else np.maximum(np.abs(expected), 1e-2)
         known = sample.known[:, k] if isinstance(sample.known, Array) else sample.known
-        return Statistic.of(expected, sample.means[:, :, k], sample.variances[:, :, k], self.epsilon, scale, known)
+        return Statistic.of(
+            expected, sample.means[:, :, k], sample.variances[:, :, k], self.epsilon, scale, known
+        )
 
     def judged(self, width: int | None = None) -> Array:
-        """Which nodes count: not the inputs, which are exact, nor those with fewer than 16 channels."""
+        """Mask of the nodes that count in the check.
+
+        Excluded are the inputs, which are exact, and nodes with fewer than 16 channels.
+        """
         sample = self.samples[place(self.widths, width)]
-        return np.array([node not in self.inputs and k >= NARROW for node, k in zip(self.nodes, sample.channels, strict=True)])
+        return np.array(
+            [
+                node not in self.inputs and k >= NARROW
+                for node, k in zip(self.nodes, sample.channels, strict=True)
+            ]
+        )
 
     @cached_property
     def deviations(self) -> tuple[Deviation, ...]:
@@ -129,9 +152,12 @@ class KernelCheck(Tabled):
                 s = self.statistic(quantity, width)
                 columns = [a.tolist() for a in (s.expected, s.mean, s.error, s.z, s.p)]
                 found += [
-                    Deviation(self.nodes[i], quantity, width, c, *(column[i][j] for column in columns))
-                    for i in rows for j, c in enumerate(self.c)
-                ]  # fmt: skip
+                    Deviation(
+                        self.nodes[i], quantity, width, c, *(column[i][j] for column in columns)
+                    )
+                    for i in rows
+                    for j, c in enumerate(self.c)
+                ]
         return tuple(sorted(found, key=lambda one: -abs(one.z)))
 
     @property
@@ -143,31 +169,46 @@ class KernelCheck(Tabled):
 
     @property
     def p(self) -> float:
-        """The probability of the worst deviation among that many comparisons if the maps are exact (Bonferroni; layers are correlated)."""
+        """The probability of the worst deviation if the maps are exact.
+
+        It is the probability among that many comparisons (Bonferroni; layers are correlated).
+        """
         return min(1.0, len(self.deviations) * self.worst.p)
 
     def allowed(self, errors: float = 4.0) -> float:
-        """The |z| of a q or c value that counts as no deviation, for this many draws and comparisons; see ``verification.statistics``."""
+        """The largest |z| of a q or c value that counts as no deviation.
+
+        It is for this many draws and comparisons; see ``verification.statistics``.
+        """
         most = one_number(errors, "errors")
         if most < 0:
-            raise KcalcError(f"errors counts standard errors and must be >= 0, got {glimpse(errors)}")
+            raise KcalcError(
+                f"errors counts standard errors and must be >= 0, got {glimpse(errors)}"
+            )
         return allowed(self.draws, len(self.deviations), most)
 
     def deviating(self, errors: float = 4.0, slack: float = 0.0) -> tuple[Deviation, ...]:
         """The q and c values further from the map than this many standard errors and ``slack``.
 
-        ``slack`` is room for the O(1/width) of finite width. ``errors`` is said for one Gaussian; :meth:`allowed` makes it that
-        for these draws and comparisons.
+        ``slack`` is room for the O(1/width) of finite width. ``errors`` is said for one Gaussian;
+        :meth:`allowed` makes it that for these draws and comparisons.
         """
         most, slack = self.allowed(errors), one_number(slack, "slack")
-        return tuple(d for d in self.deviations if abs(d.z) > most and abs(d.mean - d.expected) > most * d.error + slack)
+        return tuple(
+            d
+            for d in self.deviations
+            if abs(d.z) > most and abs(d.mean - d.expected) > most * d.error + slack
+        )
 
     @property
     def passed(self) -> bool | None:
-        """Whether q, c and, where they were compared, the tangent kernel and the gradients are within four standard errors of theory.
+        """Whether all compared quantities are within four standard errors of theory.
 
-        Four is said for one Gaussian: each of the three checks, at any number of cases, errs as rarely (6e-5) as if it were one, see
-        :meth:`allowed`.  None where no q or c value was judged and nothing else deviates: that is no success.
+        The quantities are q, c and, where they were compared, the tangent kernel and the gradients.
+
+        Four is said for one Gaussian: each of the three checks, at any number of cases, errs as
+        rarely (6e-5) as if it were one, see :meth:`allowed`. None where no q or c value was judged
+        and nothing else deviates: that is no success.
         """
         parts = [part.passed for part in (self.tangent, self.gradients) if part is not None]
         if not all(parts) or self.deviating():
@@ -184,21 +225,35 @@ class KernelCheck(Tabled):
         k = self.quantities.index(choice(quantity, "quantity", self.quantities))
         grown = np.all([self.judged(w) for w in self.widths], axis=0)
         if len(self.samples) > 1:
-            grown &= np.array([len(set(channels)) > 1 for channels in zip(*(s.channels for s in self.samples), strict=True)])
+            grown &= np.array(
+                [
+                    len(set(channels)) > 1
+                    for channels in zip(*(s.channels for s in self.samples), strict=True)
+                ]
+            )
         if not grown.any():
-            raise KcalcError(f"no node that is judged at all widths ({NARROW} channels) grows with the width, so there is no power of it")
+            raise KcalcError(
+                f"no node that is judged at all widths ({NARROW} channels) grows with the width, "
+                f"so there is no power of it"
+            )
         own = [(s.means - s.expected)[:, grown, k].reshape(self.draws, -1) for s in self.samples]
         return own, [s.variances[:, grown, k].reshape(self.draws, -1) for s in self.samples]
 
     def fluctuation(self, quantity: str = "c") -> Power:
-        """The root mean square deviation of one pair in one network from the map, over all nodes; about width^-1/2."""
+        """The root mean square deviation of one pair in one network from the map, over all nodes.
+
+        About width^-1/2.
+        """
         return root_mean_square(*self._deviations(quantity), numbers(self.widths))
 
     def bias(self, quantity: str = "c") -> Power:
-        """The root mean square over nodes of the mean deviation, noise taken out; about width^-1."""
+        """The root mean square over nodes of the mean deviation, noise taken out.
+
+        About width^-1.
+        """
         return bias(self._deviations(quantity)[0], numbers(self.widths))
 
-    # -- display --------------------------------------------------------------------------------------------------------------------
+    # -- display -----------------------------------------------------------------------------------
 
     def rows_of(self, quantity: str = "c", width: int | None = None) -> Table:
         """Map, mean, fluctuation, standard error and z of one quantity, a row per node and case."""
@@ -222,7 +277,10 @@ class KernelCheck(Tabled):
         parts: list[dict[str, Any]] = []
         for width, quantity in product(self.widths, self.quantities):
             s = self.statistic(quantity, width)
-            cases: dict[str, Any] = {"node": np.array([*map(str, self.nodes)])[:, None], "input c": np.array(self.c)}
+            cases: dict[str, Any] = {
+                "node": np.array([*map(str, self.nodes)])[:, None],
+                "input c": np.array(self.c),
+            }
             of = {"quantity": quantity, "width": math.nan if width is None else width}
             parts.append(spread(of | cases | {name: getattr(s, name) for name in MEASURED}))
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -236,7 +294,9 @@ class KernelCheck(Tabled):
             return nothing, nothing
 
     def summary(self) -> Table:
-        """A row per quantity and width: largest |z|, standard error, fluctuation and bias, with their powers of the width.
+        """A row per quantity and width.
+
+        Largest |z|, standard error, fluctuation and bias, with their powers of the width.
 
         Then the tangent kernel and the gradients, relative to theory.
         """
@@ -245,8 +305,18 @@ class KernelCheck(Tabled):
             spread, mean = self._powers(quantity)
             for i, width in enumerate(self.widths):
                 s, judged = self.statistic(quantity, width), self.judged(width)
-                greatest = (np.abs(s.z[judged]).max(), s.error[judged].max()) if judged.any() else (math.nan, math.nan)
-                cells = (_cell(greatest[0], ".2f"), *(_cell(value, ".2g") for value in (greatest[1], spread.values[i], mean.values[i])))
+                greatest = (
+                    (np.abs(s.z[judged]).max(), s.error[judged].max())
+                    if judged.any()
+                    else (math.nan, math.nan)
+                )
+                cells = (
+                    _cell(greatest[0], ".2f"),
+                    *(
+                        _cell(value, ".2g")
+                        for value in (greatest[1], spread.values[i], mean.values[i])
+                    ),
+                )
                 rows.append((quantity, "" if width is None else str(width), *cells))
             if len(self.widths) > 1:
                 rows.append((quantity, "power", "", "", str(spread), str(mean)))
@@ -254,7 +324,10 @@ class KernelCheck(Tabled):
             rows += self._tangent_rows(self.tangent)
         if self.gradients is not None:
             rows += _gradient_rows(self.gradients)
-        return Table(("", "width", "greatest |z|", "greatest error", "deviation of one draw", "of the mean"), tuple(rows))
+        return Table(
+            ("", "width", "greatest |z|", "greatest error", "deviation of one draw", "of the mean"),
+            tuple(rows),
+        )
 
     @staticmethod
     def _tangent_rows(tangent: TangentCheck) -> list[tuple[str, ...]]:
@@ -263,7 +336,10 @@ class KernelCheck(Tabled):
         for i, width in enumerate(tangent.widths):
             s = tangent.total(width)
             error = (s.error / tangent.size(width)).max()
-            cells = (f"{np.abs(s.z).max():.2f}", *(_cell(value, ".2g") for value in (error, spread.values[i], gap.values[i])))
+            cells = (
+                f"{np.abs(s.z).max():.2f}",
+                *(_cell(value, ".2g") for value in (error, spread.values[i], gap.values[i])),
+            )
             rows.append(("NTK, relative", "" if width is None else str(width), *cells))
         if len(tangent.widths) > 1:
             rows.append(("NTK, relative", "power", "", "", str(spread), str(gap)))
@@ -272,16 +348,31 @@ class KernelCheck(Tabled):
     def _gradient_table(self, s: Statistic) -> dict[str, Any]:
         """{node: expected, mean, error} of one mode, without nodes that have none."""
         assert self.gradients is not None
-        rows = zip(self.gradients.nodes, s.expected.tolist(), s.mean.tolist(), s.error.tolist(), strict=True)
-        return {str(node): dict(zip(("expected", "mean", "error"), row, strict=True)) for node, *row in rows if row[0] == row[0]}
+        rows = zip(
+            self.gradients.nodes,
+            s.expected.tolist(),
+            s.mean.tolist(),
+            s.error.tolist(),
+            strict=True,
+        )
+        return {
+            str(node): dict(zip(("expected", "mean", "error"), row, strict=True))
+            for node, *row in rows
+            if row[0] == row[0]
+        }
 
     def _verdict(self) -> str:
         said = {True: "passed", False: "deviates", None: "nothing judged"}[self.passed]
         of = f"{self.draws} draws x {self.pairs} {'pair' if self.pairs == 1 else 'pairs'}: {said}"
         if not self.deviations:
             return f"{of} ({UNJUDGED})"
-        count = "1 comparison" if len(self.deviations) == 1 else f"{len(self.deviations)} comparisons"
-        return f"{of}; worst: {self.worst} ({count}, allowed |z| {self.allowed():.1f}, p = {self.p:.2g})"
+        count = (
+            "1 comparison" if len(self.deviations) == 1 else f"{len(self.deviations)} comparisons"
+        )
+        return (
+            f"{of}; worst: {self.worst} ({count}, allowed |z| {self.allowed():.1f}, p = "
+            f"{self.p:.2g})"
+        )
 
     def __str__(self) -> str:
         return f"{self._verdict()}\n{self.summary()}"
@@ -292,10 +383,16 @@ class KernelCheck(Tabled):
     def __repr__(self) -> str:
         worst = f"worst |z| {abs(self.worst.z):.2f}" if self.deviations else "no node judged"
         said = {True: ", passed", False: ", deviates", None: ""}[self.passed]
-        return f"KernelCheck({len(self.nodes)} nodes, widths {self.widths}, {self.draws} draws, {worst}{said})"
+        return (
+            f"KernelCheck({len(self.nodes)} nodes, widths {self.widths}, {self.draws} draws, "
+            f"{worst}{said})"
+        )
 
     def plot(self, ax: Sequence[Axes] | None = None) -> Array:
-        """q and c values over the layers with their fluctuation against the maps; see :mod:`kcalc.verification.plots`."""
+        """q and c values over the layers with their fluctuation against the maps.
+
+        See :mod:`kcalc.verification.plots`.
+        """
         from .plots import check_figure
 
         return check_figure(self, ax)
@@ -308,10 +405,20 @@ class KernelCheck(Tabled):
                 s = self.statistic(quantity, width)
                 own = {name: getattr(s, name).tolist() for name in MEASURED}
                 tables.setdefault(quantity, []).append({"width": width} | own)
-        powers = {q: dict(zip(("fluctuation", "bias"), map(plain, self._powers(q)), strict=True)) for q in self.quantities}
+        powers = {
+            q: dict(zip(("fluctuation", "bias"), map(plain, self._powers(q)), strict=True))
+            for q in self.quantities
+        }
         notes = [{"node": str(a.node), "kind": a.kind, "text": a.text} for a in self.assumptions]
         out: dict[str, Any] = {"passed": self.passed, "allowed": self.allowed()}
-        out |= {"nodes": list(map(str, self.nodes)), "c": self.c, "q1": self.q1, "q2": self.q2, "draws": self.draws, "pairs": self.pairs}
+        out |= {
+            "nodes": list(map(str, self.nodes)),
+            "c": self.c,
+            "q1": self.q1,
+            "q2": self.q2,
+            "draws": self.draws,
+            "pairs": self.pairs,
+        }
         if self.tokens is not None:
             out |= {"tokens": self.tokens.count, "token_cosine": self.tokens.cosine}
         more: dict[str, Any] = {"values": tables, "powers": powers, "assumptions": notes}
@@ -341,9 +448,22 @@ def _gradient_rows(check: GradientCheck) -> list[tuple[str, ...]]:
     width = "" if check.width is None else str(check.width)
     for name, s in check.modes.items():
         known = s.expected > 0
-        error, off, spread = ((values[known] / s.expected[known]) for values in (s.error, s.mean - s.expected, s.std))
-        sizes = (error.max(), np.sqrt((spread**2).mean()), np.sqrt((off**2).mean())) if known.any() else 3 * (math.nan,)
+        error, off, spread = (
+            (values[known] / s.expected[known]) for values in (s.error, s.mean - s.expected, s.std)
+        )
+        sizes = (
+            (error.max(), np.sqrt((spread**2).mean()), np.sqrt((off**2).mean()))
+            if known.any()
+            else 3 * (math.nan,)
+        )
         mode = f", {name}" if len(check.modes) > 1 else ""
         greatest = _cell(float(np.nanmax(np.abs(s.z))), ".2f")
-        rows.append((f"gradients{mode}, relative", width, greatest, *(_cell(value, ".2g") for value in sizes)))
+        rows.append(
+            (
+                f"gradients{mode}, relative",
+                width,
+                greatest,
+                *(_cell(value, ".2g") for value in sizes),
+            )
+        )
     return rows

@@ -1,4 +1,7 @@
-"""The Hessian of a network block by block, measured on random networks against the scaling calculus [Scaling sec. 5.1, Fig. 1, 2]."""
+"""The Hessian of a network block by block [Scaling sec. 5.1, Fig. 1, 2].
+
+It is measured on random networks and compared with the scaling calculus.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,9 @@ Node = Hashable
 class HessianBlocks(Printed):
     """Blocks of the Hessian of ``y^T R y`` between weights, R a matrix of standard normals.
 
-    ``draws``: (draws, L, L), per network ``|H_kl|_F^2 / sqrt(rows columns)`` estimated on random inputs: the mean squared singular value
-    on the diagonal.  ``predicted``: (L,), gamma of every weight for the cotangents of this loss.
+    ``draws``: (draws, L, L), per network ``|H_kl|_F^2 / sqrt(rows columns)`` estimated on random
+    inputs: the mean squared singular value on the diagonal. ``predicted``: (L,), gamma of every
+    weight for the cotangents of this loss.
     """
 
     nodes: tuple[Node, ...]
@@ -54,7 +58,9 @@ class HessianBlocks(Printed):
     @cached_property
     def ratios(self) -> dict[str, Array]:
         """{weight: predicted over measured, one number per network}."""
-        return {str(node): self.predicted[i] / self.draws[:, i, i] for i, node in enumerate(self.nodes)}
+        return {
+            str(node): self.predicted[i] / self.draws[:, i, i] for i, node in enumerate(self.nodes)
+        }
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """The blocks as a heat map; see :func:`kcalc.plotting.scaling.block_map`."""
@@ -63,7 +69,10 @@ class HessianBlocks(Printed):
         return block_map(self.squares, [str(node) for node in self.nodes], ax=ax)
 
     def histogram(self, ax: Axes | None = None) -> Axes:
-        """Predicted over measured, network by network; see :func:`kcalc.plotting.scaling.ratio_histogram`."""
+        """Predicted over measured, network by network.
+
+        See :func:`kcalc.plotting.scaling.ratio_histogram`.
+        """
         from ..plotting.scaling import ratio_histogram
 
         return ratio_histogram(self.ratios, ax=ax)
@@ -80,14 +89,21 @@ class HessianBlocks(Printed):
 
     def _frame(self) -> dict[str, Any]:
         measured = {"measured": np.diag(self.squares), "error": np.diag(self.error)}
-        return {"weight": [str(node) for node in self.nodes], "predicted": self.predicted, **measured}
+        return {
+            "weight": [str(node) for node in self.nodes],
+            "predicted": self.predicted,
+            **measured,
+        }
 
     def __str__(self) -> str:
         width = max([6, *(len(str(node)) for node in self.nodes)])
         lines = [f"{'weight':{width}}  {'predicted':>11} {'measured':>11} {'error':>9}  ratio"]
         for i, node in enumerate(self.nodes):
             mean, error = self.squares[i, i], self.error[i, i]
-            lines.append(f"{node!s:{width}}  {self.predicted[i]:11.5g} {mean:11.5g} {error:9.2g}  {self.predicted[i] / mean:.4f}")
+            lines.append(
+                f"{node!s:{width}}  {self.predicted[i]:11.5g} {mean:11.5g} {error:9.2g}  "
+                f"{self.predicted[i] / mean:.4f}"
+            )
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -95,14 +111,23 @@ class HessianBlocks(Printed):
 
 
 def hessian_blocks(
-    network: Network | Shaping, features: Any = None, image_shape: Any = None, draws: int = 30, batch: int = 16, seed: int = 0
+    network: Network | Shaping,
+    features: Any = None,
+    image_shape: Any = None,
+    draws: int = 30,
+    batch: int = 16,
+    seed: int = 0,
 ) -> HessianBlocks:
-    """Measure the blocks of the Hessian of a random loss on random networks, and predict the diagonal ones by the scaling calculus.
+    """Measure the blocks of the Hessian of a random loss on random networks.
 
-    Each of ``draws`` networks has weights independent in all taps, R of its own, and ``batch`` inputs of standard normals with a random
-    direction each.  E[(G_l r)^2] = gamma_l for cotangents of mean square 2 (n_L + 1) E y^2, as widths grow (at width n by 1 + 5/n more).
+    The diagonal blocks are also predicted by the scaling calculus.
+
+    Each of ``draws`` networks has weights independent in all taps, R of its own, and ``batch``
+    inputs of standard normals with a random direction each. E[(G_l r)^2] = gamma_l for cotangents
+    of mean square 2 (n_L + 1) E y^2, as widths grow (at width n by 1 + 5/n more).
     Returns: :class:`HessianBlocks`.
-    Raises: KcalcError for counts that are too small, several inputs or outputs, and the refusals of the calculus.
+    Raises: KcalcError for counts that are too small, several inputs or outputs, and the refusals of
+    the calculus.
     """
     draws, batch = whole(draws, "draws", 2, MOST), whole(batch, "batch", 1, MOST)
     seed = whole(seed, "seed", 0, 2**32)
@@ -110,28 +135,42 @@ def hessian_blocks(
     require_network(given)
     net = with_widths(given, features)
     if len(net.inputs) != 1 or len(net.outputs) != 1:
-        raise KcalcError(f"Hessian blocks need one input and one output, the network has {len(net.inputs)} and {len(net.outputs)}")
+        raise KcalcError(
+            f"Hessian blocks need one input and one output, the network has {len(net.inputs)} and "
+            f"{len(net.outputs)}"
+        )
     output = net.outputs[0]
     found = scaling(net, image_shape=image_shape)
     tensor = found.tensors[output]
     moment = 2 * (float(tensor.channels) + 1) * tensor.forward
     predicted = scaling(net, image_shape=image_shape, cotangent_moment=moment)
     if tensor.locations is not None:
-        raise KcalcError(f"the output {output!r} has locations; end the network in Flatten or Pool and an Affine")
+        raise KcalcError(
+            f"the output {output!r} has locations; end the network in Flatten or Pool and an Affine"
+        )
     nodes = net.nodes_of(Affine)
     samples = _measured(net, image_shape, int(tensor.channels), draws, batch, seed)
     gammas = np.array([predicted.weights[node].gamma for node in nodes])
     return HessianBlocks(nodes, samples, gammas, predicted.assumptions)
 
 
-def _measured(net: Network, image_shape: Any, width: int, draws: int, batch: int, seed: int) -> Array:
+def _measured(
+    net: Network, image_shape: Any, width: int, draws: int, batch: int, seed: int
+) -> Array:
     import jax
     import jax.numpy as jnp
 
     model = to_jax(net, image_shape=image_shape, weights="gaussian", rolled=False)
     plan = model.plan()
-    entries = [next(entry.name for entry in plan.tensors if node in entry.nodes) for node in net.nodes_of(Affine)]
-    extent = plan.nodes[net.inputs[0]].shape.axes if net.inputs[0] in plan.nodes else _input_axes(model, net)
+    entries = [
+        next(entry.name for entry in plan.tensors if node in entry.nodes)
+        for node in net.nodes_of(Affine)
+    ]
+    extent = (
+        plan.nodes[net.inputs[0]].shape.axes
+        if net.inputs[0] in plan.nodes
+        else _input_axes(model, net)
+    )
 
     def one(params: Any, matrix: Any, key: Any) -> Any:
         """(L, L): |H_kl r_l|^2 / rows for one input and one direction per weight."""
@@ -148,19 +187,34 @@ def _measured(net: Network, image_shape: Any, width: int, draws: int, batch: int
 
         def column(chosen: Any) -> Any:
             place, own = chosen
-            normals = jax.random.normal(own, (max(w.size for w in weights),))  # XLA takes a second to compile each such line
-            direction = [jnp.where(place == k, normals[: w.size].reshape(w.shape), 0.0) for k, w in enumerate(weights)]
+            normals = jax.random.normal(
+                own, (max(w.size for w in weights),)
+            )  # XLA takes a second to compile each such line
+            direction = [
+                jnp.where(place == k, normals[: w.size].reshape(w.shape), 0.0)
+                for k, w in enumerate(weights)
+            ]
             image = jax.jvp(jax.grad(loss), (weights,), (direction,))[1]
             return jnp.stack([jnp.mean(part**2) for part in image])
 
-        return jax.lax.map(column, (jnp.arange(len(weights)), keys[1:])).T  # compiled once, not once per weight
+        return jax.lax.map(
+            column, (jnp.arange(len(weights)), keys[1:])
+        ).T  # compiled once, not once per weight
 
-    sizes = np.array([np.prod(plan.nodes[node].tensors["weight"]) for node in net.nodes_of(Affine)], dtype=float)
-    run = jax.jit(lambda params, matrix, keys: jax.lax.map(lambda key: one(params, matrix, key), keys).mean(axis=0))
+    sizes = np.array(
+        [np.prod(plan.nodes[node].tensors["weight"]) for node in net.nodes_of(Affine)], dtype=float
+    )
+    run = jax.jit(
+        lambda params, matrix, keys: jax.lax.map(lambda key: one(params, matrix, key), keys).mean(
+            axis=0
+        )
+    )
     out = []
     for number in range(draws):
         own, other, rest = jax.random.split(jax.random.key(seed * 100_003 + number), 3)
-        found = run(model.init(own), jax.random.normal(other, (width, width)), jax.random.split(rest, batch))
+        found = run(
+            model.init(own), jax.random.normal(other, (width, width)), jax.random.split(rest, batch)
+        )
         out.append(np.asarray(found, dtype=float) * np.sqrt(sizes[:, None] / sizes[None, :]))
     return np.array(out)
 

@@ -1,4 +1,7 @@
-"""Singular values of Jacobians inside a network over the first steps of training, and over the variance of its weights."""
+"""Singular values of Jacobians inside a network.
+
+They are followed over the first steps of training, and over the variance of the network's weights.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ Array = Any
 class TrainingSpectra(Printed):
     """Singular values of d ``end`` / d ``start`` for one example.
 
-    ``values`` (steps + 1, k): all of them, descending, before each step and after the last one; ``losses`` (steps + 1,), the mean
-    cross-entropy on the batch.
+    ``values`` (steps + 1, k): all of them, descending, before each step and after the last one;
+    ``losses`` (steps + 1,), the mean cross-entropy on the batch.
     """
 
     start: Node
@@ -65,22 +68,35 @@ class TrainingSpectra(Printed):
 
     def _frame(self) -> dict[str, np.ndarray]:
         steps, count = self.values.shape
-        columns = {"step": np.arange(steps)[:, None], "loss": self.losses[:, None], "rank": np.arange(count) + 1}
+        columns = {
+            "step": np.arange(steps)[:, None],
+            "loss": self.losses[:, None],
+            "rank": np.arange(count) + 1,
+        }
         return spread(columns | {"singular_value": self.values})
 
     def __str__(self) -> str:
         lines = ["step      loss  smallest    median   largest"]
         rows = enumerate(zip(self.losses, self.values, strict=True))
-        lines += [f"{i:4d}  {loss:8.4g}  {s[-1]:8.4g}  {np.median(s):8.4g}  {s[0]:8.4g}" for i, (loss, s) in rows]
+        lines += [
+            f"{i:4d}  {loss:8.4g}  {s[-1]:8.4g}  {np.median(s):8.4g}  {s[0]:8.4g}"
+            for i, (loss, s) in rows
+        ]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"TrainingSpectra({len(self.losses) - 1} steps, d {self.end!r} / d {self.start!r}, mean singular value {self.mean:.4g})"
+        return (
+            f"TrainingSpectra({len(self.losses) - 1} steps, d {self.end!r} / d {self.start!r}, "
+            f"mean singular value {self.mean:.4g})"
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class VarianceSpectra(Printed):
-    """``values[factor]`` (draws, k): singular values of d ``end`` / d ``start`` at initialisation, all sigma_w times the factor."""
+    """``values[factor]`` (draws, k).
+
+    Singular values of d ``end`` / d ``start`` at initialisation, all sigma_w times the factor.
+    """
 
     start: Node
     end: Node
@@ -90,11 +106,17 @@ class VarianceSpectra(Printed):
         """Histograms, one for each factor."""
         from ..plotting.smoothness import singular_value_histograms
 
-        return singular_value_histograms({rf"{factor:g} $\sigma_w$": s for factor, s in self.values.items()}, ax=ax)
+        return singular_value_histograms(
+            {rf"{factor:g} $\sigma_w$": s for factor, s in self.values.items()}, ax=ax
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
-        return {"start": str(self.start), "end": str(self.end), "singular_values": {str(f): v.tolist() for f, v in self.values.items()}}
+        return {
+            "start": str(self.start),
+            "end": str(self.end),
+            "singular_values": {str(f): v.tolist() for f, v in self.values.items()},
+        }
 
     def _frame(self) -> list[dict[str, Any]]:
         return [
@@ -106,7 +128,8 @@ class VarianceSpectra(Printed):
     def __str__(self) -> str:
         lines = ["factor  smallest    median      mean   largest"]
         lines += [
-            f"{factor:6.4g}  {s[:, -1].mean():8.4g}  {np.median(s):8.4g}  {s.mean():8.4g}  {s[:, 0].mean():8.4g}"
+            f"{factor:6.4g}  {s[:, -1].mean():8.4g}  {np.median(s):8.4g}  {s.mean():8.4g}  "
+            f"{s[:, 0].mean():8.4g}"
             for factor, s in self.values.items()
         ]
         return "\n".join(lines)
@@ -128,18 +151,27 @@ def training_spectra(
     weights: Any = "uniform",
     example: int = 0,
 ) -> TrainingSpectra:
-    """Full-batch gradient descent on the mean cross-entropy, and the singular values of d ``end`` / d ``start`` at every step.
+    """Train by gradient descent, with the singular values of a Jacobian at every step.
 
-    Parameters: ``X`` (N, ..., channels) and ``labels`` (N,) are the batch; ``start`` and ``end`` are nodes, the first Affine and the last
-    node that every path crosses before the readout unless given; ``example`` is the one whose feature maps are meant (with BatchNorm all
-    others are held, statistics are those of the batch); ``weights`` the law of initial weights, as in :func:`kcalc.to_jax`.
-    Raises: KcalcError for arguments that do not fit, and where the loss is no longer finite. [MacDonald et al. 2023, sec. 6.2]
+    Training is full-batch gradient descent on the mean cross-entropy; the Jacobian is d ``end`` / d
+    ``start``.
+
+    Parameters: ``X`` (N, ..., channels) and ``labels`` (N,) are the batch; ``start`` and ``end``
+    are nodes, the first Affine and the last node that every path crosses before the readout unless
+    given; ``example`` is the one whose feature maps are meant (with BatchNorm all others are held,
+    statistics are those of the batch); ``weights`` the law of initial weights, as in
+    :func:`kcalc.to_jax`.
+    Raises: KcalcError for arguments that do not fit, and where the loss is no longer finite.
+    [MacDonald et al. 2023, sec. 6.2]
     """
     import jax
 
     require_network(network)
     if len(network.inputs) != 1 or len(network.outputs) != 1:
-        raise KcalcError(f"training needs one input and one output, the network has {len(network.inputs)} and {len(network.outputs)}")
+        raise KcalcError(
+            f"training needs one input and one output, the network has {len(network.inputs)} and "
+            f"{len(network.outputs)}"
+        )
     inputs, classes = _batch(X, labels)
     model = to_jax(network, features, weights=weights, rolled=False)
     first, last = _ends(network, start, end)
@@ -148,7 +180,15 @@ def training_spectra(
         raise KcalcError(f"example must lie in 0..{len(inputs) - 1}, got {example}")
     steps = whole(steps, "steps")
     with model.measuring():
-        run = _Run(model, plan, model.inputs_of(inputs)[network.inputs[0]], jax.numpy.asarray(classes), first, last, example)
+        run = _Run(
+            model,
+            plan,
+            model.inputs_of(inputs)[network.inputs[0]],
+            jax.numpy.asarray(classes),
+            first,
+            last,
+            example,
+        )
         params = plan.draw(random_bits(key), model._dtype)
         jacobian, descend = jax.jit(run.jacobian), jax.jit(jax.value_and_grad(run.loss))
         values, losses = [], []
@@ -169,9 +209,15 @@ def _finite(values: Array, step: int) -> np.ndarray:
 
 def _batch(X: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     inputs, classes = real_array(np.asarray(X), "X"), np.asarray(labels)
-    if classes.dtype.kind not in "iu" or classes.shape != inputs.shape[:1] or not len(classes) or classes.min() < 0:
+    if (
+        classes.dtype.kind not in "iu"
+        or classes.shape != inputs.shape[:1]
+        or not len(classes)
+        or classes.min() < 0
+    ):
         raise KcalcError(
-            f"labels must be {len(inputs) if inputs.ndim else 0} whole numbers >= 0, got an array {classes.shape} of {classes.dtype}"
+            f"labels must be {len(inputs) if inputs.ndim else 0} whole numbers >= 0, got an array "
+            f"{classes.shape} of {classes.dtype}"
         )
     return inputs, classes
 
@@ -186,7 +232,9 @@ def _ends(network: Network, start: Node, end: Node) -> tuple[Node, Node]:
     cuts = [node for node in network.cut_nodes() if node not in affine]
     last = (cuts[-1] if cuts else network.outputs[0]) if end is None else end
     if first is None or order.index(first) >= order.index(last):
-        raise KcalcError(f"start {first!r} must come before end {last!r} in the network; choose others")
+        raise KcalcError(
+            f"start {first!r} must come before end {last!r} in the network; choose others"
+        )
     return first, last
 
 
@@ -210,7 +258,11 @@ class _Run:
             x = x + shift
         elif shift is not None:
             own[self.start] = own.get(self.start, {}) | {PROBE: shift}
-        state = self.plan.by_node(self.model.init_state(self.inputs), "state") if self.plan.states else {}
+        state = (
+            self.plan.by_node(self.model.init_state(self.inputs), "state")
+            if self.plan.states
+            else {}
+        )
         calculus = Probed(self.plan.nodes, own, state, train=True, keep=True)
         calculus = replace(calculus, key=random_bits(0))
         found = fold(self.plan.folded, calculus, {self.plan.network.inputs[0]: x})
@@ -238,7 +290,11 @@ class _Run:
             return self.states(params, shift)[self.end][self.example].ravel()
 
         origin = jnp.zeros(size, self.inputs.dtype)
-        columns = jax.lax.map(lambda e: jax.jvp(moved, (origin,), (e,))[1], jnp.eye(size, dtype=origin.dtype), batch_size=64)
+        columns = jax.lax.map(
+            lambda e: jax.jvp(moved, (origin,), (e,))[1],
+            jnp.eye(size, dtype=origin.dtype),
+            batch_size=64,
+        )
         return columns.T
 
 
@@ -253,16 +309,22 @@ def variance_spectra(
     features: Any = None,
     weights: Any = "gaussian",
 ) -> VarianceSpectra:
-    """Singular values of d ``end`` / d ``start`` at initialisation with all sigma_w multiplied by each of ``factors``.
+    """Singular values of d ``end`` / d ``start`` at initialisation, by weight scale.
 
-    ``start`` is the first input unless given, ``end`` the first output; images as in :func:`kcalc.verification.layer_jacobians` (one
-    location, a common shift of all). Raises: KcalcError for factors that are not positive, and as that function.
+    All sigma_w are multiplied by each of ``factors``.
+
+    ``start`` is the first input unless given, ``end`` the first output; images as in
+    :func:`kcalc.verification.layer_jacobians` (one location, a common shift of all). Raises:
+    KcalcError for factors that are not positive, and as that function.
     """
     require_network(network)
     numbers = real_array(np.atleast_1d(np.asarray(factors)), "factors")
     if not len(numbers) or np.any(numbers <= 0):
         raise KcalcError(f"factors must be positive numbers, got {glimpse(factors)}")
-    first, last = (network.inputs[0] if start is None else start), (network.outputs[0] if end is None else end)
+    first, last = (
+        (network.inputs[0] if start is None else start),
+        (network.outputs[0] if end is None else end),
+    )
     found: dict[float, np.ndarray] = {}
     for factor in map(float, numbers):
         model = to_jax(_times(network, factor), features, weights=weights)
@@ -271,11 +333,16 @@ def variance_spectra(
 
 
 def _times(network: Network, factor: float) -> Network:
-    return network.map_layers(lambda node, layer: replace(layer, sigma_w=factor * layer.sigma_w), Affine)
+    return network.map_layers(
+        lambda node, layer: replace(layer, sigma_w=factor * layer.sigma_w), Affine
+    )
 
 
 def histograms(spectra: Mapping[str, TrainingSpectra], ax: Axes | None = None) -> Axes:
-    """Histograms of several networks on one Axes. ``spectra``: {label: :class:`TrainingSpectra`} [MacDonald et al. 2023, Fig. 2]."""
+    """Histograms of several networks on one Axes.
+
+    ``spectra``: {label: :class:`TrainingSpectra`} [MacDonald et al. 2023, Fig. 2].
+    """
     from ..plotting.smoothness import singular_value_histograms
 
     return singular_value_histograms({label: one.values for label, one in spectra.items()}, ax=ax)

@@ -1,4 +1,7 @@
-"""Statistics of draws: means with standard errors against expected values, and powers of the width."""
+"""Statistics of draws.
+
+They are means with standard errors against expected values, and powers of the width.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ Array = np.ndarray
 class Statistic:
     """One quantity against its expectation, arrays of any one shape.
 
-    ``std`` is the fluctuation of a single pair of inputs in a single draw, ``error`` the standard error of ``mean`` over draws;
-    ``rounding`` is how well the numbers are known at all.
+    ``std`` is the fluctuation of a single pair of inputs in a single draw, ``error`` the standard
+    error of ``mean`` over draws; ``rounding`` is how well the numbers are known at all.
     """
 
     expected: Array
@@ -40,15 +43,23 @@ class Statistic:
     ) -> Statistic:
         """From ``samples``, (draws, ...), the mean of each draw, and the variance ``within`` a draw of the terms of that mean.
 
-        ``scale`` is the size that rounding is relative to: that of the expectation itself unless given. ``known``: the standard error
-        of the expectation, where that was sampled, which counts towards ``error``.
+        ``scale`` is the size that rounding is relative to: that of the expectation itself unless
+        given. ``known``: the standard error of the expectation, where that was sampled, which
+        counts towards ``error``.
         """
         draws = samples.shape[0]
         mean, between = samples.mean(axis=0), samples.var(axis=0, ddof=1)
         std = np.sqrt(between + np.mean(np.broadcast_to(within, samples.shape), axis=0))
         size = np.abs(expected) if scale is None else np.broadcast_to(scale, expected.shape)
         rounding = min(32 * epsilon, 0.02) * size  # half precision must not excuse everything
-        return cls(np.broadcast_to(expected, mean.shape), mean, std, np.sqrt(between / draws + np.square(known)), rounding, draws)
+        return cls(
+            np.broadcast_to(expected, mean.shape),
+            mean,
+            std,
+            np.sqrt(between / draws + np.square(known)),
+            rounding,
+            draws,
+        )
 
     @property
     def z(self) -> Array:
@@ -59,18 +70,25 @@ class Statistic:
 
     @property
     def p(self) -> Array:
-        """The probability of a |z| as large, by Student's law with ``draws - 1`` degrees of freedom."""
+        """The probability of a |z| at least as large.
+
+        It follows Student's law with ``draws - 1`` degrees of freedom.
+        """
         from scipy import stats
 
         return 2 * stats.t.sf(np.abs(self.z), self.draws - 1)
 
 
 def allowed(draws: int, comparisons: int, errors: float = 4.0) -> float:
-    """The |z| that exact maps exceed as rarely, among all ``comparisons``, as one Gaussian exceeds ``errors`` standard errors.
+    """The greatest |z| allowed among all ``comparisons``, if the maps are exact.
 
-    The two-sided quantile of Student's law with ``draws - 1`` degrees of freedom at the level ``1 - (1 - p)^(1/comparisons)``, p of the
-    Gaussian (6.3e-5 at 4): Sidak's correction, which holds for Gaussians however they are correlated [Sidak 1967].  With few draws it
-    is large: 5 draws and 20 comparisons allow 36, so that only gross deviations show.
+    Exact maps exceed it, among all ``comparisons``, as rarely as one Gaussian exceeds ``errors``
+    standard errors.
+
+    The two-sided quantile of Student's law with ``draws - 1`` degrees of freedom at the level
+    ``1 - (1 - p)^(1/comparisons)``, p of the Gaussian (6.3e-5 at 4): Sidak's correction, which
+    holds for Gaussians however they are correlated [Sidak 1967]. With few draws it is large: 5
+    draws and 20 comparisons allow 36, so that only gross deviations show.
     """
     from scipy import stats
 
@@ -81,9 +99,12 @@ def allowed(draws: int, comparisons: int, errors: float = 4.0) -> float:
 
 @dataclass(frozen=True)
 class Power:
-    """``value ~ width^exponent`` with its standard error, from ``values`` and their ``errors`` at the widths.
+    """``value ~ width^exponent`` with the standard error of the exponent.
 
-    Values that do not stand out of the noise are nan; the fit is over the others, and the exponent None where those are fewer than two.
+    It is fitted to ``values`` and their ``errors`` at the widths.
+
+    Values that do not stand out of the noise are nan; the fit is over the others, and the exponent
+    None where those are fewer than two.
     """
 
     exponent: float | None
@@ -99,22 +120,31 @@ class Power:
         return f"{self.exponent:+.2f} +- {self.error:.2f}{some}"
 
 
-def root_mean_square(deviations: Sequence[Array], within: Sequence[Any], widths: Sequence[int]) -> Power:
-    """The root mean square of a single deviation by width.  ``deviations``: per width (draws, numbers), ``within`` their own variances."""
+def root_mean_square(
+    deviations: Sequence[Array], within: Sequence[Any], widths: Sequence[int]
+) -> Power:
+    """The root mean square of a single deviation by width.
+
+    ``deviations``: per width (draws, numbers), ``within`` their own variances.
+    """
     values, errors = [], []
     for own, inside in zip(deviations, within, strict=True):
         squares = (own**2 + inside).mean(axis=1)
         root = float(np.sqrt(squares.mean()))
         values.append(root)
-        errors.append(float(squares.std(ddof=1) / np.sqrt(squares.size)) / (2 * root) if root > 0 else 0.0)
+        errors.append(
+            float(squares.std(ddof=1) / np.sqrt(squares.size)) / (2 * root) if root > 0 else 0.0
+        )
     return fitted(widths, values, errors)
 
 
 def bias(deviations: Sequence[Array], widths: Sequence[int]) -> Power:
-    """The root mean square over numbers of the *mean* deviation by width, with the noise of the mean taken out.
+    """The root mean square over numbers of the *mean* deviation by width.
 
-    From products of different draws, ``(|sum v|^2 - sum |v|^2) / (n (n - 1))``, which no noise enters on average; values below two of their
-    jackknife standard errors are nan.
+    The noise of the mean is taken out.
+
+    From products of different draws, ``(|sum v|^2 - sum |v|^2) / (n (n - 1))``, which no noise
+    enters on average; values below two of their jackknife standard errors are nan.
     """
     values, errors = [], []
     for own in deviations:
@@ -122,7 +152,11 @@ def bias(deviations: Sequence[Array], widths: Sequence[int]) -> Power:
         gram = own @ own.T / numbers
         total, diagonal, rows = gram.sum(), np.diag(gram), gram.sum(axis=1)
         square = (total - diagonal.sum()) / (n * (n - 1))
-        left = (total - 2 * rows + diagonal - (diagonal.sum() - diagonal)) / ((n - 1) * (n - 2)) if n > 2 else np.full(n, np.nan)
+        left = (
+            (total - 2 * rows + diagonal - (diagonal.sum() - diagonal)) / ((n - 1) * (n - 2))
+            if n > 2
+            else np.full(n, np.nan)
+        )
         error = float(np.sqrt((n - 1) * left.var()))
         seen = bool(square > 2 * error)
         values.append(float(np.sqrt(square)) if seen else float("nan"))
@@ -141,4 +175,9 @@ def fitted(widths: Sequence[int], values: Sequence[float], errors: Sequence[floa
     logs = np.log(np.asarray(widths, float)[seen])
     logs = logs - (weights @ logs) / weights.sum()
     spread = weights @ logs**2
-    return Power(float(weights @ (logs * np.log(value)) / spread), float(spread**-0.5), plain.values, plain.errors)
+    return Power(
+        float(weights @ (logs * np.log(value)) / spread),
+        float(spread**-0.5),
+        plain.values,
+        plain.errors,
+    )

@@ -41,7 +41,8 @@ class Table:
 class TangentCheck:
     """The tangent kernel of networks as they were drawn against the analytic one.
 
-    Arrays per width are (draws, Affine nodes, kinds, cases), kinds being ``Theta(x1, x1)``, ``Theta(x2, x2)``, ``Theta(x1, x2)``.
+    Arrays per width are (draws, Affine nodes, kinds, cases), kinds being ``Theta(x1, x1)``,
+    ``Theta(x2, x2)``, ``Theta(x1, x2)``.
     """
 
     KINDS = ("x1, x1", "x2, x2", "x1, x2")
@@ -56,12 +57,16 @@ class TangentCheck:
         """The whole kernel, shape (kinds, cases)."""
         i = place(self.widths, width)
         expected = self.expected[i].sum(axis=0)
-        return Statistic.of(expected, self.samples[i].sum(axis=1), 0.0, self.epsilon, _sizes(expected))
+        return Statistic.of(
+            expected, self.samples[i].sum(axis=1), 0.0, self.epsilon, _sizes(expected)
+        )
 
     def layers(self, width: int | None = None) -> Statistic:
         """Every Affine's part, shape (nodes, kinds, cases)."""
         i = place(self.widths, width)
-        return Statistic.of(self.expected[i], self.samples[i], 0.0, self.epsilon, _sizes(self.expected[i]))
+        return Statistic.of(
+            self.expected[i], self.samples[i], 0.0, self.epsilon, _sizes(self.expected[i])
+        )
 
     @property
     def worst(self) -> float:
@@ -70,8 +75,13 @@ class TangentCheck:
 
     @property
     def allowed(self) -> float:
-        """The |z| that :attr:`passed` allows, at four Gaussian standard errors for all comparisons together."""
-        return allowed(self.samples[0].shape[0], sum(self.total(width).z.size for width in self.widths))
+        """The |z| that :attr:`passed` allows.
+
+        It corresponds to four Gaussian standard errors for all comparisons together.
+        """
+        return allowed(
+            self.samples[0].shape[0], sum(self.total(width).z.size for width in self.widths)
+        )
 
     @property
     def passed(self) -> bool:
@@ -85,7 +95,10 @@ class TangentCheck:
 
     def _relative(self) -> list[Array]:
         pairs = zip(self.widths, self.samples, self.expected, strict=True)
-        return [((s.sum(axis=1) - e.sum(axis=0)) / self.size(w)).reshape(s.shape[0], -1) for w, s, e in pairs]
+        return [
+            ((s.sum(axis=1) - e.sum(axis=0)) / self.size(w)).reshape(s.shape[0], -1)
+            for w, s, e in pairs
+        ]
 
     @property
     def fluctuation(self) -> Power:
@@ -105,8 +118,9 @@ class TangentCheck:
 class GradientCheck(Tabled):
     """|d out_k / d node|^2, summed over the node's channels, against its expectation at infinite width; for the first q value.
 
-    Over tokens ``mean`` and ``difference`` are the gradients in these modes, see :class:`kcalc.calculi.gradients.Gradients`; None for
-    networks without tokens, and nan at nodes of one token, which have no difference.
+    Over tokens ``mean`` and ``difference`` are the gradients in these modes, see
+    :class:`kcalc.calculi.gradients.Gradients`; None for networks without tokens, and nan at nodes
+    of one token, which have no difference.
     """
 
     width: int | None
@@ -116,17 +130,31 @@ class GradientCheck(Tabled):
     difference: Statistic | None = None
 
     @classmethod
-    def of(cls, width: int | None, nodes: tuple[Node, ...], expected: Array, samples: Array, epsilon: float) -> GradientCheck:
+    def of(
+        cls,
+        width: int | None,
+        nodes: tuple[Node, ...],
+        expected: Array,
+        samples: Array,
+        epsilon: float,
+    ) -> GradientCheck:
         """From ``samples``, (draws, nodes) or, with the modes, (draws, nodes, 3)."""
         if expected.ndim == 1:
             return cls(width, nodes, Statistic.of(expected, samples, 0.0, epsilon))
-        size = np.nanmax(np.abs(expected), axis=1)  # the difference mode may vanish beside the others
-        modes = [Statistic.of(expected[:, k], samples[:, :, k], 0.0, epsilon, size) for k in range(3)]
+        size = np.nanmax(
+            np.abs(expected), axis=1
+        )  # the difference mode may vanish beside the others
+        modes = [
+            Statistic.of(expected[:, k], samples[:, :, k], 0.0, epsilon, size) for k in range(3)
+        ]
         return cls(width, nodes, *modes)
 
     @property
     def modes(self) -> dict[str, Statistic]:
-        """{"each token", "mean", "difference": their statistics}; the first alone for networks without tokens."""
+        """{"each token", "mean", "difference": their statistics}.
+
+        The first alone for networks without tokens.
+        """
         every = {"each token": self.statistic, "mean": self.mean, "difference": self.difference}
         return {name: found for name, found in every.items() if found is not None}
 
@@ -142,7 +170,10 @@ class GradientCheck(Tabled):
 
     @property
     def allowed(self) -> float:
-        """The |z| that :attr:`passed` allows, at four Gaussian standard errors for all nodes together."""
+        """The |z| that :attr:`passed` allows.
+
+        It corresponds to four Gaussian standard errors for all nodes together.
+        """
         return allowed(self.statistic.draws, len(self.nodes) * len(self.modes))
 
     @property
@@ -151,50 +182,83 @@ class GradientCheck(Tabled):
         return self.worst <= self.allowed
 
     def _frame(self) -> dict[str, Any]:
-        tables = {name: np.concatenate([getattr(s, name) for s in self.modes.values()]) for name in MEASURED}
+        tables = {
+            name: np.concatenate([getattr(s, name) for s in self.modes.values()])
+            for name in MEASURED
+        }
         named = {"node": [*map(str, self.nodes)] * len(self.modes)}
-        return named | ({"mode": np.repeat([*self.modes], len(self.nodes))} if len(self.modes) > 1 else {}) | tables
+        return (
+            named
+            | ({"mode": np.repeat([*self.modes], len(self.nodes))} if len(self.modes) > 1 else {})
+            | tables
+        )
 
     @property
     def rows(self) -> Table:
         """A row per node, over tokens per node and mode."""
         rows: list[tuple[str, ...]] = []
         for name, s in self.modes.items():
-            columns = zip((s.expected, s.mean, s.std, s.error, s.z), (".4g", ".4g", ".2g", ".2g", "+.2f"), strict=True)
+            columns = zip(
+                (s.expected, s.mean, s.std, s.error, s.z),
+                (".4g", ".4g", ".2g", ".2g", "+.2f"),
+                strict=True,
+            )
             cells = [[format(float(value), form) for value in values] for values, form in columns]
             mode = (name,) if len(self.modes) > 1 else ()
             rows += [
-                (str(node), *mode, *(column[i] for column in cells)) for i, node in enumerate(self.nodes) if np.isfinite(s.expected[i])
+                (str(node), *mode, *(column[i] for column in cells))
+                for i, node in enumerate(self.nodes)
+                if np.isfinite(s.expected[i])
             ]
         mode = ("mode",) if len(self.modes) > 1 else ()
-        return Table(("node", *mode, "infinite width", "mean", "fluctuation", "error", "z"), tuple(rows))
+        return Table(
+            ("node", *mode, "infinite width", "mean", "fluctuation", "error", "z"), tuple(rows)
+        )
 
     def __str__(self) -> str:
         return f"|d out / d node|^2: {_verdict(self)}\n{self.rows}"
 
     def _repr_html_(self) -> str:
-        return f"<p>|d out / d node|<sup>2</sup>: {html.escape(_verdict(self))}</p>{self.rows._repr_html_()}"
+        return (
+            f"<p>|d out / d node|<sup>2</sup>: "
+            f"{html.escape(_verdict(self))}</p>{self.rows._repr_html_()}"
+        )
 
     def __repr__(self) -> str:
         return f"GradientCheck({len(self.nodes)} nodes, growth {self.growth:.4g}, {_verdict(self)})"
 
 
 def _verdict(check: TangentCheck | GradientCheck) -> str:
-    return f"greatest |z| {check.worst:.2f} (allowed {check.allowed:.1f}), {'passed' if check.passed else 'deviates'}"
+    return (
+        f"greatest |z| {check.worst:.2f} (allowed {check.allowed:.1f}), "
+        f"{'passed' if check.passed else 'deviates'}"
+    )
 
 
 def _sizes(expected: Array) -> Array:
-    """The scale of rounding errors: ``sqrt(Theta(x1, x1) Theta(x2, x2))`` for all kinds, which are the last axis but one."""
-    return np.broadcast_to(np.sqrt(np.abs(expected[..., :1, :] * expected[..., 1:2, :])), expected.shape)
+    """The scale of rounding errors.
+
+    ``sqrt(Theta(x1, x1) Theta(x2, x2))`` for all kinds, which are the last axis but one.
+    """
+    return np.broadcast_to(
+        np.sqrt(np.abs(expected[..., :1, :] * expected[..., 1:2, :])), expected.shape
+    )
 
 
 def plain(power: Power) -> Mapping[str, Any]:
     """A power with its values as plain data, None for nan."""
-    return {"exponent": power.exponent, "error": power.error, "values": [None if np.isnan(v) else v for v in power.values]}
+    return {
+        "exponent": power.exponent,
+        "error": power.error,
+        "values": [None if np.isnan(v) else v for v in power.values],
+    }
 
 
 def place(widths: Sequence[int | None], width: int | None) -> int:
-    """The index of a measured width, the last for None. Raises: KcalcError for one that was not measured."""
+    """The index of a measured width, the last for None.
+
+    Raises: KcalcError for one that was not measured.
+    """
     if width is None:
         return len(widths) - 1
     if isinstance(width, bool) or not is_key(width, widths):

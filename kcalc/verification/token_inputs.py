@@ -44,7 +44,9 @@ class TokenPairs(InputPairs):
             tokens=tokens, sampling=sampling,
         )  # fmt: skip
 
-    def draw(self, key: Array, model: Model, shapes: Mapping[Node, tuple[int, ...]], pairs: int) -> dict[Node, Array]:
+    def draw(
+        self, key: Array, model: Model, shapes: Mapping[Node, tuple[int, ...]], pairs: int
+    ) -> dict[Node, Array]:
         """{input: array (cases, pairs, 2, tokens, 1, channels)}: random directions, exact products.
 
         An input that embeddings read holds vectors over the vocabulary, of squared length q: the
@@ -58,7 +60,9 @@ class TokenPairs(InputPairs):
             wide, channels = jnp.promote_types(model.dtype, jnp.float32), shape[-1]
             roots = self._roots(node)
             extent = (self.cases, pairs, channels, roots.shape[-1])
-            directions = jnp.linalg.qr(jax.random.normal(jax.random.fold_in(key, i), extent, wide))[0]
+            directions = jnp.linalg.qr(jax.random.normal(jax.random.fold_in(key, i), extent, wide))[
+                0
+            ]
             size = 1.0 if node in model.id_inputs else channels**0.5
             x = size * jnp.einsum("csk,cpnk->cpsn", jnp.asarray(roots, wide), directions)
             found[node] = x.reshape(self.cases, pairs, 2, *shape).astype(model.dtype)
@@ -82,11 +86,15 @@ class TokenPairs(InputPairs):
             needed = self._roots(node).shape[-1]
             if shape[-1] < needed:
                 raise KcalcError(
-                    f"the input {node!r} has {shape[-1]} channels (of a vocabulary: ids), and two sequences "
-                    f"of {self.tokens.count} tokens have {needed} directions; give it as many, or fewer tokens"
+                    f"the input {node!r} has {shape[-1]} channels (of a vocabulary: ids), and two "
+                    f"sequences "
+                    f"of {self.tokens.count} tokens have {needed} directions; give it as many, or "
+                    f"fewer tokens"
                 )
 
-    def values(self, network: Network, heuristic: bool) -> tuple[np.ndarray, np.ndarray, tuple[Assumption, ...]]:
+    def values(
+        self, network: Network, heuristic: bool
+    ) -> tuple[np.ndarray, np.ndarray, tuple[Assumption, ...]]:
         """Kernel maps: values and their standard errors, (nodes, quantities, cases), assumptions.
 
         Quantities are (q, c, token cosine), or (q1, q2, c, token cosines) for unequal q.
@@ -95,7 +103,10 @@ class TokenPairs(InputPairs):
         found: list[np.ndarray] = []
         notes: dict[Assumption, None] = {}
         for case in range(self.cases):
-            c, one, two = (_joint({n: float(v[case]) for n, v in values.items()}) for values in (self.c, self.q1, self.q2))
+            c, one, two = (
+                _joint({n: float(v[case]) for n, v in values.items()})
+                for values in (self.c, self.q1, self.q2)
+            )
             told = node_values(
                 network, c, one, None if self.uniform else two, heuristic,
                 tokens=self.tokens.count, token_cosine=self.tokens.cosine, sampling=self.sampling,
@@ -113,7 +124,10 @@ class TokenPairs(InputPairs):
             row = (q1, c, one) if self.uniform else (q1, q2, c, one, two)
             return [(number, 0.0) for number in row]
         if not self.uniform:
-            raise KcalcError(f"node {node!r}: attention is sampled, and measured for two sequences of one q value only; give q=")
+            raise KcalcError(
+                f"node {node!r}: attention is sampled, and measured for two sequences of one q "
+                f"value only; give q="
+            )
         q, q_error, cosine, error, c, c_error = value
         alone = cosine is None  # one token, or tokens that were pooled
         return [(q, q_error), (c, c_error), (1.0, 0.0) if alone else (cosine, error)]
@@ -139,9 +153,18 @@ def over_tokens(model: Model, count: int, pairs: int) -> Model:
     shapes = {node: (count, 1) for node in model.network.inputs if node not in model.id_inputs}
     for node, shape in model.image_shapes.items():
         if prod(shape) != count:
-            raise KcalcError(f"the input {node!r} has {prod(shape)} locations, and tokens= is {count}; they must agree")
+            raise KcalcError(
+                f"the input {node!r} has {prod(shape)} locations, and tokens= is {count}; they "
+                f"must agree"
+            )
     smaller = model.network.map_layers(cut, Embedding)
-    return replace(model, network=smaller, image_shapes=shapes | dict(model.image_shapes), _plans={}, _compiled={})
+    return replace(
+        model,
+        network=smaller,
+        image_shapes=shapes | dict(model.image_shapes),
+        _plans={},
+        _compiled={},
+    )
 
 
 def token_shapes(model: Model, count: int) -> dict[Node, tuple[int, ...]]:
@@ -151,14 +174,26 @@ def token_shapes(model: Model, count: int) -> dict[Node, tuple[int, ...]]:
     """
     ids, network = model.id_inputs, model.network
     tables = {
-        node: max(layer.vocabulary or 0 for _, layer, parents in network.steps() if isinstance(layer, Embedding) and node in parents)
+        node: max(
+            layer.vocabulary or 0
+            for _, layer, parents in network.steps()
+            if isinstance(layer, Embedding) and node in parents
+        )
         for node in ids
     }
     lacking = next((node for node in ids if not tables[node]), None)
     if lacking is not None:
-        raise KcalcError(f"the vocabulary of the ids {lacking!r} is not known; give L.Embedding(features, vocabulary)")
+        raise KcalcError(
+            f"the vocabulary of the ids {lacking!r} is not known; give L.Embedding(features, "
+            f"vocabulary)"
+        )
     known = input_shapes(model, without=ids)
-    return {node: (count, 1, tables[node]) if node in ids else (*_tokens(known[node], count), known[node][-1]) for node in network.inputs}
+    return {
+        node: (count, 1, tables[node])
+        if node in ids
+        else (*_tokens(known[node], count), known[node][-1])
+        for node in network.inputs
+    }
 
 
 def _tokens(shape: tuple[int, ...], count: int) -> tuple[int, ...]:

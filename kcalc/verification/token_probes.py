@@ -1,4 +1,7 @@
-"""What is measured over tokens: cosines within a sequence, and gradients in the mean and difference modes."""
+"""What is measured over tokens.
+
+Cosines within a sequence, and gradients in the mean and difference modes.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ Array = Any
 def token_statistics(h: Array, uniform: bool) -> Array:
     """Mean and variance over pairs of q, c and the cosine of tokens, (2, quantities, cases).
 
-    ``h``: (cases, pairs, 2, [rows, columns,] channels). q and c are means over tokens, the cosine of
-    tokens over all pairs of different ones, ``(|sum_t u_t|^2 - T) / (T (T - 1))`` of unit vectors u; 1
-    for one token. Quantities are (q, c, cosine), or (q1, q2, c, cosine1, cosine2) for unequal q.
+    ``h``: (cases, pairs, 2, [rows, columns,] channels). q and c are means over tokens, the cosine
+    of tokens over all pairs of different ones, ``(|sum_t u_t|^2 - T) / (T (T - 1))`` of unit
+    vectors u; 1 for one token. Quantities are (q, c, cosine), or (q1, q2, c, cosine1, cosine2) for
+    unequal q.
     """
     import jax.numpy as jnp
 
@@ -36,16 +40,26 @@ def token_statistics(h: Array, uniform: bool) -> Array:
         rows = [jnp.concatenate(pairs[:2], axis=1), pairs[2], own.reshape(len(own), -1)]
     else:
         rows = [*pairs, own[:, :, 0], own[:, :, 1]]
-    return jnp.stack([jnp.stack([row.mean(-1) for row in rows]), jnp.stack([row.var(-1) for row in rows])])
+    return jnp.stack(
+        [jnp.stack([row.mean(-1) for row in rows]), jnp.stack([row.var(-1) for row in rows])]
+    )
 
 
-def token_gradients(model: Model, plan: Plan, params: Any, inputs: Mapping[Node, Array], nodes: Sequence[Node], key: Array) -> Array:
+def token_gradients(
+    model: Model,
+    plan: Plan,
+    params: Any,
+    inputs: Mapping[Node, Array],
+    nodes: Sequence[Node],
+    key: Array,
+) -> Array:
     """``nodes``, ``mean`` and ``difference`` of :class:`kcalc.calculi.gradients.Gradients`, (nodes, 3).
 
-    ``inputs``: (sequences, rows, columns, channels) each. With independent signs e over the N numbers of
-    the output's T' tokens, and g_t the gradients of ``sum e out`` at the T tokens of a node, over the
-    root of N: ``sum_t |g_t|^2``, ``|sum_t g_t|^2`` and ``(T sum_t |g_t|^2 - |sum_t g_t|^2) / (T - 1)``, which
-    is nan for one token. They are means over the signs and over sequences.
+    ``inputs``: (sequences, rows, columns, channels) each. With independent signs e over the N
+    numbers of the output's T' tokens, and g_t the gradients of ``sum e out`` at the T tokens of a
+    node, over the root of N: ``sum_t |g_t|^2``, ``|sum_t g_t|^2`` and
+    ``(T sum_t |g_t|^2 - |sum_t g_t|^2) / (T - 1)``, which is nan for one token. They are means over
+    the signs and over sequences.
     """
     import jax
 

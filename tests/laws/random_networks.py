@@ -1,7 +1,8 @@
 """Random networks for law tests: valid ones by construction, from any source of randomness.
 
-The generator keeps, per group of channels, just enough provenance to know which moves are legal: which affine layers it
-depends on and at which channel, whether it is a centred Gaussian, and whether it is a function of one Gaussian.
+The generator keeps, per group of channels, just enough provenance to know which moves are legal:
+which affine layers it depends on and at which channel, whether it is a centred Gaussian, and
+whether it is a function of one Gaussian.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ CLOSED = ("relu", LEAKY, "erf", "identity", "sin")
 
 @dataclass(frozen=True)
 class Piece:
-    """A group of channels. ``leaves``: (affine layer or input, its channel at the start of this group)."""
+    """A group of channels.
+
+    ``leaves``: (affine layer or input, its channel at the start of this group).
+    """
 
     width: int
     leaves: frozenset[tuple[str, int]]
@@ -41,7 +45,11 @@ class Piece:
 
     def cut(self, start: int, stop: int) -> Piece:
         """Channels ``start`` to ``stop``."""
-        return replace(self, width=stop - start, leaves=frozenset((leaf, at + start) for leaf, at in self.leaves))
+        return replace(
+            self,
+            width=stop - start,
+            leaves=frozenset((leaf, at + start) for leaf, at in self.leaves),
+        )
 
     @property
     def names(self) -> frozenset[str]:
@@ -58,7 +66,10 @@ def width_of(pieces: Pieces) -> int:
 
 
 def overlay(states: Sequence[Pieces]) -> list[tuple[Piece, ...]]:
-    """Feature maps cut at all boundaries of any of them: per stretch of channels, one piece of each."""
+    """Feature maps cut at all boundaries of any of them.
+
+    Per stretch of channels, one piece of each.
+    """
     edges: set[int] = {0}
     for pieces in states:
         total = 0
@@ -82,10 +93,10 @@ def _between(pieces: Pieces, low: int, high: int) -> Piece:
 class Recipe:
     """What a random network may contain.
 
-    ``overlaps``: sums whose addends share weights non-linearly, and activations of functions of one Gaussian.
-    ``uniform``: the network will be read at equal q values only. ``unit``: channel counts are multiples of it.
-    ``reckless``: "phi" or "sum", the moves that are never refused, so that hypotheses are broken.
-    ``single``: one output, a sum of affine layers.
+    ``overlaps``: sums whose addends share weights non-linearly, and activations of functions of one
+    Gaussian. ``uniform``: the network will be read at equal q values only. ``unit``: channel counts
+    are multiples of it. ``reckless``: "phi" or "sum", the moves that are never refused, so that
+    hypotheses are broken. ``single``: one output, a sum of affine layers.
     """
 
     size: tuple[int, int] = (6, 20)
@@ -139,13 +150,22 @@ class Builder:
     def pick(self, bias_to_new: bool = True) -> str:
         """A node, more often a recent one."""
         names = list(self.state)
-        return names[-1 - self.rng.randrange(min(len(names), 5))] if bias_to_new and self.rng.random() < 0.6 else self.rng.choice(names)
+        return (
+            names[-1 - self.rng.randrange(min(len(names), 5))]
+            if bias_to_new and self.rng.random() < 0.6
+            else self.rng.choice(names)
+        )
 
-    # -- moves: each returns whether it could be made ----------------------------------------------------------------
+    # -- moves: each returns whether it could be made ----------------------------------------------
 
     def add_input(self) -> bool:
-        name, width = f"n{len(self.steps)}", self.recipe.unit * (1 if self.recipe.single else self.rng.randint(1, 3))
-        return self.put(L.Input(width), (), (Piece(width, frozenset({(name, 0)}), frozenset({name})),))
+        name, width = (
+            f"n{len(self.steps)}",
+            self.recipe.unit * (1 if self.recipe.single else self.rng.randint(1, 3)),
+        )
+        return self.put(
+            L.Input(width), (), (Piece(width, frozenset({(name, 0)}), frozenset({name})),)
+        )
 
     def affine(self, parent: str | None = None) -> bool:
         parent = parent or self.pick()
@@ -153,12 +173,22 @@ class Builder:
         name, width = f"n{len(self.steps)}", unit * self.rng.randint(1, 3)
         bias = self.number(0.25, 0.75) if self.recipe.bias and self.rng.random() < 0.4 else 0
         groups, gaussian = 1, True
-        if self.recipe.depthwise and len(below) == 1 and not below[0].raw and self.rng.random() < 0.2:
+        if (
+            self.recipe.depthwise
+            and len(below) == 1
+            and not below[0].raw
+            and self.rng.random() < 0.2
+        ):
             depthwise = self.rng.random() < 0.6
             groups, gaussian = (below[0].width, False) if depthwise else (2, True)
             width = below[0].width if depthwise else width
         layer = L.Affine(width, groups=groups, sigma_w=self.number(0.75, 1.5), sigma_b=bias)
-        piece = Piece(width, frozenset({(name, 0)}), gaussian=gaussian, source=self.token() if gaussian else None)
+        piece = Piece(
+            width,
+            frozenset({(name, 0)}),
+            gaussian=gaussian,
+            source=self.token() if gaussian else None,
+        )
         return self.put(layer, (parent,), (piece,))
 
     def phi(self) -> bool:
@@ -181,11 +211,18 @@ class Builder:
     def _activable(self, p: Piece) -> bool:
         if p.gaussian and not p.shifted:
             return True
-        return self.recipe.overlaps and p.source is not None and not p.uneven and (self.recipe.uniform or not p.shifted)
+        return (
+            self.recipe.overlaps
+            and p.source is not None
+            and not p.uneven
+            and (self.recipe.uniform or not p.shifted)
+        )
 
     def sum(self) -> bool:
         first = self.pick()
-        fitting = [n for n, pieces in self.state.items() if width_of(pieces) == width_of(self.state[first])]
+        fitting = [
+            n for n, pieces in self.state.items() if width_of(pieces) == width_of(self.state[first])
+        ]
         parents = (first, *(self.rng.choice(fitting) for _ in range(self.rng.randint(1, 3))))
         merged = []
         for row in overlay([self.state[p] for p in parents]):
@@ -194,14 +231,18 @@ class Builder:
                 return False
             merged.append(piece)
         weights = tuple(
-            self.number(0.25, 1.25) * self.rng.choice([1, 1, -1] if len(set(parents)) == len(parents) else [1]) for _ in parents
+            self.number(0.25, 1.25)
+            * self.rng.choice([1, 1, -1] if len(set(parents)) == len(parents) else [1])
+            for _ in parents
         )
         return self.put(L.Sum(weights if self.rng.random() < 0.8 else None), parents, tuple(merged))
 
     def _added(self, row: Sequence[Piece]) -> Piece | None:
         leaves: frozenset[tuple[str, int]] = frozenset().union(*(p.leaves for p in row))
         raw: frozenset[str] = frozenset().union(*(p.raw for p in row))
-        if (len(raw) > 1 or len({leaf for leaf, _ in leaves}) < len(leaves)) and not self._break("sum"):
+        if (len(raw) > 1 or len({leaf for leaf, _ in leaves}) < len(leaves)) and not self._break(
+            "sum"
+        ):
             return None
         linear = all(p.gaussian for p in row)
         disjoint = sum(len(p.leaves) for p in row) == len(leaves)
@@ -209,8 +250,16 @@ class Builder:
             return None
         shifted, uneven = any(p.shifted for p in row), any(p.uneven for p in row)
         sources = {p.source for p in row}
-        source = sources.pop() if len(sources) == 1 and not uneven else self.token() if linear and not shifted else None
-        return Piece(row[0].width, leaves, raw, linear, all(p.centred for p in row), shifted, uneven, source)
+        source = (
+            sources.pop()
+            if len(sources) == 1 and not uneven
+            else self.token()
+            if linear and not shifted
+            else None
+        )
+        return Piece(
+            row[0].width, leaves, raw, linear, all(p.centred for p in row), shifted, uneven, source
+        )
 
     def concat(self) -> bool:
         parents = tuple(self.pick() for _ in range(self.rng.randint(2, 3)))
@@ -220,8 +269,15 @@ class Builder:
         return self.put(L.Concat(tuple(width_of(self.state[p]) for p in parents)), parents, pieces)
 
     def turned(self) -> bool:
-        """A concatenation added to itself with its parts in the opposite order: channels that do not belong together meet."""
-        found = [(name, layer, parents) for name, layer, parents in self.steps if isinstance(layer, L.Concat)]
+        """A concatenation added to itself with its parts in the opposite order.
+
+        Channels that do not belong together meet.
+        """
+        found = [
+            (name, layer, parents)
+            for name, layer, parents in self.steps
+            if isinstance(layer, L.Concat)
+        ]
         if self.recipe.reckless != "sum" or not found:
             return False
         name, layer, parents = self.rng.choice(found)
@@ -239,19 +295,41 @@ class Builder:
 
         def change(p: Piece) -> Piece:
             source = p.source if self.recipe.uniform or p.gaussian else None
-            return replace(p, shifted=p.shifted or moved, centred=p.centred and not moved, uneven=not self.recipe.uniform, source=source)
+            return replace(
+                p,
+                shifted=p.shifted or moved,
+                centred=p.centred and not moved,
+                uneven=not self.recipe.uniform,
+                source=source,
+            )
 
-        return self.put(L.LayerNorm() if centring else L.RMSNorm(), (parent,), tuple(map(change, below)))
+        return self.put(
+            L.LayerNorm() if centring else L.RMSNorm(), (parent,), tuple(map(change, below))
+        )
 
     def plain(self) -> bool:
         parent = self.pick()
-        layer = self.rng.choice([L.Scale(-self.number(0.5, 1)), L.Scale(self.number(1, 2)), L.Dropout(0.3), L.Identity(), L.Flatten()])
+        layer = self.rng.choice(
+            [
+                L.Scale(-self.number(0.5, 1)),
+                L.Scale(self.number(1, 2)),
+                L.Dropout(0.3),
+                L.Identity(),
+                L.Flatten(),
+            ]
+        )
         return self.put(layer, (parent,), self.state[parent])
 
 
 MOVES: dict[Callable[[Builder], bool], int] = {
-    Builder.affine: 7, Builder.phi: 8, Builder.sum: 6, Builder.concat: 2, Builder.norm: 2, Builder.plain: 1, Builder.turned: 2,
-}  # fmt: skip
+    Builder.affine: 7,
+    Builder.phi: 8,
+    Builder.sum: 6,
+    Builder.concat: 2,
+    Builder.norm: 2,
+    Builder.plain: 1,
+    Builder.turned: 2,
+}
 
 
 def build(rng: random.Random, recipe: Recipe) -> Builder:
@@ -260,7 +338,12 @@ def build(rng: random.Random, recipe: Recipe) -> Builder:
     for _ in range(rng.randint(1, recipe.inputs)):
         out.add_input()
         out.affine(parent=out.steps[-1][0])
-    moves = [move for move, count in MOVES.items() for _ in range(count) if recipe.norms or move is not Builder.norm]
+    moves = [
+        move
+        for move, count in MOVES.items()
+        for _ in range(count)
+        if recipe.norms or move is not Builder.norm
+    ]
     target = rng.randint(*recipe.size)
     for _ in range(50 * target):
         if len(out.steps) >= target:

@@ -1,4 +1,7 @@
-"""Laws that every registered activation obeys; an entry without a source, an oracle row or a notebook page fails here."""
+"""Laws that every registered activation obeys.
+
+An entry without a source, an oracle row or a notebook page fails here.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,11 @@ def test_c_rises_and_bends_upwards_on_the_right_half(name):
     c = np.linspace(0, 1, 41)
     for q in Q_VALUES:
         value, slope = phi.c_map(c, q), phi.c_map.derivative(1)(c, q)
-        assert np.all(value >= -1e-15) and np.all(np.diff(value) >= -1e-15) and np.all(np.diff(slope[:-1]) >= -1e-12)
+        assert (
+            np.all(value >= -1e-15)
+            and np.all(np.diff(value) >= -1e-15)
+            and np.all(np.diff(slope[:-1]) >= -1e-12)
+        )
         assert np.all(phi.c_map(-c, q) >= 2 * value[0] - value - 1e-14)
 
 
@@ -74,7 +81,9 @@ def test_derivatives_are_difference_quotients(name):
             f = maps if n == 0 else maps.derivative(n)
             steps = [f(c + k * h, q1, q2) for k in (-2, -1, 1, 2)]
             quotient = (steps[0] - 8 * steps[1] + 8 * steps[2] - steps[3]) / (12 * h)
-            np.testing.assert_allclose(maps.derivative(n + 1)(c, q1, q2), quotient, rtol=3e-6, atol=3e-9)
+            np.testing.assert_allclose(
+                maps.derivative(n + 1)(c, q1, q2), quotient, rtol=3e-6, atol=3e-9
+            )
 
 
 @pytest.mark.parametrize("name", names())
@@ -106,7 +115,9 @@ def test_one_closed_form_in_four_number_systems(name):
             truth = mpmath.mpf(str(sp.N(expr.subs({c: at, q: size}), 35)))
         precise = 1 - phi.taylor(1 - at, size, 3 * size, 0, mpmath_field(30))[0]
         assert abs(precise - truth) < 1e-26
-        assert phi.c_map(float(at), float(size), 3 * float(size)) == pytest.approx(float(truth), abs=1e-14)
+        assert phi.c_map(float(at), float(size), 3 * float(size)) == pytest.approx(
+            float(truth), abs=1e-14
+        )
         ball = phi.c_map.ball(at, size, 3 * size, digits=30)
         assert ball.contains(truth) or abs(float(ball.mid - truth)) < 1e-30
         assert ball.radius < 1e-28
@@ -158,6 +169,9 @@ def test_certified_one_dimensional_numbers():
         weight = [step * mpmath.npdf(z) for z in nodes]
         second = mpmath.fsum(w * mpmath.tanh(z) ** 2 for w, z in zip(weight, nodes, strict=True))
         slope = mpmath.fsum(w * mpmath.sech(z) ** 2 for w, z in zip(weight, nodes, strict=True))
-    assert phi.q_map.ball(1, digits=40).contains(second) or abs(float(phi.q_map.ball(1, digits=40).mid - second)) < 1e-38
+    assert (
+        phi.q_map.ball(1, digits=40).contains(second)
+        or abs(float(phi.q_map.ball(1, digits=40).mid - second)) < 1e-38
+    )
     assert abs(float(phi.mean_slope(1, field)) - float(slope)) < 1e-15
     assert math.isclose(float(phi.mean(1, field)), 0, abs_tol=1e-30)

@@ -1,4 +1,6 @@
-"""Certified C and Q maps of whole networks against an evaluation in 50 digits that shares nothing with kcalc."""
+"""Certified C and Q maps of whole networks against an evaluation in 50 digits that shares nothing
+with kcalc.
+"""
 
 from __future__ import annotations
 

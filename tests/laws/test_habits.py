@@ -1,4 +1,7 @@
-"""Every public result has its habits: a short repr, one rich form, plain data, assumptions, and plots that say what they show."""
+"""Every public result has its habits.
+
+a short repr, one rich form, plain data, assumptions, and plots that say what they show.
+"""
 
 from __future__ import annotations
 
@@ -24,33 +27,105 @@ from kcalc.network.notes import Note
 
 pytestmark = pytest.mark.usefixtures("untouched_pyplot")
 
-# what makes a network, an array, a number, a file or a SymPy expression, which have their own habits
+# what makes a network, an array, a number, a file or a SymPy expression, which have their own
+# habits
 OTHER_MAKERS = {
-    "averaging_shortcuts", "chain", "empirical_ntk", "expectation", "gain", "large_batch", "load_json",
-    "node_values", "normalise_locations",
-    "pair_expectation", "q_values", "repeat", "report", "residual", "save_json", "skip_network", "sklearn_kernel", "slope_polynomial",
+    "averaging_shortcuts",
+    "chain",
+    "empirical_ntk",
+    "expectation",
+    "gain",
+    "large_batch",
+    "load_json",
+    "node_values",
+    "normalise_locations",
+    "pair_expectation",
+    "q_values",
+    "repeat",
+    "report",
+    "residual",
+    "save_json",
+    "skip_network",
+    "sklearn_kernel",
+    "slope_polynomial",
     "with_residual_weights",
-}  # fmt: skip
-# what rests on no hypothesis: inputs of the calculus, statements about graphs, enclosures, measurements and what was trained
+}
+# what rests on no hypothesis: inputs of the calculus, statements about graphs, enclosures,
+# measurements and what was trained
 NO_HYPOTHESES = {
-    "Network", "Activation", "Transformed", "Table", "Enclosure", "FixedPoint", "ActivationBounds", "Composition", "Bounds", "Limit",
-    "CoordinateCheck", "DataDependent", "OutputScale", "Spectrum", "Reading", "ResidualBlock", "ConstantsTable", "Constants", "Solutions",
-    "Subnetworks", "Subnetwork", "Report", "Claim", "Finding", "Comparison", "Run", "Jacobians", "QTable",
-    "TrainingSpectra", "VarianceSpectra", "Sampling",
-}  # fmt: skip
+    "Network",
+    "Activation",
+    "Transformed",
+    "Table",
+    "Enclosure",
+    "FixedPoint",
+    "ActivationBounds",
+    "Composition",
+    "Bounds",
+    "Limit",
+    "CoordinateCheck",
+    "DataDependent",
+    "OutputScale",
+    "Spectrum",
+    "Reading",
+    "ResidualBlock",
+    "ConstantsTable",
+    "Constants",
+    "Solutions",
+    "Subnetworks",
+    "Subnetwork",
+    "Report",
+    "Claim",
+    "Finding",
+    "Comparison",
+    "Run",
+    "Jacobians",
+    "QTable",
+    "TrainingSpectra",
+    "VarianceSpectra",
+    "Sampling",
+}
 OF_NO_NETWORK = {"activation", "crelu_budget", "phase_diagram", "residual_spectrum", "vanilla_maps"}
-INPUTS = {"Sampling", "Network", "Activation", "Transformed", "Composition"}  # kc.save_json writes networks; an expression is SymPy's
+INPUTS = {
+    "Sampling",
+    "Network",
+    "Activation",
+    "Transformed",
+    "Composition",
+}  # kc.save_json writes networks; an expression is SymPy's
 # measurements, which compile or load a framework
 LONG = {
-    "read", "coordinate_check", "hessian_blocks", "verify_kernels", "claims.verify", "claims.verify.findings", "lsuv", "wli",
-    "scale_output", "to_jax", "verification.layer_jacobians", "ntk.spatial", "c_map.spatial",
-}  # fmt: skip
+    "read",
+    "coordinate_check",
+    "hessian_blocks",
+    "verify_kernels",
+    "claims.verify",
+    "claims.verify.findings",
+    "lsuv",
+    "wli",
+    "scale_output",
+    "to_jax",
+    "verification.layer_jacobians",
+    "ntk.spatial",
+    "c_map.spatial",
+}
 NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in RESULTS]
 CLASSES = {
-    "Activation": "activation", "Constants": "shape.constants[]", "Fluctuations": "fluctuations", "Gradients": "gradients",
-    "MapComparison": "compare", "Model": "to_jax", "Moments": "moments", "Network": "Network", "Reading": "read",
-    "ResidualSpectrum": "residual_spectrum", "Sampling": "Sampling", "Scaling": "scaling", "Shaping": "shape", "Smoothness": "smoothness",
-}  # fmt: skip
+    "Activation": "activation",
+    "Constants": "shape.constants[]",
+    "Fluctuations": "fluctuations",
+    "Gradients": "gradients",
+    "MapComparison": "compare",
+    "Model": "to_jax",
+    "Moments": "moments",
+    "Network": "Network",
+    "Reading": "read",
+    "ResidualSpectrum": "residual_spectrum",
+    "Sampling": "Sampling",
+    "Scaling": "scaling",
+    "Shaping": "shape",
+    "Smoothness": "smoothness",
+}
 VOID = {"br", "hr", "img", "input"}
 
 
@@ -83,7 +158,9 @@ class _Balanced(HTMLParser):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_result_shows_itself(name: str) -> None:
     one = made(name)
-    assert all(isinstance(one, getattr(kc, kind)) for kind, example in CLASSES.items() if example == name)
+    assert all(
+        isinstance(one, getattr(kc, kind)) for kind, example in CLASSES.items() if example == name
+    )
     line = repr(one)
     assert "\n" not in line and len(line) < 200, line
     assert " object at 0x" not in line
@@ -91,7 +168,9 @@ def test_a_result_shows_itself(name: str) -> None:
     assert len(rich) == 1, rich
     text = getattr(one, rich[0])()
     if rich == ["_repr_latex_"]:
-        assert text is None or (text.startswith("$") and text.endswith("$") and text.count("{") == text.count("}"))
+        assert text is None or (
+            text.startswith("$") and text.endswith("$") and text.count("{") == text.count("}")
+        )
     else:
         assert len(text) < 300_000
         _Balanced(text)
@@ -108,13 +187,17 @@ def test_a_result_is_plain_data_and_states_its_assumptions(name: str) -> None:
         json.dumps(one.to_dict(), allow_nan=False)
     if kind not in NO_HYPOTHESES:
         notes = one.assumptions
-        assert isinstance(notes, tuple) and all(hasattr(note, "text") and hasattr(note, "kind") for note in notes)
+        assert isinstance(notes, tuple) and all(
+            hasattr(note, "text") and hasattr(note, "kind") for note in notes
+        )
 
 
 @pytest.fixture(scope="module")
 def examples() -> Any:
     """A copy of the examples, with networks of its own."""
-    spec = importlib.util.spec_from_file_location("noted_examples", importlib.import_module("result_examples").__file__)
+    spec = importlib.util.spec_from_file_location(
+        "noted_examples", importlib.import_module("result_examples").__file__
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -122,14 +205,24 @@ def examples() -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_result_of_a_network_states_how_the_network_differs_from_a_model(name: str, examples: Any, monkeypatch: Any) -> None:
-    """Every network has a note here, which whatever is made of a network must have among its assumptions."""
+def test_a_result_of_a_network_states_how_the_network_differs_from_a_model(
+    name: str, examples: Any, monkeypatch: Any
+) -> None:
+    """Every network has a note here, which whatever is made of a network must have among its
+    assumptions.
+    """
     note = Note("h", "approximate", "it differs")
-    monkeypatch.setattr(kc.Network, "notes", property(lambda _: (note,), lambda *_: None), raising=False)
+    monkeypatch.setattr(
+        kc.Network, "notes", property(lambda _: (note,), lambda *_: None), raising=False
+    )
     one = examples[name]()
     if name.split(".")[0] not in OF_NO_NETWORK and type(one).__name__ not in NO_HYPOTHESES:
-        kind = "convention" if name == "verify_kernels" else "heuristic"  # which compares the network with itself
-        assert [a for a in one.assumptions if a.node == "h"] == [Assumption("h", "it differs", kind)]
+        kind = (
+            "convention" if name == "verify_kernels" else "heuristic"
+        )  # which compares the network with itself
+        assert [a for a in one.assumptions if a.node == "h"] == [
+            Assumption("h", "it differs", kind)
+        ]
         assert getattr(one, "heuristic", True)
 
 
@@ -156,25 +249,40 @@ def test_a_plot_says_what_it_shows(name: str) -> None:
 def test_nothing_public_is_left_out() -> None:
     covered = {name.split(".")[0].rstrip("[]") for name in RESULTS} | OTHER_MAKERS
     public = {name for name in kc.__all__ if inspect.isfunction(getattr(kc, name))}
-    assert public <= covered, f"give {sorted(public - covered)} an example in tests/result_examples.py"
+    assert public <= covered, (
+        f"give {sorted(public - covered)} an example in tests/result_examples.py"
+    )
     for name in kc.__all__:
         given = getattr(kc, name)
         if inspect.isclass(given) and not issubclass(given, BaseException):
-            assert CLASSES.get(name) in RESULTS, f"give {name} an example in tests/result_examples.py"
+            assert CLASSES.get(name) in RESULTS, (
+                f"give {name} an example in tests/result_examples.py"
+            )
 
 
 def test_no_class_has_half_of_the_habits() -> None:
-    """A class of the package that draws itself also has a rich form, a repr of its own and plain data."""
+    """A class of the package that draws itself also has a rich form, a repr of its own and plain
+    data.
+    """
     half: list[str] = []
     for module in pkgutil.walk_packages(kc.__path__, "kcalc."):
-        if module.name.endswith("__main__") or ".claims." in module.name or ".report" in module.name:
+        if (
+            module.name.endswith("__main__")
+            or ".claims." in module.name
+            or ".report" in module.name
+        ):
             continue
         try:
             loaded = importlib.import_module(module.name)
         except ImportError:  # an extra that is not installed
             continue
         for name, kind in vars(loaded).items():
-            if not inspect.isclass(kind) or kind.__module__ != module.name or name.startswith("_") or not hasattr(kind, "plot"):
+            if (
+                not inspect.isclass(kind)
+                or kind.__module__ != module.name
+                or name.startswith("_")
+                or not hasattr(kind, "plot")
+            ):
                 continue
             rich = sum(hasattr(kind, habit) for habit in ("_repr_latex_", "_repr_html_"))
             plain = hasattr(kind, "to_dict") or issubclass(kind, kc.Activation)
@@ -183,7 +291,7 @@ def test_no_class_has_half_of_the_habits() -> None:
     assert not half, half
 
 
-# -- truth of titles -----------------------------------------------------------------------------------------------------
+# -- truth of titles -------------------------------------------------------------------------------
 
 
 def title_of(ax: Any) -> str:
@@ -213,7 +321,7 @@ def test_titles_on_given_axes_are_left_alone() -> None:
     plt.close("all")
 
 
-# -- the drawing -----------------------------------------------------------------------------------------------------------
+# -- the drawing -----------------------------------------------------------------------------------
 
 
 def test_a_network_shows_its_drawing() -> None:
@@ -223,15 +331,27 @@ def test_a_network_shows_its_drawing() -> None:
     minidom.parseString(svg)
     names = [f"n{i}" for i in range(700)]
     steps: list[Any] = [("x", kc.layers.Input(4), ())]
-    steps += [(name, kc.layers.Affine(i + 1), (above,)) for i, (name, above) in enumerate(zip(names, ["x", *names], strict=False))]
+    steps += [
+        (name, kc.layers.Affine(i + 1), (above,))
+        for i, (name, above) in enumerate(zip(names, ["x", *names], strict=False))
+    ]
     summary = kc.Network.from_steps(steps)._repr_html_()
     assert "<svg" not in summary and "700" in summary and len(summary) < 2000
 
 
 ROOMS = (
-    "activations", "architectures", "claims", "gains", "layers", "shaping", "spectrum", "symbols", "token_mixing", "training",
+    "activations",
+    "architectures",
+    "claims",
+    "gains",
+    "layers",
+    "shaping",
+    "spectrum",
+    "symbols",
+    "token_mixing",
+    "training",
     "verification",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("room", ROOMS)

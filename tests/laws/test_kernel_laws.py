@@ -1,7 +1,8 @@
-"""Laws of kernel maps on random networks, against an evaluation in 50 digits that shares nothing with kcalc.
+"""Laws of kernel maps on random networks, against an evaluation in 50 digits that shares nothing
+with kcalc.
 
-The oracle below knows closed forms of five activations and the second moments of sums whose addends are independent or
-all Gaussian; the random networks it is used on contain nothing else.
+The oracle below knows closed forms of five activations and the second moments of sums whose addends
+are independent or all Gaussian; the random networks it is used on contain nothing else.
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ L = kc.layers
 mp = mpmath.mp.clone()
 mp.dps = 50
 SIMPLE = Recipe(size=(3, 14), activations=CLOSED, unit=4, overlaps=False, uniform=True, inputs=2)
-SINGLE = Recipe(size=(3, 14), activations=CLOSED, unit=4, overlaps=False, uniform=True, inputs=1, single=True)
+SINGLE = Recipe(
+    size=(3, 14), activations=CLOSED, unit=4, overlaps=False, uniform=True, inputs=1, single=True
+)
 UNEVEN = Recipe(size=(3, 14), activations=CLOSED, unit=4, overlaps=False, uniform=False, inputs=2)
-EXACT = Recipe(size=(3, 12), activations=CLOSED, unit=4, overlaps=False, uniform=False, inputs=1, exact=True)
+EXACT = Recipe(
+    size=(3, 12), activations=CLOSED, unit=4, overlaps=False, uniform=False, inputs=1, exact=True
+)
 WILD = Recipe(size=(3, 14), activations=ALL, unit=4, overlaps=True, uniform=True, inputs=2)
 WILD_UNEVEN = Recipe(size=(3, 14), activations=ALL, unit=4, overlaps=True, uniform=False, inputs=2)
 WILD_ONE = Recipe(size=(3, 14), activations=ALL, unit=4, overlaps=True, uniform=True, inputs=1)
@@ -39,19 +44,25 @@ GRID = np.linspace(0, 1, 21)
 
 
 def law(examples: int) -> Callable[[Any], Any]:
-    """Hypothesis settings: a bounded number of reproducible examples, ``MORE_EXAMPLES`` times as many where that is set."""
+    """Hypothesis settings: a bounded number of reproducible examples, ``MORE_EXAMPLES`` times as
+    many where that is set.
+    """
     many = examples * int(os.environ.get("MORE_EXAMPLES", "1"))
-    return settings(max_examples=many, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    return settings(
+        max_examples=many, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
 
 
-# -- the oracle -------------------------------------------------------------------------------------------------------
+# -- the oracle ------------------------------------------------------------------------------------
 
 
 def _leaky(a: Any) -> tuple[Any, Any]:
     def product(k1: Any, k2: Any, k: Any) -> Any:
         norm = mp.sqrt(k1 * k2)
         t = mp.acos(max(min(k / norm, 1), -1))
-        return norm * ((1 + a * a) / 2 * mp.cos(t) + (1 - a) ** 2 / (2 * mp.pi) * (mp.sin(t) - t * mp.cos(t)))
+        return norm * (
+            (1 + a * a) / 2 * mp.cos(t) + (1 - a) ** 2 / (2 * mp.pi) * (mp.sin(t) - t * mp.cos(t))
+        )
 
     return product, lambda k: (1 - a) * mp.sqrt(k / (2 * mp.pi))
 
@@ -60,7 +71,10 @@ LOCAL: dict[str, tuple[Any, Any]] = {
     "relu": _leaky(mp.mpf(0)),
     "leaky_relu(1/5)": _leaky(mp.mpf(1) / 5),
     "identity": (lambda k1, k2, k: k, lambda k: 0),
-    "erf": (lambda k1, k2, k: 2 / mp.pi * mp.asin(2 * k / mp.sqrt((1 + 2 * k1) * (1 + 2 * k2))), lambda k: 0),
+    "erf": (
+        lambda k1, k2, k: 2 / mp.pi * mp.asin(2 * k / mp.sqrt((1 + 2 * k1) * (1 + 2 * k2))),
+        lambda k: 0,
+    ),
     "sin": (lambda k1, k2, k: mp.exp(-(k1 + k2) / 2) * mp.sinh(k), lambda k: 0),
 }
 """name -> (E phi(g) phi(h) from the covariance of g and h, E phi(g) from the variance of g)."""
@@ -74,9 +88,13 @@ def number(value: Any) -> Any:
 
 
 class Feature:
-    """One group of channels: second moments (11, 22, 12), means, and the linear form in Gaussians if it is one."""
+    """One group of channels: second moments (11, 22, 12), means, and the linear form in Gaussians
+    if it is one.
+    """
 
-    def __init__(self, width: int, k: Any, m: Any = (0, 0), linear: dict[Any, Any] | None = None) -> None:
+    def __init__(
+        self, width: int, k: Any, m: Any = (0, 0), linear: dict[Any, Any] | None = None
+    ) -> None:
         self.width, self.k, self.m, self.linear = width, k, m, linear
 
     def times(self, s1: Any, s2: Any, t1: Any = 0, t2: Any = 0) -> Feature:
@@ -86,7 +104,12 @@ class Feature:
         linear = None
         if self.linear is not None:
             linear = {leaf: (s1 * a, s2 * b, kk) for leaf, (a, b, kk) in self.linear.items()}
-        return Feature(self.width, (*k, s1 * s2 * k12 + s1 * m1 * t2 + s2 * m2 * t1 + t1 * t2), (s1 * m1 + t1, s2 * m2 + t2), linear)
+        return Feature(
+            self.width,
+            (*k, s1 * s2 * k12 + s1 * m1 * t2 + s2 * m2 * t1 + t1 * t2),
+            (s1 * m1 + t1, s2 * m2 + t2),
+            linear,
+        )
 
 
 def mixed(features: list[Feature]) -> tuple[Any, Any]:
@@ -108,11 +131,15 @@ def added(row: list[Feature], weights: list[Any], width: int) -> Feature:
             for leaf, (a, b, k) in (f.linear or {}).items():
                 old = linear.get(leaf, (0, 0, k))
                 linear[leaf] = (old[0] + a, old[1] + b, k)
-        k = tuple(sum(v[i] * v[j] * v[2][n] for v in linear.values()) for n, (i, j) in enumerate(((0, 0), (1, 1), (0, 1))))
+        k = tuple(
+            sum(v[i] * v[j] * v[2][n] for v in linear.values())
+            for n, (i, j) in enumerate(((0, 0), (1, 1), (0, 1)))
+        )
         k = tuple(k[n] + mean[i] * mean[j] for n, (i, j) in enumerate(((0, 0), (1, 1), (0, 1))))
         return Feature(width, k, mean, linear)
     k = tuple(
-        sum(f.k[n] for f in terms) + sum(f.m[i] * g.m[j] for f in terms for g in terms if f is not g)
+        sum(f.k[n] for f in terms)
+        + sum(f.m[i] * g.m[j] for f in terms for g in terms if f is not g)
         for n, (i, j) in enumerate(((0, 0), (1, 1), (0, 1)))
     )
     return Feature(width, k, mean)
@@ -136,11 +163,21 @@ def step(layer: Any, below: list[list[Feature]], node: Any) -> list[Feature]:
         k, _ = mixed(first)
         w, b = number(layer.sigma_w) ** 2, number(layer.sigma_b) ** 2
         k = tuple(w * v + b for v in k)
-        return [Feature(layer.features, k, linear=None if layer.groups == layer.features else {node: (mp.mpf(1), mp.mpf(1), k)})]
+        return [
+            Feature(
+                layer.features,
+                k,
+                linear=None
+                if layer.groups == layer.features
+                else {node: (mp.mpf(1), mp.mpf(1), k)},
+            )
+        ]
     if isinstance(layer, L.Nonlinear):
         product, mean = LOCAL[layer.activation.name]
         return [
-            Feature(f.width, (product(a, a, a), product(b, b, b), product(a, b, ab)), (mean(a), mean(b)))
+            Feature(
+                f.width, (product(a, a, a), product(b, b, b), product(a, b, ab)), (mean(a), mean(b))
+            )
             for f in first
             for a, b, ab in [f.k]
         ]
@@ -188,7 +225,7 @@ def c_values(net: kc.Network, c: Any, q1: Any = 1, q2: Any = None) -> dict[Any, 
     return by_output(net, kc.c_map(net)(c, q1, q2))
 
 
-# -- bounds and shape -------------------------------------------------------------------------------------------------
+# -- bounds and shape ------------------------------------------------------------------------------
 
 
 @law(20)
@@ -223,7 +260,7 @@ def test_symmetric_in_the_two_inputs(net, q):
         assert np.allclose((b, a, c), swapped[node], rtol=1e-12, atol=1e-14)
 
 
-# -- values, derivatives ----------------------------------------------------------------------------------------------
+# -- values, derivatives ---------------------------------------------------------------------------
 
 
 @law(90)
@@ -282,7 +319,7 @@ def test_derivatives_of_networks_with_shared_weights(net, c, q):
         assert slopes[node] == pytest.approx(quotient, rel=1e-8, abs=1e-9)
 
 
-# -- composition, relabelling -----------------------------------------------------------------------------------------
+# -- composition, relabelling ----------------------------------------------------------------------
 
 
 @law(20)
@@ -291,7 +328,9 @@ def test_the_map_of_a_chain_is_the_composition(first, second, c, q):
     outer, inner = kc.c_map(second), kc.c_map(first)
     between = kc.q_map(first)(q)
     whole = kc.chain(first, second)
-    assert kc.c_map(whole)(c, q) == pytest.approx(outer(np.clip(inner(c, q), -1, 1), between), rel=1e-12, abs=1e-13)
+    assert kc.c_map(whole)(c, q) == pytest.approx(
+        outer(np.clip(inner(c, q), -1, 1), between), rel=1e-12, abs=1e-13
+    )
     assert kc.q_map(whole)(q) == pytest.approx(kc.q_map(second)(between), rel=1e-12)
 
 
@@ -305,7 +344,9 @@ def test_the_map_of_a_chain_iterates_the_local_map(activation, depth):
         for _ in range(depth):
             a, b, ab = (mp.mpf(25) / 16 * v for v in k)
             k = (product(a, a, a), product(b, b, b), product(a, b, ab))
-        assert kc.c_map(net)(c, q1, q2) == pytest.approx(float(k[2] / mp.sqrt(k[0] * k[1])), rel=1e-13, abs=1e-14)
+        assert kc.c_map(net)(c, q1, q2) == pytest.approx(
+            float(k[2] / mp.sqrt(k[0] * k[1])), rel=1e-13, abs=1e-14
+        )
 
 
 @law(60)
@@ -329,10 +370,12 @@ def test_labels_and_insertion_order_change_nothing(net, rng: random.Random, c):
             assert value == changed[names[node]]
 
 
-# -- symbols ----------------------------------------------------------------------------------------------------------
+# -- symbols ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("q1", "q2"), [(sp.Integer(1), None), (sp.Rational(3, 2), sp.Rational(1, 2))])
+@pytest.mark.parametrize(
+    ("q1", "q2"), [(sp.Integer(1), None), (sp.Rational(3, 2), sp.Rational(1, 2))]
+)
 @law(20)
 @given(net=networks(EXACT), c=st.integers(-19, 19).map(lambda k: sp.Rational(k, 20)))
 def test_symbolic_equals_numeric(q1, q2, net, c):
@@ -340,12 +383,16 @@ def test_symbolic_equals_numeric(q1, q2, net, c):
     expected = by_output(net, cmap(c, q1, q2))
     exact = oracle(net, number(c), number(q1), None if q2 is None else number(q2))
     for node, composition in by_output(net, cmap.symbolic(q1, q2)).items():
-        value = composition.evaluate({str(symbol): number(c) for symbol in composition.arguments}, digits=30)
+        value = composition.evaluate(
+            {str(symbol): number(c) for symbol in composition.arguments}, digits=30
+        )
         assert abs(value - exact[node][2]) < mp.mpf(10) ** -25
         assert float(value) == pytest.approx(expected[node], rel=1e-13, abs=1e-13)
         closed = composition.closed_form
         if closed is not None:
-            assert float(closed.subs(kc.symbols.c, c).evalf(30)) == pytest.approx(expected[node], rel=1e-13, abs=1e-13)
+            assert float(closed.subs(kc.symbols.c, c).evalf(30)) == pytest.approx(
+                expected[node], rel=1e-13, abs=1e-13
+            )
 
 
 @law(20)
@@ -354,11 +401,13 @@ def test_symbolic_q_equals_numeric(net, q):
     qmap = kc.q_map(net)
     expected = by_output(net, qmap(float(q)))
     for node, composition in by_output(net, qmap.expr).items():
-        value = composition.evaluate(dict.fromkeys(map(str, composition.arguments), float(q)), digits=30)
+        value = composition.evaluate(
+            dict.fromkeys(map(str, composition.arguments), float(q)), digits=30
+        )
         assert float(value) == pytest.approx(expected[node], rel=1e-13)
 
 
-# -- near c = 1 -------------------------------------------------------------------------------------------------------
+# -- near c = 1 ------------------------------------------------------------------------------------
 
 
 ANGLES = np.array([1e-8, 3e-7, 1e-5, 1e-3, 0.02, 0.29, 0.31, 1.0, 2.5])
@@ -389,8 +438,13 @@ def test_gaps_of_random_networks_keep_their_digits(net, theta, q):
 @law(12)
 @given(net=networks(WILD_ONE), q=qs)
 def test_gaps_are_smooth_near_zero(net, q):
-    """``(1 - C)/theta^2`` tends to C'(1)/2, also where weights are shared; relu-like corners add O(theta)."""
+    """``(1 - C)/theta^2`` tends to C'(1)/2, also where weights are shared.
+
+    Relu-like corners add O(theta).
+    """
     cmap = kc.c_map(net)
     slopes = by_output(net, cmap.derivative(1)(1.0, q))
     for node, gap in by_output(net, cmap.gap_at_angle(np.array([1e-8, 1e-7]), q)).items():
-        assert np.allclose(gap / np.array([1e-8, 1e-7]) ** 2, slopes[node] / 2, rtol=1e-5, atol=0), node
+        assert np.allclose(
+            gap / np.array([1e-8, 1e-7]) ** 2, slopes[node] / 2, rtol=1e-5, atol=0
+        ), node

@@ -1,7 +1,9 @@
-"""Laws of the rules of gates, norms, token mixing, squeeze-excite gates, standardised and depthwise weights.
+"""Laws of the rules of gates, norms, token mixing, squeeze-excite gates, standardised and depthwise
+weights.
 
-Every rule is measured on random networks in NumPy, many locations at a time. An Affine is not formed as a matrix where that changes
-nothing: given its inputs, its outputs are Gaussians whose covariance over inputs and locations is that of the inputs, and drawn as such.
+Every rule is measured on random networks in NumPy, many locations at a time. An Affine is not
+formed as a matrix where that changes nothing: given its inputs, its outputs are Gaussians whose
+covariance over inputs and locations is that of the inputs, and drawn as such.
 """
 
 from __future__ import annotations
@@ -21,9 +23,13 @@ L = kc.layers
 Array = np.ndarray
 WIDTH, DRAWS, CHANNELS = 4096, 24, 3
 FUNCTIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": lambda x: np.maximum(x, 0), "tanh": np.tanh, "erf": special.erf, "swish": lambda x: x * special.expit(x),
-    "gelu": lambda x: x * special.ndtr(x), "softplus": lambda x: np.logaddexp(0, x),
-}  # fmt: skip
+    "relu": lambda x: np.maximum(x, 0),
+    "tanh": np.tanh,
+    "erf": special.erf,
+    "swish": lambda x: x * special.expit(x),
+    "gelu": lambda x: x * special.ndtr(x),
+    "softplus": lambda x: np.logaddexp(0, x),
+}
 
 
 class Draw:
@@ -55,7 +61,9 @@ Setting = tuple[kc.Network, Callable[[Draw, Array], Array]]
 RULES: dict[str, Callable[[np.random.Generator, int], Setting]] = {}
 
 
-def rule(make: Callable[[np.random.Generator, int], Setting]) -> Callable[[np.random.Generator, int], Setting]:
+def rule(
+    make: Callable[[np.random.Generator, int], Setting],
+) -> Callable[[np.random.Generator, int], Setting]:
     RULES[make.__name__] = make
     return make
 
@@ -76,9 +84,13 @@ def network(*steps: tuple[Any, ...]) -> kc.Network:
 def product(rng: np.random.Generator, places: int) -> Setting:
     (f, g), (w, v, b) = names(rng, 2), numbers(rng, 3)
     net = network(
-        ("x", L.Input(), ()), ("u", L.Affine(sigma_w=w, sigma_b=b), ("x",)), ("v", L.Affine(sigma_w=v), ("x",)),
-        ("f", L.Nonlinear(f), ("u",)), ("g", L.Nonlinear(g), ("v",)), ("out", L.Product(), ("f", "g")),
-    )  # fmt: skip
+        ("x", L.Input(), ()),
+        ("u", L.Affine(sigma_w=w, sigma_b=b), ("x",)),
+        ("v", L.Affine(sigma_w=v), ("x",)),
+        ("f", L.Nonlinear(f), ("u",)),
+        ("g", L.Nonlinear(g), ("v",)),
+        ("out", L.Product(), ("f", "g")),
+    )
     return net, lambda d, x: FUNCTIONS[f](d.affine(x, w, b)) * FUNCTIONS[g](d.affine(x, v))
 
 
@@ -86,30 +98,54 @@ def product(rng: np.random.Generator, places: int) -> Setting:
 def group_norms(rng: np.random.Generator, places: int) -> Setting:
     (f, g), (w, b) = names(rng, 2), numbers(rng, 2)
     groups = int(rng.choice([1, 2, 8]))
-    net = kc.chain(L.Affine(sigma_w=w, sigma_b=b), L.Nonlinear(f), L.GroupNorm(groups), L.Affine(), L.Nonlinear(g))
-    return net, lambda d, x: FUNCTIONS[g](d.affine(group_norm(FUNCTIONS[f](d.affine(x, w, b)), groups)))
+    net = kc.chain(
+        L.Affine(sigma_w=w, sigma_b=b),
+        L.Nonlinear(f),
+        L.GroupNorm(groups),
+        L.Affine(),
+        L.Nonlinear(g),
+    )
+    return net, lambda d, x: FUNCTIONS[g](
+        d.affine(group_norm(FUNCTIONS[f](d.affine(x, w, b)), groups))
+    )
 
 
 @rule
 def token_mixing(rng: np.random.Generator, places: int) -> Setting:
     (f, g), (w, b) = names(rng, 2), numbers(rng, 2)
     matrix = rng.normal(size=(places + 1, places))
-    net = kc.chain(L.Affine(sigma_w=w, sigma_b=b), L.Nonlinear(f), L.Affine(), L.TokenMix(matrix), L.Nonlinear(g))
-    return net, lambda d, x: FUNCTIONS[g](np.einsum("ts,nsc->ntc", matrix, d.affine(FUNCTIONS[f](d.affine(x, w, b)))))
+    net = kc.chain(
+        L.Affine(sigma_w=w, sigma_b=b),
+        L.Nonlinear(f),
+        L.Affine(),
+        L.TokenMix(matrix),
+        L.Nonlinear(g),
+    )
+    return net, lambda d, x: FUNCTIONS[g](
+        np.einsum("ts,nsc->ntc", matrix, d.affine(FUNCTIONS[f](d.affine(x, w, b))))
+    )
 
 
 @rule
 def squeeze_excite(rng: np.random.Generator, places: int) -> Setting:
     (f, g), (w, v, b) = names(rng, 2), numbers(rng, 3)
     net = network(
-        ("x", L.Input(), ()), ("a", L.Affine(sigma_b=b), ("x",)), ("f", L.Nonlinear(f), ("a",)), ("m", L.Pool("mean"), ("f",)),
-        ("u", L.Affine(sigma_w=w), ("m",)), ("g", L.Nonlinear(g), ("u",)), ("v", L.Affine(sigma_w=v, sigma_b=0.3), ("g",)),
-        ("s", L.Nonlinear("sigmoid"), ("v",)), ("out", L.Product(), ("f", "s")),
-    )  # fmt: skip
+        ("x", L.Input(), ()),
+        ("a", L.Affine(sigma_b=b), ("x",)),
+        ("f", L.Nonlinear(f), ("a",)),
+        ("m", L.Pool("mean"), ("f",)),
+        ("u", L.Affine(sigma_w=w), ("m",)),
+        ("g", L.Nonlinear(g), ("u",)),
+        ("v", L.Affine(sigma_w=v, sigma_b=0.3), ("g",)),
+        ("s", L.Nonlinear("sigmoid"), ("v",)),
+        ("out", L.Product(), ("f", "s")),
+    )
 
     def run(d: Draw, x: Array) -> Array:
         h = FUNCTIONS[f](d.affine(x, 1, b))
-        return h * special.expit(d.affine(FUNCTIONS[g](d.affine(h.mean(axis=1, keepdims=True), w)), v, 0.3))
+        return h * special.expit(
+            d.affine(FUNCTIONS[g](d.affine(h.mean(axis=1, keepdims=True), w)), v, 0.3)
+        )
 
     return net, run
 
@@ -117,7 +153,9 @@ def squeeze_excite(rng: np.random.Generator, places: int) -> Setting:
 @rule
 def rms_norm(rng: np.random.Generator, places: int) -> Setting:
     (f, g), (w, b) = names(rng, 2), numbers(rng, 2)
-    net = kc.chain(L.Affine(sigma_w=w, sigma_b=b), L.Nonlinear(f), L.RMSNorm(), L.Affine(), L.Nonlinear(g))
+    net = kc.chain(
+        L.Affine(sigma_w=w, sigma_b=b), L.Nonlinear(f), L.RMSNorm(), L.Affine(), L.Nonlinear(g)
+    )
 
     def run(d: Draw, x: Array) -> Array:
         h = FUNCTIONS[f](d.affine(x, w, b))
@@ -129,16 +167,28 @@ def rms_norm(rng: np.random.Generator, places: int) -> Setting:
 @rule
 def weight_standardisation(rng: np.random.Generator, places: int) -> Setting:
     (f, g), (w, v, b) = names(rng, 2), numbers(rng, 3)
-    net = kc.chain(L.Affine(sigma_w=w, sigma_b=b), L.Nonlinear(f), L.Affine(sigma_w=v, standardised=True), L.Nonlinear(g))
+    net = kc.chain(
+        L.Affine(sigma_w=w, sigma_b=b),
+        L.Nonlinear(f),
+        L.Affine(sigma_w=v, standardised=True),
+        L.Nonlinear(g),
+    )
     return net, lambda d, x: FUNCTIONS[g](d.standardised(FUNCTIONS[f](d.affine(x, w, b, 2048)), v))
 
 
 @rule
 def depthwise(rng: np.random.Generator, places: int) -> Setting:
-    """A depthwise convolution over three locations (zeros around them), LayerNorm, an Affine and an activation."""
+    """A depthwise convolution over three locations (zeros around them), LayerNorm, an Affine and an
+    activation.
+    """
     (f, g), (w, b) = names(rng, 2), numbers(rng, 2)
     net = kc.chain(
-        L.Affine(16, sigma_w=w, sigma_b=b), L.Nonlinear(f), L.Affine(16, kernel=3, groups=16), L.LayerNorm(), L.Affine(), L.Nonlinear(g)
+        L.Affine(16, sigma_w=w, sigma_b=b),
+        L.Nonlinear(f),
+        L.Affine(16, kernel=3, groups=16),
+        L.LayerNorm(),
+        L.Affine(),
+        L.Nonlinear(g),
     )
 
     def run(d: Draw, x: Array) -> Array:
@@ -157,7 +207,9 @@ def cases() -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize(("name", "seed"), mostly_slow(cases(), every=10))
 def test_measured_rules(name: str, seed: int):
-    """q at the first location, c between the two inputs there, and between their first two locations, within 4 standard errors."""
+    """q at the first location, c between the two inputs there, and between their first two
+    locations, within 4 standard errors.
+    """
     rng = np.random.default_rng([seed, *name.encode()])
     places = int(rng.integers(2, 5))
     net, run = RULES[name](rng, places)
@@ -172,20 +224,31 @@ def test_measured_rules(name: str, seed: int):
         h = run(Draw(rng), np.stack([x, y])).astype(float)
         kernel = np.einsum("nsc,mtc->nsmt", h[:, :2], h[:, :2]) / h.shape[-1]
         q = np.sqrt(np.einsum("nsns->ns", kernel))
-        found.append([kernel[0, 0, 0, 0], kernel[0, 0, 1, 0] / (q[0, 0] * q[1, 0]), kernel[0, 0, 1, 1] / (q[0, 0] * q[1, 1])])
+        found.append(
+            [
+                kernel[0, 0, 0, 0],
+                kernel[0, 0, 1, 0] / (q[0, 0] * q[1, 0]),
+                kernel[0, 0, 1, 1] / (q[0, 0] * q[1, 1]),
+            ]
+        )
     for samples, value in zip(np.transpose(found), expected, strict=True):
-        estimate = Estimate(float(samples.mean()), float(samples.std(ddof=1) / np.sqrt(DRAWS)), DRAWS)
+        estimate = Estimate(
+            float(samples.mean()), float(samples.std(ddof=1) / np.sqrt(DRAWS)), DRAWS
+        )
         assert estimate.deviation(float(value)) < 4, (name, estimate, value)
 
 
-# -- one dimension as a special case -------------------------------------------------------------------------------------------------------
+# -- one dimension as a special case ---------------------------------------------------------------
 
 
 def gate(phi: str, bias: float = 0.0) -> kc.Network:
     return network(
-        ("x", L.Input(), ()), ("u", L.Affine(16, kernel=3), ("x",)), ("f", L.Nonlinear(phi), ("u",)),
-        ("v", L.Affine(16, sigma_b=bias), ("x",)), ("p", L.Product(), ("f", "v")),
-    )  # fmt: skip
+        ("x", L.Input(), ()),
+        ("u", L.Affine(16, kernel=3), ("x",)),
+        ("f", L.Nonlinear(phi), ("u",)),
+        ("v", L.Affine(16, sigma_b=bias), ("x",)),
+        ("p", L.Product(), ("f", "v")),
+    )
 
 
 def pieces(rng: np.random.Generator, places: int) -> list[Any]:
@@ -198,9 +261,13 @@ def pieces(rng: np.random.Generator, places: int) -> list[Any]:
         kc.chain(affine, L.Nonlinear(f), L.RMSNorm()),
         kc.chain(affine, L.Nonlinear(f), L.GroupNorm(int(rng.choice([1, 4])))),
         kc.chain(affine, gate(f, b), affine),
-        kc.chain(affine, L.Affine(16, kernel=3, groups=16), L.LayerNorm(), L.Affine(16), L.Nonlinear(f)),
+        kc.chain(
+            affine, L.Affine(16, kernel=3, groups=16), L.LayerNorm(), L.Affine(16), L.Nonlinear(f)
+        ),
         kc.chain(L.Affine(16), L.TokenMix(np.eye(places)[rng.permutation(places)]), L.Nonlinear(f)),
-        kc.chain(affine, kc.residual(kc.chain(L.Nonlinear(f), affine), 0.6), L.Pool("mean", 2, 1, "same")),
+        kc.chain(
+            affine, kc.residual(kc.chain(L.Nonlinear(f), affine), 0.6), L.Pool("mean", 2, 1, "same")
+        ),
     ]
     return [kinds[i] for i in rng.permutation(len(kinds))[:3]]
 
@@ -217,13 +284,17 @@ def test_equal_locations_and_delta_weights_are_the_map_of_one_dimension(seed: in
     x, y = (np.broadcast_to(v, (*shape, 8)) for v in (one, two))
     exact = kc.c_map(net, spatial="exact", image_shape=shape, weights="delta")
     last = net.outputs[0]
-    np.testing.assert_allclose(exact.c_values(x, y)[last], kc.c_map(net)(cosine, q1, q2), atol=1e-13)
     np.testing.assert_allclose(
-        exact.q_values(np.stack([x, y]))[last], np.multiply.outer([kc.q_map(net)(q) for q in (q1, q2)], np.ones(shape)), rtol=1e-12
+        exact.c_values(x, y)[last], kc.c_map(net)(cosine, q1, q2), atol=1e-13
+    )
+    np.testing.assert_allclose(
+        exact.q_values(np.stack([x, y]))[last],
+        np.multiply.outer([kc.q_map(net)(q) for q in (q1, q2)], np.ones(shape)),
+        rtol=1e-12,
     )
 
 
-# -- symbolic forms ------------------------------------------------------------------------------------------------------------------------
+# -- symbolic forms --------------------------------------------------------------------------------
 
 
 def test_a_gated_block_in_symbols():

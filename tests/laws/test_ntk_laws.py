@@ -1,4 +1,7 @@
-"""Laws of tangent kernels on random networks: by definition in 40 digits, by the chain formula, and by Jacobians of finite networks."""
+"""Laws of tangent kernels on random networks.
+
+By definition in 40 digits, by the chain formula, and by Jacobians of finite networks.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,24 @@ from laws.test_kernel_laws import Feature, by_output, cosines, law, mixed, mp, n
 
 L = kc.layers
 SIMPLE = Recipe(size=(3, 14), activations=CLOSED, unit=4, overlaps=False, uniform=False, inputs=2)
-SINGLE = Recipe(size=(3, 12), activations=CLOSED, unit=4, overlaps=False, uniform=True, inputs=1, single=True)
+SINGLE = Recipe(
+    size=(3, 12), activations=CLOSED, unit=4, overlaps=False, uniform=True, inputs=1, single=True
+)
 WILD = Recipe(size=(3, 14), activations=ALL, unit=4, overlaps=True, uniform=False, inputs=2)
-PLAIN = Recipe(size=(3, 14), activations=ALL, unit=4, overlaps=True, uniform=False, inputs=2, bias=False, depthwise=False)
+PLAIN = Recipe(
+    size=(3, 14),
+    activations=ALL,
+    unit=4,
+    overlaps=True,
+    uniform=False,
+    inputs=2,
+    bias=False,
+    depthwise=False,
+)
 POINTS = Recipe(size=(3, 12), activations=CLOSED, unit=4, overlaps=False, uniform=False, inputs=1)
-SMALL = Recipe(size=(8, 16), activations=ALL, unit=512, overlaps=True, uniform=False, inputs=2, single=True)
+SMALL = Recipe(
+    size=(8, 16), activations=ALL, unit=512, overlaps=True, uniform=False, inputs=2, single=True
+)
 CHANNELS = 12
 INDEFINITE = 1e-11  # of the largest eigenvalue
 
@@ -35,11 +51,13 @@ def kernels(net: kc.Network, c: Any, q1: Any = 1, q2: Any = None) -> dict[Any, A
     return by_output(net, kc.ntk(net)(c, q1, q2))
 
 
-# -- the definition ----------------------------------------------------------------------------------------------------
+# -- the definition --------------------------------------------------------------------------------
 
 
 def covariances(net: kc.Network, c: Any, q1: Any, q2: Any, extra: Any) -> dict[Any, Any]:
-    """E f(x1) f(x2) of every output in 50 digits, every Affine adding ``extra`` times its own kernel to its covariance."""
+    """E f(x1) f(x2) of every output in 50 digits, every Affine adding ``extra`` times its own
+    kernel to its covariance.
+    """
     states: dict[Any, list[Feature]] = {}
     for node, layer, parents in net.steps():
         if isinstance(layer, L.Input):
@@ -59,7 +77,10 @@ def covariances(net: kc.Network, c: Any, q1: Any, q2: Any, extra: Any) -> dict[A
 @law(50)
 @given(net=networks(SIMPLE), c=cosines, q1=qs, q2=qs)
 def test_kernels_by_definition(net, c, q1, q2):
-    """Theta is the derivative of the covariance in the weight of every layer's own kernel; the oracle knows five activations."""
+    """Theta is the derivative of the covariance in the weight of every layer's own kernel.
+
+    The oracle knows five activations.
+    """
     numbers = mp.mpf(c), mp.mpf(q1), mp.mpf(q2)
     h = mp.mpf("1e-12")
     low, high = (covariances(net, *numbers, sign * h) for sign in (-1, 1))
@@ -68,10 +89,12 @@ def test_kernels_by_definition(net, c, q1, q2):
     for node, value in kernels(net, c, q1, q2).items():
         size = float(mp.sqrt(abs(exact[node])))
         assert nngp[node] == pytest.approx(float(exact[node]), rel=1e-12, abs=1e-14)
-        assert value == pytest.approx(float((high[node] - low[node]) / (2 * h)), rel=1e-11, abs=1e-13 * (1 + size))
+        assert value == pytest.approx(
+            float((high[node] - low[node]) / (2 * h)), rel=1e-11, abs=1e-13 * (1 + size)
+        )
 
 
-# -- laws --------------------------------------------------------------------------------------------------------------
+# -- laws ------------------------------------------------------------------------------------------
 
 
 @law(25)
@@ -96,7 +119,10 @@ def test_all_layers_in_one_pass(net, q):
 @law(25)
 @given(first=networks(SINGLE), second=networks(SINGLE), c=cosines, q=qs)
 def test_the_chain_formula(first, second, c, q):
-    """Theta_i = q_D C_g(c) C_h'(C_g(c)): g is the network up to and with Affine i, h what comes after it."""
+    """Theta_i = q_D C_g(c) C_h'(C_g(c)).
+
+    g is the network up to and with Affine i, h what comes after it.
+    """
     g = kc.chain(first, L.Affine(SINGLE.unit, sigma_w=1.25, sigma_b=0.5))
     whole, (node,) = kc.chain(g, second), g.outputs
     assert whole.layer(node) == g.layer(node)
@@ -165,19 +191,27 @@ def test_gram_matrices_are_positive_semidefinite(net, seed):
 @law(25)
 @given(net=networks(PLAIN), c=cosines, q1=qs, q2=qs)
 def test_without_biases_parameterisations_differ_by_a_factor_per_layer(net, c, q1, q2):
-    """Standard: W itself of variance sigma_w^2 / fan_in, so a layer's part is fan_in / sigma_w^2 times that of the other."""
+    """Standard: W itself of variance sigma_w^2 / fan_in, so a layer's part is fan_in / sigma_w^2
+    times that of the other.
+    """
     net = net.map_layers(
-        lambda _, layer: L.Affine(layer.features, bias=False, sigma_w=layer.sigma_w) if isinstance(layer, L.Affine) else layer
+        lambda _, layer: (
+            L.Affine(layer.features, bias=False, sigma_w=layer.sigma_w)
+            if isinstance(layer, L.Affine)
+            else layer
+        )
     )
     ntk, standard = kc.ntk(net), kc.ntk(net, "standard")
-    for node, layer, (parent,) in ((n, layer, p) for n, layer, p in net.steps() if isinstance(layer, L.Affine)):
+    for node, layer, (parent,) in (
+        (n, layer, p) for n, layer, p in net.steps() if isinstance(layer, L.Affine)
+    ):
         factor = net.features[parent] / float(layer.sigma_w) ** 2
         parts = by_output(net, standard.layers[node](c, q1, q2))
         for out, value in by_output(net, ntk.layers[node](c, q1, q2)).items():
             assert parts[out] == pytest.approx(factor * value, rel=1e-12, abs=1e-13)
 
 
-# -- Jacobians of random networks --------------------------------------------------------------------------------------
+# -- Jacobians of random networks ------------------------------------------------------------------
 
 JAX: dict[str, Any] = {
     "relu": lambda v: jnp.maximum(v, 0),
@@ -196,7 +230,9 @@ def normalised(h: Any, centre: bool) -> Any:
     return h / jnp.sqrt((h * h).mean())
 
 
-def forward(net: kc.Network, x: dict[Any, Any], weights: dict[Any, Any], shifts: dict[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:
+def forward(
+    net: kc.Network, x: dict[Any, Any], weights: dict[Any, Any], shifts: dict[Any, Any]
+) -> tuple[dict[Any, Any], dict[Any, Any]]:
     """Outputs, and what every Affine reads; ``shifts`` are added to what it emits."""
     values: dict[Any, Any] = {}
     read: dict[Any, Any] = {}
@@ -208,11 +244,16 @@ def forward(net: kc.Network, x: dict[Any, Any], weights: dict[Any, Any], shifts:
             case L.Affine():
                 read[node] = below[0].reshape(layer.groups, -1)
                 w, b = weights[node]
-                values[node] = (jnp.einsum("gok,gk->go", w, read[node]) + b).reshape(-1) + shifts[node]
+                values[node] = (jnp.einsum("gok,gk->go", w, read[node]) + b).reshape(-1) + shifts[
+                    node
+                ]
             case L.Nonlinear():
                 values[node] = JAX[layer.activation.name](below[0])
             case L.Sum():
-                values[node] = sum(float(w) * h for w, h in zip(layer.weights or (1,) * len(below), below, strict=True))
+                values[node] = sum(
+                    float(w) * h
+                    for w, h in zip(layer.weights or (1,) * len(below), below, strict=True)
+                )
             case L.Concat():
                 values[node] = jnp.concatenate(below)
             case L.Scale():
@@ -233,18 +274,32 @@ def width_of(net: kc.Network, node: Any) -> int:
 def drawn(net: kc.Network, rng: np.random.Generator) -> dict[Any, Any]:
     """Weights of all Affine layers at initialisation."""
     out = {}
-    for node, layer, (parent,) in ((n, layer, p) for n, layer, p in net.steps() if isinstance(layer, L.Affine)):
+    for node, layer, (parent,) in (
+        (n, layer, p) for n, layer, p in net.steps() if isinstance(layer, L.Affine)
+    ):
         fan_in, fan_out = width_of(net, parent) // layer.groups, width_of(net, node) // layer.groups
-        w = rng.standard_normal((layer.groups, fan_out, fan_in), dtype=np.float32) * np.float32(float(layer.sigma_w) / np.sqrt(fan_in))
-        out[node] = jnp.asarray(w), jnp.asarray(float(layer.sigma_b) * rng.standard_normal((layer.groups, fan_out), dtype=np.float32))
+        w = rng.standard_normal((layer.groups, fan_out, fan_in), dtype=np.float32) * np.float32(
+            float(layer.sigma_w) / np.sqrt(fan_in)
+        )
+        out[node] = (
+            jnp.asarray(w),
+            jnp.asarray(
+                float(layer.sigma_b)
+                * rng.standard_normal((layer.groups, fan_out), dtype=np.float32)
+            ),
+        )
     return out
 
 
-def empirical(net: kc.Network, c: float, q1: float, q2: float, rng: np.random.Generator) -> dict[Any, float]:
-    """One draw of the tangent kernel, averaged over the first channels of every output (an Affine's), in NTK parameterisation.
+def empirical(
+    net: kc.Network, c: float, q1: float, q2: float, rng: np.random.Generator
+) -> dict[Any, float]:
+    """One draw of the tangent kernel, averaged over the first channels of every output (an
+    Affine's), in NTK parameterisation.
 
     dz_o / dW_oj = sigma_w h_j / sqrt(fan_in) and dz_o / db_o = sigma_b, so a layer's part is
-    sum over groups of (delta1 . delta2) (sigma_w^2 h1 . h2 / fan_in + sigma_b^2), delta = d output / d z by JAX.
+    sum over groups of (delta1 . delta2) (sigma_w^2 h1 . h2 / fan_in + sigma_b^2), delta = d output
+    / d z by JAX.
     """
     inputs = {node: input_pair(rng, width_of(net, node), c, q1, q2) for node in net.inputs}
     weights = drawn(net, rng)
@@ -252,7 +307,9 @@ def empirical(net: kc.Network, c: float, q1: float, q2: float, rng: np.random.Ge
     sides = []
     for i in range(2):
         x = {node: jnp.asarray(pair[i]) for node, pair in inputs.items()}
-        out, back, read = jax.vjp(lambda shifts, x=x: forward(net, x, weights, shifts), zero, has_aux=True)
+        out, back, read = jax.vjp(
+            lambda shifts, x=x: forward(net, x, weights, shifts), zero, has_aux=True
+        )
         deltas = {}
         for node, value in out.items():
             seeds = {other: jnp.zeros((CHANNELS, len(v))) for other, v in out.items()}
@@ -265,7 +322,12 @@ def empirical(net: kc.Network, c: float, q1: float, q2: float, rng: np.random.Ge
         total = 0.0
         for node in weights:
             layer: Any = net.layer(node)
-            d1, d2 = (np.asarray(d[out][node]).reshape(-1, layer.groups, net.features[node] // layer.groups) for d in (deltas1, deltas2))
+            d1, d2 = (
+                np.asarray(d[out][node]).reshape(
+                    -1, layer.groups, net.features[node] // layer.groups
+                )
+                for d in (deltas1, deltas2)
+            )
             h1, h2 = np.asarray(read1[node]), np.asarray(read2[node])
             own = float(layer.sigma_w) ** 2 * (h1 * h2).mean(axis=1) + float(layer.sigma_b) ** 2
             total += float(((d1 * d2).sum(axis=2) * own).sum(axis=1).mean())
@@ -275,8 +337,12 @@ def empirical(net: kc.Network, c: float, q1: float, q2: float, rng: np.random.Ge
 
 @pytest.mark.parametrize("seed", mostly_slow([0, 7, 8, 11], 4))
 def test_jacobians_of_random_networks(seed):
-    """Means over draws lie within 4.5 standard errors plus layers / width of the kernel at infinite width."""
-    net = seeded(seed, SMALL).map_layers(lambda _, layer: L.Identity() if isinstance(layer, L.Flatten) else layer)
+    """Means over draws lie within 4.5 standard errors plus layers / width of the kernel at infinite
+    width.
+    """
+    net = seeded(seed, SMALL).map_layers(
+        lambda _, layer: L.Identity() if isinstance(layer, L.Flatten) else layer
+    )
     rng, draws = np.random.default_rng(seed), 6
     expected = kernels(net, 0.4, 1.0, 0.6)
     bound = kernels(net, 1.0, 1.0, 1.0)
@@ -285,4 +351,8 @@ def test_jacobians_of_random_networks(seed):
         values = np.array([sample[node] for sample in samples])
         error = values.std(ddof=1) / np.sqrt(draws)
         slack = len(net.nodes_of(L.Affine)) / SMALL.unit * bound[node]
-        assert abs(values.mean() - expected[node]) <= 4.5 * error + slack, (node, values, expected[node])
+        assert abs(values.mean() - expected[node]) <= 4.5 * error + slack, (
+            node,
+            values,
+            expected[node],
+        )

@@ -4,11 +4,13 @@ Needs the record of which test runs which line, and how long each takes::
 
     python -m pytest -n 2 --cov --cov-context=test --junitxml=.junit.xml
 
-Places are drawn by function from the packages of `sample.ROOMS`.  For each mutant the tests that run its line, as many as fit in
-``--seconds``, run in a process forked for it, whose import system sees the spoilt file; more of them for those that survive.  Killed: a
-test fails, or the process dies or takes several times as long as it should.  Prints each survivor, and by room the numbers killed,
-survived and without effect; exit status 1 where fewer than ``--at-least`` of all are killed.  Survivors that ``equal.toml`` explains are
-without effect and do not count; what it lists and a test notices is printed, and the exit status is 1.
+Places are drawn by function from the packages of `sample.ROOMS`. For each mutant the tests that run
+its line, as many as fit in ``--seconds``, run in a process forked for it, whose import system sees
+the spoilt file; more of them for those that survive. Killed: a test fails, or the process dies or
+takes several times as long as it should. Prints each survivor, and by room the numbers killed,
+survived and without effect; exit status 1 where fewer than ``--at-least`` of all are killed.
+Survivors that ``equal.toml`` explains are without effect and do not count; what it lists and a test
+notices is printed, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -31,10 +33,14 @@ def main() -> int:
     options = _options()
     selection = Selection(ROOT / options.coverage, ROOT / options.junit)
     sample = sampled(ROOT, options.count, options.seed, options.room)
-    harmless = {mutant for faults in explained(listed(), places(ROOT)).values() for mutant in faults}
+    harmless = {
+        mutant for faults in explained(listed(), places(ROOT)).values() for mutant in faults
+    }
     killed, equal, tried = Counter[str](), Counter[str](), Counter[str]()
     wrong = False
-    for (room, mutant), verdict in Pool(ROOT, options.processes).run(sample, selection, options.seconds):
+    for (room, mutant), verdict in Pool(ROOT, options.processes).run(
+        sample, selection, options.seconds
+    ):
         noticed, same = verdict is not Verdict.SURVIVED, mutant in harmless
         tried[room] += 1
         killed[room] += noticed
@@ -46,13 +52,19 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=500, help="mutants tried")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--room", choices=sorted(ROOMS), action="append", help="only these rooms")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument(
-        "--seconds", type=float, nargs="+", default=[10.0, 60.0], help="of tests for one mutant, by the recorded times; for survivors, more"
+        "--seconds",
+        type=float,
+        nargs="+",
+        default=[10.0, 60.0],
+        help="of tests for one mutant, by the recorded times; for survivors, more",
     )
     parser.add_argument("--coverage", default=".coverage")
     parser.add_argument("--junit", default=".junit.xml")
@@ -64,8 +76,12 @@ def _options() -> argparse.Namespace:
 def _report(killed: Counter[str], equal: Counter[str], tried: Counter[str], least: float) -> int:
     print(f"{'room':<14}{'killed':>8}{'survived':>10}{'without effect':>16}{'share killed':>14}")
     for room in [*(room for room in ROOMS if tried[room]), "all"]:
-        some, same, every = (count.total() if room == "all" else count[room] for count in (killed, equal, tried))
-        print(f"{room:<14}{some:8d}{every - same - some:10d}{same:16d}{some / max(every - same, 1):14.1%}")
+        some, same, every = (
+            count.total() if room == "all" else count[room] for count in (killed, equal, tried)
+        )
+        print(
+            f"{room:<14}{some:8d}{every - same - some:10d}{same:16d}{some / max(every - same, 1):14.1%}"
+        )
     return 0 if killed.total() >= least * (tried.total() - equal.total()) else 1
 
 

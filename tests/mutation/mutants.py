@@ -1,4 +1,7 @@
-"""Small faults put into source text, one at a time: a wrong operator, a wrong bound, a check left out."""
+"""Small faults put into source text, one at a time.
+
+a wrong operator, a wrong bound, a check left out.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,49 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OPERATORS: dict[type[ast.operator], str] = {
-    ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.Pow: "*", ast.FloorDiv: "/", ast.Mod: "//",
-    ast.BitAnd: "|", ast.BitOr: "&",
-}  # fmt: skip
+    ast.Add: "-",
+    ast.Sub: "+",
+    ast.Mult: "/",
+    ast.Div: "*",
+    ast.Pow: "*",
+    ast.FloorDiv: "/",
+    ast.Mod: "//",
+    ast.BitAnd: "|",
+    ast.BitOr: "&",
+}
 COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
     ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in",
 }  # fmt: skip
 # What a function of these names shows of itself is looked at by eyes, not compared with the truth.
-SHOWN = frozenset({"__repr__", "__str__", "_repr_html_", "_repr_latex_", "_repr_svg_", "plot", "draw"})
+SHOWN = frozenset(
+    {"__repr__", "__str__", "_repr_html_", "_repr_latex_", "_repr_svg_", "plot", "draw"}
+)
 SYMMETRIC = frozenset(
-    {"max", "min", "maximum", "minimum", "zip", "isinstance", "broadcast_shapes", "Add", "Mul", "KcalcError", "plus", "meet"}
+    {
+        "max",
+        "min",
+        "maximum",
+        "minimum",
+        "zip",
+        "isinstance",
+        "broadcast_shapes",
+        "Add",
+        "Mul",
+        "KcalcError",
+        "plus",
+        "meet",
+    }
 )
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One edit of one file: what stands between two offsets (in characters) of its text becomes ``after``.
+    """One edit of one file: what stands between two offsets (in characters) of its text becomes
+    ``after``.
 
-    ``function``: the qualified name of the function or class around it, "" for the module; ``text``: the line, without its indentation.
+    ``function``: the qualified name of the function or class around it, "" for the module;
+    ``text``: the line, without its indentation.
     """
 
     path: str
@@ -43,7 +70,10 @@ class Mutant:
 
     def __str__(self) -> str:
         place = f"{self.path}:{self.line} {self.function}".rstrip()
-        return f"{place}: {' '.join(self.before.split())[:70]!r} -> {' '.join(self.after.split())[:70]!r}"
+        return (
+            f"{place}: {' '.join(self.before.split())[:70]!r} -> "
+            f"{' '.join(self.after.split())[:70]!r}"
+        )
 
 
 def mutants(path: Path, root: Path) -> list[Mutant]:
@@ -57,7 +87,12 @@ def mutants(path: Path, root: Path) -> list[Mutant]:
 def compiles(mutant: Mutant, root: Path) -> bool:
     """False for what Python would refuse, which no test need notice."""
     try:
-        compile(mutant.applied((root / mutant.path).read_text(encoding="utf-8")), "mutant", "exec", dont_inherit=True)
+        compile(
+            mutant.applied((root / mutant.path).read_text(encoding="utf-8")),
+            "mutant",
+            "exec",
+            dont_inherit=True,
+        )
     except (SyntaxError, ValueError):
         return False
     return True
@@ -85,7 +120,9 @@ class _Maker(ast.NodeVisitor):
         if before != after:
             line: int = node.lineno  # type: ignore[attr-defined]
             text = self.text[self.lines[line - 1] : self.lines[line]].strip()
-            self.made.append(Mutant(self.path, ".".join(self.around), line, text, start, end, before, after))
+            self.made.append(
+                Mutant(self.path, ".".join(self.around), line, text, start, end, before, after)
+            )
 
     def _source(self, node: ast.AST) -> str:
         start, end = self._span(node)
@@ -134,7 +171,9 @@ class _Maker(ast.NodeVisitor):
 
     def visit_Compare(self, node: ast.Compare) -> None:
         self.generic_visit(node)
-        for left, op, right in zip([node.left, *node.comparators], node.ops, node.comparators, strict=False):
+        for left, op, right in zip(
+            [node.left, *node.comparators], node.ops, node.comparators, strict=False
+        ):
             self._between(left, right, COMPARISONS[type(op)])
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
@@ -158,7 +197,9 @@ class _Maker(ast.NodeVisitor):
 
     def _condition(self, test: ast.expr) -> None:
         # `not x` and comparisons have mutants of their own that say the same.
-        simple = isinstance(test, ast.UnaryOp) or (isinstance(test, ast.Compare) and len(test.ops) == 1)
+        simple = isinstance(test, ast.UnaryOp) or (
+            isinstance(test, ast.Compare) and len(test.ops) == 1
+        )
         if not simple and self._source(test) != "TYPE_CHECKING":
             self._add(test, *self._span(test), f"(not ({self._source(test)}))")
 
@@ -174,8 +215,14 @@ class _Maker(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         self.generic_visit(node)
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if len(node.args) >= 2 and name not in SYMMETRIC and not any(isinstance(a, ast.Starred) for a in node.args[:2]):
+        name = (
+            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        )
+        if (
+            len(node.args) >= 2
+            and name not in SYMMETRIC
+            and not any(isinstance(a, ast.Starred) for a in node.args[:2])
+        ):
             first, second = self._source(node.args[0]), self._source(node.args[1])
             start, end = self._span(node.args[0])[0], self._span(node.args[1])[1]
             self._add(node, start, end, f"{second}, {first}")

@@ -1,7 +1,9 @@
-"""Which tests may notice a fault in a line, from a coverage record with contexts: each test's fastest case first.
+"""Which tests may notice a fault in a line, from a coverage record with contexts.
 
-What is kept in a cache is computed in the first test that asks: others that rest on a line are not recorded at it.  So those that run any
-line of its file come after those that run the line.
+Each test's fastest case first.
+
+What is kept in a cache is computed in the first test that asks: others that rest on a line are not
+recorded at it. So those that run any line of its file come after those that run the line.
 """
 
 from __future__ import annotations
@@ -22,21 +24,32 @@ class Selection:
     def __init__(self, coverage: Path, junit: Path) -> None:
         for path in (coverage, junit):
             if not path.exists():
-                raise SystemExit(f"no {path.name}: run the tests with --cov --cov-context=test --junitxml=.junit.xml first")
+                raise SystemExit(
+                    f"no {path.name}: run the tests with --cov --cov-context=test "
+                    f"--junitxml=.junit.xml first"
+                )
         self.data = CoverageData(str(coverage))
         self.data.read()
         self.seconds = _seconds(junit)
         self._lines: dict[str, dict[int, list[str]]] = {}
 
     def tests(self, path: str, line: int, limit: float) -> list[str]:
-        """Names of tests that run the line, then of those that run others of its file, within ``limit`` seconds (at least one)."""
+        """Names of tests that run the line, then of those that run others of its file, within
+        ``limit`` seconds (at least one).
+        """
         if path not in self.data.measured_files():
-            raise SystemExit(f"{path} is not in the record of the tests: run them again as `python tests/mutation --help` says")
+            raise SystemExit(
+                f"{path} is not in the record of the tests: run them again as `python "
+                f"tests/mutation --help` says"
+            )
         if path not in self._lines:
             self._lines[path] = self.data.contexts_by_lineno(path)
         own = self._tests_of(path, {line})
         chosen, spent = [], 0.0
-        for name in [*self._ordered(own), *self._ordered(self._tests_of(path, self._lines[path].keys()) - own)]:
+        for name in [
+            *self._ordered(own),
+            *self._ordered(self._tests_of(path, self._lines[path].keys()) - own),
+        ]:
             spent += self.seconds.get(name, UNKNOWN)
             if chosen and spent > limit:
                 break
@@ -44,14 +57,26 @@ class Selection:
         return chosen
 
     def _tests_of(self, path: str, lines: Iterable[int]) -> set[str]:
-        return {name.rsplit("|", 1)[0] for line in lines for name in self._lines[path].get(line, []) if name}
+        return {
+            name.rsplit("|", 1)[0]
+            for line in lines
+            for name in self._lines[path].get(line, [])
+            if name
+        }
 
     def _ordered(self, names: set[str]) -> list[str]:
-        """The fastest case of every test, then the second fastest, and so on: tests of many cases do not crowd out the others."""
+        """The fastest case of every test, then the second fastest, and so on.
+
+        Tests of many cases do not crowd out the others.
+        """
         cases: dict[str, list[tuple[float, str]]] = defaultdict(list)
         for name in names:
             cases[name.partition("[")[0]].append((self.seconds.get(name, UNKNOWN), name))
-        ranked = ((rank, seconds, name) for found in cases.values() for rank, (seconds, name) in enumerate(sorted(found)))
+        ranked = (
+            (rank, seconds, name)
+            for found in cases.values()
+            for rank, (seconds, name) in enumerate(sorted(found))
+        )
         return [name for _, _, name in sorted(ranked)]
 
 

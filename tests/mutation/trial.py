@@ -23,9 +23,27 @@ from selection import Selection
 
 Item = tuple[str, Mutant]
 LIBRARIES = (
-    "numpy", "scipy.optimize", "scipy.special", "sympy", "mpmath", "networkx", "jax", "flint", "matplotlib.pyplot", "tqdm",
-    "hypothesis", "pytest", "torch", "flax.linen", "flax.nnx", "equinox", "optax", "sklearn.datasets", "onnx", "onnxruntime",
-)  # fmt: skip
+    "numpy",
+    "scipy.optimize",
+    "scipy.special",
+    "sympy",
+    "mpmath",
+    "networkx",
+    "jax",
+    "flint",
+    "matplotlib.pyplot",
+    "tqdm",
+    "hypothesis",
+    "pytest",
+    "torch",
+    "flax.linen",
+    "flax.nnx",
+    "equinox",
+    "optax",
+    "sklearn.datasets",
+    "onnx",
+    "onnxruntime",
+)
 KILLERS = 12  # tests that are tried first
 PATIENCE = 60.0  # seconds, beyond four times what the tests should take
 
@@ -39,7 +57,10 @@ class Verdict(Enum):
 
 
 class Pool:
-    """Forked processes, some at a time.  The parent imports what takes long, but nothing of kcalc."""
+    """Forked processes, some at a time.
+
+    The parent imports what takes long, but nothing of kcalc.
+    """
 
     def __init__(self, root: Path, processes: int) -> None:
         self.root, self.processes = root, processes
@@ -53,10 +74,13 @@ class Pool:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
 
-    def run(self, sample: Iterable[Item], selection: Selection, limits: Sequence[float]) -> Iterator[tuple[Item, Verdict]]:
+    def run(
+        self, sample: Iterable[Item], selection: Selection, limits: Sequence[float]
+    ) -> Iterator[tuple[Item, Verdict]]:
         """((room, mutant), verdict) as they become known.
 
-        First come the tests that killed others of the same file; who survives the tests within one limit meets those within the next.
+        First come the tests that killed others of the same file; who survives the tests within one
+        limit meets those within the next.
         """
         waiting = [(item, [0.0, *limits], frozenset[str]()) for item in list(sample)[::-1]]
         running: dict[int, tuple[Any, float]] = {}
@@ -64,10 +88,21 @@ class Pool:
             while waiting and len(running) < self.processes:
                 item, left, met = waiting.pop()
                 mutant = item[1]
-                tests = [name for name in self._chosen(selection, mutant, left.pop(0)) if name not in met] if left else []
+                tests = (
+                    [
+                        name
+                        for name in self._chosen(selection, mutant, left.pop(0))
+                        if name not in met
+                    ]
+                    if left
+                    else []
+                )
                 if tests:
                     spent = sum(selection.seconds.get(name, 1.0) for name in tests)
-                    running[self._start(mutant, tests)] = (item, left, met.union(tests)), time.monotonic() + 4 * spent + PATIENCE
+                    running[self._start(mutant, tests)] = (
+                        (item, left, met.union(tests)),
+                        time.monotonic() + 4 * spent + PATIENCE,
+                    )
                 elif left:
                     waiting.append((item, left, met))
                 else:
@@ -115,7 +150,11 @@ def _finished(running: dict[int, tuple[Any, float]]) -> Iterator[tuple[int, Any,
             if not done:
                 os.waitpid(pid, 0)
             passed = done and os.waitstatus_to_exitcode(status) == 0
-            yield pid, item, Verdict.SURVIVED if passed else Verdict.KILLED if done else Verdict.TIMEOUT
+            yield (
+                pid,
+                item,
+                Verdict.SURVIVED if passed else Verdict.KILLED if done else Verdict.TIMEOUT,
+            )
 
 
 class _Note:
@@ -147,7 +186,9 @@ class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, name: str, path: Path, text: str) -> None:
         self.name, self.path, self.loader = name, path, _Loader(name, str(path), text)
 
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self.name:
             return None
         return importlib.util.spec_from_file_location(fullname, self.path, loader=self.loader)

@@ -1,8 +1,10 @@
 """Frozen truth for local kernel quantities, by a route that shares nothing with kcalc.
 
-Functions are written out by hand over Arb numbers; Gamma(c) = E[phi(u) phi(v)] is a nested Gauss-Legendre rule in (x, w) against the
-bivariate normal density, split at kinks and graded around their images; Gamma' and Gamma'' integrate phi phi against the density's own
-derivatives (Plackett: d/dc N2 = d^2/dx dw N2), so no derivative of phi and no corner term enters.  1 - C is E(phi(u) - phi(v))^2/(2 Q).
+Functions are written out by hand over Arb numbers; Gamma(c) = E[phi(u) phi(v)] is a nested
+Gauss-Legendre rule in (x, w) against the bivariate normal density, split at kinks and graded around
+their images; Gamma' and Gamma'' integrate phi phi against the density's own derivatives (Plackett:
+d/dc N2 = d^2/dx dw N2), so no derivative of phi and no corner term enters. 1 - C is E(phi(u) -
+phi(v))^2/(2 Q).
 
 Run ``python tests/oracles/activations.py [name ...]`` to write activations.json (minutes).
 """
@@ -80,7 +82,13 @@ FUNCTIONS: dict[str, Truth] = {
     "softplus": Truth((lambda x: (1 + x.exp()).log(),)),
     "swish": Truth((lambda x: x * sigmoid(x),)),
     "gelu": Truth((lambda x: x * (1 + (x / ROOT_TWO).erf()) / 2,)),
-    "gelu_tanh": Truth((lambda x: x * (1 + ((2 / arb.pi()).sqrt() * (x + arb("0.044715") * x * x * x)).tanh()) / 2,)),
+    "gelu_tanh": Truth(
+        (
+            lambda x: (
+                x * (1 + ((2 / arb.pi()).sqrt() * (x + arb("0.044715") * x * x * x)).tanh()) / 2
+            ),
+        )
+    ),
     "mish": Truth((lambda x: x * (1 + x.exp()).log().tanh(),)),
     "elu": elu(arb(1), arb(1)),
     "selu": elu(*SELU),
@@ -111,7 +119,10 @@ def legendre(n: int) -> list[tuple[Any, Any]]:
 
 
 def axis(q: float, low: float, high: float, extra: list[float]) -> list[float]:
-    """Edges in the standard normal's units: about 1 in pre-activation units near 0, growing with |x|, never above 1 in z."""
+    """Edges in the standard normal's units.
+
+    About 1 in pre-activation units near 0, growing with |x|, never above 1 in z.
+    """
     root, edges, x = math.sqrt(q), [0.0], 0.0
     while x < 40 * root:
         x += min(max(1.0, 0.5 * x), root)
@@ -130,7 +141,10 @@ def nodes(edges: list[float], n: int = 24) -> list[tuple[Any, Any]]:
 
 
 def reach(name: str, q: float) -> float:
-    """Where exp(-z^2/2) phi^2 stops mattering: further out for the exponential, the highest powers and what vanishes at 0."""
+    """Where exp(-z^2/2) phi^2 stops mattering.
+
+    Further out for the exponential, the highest powers and what vanishes at 0.
+    """
     return REACH + (2 * math.sqrt(q) if name == "exp" else 4 if name in STEEP else 0)
 
 
@@ -143,7 +157,10 @@ def density(x: Any) -> Any:
 
 
 def one_dimensional(name: str, q: float) -> dict[str, str]:
-    """E phi, E phi^2 and dQ/dq = E[phi^2 (z^2 - 1)]/(2q), E phi' = E[phi z]/sqrt q: derivatives by parts, no phi' needed."""
+    """E phi, E phi^2 and dQ/dq = E[phi^2 (z^2 - 1)]/(2q), E phi' = E[phi z]/sqrt q.
+
+    Derivatives by parts, no phi' needed.
+    """
     truth, root = FUNCTIONS[name], arb(q).sqrt()
     r = reach(name, q)
     sums = [arb(0)] * 4
@@ -151,7 +168,9 @@ def one_dimensional(name: str, q: float) -> dict[str, str]:
         f, weight = apply(truth, root * z), w * density(z)
         for i, term in enumerate((f, f * f, f * z / root, f * f * (z * z - 1) / (2 * arb(q)))):
             sums[i] += weight * term
-    return dict(zip(("mean", "second_moment", "mean_slope", "q_slope"), map(text, sums), strict=True))
+    return dict(
+        zip(("mean", "second_moment", "mean_slope", "q_slope"), map(text, sums), strict=True)
+    )
 
 
 def gamma(name: str, q1: float, q2: float, c: float) -> list[Any]:
@@ -159,7 +178,12 @@ def gamma(name: str, q1: float, q2: float, c: float) -> list[Any]:
     truth, r1, r2 = FUNCTIONS[name], arb(q1).sqrt(), arb(q2).sqrt()
     s = math.sqrt(1 - c * c)
     square, cc, width = 1 - arb(c) ** 2, arb(c), (REACH + (4 if name in STEEP else 0)) * s
-    images = [k / math.sqrt(q2) / c + sign * s / abs(c) * step for k in truth.kinks for sign in (1, -1) for step in (0, 1.5, 3, 5, 8, 12)]
+    images = [
+        k / math.sqrt(q2) / c + sign * s / abs(c) * step
+        for k in truth.kinks
+        for sign in (1, -1)
+        for step in (0, 1.5, 3, 5, 8, 12)
+    ]
     own = [k / math.sqrt(q1) for k in truth.kinks]
     r = reach(name, max(q1, q2))
     totals = [arb(0)] * 3
@@ -181,7 +205,9 @@ def gamma(name: str, q1: float, q2: float, c: float) -> list[Any]:
             first = a * b + kap
             sums[0] += value
             sums[1] += value * first
-            sums[2] += value * (lam * lam + kap * kap - lam * (a * a + b * b) + 2 * kap * a * b + first * first)
+            sums[2] += value * (
+                lam * lam + kap * kap - lam * (a * a + b * b) + 2 * kap * a * b + first * first
+            )
         for i in range(3):
             totals[i] += fx * sums[i]
     scale = 1 / (2 * arb.pi() * square).sqrt()
@@ -194,7 +220,12 @@ def relative_gap(name: str, q: float, theta: str) -> Any:
     c, s = angle.cos(), angle.sin()
     sf = float(s.mid())
     centres = [k / math.sqrt(q) for k in truth.kinks]
-    grid = [k + sign * sf * step for k in centres for sign in (1, -1) for step in (0, 0.5, 1, 2, 3, 4, 6, 8, 10, 12)]
+    grid = [
+        k + sign * sf * step
+        for k in centres
+        for sign in (1, -1)
+        for step in (0, 0.5, 1, 2, 3, 4, 6, 8, 10, 12)
+    ]
     r = reach(name, q)
     total, norm = arb(0), arb(0)
     for x, wx in nodes(axis(q, -r, r, [*grid, *centres]), 30):
@@ -236,7 +267,9 @@ def record(name: str) -> dict[str, Any]:
     for q in (0.01, 0.5, 1, 2, 3, 10, *(() if name == "exp" else (100,))):
         out["moments"].append({"q": q, **one_dimensional(name, q)})
     for q1, q2, c in cases:
-        out["gammas"].append({"q1": q1, "q2": q2, "c": c, "values": [text(v) for v in gamma(name, q1, q2, c)]})
+        out["gammas"].append(
+            {"q1": q1, "q2": q2, "c": c, "values": [text(v) for v in gamma(name, q1, q2, c)]}
+        )
     for theta in ANGLES:
         out["gaps"].append({"q": 1, "theta": theta, "gap": text(relative_gap(name, 1, theta))})
     return out
@@ -244,7 +277,11 @@ def record(name: str) -> dict[str, Any]:
 
 def main(names: list[str]) -> None:
     found = json.loads(FILE.read_text()) if FILE.exists() else {"records": {}}
-    found["versions"] = {"python": platform.python_version(), "python-flint": flint.__version__, "bits": ctx.prec}
+    found["versions"] = {
+        "python": platform.python_version(),
+        "python-flint": flint.__version__,
+        "bits": ctx.prec,
+    }
     for name in names or list(FUNCTIONS):
         found["records"][name] = record(name)
         FILE.write_text(json.dumps(found, indent=1) + "\n")

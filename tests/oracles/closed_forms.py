@@ -1,9 +1,12 @@
-"""Textbook closed forms of E[phi(u) phi(v)], E phi and E phi', in mpmath, written out by hand (nothing from kcalc).
+"""Textbook closed forms of E[phi(u) phi(v)], E phi and E phi', in mpmath, written out by hand
+(nothing from kcalc).
 
-k = c sqrt(q1 q2) is the covariance of u and v.  Where Gamma is analytic around [-1, 1] its derivatives are central differences with
-many guard digits; the kinked families differentiate by hand.  Sources: Cho and Saul 2009 (rectified powers), Williams 1997 (erf),
-Tsuchida et al. 2021 (gelu), characteristic functions of the normal distribution (sin, cos, exp, gaussian, gabor, snake), Isserlis and
-Hermite expansions (polynomials).  The brute-force rows of activations.json confirm every one of them.
+k = c sqrt(q1 q2) is the covariance of u and v. Where Gamma is analytic around [-1, 1] its
+derivatives are central differences with many guard digits; the kinked families differentiate by
+hand. Sources: Cho and Saul 2009 (rectified powers), Williams 1997 (erf), Tsuchida et al. 2021
+(gelu), characteristic functions of the normal distribution (sin, cos, exp, gaussian, gabor, snake),
+Isserlis and Hermite expansions (polynomials). The brute-force rows of activations.json confirm
+every one of them.
 """
 
 from __future__ import annotations
@@ -25,7 +28,10 @@ Gamma = Callable[[Number, Number, Number], Number]
 
 @dataclass(frozen=True)
 class Closed:
-    """gamma(c, q1, q2) = E[phi(u) phi(v)]; mean(q) = E phi; slope(q) = E phi'; derivatives(c, q1, q2) = (Gamma', Gamma'')."""
+    """gamma(c, q1, q2) = E[phi(u) phi(v)]; mean(q) = E phi; slope(q) = E phi'.
+
+    derivatives(c, q1, q2) = (Gamma', Gamma'').
+    """
 
     gamma: Gamma
     mean: Callable[[Number], Number]
@@ -47,7 +53,12 @@ class Closed:
     def moments(self, q: Number) -> tuple[Number, Number, Number, Number]:
         """E phi, Q, E phi', dQ/dq."""
         h = q * STEP
-        return self.mean(q), self.second(q), self.slope(q), (self.second(q + h) - self.second(q - h)) / (2 * h)
+        return (
+            self.mean(q),
+            self.second(q),
+            self.slope(q),
+            (self.second(q + h) - self.second(q - h)) / (2 * h),
+        )
 
     def gap(self, angle: Number, q: Number) -> Number:
         """1 - C(cos angle) at q1 = q2 = q."""
@@ -65,25 +76,38 @@ def _over_sine(x: Number, c: Number, power: int = 1) -> Number:
     return mp.sign(x) * mp.inf if abs(c) == 1 else x / mp.sqrt(1 - c * c) ** power
 
 
-# --- kinked families ------------------------------------------------------------------------------------------------------------------
+# --- kinked families ------------------------------------------------------------------------------
 
 
 def two_slopes(a: Number, b: Number) -> Closed:
-    """a x for x < 0, b x for x >= 0, as (a+b)/2 x + (b-a)/2 |x|: E|u v| = (2/pi) sqrt(q1 q2) (sin + c asin c)."""
+    """a x for x < 0, b x for x >= 0, as (a+b)/2 x + (b-a)/2 |x|.
+
+    E|u v| = (2/pi) sqrt(q1 q2) (sin + c asin c).
+    """
     even, odd = (mpf(b) - a) ** 2 / 4, (mpf(b) + a) ** 2 / 4
 
     def gamma(c: Number, q1: Number, q2: Number) -> Number:
-        return mp.sqrt(q1 * q2) * (odd * c + even * 2 / mp.pi * (mp.sqrt(1 - c * c) + c * mp.asin(c)))
+        return mp.sqrt(q1 * q2) * (
+            odd * c + even * 2 / mp.pi * (mp.sqrt(1 - c * c) + c * mp.asin(c))
+        )
 
     def derivatives(c: Number, q1: Number, q2: Number) -> tuple[Number, Number]:
         r = mp.sqrt(q1 * q2)
         return r * (odd + even * 2 / mp.pi * mp.asin(c)), _over_sine(r * even * 2 / mp.pi, c)
 
-    return Closed(gamma, lambda q: (mpf(b) - a) * mp.sqrt(q / (2 * mp.pi)), lambda q: (mpf(a) + b) / 2, derivatives)
+    return Closed(
+        gamma,
+        lambda q: (mpf(b) - a) * mp.sqrt(q / (2 * mp.pi)),
+        lambda q: (mpf(a) + b) / 2,
+        derivatives,
+    )
 
 
 def arc_cosine(k: int, c: Number) -> Number:
-    """E[max(x, 0)^k max(y, 0)^k] at q = 1, t = arccos c: J_k/(2 pi), J_k = s^(2k+1) (-d/dt / s)^k ((pi - t)/s)."""
+    """E[max(x, 0)^k max(y, 0)^k] at q = 1, t = arccos c.
+
+    J_k/(2 pi), J_k = s^(2k+1) (-d/dt / s)^k ((pi - t)/s).
+    """
     t = mp.acos(c)
     s, rest = mp.sqrt(1 - c * c), mp.pi - t
     forms = (
@@ -99,7 +123,11 @@ def arc_cosine(k: int, c: Number) -> Number:
 
 def half_moment(k: int) -> Number:
     """E max(z, 0)^k."""
-    return mpf(1) / 2 if k == 0 else mpf(2) ** (mpf(k) / 2 - 1) * mp.gamma(mpf(k + 1) / 2) / mp.sqrt(mp.pi)
+    return (
+        mpf(1) / 2
+        if k == 0
+        else mpf(2) ** (mpf(k) / 2 - 1) * mp.gamma(mpf(k + 1) / 2) / mp.sqrt(mp.pi)
+    )
 
 
 def rectified(k: int) -> Closed:
@@ -132,14 +160,20 @@ def step(height: Number, middle: Number) -> Closed:
     )
 
 
-# --- the error function and its relatives ---------------------------------------------------------------------------------------------
+# --- the error function and its relatives ---------------------------------------------------------
 
 
 def error_function(a: Number) -> Closed:
     """erf(a x) [Williams 1997]."""
 
     def gamma(c: Number, q1: Number, q2: Number) -> Number:
-        return 2 / mp.pi * mp.asin(2 * a * a * _cov(c, q1, q2) / mp.sqrt((1 + 2 * a * a * q1) * (1 + 2 * a * a * q2)))
+        return (
+            2
+            / mp.pi
+            * mp.asin(
+                2 * a * a * _cov(c, q1, q2) / mp.sqrt((1 + 2 * a * a * q1) * (1 + 2 * a * a * q2))
+            )
+        )
 
     return Closed(gamma, lambda q: mpf(0), lambda q: 2 * a / mp.sqrt(mp.pi * (1 + 2 * a * a * q)))
 
@@ -154,18 +188,23 @@ def probit() -> Closed:
 
 
 def gelu() -> Closed:
-    """x P(z < x).  With D = (1 + q1)(1 + q2) - k^2: E[u v Phi(u) Phi(v)] by Stein's formula in u, then in v."""
+    """x P(z < x).
+
+    With D = (1 + q1)(1 + q2) - k^2: E[u v Phi(u) Phi(v)] by Stein's formula in u, then in v.
+    """
 
     def gamma(c: Number, q1: Number, q2: Number) -> Number:
         k, product = _cov(c, q1, q2), (1 + q1) * (1 + q2)
         root = mp.sqrt(product - k * k)
         orthant = mpf(1) / 4 + mp.asin(k / mp.sqrt(product)) / (2 * mp.pi)
-        return k * orthant + (q1 * q2 + k * k * (1 / (1 + q1) + 1 / (1 + q2) - 1)) / (2 * mp.pi * root)
+        return k * orthant + (q1 * q2 + k * k * (1 / (1 + q1) + 1 / (1 + q2) - 1)) / (
+            2 * mp.pi * root
+        )
 
     return Closed(gamma, lambda q: q / mp.sqrt(2 * mp.pi * (1 + q)), lambda q: mpf(1) / 2)
 
 
-# --- waves, bells and the exponential -------------------------------------------------------------------------------------------------
+# --- waves, bells and the exponential -------------------------------------------------------------
 
 
 def wave(even: Number, odd: Number) -> Closed:
@@ -179,7 +218,11 @@ def wave(even: Number, odd: Number) -> Closed:
 
 
 def exponential() -> Closed:
-    return Closed(lambda c, q1, q2: mp.exp((q1 + q2) / 2 + _cov(c, q1, q2)), lambda q: mp.exp(q / 2), lambda q: mp.exp(q / 2))
+    return Closed(
+        lambda c, q1, q2: mp.exp((q1 + q2) / 2 + _cov(c, q1, q2)),
+        lambda q: mp.exp(q / 2),
+        lambda q: mp.exp(q / 2),
+    )
 
 
 def gabor(a: Number, w: Number) -> Closed:
@@ -195,7 +238,11 @@ def gabor(a: Number, w: Number) -> Closed:
         waves = mp.exp(-(w**2) * own / 2) * mp.cosh(w**2 * k / determinant)
         return waves / mp.sqrt(determinant)
 
-    return Closed(gamma, lambda q: mp.exp(-(w**2) * q / (2 * (1 + 2 * a * q))) / mp.sqrt(1 + 2 * a * q), lambda q: mpf(0))
+    return Closed(
+        gamma,
+        lambda q: mp.exp(-(w**2) * q / (2 * (1 + 2 * a * q))) / mp.sqrt(1 + 2 * a * q),
+        lambda q: mpf(0),
+    )
 
 
 def snake(a: Number) -> Closed:
@@ -208,7 +255,7 @@ def snake(a: Number) -> Closed:
     return Closed(gamma, lambda q: (1 - mp.exp(-2 * a * a * q)) / (2 * a), lambda q: mpf(1))
 
 
-# --- polynomials ----------------------------------------------------------------------------------------------------------------------
+# --- polynomials ----------------------------------------------------------------------------------
 
 
 def polynomial(parts: Callable[[Number], dict[int, Number]]) -> Closed:
@@ -218,7 +265,9 @@ def polynomial(parts: Callable[[Number], dict[int, Number]]) -> Closed:
         first, second = parts(q1), parts(q2)
         return sum(first[n] * second[n] * mp.factorial(n) * c**n for n in first)
 
-    return Closed(gamma, lambda q: parts(q).get(0, mpf(0)), lambda q: parts(q).get(1, mpf(0)) / mp.sqrt(q))
+    return Closed(
+        gamma, lambda q: parts(q).get(0, mpf(0)), lambda q: parts(q).get(1, mpf(0)) / mp.sqrt(q)
+    )
 
 
 def _power(q: Number, n: int) -> Number:

@@ -1,6 +1,8 @@
-"""E[phi(u) psi(v)] near |c| = 1, its drop from c = +-1 and two derivatives, for functions that jump and bend.
+"""E[phi(u) psi(v)] near |c| = 1, its drop from c = +-1 and two derivatives, for functions that jump
+and bend.
 
-From tests/gaussian_pieces.py; ``python tests/oracles/end_zones.py`` writes end_zones.json beside it.
+From tests/gaussian_pieces.py; ``python tests/oracles/end_zones.py`` writes end_zones.json beside
+it.
 """
 
 from __future__ import annotations
@@ -40,13 +42,26 @@ PAIRS: list[tuple[Pieces, float, Pieces, float]] = [
 ANGLES = (0.3, 0.03, 1e-3, 1e-6)
 
 
-def record(phi: Pieces, q1: float, psi: Pieces, q2: float, sign: int, theta: float) -> dict[str, Any]:
-    """One row: ``values`` are Gamma, Gamma' and Gamma'' at c = sign cos(theta), ``drop`` is Gamma(sign) - Gamma."""
+def record(
+    phi: Pieces, q1: float, psi: Pieces, q2: float, sign: int, theta: float
+) -> dict[str, Any]:
+    """One row: ``values`` are Gamma, Gamma' and Gamma'' at c = sign cos(theta), ``drop`` is
+    Gamma(sign) - Gamma.
+    """
     with digits(32 + round(-4 * math.log10(theta))):
         found, end = plane(phi, q1, psi, q2, sign, theta), at_end(phi, q1, psi, q2, sign)
         numbers = [float(x) for x in (*found, end, end - found[0])]
-    return {"phi": phi.name, "q1": q1, "psi": psi.name, "q2": q2, "sign": sign, "theta": theta, "values": numbers[:3], "end": numbers[3],
-            "drop": numbers[4]}  # fmt: skip
+    return {
+        "phi": phi.name,
+        "q1": q1,
+        "psi": psi.name,
+        "q2": q2,
+        "sign": sign,
+        "theta": theta,
+        "values": numbers[:3],
+        "end": numbers[3],
+        "drop": numbers[4],
+    }
 
 
 def main() -> None:

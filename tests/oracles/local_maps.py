@@ -1,14 +1,18 @@
-"""Frozen truth for local C maps: 200 points for every catalogue entry, and 1 - C at small angles, sharing nothing with kcalc.
+"""Frozen truth for local C maps.
 
-Entries with a textbook closed form are evaluated in mpmath (closed_forms.py), the others by two-dimensional quadrature in 80-bit numbers
-(pair_quadrature.py, pair_functions.py).  Every entry is checked against its brute-force rows in activations.json (Arb numbers, other
-geometry, derivatives on the density instead of on phi: good to about 3e-16 there in C''), every integral against a finer rule and, near
-c = +-1, against the integral of the next derivative, and the quadrature against closed forms at all their points with q <= 10; "checks" in
-the result holds what was found.
+200 points for every catalogue entry, and 1 - C at small angles, sharing nothing with kcalc.
 
-c, 1 - c, q1, q2 and the angles are doubles, and the truth is that of exactly those doubles.  local_maps.json.gz:
-records[name] = {q, moments: rows of (E phi, Q, E phi', dQ/dq) for each q, points: rows of (c, index of q1, index of q2),
-values: rows of (C, C', C''), gap_q, gaps: rows of 1 - C(cos angle) for each gap_q}.
+Entries with a textbook closed form are evaluated in mpmath (closed_forms.py), the others by
+two-dimensional quadrature in 80-bit numbers (pair_quadrature.py, pair_functions.py). Every entry is
+checked against its brute-force rows in activations.json (Arb numbers, other geometry, derivatives
+on the density instead of on phi: good to about 3e-16 there in C''), every integral against a finer
+rule and, near c = +-1, against the integral of the next derivative, and the quadrature against
+closed forms at all their points with q <= 10; "checks" in the result holds what was found.
+
+c, 1 - c, q1, q2 and the angles are doubles, and the truth is that of exactly those doubles.
+local_maps.json.gz: records[name] = {q, moments: rows of (E phi, Q, E phi', dQ/dq) for each q,
+points: rows of (c, index of q1, index of q2), values: rows of (C, C', C''), gap_q, gaps: rows of 1
+- C(cos angle) for each gap_q}.
 
 Run ``python tests/oracles/local_maps.py [name ...]`` (minutes).
 """
@@ -40,20 +44,27 @@ POINTS, NEAR, POOL = 200, 60, 80
 QUANTITIES = ("mean", "second_moment", "mean_slope", "q_slope")
 
 
-# --- where ------------------------------------------------------------------------------------------------------------------------------
+# --- where ----------------------------------------------------------------------------------------
 
 
 def cosines(source: random.Random) -> list[float]:
     """+-1, +-(1 - 10^-k) and uniform ones; each of them and its 1 - c are doubles."""
     near = [s * 1.0 for s in (1, -1) for _ in range(6)]
-    near += [s * (1 - round(10.0**-k * 2.0**52) / 2.0**52) for s in (1, -1) for k in range(1, 13) for _ in range(2)]
+    near += [
+        s * (1 - round(10.0**-k * 2.0**52) / 2.0**52)
+        for s in (1, -1)
+        for k in range(1, 13)
+        for _ in range(2)
+    ]
     assert len(near) == NEAR
     return near + [source.randrange(1 - 2**20, 2**20) / 2.0**20 for _ in range(POINTS - NEAR)]
 
 
 def variances(source: random.Random) -> list[float]:
     """Log-uniform on [0.01, 100], its ends included."""
-    return sorted({0.01, 100.0, *(float(f"{10 ** source.uniform(-2, 2):.5g}") for _ in range(POOL - 2))})
+    return sorted(
+        {0.01, 100.0, *(float(f"{10 ** source.uniform(-2, 2):.5g}") for _ in range(POOL - 2))}
+    )
 
 
 def grid(name: str) -> tuple[list[float], list[tuple[float, int, int]]]:
@@ -68,7 +79,7 @@ def grid(name: str) -> tuple[list[float], list[tuple[float, int, int]]]:
     return q, points
 
 
-# --- what -------------------------------------------------------------------------------------------------------------------------------
+# --- what -----------------------------------------------------------------------------------------
 
 
 def text(value: Any) -> str:
@@ -80,7 +91,9 @@ def text(value: Any) -> str:
     return np.format_float_scientific(value, precision=20, unique=False, trim="-")
 
 
-def closed_record(name: str, q: list[float], points: list[tuple[float, int, int]]) -> dict[str, Any]:
+def closed_record(
+    name: str, q: list[float], points: list[tuple[float, int, int]]
+) -> dict[str, Any]:
     form, sizes = CLOSED[name], [mp.mpf(value) for value in q]
     moments = [form.moments(value) for value in sizes]
     values = []
@@ -91,7 +104,9 @@ def closed_record(name: str, q: list[float], points: list[tuple[float, int, int]
     return {"moments": moments, "values": values, "gaps": gaps}
 
 
-def integrated_record(name: str, q: list[float], points: list[tuple[float, int, int]]) -> dict[str, Any]:
+def integrated_record(
+    name: str, q: list[float], points: list[tuple[float, int, int]]
+) -> dict[str, Any]:
     phi = FUNCTIONS[name]
     moments = [one_dimensional(phi, value) for value in q]
     values = [integrated(phi, c, q[i], q[j], moments[i][1] * moments[j][1]) for c, i, j in points]
@@ -99,26 +114,34 @@ def integrated_record(name: str, q: list[float], points: list[tuple[float, int, 
     return {"moments": moments, "values": values, "gaps": gaps}
 
 
-def integrated(phi: Function, c: float, q1: float, q2: float, product: Any, nodes: int = 24) -> list[Any]:
+def integrated(
+    phi: Function, c: float, q1: float, q2: float, product: Any, nodes: int = 24
+) -> list[Any]:
     return [value / np.sqrt(product) for value in gammas(phi, c, q1, q2, nodes=nodes)]
 
 
-# --- is it true -------------------------------------------------------------------------------------------------------------------------
+# --- is it true -----------------------------------------------------------------------------------
 
 
 def apart(found: Any, truth: Any) -> float:
     """|found - truth| / max(1, |truth|); 0 for equal infinities."""
-    found, truth = (value if isinstance(value, mp.mpf) else mp.mpf(text(value)) for value in (found, truth))
+    found, truth = (
+        value if isinstance(value, mp.mpf) else mp.mpf(text(value)) for value in (found, truth)
+    )
     return 0.0 if found == truth else float(abs(found - truth) / max(1, abs(truth)))
 
 
 def against_rows(name: str) -> dict[str, float]:
-    """The largest distances to the rows of activations.json, C maps and 1-D moments over their natural sizes, gaps relative."""
+    """The largest distances to the rows of activations.json, C maps and 1-D moments over their
+    natural sizes, gaps relative.
+    """
     closed, rows = name in CLOSED, ROWS[name]
     number = mp.mpf if closed else Real
     root = mp.sqrt if closed else np.sqrt
     moments = {
-        row["q"]: CLOSED[name].moments(mp.mpf(row["q"])) if closed else one_dimensional(FUNCTIONS[name], row["q"])
+        row["q"]: CLOSED[name].moments(mp.mpf(row["q"]))
+        if closed
+        else one_dimensional(FUNCTIONS[name], row["q"])
         for row in rows["moments"]
     }
     found: dict[str, float] = dict.fromkeys(("moments", "C", "C'", "C''", "gaps"), 0.0)
@@ -135,25 +158,43 @@ def against_rows(name: str) -> dict[str, float]:
             found[key] = max(found[key], apart(value / norm, number(truth) / norm))
     for row in rows["gaps"]:
         angle = mp.mpf(row["theta"])
-        gap = CLOSED[name].gap(angle, mp.mpf(row["q"])) if closed else small_gaps(FUNCTIONS[name], row["q"], [float(angle)])[0]
+        gap = (
+            CLOSED[name].gap(angle, mp.mpf(row["q"]))
+            if closed
+            else small_gaps(FUNCTIONS[name], row["q"], [float(angle)])[0]
+        )
         found["gaps"] = max(found["gaps"], apart(gap / number(row["gap"]), 1))
     return found
 
 
-def against_finer(name: str, q: list[float], points: list[tuple[float, int, int]], record: dict[str, Any]) -> dict[str, float]:
+def against_finer(
+    name: str, q: list[float], points: list[tuple[float, int, int]], record: dict[str, Any]
+) -> dict[str, float]:
     """What a rule with 32 nodes on every panel changes at every tenth point and at one row of gaps."""
     phi, worst = FUNCTIONS[name], 0.0
     for (c, i, j), old in list(zip(points, record["values"], strict=True))[::10]:
-        new = integrated(phi, c, q[i], q[j], one_dimensional(phi, q[i], 32)[1] * one_dimensional(phi, q[j], 32)[1], 32)
+        new = integrated(
+            phi,
+            c,
+            q[i],
+            q[j],
+            one_dimensional(phi, q[i], 32)[1] * one_dimensional(phi, q[j], 32)[1],
+            32,
+        )
         worst = max(worst, *map(apart, new, old))
     gaps = small_gaps(phi, GAP_Q[-1], ANGLES[::-1], 28)[::-1]
-    return {"values": worst, "gaps": max(apart(new / old, 1) for new, old in zip(gaps, record["gaps"][-1], strict=True))}
+    return {
+        "values": worst,
+        "gaps": max(apart(new / old, 1) for new, old in zip(gaps, record["gaps"][-1], strict=True)),
+    }
 
 
 def against_integrals(name: str) -> float:
-    """|C^(i)(s) - C^(i)(t) - integral of C^(i+1)|/(1 + |.|), i = 0, 1, over a short interval of angles near c = 1 and c = -1, q1 = q2 = 3.
+    """|C^(i)(s) - C^(i)(t) - integral of C^(i+1)|/(1 + |.|), i = 0, 1, over a short interval of
+    angles near c = 1 and c = -1, q1 = q2 = 3.
 
-    The jumps enter the derivatives in closed form only, so this confirms their terms where the density route has no digits left.
+    The jumps enter the derivatives in closed form only, so this confirms their terms where the
+    density route has no digits left.
     """
     phi, worst = FUNCTIONS[name], 0.0
     x, w = legendre(24)
@@ -161,13 +202,20 @@ def against_integrals(name: str) -> float:
     for other in (phi, phi.reflected()):
 
         def at(angle: Any, orders: tuple[int, ...], other: Function = other) -> list[Any]:
-            return [value / product for value in Pair(phi, other, Real(3), Real(3), 2 * np.sin(angle / 2) ** 2, 24).gamma(orders)]
+            return [
+                value / product
+                for value in Pair(
+                    phi, other, Real(3), Real(3), 2 * np.sin(angle / 2) ** 2, 24
+                ).gamma(orders)
+            ]
 
         for start in (Real("1e-6"), Real("2e-3")):
             angles = start * (1.25 + x / 4)
             rates = np.array([at(angle, (1, 2)) for angle in angles]) * np.sin(angles)[:, None]
             steps = start / 4 * (w @ rates)
-            for high, low, change in zip(at(start, (0, 1)), at(1.5 * start, (0, 1)), steps, strict=True):
+            for high, low, change in zip(
+                at(start, (0, 1)), at(1.5 * start, (0, 1)), steps, strict=True
+            ):
                 worst = max(worst, float(abs(high - low - change) / (1 + abs(high))))
     return worst
 
@@ -177,27 +225,45 @@ def quadrature_check(name: str) -> float:
     half, jump = Real(1) / 2, (Real(0),)
     functions = {
         "abrelu": Function((line_piece(-half), line_piece(3 * half)), (0.0,), jump, (2 * Real(1),)),
-        "sign": Function((line_piece(jump[0], -Real(1)), line_piece(jump[0], Real(1))), (0.0,), (Real(2),), jump),
+        "sign": Function(
+            (line_piece(jump[0], -Real(1)), line_piece(jump[0], Real(1))), (0.0,), (Real(2),), jump
+        ),
         "relu2": Function((line_piece(jump[0]), lambda x: (x * x, 2 * x, 2 + 0 * x)), (0.0,)),
-        "gaussian": Function((lambda x: (np.exp(-x * x), -2 * x * np.exp(-x * x), (4 * x * x - 2) * np.exp(-x * x)),), poles=((0.0, 1.0),)),
-        "snake": Function((lambda x: (x + np.sin(x) ** 2, 1 + np.sin(2 * x), 2 * np.cos(2 * x)),), poles=((0.0, 1.0),)),
+        "gaussian": Function(
+            (
+                lambda x: (
+                    np.exp(-x * x),
+                    -2 * x * np.exp(-x * x),
+                    (4 * x * x - 2) * np.exp(-x * x),
+                ),
+            ),
+            poles=((0.0, 1.0),),
+        ),
+        "snake": Function(
+            (lambda x: (x + np.sin(x) ** 2, 1 + np.sin(2 * x), 2 * np.cos(2 * x)),),
+            poles=((0.0, 1.0),),
+        ),
     }
     q, points = grid(name)
     kept = [(c, i, j) for c, i, j in points if max(q[i], q[j]) <= 10]
     truth = closed_record(name, q, kept)
     worst = 0.0
     for (c, i, j), row in zip(kept, truth["values"], strict=True):
-        product = one_dimensional(functions[name], q[i])[1] * one_dimensional(functions[name], q[j])[1]
+        product = (
+            one_dimensional(functions[name], q[i])[1] * one_dimensional(functions[name], q[j])[1]
+        )
         worst = max(worst, *map(apart, integrated(functions[name], c, q[i], q[j], product), row))
     return worst
 
 
-# --- the file ---------------------------------------------------------------------------------------------------------------------------
+# --- the file -------------------------------------------------------------------------------------
 
 
 def work(name: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     q, points = grid(name)
-    record = closed_record(name, q, points) if name in CLOSED else integrated_record(name, q, points)
+    record = (
+        closed_record(name, q, points) if name in CLOSED else integrated_record(name, q, points)
+    )
     checks: dict[str, Any] = {"against activations.json": against_rows(name)}
     if name not in CLOSED:
         checks["against a finer rule"] = against_finer(name, q, points, record)
@@ -216,7 +282,11 @@ def save(found: dict[str, Any]) -> None:
 
 
 def main(names: list[str]) -> None:
-    found: dict[str, Any] = json.loads(gzip.decompress(FILE.read_bytes())) if FILE.exists() else {"records": {}, "checks": {}}
+    found: dict[str, Any] = (
+        json.loads(gzip.decompress(FILE.read_bytes()))
+        if FILE.exists()
+        else {"records": {}, "checks": {}}
+    )
     found["angles"] = ANGLES
     found["versions"] = {
         "python": platform.python_version(),
@@ -232,7 +302,9 @@ def main(names: list[str]) -> None:
             save(found)
             print(name, json.dumps(checks), flush=True)
         if not names:
-            found["quadrature against closed forms"] = dict(pool.map(check, ["abrelu", "sign", "relu2", "gaussian", "snake"]))
+            found["quadrature against closed forms"] = dict(
+                pool.map(check, ["abrelu", "sign", "relu2", "gaussian", "snake"])
+            )
             save(found)
             print(found["quadrature against closed forms"])
 

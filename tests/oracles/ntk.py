@@ -1,14 +1,20 @@
-"""Frozen truth for tangent kernels: neural-tangents where it is right (ntk_peer.py), and chains of layers in 60 digits without kcalc.
+"""Frozen truth for tangent kernels.
 
-A chain is ``depth`` times (Affine, activation) and a readout Affine, all with the same sigma_w and sigma_b, read at q = 1. Its numbers are
-the doubles written below, and the truth is that of exactly those doubles and of exactly the double angles. The recursion runs on
-covariances, in so many digits that 60 are left of 1 - C however small it is. Rectifiers and erf have closed forms; tanh goes through its
-Hermite coefficients at the very q of every layer, from a trapezoid rule that is repeated at a finer step.
+Neural-tangents where it is right (ntk_peer.py), and chains of layers in 60 digits without kcalc.
 
-chains[name] = {activation, sigma_w, sigma_b, depth, gap: 1 - C, nngp, ntk: [per angle], layers: {number of the Affine: [per angle]},
-condition: {gap, ntk: [per angle] |d log / d log angle| + |d log / d log scale|}}, numbers as text of 25 digits.
+A chain is ``depth`` times (Affine, activation) and a readout Affine, all with the same sigma_w and
+sigma_b, read at q = 1. Its numbers are the doubles written below, and the truth is that of exactly
+those doubles and of exactly the double angles. The recursion runs on covariances, in so many digits
+that 60 are left of 1 - C however small it is. Rectifiers and erf have closed forms; tanh goes
+through its Hermite coefficients at the very q of every layer, from a trapezoid rule that is
+repeated at a finer step.
 
-Run ``python tests/oracles/ntk.py --peer PYTHON`` (minutes; gmpy2 helps), PYTHON being that of ntk_peer.py.
+chains[name] = {activation, sigma_w, sigma_b, depth, gap: 1 - C, nngp, ntk: [per angle], layers:
+{number of the Affine: [per angle]}, condition: {gap, ntk: [per angle] |d log / d log angle| + |d
+log / d log scale|}}, numbers as text of 25 digits.
+
+Run ``python tests/oracles/ntk.py --peer PYTHON`` (minutes; gmpy2 helps), PYTHON being that of
+ntk_peer.py.
 """
 
 from __future__ import annotations
@@ -33,7 +39,8 @@ FILE = Path(__file__).with_suffix(".json.gz")
 ANGLES = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 2.0, 3.0]
 DEPTHS = (1, 3, 10, 100, 1000)
 DIGITS, STEP = 60, 1e-30
-CRITICAL = 1.3252183528612111  # sqrt(pi sqrt 5 / 4), and the bias that goes with it: Q(1) = 1 and C'(1) = 1 for erf
+# sqrt(pi sqrt 5 / 4), and the bias that goes with it: Q(1) = 1 and C'(1) = 1 for erf
+CRITICAL = 1.3252183528612111
 CRITICAL_BIAS = 0.4291149936875345
 ROOT2 = 1.4142135623730951
 DKS_TANH = {  # depth: (input scale, input shift, output scale, output shift) for zeta = 1.5
@@ -79,7 +86,7 @@ def chains() -> Iterator[tuple[str, Chain]]:
         yield f"tanh-DKS, {depth}", Chain("tanh", DKS_TANH[depth], depth, 1.0, 0.0)
 
 
-# --- one layer --------------------------------------------------------------------------------------------------------------------------
+# --- one layer ------------------------------------------------------------------------------------
 
 
 def leaky(slope: float) -> Local:
@@ -89,7 +96,11 @@ def leaky(slope: float) -> Local:
 
     def local(k: Number, k12: Number) -> tuple[Number, Number, Number]:
         t = mp.acos(k12 / k)
-        return even * k, even * k12 + kink * (mp.sqrt((k - k12) * (k + k12)) - t * k12), even - kink * t
+        return (
+            even * k,
+            even * k12 + kink * (mp.sqrt((k - k12) * (k + k12)) - t * k12),
+            even - kink * t,
+        )
 
     return local
 
@@ -97,19 +108,29 @@ def leaky(slope: float) -> Local:
 def erf(k: Number, k12: Number) -> tuple[Number, Number, Number]:
     """Williams' kernel."""
     w = 1 + 2 * k
-    return 2 / mp.pi * mp.asin(2 * k / w), 2 / mp.pi * mp.asin(2 * k12 / w), 4 / mp.pi / mp.sqrt((w - 2 * k12) * (w + 2 * k12))
+    return (
+        2 / mp.pi * mp.asin(2 * k / w),
+        2 / mp.pi * mp.asin(2 * k12 / w),
+        4 / mp.pi / mp.sqrt((w - 2 * k12) * (w + 2 * k12)),
+    )
 
 
 @cache
 def trapezoid(step: int, digits: int) -> tuple[list[Number], np.ndarray, np.ndarray]:
-    """Nodes, and exp(-z^2 / 4) and normal density over that over ``step`` as fixed-point integers of ``mp.prec`` bits.
+    """Nodes, and exp(-z^2 / 4) and normal density over that over ``step`` as fixed-point integers
+    of ``mp.prec`` bits.
 
-    What is integrated falls as exp(-z^2 / 4): the normal density times a polynomial h_n is that times a Hermite function, which is bounded.
+    What is integrated falls as exp(-z^2 / 4): the normal density times a polynomial h_n is that
+    times a Hermite function, which is bounded.
     """
     edge = int(mp.sqrt(4 * mp.log(10) * digits)) + 1
     nodes = [mp.mpf(i) / step for i in range(-edge * step, edge * step + 1)]
     damped = [mp.exp(-z * z / 4) for z in nodes]
-    return nodes, np.array(list(map(fixed, damped))), np.array([fixed(d / (step * mp.sqrt(2 * mp.pi))) for d in damped])
+    return (
+        nodes,
+        np.array(list(map(fixed, damped))),
+        np.array([fixed(d / (step * mp.sqrt(2 * mp.pi))) for d in damped]),
+    )
 
 
 def fixed(value: Number) -> int:
@@ -117,7 +138,9 @@ def fixed(value: Number) -> int:
 
 
 def hermite(function: Callable[[Number], Number], step: int, digits: int) -> list[Number]:
-    """The squares of E f(z) h_n(z), h_n the normalised Hermite polynomials, until the sum of all others is below 10^-digits."""
+    """The squares of E f(z) h_n(z), h_n the normalised Hermite polynomials, until the sum of all
+    others is below 10^-digits.
+    """
     bits = mp.prec
     nodes, now, weights = trapezoid(step, digits)
     values = np.array([fixed(function(z)) for z in nodes]) * weights >> bits
@@ -171,7 +194,7 @@ def local_of(chain: Chain) -> Local:
     return leaky(*chain.numbers) if chain.activation == "leaky_relu" else tanh(*chain.numbers)
 
 
-# --- the whole chain --------------------------------------------------------------------------------------------------------------------
+# --- the whole chain ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -227,7 +250,10 @@ def record(chain: Chain) -> dict[str, Any]:
 
     def condition(get: Callable[[Values], Number]) -> list[float]:
         rows = zip(found, turned, grown, strict=True)
-        return [float(sum(abs(mp.log(get(w) / get(v)) / mp.log1p(h)) for w in (a, b))) for v, a, b in rows]
+        return [
+            float(sum(abs(mp.log(get(w) / get(v)) / mp.log1p(h)) for w in (a, b)))
+            for v, a, b in rows
+        ]
 
     chosen = sorted({0, 1, chain.depth // 2, chain.depth - 1, chain.depth})
     return {
@@ -251,24 +277,38 @@ def near_truth(peer: dict[str, Any]) -> dict[str, Any]:
     """The near duplicates of ntk_peer.py in many digits: where neural-tangents is not right."""
     mp.dps = DIGITS + 25
     out = {}
-    for name, chain in {"relu": Chain("leaky_relu", (0.0,), 10, ROOT2, 0.0), "erf": Chain("erf", (), 10, 1.5, 0.0)}.items():
+    for name, chain in {
+        "relu": Chain("leaky_relu", (0.0,), 10, ROOT2, 0.0),
+        "erf": Chain("erf", (), 10, 1.5, 0.0),
+    }.items():
         values = [evaluate(chain, local_of(chain), mp.mpf(angle)) for angle in peer["angles"]]
-        out[name] = {"nngp": [text(v.nngp) for v in values], "ntk": [text(v.ntk) for v in values], "peer": peer["near"][name]}
+        out[name] = {
+            "nngp": [text(v.nngp) for v in values],
+            "ntk": [text(v.ntk) for v in values],
+            "peer": peer["near"][name],
+        }
     return {"angles": peer["angles"], **out}
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--peer", required=True, help="the Python of an environment with neural-tangents 0.6.5")
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument(
+        "--peer", required=True, help="the Python of an environment with neural-tangents 0.6.5"
+    )
     chosen = options.parse_args()
     script = str(Path(__file__).with_name("ntk_peer.py"))
-    peer = json.loads(subprocess.run([chosen.peer, script], check=True, capture_output=True, text=True).stdout)
+    peer = json.loads(
+        subprocess.run([chosen.peer, script], check=True, capture_output=True, text=True).stdout
+    )
     records = {}
     for name, chain in chains():
         records[name] = record(chain)
         print(name, mp.dps, records[name]["ntk"][0], file=sys.stderr, flush=True)
     frozen = {
-        "versions": {"mpmath": mpmath.__version__, "python": platform.python_version()} | {"peer": peer["versions"]},
+        "versions": {"mpmath": mpmath.__version__, "python": platform.python_version()}
+        | {"peer": peer["versions"]},
         "angles": ANGLES,
         "chains": records,
         "peer": {"first": peer["first"], "second": peer["second"], "networks": peer["networks"]},

@@ -1,10 +1,14 @@
-"""Kernels of small networks by neural-tangents 0.6.5, in float64; the networks are plain data, so that this file runs without kcalc.
+"""Kernels of small networks by neural-tangents 0.6.5, in float64.
 
-Run it in an environment of its own, ``pip install neural-tangents==0.6.5 jax==0.4.30 jaxlib==0.4.30 numpy==1.26.4 scipy==1.13.1`` (it does
-not import on newer JAX): ``python tests/oracles/ntk_peer.py`` prints JSON; tests/oracles/ntk.py calls it and freezes what it says.
+The networks are plain data, so that this file runs without kcalc.
 
-A network is a list of steps [node, kind, options, parents]; the fold below passes neural-tangents' Kernel objects from layer to layer, as
-its ``serial`` and ``parallel`` do. Left out: its RectifiedMonomial(2) gives nan, its FanInConcat refuses an activation that follows.
+Run it in an environment of its own, ``pip install neural-tangents==0.6.5 jax==0.4.30 jaxlib==0.4.30
+numpy==1.26.4 scipy==1.13.1`` (it does not import on newer JAX): ``python
+tests/oracles/ntk_peer.py`` prints JSON; tests/oracles/ntk.py calls it and freezes what it says.
+
+A network is a list of steps [node, kind, options, parents]; the fold below passes neural-tangents'
+Kernel objects from layer to layer, as its ``serial`` and ``parallel`` do. Left out: its
+RectifiedMonomial(2) gives nan, its FanInConcat refuses an activation that follows.
 """
 
 from __future__ import annotations
@@ -29,12 +33,17 @@ def body(phi: list[Any], layers: int, w: float, b: float | None, **more: Any) ->
     """Dense and activation in turn, Dense last."""
     steps: list[Step] = [("x", "input", {}, ())]
     for i in range(layers):
-        steps += [(f"a{i}", "dense", dense(8, w, b) | more, (steps[-1][0],)), (f"p{i}", "phi", {"phi": phi}, (f"a{i}",))]
+        steps += [
+            (f"a{i}", "dense", dense(8, w, b) | more, (steps[-1][0],)),
+            (f"p{i}", "phi", {"phi": phi}, (f"a{i}",)),
+        ]
     return [*steps, ("out", "dense", dense(2, w, b) | more, (steps[-1][0],))]
 
 
 def residual(phi: list[Any], blocks: int, weights: list[float], norm: bool = False) -> list[Step]:
-    """Pre-activation blocks of two layers with identity shortcuts, LayerNorm in front of every activation if ``norm``."""
+    """Pre-activation blocks of two layers with identity shortcuts, LayerNorm in front of every
+    activation if ``norm``.
+    """
     steps: list[Step] = [("x", "input", {}, ()), ("stem", "dense", dense(8, 1.2, 0.1), ("x",))]
     for i in range(blocks):
         entry = tail = steps[-1][0]
@@ -42,15 +51,25 @@ def residual(phi: list[Any], blocks: int, weights: list[float], norm: bool = Fal
             if norm:
                 steps.append((f"n{i}{k}", "layernorm", {}, (tail,)))
                 tail = f"n{i}{k}"
-            steps += [(f"p{i}{k}", "phi", {"phi": phi}, (tail,)), (f"a{i}{k}", "dense", dense(8, 1.1, 0.2), (f"p{i}{k}",))]
+            steps += [
+                (f"p{i}{k}", "phi", {"phi": phi}, (tail,)),
+                (f"a{i}{k}", "dense", dense(8, 1.1, 0.2), (f"p{i}{k}",)),
+            ]
             tail = f"a{i}{k}"
         steps.append((f"s{i}", "sum", {"weights": weights}, (entry, tail)))
-    return [*steps, ("pout", "phi", {"phi": phi}, (steps[-1][0],)), ("out", "dense", dense(1, 1.3, 0.3), ("pout",))]
+    return [
+        *steps,
+        ("pout", "phi", {"phi": phi}, (steps[-1][0],)),
+        ("out", "dense", dense(1, 1.3, 0.3), ("pout",)),
+    ]
 
 
 def forked(join: str) -> list[Step]:
-    """Two branches of different depth over a shared trunk, joined; another output on one branch. (neural-tangents refuses an activation
-    right after a concatenation.)"""
+    """Two branches of different depth over a shared trunk, joined; another output on one branch.
+
+    (neural-tangents refuses an activation
+    right after a concatenation.)
+    """
     return [
         ("x", "input", {}, ()),
         ("trunk", "dense", dense(8, 1.3, 0.2), ("x",)),
@@ -94,17 +113,35 @@ NETWORKS: dict[str, list[Step]] = {
     "standard, relu": body(["relu"], 3, 1.3, 0.2, parameterization="standard"),
     "standard, no bias": body(["erf", 1.0, 1.0, 0.0], 3, 1.5, None, parameterization="standard"),
     "standard, bias of deviation 0": body(["relu"], 2, 1.4, 0.0, parameterization="standard"),
-    "standard, one layer": [("x", "input", {}, ()), ("out", "dense", dense(2, 1.3, 0.4) | {"parameterization": "standard"}, ("x",))],
+    "standard, one layer": [
+        ("x", "input", {}, ()),
+        ("out", "dense", dense(2, 1.3, 0.4) | {"parameterization": "standard"}, ("x",)),
+    ],
     "standard, s = 4": [
         ("x", "input", {}, ()),
         ("a0", "dense", dense(8, 1.3, 0.2) | {"parameterization": "standard", "s": (1, 4)}, ("x",)),
         ("p0", "phi", {"phi": ["relu"]}, ("a0",)),
-        ("a1", "dense", dense(5, 1.1, 0.3) | {"parameterization": "standard", "s": (4, 4)}, ("p0",)),
+        (
+            "a1",
+            "dense",
+            dense(5, 1.1, 0.3) | {"parameterization": "standard", "s": (4, 4)},
+            ("p0",),
+        ),
         ("p1", "phi", {"phi": ["relu"]}, ("a1",)),
-        ("out", "dense", dense(1, 0.9, 0.1) | {"parameterization": "standard", "s": (4, 1)}, ("p1",)),
+        (
+            "out",
+            "dense",
+            dense(1, 0.9, 0.1) | {"parameterization": "standard", "s": (4, 1)},
+            ("p1",),
+        ),
     ],
     "standard, shared trunk": [
-        (node, kind, options | ({"parameterization": "standard"} if kind == "dense" else {}), parents)
+        (
+            node,
+            kind,
+            options | ({"parameterization": "standard"} if kind == "dense" else {}),
+            parents,
+        )
         for node, kind, options, parents in forked("concat")
     ],
 }
@@ -124,15 +161,30 @@ def layer_of(stax: Any, kind: str, options: dict[str, Any]) -> Any:
     if kind == "phi":
         name, *numbers = options["phi"]
         makers = {
-            "relu": stax.Relu, "leaky_relu": stax.LeakyRelu, "abrelu": stax.ABRelu, "abs": stax.Abs, "erf": stax.Erf, "sin": stax.Sin,
-            "cos": stax.Cos, "rbf": stax.Rbf, "gelu": stax.Gelu, "monomial": stax.Monomial,
-            "exp": stax.Exp, "gaussian": stax.Gaussian,
-        }  # fmt: skip
+            "relu": stax.Relu,
+            "leaky_relu": stax.LeakyRelu,
+            "abrelu": stax.ABRelu,
+            "abs": stax.Abs,
+            "erf": stax.Erf,
+            "sin": stax.Sin,
+            "cos": stax.Cos,
+            "rbf": stax.Rbf,
+            "gelu": stax.Gelu,
+            "monomial": stax.Monomial,
+            "exp": stax.Exp,
+            "gaussian": stax.Gaussian,
+        }
         return makers[name](*numbers)
-    return {"layernorm": lambda: stax.LayerNorm(eps=0.0), "sum": stax.FanInSum, "concat": stax.FanInConcat}[kind]()
+    return {
+        "layernorm": lambda: stax.LayerNorm(eps=0.0),
+        "sum": stax.FanInSum,
+        "concat": stax.FanInConcat,
+    }[kind]()
 
 
-def kernels(stax: Any, steps: list[Step], first: Any, second: Any) -> dict[str, tuple[list[Any], list[Any]]]:
+def kernels(
+    stax: Any, steps: list[Step], first: Any, second: Any
+) -> dict[str, tuple[list[Any], list[Any]]]:
     """{output: (NNGP, NTK)} for pairs of rows of the inputs."""
     import numpy as np
 
@@ -144,8 +196,13 @@ def kernels(stax: Any, steps: list[Step], first: Any, second: Any) -> dict[str, 
         below = [states[p] for p in parents]
         if kind == "sum":
             below = [k * w for k, w in zip(below, options["weights"], strict=True)]
-        states[node] = layer_of(stax, kind, options)[2](below if kind in ("sum", "concat") else below[0])
-    return {node: tuple(np.diag(np.asarray(k)).tolist() for k in (states[node].nngp, states[node].ntk)) for node in outputs_of(steps)}
+        states[node] = layer_of(stax, kind, options)[2](
+            below if kind in ("sum", "concat") else below[0]
+        )
+    return {
+        node: tuple(np.diag(np.asarray(k)).tolist() for k in (states[node].nngp, states[node].ntk))
+        for node in outputs_of(steps)
+    }
 
 
 def main() -> None:
@@ -159,16 +216,40 @@ def main() -> None:
 
     found = {}
     for name, steps in NETWORKS.items():
-        found[name] = {"steps": steps, "outputs": kernels(stax, steps, np.array(FIRST), np.array(SECOND))}
+        found[name] = {
+            "steps": steps,
+            "outputs": kernels(stax, steps, np.array(FIRST), np.array(SECOND)),
+        }
     one, angles = np.sqrt(3.0) * np.eye(3)[:1], np.array(NEAR)[:, None]
     turned = np.sqrt(3.0) * (np.cos(angles) * np.eye(3)[0] + np.sin(angles) * np.eye(3)[1])
     near = {}
     for name in ("relu", "erf"):
-        chain = body([name] if name == "relu" else ["erf", 1.0, 1.0, 0.0], 10, 2.0**0.5 if name == "relu" else 1.5, None)
+        chain = body(
+            [name] if name == "relu" else ["erf", 1.0, 1.0, 0.0],
+            10,
+            2.0**0.5 if name == "relu" else 1.5,
+            None,
+        )
         near[name] = kernels(stax, chain, one.repeat(len(NEAR), 0), turned)["out"]
-    versions = {"neural-tangents": nt.__version__, "jax": jax.__version__, "jaxlib": jaxlib.version.__version__, "numpy": np.__version__}
+    versions = {
+        "neural-tangents": nt.__version__,
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.version.__version__,
+        "numpy": np.__version__,
+    }
     made = versions | {"python": platform.python_version()}
-    print(json.dumps({"versions": made, "first": FIRST, "second": SECOND, "networks": found, "angles": NEAR, "near": near}))
+    print(
+        json.dumps(
+            {
+                "versions": made,
+                "first": FIRST,
+                "second": SECOND,
+                "networks": found,
+                "angles": NEAR,
+                "near": near,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The activations without an elementary C map, written out by hand as (phi, phi', phi'') for the brute-force integrals."""
+"""The activations without an elementary C map, written out by hand as (phi, phi', phi'') for the
+brute-force integrals.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,11 @@ CUBIC = Real("0.044715")
 
 def gelu_tanh(x: Array) -> Triple:
     scale = np.sqrt(2 / PI)
-    inner, slope, bend = scale * x * (1 + CUBIC * x * x), scale * (1 + 3 * CUBIC * x * x), scale * 6 * CUBIC * x
+    inner, slope, bend = (
+        scale * x * (1 + CUBIC * x * x),
+        scale * (1 + 3 * CUBIC * x * x),
+        scale * 6 * CUBIC * x,
+    )
     t, s = _tanh(inner)
     first, second = s * slope, s * (bend - 2 * t * slope * slope)
     return x * (1 + t) / 2, (1 + t + x * first) / 2, first + x * second / 2
@@ -79,7 +85,13 @@ def _saturating(alpha: Any, scale: Any, rate: Any = ONE) -> Any:
 
 def _exponential(alpha: Any, scale: Any, rate: Any = ONE) -> Function:
     jump = scale * (1 - alpha * rate)
-    return Function((_saturating(alpha, scale, rate), line_piece(scale)), (0.0,), (ZERO,), (jump,), ((0.0, 1.5),))
+    return Function(
+        (_saturating(alpha, scale, rate), line_piece(scale)),
+        (0.0,),
+        (ZERO,),
+        (jump,),
+        ((0.0, 1.5),),
+    )
 
 
 def softsign(x: Array) -> Triple:
@@ -139,9 +151,25 @@ FUNCTIONS: dict[str, Function] = {
     "bentid": Function((bentid,), poles=((0.0, 1.0),)),
     "squareplus": Function((squareplus,), poles=((0.0, 2.0),)),
     "logcosh": Function((logcosh,), poles=((0.0, 1.5),)),
-    "hard_tanh": Function((line_piece(ZERO, -ONE), line_piece(ONE), line_piece(ZERO, ONE)), (-1.0, 1.0), (), (ONE, -ONE)),
-    "relu6": Function((line_piece(ZERO), line_piece(ONE), line_piece(ZERO, Real(6))), (0.0, 6.0), (), (ONE, -ONE)),
-    "hard_sigmoid": Function((line_piece(ZERO), line_piece(SIXTH, HALF), line_piece(ZERO, ONE)), (-3.0, 3.0), (), (SIXTH, -SIXTH)),
-    "hard_swish": Function((line_piece(ZERO), _hard_swish, line_piece(ONE)), (-3.0, 3.0), (), (-HALF, -HALF)),
-    "hard_shrink": Function((line_piece(ONE), line_piece(ZERO), line_piece(ONE)), (-0.5, 0.5), (HALF, HALF), (-ONE, ONE)),
+    "hard_tanh": Function(
+        (line_piece(ZERO, -ONE), line_piece(ONE), line_piece(ZERO, ONE)),
+        (-1.0, 1.0),
+        (),
+        (ONE, -ONE),
+    ),
+    "relu6": Function(
+        (line_piece(ZERO), line_piece(ONE), line_piece(ZERO, Real(6))), (0.0, 6.0), (), (ONE, -ONE)
+    ),
+    "hard_sigmoid": Function(
+        (line_piece(ZERO), line_piece(SIXTH, HALF), line_piece(ZERO, ONE)),
+        (-3.0, 3.0),
+        (),
+        (SIXTH, -SIXTH),
+    ),
+    "hard_swish": Function(
+        (line_piece(ZERO), _hard_swish, line_piece(ONE)), (-3.0, 3.0), (), (-HALF, -HALF)
+    ),
+    "hard_shrink": Function(
+        (line_piece(ONE), line_piece(ZERO), line_piece(ONE)), (-0.5, 0.5), (HALF, HALF), (-ONE, ONE)
+    ),
 }

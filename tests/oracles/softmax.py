@@ -1,19 +1,24 @@
-"""Frozen truth for overlaps of softmax rows to 20 digits, by a route that shares nothing with kcalc.
+"""Frozen truth for overlaps of softmax rows to 20 digits, by a route that shares nothing with
+kcalc.
 
-Rows A, B of T softmax weights have Gaussian scores a_j, b_j of variances v1, v2 and covariance k at equal j. Derivatives are moments of
-the rows themselves, since the derivative of an expectation by a covariance is that of its integrand by both scores:
+Rows A, B of T softmax weights have Gaussian scores a_j, b_j of variances v1, v2 and covariance k at
+equal j. Derivatives are moments of the rows themselves, since the derivative of an expectation by a
+covariance is that of its integrand by both scores:
 
     S       = E sum AB                    dS/dv1 = E[(sum A^2)(sum AB) - sum A^2 B]
     dS/dk   = E[sum AB - sum A^2 B - sum A B^2 + (sum AB)^2]
     S_self  = E sum A^2                   dS_self/dv = E[sum A^2 - 4 sum A^3 + 3 (sum A^2)^2]
 
-and moments are integrals of ``g_i(x) = e^(i x) exp(-e^x)``, since ``Z^-m = int e^(m u) exp(-e^u Z) du / (m - 1)!``. The
-Gaussians are split, ``a = l1 z + own``, ``b = l2 z + own'`` with l1 l2 = k and l1 / l2 rational: all functions are needed on one
-lattice, averages over what is own are products of polynomials, sums over z products of matrices, both of integers, multiples of
-2^-150. What is left out or left to the trapezoidal rule is below 1e-20; ``--check`` repeats some points with half
-the steps. The numbers of a point are taken as the doubles nearest to them.
+and moments are integrals of ``g_i(x) = e^(i x) exp(-e^x)``, since
+``Z^-m = int e^(m u) exp(-e^u Z) du / (m - 1)!``. The Gaussians are split, ``a = l1 z + own``,
+``b = l2 z + own'`` with l1 l2 = k and l1 / l2 rational: all functions are needed on one lattice,
+averages over what is own are products of polynomials, sums over z products of matrices, both of
+integers, multiples of 2^-150. What is left out or left to the trapezoidal rule is below 1e-20;
+``--check`` repeats some points with half the steps. The numbers of a point are taken as the doubles
+nearest to them.
 
-Run ``python tests/oracles/softmax.py`` to write softmax.json (10 minutes); ``--resume`` keeps the points that it has.
+Run ``python tests/oracles/softmax.py`` to write softmax.json (10 minutes); ``--resume`` keeps the
+points that it has.
 """
 
 from __future__ import annotations
@@ -55,9 +60,25 @@ PAIRS = [
     (65536, 9.0, 9.0, 9.0),
 ]  # fmt: skip
 ALONE = [
-    (2, 0.01), (2, 1.58184), (2, 25.0), (3, 1.0), (5, 4.0), (12, 1.44), (16, 1e-8), (64, 4.0), (128, 1.0), (512, 14.0), (1000, 25.0),
-    (1024, 1.0), (4096, 9.0), (8192, 1.0), (65536, 0.25), (65536, 4.0), (65536, 25.0), (1 << 20, 2.0),
-]  # fmt: skip
+    (2, 0.01),
+    (2, 1.58184),
+    (2, 25.0),
+    (3, 1.0),
+    (5, 4.0),
+    (12, 1.44),
+    (16, 1e-8),
+    (64, 4.0),
+    (128, 1.0),
+    (512, 14.0),
+    (1000, 25.0),
+    (1024, 1.0),
+    (4096, 9.0),
+    (8192, 1.0),
+    (65536, 0.25),
+    (65536, 4.0),
+    (65536, 25.0),
+    (1 << 20, 2.0),
+]
 
 
 def lattice(first: int, count: int, d: Any) -> list[Row]:
@@ -73,20 +94,34 @@ def lattice(first: int, count: int, d: Any) -> list[Row]:
 
 
 def owned(first: int, count: int, d: Any, width: Any) -> list[Row]:
-    """``E g_i(x + width z)`` on the lattice: a convolution where it is fine enough, else a sum over nodes between its points."""
+    """``E g_i(x + width z)`` on the lattice.
+
+    a convolution where it is fine enough, else a sum over nodes between its points.
+    """
     wide = float(width)
     if wide == 0:
         return [[fixed(x) for x in part] for part in lattice(first, count, d)]
     if float(d) <= 0.5 * wide * SCALE:
         reach = math.ceil((10.6 + 3 * wide) * wide / float(d))
         root = (2 * arb.pi()).sqrt()
-        kernel = fmpz_poly([fixed((-((d * j / width) ** 2) / 2).exp() * (d / width) / root) for j in range(-reach, reach + 1)])
-        products = (fmpz_poly([fixed(x) for x in part]) * kernel for part in lattice(first - reach, count + 2 * reach, d))
+        kernel = fmpz_poly(
+            [
+                fixed((-((d * j / width) ** 2) / 2).exp() * (d / width) / root)
+                for j in range(-reach, reach + 1)
+            ]
+        )
+        products = (
+            fmpz_poly([fixed(x) for x in part]) * kernel
+            for part in lattice(first - reach, count + 2 * reach, d)
+        )
         return [[part[j] >> BITS for j in range(2 * reach, 2 * reach + count)] for part in products]
     assert wide < 0.6
     step = arb(0.5) * arb(SCALE)
     reach = math.ceil((10.6 + 3 * wide) / float(step))
-    nodes = [(width * step * k, (-((step * k) ** 2) / 2).exp() * step / (2 * arb.pi()).sqrt()) for k in range(-reach, reach + 1)]
+    nodes = [
+        (width * step * k, (-((step * k) ** 2) / 2).exp() * step / (2 * arb.pi()).sqrt())
+        for k in range(-reach, reach + 1)
+    ]
     out: list[Row] = [[arb(0)] * count for _ in ORDERS]
     for shift, weight in nodes:
         for j in range(count):
@@ -110,24 +145,48 @@ def split(v1: float, v2: float, size: float) -> tuple[Fraction, Fraction]:
 
 
 class Side:
-    """The functions of one row on its grid of u, a matrix (u, z) per order, and their averages over z."""
+    """The functions of one row on its grid of u, a matrix (u, z) per order, and their averages over
+    z.
+    """
 
-    def __init__(self, tokens: int, variance: float, shared: Any, d: Any, stride: int, reach: int, sign: int, weights: Row) -> None:
+    def __init__(
+        self,
+        tokens: int,
+        variance: float,
+        shared: Any,
+        d: Any,
+        stride: int,
+        reach: int,
+        sign: int,
+        weights: Row,
+    ) -> None:
         width = math.sqrt(variance)
         step = max(1, math.floor(0.2 * SCALE / float(d)))
         self.h = d * step
         low = math.floor((-math.log(tokens) - 52 - min(variance / 2, 8 * width)) / float(self.h))
         high = math.ceil((5 + 10.6 * width) / float(self.h))
-        own = (arb(variance) - shared * shared).sqrt() if arb(variance) > shared * shared else arb(0)
+        own = (
+            (arb(variance) - shared * shared).sqrt() if arb(variance) > shared * shared else arb(0)
+        )
         first, count = low * step - stride * reach, (high - low) * step + 2 * stride * reach + 1
         values = owned(first, count, d, own)
         offsets = [stride * (k + reach) for k in range(-reach, reach + 1)]
         if sign < 0:
             offsets.reverse()
-        windows = [fmpz_mat([[part[row * step + o] for o in offsets] for row in range(high - low + 1)]) for part in values]
+        windows = [
+            fmpz_mat([[part[row * step + o] for o in offsets] for row in range(high - low + 1)])
+            for part in values
+        ]
         column = fmpz_mat(len(weights), 1, weights)
-        means, slopes = ([float(arb(x)) * 2.0 ** (-2 * BITS) for x in (windows[i] * column).entries()] for i in (0, 1))
-        kept = [k for k, (m, s) in enumerate(zip(means, slopes, strict=True)) if tokens * s * m ** (tokens - 1) > 1e-23]
+        means, slopes = (
+            [float(arb(x)) * 2.0 ** (-2 * BITS) for x in (windows[i] * column).entries()]
+            for i in (0, 1)
+        )
+        kept = [
+            k
+            for k, (m, s) in enumerate(zip(means, slopes, strict=True))
+            if tokens * s * m ** (tokens - 1) > 1e-23
+        ]
         self.rows = [[[part[row * step + o] for o in offsets] for row in kept] for part in values]
 
 
@@ -147,17 +206,25 @@ def pair(tokens: int, v1: float, v2: float, covariance: float) -> list[str]:
     d = l1 * arb(spacing) / ratio.denominator
     reach = math.ceil((10.6 + 2 * large) / spacing)
     z = arb(spacing)
-    weights = [fixed((-((z * k) ** 2) / 2).exp() * z / (2 * arb.pi()).sqrt()) for k in range(-reach, reach + 1)]
+    weights = [
+        fixed((-((z * k) ** 2) / 2).exp() * z / (2 * arb.pi()).sqrt())
+        for k in range(-reach, reach + 1)
+    ]
     one = Side(tokens, v1, l1, d, ratio.denominator, reach, 1, weights)
     two = Side(tokens, v2, l2, d, ratio.numerator, reach, -1 if covariance < 0 else 1, weights)
-    left = [fmpz_mat([[x * w >> BITS for x, w in zip(row, weights, strict=True)] for row in part]) for part in one.rows]
+    left = [
+        fmpz_mat([[x * w >> BITS for x, w in zip(row, weights, strict=True)] for row in part])
+        for part in one.rows
+    ]
     right = [fmpz_mat(part).transpose() for part in two.rows]
     phi = [arb(x) / UNIT**2 for x in (left[0] * right[0]).entries()]
     crossed = (left[1] * right[1]).entries()
     before = [x ** (tokens - 2) for x in phi]  # Phi^(T-2)
     count, several = len(phi), tokens * (tokens - 1)
     single = fmpz_mat(count, 1, [fixed(tokens * x * y) for x, y in zip(before, phi, strict=True)])
-    double = fmpz_mat(count, 1, [fixed(several * x * y / UNIT**2) for x, y in zip(before, crossed, strict=True)])
+    double = fmpz_mat(
+        count, 1, [fixed(several * x * y / UNIT**2) for x, y in zip(before, crossed, strict=True)]
+    )
 
     def total(i: int, j: int, with_: Any) -> Any:
         entries = crossed if (i, j) == (1, 1) else (left[i] * right[j]).entries()
@@ -176,7 +243,10 @@ def alone(tokens: int, variance: float) -> list[str]:
     v, h = arb(variance).sqrt(), arb(0.12) * arb(SCALE)
     step = min(0.4, 0.12 / width) * SCALE
     reach = math.ceil((10.6 + 4 * width) / step)
-    nodes = [(v * arb(step) * k, (-((arb(step) * k) ** 2) / 2).exp() * arb(step) / (2 * arb.pi()).sqrt()) for k in range(-reach, reach + 1)]
+    nodes = [
+        (v * arb(step) * k, (-((arb(step) * k) ** 2) / 2).exp() * arb(step) / (2 * arb.pi()).sqrt())
+        for k in range(-reach, reach + 1)
+    ]
     two = three = square = arb(0)
     low = math.floor((-math.log(tokens) - 52 - min(variance / 2, 8 * width)) / float(h))
     for row in range(low, math.ceil((5 + 10.6 * width) / float(h))):
@@ -206,7 +276,12 @@ def main() -> None:
     if "--check" in sys.argv:
         SCALE = 0.5
         known = json.loads(FILE.read_text())
-        for point in ((2, 1.0, 4.0, -2.0), (5, 0.25, 1.0, 0.25), (12, 1.44, 1.44, 0.504), (1024, 1.0, 1.0, 0.1)):
+        for point in (
+            (2, 1.0, 4.0, -2.0),
+            (5, 0.25, 1.0, 0.25),
+            (12, 1.44, 1.44, 0.504),
+            (1024, 1.0, 1.0, 0.1),
+        ):
             row = next(r for r in known["pairs"] if tuple(r["point"]) == point)
             print(point, pair(*point), row["values"], flush=True)
         return

@@ -1,7 +1,9 @@
-"""Kernels of convolutional networks on small images by plain loops over locations, in mpmath at 60 digits.
+"""Kernels of convolutional networks on small images by plain loops over locations, in mpmath at 60
+digits.
 
-Layers are plain data as in spatial_peer.py. Nothing is shared with kcalc: covariances are kept as they are, in dictionaries over pairs of
-locations, for (x, x), (y, y) and (x, y); the tangent kernel beside the last.
+Layers are plain data as in spatial_peer.py. Nothing is shared with kcalc: covariances are kept as
+they are, in dictionaries over pairs of locations, for (x, x), (y, y) and (x, y); the tangent kernel
+beside the last.
 """
 
 from __future__ import annotations
@@ -19,13 +21,16 @@ SIDES = ("xx", "yy", "xy")
 
 
 def inputs(x: Any, y: Any) -> dict[str, Table]:
-    """Input covariances of two images given as nested lists (height, width, channels) of floats or mpf."""
+    """Input covariances of two images given as nested lists (height, width, channels) of floats or
+    mpf.
+    """
     sides = {"x": x, "y": y}
 
     def table(a: Any, b: Any) -> Table:
         places = list(product(range(len(a)), range(len(a[0]))))
         return {
-            (p, r): sum(mpf(u) * mpf(v) for u, v in zip(a[p[0]][p[1]], b[r[0]][r[1]], strict=True)) / len(a[0][0])
+            (p, r): sum(mpf(u) * mpf(v) for u, v in zip(a[p[0]][p[1]], b[r[0]][r[1]], strict=True))
+            / len(a[0][0])
             for p in places
             for r in places
         }
@@ -62,7 +67,10 @@ def convolved(table: Table, layer: Sequence[Any]) -> Table:
     """sigma_w^2 / taps * the sum over taps, without bias."""
     _, kernel, stride, padding, sigma_w, _ = layer
     height, width = size(table)
-    rows, columns = reads(height, kernel[0], stride[0], padding), reads(width, kernel[1], stride[1], padding)
+    rows, columns = (
+        reads(height, kernel[0], stride[0], padding),
+        reads(width, kernel[1], stride[1], padding),
+    )
     places = list(product(range(len(rows)), range(len(columns))))
     out: Table = {}
     for p, r in product(places, places):
@@ -80,11 +88,15 @@ def pooled(table: Table, window: Any, stride: Any) -> Table:
     height, width = size(table)
     window = window or (height, width)
     stride = stride or window
-    rows, columns = reads(height, window[0], stride[0], "valid"), reads(width, window[1], stride[1], "valid")
+    rows, columns = (
+        reads(height, window[0], stride[0], "valid"),
+        reads(width, window[1], stride[1], "valid"),
+    )
     places = list(product(range(len(rows)), range(len(columns))))
     spots = {p: list(product(rows[p[0]], columns[p[1]])) for p in places}
     return {
-        (p, r): sum(table[a, b] for a in spots[p] for b in spots[r]) / (len(spots[p]) * len(spots[r]))  # type: ignore[index]
+        (p, r): sum(table[a, b] for a in spots[p] for b in spots[r])
+        / (len(spots[p]) * len(spots[r]))  # type: ignore[index]
         for p in places
         for r in places
     }
@@ -96,7 +108,9 @@ def relu(a: Any, b: Any, k: Any) -> tuple[Any, Any]:
     if norm == 0:
         return mpf(0), mpf(0)
     angle = mp.acos(max(min(k / norm, mpf(1)), mpf(-1)))
-    return norm * (mp.sin(angle) + (mp.pi - angle) * mp.cos(angle)) / (2 * mp.pi), (mp.pi - angle) / (2 * mp.pi)
+    return norm * (mp.sin(angle) + (mp.pi - angle) * mp.cos(angle)) / (2 * mp.pi), (
+        mp.pi - angle
+    ) / (2 * mp.pi)
 
 
 def erf(a: Any, b: Any, k: Any) -> tuple[Any, Any]:
@@ -105,7 +119,9 @@ def erf(a: Any, b: Any, k: Any) -> tuple[Any, Any]:
     return 2 / mp.pi * mp.asin(2 * k / mp.sqrt(whole)), 4 / mp.pi / mp.sqrt(whole - 4 * k * k)
 
 
-def activated(state: dict[str, Table], phi: Callable[[Any, Any, Any], tuple[Any, Any]]) -> dict[str, Table]:
+def activated(
+    state: dict[str, Table], phi: Callable[[Any, Any, Any], tuple[Any, Any]]
+) -> dict[str, Table]:
     """Every covariance through an activation."""
     out: dict[str, Table] = {side: {} for side in (*SIDES, "tangent")}
     for side in SIDES:

@@ -1,8 +1,10 @@
 """Record what kcalc answers on many networks, and compare two records.
 
-``python tests/record write FILE --count 1000`` asks every calculus about every network of the corpus, with the kcalc that is imported;
-``python tests/record compare OLD NEW`` lists every difference; ``python tests/record count FILE`` counts answers and refusals. A record of
-an older version is made with that version on ``PYTHONPATH``. Records are files of JSON lines and are not kept with the code.
+``python tests/record write FILE --count 1000`` asks every calculus about every network of the
+corpus, with the kcalc that is imported; ``python tests/record compare OLD NEW`` lists every
+difference; ``python tests/record count FILE`` counts answers and refusals. A record of an older
+version is made with that version on ``PYTHONPATH``. Records are files of JSON lines and are not
+kept with the code.
 """
 
 from __future__ import annotations
@@ -29,7 +31,11 @@ def answers(case: Case, names: list[str]) -> list[str]:
     lines = []
     for name in names:
         if asked(case, name):
-            lines.append(json.dumps({"case": case.name, "question": name} | outcome(case, name), sort_keys=True))
+            lines.append(
+                json.dumps(
+                    {"case": case.name, "question": name} | outcome(case, name), sort_keys=True
+                )
+            )
     return lines
 
 
@@ -39,7 +45,9 @@ def _by_number(given: tuple[int, list[str]]) -> list[str]:
 
 def write(path: str, count: int, names: list[str], workers: int) -> None:
     """Ask ``count`` covering networks and half as many of the fuzzer's."""
-    numbers = [n for seed in range(count) for n in ((seed, -1 - seed // 2) if seed % 2 else (seed,))]
+    numbers = [
+        n for seed in range(count) for n in ((seed, -1 - seed // 2) if seed % 2 else (seed,))
+    ]
     with ProcessPoolExecutor(workers) as pool, open(path, "w") as out:
         for lines in pool.map(_by_number, [(n, names) for n in numbers], chunksize=1):
             out.writelines(f"{line}\n" for line in lines)
@@ -54,10 +62,16 @@ def read(path: str) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
 
 
 def compare(old: str, new: str, tolerance: float, shown: int, wording: bool = True) -> int:
-    """Print the differences by question, at most ``shown`` of each; returns their number. ``wording``: sentences count too."""
+    """Print the differences by question, at most ``shown`` of each; returns their number.
+
+    ``wording``: sentences count too.
+    """
     before, after = dict(read(old)), dict(read(new))
     if not wording:
-        before, after = ({key: without_wording(found) for key, found in record.items()} for record in (before, after))
+        before, after = (
+            {key: without_wording(found) for key, found in record.items()}
+            for record in (before, after)
+        )
     listed: dict[str, list[str]] = defaultdict(list)
     compared: Counter[str] = Counter()
     for key in before.keys() & after.keys():
@@ -104,7 +118,10 @@ def main() -> int:
     elif given.command == "count":
         count(given.file)
     else:
-        return int(compare(given.old, given.new, given.tolerance, given.shown, not given.ignore_wording) > 0)
+        return int(
+            compare(given.old, given.new, given.tolerance, given.shown, not given.ignore_wording)
+            > 0
+        )
     return 0
 
 

@@ -1,7 +1,10 @@
-"""The networks of a record, by seed: those of the pipeline's fuzzer, and ones that cover every kind of layer and option.
+"""The networks of a record, by seed.
 
-A covering network grows node by node from moves that mostly fit together. Some moves break a hypothesis on purpose, for refusals are
-recorded as well. The draws use :mod:`random` alone, so that a seed means the same network under every version of the code.
+Those of the pipeline's fuzzer, and ones that cover every kind of layer and option.
+
+A covering network grows node by node from moves that mostly fit together. Some moves break a
+hypothesis on purpose, for refusals are recorded as well. The draws use :mod:`random` alone, so that
+a seed means the same network under every version of the code.
 """
 
 from __future__ import annotations
@@ -23,14 +26,31 @@ RECTIFIED = ("relu", "relu", "leaky_relu", "abs", "abrelu", "identity")
 WIDTHS = (4, 8, 12)
 SIDE = 4
 KINDS = (
-    "dense", "finite", "image", "finite", "tokens", "formal", "image", "finite", "symbols", "wild", "dense", "image", "attention",
-    "finite", "tokens", "attention",
-)  # fmt: skip
+    "dense",
+    "finite",
+    "image",
+    "finite",
+    "tokens",
+    "formal",
+    "image",
+    "finite",
+    "symbols",
+    "wild",
+    "dense",
+    "image",
+    "attention",
+    "finite",
+    "tokens",
+    "attention",
+)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A network, the kind of its moves and what it is asked at: c values by input, q of both inputs, the number of tokens."""
+    """A network, the kind of its moves and what it is asked at.
+
+    c values by input, q of both inputs, the number of tokens.
+    """
 
     name: str
     kind: str
@@ -43,7 +63,11 @@ class Case:
 
 @dataclass
 class Grower:
-    """A network under construction: steps in order, and by node its channels, its image sides (None: no locations) and its last layer."""
+    """A network under construction.
+
+    Steps in order, and by node its channels, its image sides (None: no locations) and its last
+    layer.
+    """
 
     rng: random.Random
     kind: str
@@ -85,13 +109,20 @@ class Grower:
         """Embeddings of tokens, and where they stand."""
         rng, width = self.rng, self.rng.choice(WIDTHS)
         if rng.random() < 0.8:
-            self.put(L.Embedding(width, rng.choice([None, 50]), rng.choice([1, 0.5])), self.here, width=width)
+            self.put(
+                L.Embedding(width, rng.choice([None, 50]), rng.choice([1, 0.5])),
+                self.here,
+                width=width,
+            )
         if rng.random() < 0.8:
             kind = rng.choice(["learned", "learned", "constant", "sinusoidal"])
             self.put(L.Positions(kind, rng.choice([1, sp.Rational(1, 2)])), self.here)
 
     def attended(self) -> None:
-        """A residual branch of attention; masks, rotary embeddings and ALiBi, which tell tokens apart, are rare."""
+        """A residual branch of attention.
+
+        Masks, rotary embeddings and ALiBi, which tell tokens apart, are rare.
+        """
         entry, rng, width = self.here, self.rng, self.width[self.here]
         options: dict[str, Any] = {"heads": 2, "key_width": width // 2}
         if rng.random() < 0.3:
@@ -111,7 +142,10 @@ class Grower:
         return self.rng.choice(names)
 
     def affine(self, below: str, width: int | None = None) -> str:
-        """New weights: dense, or a convolution over an image; biases, groups and standardised weights now and then."""
+        """New weights: dense, or a convolution over an image.
+
+        Biases, groups and standardised weights now and then.
+        """
         rng, options = self.rng, {}
         width, sides = width or rng.choice(WIDTHS), self.sides[below]
         if sides is not None and len(sides) == 2 and rng.random() < 0.6:
@@ -125,7 +159,12 @@ class Grower:
             options["sigma_b"] = rng.choice([0.3, sp.Rational(1, 2)])
         if self.kind in ("dense", "image", "wild", "formal") and rng.random() < 0.15:
             options["standardised"] = True
-        if self.kind in ("image", "dense", "wild") and rng.random() < 0.1 and width % 4 == 0 and self.width[below] % 4 == 0:
+        if (
+            self.kind in ("image", "dense", "wild")
+            and rng.random() < 0.1
+            and width % 4 == 0
+            and self.width[below] % 4 == 0
+        ):
             options["groups"] = rng.choice([2, 4])
         if self.kind == "finite" and rng.random() < 0.3:
             options["bias"] = False
@@ -142,7 +181,12 @@ class Grower:
 
     def norm(self) -> None:
         """A norm over channels, or one of the batch."""
-        kinds: list[Callable[[], Any]] = [L.LayerNorm, L.RMSNorm, lambda: L.GroupNorm(self.rng.choice([1, 1, 2])), L.LayerNorm]
+        kinds: list[Callable[[], Any]] = [
+            L.LayerNorm,
+            L.RMSNorm,
+            lambda: L.GroupNorm(self.rng.choice([1, 1, 2])),
+            L.LayerNorm,
+        ]
         if self.kind in ("wild", "image", "dense"):
             kinds += [lambda: L.BatchNorm(batch_c=self.rng.choice([0, 0.25])), L.BatchNorm]
         if self.kind == "finite" and self.rng.random() < 0.8:
@@ -152,7 +196,12 @@ class Grower:
     def passed(self) -> None:
         """A layer that most calculi pass through."""
         rng = self.rng
-        self.put(rng.choice([L.Identity(), L.Dropout(0.25), L.Scale(rng.choice([-1, 0.5, sp.Rational(3, 2)]))]), self.here)
+        self.put(
+            rng.choice(
+                [L.Identity(), L.Dropout(0.25), L.Scale(rng.choice([-1, 0.5, sp.Rational(3, 2)]))]
+            ),
+            self.here,
+        )
 
     def residual(self) -> None:
         """A sum of a feature map and one or two branches of fresh weights."""
@@ -207,7 +256,11 @@ class Grower:
         roll = rng.random()
         if roll < 0.6 and min(sides) > 1:
             made = tuple(s // 2 for s in sides)
-            self.put(L.Pool(rng.choice(["max", "mean", "mean", "weighted_mean"]), 2), self.here, sides=made)
+            self.put(
+                L.Pool(rng.choice(["max", "mean", "mean", "weighted_mean"]), 2),
+                self.here,
+                sides=made,
+            )
         elif roll < 0.7:
             self.put(L.Pool("mean"), self.here, sides=(1,) * len(sides))
         elif roll < 0.8:
@@ -220,7 +273,12 @@ class Grower:
         """Locations become channels."""
         sides = self.sides[self.here]
         if sides is not None:
-            self.put(L.Flatten(), self.here, width=self.width[self.here] * int(np.prod(sides)), sides=None)
+            self.put(
+                L.Flatten(),
+                self.here,
+                width=self.width[self.here] * int(np.prod(sides)),
+                sides=None,
+            )
 
     def mixed(self, sides: tuple[int, ...]) -> None:
         """A matrix over tokens: a permutation, or a mean of some."""
@@ -241,7 +299,13 @@ class Grower:
             self.put(L.Nonlinear(self.activation()), self.here)
         elif roll < 0.5:
             other = self.put(L.Nonlinear(self.activation()), self.here)
-            same = [n for n in self.width if self.width[n] == self.width[other] and self.sides[n] == self.sides[other] and n != other]
+            same = [
+                n
+                for n in self.width
+                if self.width[n] == self.width[other]
+                and self.sides[n] == self.sides[other]
+                and n != other
+            ]
             self.put(L.Sum(), other, rng.choice(same))
         elif roll < 0.65:
             self.put(L.Opaque("sort", "no rule knows it", self.width[self.here]), self.here)
@@ -261,8 +325,12 @@ def covering(seed: int) -> kc.Network:
     first = grower.here
     if rng.random() < 0.95:
         grower.affine(first)
-    moves = [Grower.layered] * 5 + [Grower.residual] * 4 + [Grower.passed, Grower.norm, Grower.joined]
-    moves += [Grower.gate] * (kind != "finite") + [Grower.gated] * (kind in ("dense", "wild", "attention"))
+    moves = (
+        [Grower.layered] * 5 + [Grower.residual] * 4 + [Grower.passed, Grower.norm, Grower.joined]
+    )
+    moves += [Grower.gate] * (kind != "finite") + [Grower.gated] * (
+        kind in ("dense", "wild", "attention")
+    )
     moves += [Grower.attended] * (5 if kind == "attention" else 0)
     moves += [Grower.places] * (3 if kind in ("image", "tokens") else 0)
     if kind == "attention":
@@ -284,15 +352,34 @@ def covering(seed: int) -> kc.Network:
 
 
 def numbered(number: int) -> Case:
-    """The covering network of a number from 0 on; -1, -2 ... are the networks of the pipeline's fuzzer."""
+    """The covering network of a number from 0 on.
+
+    -1, -2 ... are the networks of the pipeline's fuzzer.
+    """
     if number < 0:
         made = case(-1 - number)
         return Case(
-            f"pipeline {-1 - number}", made.kind, made.network, {n: float(c) for n, c in made.c.items()}, float(made.q1), float(made.q2)
+            f"pipeline {-1 - number}",
+            made.kind,
+            made.network,
+            {n: float(c) for n, c in made.c.items()},
+            float(made.q1),
+            float(made.q2),
         )
     rng = random.Random(f"asked {number}")
     network = covering(number)
-    c = {node: rng.choice([-1.0, 0.0, 0.3, 0.9, 1.0, round(rng.uniform(-1, 1), 3)]) for node in network.inputs}
+    c = {
+        node: rng.choice([-1.0, 0.0, 0.3, 0.9, 1.0, round(rng.uniform(-1, 1), 3)])
+        for node in network.inputs
+    }
     q1, q2 = rng.choice([(1.0, 1.0), (1.0, 1.0), (0.5, 2.0), (3.0, 3.0), (1.0, 0.04)])
     kind = KINDS[number % len(KINDS)]
-    return Case(f"covering {number}", kind, network, c, q1, q2, rng.choice([1, 3, 16]) if kind == "attention" else None)
+    return Case(
+        f"covering {number}",
+        kind,
+        network,
+        c,
+        q1,
+        q2,
+        rng.choice([1, 3, 16]) if kind == "attention" else None,
+    )

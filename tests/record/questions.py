@@ -1,7 +1,8 @@
 """What every calculus is asked of a network, and how an outcome is written down.
 
-An answer is a dictionary {quantity: value} of plain data; numbers are hex floats with the condition number by which their tolerance is
-multiplied. A refusal is the error's type, message, node and the stage, "construction" or "call", at which it was raised.
+An answer is a dictionary {quantity: value} of plain data; numbers are hex floats with the condition
+number by which their tolerance is multiplied. A refusal is the error's type, message, node and the
+stage, "construction" or "call", at which it was raised.
 """
 
 from __future__ import annotations
@@ -47,9 +48,17 @@ def formula(value: Any) -> str:
 def numbers(value: Any, name: str, condition: float = 1.0) -> Answer:
     """Plain data with all numbers written down, by path."""
     if isinstance(value, Mapping):
-        return {k: v for key, item in value.items() for k, v in numbers(item, f"{name}.{key}", condition).items()}
+        return {
+            k: v
+            for key, item in value.items()
+            for k, v in numbers(item, f"{name}.{key}", condition).items()
+        }
     if isinstance(value, list | tuple | np.ndarray):
-        return {k: v for i, item in enumerate(value) for k, v in numbers(item, f"{name}[{i}]", condition).items()}
+        return {
+            k: v
+            for i, item in enumerate(value)
+            for k, v in numbers(item, f"{name}[{i}]", condition).items()
+        }
     return {name: number(value.item() if isinstance(value, np.generic) else value, condition)}
 
 
@@ -69,14 +78,16 @@ def by_output(net: kc.Network, value: Any) -> dict[str, Any]:
     return {str(node): item for node, item in found.items()}
 
 
-# -- the calculi -----------------------------------------------------------------------------------------------------------------------
+# -- the calculi -----------------------------------------------------------------------------------
 
 
 def c_map(case: Case, assume: bool = False) -> Any:
     net = case.network
 
     def call(C: Any) -> Answer:
-        slopes = by_output(net, C.derivative()(case.c, case.q1, case.q2)) if len(net.inputs) == 1 else {}
+        slopes = (
+            by_output(net, C.derivative()(case.c, case.q1, case.q2)) if len(net.inputs) == 1 else {}
+        )
         out = assumed(C)
         for node, value in by_output(net, C(case.c, case.q1, case.q2)).items():
             out[f"C.{node}"] = number(value, 1 + abs(float(slopes.get(node, 1.0))))
@@ -98,11 +109,23 @@ def q_map(case: Case) -> Any:
 
     def call(Q: Any) -> Answer:
         values = kc.q_values(net, case.q1, **over(case))
-        answers = {f"Q.{node}": number(value, 10) for node, value in by_output(net, Q(case.q1)).items()}
+        answers = {
+            f"Q.{node}": number(value, 10) for node, value in by_output(net, Q(case.q1)).items()
+        }
         slopes = (
-            {f"Q'.{node}": number(v, 1000) for node, v in by_output(net, Q.derivative()(case.q1)).items()} if len(net.inputs) == 1 else {}
+            {
+                f"Q'.{node}": number(v, 1000)
+                for node, v in by_output(net, Q.derivative()(case.q1)).items()
+            }
+            if len(net.inputs) == 1
+            else {}
         )
-        return assumed(Q) | answers | slopes | {f"q.{node}": number(v, 10) for node, v in values.items()}
+        return (
+            assumed(Q)
+            | answers
+            | slopes
+            | {f"q.{node}": number(v, 10) for node, v in values.items()}
+        )
 
     return lambda: kc.q_map(net, **over(case)), call
 
@@ -112,7 +135,11 @@ def means(case: Case) -> Any:
 
     def call(_: Any) -> Answer:
         found = kc.node_values(case.network, case.c, case.q1, case.q2, **over(case))
-        return {k: v for node, values in found.items() for k, v in numbers(tuple(values), str(node), 100).items()}
+        return {
+            k: v
+            for node, values in found.items()
+            for k, v in numbers(tuple(values), str(node), 100).items()
+        }
 
     return lambda: None, call
 
@@ -122,7 +149,9 @@ def token_cosines(case: Case) -> Any:
     net = case.network
 
     def call(R: Any) -> Answer:
-        found = by_output(net, R(0.3)) | {f"{node}'": value for node, value in by_output(net, R.derivative()(0.3)).items()}
+        found = by_output(net, R(0.3)) | {
+            f"{node}'": value for node, value in by_output(net, R.derivative()(0.3)).items()
+        }
         return assumed(R) | numbers(found, "R", 1000)
 
     return lambda: kc.token_map(net, case.tokens), call
@@ -133,7 +162,11 @@ def enclosure(case: Case) -> Any:
 
     def call(C: Any) -> Answer:
         found = by_output(net, C.ball(case.c, case.q1, case.q2, digits=30))
-        return {f"{node}.{end}": str(getattr(ball, end)) for node, ball in found.items() for end in ("lower", "upper")}
+        return {
+            f"{node}.{end}": str(getattr(ball, end))
+            for node, ball in found.items()
+            for end in ("lower", "upper")
+        }
 
     return lambda: kc.c_map(net), call
 
@@ -142,7 +175,13 @@ def formulas(case: Case) -> Any:
     net = case.network
 
     def call(C: Any) -> Answer:
-        found = by_output(net, C.symbolic(sp.Rational(case.q1).limit_denominator(100), sp.Rational(case.q2).limit_denominator(100)))
+        found = by_output(
+            net,
+            C.symbolic(
+                sp.Rational(case.q1).limit_denominator(100),
+                sp.Rational(case.q2).limit_denominator(100),
+            ),
+        )
         return assumed(C) | {node: str(composition) for node, composition in found.items()}
 
     return lambda: kc.c_map(net), call
@@ -173,25 +212,36 @@ def tangent_formula(case: Case) -> Any:
     net = case.network
 
     def call(K: Any) -> Answer:
-        return {node: str(composition) for node, composition in by_output(net, K.symbolic(1)).items()}
+        return {
+            node: str(composition) for node, composition in by_output(net, K.symbolic(1)).items()
+        }
 
     return lambda: kc.ntk(net), call
 
 
 def positions(case: Case, weights: str = "dense") -> Any:
     net = case.network
-    shape = next((net.layer(node).image_shape for node in net.inputs if net.layer(node).image_shape), None)
+    shape = next(
+        (net.layer(node).image_shape for node in net.inputs if net.layer(node).image_shape), None
+    )
     rng = np.random.default_rng(len(net))
     widths = [net.layer(node).features or 3 for node in net.inputs]
-    rows = {node: rng.standard_normal((2, *(shape or (2, 2)), width)) for node, width in zip(net.inputs, widths, strict=True)}
+    rows = {
+        node: rng.standard_normal((2, *(shape or (2, 2)), width))
+        for node, width in zip(net.inputs, widths, strict=True)
+    }
     images = rows[net.inputs[0]] if len(rows) == 1 else rows
 
     def call(K: Any) -> Answer:
         return (
-            assumed(K) | numbers(by_output(net, K.matrix(images)), "ntk", 100) | numbers(by_output(net, K.nngp.matrix(images)), "nngp", 100)
+            assumed(K)
+            | numbers(by_output(net, K.matrix(images)), "ntk", 100)
+            | numbers(by_output(net, K.nngp.matrix(images)), "nngp", 100)
         )
 
-    return lambda: kc.ntk(net, spatial="exact", image_shape=None if shape else (2, 2), weights=weights), call
+    return lambda: kc.ntk(
+        net, spatial="exact", image_shape=None if shape else (2, 2), weights=weights
+    ), call
 
 
 def positions_delta(case: Case) -> Any:
@@ -208,11 +258,15 @@ def gradients(case: Case) -> Any:
 
 
 def unbiased(case: Case) -> kc.Network:
-    """The network with all sigma_b = 0, but for every fourth one, which shows the refusals of biases."""
+    """The network with all sigma_b = 0, but for every fourth one, which shows the refusals of
+    biases.
+    """
     net, L = case.network, kc.layers
     if len(net) % 4 == 0:
         return net
-    return net.map_layers(lambda _, layer: replace(layer, sigma_b=0) if isinstance(layer, L.Affine) else layer)
+    return net.map_layers(
+        lambda _, layer: replace(layer, sigma_b=0) if isinstance(layer, L.Affine) else layer
+    )
 
 
 def slopes(case: Case, q: Any = None) -> Any:
@@ -237,7 +291,11 @@ def maxima(case: Case) -> Any:
 
     def call(made: Any) -> Answer:
         slope, curvature, negative = made
-        out = {"slope": number(slope(PSI), 100), "curvature": number(curvature(0.3), 100), "c": number(negative(0.4), 100)}
+        out = {
+            "slope": number(slope(PSI), 100),
+            "curvature": number(curvature(0.3), 100),
+            "c": number(negative(0.4), 100),
+        }
         return out | {"active": str(slope.active(PSI))} | assumed(slope)
 
     return lambda: (kc.maximal_slope(net), kc.maximal_curvature(net), kc.maximal_c_value(net)), call
@@ -264,13 +322,23 @@ def fluctuations(case: Case) -> Any:
 
 def smoothness(case: Case) -> Any:
     net = case.network
-    make = lambda: kc.smoothness(net, features=8, radius=2.0, examples=3, q=case.q1, output=net.outputs[0])
+    make = lambda: kc.smoothness(
+        net, features=8, radius=2.0, examples=3, q=case.q1, output=net.outputs[0]
+    )
     return make, lambda found: assumed(found) | numbers(found.to_dict(), "smoothness", 1e4)
 
 
 def smoothness_normalised(case: Case) -> Any:
     net = case.network
-    make = lambda: kc.smoothness(net, features=8, normalisation="weight", epsilon=0.5, biases=False, q=case.q1, output=net.outputs[0])
+    make = lambda: kc.smoothness(
+        net,
+        features=8,
+        normalisation="weight",
+        epsilon=0.5,
+        biases=False,
+        q=case.q1,
+        output=net.outputs[0],
+    )
     return make, lambda found: assumed(found) | numbers(found.to_dict(), "smoothness", 1e4)
 
 
@@ -278,7 +346,9 @@ def shaping(case: Case) -> Any:
     net = case.network
 
     def call(shaped: Any) -> Answer:
-        constants = {str(name): numbers(k.to_dict(), str(name), 1e5) for name, k in shaped.constants.items()}
+        constants = {
+            str(name): numbers(k.to_dict(), str(name), 1e5) for name, k in shaped.constants.items()
+        }
         return (
             assumed(shaped)
             | {"changes": list(map(str, shaped.changes))}
@@ -289,12 +359,29 @@ def shaping(case: Case) -> Any:
 
 
 QUESTIONS: dict[str, Question] = {
-    "c_map": c_map, "c_map assumed": c_map_assumed, "q_map": q_map, "means": means, "enclosure": enclosure, "formulas": formulas,
-    "ntk": tangent, "ntk standard": tangent_standard, "ntk formula": tangent_formula, "positions": positions,
-    "positions delta": positions_delta, "gradients": gradients, "slopes": slopes, "slopes weighted": slopes_weighted, "maxima": maxima,
-    "scaling": scaling, "moments": moments, "fluctuations": fluctuations, "smoothness": smoothness,
-    "smoothness normalised": smoothness_normalised, "shaping": shaping, "token cosines": token_cosines,
-}  # fmt: skip
+    "c_map": c_map,
+    "c_map assumed": c_map_assumed,
+    "q_map": q_map,
+    "means": means,
+    "enclosure": enclosure,
+    "formulas": formulas,
+    "ntk": tangent,
+    "ntk standard": tangent_standard,
+    "ntk formula": tangent_formula,
+    "positions": positions,
+    "positions delta": positions_delta,
+    "gradients": gradients,
+    "slopes": slopes,
+    "slopes weighted": slopes_weighted,
+    "maxima": maxima,
+    "scaling": scaling,
+    "moments": moments,
+    "fluctuations": fluctuations,
+    "smoothness": smoothness,
+    "smoothness normalised": smoothness_normalised,
+    "shaping": shaping,
+    "token cosines": token_cosines,
+}
 DEAR = {"enclosure", "formulas", "ntk formula", "shaping"}  # asked of small networks alone
 
 
@@ -338,7 +425,12 @@ def outcome(case: Case, name: str) -> Answer:
             return {"answer": call(made)}
     except kc.KcalcError as error:
         found = NODE.search(str(error))
-        return {"refusal": type(error).__name__, "message": str(error), "node": found[1] if found else None, "stage": stage}
+        return {
+            "refusal": type(error).__name__,
+            "message": str(error),
+            "node": found[1] if found else None,
+            "stage": stage,
+        }
     except Slow:
         return {"slow": LIMIT}
     except Exception as error:  # an error of another kind is recorded as a fault
@@ -346,7 +438,10 @@ def outcome(case: Case, name: str) -> Answer:
 
 
 def differences(old: Answer, new: Answer, tolerance: float) -> list[str]:
-    """In which quantities two outcomes differ; empty where one of them took too long to be known."""
+    """In which quantities two outcomes differ.
+
+    Empty where one of them took too long to be known.
+    """
     if "slow" in old or "slow" in new:
         return []
     if "answer" not in old or "answer" not in new:
@@ -355,7 +450,13 @@ def differences(old: Answer, new: Answer, tolerance: float) -> list[str]:
     found = [f"{key}: only in one of the records" for key in one.keys() ^ two.keys()]
     for key in one.keys() & two.keys():
         a, b = one[key], two[key]
-        both = all(isinstance(v, list) and len(v) == 2 and isinstance(v[0], str) and isinstance(v[1], float) for v in (a, b))
+        both = all(
+            isinstance(v, list)
+            and len(v) == 2
+            and isinstance(v[0], str)
+            and isinstance(v[1], float)
+            for v in (a, b)
+        )
         if a != b and not (both and close(a, b, tolerance)):
             found.append(f"{key}: {_value(a)} -> {_value(b)}")
     return sorted(found)
@@ -365,7 +466,11 @@ def without_wording(found: Answer) -> Answer:
     """An outcome without sentences: assumptions are (node, kind), refusals have no message."""
     if "answer" not in found:
         return {key: value for key, value in found.items() if key != "message"}
-    answer = {key: value for key, value in found["answer"].items() if not (isinstance(value, str) and " " in value)}
+    answer = {
+        key: value
+        for key, value in found["answer"].items()
+        if not (isinstance(value, str) and " " in value)
+    }
     if "assumptions" in answer:
         answer["assumptions"] = [text.split(": ")[0] for text in answer["assumptions"]]
     return {"answer": answer}
@@ -376,7 +481,11 @@ def _short(found: Answer) -> str:
 
 
 def _value(found: Any) -> str:
-    return repr(float.fromhex(found[0])) if isinstance(found, list) and len(found) == 2 and isinstance(found[1], float) else str(found)
+    return (
+        repr(float.fromhex(found[0]))
+        if isinstance(found, list) and len(found) == 2 and isinstance(found[1], float)
+        else str(found)
+    )
 
 
 def close(old: list[Any], new: list[Any], tolerance: float) -> bool:

@@ -19,10 +19,23 @@ from .twin import RELU, Twin, conv, entry
 
 @entry
 def mlp_modules() -> Any:
-    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Dropout(0.1), nn.Linear(64, 10))
+    model = nn.Sequential(
+        nn.Linear(20, 64),
+        nn.ReLU(),
+        nn.Linear(64, 64),
+        nn.Tanh(),
+        nn.Dropout(0.1),
+        nn.Linear(64, 10),
+    )
     twin = kc.chain(
-        Input(20), Affine(64), Nonlinear("relu"), Affine(64), Nonlinear("tanh"), Dropout(0.1), Affine(10)
-    )  # fmt: skip
+        Input(20),
+        Affine(64),
+        Nonlinear("relu"),
+        Affine(64),
+        Nonlinear("tanh"),
+        Dropout(0.1),
+        Affine(10),
+    )
     return model, ((4, 20),), twin
 
 
@@ -41,8 +54,14 @@ class Functional(nn.Module):
 @entry
 def mlp_functional() -> Any:
     twin = kc.chain(
-        Input(20), Affine(32), Nonlinear("gelu"), Affine(32, bias=False), Nonlinear("elu"), Dropout(0.25), Affine(5, bias=False)
-    )  # fmt: skip
+        Input(20),
+        Affine(32),
+        Nonlinear("gelu"),
+        Affine(32, bias=False),
+        Nonlinear("elu"),
+        Dropout(0.25),
+        Affine(5, bias=False),
+    )
     return Functional(), ((3, 20),), twin
 
 
@@ -57,7 +76,9 @@ class ByHand(nn.Module):
         x = self.layers[0](x)
         x = self.layers[1](x * torch.sigmoid(x))
         x = self.layers[2](x * torch.tanh(F.softplus(x)))
-        x = self.layers[3](0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+        x = self.layers[3](
+            0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+        )
         x = self.layers[4](x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))))
         x = self.layers[5](torch.where(x > 0, x, 0.2 * x))
         return self.layers[6](torch.sin(x) ** 2 + x)
@@ -67,7 +88,9 @@ class ByHand(nn.Module):
 def hand_written_activations() -> Any:
     leaky = kc.activation(sp.Piecewise((X / 5, X < 0), (X, True)))
     names = ("swish", "mish", "gelu_tanh", "gelu", leaky, "snake")
-    twin = kc.chain(Input(16), Affine(16), *(layer for name in names for layer in (Nonlinear(name), Affine(16))))
+    twin = kc.chain(
+        Input(16), Affine(16), *(layer for name in names for layer in (Nonlinear(name), Affine(16)))
+    )
     return ByHand(), ((2, 16),), twin
 
 
@@ -75,7 +98,9 @@ class WeightedResidual(nn.Module):
     def __init__(self, width: int = 24, blocks: int = 3) -> None:
         super().__init__()
         self.stem = nn.Linear(width, width)
-        self.branches = nn.ModuleList([nn.Sequential(nn.Tanh(), nn.Linear(width, width)) for _ in range(blocks)])
+        self.branches = nn.ModuleList(
+            [nn.Sequential(nn.Tanh(), nn.Linear(width, width)) for _ in range(blocks)]
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.stem(x)
@@ -96,7 +121,11 @@ def scalar_weighted_residuals() -> Any:
 class Crelu(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.one, self.two, self.out = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(16, 8, 3, padding=1), nn.Linear(16, 4)
+        self.one, self.two, self.out = (
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.Conv2d(16, 8, 3, padding=1),
+            nn.Linear(16, 4),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in (self.one, self.two):
@@ -132,6 +161,8 @@ class TwoTowers(nn.Module):
 def two_inputs_two_outputs() -> Any:
     t = Twin()
     a, b = t(Input(6)), t(Input(9))
-    h = t(Concat(), t.line(a, Affine(16), Nonlinear("tanh")), t.line(b, Affine(16), Nonlinear("tanh")))
+    h = t(
+        Concat(), t.line(a, Affine(16), Nonlinear("tanh")), t.line(b, Affine(16), Nonlinear("tanh"))
+    )
     ends = t(Affine(2), h), t.line(h, Affine(2), Nonlinear("softplus"))
     return TwoTowers(), ({"a": torch.randn(3, 6), "b": torch.randn(3, 9)},), t.network(*ends)

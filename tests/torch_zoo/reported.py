@@ -10,7 +10,17 @@ from torch import nn
 
 import kcalc as kc
 from kcalc.activations import X
-from kcalc.network.layers import Affine, Concat, Flatten, Input, Nonlinear, Opaque, Pool, Product, Sum  # fmt: skip
+from kcalc.network.layers import (
+    Affine,
+    Concat,
+    Flatten,
+    Input,
+    Nonlinear,
+    Opaque,
+    Pool,
+    Product,
+    Sum,
+)
 
 from .twin import RELU, Twin, conv, entry
 
@@ -56,13 +66,23 @@ def shared_weights() -> Any:
 
 
 def double(inputs: int, outputs: int) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.Conv2d(outputs, outputs, 3, padding=1), nn.ReLU())
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(outputs, outputs, 3, padding=1),
+        nn.ReLU(),
+    )
 
 
 class TransposedUNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.down1, self.down2, self.bottom, self.pool = double(3, 8), double(8, 16), double(16, 32), nn.MaxPool2d(2)
+        self.down1, self.down2, self.bottom, self.pool = (
+            double(3, 8),
+            double(8, 16),
+            double(16, 32),
+            nn.MaxPool2d(2),
+        )
         self.up2, self.up1 = nn.ConvTranspose2d(32, 12, 2, 2), nn.ConvTranspose2d(16, 10, 2, 2)
         self.join2, self.join1, self.out = double(28, 16), double(18, 8), nn.Conv2d(8, 1, 1)
 
@@ -76,7 +96,10 @@ class TransposedUNet(nn.Module):
 
 @entry
 def transposed_unet() -> Any:
-    reason = "each output location reads its own subset of the weights; upsample (nearest) and convolve instead, which has a rule"
+    reason = (
+        "each output location reads its own subset of the weights; upsample (nearest) and "
+        "convolve instead, which has a rule"
+    )
     t = Twin()
 
     def twice(start: str, width: int) -> str:
@@ -89,7 +112,11 @@ def transposed_unet() -> Any:
     b = twice(t(Pool("max", 2), a), 16)
     z = twice(t(Pool("max", 2), b), 32)
     z = twice(up(z, 12, b), 16)
-    return TransposedUNet(), ((2, 3, 16, 16),), t.network(t(conv(1, 1, bias=True), twice(up(z, 10, a), 8)))
+    return (
+        TransposedUNet(),
+        ((2, 3, 16, 16),),
+        t.network(t(conv(1, 1, bias=True), twice(up(z, 10, a), 8))),
+    )
 
 
 class Recommender(nn.Module):
@@ -102,17 +129,32 @@ class Recommender(nn.Module):
         self.top = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 1))
 
     def forward(self, x: torch.Tensor, *rows: torch.Tensor) -> torch.Tensor:
-        return self.top(torch.cat([self.bottom(x), *(table(row) for table, row in zip(self.tables, rows, strict=True))], 1))
+        return self.top(
+            torch.cat(
+                [
+                    self.bottom(x),
+                    *(table(row) for table, row in zip(self.tables, rows, strict=True)),
+                ],
+                1,
+            )
+        )
 
 
 @entry
 def recommender() -> Any:
-    reason = "rows of a table are looked up, which is no map of real feature maps; start the network behind it"
+    reason = (
+        "rows of a table are looked up, which is no map of real feature maps; start the network "
+        "behind it"
+    )
     t = Twin()
     x = t.line(t(Input(13)), Affine(32), RELU, Affine(16), RELU)
     looked_up = [t(Opaque("an embedding", reason, width), t(Input(3))) for width in (4, 12)]
     example = (torch.randn(2, 13), *(torch.randint(0, 50, (2, 3)) for _ in looked_up))
-    return Recommender(), example, t.network(t.line(t(Concat(), x, *looked_up), Affine(32), RELU, Affine(1)))
+    return (
+        Recommender(),
+        example,
+        t.network(t.line(t(Concat(), x, *looked_up), Affine(32), RELU, Affine(1))),
+    )
 
 
 class Views(nn.Module):
@@ -120,10 +162,16 @@ class Views(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.image, self.numbers, self.out = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(5, 64), nn.Linear(4 * 64 + 64, 2)
+        self.image, self.numbers, self.out = (
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.Linear(5, 64),
+            nn.Linear(4 * 64 + 64, 2),
+        )
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return self.out(torch.cat([torch.tanh(self.image(x)).flatten(1), torch.relu(self.numbers(y))], 1))
+        return self.out(
+            torch.cat([torch.tanh(self.image(x)).flatten(1), torch.relu(self.numbers(y))], 1)
+        )
 
 
 @entry

@@ -9,7 +9,17 @@ from torch import nn
 from torch.nn import functional as F
 
 import kcalc as kc
-from kcalc.network.layers import Affine, Attend, Concat, Identity, Input, LayerNorm, Nonlinear, Pool, Sum
+from kcalc.network.layers import (
+    Affine,
+    Attend,
+    Concat,
+    Identity,
+    Input,
+    LayerNorm,
+    Nonlinear,
+    Pool,
+    Sum,
+)
 
 from .twin import RELU, Twin, conv, entry
 
@@ -18,7 +28,11 @@ class UNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.down1, self.down2 = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 16, 3, padding=1)
-        self.middle, self.up2, self.up1 = nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(32, 8, 3, padding=1), nn.Conv2d(16, 8, 3, padding=1)
+        self.middle, self.up2, self.up1 = (
+            nn.Conv2d(16, 16, 3, padding=1),
+            nn.Conv2d(32, 8, 3, padding=1),
+            nn.Conv2d(16, 8, 3, padding=1),
+        )
         self.upsample, self.out = nn.Upsample(scale_factor=2), nn.Conv2d(8, 2, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -44,10 +58,22 @@ def unet() -> Any:
 @entry
 def audio_conv1d() -> Any:
     model = nn.Sequential(
-        nn.Conv1d(2, 8, 5, stride=2, padding=2), nn.LeakyReLU(0.01), nn.MaxPool1d(2), nn.Conv1d(8, 8, 3, padding=1), nn.Softplus(),
-        nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 3),
-    )  # fmt: skip
-    layers = [conv(8, 5, 2, bias=True), Nonlinear("leaky_relu"), Pool("max", 2), conv(8, bias=True), Nonlinear("softplus")]
+        nn.Conv1d(2, 8, 5, stride=2, padding=2),
+        nn.LeakyReLU(0.01),
+        nn.MaxPool1d(2),
+        nn.Conv1d(8, 8, 3, padding=1),
+        nn.Softplus(),
+        nn.AdaptiveAvgPool1d(1),
+        nn.Flatten(),
+        nn.Linear(8, 3),
+    )
+    layers = [
+        conv(8, 5, 2, bias=True),
+        Nonlinear("leaky_relu"),
+        Pool("max", 2),
+        conv(8, bias=True),
+        Nonlinear("softplus"),
+    ]
     return model, ((2, 2, 31),), kc.chain(Input(2, (31,)), *layers, Pool("mean"), Affine(3))
 
 

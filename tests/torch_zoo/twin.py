@@ -38,7 +38,14 @@ class Twin:
         return kc.Network.from_steps(self.steps, outputs or None)
 
 
-def conv(features: int, kernel: int = 3, stride: int = 1, padding: Any = "same", groups: int = 1, bias: bool = False) -> Affine:
+def conv(
+    features: int,
+    kernel: int = 3,
+    stride: int = 1,
+    padding: Any = "same",
+    groups: int = 1,
+    bias: bool = False,
+) -> Affine:
     return Affine(features, kernel=kernel, stride=stride, padding=padding, groups=groups, bias=bias)
 
 

@@ -1,13 +1,17 @@
-"""Gradients over tokens that are alike: covariances of the gradients at one token and at two, read backwards.
+"""Gradients over tokens that are alike.
 
-A message ``(one, two)`` of a node has ``d K_out / d K`` for the covariance of a token with itself and with another one, per
-group of channels. With X and R of two rows of attention weights (:mod:`.rows`) at equal (_s) and different tokens (_c), and T tokens
+Covariances of the gradients at one token and at two, read backwards.
+
+A message ``(one, two)`` of a node has ``d K_out / d K`` for the covariance of a token with itself
+and with another one, per group of channels. With X and R of two rows of attention weights
+(:mod:`.rows`) at equal (_s) and different tokens (_c), and T tokens
 
     values     one' = one X_s + (T - 1) two X_c             one' + (T - 1) two' = one R_s + (T - 1) two R_c
     queries    one' = one dO_s/dG                           two' = two dO_c/dG
     keys       one' = one dO_s/dH_s + (T - 1) two dO_c/dH_s     (T - 1) two' = one dO_s/dH_d + (T - 1) two dO_c/dH_d
 
-For softmax, ``dO/dG = dH dV D`` and ``dO/dH_s = -dO/dH_d = dV G D`` with ``D = dS/dkappa``, ``dH = H_s - H_d``, ``dV = V_s - V_d``.
+For softmax, ``dO/dG = dH dV D`` and ``dO/dH_s = -dO/dH_d = dV G D`` with ``D = dS/dkappa``,
+``dH = H_s - H_d``, ``dV = V_s - V_d``.
 """
 
 from __future__ import annotations
@@ -36,37 +40,63 @@ class Message:
 
 def added(first: Message, second: Message) -> Message:
     """The sum of two messages."""
-    return Message(*([a + b for a, b in zip(x, y, strict=True)] for x, y in ((first.one, second.one), (first.two, second.two))))
+    return Message(
+        *(
+            [a + b for a, b in zip(x, y, strict=True)]
+            for x, y in ((first.one, second.one), (first.two, second.two))
+        )
+    )
 
 
 class TokenBackward:
-    """The rules of the reversed fold; layers that act on each token by itself have those of ``rules`` for either number."""
+    """The rules of the reversed fold.
+
+    Layers that act on each token by itself have those of ``rules`` for either number.
+    """
 
     def __init__(self, kernel: Exchangeable, states: Mapping[Node, TokenState], rules: Any) -> None:
         self.kernel, self.states = kernel, states
         own: dict[Node, Channels] = {node: state.relations[ONE] for node, state in states.items()}
-        self.one, self.two = rules(kernel.plain[ONE], own), rules(kernel.plain[ONE], own, apart=True)
+        self.one, self.two = (
+            rules(kernel.plain[ONE], own),
+            rules(kernel.plain[ONE], own, apart=True),
+        )
 
     def start(self, output: Node) -> dict[Node, Message]:
         """No gradient anywhere but at the output: of each of its tokens by itself."""
         groups = {node: state.relations[ONE].groups for node, state in self.states.items()}
-        start = {node: Message([0.0] * len(found), [0.0] * len(found)) for node, found in groups.items()}
-        return start | {output: Message([float(share) for share, _ in groups[output]], [0.0] * len(groups[output]))}
+        start = {
+            node: Message([0.0] * len(found), [0.0] * len(found)) for node, found in groups.items()
+        }
+        return start | {
+            output: Message(
+                [float(share) for share, _ in groups[output]], [0.0] * len(groups[output])
+            )
+        }
 
     @singledispatchmethod
-    def rule(self, op: P.Primitive, node: Node, message: Message, reads: Sequence[Node]) -> list[Message]:
+    def rule(
+        self, op: P.Primitive, node: Node, message: Message, reads: Sequence[Node]
+    ) -> list[Message]:
         """One message per node read, in slot order."""
-        sent = (self.one.rule(op, node, message.one, reads), self.two.rule(op, node, message.two, reads))
+        sent = (
+            self.one.rule(op, node, message.one, reads),
+            self.two.rule(op, node, message.two, reads),
+        )
         return [Message(a, b) for a, b in zip(*sent, strict=True)]
 
     @rule.register
-    def _(self, op: P.Positions, node: Node, message: Message, reads: Sequence[Node]) -> list[Message]:
+    def _(
+        self, op: P.Positions, node: Node, message: Message, reads: Sequence[Node]
+    ) -> list[Message]:
         return []
 
     @rule.register
     def _(self, op: P.Attend, node: Node, message: Message, reads: Sequence[Node]) -> list[Message]:
         count, tokens = self.states[reads[0]].count or 1, self.states[reads[1]].count or 1
-        equal, different = rows_of(op, tokens, self.kernel.plain[ONE], node).slopes(*(self._numbers(p) for p in reads))
+        equal, different = rows_of(op, tokens, self.kernel.plain[ONE], node).slopes(
+            *(self._numbers(p) for p in reads)
+        )
         one, two = sum(message.one), sum(message.two)
         to_queries = (one * equal.queries, two * different.queries)
         one, two = one * count / tokens, two * (count - 1) * count / tokens  # of all rows, per key
@@ -94,7 +124,9 @@ class TokenBackward:
         return self._spread(node, message, reads) or [message]
 
     @rule.register
-    def _(self, op: P.Reshape, node: Node, message: Message, reads: Sequence[Node]) -> list[Message]:
+    def _(
+        self, op: P.Reshape, node: Node, message: Message, reads: Sequence[Node]
+    ) -> list[Message]:
         """Channels that were tokens: each has a gradient of its own."""
         count = self.states[reads[0]].count
         if count is None or self.states[node].count is not None:

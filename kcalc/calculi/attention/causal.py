@@ -1,4 +1,7 @@
-"""The first causal layer, exactly: tokens that are alike before it, of which token i reads the first i."""
+"""The first causal layer, exactly.
+
+Tokens that are alike before it, of which token i reads the first i.
+"""
 
 from __future__ import annotations
 
@@ -15,27 +18,40 @@ MOST = 1024  # tokens of a sequence: the cost grows as their square
 
 
 def exact_mask(op: P.Attend) -> bool:
-    """Whether the overlaps of masked rows are known: softmax of wide heads, and nothing else that tells tokens apart."""
+    """Whether the overlaps of masked rows are known.
+
+    Softmax of wide heads, and nothing else that tells tokens apart.
+    """
     plain = op.normaliser == "softmax" and op.scale != "linear" and op.identity == op.centre == 0
     return plain and not op.sink and op.rotary is None and not op.alibi and op.key_width is None
 
 
-def masked(op: P.Attend, queries: Array, keys: Array, values: Array, sequences: int) -> Array | None:
+def masked(
+    op: P.Attend, queries: Array, keys: Array, values: Array, sequences: int
+) -> Array | None:
     """The covariance of what all tokens read, (P, P), from those of queries, keys and values, (chains, P, P).
 
-    ``O_ik = V_d + (V_s - V_d) S_ik`` with S of rows over the first i and the first k tokens. None where tokens are not alike.
+    ``O_ik = V_d + (V_s - V_d) S_ik`` with S of rows over the first i and the first k tokens. None
+    where tokens are not alike.
     """
     read = [_alike(covariance, sequences) for covariance in (queries, keys, values)]
     count = queries.shape[-1] // sequences
     if count > MOST or any(part is None for part in read):
         return None
-    (g_same, g_other), (h_same, h_other), (v_same, v_other) = (part for part in read if part is not None)
+    (g_same, g_other), (h_same, h_other), (v_same, v_other) = (
+        part for part in read if part is not None
+    )
     differ = float(factor(op)) * (h_same - h_other)
     variance = np.diagonal(g_same) * np.diagonal(differ)
     out = np.empty((sequences, count, sequences, count))
     for s, t in combinations_with_replacement(range(sequences), 2):
         bound = np.sqrt(variance[s] * variance[t])
-        at = [causal_overlaps(count, variance[s], variance[t], np.clip(g[s, t] * differ[s, t], -bound, bound)) for g in (g_same, g_other)]
+        at = [
+            causal_overlaps(
+                count, variance[s], variance[t], np.clip(g[s, t] * differ[s, t], -bound, bound)
+            )
+            for g in (g_same, g_other)
+        ]
         overlaps = np.where(np.eye(count, dtype=bool), *at)
         out[s, :, t] = v_other[s, t] + (v_same - v_other)[s, t] * overlaps
         out[t, :, s] = out[s, :, t].T

@@ -1,11 +1,15 @@
-"""Attention over tokens of any covariance that needs no sampling: its limit of wide heads is a formula.
+"""Attention over tokens of any covariance that needs no sampling.
 
-With G, H, V the covariances of queries, keys and values, M the mask (0 or 1), ``o`` entry by entry, and scores
-``q . k / key_width`` of queries that are the keys (``scale="linear"``), which tend to their covariance,
+Its limit of wide heads is a formula.
+
+With G, H, V the covariances of queries, keys and values, M the mask (0 or 1), ``o`` entry by entry,
+and scores ``q . k / key_width`` of queries that are the keys (``scale="linear"``), which tend to
+their covariance,
 
     A = softmax(G),  K' = A V A^T,  tangent kernel A Theta_V A^T
 
-and with weights that are the scores ``q . k / sqrt(key_width)`` of independent queries and keys (``normaliser="identity"``)
+and with weights that are the scores ``q . k / sqrt(key_width)`` of independent queries and keys
+(``normaliser="identity"``)
 
     K' = G o M (H o V) M^T
 
@@ -26,7 +30,10 @@ from .weights import weights_of
 
 Node = Hashable
 Array = np.ndarray
-TIED = "scores over key_width of queries that are the keys: for wide heads they are the covariances of the queries"
+TIED = (
+    "scores over key_width of queries that are the keys: for wide heads they are the covariances "
+    "of the queries"
+)
 
 
 def is_tied(inputs: Sequence[Any]) -> bool:
@@ -38,11 +45,15 @@ def check_tied(op: P.Attend, node: Node) -> None:
     """Raises: KcalcError unless scores of queries that are the keys have a limit, and it is one of a formula."""
     if op.scale != "linear":
         raise KcalcError(
-            f"node {node!r}: its queries are its keys, whose products over sqrt(key_width) grow with the width; "
+            f"node {node!r}: its queries are its keys, whose products over sqrt(key_width) grow "
+            f"with the width; "
             "use scale='linear', or give queries and keys an Affine layer each"
         )
     if op.rotary is not None or op.alibi:
-        raise KcalcError(f"node {node!r}: its queries are its keys, which has no rule with rotary or ALiBi; drop it")
+        raise KcalcError(
+            f"node {node!r}: its queries are its keys, which has no rule with rotary or ALiBi; "
+            f"drop it"
+        )
 
 
 def tied(op: P.Attend, queries: Array, values: Jet, sequences: int) -> Jet:
@@ -52,17 +63,23 @@ def tied(op: P.Attend, queries: Array, values: Jet, sequences: int) -> Jet:
     grid = queries.reshape(chains, sequences, count, sequences, count)
     own = np.stack([grid[:, k, :, k] for k in range(sequences)], axis=1)
     scores = np.where(visible(op, count) > 0, own, -np.inf)
-    weights = weights_of(op, scores, np) - float(op.centre) / count + float(op.identity) * np.eye(count)
+    weights = (
+        weights_of(op, scores, np) - float(op.centre) / count + float(op.identity) * np.eye(count)
+    )
     matrix = np.zeros(grid.shape)
     for k in range(sequences):
         matrix[:, k, :, k] = weights[:, k]
     return mixed(matrix.reshape(queries.shape), values)
 
 
-def linear_in_scores(op: P.Attend, queries: Jet, keys: Jet, values: Jet, sequences: int, factor: float) -> Jet:
+def linear_in_scores(
+    op: P.Attend, queries: Jet, keys: Jet, values: Jet, sequences: int, factor: float
+) -> Jet:
     """``factor G o M (H o V) M^T``, a jet."""
     rows, columns = (part.value.shape[-1] // sequences for part in (queries, keys))
-    mask = np.kron(np.eye(sequences), visible(op, columns) if op.causal else np.ones((rows, columns)))
+    mask = np.kron(
+        np.eye(sequences), visible(op, columns) if op.causal else np.ones((rows, columns))
+    )
     return queries * mixed(mask, keys * values) * factor
 
 

@@ -1,14 +1,16 @@
 """Kernel maps over tokens that are alike: attention, exactly, at every number of tokens.
 
-All tokens of a sequence have one q value and any two of them one cosine, ``K_st = p + (q - p)[s = t]``, and two sequences
-have one cosine at equal places and one at different places. Every layer but attention acts on these pairs of tokens one
-by one: the state of a feature map is one state of the kernel calculus per *relation* of two tokens.
+All tokens of a sequence have one q value and any two of them one cosine,
+``K_st = p + (q - p)[s = t]``, and two sequences have one cosine at equal places and one at
+different places. Every layer but attention acts on these pairs of tokens one by one: the state of a
+feature map is one state of the kernel calculus per *relation* of two tokens.
 
     "one"    two tokens of the first sequence            "same"   equal places of the two sequences
     "two"    two tokens of the second sequence           "other"  different places of the two sequences
 
-Attention joins them: ``O_ik = V_d R + (V_s - V_d) X``, where V are the covariances of values, ``_s`` at equal places and ``_d`` at
-different ones, and X, R are sums over the weights of rows i and k (:mod:`kcalc.calculi.attention.rows`).
+Attention joins them: ``O_ik = V_d R + (V_s - V_d) X``, where V are the covariances of values,
+``_s`` at equal places and ``_d`` at different ones, and X, R are sums over the weights of rows i
+and k (:mod:`kcalc.calculi.attention.rows`).
 """
 
 from __future__ import annotations
@@ -33,17 +35,27 @@ Node = Hashable
 ONE, TWO, SAME, OTHER = "one", "two", "same", "other"
 ANY = 0  # tokens of what is the same in every sequence
 ONE_BY_ONE = (
-    "after which tokens are no longer alike; kc.node_values(net, tokens=...) follows them one by one and samples the attention, "
+    "after which tokens are no longer alike; kc.node_values(net, tokens=...) follows them one by "
+    "one and samples the attention, "
     "or build the network without"
 )
-HEADS = "many heads, with wide queries and keys: scores are Gaussian, and the mean over heads is an expectation"
+HEADS = (
+    "many heads, with wide queries and keys: scores are Gaussian, and the mean over heads is an "
+    "expectation"
+)
 NARROW = "many heads: the mean over heads is an expectation"
-LINEAR = "scores are q . k / key_width of independent queries and keys, which vanish for wide heads: every token is read alike"
+LINEAR = (
+    "scores are q . k / key_width of independent queries and keys, which vanish for wide heads: "
+    "every token is read alike"
+)
 
 
 @dataclass(frozen=True)
 class TokenState:
-    """The state of a feature map: one of the kernel calculus per relation of two tokens; ``count``: tokens, None after pooling."""
+    """The state of a feature map: one of the kernel calculus per relation of two tokens.
+
+    ``count``: tokens, None after pooling.
+    """
 
     relations: Mapping[str, Channels]
     count: int | None
@@ -55,49 +67,92 @@ def unlike(op: P.Primitive | None) -> str:
         return "sinusoidal positions" if op.form == "sinusoidal" else ""
     if not isinstance(op, P.Attend):
         return ""
-    return " and ".join(name for name, there in (("a causal mask", op.causal), ("rotary", op.rotary), ("ALiBi", op.alibi)) if there)
+    return " and ".join(
+        name
+        for name, there in (
+            ("a causal mask", op.causal),
+            ("rotary", op.rotary),
+            ("ALiBi", op.alibi),
+        )
+        if there
+    )
 
 
-def by_relation(kernels: Mapping[str, Any], op: P.Primitive, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-    """What a primitive emits that acts on each token by itself. Raises: KcalcError for unequal numbers of tokens."""
+def by_relation(
+    kernels: Mapping[str, Any], op: P.Primitive, node: Node, inputs: Sequence[TokenState]
+) -> TokenState:
+    """What a primitive emits that acts on each token by itself.
+
+    Raises: KcalcError for unequal numbers of tokens.
+    """
     counts = {state.count for state in inputs if state.count != ANY} or {ANY}
     if len(counts) > 1:
-        listed = ", ".join("pooled" if n is None else f"{n} tokens" for n in sorted(counts, key=lambda n: n or 0))
-        raise KcalcError(f"node {node!r} reads feature maps of different numbers of tokens ({listed})")
-    made = {name: kernel.rule(op, node, [s.relations[name] for s in inputs]) for name, kernel in kernels.items()}
+        listed = ", ".join(
+            "pooled" if n is None else f"{n} tokens" for n in sorted(counts, key=lambda n: n or 0)
+        )
+        raise KcalcError(
+            f"node {node!r} reads feature maps of different numbers of tokens ({listed})"
+        )
+    made = {
+        name: kernel.rule(op, node, [s.relations[name] for s in inputs])
+        for name, kernel in kernels.items()
+    }
     return TokenState(made, counts.pop())
 
 
 def check_reads(op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
-    """What attention reads: tokens, and queries and keys that are Gaussian with weights of their own.
+    """Check that attention reads tokens, and Gaussian queries and keys.
+
+    Queries and keys must have weights of their own.
 
     Raises: KcalcError, FreshnessError naming the node.
     """
     queries, keys, values = inputs
     if keys.count is None or values.count is None:
-        raise KcalcError(f"node {node!r} attends to a feature map whose tokens were pooled; attend before the pooling")
+        raise KcalcError(
+            f"node {node!r} attends to a feature map whose tokens were pooled; attend before the "
+            f"pooling"
+        )
     if keys.count != values.count:
-        raise KcalcError(f"node {node!r} has {keys.count} keys and {values.count} values; take both from one sequence")
+        raise KcalcError(
+            f"node {node!r} has {keys.count} keys and {values.count} values; take both from one "
+            f"sequence"
+        )
     if op.identity != 0 and queries.count != keys.count:
-        raise KcalcError(f"node {node!r} adds each token to what it reads, but has {queries.count} queries and {keys.count} keys")
+        raise KcalcError(
+            f"node {node!r} adds each token to what it reads, but has {queries.count} queries and "
+            f"{keys.count} keys"
+        )
     pairs = [state.relations[ONE].pairs for state in inputs]
     for what, group in zip(("queries", "keys"), pairs, strict=False):
         if not all(pair.gaussian for pair in group):
-            raise FreshnessError(f"node {node!r}: its {what} are no fresh Gaussian feature map; put an Affine layer before them")
+            raise FreshnessError(
+                f"node {node!r}: its {what} are no fresh Gaussian feature map; put an Affine "
+                f"layer before them"
+            )
     if not disjoint([_joined(group) for group in pairs]):
-        raise FreshnessError(f"node {node!r}: queries, keys and values share weights; give each of them an Affine layer of its own")
+        raise FreshnessError(
+            f"node {node!r}: queries, keys and values share weights; give each of them an Affine "
+            f"layer of its own"
+        )
 
 
 def check_length(op: P.Positions, node: Node, tokens: int) -> None:
     """Raise KcalcError for inputs longer than a table of positions."""
     if op.length is not None and not isinstance(op.length, sp.Basic) and tokens > op.length:
-        raise KcalcError(f"node {node!r} knows {op.length} positions, and the input has {tokens} tokens; give fewer, or a larger length")
+        raise KcalcError(
+            f"node {node!r} knows {op.length} positions, and the input has {tokens} tokens; give "
+            f"fewer, or a larger length"
+        )
 
 
 class Exchangeable:
-    """The calculus: the rules of ``kernels``, one per relation, and rules of its own where tokens meet.
+    """The kernel calculus over tokens that are alike.
 
-    ``kernels``: {relation: a calculus of kernel maps or of tangent kernels}. Without "two" both sequences have the same numbers.
+    It applies the rules of ``kernels``, one per relation, and rules of its own where tokens meet.
+
+    ``kernels``: {relation: a calculus of kernel maps or of tangent kernels}. Without "two" both
+    sequences have the same numbers.
     """
 
     def __init__(self, kernels: Mapping[str, Any]) -> None:
@@ -112,18 +167,28 @@ class Exchangeable:
         """The assumptions made on the way."""
         return {key: note for kernel in self.plain.values() for key, note in kernel.notes.items()}
 
-    def start(self, node: Node, moments: Mapping[str, tuple[Number, Number, Number]], count: int) -> TokenState:
+    def start(
+        self, node: Node, moments: Mapping[str, tuple[Number, Number, Number]], count: int
+    ) -> TokenState:
         """The state of an Input node from {relation: (q1, q2, gap)}."""
         self._longest = max(count, getattr(self, "_longest", 1))
-        return TokenState({name: kernel.start(node, *moments[name]) for name, kernel in self.parts.items()}, count)
+        return TokenState(
+            {name: kernel.start(node, *moments[name]) for name, kernel in self.parts.items()}, count
+        )
 
     def whole(self, state: TokenState) -> tuple[Number, Number, Number]:
-        """(q1, q2, gap) of equal places of two sequences, or of two tokens where there is one sequence."""
+        """(q1, q2, gap) of equal places of two sequences.
+
+        Where there is one sequence, they are those of two of its tokens.
+        """
         return self.parts[self.main].whole(state.relations[self.main])
 
     def token_cosines(self, state: TokenState) -> tuple[Number, Number]:
         """The cosine of two tokens of the first sequence, and of the second."""
-        one, two = (1 - self.parts[name].whole(state.relations[name])[2].value for name in (ONE, ONE if self.uniform else TWO))
+        one, two = (
+            1 - self.parts[name].whole(state.relations[name])[2].value
+            for name in (ONE, ONE if self.uniform else TWO)
+        )
         return one, two
 
     def kernels(self, state: TokenState) -> tuple[Number, Number]:
@@ -132,15 +197,23 @@ class Exchangeable:
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """The state a primitive emits: by the kernel calculus for every relation. Raises: as that does."""
+        """The state a primitive emits: by the kernel calculus for every relation.
+
+        Raises: as that does.
+        """
         return by_relation(self.parts, op, node, inputs)
 
     @rule.register
     def _(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Raises: KcalcError for causal masks and positions in scores, which leave tokens unlike; FreshnessError for shared weights."""
+        """Raises: KcalcError for causal masks and positions in scores, which leave tokens unlike.
+
+        FreshnessError for shared weights.
+        """
         queries, keys, _ = inputs
         self._check(op, node, inputs)
-        self.note(node, LINEAR if op.scale == "linear" else HEADS if op.wide else NARROW, "convention")
+        self.note(
+            node, LINEAR if op.scale == "linear" else HEADS if op.wide else NARROW, "convention"
+        )
         tokens = keys.count or 1
         read = {name: self._read(name, inputs) for name in self.parts}
         rows = {name: rows_of(op, tokens, self.plain[name], node) for name in self.parts}
@@ -154,8 +227,12 @@ class Exchangeable:
                 gap = values.drop(owns[first], rows[name].drop(scores, name == SAME)) / q1
             else:
                 geometric = self.plain[name].algebra.moments.geometric
-                gap = 1 - values.crossed(rows[name].crossed(scores, name == SAME), geometric) / geometric(q1, q2)
-            made[name] = self._emitted(node, name, q1, q2, gap if isinstance(gap, Jet) else Jet((gap,)))
+                gap = 1 - values.crossed(
+                    rows[name].crossed(scores, name == SAME), geometric
+                ) / geometric(q1, q2)
+            made[name] = self._emitted(
+                node, name, q1, q2, gap if isinstance(gap, Jet) else Jet((gap,))
+            )
         return TokenState(made, queries.count)
 
     def _read(self, name: str, inputs: Sequence[TokenState]) -> tuple[Scores, Values]:
@@ -167,7 +244,9 @@ class Exchangeable:
             return tuple(self.plain[one].whole(state.relations[one])[0] for one in (first, second))
 
         def apart(state: TokenState) -> tuple[Number, Number]:
-            return tuple(value(self.plain[one].whole(state.relations[one])[2]) for one in (first, second))
+            return tuple(
+                value(self.plain[one].whole(state.relations[one])[2]) for one in (first, second)
+            )
 
         def gaps(state: TokenState) -> tuple[Number, Number]:
             if name in (ONE, TWO):
@@ -182,7 +261,9 @@ class Exchangeable:
         kernel = self.plain[name]
         kernel.statistics.check(kernel.field, q1, node)
         moments = Moments(q1, q2, gap, 0, 0)
-        return Channels.one(Pair.of(Atom(node, moments, kernel.ledger.bit(), gaussian=False, mixed=True)))
+        return Channels.one(
+            Pair.of(Atom(node, moments, kernel.ledger.bit(), gaussian=False, mixed=True))
+        )
 
     def _check(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
         if apart := unlike(op):
@@ -195,18 +276,31 @@ class Exchangeable:
         if apart := unlike(op):
             raise KcalcError(f"node {node!r} adds {apart}, {ONE_BY_ONE}")
         check_length(op, node, self._longest)
-        made = {name: kernel.positioned(node, op.form == "learned" and name != SAME) for name, kernel in self.plain.items()}
+        made = {
+            name: kernel.positioned(node, op.form == "learned" and name != SAME)
+            for name, kernel in self.plain.items()
+        }
         return TokenState(made, ANY)
 
     @rule.register
     def _(self, op: P.Window, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """The mean over all tokens: ``(K_s + (T - 1) K_d) / T``. Raises: KcalcError for other windows and matrices."""
+        """The mean over all tokens: ``(K_s + (T - 1) K_d) / T``.
+
+        Raises: KcalcError for other windows and matrices.
+        """
         (below,) = inputs
         if not op.mixes and getattr(op, "matrix", None) is None:
             return below
-        if not isinstance(op, P.Blend) or op.matrix is not None or op.window is not None or op.weighted or below.count is None:
+        if (
+            not isinstance(op, P.Blend)
+            or op.matrix is not None
+            or op.window is not None
+            or op.weighted
+            or below.count is None
+        ):
             raise KcalcError(
-                f"node {node!r} ({op.kind}) mixes tokens otherwise than by attention or a mean over all of them; follow tokens one by one "
+                f"node {node!r} ({op.kind}) mixes tokens otherwise than by attention or a mean "
+                f"over all of them; follow tokens one by one "
                 "with kc.node_values(net, tokens=..., sampling=kc.Sampling())"
             )
         return self._mean(below, node)
@@ -215,7 +309,11 @@ class Exchangeable:
         count: Number = below.count
         rest = 1 - 1 / count
         read = {name: self.plain[name].whole(below.relations[name]) for name in self.parts}
-        sizes = {name: value(read[name][0] * (1 - read[name][2] * rest)) for name in (ONE, TWO) if name in read}
+        sizes = {
+            name: value(read[name][0] * (1 - read[name][2] * rest))
+            for name in (ONE, TWO)
+            if name in read
+        }
         one, two = sizes[ONE], sizes.get(TWO, sizes[ONE])
         made = {}
         for name, kernel in self.plain.items():
@@ -223,7 +321,9 @@ class Exchangeable:
             if name in sizes:
                 gap = read[name][2] * 0
             elif self.uniform:
-                gap = (read[SAME][2] + (count - 1) * (read[OTHER][2] - read[ONE][2].value)) * (read[ONE][0] / (count * one))
+                gap = (read[SAME][2] + (count - 1) * (read[OTHER][2] - read[ONE][2].value)) * (
+                    read[ONE][0] / (count * one)
+                )
             else:
                 geometric = kernel.algebra.moments.geometric
                 joint = 1 - read[SAME][2] / count - read[OTHER][2] * rest
@@ -245,12 +345,17 @@ class Exchangeable:
         def alone(pair: Pair) -> Pair:
             return replace(pair, moments=replace(pair.moments, gap=pair.moments.gap * 0))
 
-        made = {n: s.map(alone) if n in (ONE, TWO) else below.relations[SAME] for n, s in below.relations.items()}
+        made = {
+            n: s.map(alone) if n in (ONE, TWO) else below.relations[SAME]
+            for n, s in below.relations.items()
+        }
         return TokenState(made, None)
 
 
 class Values(NamedTuple):
-    """Values of two sequences, or of one: mean squares, gaps at equal and at different places, and at different ones of the first.
+    """Values of two sequences, or of one.
+
+    Mean squares, gaps at equal and at different places, and at different ones of the first.
 
     ``O_ik = V_d R + (V_s - V_d) X`` of rows with the given X and R.
     """
@@ -269,11 +374,15 @@ class Values(NamedTuple):
         """``O_ii - O_ik``, in small terms; both sequences have the same mean squares."""
         keys = self.other - self.same
         common = (1 - self.other) * lost.sums + (self.other - self.apart) * own.sums
-        return self.v1 * (common + ((self.apart - self.other) + self.same) * own.products + keys * lost.products)
+        return self.v1 * (
+            common + ((self.apart - self.other) + self.same) * own.products + keys * lost.products
+        )
 
     def crossed(self, rows: Sums, geometric: Callable[[Number, Number], Number]) -> Number:
         """``O_ik``."""
-        return geometric(self.v1, self.v2) * ((1 - self.other) * rows.sums + (self.other - self.same) * rows.products)
+        return geometric(self.v1, self.v2) * (
+            (1 - self.other) * rows.sums + (self.other - self.same) * rows.products
+        )
 
 
 def _joined(pairs: Sequence[Pair]) -> int:

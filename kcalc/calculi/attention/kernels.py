@@ -1,4 +1,7 @@
-"""The NNGP and the tangent kernel between all tokens of given sequences: ``kc.ntk(network, tokens=array)``."""
+"""The NNGP and the tangent kernel between all tokens of given sequences.
+
+``kc.ntk(network, tokens=array)``.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,10 @@ Array = np.ndarray
 class TokenKernels(Approximable):
     """Kernels of one output channel between the tokens of N sequences, at initialisation and infinite width.
 
-    ``nngp``, ``ntk``: arrays (N, T, N, T), or (N, N) where the output has no tokens: the covariance of the
-    outputs, and the tangent kernel in the parameterisation that was asked for. ``nngp_error``,
-    ``ntk_error``: their standard errors over the chains of sampling, 0 where no attention was sampled.
+    ``nngp``, ``ntk``: arrays (N, T, N, T), or (N, N) where the output has no tokens: the covariance
+    of the outputs, and the tangent kernel in the parameterisation that was asked for.
+    ``nngp_error``, ``ntk_error``: their standard errors over the chains of sampling, 0 where no
+    attention was sampled.
     """
 
     nngp: Array
@@ -57,14 +61,19 @@ def token_kernels(
     Raises: KcalcError for several outputs, and as kernel maps and tangent kernels do.
     """
     if len(network.outputs) != 1:
-        raise KcalcError(f"kernels between tokens are those of one output, and the network has {len(network.outputs)}")
+        raise KcalcError(
+            f"kernels between tokens are those of one output, and the network has "
+            f"{len(network.outputs)}"
+        )
     table, sequences = covariance
     kernel = Sampled(Tangent(token_kernel(assume), None, fan_in), sampling, sequences)
     start = {node: kernel.start(node, table) for node in network.inputs}
     with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node of an overflow
         states = interpret(network, kernel, start)
     state = states[network.outputs[0]]
-    nngp, ntk = (_averaged(part, sequences, state.count) for part in kernel.joint(state).coefficients)
+    nngp, ntk = (
+        _averaged(part, sequences, state.count) for part in kernel.joint(state).coefficients
+    )
     return TokenKernels(nngp[0], ntk[0], nngp[1], ntk[1], assumptions_of(network, kernel))
 
 

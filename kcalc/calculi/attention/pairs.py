@@ -1,4 +1,7 @@
-"""Second moments over all pairs of tokens: q values are columns and rows, (..., P, 1) and (..., 1, P), gaps (..., P, P)."""
+"""Second moments over all pairs of tokens.
+
+q values are columns and rows, (..., P, 1) and (..., 1, P), gaps (..., P, P).
+"""
 
 from __future__ import annotations
 

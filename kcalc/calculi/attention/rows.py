@@ -1,13 +1,16 @@
-"""Rows of attention weights over tokens that are alike: all that the kernel calculus needs to know of a normaliser.
+"""Rows of attention weights over tokens that are alike.
+
+All that the kernel calculus needs to know of a normaliser.
 
 For a row i of the first sequence and a row k of the second, with weights A and B,
 
     X = E sum_j A_ij B_kj                  R = E (sum_j A_ij) (sum_l B_kl)
 
-make of the covariance V of values ``O_ik = V_d R + (V_s - V_d) X``, where _s are equal places and _d different ones. Softmax
-has R = 1 and X = S, the overlap of :mod:`kcalc.gaussian.softmax`, which depends on the scores by what differs between keys:
-variances ``G_ii (H_s - H_d)`` and covariance ``G_ik (H_s - H_d)``. Weights that are functions f of single scores have
-``X = T F(G_ik H_s)`` and ``R = X + T (T - 1) F(G_ik H_d)``, where F is the kernel map of f.
+make of the covariance V of values ``O_ik = V_d R + (V_s - V_d) X``, where _s are equal places and
+_d different ones. Softmax has R = 1 and X = S, the overlap of :mod:`kcalc.gaussian.softmax`, which
+depends on the scores by what differs between keys: variances ``G_ii (H_s - H_d)`` and covariance
+``G_ik (H_s - H_d)``. Weights that are functions f of single scores have ``X = T F(G_ik H_s)`` and
+``R = X + T (T - 1) F(G_ik H_d)``, where F is the kernel map of f.
 """
 
 from __future__ import annotations
@@ -28,20 +31,34 @@ from ...network import primitives as P
 from ..atoms import Atom, Pair
 from ..kernel import Kernel
 from ..second_moments import Moments
-from .overlaps import checked_variance, overlap, overlap_gap, self_overlap, sink_overlaps, sink_self_overlaps
+from .overlaps import (
+    checked_variance,
+    overlap,
+    overlap_gap,
+    self_overlap,
+    sink_overlaps,
+    sink_self_overlaps,
+)
 from .weights import elementwise
 
 Number = Any
 Node = Hashable
 Array = np.ndarray
-NODES = (8, 8, 5)  # for the three numbers of two queries at finite key width: errors of 1e-6 at 16 and variance 4
+NODES = (
+    8,
+    8,
+    5,
+)  # for the three numbers of two queries at finite key width: errors of 1e-6 at 16 and variance 4
 
 
 class Scores(NamedTuple):
-    """What rows of two sequences depend on, or of one: mean squares of queries (g) and keys (h), and gaps ``1 - cosine``.
+    """What rows of two sequences depend on, or of one.
 
-    ``query_gap``: of the two queries; ``same``, ``other``: of keys at equal and at different places of the two sequences;
-    ``apart1``, ``apart2``: of keys at different places of the first sequence, and of the second.
+    Mean squares of queries (g) and keys (h), and gaps ``1 - cosine``.
+
+    ``query_gap``: of the two queries; ``same``, ``other``: of keys at equal and at different places
+    of the two sequences; ``apart1``, ``apart2``: of keys at different places of the first sequence,
+    and of the second.
     """
 
     g1: Number
@@ -65,7 +82,8 @@ class Sums(NamedTuple):
 class Slopes(NamedTuple):
     """Rows of one sequence at equal or different places, and the derivatives of their ``O_ik``.
 
-    By the covariance of the queries; by that of the keys at equal places, summed over j = l; and summed over j != l.
+    By the covariance of the queries; by that of the keys at equal places, summed over j = l; and
+    summed over j != l.
     """
 
     rows: Sums
@@ -93,14 +111,22 @@ class Rows:
         """X and R of two rows."""
         raise NotImplementedError
 
-    def slopes(self, g: tuple[float, float], h: tuple[float, float], v: tuple[float, float]) -> tuple[Slopes, Slopes]:
-        """For rows at equal places of one sequence and at different ones; g, h, v: covariances at equal and at different places."""
+    def slopes(
+        self, g: tuple[float, float], h: tuple[float, float], v: tuple[float, float]
+    ) -> tuple[Slopes, Slopes]:
+        """For rows at equal places of one sequence and at different ones.
+
+        G, h, v: covariances at equal and at different places.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What attention does to values besides softmax: ``diagonal`` on the token itself, ``spread`` on all, ``mean`` on their mean."""
+    """What attention does to values besides softmax.
+
+    ``diagonal`` on the token itself, ``spread`` on all, ``mean`` on their mean.
+    """
 
     diagonal: Number
     spread: Number
@@ -108,7 +134,11 @@ class Shape:
 
     @classmethod
     def of(cls, op: P.Attend, tokens: int, field: Any) -> Shape:
-        """``a I + A - c 1 1^T / T``: ``a^2``, ``(2 a (1 - c) + c^2 - 2 c) / T`` and ``(a + 1 - c)^2``."""
+        """The shape of ``a I + A - c 1 1^T / T``, with a and c from ``op``.
+
+        a is the identity of ``op`` and c its centre. The shape is ``a^2``,
+        ``(2 a (1 - c) + c^2 - 2 c) / T`` and ``(a + 1 - c)^2``.
+        """
         a, c = field.number(op.identity), field.number(op.centre)
         return cls(a * a, (2 * a * (1 - c) + c * c - 2 * c) / tokens, (a + 1 - c) ** 2)
 
@@ -142,19 +172,31 @@ class Softmax(Rows):
         joint = self.shape.spread + overlap(self.tokens, first, second, covariance)
         return Sums(joint + self.shape.diagonal if same_place else joint, self.shape.mean)
 
-    def slopes(self, g: tuple[float, float], h: tuple[float, float], v: tuple[float, float]) -> tuple[Slopes, Slopes]:
+    def slopes(
+        self, g: tuple[float, float], h: tuple[float, float], v: tuple[float, float]
+    ) -> tuple[Slopes, Slopes]:
         keys, values = self.factor * (h[0] - h[1]), v[0] - v[1]
         variance = g[0] * keys
         spread, mean = float(self.shape.spread), float(self.shape.mean)
 
         def at(g: float, row: Overlap, overlap: float, more: float) -> Slopes:
             slope = values * row.by_covariance
-            return Slopes(Sums(more + overlap, mean), keys * slope, self.factor * g * slope, -self.factor * g * slope)
+            return Slopes(
+                Sums(more + overlap, mean),
+                keys * slope,
+                self.factor * g * slope,
+                -self.factor * g * slope,
+            )
 
         alone = Overlap(self.tokens, variance, variance, variance)
         other = Overlap(self.tokens, variance, variance, max(-variance, min(variance, g[1] * keys)))
         return (
-            at(g[0], alone, self_overlap(self.tokens, variance), spread + float(self.shape.diagonal)),
+            at(
+                g[0],
+                alone,
+                self_overlap(self.tokens, variance),
+                spread + float(self.shape.diagonal),
+            ),
             at(g[1], other, other.value, spread),
         )
 
@@ -169,20 +211,28 @@ class ValuesOnly(Softmax):
         own, both = self.own(scores), self.crossed(scores, same_place)
         return Sums(*(np.maximum(a - b, 0) for a, b in zip(own, both, strict=True)))
 
-    def slopes(self, g: tuple[float, float], h: tuple[float, float], v: tuple[float, float]) -> tuple[Slopes, Slopes]:
+    def slopes(
+        self, g: tuple[float, float], h: tuple[float, float], v: tuple[float, float]
+    ) -> tuple[Slopes, Slopes]:
         raise KcalcError(f"node {self.node!r}: {self.what} has no gradients here; {self.remedy}")
 
     def _plain(self, *numbers: Number) -> list[Array]:
         """Numbers without derivatives. Raises: KcalcError for jets of order 1."""
         if any(isinstance(n, Jet) and n.order for n in numbers):
-            raise KcalcError(f"node {self.node!r}: {self.what} has values only, no derivatives and no tangent kernel; {self.remedy}")
+            raise KcalcError(
+                f"node {self.node!r}: {self.what} has values only, no derivatives and no tangent "
+                f"kernel; {self.remedy}"
+            )
         return [np.asarray(n.value if isinstance(n, Jet) else n, dtype=float) for n in numbers]
 
 
 class Narrow(ValuesOnly):
-    """Softmax at a finite key width d: given the queries, scores are Gaussian, and ``W = Q Q^T / d`` is in place of G.
+    """Softmax at a finite key width d.
 
-    ``W_11 / G_11`` is chi-squared over d; with the factors of Bartlett, W of two queries depends on two such numbers and a Gaussian.
+    Given the queries, scores are Gaussian, and ``W = Q Q^T / d`` is in place of G.
+
+    ``W_11 / G_11`` is chi-squared over d; with the factors of Bartlett, W of two queries depends on
+    two such numbers and a Gaussian.
     """
 
     what, remedy = "attention at a finite key width", "use wide=True"
@@ -190,11 +240,16 @@ class Narrow(ValuesOnly):
     def own(self, scores: Scores) -> Sums:
         (variance,) = self._plain(self.factor * scores.g1 * scores.h1 * scores.apart1)
         x, weights = chi_squared(self.op.key_width)
-        alone = self_overlap(self.tokens, checked_variance(variance[..., None] * x, self.node)) @ weights
+        alone = (
+            self_overlap(self.tokens, checked_variance(variance[..., None] * x, self.node))
+            @ weights
+        )
         return Sums(self.shape.diagonal + self.shape.spread + alone, self.shape.mean)
 
     def crossed(self, scores: Scores, same_place: bool) -> Sums:
-        g1, g2, h1, h2, gap, same, other, apart1, apart2 = (n[..., None] for n in self._plain(*scores))
+        g1, g2, h1, h2, gap, same, other, apart1, apart2 = (
+            n[..., None] for n in self._plain(*scores)
+        )
         width = self.op.key_width or 1
         x, z, y, weights = bartlett(width)
         cosine, sine = 1 - gap, np.sqrt(np.maximum(gap * (2 - gap), 0))
@@ -202,33 +257,54 @@ class Narrow(ValuesOnly):
         v1 = checked_variance(self.factor * g1 * h1 * apart1 * x, self.node)
         v2 = checked_variance(self.factor * g2 * h2 * apart2 * (second**2 + sine**2 * y), self.node)
         size = self.factor * np.sqrt(h1) * np.sqrt(h2) * np.sqrt(g1) * np.sqrt(g2) * (other - same)
-        joint = self.shape.spread + overlap(self.tokens, v1, v2, size * np.sqrt(x) * second) @ weights
+        joint = (
+            self.shape.spread + overlap(self.tokens, v1, v2, size * np.sqrt(x) * second) @ weights
+        )
         return Sums(joint + self.shape.diagonal if same_place else joint, self.shape.mean)
 
 
 class Sink(ValuesOnly):
-    """Softmax with one more score, 0: what is common to a row of scores, ``G_ii H_d`` in mean square, no longer cancels."""
+    """Softmax with one more score, 0.
+
+    What is common to a row of scores, ``G_ii H_d`` in mean square, no longer cancels.
+    """
 
     what, remedy = "attention with a sink", "use sink=False"
 
     def own(self, scores: Scores) -> Sums:
         g, h, apart = self._plain(scores.g1, scores.h1, scores.apart1)
         size = self.factor * g * h
-        return Sums(*sink_self_overlaps(self.tokens, checked_variance(size * apart, self.node), self._common(size * (1 - apart))))
+        return Sums(
+            *sink_self_overlaps(
+                self.tokens,
+                checked_variance(size * apart, self.node),
+                self._common(size * (1 - apart)),
+            )
+        )
 
     def crossed(self, scores: Scores, same_place: bool) -> Sums:
         g1, g2, h1, h2, gap, same, other, apart1, apart2 = self._plain(*scores)
         first, second = self.factor * g1 * h1, self.factor * g2 * h2
         both = np.sqrt(first) * np.sqrt(second) * (1 - gap)
-        common = (self._common(first * (1 - apart1)), self._common(second * (1 - apart2)), both * (1 - other))
+        common = (
+            self._common(first * (1 - apart1)),
+            self._common(second * (1 - apart2)),
+            both * (1 - other),
+        )
         if np.any(common[2] ** 2 > common[0] * common[1] * (1 + 1e-9)):
-            raise KcalcError(f"node {self.node!r}: keys at different places are more alike in two sequences than in one; {self.remedy}")
+            raise KcalcError(
+                f"node {self.node!r}: keys at different places are more alike in two sequences "
+                f"than in one; {self.remedy}"
+            )
         v1, v2 = (checked_variance(v, self.node) for v in (first * apart1, second * apart2))
         return Sums(*sink_overlaps(self.tokens, v1, v2, both * (other - same), common))
 
     def _common(self, variance: Array) -> Array:
         if np.any(variance < 0):
-            raise KcalcError(f"node {self.node!r}: with a sink, keys of different tokens must have a cosine >= 0; {self.remedy}")
+            raise KcalcError(
+                f"node {self.node!r}: with a sink, keys of different tokens must have a cosine >= "
+                f"0; {self.remedy}"
+            )
         return checked_variance(variance, self.node)
 
 
@@ -248,12 +324,19 @@ class Elementwise(Rows):
     def own(self, scores: Scores) -> Sums:
         q = value(self.factor * scores.g1 * scores.h1)
         weight, count = self._moments(q, q, scores.apart1), self.tokens
-        return Sums(count * weight.q1, count * weight.q1 + count * (count - 1) * value(weight.q1 * (1 - weight.gap)))
+        return Sums(
+            count * weight.q1,
+            count * weight.q1 + count * (count - 1) * value(weight.q1 * (1 - weight.gap)),
+        )
 
     def _at_keys(self, scores: Scores) -> tuple[Moments, Moments]:
         """For two scores of equal keys, and of different ones."""
-        q1, q2 = (value(self.factor * g * h) for g, h in ((scores.g1, scores.h1), (scores.g2, scores.h2)))
-        gaps = (scores.query_gap + gap - scores.query_gap * gap for gap in (scores.same, scores.other))
+        q1, q2 = (
+            value(self.factor * g * h) for g, h in ((scores.g1, scores.h1), (scores.g2, scores.h2))
+        )
+        gaps = (
+            scores.query_gap + gap - scores.query_gap * gap for gap in (scores.same, scores.other)
+        )
         same, other = (self._moments(q1, q2, gap) for gap in gaps)
         return same, other
 
@@ -262,14 +345,21 @@ class Elementwise(Rows):
         alone, count = self._moments(q, q, scores.apart1), self.tokens
         same, other = self._at_keys(scores)
         products = count * same.q1 * same.gap
-        return Sums(value(products), value(products + count * (count - 1) * (other.q1 * (other.gap - value(alone.gap)))))
+        return Sums(
+            value(products),
+            value(products + count * (count - 1) * (other.q1 * (other.gap - value(alone.gap)))),
+        )
 
     def crossed(self, scores: Scores, same_place: bool) -> Sums:
         size = self.kernel.algebra.moments.geometric
         same, other = (size(m.q1, m.q2) * (1 - m.gap) for m in self._at_keys(scores))
-        return Sums(self.tokens * same, self.tokens * same + self.tokens * (self.tokens - 1) * other)
+        return Sums(
+            self.tokens * same, self.tokens * same + self.tokens * (self.tokens - 1) * other
+        )
 
-    def slopes(self, g: tuple[float, float], h: tuple[float, float], v: tuple[float, float]) -> tuple[Slopes, Slopes]:
+    def slopes(
+        self, g: tuple[float, float], h: tuple[float, float], v: tuple[float, float]
+    ) -> tuple[Slopes, Slopes]:
         count, q = self.tokens, self.factor * g[0] * h[0]
         pairs = count * (count - 1)
 
@@ -277,17 +367,29 @@ class Elementwise(Rows):
             cosines = [self.factor * g * key / q for key in h]
             same, other = (self._moments(q, q, Jet((1 - cosine, -1.0))) for cosine in cosines)
             covariances = [float(m.q1) * (1 - float(m.gap.value)) for m in (same, other)]
-            by_score = [-float(m.q1) * float(m.gap.coefficients[1]) / q * self.factor for m in (same, other)]
+            by_score = [
+                -float(m.q1) * float(m.gap.coefficients[1]) / q * self.factor for m in (same, other)
+            ]
             rows = Sums(count * covariances[0], count * covariances[0] + pairs * covariances[1])
             queries = count * by_score[0] * h[0] * v[0] + pairs * by_score[1] * h[1] * v[1]
-            return Slopes(rows, queries, count * by_score[0] * g * v[0], pairs * by_score[1] * g * v[1])
+            return Slopes(
+                rows, queries, count * by_score[0] * g * v[0], pairs * by_score[1] * g * v[1]
+            )
 
         return at(g[0]), at(g[1])
 
 
 def rows_of(op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> Rows:
     """The rows of an attention over as many keys."""
-    kind = Elementwise if op.normaliser != "softmax" else Sink if op.sink else Softmax if op.wide else Narrow
+    kind = (
+        Elementwise
+        if op.normaliser != "softmax"
+        else Sink
+        if op.sink
+        else Softmax
+        if op.wide
+        else Narrow
+    )
     return kind(op, tokens, kernel, node)
 
 

@@ -1,13 +1,16 @@
-"""Kernel maps over tokens followed one by one, with the attention of every layer sampled: causal masks, rotary and your own tokens.
+"""Kernel maps over tokens followed one by one, with the attention of every layer sampled.
 
-The tokens of all sequences stand in one row of P = sequences x tokens places; the numbers of a state are arrays over
-(chain, place, place). Layers that act on each token by itself have the rules of kernel maps. Attention is drawn:
+Causal masks, rotary and your own tokens.
+
+The tokens of all sequences stand in one row of P = sequences x tokens places; the numbers of a
+state are arrays over (chain, place, place). Layers that act on each token by itself have the rules
+of kernel maps. Attention is drawn:
 
     s = G^(1/2) Z H^(T/2)  (wide heads)    or    s = q k^T / sqrt(d_k),  q = G^(1/2) Z_q,  k = H^(1/2) Z_k  (d_k given)
 
-with independent standard normal Z, masked and put through softmax; ``A V A^T`` is averaged over the draws of a layer.
-That is unbiased for one layer; layers in a row carry the error on. Chains are independent, and their spread is the error
-of a result.
+with independent standard normal Z, masked and put through softmax; ``A V A^T`` is averaged over the
+draws of a layer. That is unbiased for one layer; layers in a row carry the error on. Chains are
+independent, and their spread is the error of a result.
 """
 
 from __future__ import annotations
@@ -48,9 +51,13 @@ from .weights import weights_of
 Node = Hashable
 Array = np.ndarray
 NUMBERS = 1 << 20  # of scores that are drawn at once
-ALMOST_ZERO = 1e-13  # of the mean q value, added to the diagonal of a covariance so that it has a Cholesky factor
+# of the mean q value, added to the diagonal of a covariance so that it has a Cholesky factor
+ALMOST_ZERO = 1e-13
 LARGEST_DRAWN = 1e200  # variance of scores, whose squares do not overflow
-SAMPLED = "attention is sampled: {draws} draws a layer in each of {chains} independent chains, seed {seed}"
+SAMPLED = (
+    "attention is sampled: {draws} draws a layer in each of {chains} independent chains, seed "
+    "{seed}"
+)
 
 
 @dataclass(frozen=True)
@@ -67,22 +74,32 @@ class Sampling(Shown):
 
 
 def read_sampling(sampling: Any) -> Sampling:
-    """The argument ``sampling=``, by default ``Sampling()``. Raises: KcalcError for anything else."""
+    """The argument ``sampling=``, by default ``Sampling()``.
+
+    Raises: KcalcError for anything else.
+    """
     if sampling is not None and not isinstance(sampling, Sampling):
-        raise KcalcError(f"sampling is a kc.Sampling(draws=, chains=, seed=), got {glimpse(sampling)}")
+        raise KcalcError(
+            f"sampling is a kc.Sampling(draws=, chains=, seed=), got {glimpse(sampling)}"
+        )
     return sampling or Sampling()
 
 
 def token_kernel(assume_independent: bool) -> Kernel:
     """The kernel calculus over arrays of pairs of tokens."""
     moments = PairMoments(NUMPY, False)
-    statistics, algebra = Statistics(moments, Ledger(), True, assume_independent, check_q), Algebra(moments)
+    statistics, algebra = (
+        Statistics(moments, Ledger(), True, assume_independent, check_q),
+        Algebra(moments),
+    )
     return Kernel(statistics, algebra, Activations(statistics, algebra, LocationMaps()))
 
 
 @dataclass
 class Sampled:
-    """The calculus: ``part`` for layers that act on each token by itself, and draws of attention; ``sequences``: how many there are.
+    """The calculus: ``part`` for layers that act on each token by itself, and draws of attention.
+
+    ``sequences``: how many there are.
 
     ``part``: the calculus of kernel maps, or of tangent kernels, over :func:`token_kernel`.
     """
@@ -103,7 +120,14 @@ class Sampled:
         self._length = len(covariance) // self.sequences
         return self._state(node, covariance[None], self._length, raw=True)
 
-    def _state(self, node: Node, made: Array | Jet, count: int | None, raw: bool = False, gaussian: bool = False) -> TokenState:
+    def _state(
+        self,
+        node: Node,
+        made: Array | Jet,
+        count: int | None,
+        raw: bool = False,
+        gaussian: bool = False,
+    ) -> TokenState:
         """The state with a covariance, and with its tangent kernel as the first order of a jet."""
         parts = made.coefficients if isinstance(made, Jet) else (made,)
         covariance, tangent = np.asarray(parts[0]), parts[1] if len(parts) > 1 else None
@@ -114,7 +138,9 @@ class Sampled:
         places = np.arange(q.shape[-1])
         gap[..., places, places] = 0.0
         first = () if not self.tangent else (gap * 0,) if tangent is None else (-tangent / norm,)
-        moments = Moments(q[..., :, None], q[..., None, :], Jet((np.clip(gap, 0.0, 2.0), *first)), 0, 0)
+        moments = Moments(
+            q[..., :, None], q[..., None, :], Jet((np.clip(gap, 0.0, 2.0), *first)), 0, 0
+        )
         atom = Atom(node, moments, self.kernel.ledger.bit(), gaussian, raw, mixed=not raw)
         return TokenState({ONE: Channels.one(Pair.of(atom))}, count)
 
@@ -131,15 +157,26 @@ class Sampled:
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[TokenState]) -> TokenState:
         """The state a primitive emits. Raises: as kernel maps do."""
         if isinstance(op, P.Norm) and op.over == "positions":
-            raise KcalcError(f"node {node!r} normalises over tokens, which has no rule where they are followed one by one; use LayerNorm")
+            raise KcalcError(
+                f"node {node!r} normalises over tokens, which has no rule where they are followed "
+                f"one by one; use LayerNorm"
+            )
         return by_relation({ONE: self.part}, op, node, inputs)
 
     @rule.register
     def _(self, op: P.Positions, node: Node, inputs: Sequence[TokenState]) -> TokenState:
         check_length(op, node, self._length)
         apart = np.abs(np.subtract.outer(np.arange(self._length), np.arange(self._length)))
-        own = np.ones(apart.shape) if op.form == "constant" else _waves(apart) if op.form == "sinusoidal" else (apart == 0).astype(float)
-        return self._state(node, np.tile(own, (1, self.sequences, self.sequences)), self._length, raw=True)
+        own = (
+            np.ones(apart.shape)
+            if op.form == "constant"
+            else _waves(apart)
+            if op.form == "sinusoidal"
+            else (apart == 0).astype(float)
+        )
+        return self._state(
+            node, np.tile(own, (1, self.sequences, self.sequences)), self._length, raw=True
+        )
 
     @rule.register
     def _(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> TokenState:
@@ -147,7 +184,10 @@ class Sampled:
         queries, keys, values = map(self.joint, inputs)
         rows, columns = (state.count or 1 for state in inputs[:2])
         if rows != columns and (op.causal or op.identity != 0):
-            raise KcalcError(f"node {node!r} is causal or adds the token itself, and has {rows} queries and {columns} keys")
+            raise KcalcError(
+                f"node {node!r} is causal or adds the token itself, and has {rows} queries and "
+                f"{columns} keys"
+            )
         if is_tied(inputs):
             self.kernel.note(node, TIED, "convention")
             return self._state(node, tied(op, queries.value, values, self.sequences), rows)
@@ -157,19 +197,39 @@ class Sampled:
             if made is not None:
                 return self._state(node, made[None], rows)
         if op.normaliser == "identity" and op.rotary is None and not op.alibi:
-            return self._state(node, linear_in_scores(op, queries, keys, values, self.sequences, float(factor(op))), rows)
+            return self._state(
+                node,
+                linear_in_scores(op, queries, keys, values, self.sequences, float(factor(op))),
+                rows,
+            )
         self._check_scores(op, node, queries.value, keys.value)
         self._layers += 1
         self.sampled = True
         chains, jets = self.sampling.chains, (queries, keys, values)
-        wide = [[np.broadcast_to(part, (chains, *part.shape[1:])) for part in jet.coefficients] for jet in jets]
+        wide = [
+            [np.broadcast_to(part, (chains, *part.shape[1:])) for part in jet.coefficients]
+            for jet in jets
+        ]
         found = []
         for chain in range(chains):
             queries, keys, values = (Jet(tuple(part[chain] for part in parts)) for parts in wide)
             found.append(self._attended(op, queries, keys, values, rows, columns, chain))
-        return self._state(node, Jet(tuple(map(np.stack, zip(*(jet.coefficients for jet in found), strict=True)))), rows)
+        return self._state(
+            node,
+            Jet(tuple(map(np.stack, zip(*(jet.coefficients for jet in found), strict=True)))),
+            rows,
+        )
 
-    def _attended(self, op: P.Attend, queries: Jet, keys: Jet, values: Jet, rows: int, columns: int, chain: int) -> Jet:
+    def _attended(
+        self,
+        op: P.Attend,
+        queries: Jet,
+        keys: Jet,
+        values: Jet,
+        rows: int,
+        columns: int,
+        chain: int,
+    ) -> Jet:
         """The mean over draws of ``M V M^T`` in one chain, with its tangent kernel."""
         rng = np.random.default_rng((self.sampling.seed, self._layers, chain))
         n, draws = self.sequences, self.sampling.draws
@@ -182,7 +242,11 @@ class Sampled:
         for start in range(0, draws, most):
             drawn, grams = scores.drawn(rng, min(most, draws - start))
             plain = weights_of(op, drawn, np)
-            weights = plain - float(op.centre) / columns + (float(op.identity) * np.eye(rows) if op.identity != 0 else 0)
+            weights = (
+                plain
+                - float(op.centre) / columns
+                + (float(op.identity) * np.eye(rows) if op.identity != 0 else 0)
+            )
             for one, two in product(range(n), repeat=2):
                 read = weights[:, one] @ apart[one, two]
                 total[one, two] += np.tensordot(read, weights[:, two], axes=((0, 2), (0, 2)))
@@ -193,10 +257,15 @@ class Sampled:
 
     def _check_scores(self, op: P.Attend, node: Node, queries: Array, keys: Array) -> None:
         """Refuse scores that overflow."""
-        largest = np.diagonal(queries, axis1=-2, axis2=-1).max() * np.diagonal(keys, axis1=-2, axis2=-1).max() * float(factor(op))
+        largest = (
+            np.diagonal(queries, axis1=-2, axis2=-1).max()
+            * np.diagonal(keys, axis1=-2, axis2=-1).max()
+            * float(factor(op))
+        )
         if not largest <= LARGEST_DRAWN:
             raise KcalcError(
-                f"node {node!r}: its attention scores have variance {largest:.3g}; lower sigma_w of the Affine layers that make queries "
+                f"node {node!r}: its attention scores have variance {largest:.3g}; lower sigma_w "
+                f"of the Affine layers that make queries "
                 "and keys, or put a norm before them"
             )
 
@@ -205,14 +274,24 @@ class Sampled:
             return check_tied(op, node)
         check_reads(op, node, inputs)
         if op.scale == "linear" and (op.rotary or op.alibi or op.normaliser != "softmax"):
-            raise KcalcError(f"node {node!r}: scores over key_width vanish for wide heads; drop rotary and ALiBi, or use scale='sqrt'")
+            raise KcalcError(
+                f"node {node!r}: scores over key_width vanish for wide heads; drop rotary and "
+                f"ALiBi, or use scale='sqrt'"
+            )
         if op.rotary is not None and op.key_width is None:
-            raise KcalcError(f"node {node!r} turns queries and keys (rotary), and the angles need key_width, the channels of a head")
+            raise KcalcError(
+                f"node {node!r} turns queries and keys (rotary), and the angles need key_width, "
+                f"the channels of a head"
+            )
         if self.tangent and op.rotary is not None:
-            raise KcalcError(f"node {node!r} turns queries and keys (rotary), for which there is no tangent kernel; use rotary=None")
+            raise KcalcError(
+                f"node {node!r} turns queries and keys (rotary), for which there is no tangent "
+                f"kernel; use rotary=None"
+            )
         if self.tangent and (op.sink or op.normaliser in ("sigmoid", "relu")):
             raise KcalcError(
-                f"node {node!r} has a sink or weights other than softmax, for which there is no tangent kernel over tokens that are "
+                f"node {node!r} has a sink or weights other than softmax, for which there is no "
+                f"tangent kernel over tokens that are "
                 "followed one by one; use sink=False and normaliser='softmax'"
             )
 
@@ -224,13 +303,21 @@ class Sampled:
             return below
         count = below.count or 1
         if not isinstance(op, P.Blend) or op.weighted or (matrix is None and op.window is not None):
-            raise KcalcError(f"node {node!r} ({op.kind}) pools windows of tokens; use the mean over all of them, L.Pool('mean')")
+            raise KcalcError(
+                f"node {node!r} ({op.kind}) pools windows of tokens; use the mean over all of "
+                f"them, L.Pool('mean')"
+            )
         mixing = np.full((1, count), 1 / count) if matrix is None else np.array(matrix)
         if mixing.shape[1] != count:
             raise KcalcError(f"node {node!r} mixes {mixing.shape[1]} tokens, and there are {count}")
         whole, pairs = np.kron(np.eye(self.sequences), mixing), below.relations[ONE].pairs
         gaussian = len(pairs) == 1 and pairs[0].gaussian
-        return self._state(node, mixed(whole, self.joint(below)), None if matrix is None else len(mixing), gaussian=gaussian)
+        return self._state(
+            node,
+            mixed(whole, self.joint(below)),
+            None if matrix is None else len(mixing),
+            gaussian=gaussian,
+        )
 
     @rule.register
     def _(self, op: P.Reshape, node: Node, inputs: Sequence[TokenState]) -> TokenState:
@@ -238,21 +325,30 @@ class Sampled:
         (below,) = inputs
         count = below.count or 1
         shape = (-1, self.sequences, count, self.sequences, count)
-        parts = (np.einsum("xsata->xst", part.reshape(shape)) / count for part in self.joint(below).coefficients)
+        parts = (
+            np.einsum("xsata->xst", part.reshape(shape)) / count
+            for part in self.joint(below).coefficients
+        )
         return self._state(node, Jet(tuple(parts)), None)
 
 
 class _Scores:
     """Draws of attention scores, masked, per sequence."""
 
-    def __init__(self, op: P.Attend, queries: Array, keys: Array, sequences: int, rows: int, columns: int) -> None:
+    def __init__(
+        self, op: P.Attend, queries: Array, keys: Array, sequences: int, rows: int, columns: int
+    ) -> None:
         self.op, self.sequences, self.rows, self.columns = op, sequences, rows, columns
         scale = float(factor(op))
         self.left, self.right = _root(queries) * math.sqrt(scale), _root(keys)
         self.bias = np.zeros((rows, columns))
         if op.causal:
             self.bias[np.triu_indices(rows, 1)] = -np.inf
-        self.turns = None if op.rotary is None else _turns(float(op.rotary), op.key_width or 2, max(rows, columns))
+        self.turns = (
+            None
+            if op.rotary is None
+            else _turns(float(op.rotary), op.key_width or 2, max(rows, columns))
+        )
 
     def drawn(self, rng: np.random.Generator, draws: int) -> tuple[Array, Grams]:
         """The scores of one head a draw, (draws, sequences, rows, columns), and their queries and keys where these were drawn."""
@@ -263,7 +359,10 @@ class _Scores:
             left, right = (x.reshape(n, -1, x.shape[-1]) for x in (self.left, self.right))
             scores = np.stack([left[k] @ normal @ right[k].T for k in range(n)], axis=1)
         else:
-            q, k = (root @ rng.standard_normal((draws, len(root), op.key_width)) for root in (self.left, self.right))
+            q, k = (
+                root @ rng.standard_normal((draws, len(root), op.key_width))
+                for root in (self.left, self.right)
+            )
             q, k = q.reshape(draws, n, self.rows, -1), k.reshape(draws, n, self.columns, -1)
             if self.turns is not None:
                 q, k = (_turned(x, self.turns[: x.shape[2]]) for x in (q, k))
@@ -273,7 +372,9 @@ class _Scores:
             return scores + self.bias, grams
         heads = op.heads or 8
         slopes = 2.0 ** (-8 * (rng.integers(heads, size=(draws, 1, 1, 1)) + 1) / heads)
-        return scores + self.bias - slopes * np.abs(np.arange(self.rows)[:, None] - np.arange(self.columns)), grams
+        return scores + self.bias - slopes * np.abs(
+            np.arange(self.rows)[:, None] - np.arange(self.columns)
+        ), grams
 
 
 def _turns(base: float, width: int, count: int) -> Array:
@@ -289,7 +390,10 @@ def _turned(x: Array, angles: Array) -> Array:
 
 
 def _waves(apart: Array, width: int = 512) -> Array:
-    """The cosine of two sinusoidal position vectors: the mean of ``cos(d theta_f)``, ``theta_f = 10000^(-2 f / width)``."""
+    """The cosine of two sinusoidal position vectors.
+
+    The mean of ``cos(d theta_f)``, ``theta_f = 10000^(-2 f / width)``.
+    """
     angles = 10000.0 ** (-2.0 * np.arange(width // 2) / width)
     by_distance = np.cos(np.arange(len(apart))[:, None] * angles).mean(axis=1)
     return by_distance[apart]
@@ -298,7 +402,10 @@ def _waves(apart: Array, width: int = 512) -> Array:
 def _root(covariance: Array) -> Array:
     """A root of a positive semidefinite matrix, to rounding."""
     try:
-        return np.linalg.cholesky(covariance + ALMOST_ZERO * np.trace(covariance) / len(covariance) * np.eye(len(covariance)))
+        return np.linalg.cholesky(
+            covariance
+            + ALMOST_ZERO * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+        )
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     return vectors * np.sqrt(np.maximum(values, 0.0))

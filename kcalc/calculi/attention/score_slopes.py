@@ -1,13 +1,17 @@
-"""The tangent kernel of softmax attention from draws of its weights: derivatives of ``E A V B^T`` in the covariances of scores.
+"""The tangent kernel of softmax attention from draws of its weights.
 
-For weights A of one sequence and B of another one, ``P_a = diag(a) - a a^T`` the derivative of softmax, and a matrix W over
-keys, let
+Derivatives of ``E A V B^T`` in the covariances of scores.
+
+For weights A of one sequence and B of another one, ``P_a = diag(a) - a a^T`` the derivative of
+softmax, and a matrix W over keys, let
 
     R(W)_ik = sum_jl W_jl (P_(A_i) V P_(B_k))_jl
-            = [A (W o V) B^T - ((A W) o (A V)) B^T - A ((V B^T) o (W B^T)) + (A W B^T) o (A V B^T)]_ik
+            = [A (W o V) B^T - ((A W) o (A V)) B^T - A ((V B^T) o (W B^T)) + (A W B^T) o (A V
+            B^T)]_ik
 
-By Price's theorem the tangent kernel of ``E A V B^T`` is ``A Theta_V B^T + Theta_G o R(H) + G o R(Theta_H)``. For heads of
-finite width G and H are the products of the queries and keys that were drawn, over that width.
+By Price's theorem the tangent kernel of ``E A V B^T`` is
+``A Theta_V B^T + Theta_G o R(H) + G o R(Theta_H)``. For heads of finite width G and H are the
+products of the queries and keys that were drawn, over that width.
 """
 
 from __future__ import annotations
@@ -40,8 +44,9 @@ class Blocks:
     def tangent(self, one: int, two: int, weights: Array, softmax: Array, drawn: Grams) -> Array:
         """The sum over draws for tokens of sequence ``one`` and of sequence ``two``.
 
-        ``weights``: (draws, sequences, rows, keys), what values are read with; ``softmax``: their part
-        that depends on scores; ``drawn``: queries and keys (draws, sequences, places, width) or None.
+        ``weights``: (draws, sequences, rows, keys), what values are read with; ``softmax``: their
+        part that depends on scores; ``drawn``: queries and keys (draws, sequences, places, width)
+        or None.
         """
         g, h = (self._of(jet, 0, one, two) for jet in (self.queries, self.keys))
         g = g * self.factor

@@ -23,10 +23,12 @@ MOST_TOKENS = 1 << 24
 
 @dataclass(frozen=True)
 class Tokens:
-    """Sequences of ``count`` tokens that are alike: one q value, and the same ``cosine`` for any two tokens of a sequence.
+    """Sequences of ``count`` tokens that are alike.
 
-    Two sequences of cosine c at equal places have ``c cosine`` at different ones, as if one were c times the other and
-    something independent of it.
+    One q value, and the same ``cosine`` for any two tokens of a sequence.
+
+    Two sequences of cosine c at equal places have ``c cosine`` at different ones, as if one were c
+    times the other and something independent of it.
     """
 
     count: int
@@ -35,19 +37,38 @@ class Tokens:
     @property
     def assumption(self) -> Assumption:
         """What a result takes for granted."""
-        return Assumption("network", f"{self.count} tokens that are alike, two of them with cosine {self.cosine:g}", "convention")
+        return Assumption(
+            "network",
+            f"{self.count} tokens that are alike, two of them with cosine {self.cosine:g}",
+            "convention",
+        )
 
-    def calculus(self, make: Callable[[bool], Any], own: Callable[[], Any], uniform: bool, paired: bool) -> Exchangeable:
-        """Kernel maps over tokens: ``own()`` for two tokens of one sequence, ``make(uniform)`` for two sequences where ``paired``."""
+    def calculus(
+        self, make: Callable[[bool], Any], own: Callable[[], Any], uniform: bool, paired: bool
+    ) -> Exchangeable:
+        """Kernel maps over tokens of one sequence, or of two sequences if ``paired``.
+
+        ``own()`` makes the calculus for two tokens of one sequence, ``make(uniform)`` that for two
+        sequences.
+        """
         kernels = {ONE: own()}
         if paired:
-            kernels |= {SAME: make(uniform), OTHER: make(uniform)} | ({} if uniform else {TWO: own()})
+            kernels |= {SAME: make(uniform), OTHER: make(uniform)} | (
+                {} if uniform else {TWO: own()}
+            )
         return Exchangeable(kernels)
 
     def inputs(
-        self, kernel: Exchangeable, q1: Mapping[Node, Any], q2: Mapping[Node, Any], gap: Mapping[Node, Jet] | None
+        self,
+        kernel: Exchangeable,
+        q1: Mapping[Node, Any],
+        q2: Mapping[Node, Any],
+        gap: Mapping[Node, Jet] | None,
     ) -> dict[Node, TokenState]:
-        """The states of the inputs. ``gap``: at equal places of two sequences; None for one sequence."""
+        """The states of the inputs.
+
+        ``gap``: at equal places of two sequences; None for one sequence.
+        """
         out = {}
         for node, first in q1.items():
             order = first.order if isinstance(first, Jet) else 0
@@ -55,35 +76,50 @@ class Tokens:
             moments = {ONE: (first, first, own), TWO: (q2[node], q2[node], own)}
             if gap is not None:
                 across = gap[node]
-                moments |= {SAME: (first, q2[node], across), OTHER: (first, q2[node], across * self.cosine + (1 - self.cosine))}
+                moments |= {
+                    SAME: (first, q2[node], across),
+                    OTHER: (first, q2[node], across * self.cosine + (1 - self.cosine)),
+                }
             out[node] = kernel.start(node, moments, self.count)
         return out
 
-    def sequence(self, kernel: Exchangeable, q: Mapping[Node, Any], gap: Mapping[Node, Jet]) -> dict[Node, TokenState]:
+    def sequence(
+        self, kernel: Exchangeable, q: Mapping[Node, Any], gap: Mapping[Node, Jet]
+    ) -> dict[Node, TokenState]:
         """The states of the inputs for one sequence whose tokens have the given gaps."""
-        return {node: kernel.start(node, {ONE: (q[node], q[node], gap[node])}, self.count) for node in q}
+        return {
+            node: kernel.start(node, {ONE: (q[node], q[node], gap[node])}, self.count) for node in q
+        }
 
 
 def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
     """``tokens=`` and ``token_cosine=`` of a map; None where there are none.
 
-    Raises: KcalcError for other than a whole number of tokens, and a cosine that as many tokens cannot have.
+    Raises: KcalcError for other than a whole number of tokens, and a cosine that as many tokens
+    cannot have.
     """
     if tokens is None:
         if token_cosine is not None:
-            raise KcalcError("token_cosine is the cosine of two tokens of one input; say how many tokens there are, tokens=")
+            raise KcalcError(
+                "token_cosine is the cosine of two tokens of one input; say how many tokens there "
+                "are, tokens="
+            )
         return None
     count = whole(tokens, "tokens, the number of tokens of an input,", 1, MOST_TOKENS)
     cosine = 0.0 if token_cosine is None else one_number(token_cosine, "token_cosine")
     if not np.isfinite(cosine) or cosine > 1 or 1 + (count - 1) * cosine < 0:
         least = "-1/(tokens - 1)" if count > 1 else "-inf"
         raise KcalcError(
-            f"token_cosine lies between {least} and 1, got {cosine:g}: the smallest eigenvalue of the token covariance is "
+            f"token_cosine lies between {least} and 1, got {cosine:g}: the smallest eigenvalue of "
+            f"the token covariance is "
             f"{min(1 - cosine, 1 + (count - 1) * cosine):.3g}, and it must not be negative"
         )
     return Tokens(count, float(cosine))
 
 
 def tells_tokens_apart(network: Network) -> bool:
-    """Whether some attention or position makes tokens unlike one another, so that they must be followed one by one."""
+    """Whether some attention or position makes tokens unlike one another.
+
+    Such tokens must be followed one by one.
+    """
     return any(unlike(op) for _, op, _ in network.operations)

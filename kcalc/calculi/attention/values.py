@@ -1,4 +1,7 @@
-"""Values over tokens that are followed one by one: what an input's tokens are, the chains of a reading, and its table."""
+"""Values over tokens that are followed one by one.
+
+What an input's tokens are, the chains of a reading, and its table.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,12 @@ MOST_NUMBERS = 1 << 25  # of covariances that are kept: 512 MB with their errors
 
 
 class SampledValue(NamedTuple):
-    """The values at one node, each with its standard error over the chains; ``c`` is None for one sequence.
+    """The values at one node, each with its standard error over the chains.
 
-    ``q``: the mean over tokens; ``token_cosine``: the mean over pairs of different tokens of one sequence; ``c``: the
-    mean over equal places of two sequences.
+    ``c`` is None for one sequence.
+
+    ``q``: the mean over tokens; ``token_cosine``: the mean over pairs of different tokens of one
+    sequence; ``c``: the mean over equal places of two sequences.
     """
 
     q: float
@@ -41,10 +46,12 @@ class SampledValue(NamedTuple):
 
 @dataclass(frozen=True)
 class SampledValues(Tabled, Approximable):
-    """{node: :class:`SampledValue`} of a network whose attention was sampled; ``covariances``: {node: (mean, standard error)}.
+    """{node: :class:`SampledValue`} of a network whose attention was sampled.
 
-    Covariances are arrays (sequences, tokens, sequences, tokens), means over the channels of products at two tokens; of large
-    networks over many tokens only those of the outputs are kept.
+    ``covariances``: {node: (mean, standard error)}.
+
+    Covariances are arrays (sequences, tokens, sequences, tokens), means over the channels of
+    products at two tokens; of large networks over many tokens only those of the outputs are kept.
     """
 
     nodes: dict[Node, SampledValue]
@@ -62,14 +69,25 @@ class SampledValues(Tabled, Approximable):
 
     def _rows(self) -> list[tuple[str, ...]]:
         def shown(value: float | None, error: float | None) -> str:
-            return "" if value is None or error is None else f"{value:.6g}" if error == 0 else f"{value:.5g} +- {error:.1g}"
+            return (
+                ""
+                if value is None or error is None
+                else f"{value:.6g}"
+                if error == 0
+                else f"{value:.5g} +- {error:.1g}"
+            )
 
         rows = ((str(n), *(shown(*v[k : k + 2]) for k in (0, 2, 4))) for n, v in self.nodes.items())
         return [("node", "q", "token cosine", "c"), *rows]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the covariances as plain data."""
-        return plain({"nodes": {n: v._asdict() for n, v in self.nodes.items()}, "assumptions": self.assumptions})
+        return plain(
+            {
+                "nodes": {n: v._asdict() for n, v in self.nodes.items()},
+                "assumptions": self.assumptions,
+            }
+        )
 
     def __repr__(self) -> str:
         return f"SampledValues({marked(f'{len(self)} nodes', self)})"
@@ -83,20 +101,27 @@ class SampledValues(Tabled, Approximable):
 
 def several(tokens: Any) -> bool:
     """Whether tokens are an array, or a list of numbers."""
-    return isinstance(tokens, np.ndarray | list | tuple) and np.ndim(np.asarray(tokens, dtype=object)) > 0
+    return (
+        isinstance(tokens, np.ndarray | list | tuple)
+        and np.ndim(np.asarray(tokens, dtype=object)) > 0
+    )
 
 
 def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
     """The covariance of all tokens of one or several sequences, and how many sequences there are.
 
-    ``tokens``: a covariance (T, T); token ids (T,) or (N, T), whole numbers: equal ids are one token, others independent; or inputs
-    (N, T, features). Raises: KcalcError for other arrays, and covariances that are not positive semidefinite, naming the eigenvalue.
+    ``tokens``: a covariance (T, T); token ids (T,) or (N, T), whole numbers: equal ids are one
+    token, others independent; or inputs (N, T, features). Raises: KcalcError for other arrays, and
+    covariances that are not positive semidefinite, naming the eigenvalue.
     """
     try:
         given = np.asarray(tokens)
         numbers = given.astype(float)
     except Exception:  # user objects may raise anything as they are read
-        raise KcalcError(f"tokens are a number, a covariance, token ids or an array of inputs, got {glimpse(tokens)}") from None
+        raise KcalcError(
+            f"tokens are a number, a covariance, token ids or an array of inputs, got "
+            f"{glimpse(tokens)}"
+        ) from None
     if given.size == 0 or not np.isfinite(numbers).all():
         raise KcalcError("tokens must be finite numbers, and at least one of them")
     if given.dtype.kind in "iu" and given.ndim in (1, 2):
@@ -109,7 +134,8 @@ def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
     if given.ndim == 2 and given.shape[0] == given.shape[1]:
         return _checked(numbers, 1)
     raise KcalcError(
-        f"tokens of shape {given.shape} are no covariance (T, T), no token ids (T,) or (N, T) of whole numbers, and no inputs "
+        f"tokens of shape {given.shape} are no covariance (T, T), no token ids (T,) or (N, T) of "
+        f"whole numbers, and no inputs "
         "(N, T, features)"
     )
 
@@ -121,22 +147,34 @@ def _check_ids(ids: Array, network: Network) -> None:
     for node in network.nodes_of(Embedding):
         size = getattr(network.layer(node), "vocabulary", None)
         if isinstance(size, int) and ids.max() >= size:
-            raise KcalcError(f"node {node!r} embeds the ids 0 to {size - 1}, and one of the tokens is {ids.max()}")
+            raise KcalcError(
+                f"node {node!r} embeds the ids 0 to {size - 1}, and one of the tokens is "
+                f"{ids.max()}"
+            )
 
 
 def _checked(covariance: Array, sequences: int) -> tuple[Array, int]:
     if len(covariance) > MOST_PLACES:
-        raise KcalcError(f"{len(covariance)} tokens in all are more than {MOST_PLACES}, which are followed one by one")
+        raise KcalcError(
+            f"{len(covariance)} tokens in all are more than {MOST_PLACES}, which are followed one "
+            f"by one"
+        )
     if not np.allclose(covariance, covariance.T, rtol=1e-10, atol=0):
         raise KcalcError("a token covariance must be symmetric")
     least = float(np.linalg.eigvalsh(covariance)[0])
     if least < -1e-10 * float(np.abs(covariance).max()):
-        raise KcalcError(f"a token covariance must be positive semidefinite, and this one has the eigenvalue {least:.4g}")
+        raise KcalcError(
+            f"a token covariance must be positive semidefinite, and this one has the eigenvalue "
+            f"{least:.4g}"
+        )
     return covariance, sequences
 
 
 def alike(count: int, cosine: float, c: float | None, q1: float, q2: float) -> tuple[Array, int]:
-    """The covariance of sequences of ``count`` tokens that are alike: one sequence, or two of cosine ``c``."""
+    """The covariance of sequences of ``count`` tokens that are alike.
+
+    One sequence, or two of cosine ``c``.
+    """
     own = np.full((count, count), cosine) + (1 - cosine) * np.eye(count)
     if c is None:
         return q1 * own, 1
@@ -145,7 +183,12 @@ def alike(count: int, cosine: float, c: float | None, q1: float, q2: float) -> t
     return np.kron(pair, own), 2
 
 
-def sampled_values(network: Network, covariances: Mapping[Node, tuple[Array, int]], assume: bool, sampling: Sampling) -> SampledValues:
+def sampled_values(
+    network: Network,
+    covariances: Mapping[Node, tuple[Array, int]],
+    assume: bool,
+    sampling: Sampling,
+) -> SampledValues:
     """The values of every node, attention sampled."""
     (sequences, *others) = {count for _, count in covariances.values()}
     if others:
@@ -176,21 +219,37 @@ def assumptions_of(network: Network, kernel: Sampled) -> tuple[Assumption, ...]:
 
 def _mean(values: Array) -> tuple[float, float]:
     """The mean over chains and its standard error."""
-    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))) if len(
+        values
+    ) > 1 else 0.0
 
 
 def _spread(table: Array, sequences: int) -> tuple[Array, Array]:
     shape = (sequences, table.shape[1] // sequences) * 2
-    error = table.std(axis=0, ddof=1) / np.sqrt(len(table)) if len(table) > 1 else np.zeros(table.shape[1:])
+    error = (
+        table.std(axis=0, ddof=1) / np.sqrt(len(table))
+        if len(table) > 1
+        else np.zeros(table.shape[1:])
+    )
     return table.mean(axis=0).reshape(shape), error.reshape(shape)
 
 
 def _summary(q1: Array, q2: Array, gap: Jet, sequences: int) -> SampledValue:
-    q = np.broadcast_to(q1, gap.value.shape)[..., 0] if q1.shape[-1] == 1 else np.diagonal(q1 + 0 * q2, axis1=1, axis2=2)
+    q = (
+        np.broadcast_to(q1, gap.value.shape)[..., 0]
+        if q1.shape[-1] == 1
+        else np.diagonal(q1 + 0 * q2, axis1=1, axis2=2)
+    )
     places = gap.value.shape[-1] // sequences
     gaps = gap.value.reshape(-1, sequences, places, sequences, places)
-    own = sum(gaps[:, k, :, k].sum(axis=(1, 2)) for k in range(sequences)) / sequences  # 0 on the diagonal
+    own = (
+        sum(gaps[:, k, :, k].sum(axis=(1, 2)) for k in range(sequences)) / sequences
+    )  # 0 on the diagonal
     pairs = _mean(1 - own / (places * (places - 1))) if places > 1 else (None, None)
     across = np.einsum("xsata->xst", gaps) / places
-    two = _mean(1 - across[:, ~np.eye(sequences, dtype=bool)].mean(axis=1)) if sequences > 1 else (None, None)
+    two = (
+        _mean(1 - across[:, ~np.eye(sequences, dtype=bool)].mean(axis=1))
+        if sequences > 1
+        else (None, None)
+    )
     return SampledValue(*_mean(q.mean(axis=1)), *pairs, *two)

@@ -11,7 +11,9 @@ Array = Any
 
 
 def weights_of(op: Any, scores: Array, xp: Any) -> Array:
-    """The weights of masked scores, (..., queries, keys), by the normaliser of an ``Attend``; masked scores are ``-inf``.
+    """The weights of masked scores, (..., queries, keys), by the normaliser of an ``Attend``.
+
+    Masked scores are ``-inf``.
 
     ``xp``: :mod:`numpy` or :mod:`jax.numpy`.
     """
@@ -33,4 +35,6 @@ def elementwise(op: Any, count: int) -> Activation:
     """The function of one score that is its weight among ``count`` keys, for normalisers other than softmax."""
     if op.normaliser == "sigmoid":
         return activation("sigmoid").transformed(input_shift=-math.log(count))
-    return activation(op.normaliser).transformed(output_scale=1 / count if op.normaliser == "relu" else 1)
+    return activation(op.normaliser).transformed(
+        output_scale=1 / count if op.normaliser == "relu" else 1
+    )

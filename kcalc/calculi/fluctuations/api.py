@@ -1,4 +1,7 @@
-"""``kc.fluctuations``: how much q and c values of random networks of finite width scatter around the kernel maps."""
+"""``kc.fluctuations``: fluctuations of q and c values in random networks of finite width.
+
+The values scatter around those of the kernel maps.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +53,9 @@ class Fluctuation:
 class Fluctuations(Shown, Approximable):
     """Variances of q values (and c values) over random weights, node by node, at finite widths.
 
-    ``q``: the mean square of the inputs. ``exact``: whether ``relative`` and ``log_variance`` hold at any
-    width (chains of positively homogeneous activations); else they are the leading order in 1/width,
-    and the two are equal.
+    ``q``: the mean square of the inputs. ``exact``: whether ``relative`` and ``log_variance`` hold
+    at any width (chains of positively homogeneous activations); else they are the leading order in
+    1/width, and the two are equal.
     """
 
     network: Network
@@ -93,7 +96,10 @@ class Fluctuations(Shown, Approximable):
         return [{"node": str(node)} | asdict(found) for node, found in self.nodes.items()]
 
     def _rows(self) -> Rows:
-        body = ((str(n), *(("" if v is None else f"{v:.6g}") for v in asdict(f).values())) for n, f in self.nodes.items())
+        body = (
+            (str(n), *(("" if v is None else f"{v:.6g}") for v in asdict(f).values()))
+            for n, f in self.nodes.items()
+        )
         return filled_columns([("node", "q", "Var q/q^2", "Var log q", "c", "Var c"), *body])
 
     def _below(self) -> list[str]:
@@ -101,12 +107,19 @@ class Fluctuations(Shown, Approximable):
 
     def __repr__(self) -> str:
         how = "exact" if self.exact else "leading order"
-        about = f"{len(self.nodes)} nodes, {self.weights}, Var log q = {self.out.log_variance:.4g} at the output, {how}"
+        about = (
+            f"{len(self.nodes)} nodes, {self.weights}, Var log q = {self.out.log_variance:.4g} at "
+            f"the output, {how}"
+        )
         return f"Fluctuations({marked(about, self)})"
 
 
-def fluctuations(network: Network, features: Any = None, weights: str = "gaussian", q: Any = 1, c: Any = None) -> Fluctuations:
-    """Var q / q^2, Var log q and Var c at every node of a network of finite width, over Gaussian or orthogonal weights, any activation.
+def fluctuations(
+    network: Network, features: Any = None, weights: str = "gaussian", q: Any = 1, c: Any = None
+) -> Fluctuations:
+    """Var q / q^2, Var log q and Var c at every node of a network of finite width.
+
+    Weights are Gaussian or orthogonal, and any activation may be used.
 
     To leading order in 1/width, v = Var q / q^2 follows v -> (q Q'/Q)^2 v + (E phi^4/Q^2 - 1)/n per
     layer of n channels. Orthogonal weights subtract 2 (q Q'/Q)^2/n (times outputs/inputs in layers
@@ -116,20 +129,26 @@ def fluctuations(network: Network, features: Any = None, weights: str = "gaussia
     phi^4/(E phi^2)^2 - 1)/n per layer, and Var log q adds up, given that no layer is all 0 (n
     rectified values are all 0 with probability 2^-n).
 
-    ``features``: one width, or {node: width}, where layers state none; ``q``: mean square of all inputs; ``c``: the cosine of two inputs
-    (None: one input, no c values).
-    Raises: KcalcError for missing widths, other laws of weights, layers without a rule (NoRule), symbols, and bad q or c.
-    [DKS App. K; TAT App. E and Fig. 4; Per-layer gradient, Lemma 2]
+    ``features``: one width, or {node: width}, where layers state none; ``q``: mean square of all
+    inputs; ``c``: the cosine of two inputs (None: one input, no c values).
+    Raises: KcalcError for missing widths, other laws of weights, layers without a rule (NoRule),
+    symbols, and bad q or c. [DKS App. K; TAT App. E and Fig. 4; Per-layer gradient, Lemma 2]
     """
     require_network(network)
     choice(weights, "weights", WEIGHTS)
     sized = with_widths(network, features)
     if sized.free_symbols:
         names = ", ".join(sorted(map(str, sized.free_symbols)))
-        raise KcalcError(f"fluctuations are computed with numbers, and the network has the symbols {names}: give them values with net.subs")
+        raise KcalcError(
+            f"fluctuations are computed with numbers, and the network has the symbols {names}: "
+            f"give them values with net.subs"
+        )
     level, cosine = one_q(q), None if c is None else one_number(c, "c")
     if not LEAST <= level <= MOST:
-        raise KcalcError(f"q = {level:g} leaves no room for squares in double precision; give one between {LEAST:g} and {MOST:g}")
+        raise KcalcError(
+            f"q = {level:g} leaves no room for squares in double precision; give one between "
+            f"{LEAST:g} and {MOST:g}"
+        )
     if cosine is not None:
         cosine = float(cosine_array(cosine))
     reading = Reading(sized)
@@ -143,7 +162,9 @@ def fluctuations(network: Network, features: Any = None, weights: str = "gaussia
     return Fluctuations(sized, weights, nodes, exact, notes, level)
 
 
-def _fluctuation(q: float, c: float | None, spread: np.ndarray, chain: tuple[float, float] | None) -> Fluctuation:
+def _fluctuation(
+    q: float, c: float | None, spread: np.ndarray, chain: tuple[float, float] | None
+) -> Fluctuation:
     relative = max(float(spread[0, 0]), 0.0) / q**2
     log_variance = relative
     if chain is not None:
@@ -167,25 +188,52 @@ def _dead(network: Network) -> list[str]:
             silent += [2.0 ** -int(network.features[owner(node)] or 1)] if 0.0 in sides else []
     total = sum(silent)
     return (
-        [f"Var log q is that of draws in which no layer is all 0; the others have probability {total:.3g} or less"] if total > 1e-12 else []
+        [
+            f"Var log q is that of draws in which no layer is all 0; the others have probability "
+            f"{total:.3g} or less"
+        ]
+        if total > 1e-12
+        else []
     )
 
 
-def _assumptions(network: Network, weights: str, nodes: dict[Node, Fluctuation], exact: bool, channels: Channels) -> list[Assumption]:
+def _assumptions(
+    network: Network, weights: str, nodes: dict[Node, Fluctuation], exact: bool, channels: Channels
+) -> list[Assumption]:
     size = f"the inputs have q = {channels.q:.6g}"
-    notes = [Assumption("network", f"weights are {weights} and independent between layers; {size}"), *network.assumptions]
+    notes = [
+        Assumption("network", f"weights are {weights} and independent between layers; {size}"),
+        *network.assumptions,
+    ]
     if exact:
-        notes.append(Assumption("network", "a chain of positively homogeneous activations: variances of q hold at any width", "exact"))
+        notes.append(
+            Assumption(
+                "network",
+                "a chain of positively homogeneous activations: variances of q hold at any width",
+                "exact",
+            )
+        )
         notes += [Assumption("network", text, "exact") for text in _dead(network)]
     if not exact or channels.c is not None:
         what = "variances of c are" if exact else "variances are"
         notes.append(Assumption("network", f"{what} the leading order in 1/width"))
-        far = max(nodes, key=lambda node: max(nodes[node].relative if not exact else 0.0, nodes[node].c_variance or 0.0))
+        far = max(
+            nodes,
+            key=lambda node: max(
+                nodes[node].relative if not exact else 0.0, nodes[node].c_variance or 0.0
+            ),
+        )
         worst = max(nodes[far].relative if not exact else 0.0, nodes[far].c_variance or 0.0)
         if worst > LARGE:
-            text = f"variances reach {worst:.3g}, which is not small: the leading order is a rough estimate; it is better for wider layers"
+            text = (
+                f"variances reach {worst:.3g}, which is not small: the leading order is a rough "
+                f"estimate; it is better for wider layers"
+            )
             notes.append(Assumption(far, text, "heuristic"))
     if channels.sampled:
-        text = f"covariances between feature maps that share Gaussians are sampled from {SAMPLES} channels, about 1% off"
+        text = (
+            f"covariances between feature maps that share Gaussians are sampled from {SAMPLES} "
+            f"channels, about 1% off"
+        )
         notes.append(Assumption("network", text))
     return notes

@@ -37,7 +37,7 @@ class Channels:
         self.sampled = False
         self._noise: dict[int, Array] = {}
 
-    # -- means ---------------------------------------------------------------------------------------------------------------------------
+    # -- means -------------------------------------------------------------------------------------
 
     def enter(self, f: Function) -> None:
         """Compute and store the kernel of a function from those of the functions that it reads."""
@@ -63,12 +63,16 @@ class Channels:
         else:
             shares = [(share, *self.kernel[g.id]) for share, g in f.reads]
             q = f.sigma_w**2 * sum(share * one for share, one, _ in shares)
-            c = f.sigma_w**2 * sum(share * one * (0.0 if cos is None else cos) for share, one, cos in shares) / q
+            c = (
+                f.sigma_w**2
+                * sum(share * one * (0.0 if cos is None else cos) for share, one, cos in shares)
+                / q
+            )
             self.ratio[atom] = min(1.0, f.width / f.fan_in)
         across = 0.0 if c is None else q * c
         self.atoms[atom] = np.array([[q, across], [across, q]])
 
-    # -- noise ---------------------------------------------------------------------------------------------------------------------------
+    # -- noise -------------------------------------------------------------------------------------
 
     def covariance(self, f: Function, g: Function) -> Array:
         """The covariance of the noise of two kernels, 0 unless their functions share Gaussians."""
@@ -80,7 +84,13 @@ class Channels:
             for atom in shared:
                 if atom.kind == "weights":
                     weight = self.ratio[atom] * f.amounts[atom] ** 2 * g.amounts[atom] ** 2
-                    found = found - weight * self.slope[f.id] @ wick(self._part(self.atoms[atom])) @ self.slope[g.id].T
+                    found = (
+                        found
+                        - weight
+                        * self.slope[f.id]
+                        @ wick(self._part(self.atoms[atom]))
+                        @ self.slope[g.id].T
+                    )
         return found / f.width
 
     def _part(self, matrix: Array) -> Array:
@@ -90,7 +100,10 @@ class Channels:
         random = [atom for atom in shared if atom.kind != "input"]
         cross = sum((f.amounts[a] * g.amounts[a] * self.atoms[a] for a in random), np.zeros((2, 2)))
         if f.phi is None and g.phi is None:
-            fixed = sum((f.amounts[a] * g.amounts[a] * self.atoms[a] for a in shared if a.kind == "input"), np.zeros((2, 2)))
+            fixed = sum(
+                (f.amounts[a] * g.amounts[a] * self.atoms[a] for a in shared if a.kind == "input"),
+                np.zeros((2, 2)),
+            )
             return wick(self._part(cross)) + shifted(self._part(cross), self._part(fixed))
         self._refuse_input(f, g)
         (q, c), (r, _) = self.level[f.id], self.level[g.id]
@@ -129,4 +142,6 @@ class Channels:
         z = np.random.default_rng(seed).standard_normal((SAMPLES, 2))
         q, across = self.atoms[atom][0, 0], self.atoms[atom][0, 1]
         c = across / q
-        return math.sqrt(q) * np.stack([z[:, 0], c * z[:, 0] + math.sqrt(max(0.0, 1 - c * c)) * z[:, 1]], axis=1)
+        return math.sqrt(q) * np.stack(
+            [z[:, 0], c * z[:, 0] + math.sqrt(max(0.0, 1 - c * c)) * z[:, 1]], axis=1
+        )

@@ -1,4 +1,7 @@
-"""Gaussian means of products of powers of activations, by quadrature and by Hermite series in the correlation."""
+"""Gaussian means of products of powers of activations.
+
+They are computed by quadrature and by Hermite series in the correlation.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ def moment(phi: Activation, i: int, psi: Activation, j: int, q: float) -> float:
         value = float(nodes.w @ (phi.numeric(0)(u) ** i * psi.numeric(0)(u) ** j))
     if not math.isfinite(value):
         raise KcalcError(
-            f"E {phi.name}(u)^{i} {psi.name}(u)^{j} at q = {q:g} is beyond double precision, so fluctuations cannot be computed"
+            f"E {phi.name}(u)^{i} {psi.name}(u)^{j} at q = {q:g} is beyond double precision, so "
+            f"fluctuations cannot be computed"
         )
     return value
 
@@ -43,7 +47,11 @@ def series(phi: Activation, i: int, psi: Activation, j: int, q: float) -> Array:
     nodes = _rule(phi, psi, q)
     u = math.sqrt(q) * nodes.z
     half = np.exp(-(nodes.z**2) / 4)
-    weighted = np.where(half > 1e-150, nodes.w / np.maximum(half, 1e-150), 0.0) * phi.numeric(0)(u) ** i * psi.numeric(0)(u) ** j
+    weighted = (
+        np.where(half > 1e-150, nodes.w / np.maximum(half, 1e-150), 0.0)
+        * phi.numeric(0)(u) ** i
+        * psi.numeric(0)(u) ** j
+    )
     out = np.empty(TERMS)
     before, now = np.zeros_like(half), half
     for n in range(TERMS):
@@ -66,12 +74,18 @@ def _rescaled(at_one: Array, q: float, power: int, phi: Activation) -> Array:
     with np.errstate(over="ignore"):
         found = np.float64(q) ** power * at_one
     if not np.all(np.isfinite(found)):
-        raise KcalcError(f"moments of {phi.name} at q = {q:g} are beyond double precision, so fluctuations cannot be computed")
+        raise KcalcError(
+            f"moments of {phi.name} at q = {q:g} are beyond double precision, so fluctuations "
+            f"cannot be computed"
+        )
     return found
 
 
 def slopes(phi: Activation, q: float, c: float | None) -> Array:
-    """The derivative of the local kernel map: dQ/dq, or 3 x 3 in the order (q11, q12, q22) at q11 = q22 = q and cosine c."""
+    """The derivative of the local kernel map.
+
+    DQ/dq, or 3 x 3 in the order (q11, q12, q22) at q11 = q22 = q and cosine c.
+    """
     if phi.degree is None:
         return _slopes(phi, q, c)
     return _rescaled(_slopes(phi, 1.0, c), q, phi.degree - 1, phi)
@@ -85,7 +99,11 @@ def _slopes(phi: Activation, q: float, c: float | None) -> Array:
     a = series(phi, 1, IDENTITY, 0, q)
     n = np.arange(a.size)
     across = float(np.sum(n[1:] * a[1:] ** 2 * c ** (n[1:] - 1.0))) / q
-    side = float(np.sum(np.sqrt((n[:-2] + 1.0) * (n[:-2] + 2.0)) * a[2:] * a[:-2] * c ** n[:-2].astype(float))) / (2 * q)
+    side = float(
+        np.sum(
+            np.sqrt((n[:-2] + 1.0) * (n[:-2] + 2.0)) * a[2:] * a[:-2] * c ** n[:-2].astype(float)
+        )
+    ) / (2 * q)
     return np.array([[own, 0.0, 0.0], [side, across, side], [0.0, 0.0, own]])
 
 
@@ -93,7 +111,11 @@ COMPONENTS = ((0, 0), (0, 1), (1, 1))
 
 
 def alike(phi: Activation, psi: Activation, q: float, c: float | None) -> Array:
-    """Cov(phi_a phi_b, psi_c psi_d) for activations of one Gaussian pair (or one Gaussian, c None), over the kernel's components."""
+    """Cov(phi_a phi_b, psi_c psi_d) for activations of one Gaussian pair.
+
+    With ``c`` None the activations are those of one Gaussian. The result is over the kernel's
+    components.
+    """
     if phi.degree is None or psi.degree is None:
         return _alike(phi, psi, q, c)
     return _rescaled(_alike(phi, psi, 1.0, c), q, phi.degree + psi.degree, phi)
@@ -102,7 +124,9 @@ def alike(phi: Activation, psi: Activation, q: float, c: float | None) -> Array:
 @lru_cache(maxsize=512)
 def _alike(phi: Activation, psi: Activation, q: float, c: float | None) -> Array:
     if c is None:
-        return np.array([[moment(phi, 2, psi, 2, q) - second_moment(phi, q) * second_moment(psi, q)]])
+        return np.array(
+            [[moment(phi, 2, psi, 2, q) - second_moment(phi, q) * second_moment(psi, q)]]
+        )
 
     def mean(i1: int, j1: int, i2: int, j2: int) -> float:
         return correlated(series(phi, i1, psi, j1, q), series(phi, i2, psi, j2, q), c)
@@ -112,14 +136,26 @@ def _alike(phi: Activation, psi: Activation, q: float, c: float | None) -> Array
         for y, two in enumerate(COMPONENTS):
             powers = one.count(0), two.count(0), one.count(1), two.count(1)
             apart = mean(one.count(0), 0, one.count(1), 0) * mean(0, two.count(0), 0, two.count(1))
-            out[x, y] = (moment(phi, 2, psi, 2, q) if 4 in (powers[0] + powers[1], powers[2] + powers[3]) else mean(*powers)) - apart
+            out[x, y] = (
+                moment(phi, 2, psi, 2, q)
+                if 4 in (powers[0] + powers[1], powers[2] + powers[3])
+                else mean(*powers)
+            ) - apart
     return out
 
 
 def wick(cross: Array) -> Array:
-    """Cov(u_a u_b, w_c w_d) = S_ac S_bd + S_ad S_bc for centred Gaussians with Cov(u_a, w_c) = S_ac; S is 1 x 1 or 2 x 2."""
+    """The covariances Cov(u_a u_b, w_c w_d) = S_ac S_bd + S_ad S_bc of centred Gaussians.
+
+    ``cross``: S with S_ac = Cov(u_a, w_c), 1 x 1 or 2 x 2.
+    """
     parts = ((0, 0),) if cross.shape == (1, 1) else COMPONENTS
-    return np.array([[cross[a, c] * cross[b, d] + cross[a, d] * cross[b, c] for c, d in parts] for a, b in parts])
+    return np.array(
+        [
+            [cross[a, c] * cross[b, d] + cross[a, d] * cross[b, c] for c, d in parts]
+            for a, b in parts
+        ]
+    )
 
 
 def shifted(cross: Array, fixed: Array) -> Array:
@@ -130,6 +166,11 @@ def shifted(cross: Array, fixed: Array) -> Array:
     parts = ((0, 0),) if cross.shape == (1, 1) else COMPONENTS
 
     def entry(a: int, b: int, c: int, d: int) -> Any:
-        return fixed[a, c] * cross[b, d] + fixed[a, d] * cross[b, c] + fixed[b, c] * cross[a, d] + fixed[b, d] * cross[a, c]
+        return (
+            fixed[a, c] * cross[b, d]
+            + fixed[a, d] * cross[b, c]
+            + fixed[b, c] * cross[a, d]
+            + fixed[b, d] * cross[a, c]
+        )
 
     return np.array([[entry(a, b, c, d) for c, d in parts] for a, b in parts])

@@ -34,9 +34,13 @@ def is_chain(network: Network) -> bool:
             return False
         if isinstance(op, P.Fresh) and op.sigma_b != 0:
             return False
-        if isinstance(op, P.Post) and (slopes(op.activation) is None or not isinstance(steps[i - 1].primitive, P.Fresh)):
+        if isinstance(op, P.Post) and (
+            slopes(op.activation) is None or not isinstance(steps[i - 1].primitive, P.Fresh)
+        ):
             return False
-        if not (op is None or isinstance(op, P.Source | P.Fresh | P.Post | P.Mix | P.Mask | P.Reshape)):
+        if not (
+            op is None or isinstance(op, P.Source | P.Fresh | P.Post | P.Mix | P.Mask | P.Reshape)
+        ):
             return False
     return True
 
@@ -60,7 +64,10 @@ def ratio(phi: Activation | None, n: int, orthogonal: bool) -> tuple[float, floa
 
 
 def _log_variance(low: float, high: float, n: int) -> float:
-    """Var log(low + (high - low) X), X ~ Beta(k/2, (n-k)/2), k ~ Bin(n, 1/2), given that it is not 0."""
+    """Var log(low + (high - low) X), given that the argument of the logarithm is not 0.
+
+    X ~ Beta(k/2, (n-k)/2), k ~ Bin(n, 1/2).
+    """
     from scipy.special import gammaln
 
     centre, reach = n / 2, 10 * math.sqrt(n) / 2 + 10
@@ -100,7 +107,9 @@ def _narrow(low: float, high: float, k: int, n: int) -> tuple[float, float]:
     weights = weights / weights.sum()
     share = k / n
     spread = math.sqrt(share * (1 - share) / (n / 2 + 1))
-    skew = 2 * (1 - 2 * share) * math.sqrt(n / 2 + 1) / ((n / 2 + 2) * math.sqrt(share * (1 - share)))
+    skew = (
+        2 * (1 - 2 * share) * math.sqrt(n / 2 + 1) / ((n / 2 + 2) * math.sqrt(share * (1 - share)))
+    )
     x = np.clip(share + spread * (z + skew * (z * z - 1) / 6), 0.0, 1.0)
     logs = np.log(low + (high - low) * x)
     return float(weights @ logs), float(weights @ logs**2)

@@ -27,7 +27,9 @@ Parts = list[tuple[float, Function, bool]]
 class Propagation:
     """Covariances of kernels, node by node."""
 
-    def __init__(self, functions: Sequence[Function], nodes: Mapping[Node, Groups], channels: Channels) -> None:
+    def __init__(
+        self, functions: Sequence[Function], nodes: Mapping[Node, Groups], channels: Channels
+    ) -> None:
         self.functions, self.channels = functions, channels
         self.g: dict[tuple[int, int], Array] = {}  # Cov(g_v, g_w)
         self.eg: dict[tuple[int, int], Array] = {}  # Cov(e_v, g_w)
@@ -62,15 +64,19 @@ class Propagation:
                 self._drop(old, live)
         return found
 
-    # -- one function --------------------------------------------------------------------------------------------------------------------
+    # -- one function ------------------------------------------------------------------------------
 
     def _enter(self, v: Function, live: list[Function]) -> None:
         parts = parts_of(v)
         zero = np.zeros((self.channels.size,) * 2)
         for w in live:
-            self.g[v.id, w.id] = sum((b * self._inherited(p, whole, w) for b, p, whole in parts), zero)
+            self.g[v.id, w.id] = sum(
+                (b * self._inherited(p, whole, w) for b, p, whole in parts), zero
+            )
             self.g[w.id, v.id] = self.g[v.id, w.id].T
-            self.eg[w.id, v.id] = sum((b * self._noise_in(w, p, whole) for b, p, whole in parts), zero)
+            self.eg[w.id, v.id] = sum(
+                (b * self._noise_in(w, p, whole) for b, p, whole in parts), zero
+            )
         self.g[v.id, v.id] = sum((b * self._inherited(p, whole, v) for b, p, whole in parts), zero)
         self.held[v.id] = self._holdings(v, parts)
         for w in [*live, v]:
@@ -99,7 +105,11 @@ class Propagation:
                 out[k] = out.get(k, 0) + b * slope @ share
             if whole:
                 out[p.id] = out.get(p.id, 0) + b * np.eye(self.channels.size)
-        return {k: share for k, share in out.items() if any(self.used[a] >= v.id for a in self.functions[k].amounts)}
+        return {
+            k: share
+            for k, share in out.items()
+            if any(self.used[a] >= v.id for a in self.functions[k].amounts)
+        }
 
     def _noises(self, v: Function, k: int) -> Array:
         return self.channels.covariance(v, self.functions[k])
@@ -112,22 +122,32 @@ class Propagation:
                 table.pop((w.id, old.id), None)
         self.held.pop(old.id)
 
-    # -- one node ------------------------------------------------------------------------------------------------------------------------
+    # -- one node ----------------------------------------------------------------------------------
 
     def _node(self, groups: Groups) -> tuple[float, float | None, Array]:
         total = sum(g.width for g in groups)
         kernels = [(g.width / total, *self.channels.kernel[g.id]) for g in groups]
         q = sum(share * own for share, own, _ in kernels)
-        c = None if self.channels.c is None else sum(share * own * float(cos) for share, own, cos in kernels if cos is not None) / q
+        c = (
+            None
+            if self.channels.c is None
+            else sum(share * own * float(cos) for share, own, cos in kernels if cos is not None) / q
+        )
         spread: Any = sum(
-            (f.width * h.width / total**2 * self._between(f, h) for f in groups for h in groups), np.zeros((self.channels.size,) * 2)
+            (f.width * h.width / total**2 * self._between(f, h) for f in groups for h in groups),
+            np.zeros((self.channels.size,) * 2),
         )
         return q, c, spread
 
     def _between(self, v: Function, w: Function) -> Array:
         """Cov(dK_v, dK_w)."""
         first, second = self.channels.slope[v.id], self.channels.slope[w.id]
-        return first @ self.g[v.id, w.id] @ second.T + first @ self.eg[w.id, v.id].T + self.eg[v.id, w.id] @ second.T + self.ee[v.id, w.id]
+        return (
+            first @ self.g[v.id, w.id] @ second.T
+            + first @ self.eg[w.id, v.id].T
+            + self.eg[v.id, w.id] @ second.T
+            + self.ee[v.id, w.id]
+        )
 
 
 def parts_of(f: Function) -> Parts:

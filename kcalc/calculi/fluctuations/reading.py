@@ -19,7 +19,11 @@ Node = Hashable
 
 @dataclass(frozen=True)
 class Atom:
-    """A Gaussian of each channel: the product of a layer's weights ("weights"), its bias ("bias"), or an input ("input", not random)."""
+    """A Gaussian of each channel.
+
+    The product of a layer's weights ("weights"), its bias ("bias"), or an input ("input", not
+    random).
+    """
 
     node: Node
     kind: str
@@ -63,14 +67,20 @@ class Reading:
         reason.
         """
         for node in open_nodes(self.network):
-            raise KcalcError(f"fluctuations need all widths, and node {node!r} has none; give features=N, or features={{node: N}}")
+            raise KcalcError(
+                f"fluctuations need all widths, and node {node!r} has none; give features=N, or "
+                f"features={{node: N}}"
+            )
         start = {node: self._source(node) for node in self.network.inputs}
         return interpret(self.network, self, start)
 
     def _source(self, node: Node) -> Groups:
         layer: Any = self.network.layer(node)
         if layer.image_shape is not None:
-            raise NoRule(f"node {node!r} (Input) is an image: fluctuations are computed for dense layers of one vector only")
+            raise NoRule(
+                f"node {node!r} (Input) is an image: fluctuations are computed for dense layers "
+                f"of one vector only"
+            )
         return (self._made(node, layer.features, {Atom(node, "input"): 1.0}),)
 
     def _made(self, node: Node, width: int, amounts: dict[Atom, float], **more: Any) -> Function:
@@ -81,16 +91,24 @@ class Reading:
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: list[Groups]) -> Groups:
         """What a node emits, from what it reads."""
-        follow = "they follow dense layers, activations, sums and concatenations of vectors. kc.verify_kernels measures any network"
+        follow = (
+            "they follow dense layers, activations, sums and concatenations of vectors. "
+            "kc.verify_kernels measures any network"
+        )
         raise no_rule("fluctuations", op, node, {P.Norm: follow, P.Window: follow})
 
     @rule.register
     def _(self, op: P.Fresh, node: Node, inputs: list[Groups]) -> Groups:
         if not op.dense or op.groups != 1 or op.standardised:
-            raise NoRule(f"node {node!r} ({op.kind}): fluctuations are computed for dense layers with independent weights only")
+            raise NoRule(
+                f"node {node!r} ({op.kind}): fluctuations are computed for dense layers with "
+                f"independent weights only"
+            )
         (below,) = inputs
         fan_in = sum(g.width for g in below)
-        amounts = {Atom(node, "weights"): 1.0} | ({Atom(node, "bias"): 1.0} if op.sigma_b != 0 else {})
+        amounts = {Atom(node, "weights"): 1.0} | (
+            {Atom(node, "bias"): 1.0} if op.sigma_b != 0 else {}
+        )
         reads = tuple((g.width / fan_in, g) for g in below)
         width: Any = op.features
         sizes_of = {"sigma_w": float(op.sigma_w), "sigma_b": float(op.sigma_b), "fan_in": fan_in}
@@ -107,8 +125,14 @@ class Reading:
         if len(kept) == 1:
             return tuple(self._scaled(kept[0][0], node, one) for one in kept[0][1])
         if len({tuple(g.width for g in groups) for _, groups in kept}) > 1:
-            raise FreshnessError(f"node {node!r} adds concatenations whose parts do not line up; put an Affine on the addends")
-        return tuple(self._added(node, [(w, groups[k]) for w, groups in kept]) for k in range(len(kept[0][1])))
+            raise FreshnessError(
+                f"node {node!r} adds concatenations whose parts do not line up; put an Affine on "
+                f"the addends"
+            )
+        return tuple(
+            self._added(node, [(w, groups[k]) for w, groups in kept])
+            for k in range(len(kept[0][1]))
+        )
 
     @rule.register
     def _(self, op: P.Join, node: Node, inputs: list[Groups]) -> Groups:
@@ -137,16 +161,28 @@ class Reading:
                 raise FreshnessError(
                     f"node {node!r} adds the activation {one.node!r} to another feature map, so "
                     "that its channels are not Gaussian; "
-                    "fluctuations follow sums whose addends all end in an Affine of their own (or are such sums, or the input)"
+                    "fluctuations follow sums whose addends all end in an Affine of their own (or "
+                    "are such sums, or the input)"
                 )
             if amounts.keys() & one.amounts.keys():
                 shared = next(atom.node for atom in one.amounts if atom in amounts)
-                raise FreshnessError(f"node {node!r} adds feature maps that share {shared!r}; merge its weights into one path")
+                raise FreshnessError(
+                    f"node {node!r} adds feature maps that share {shared!r}; merge its weights "
+                    f"into one path"
+                )
             amounts |= {atom: w * a for atom, a in one.amounts.items()}
         return self._made(node, addends[0][1].width, amounts, adds=tuple(addends))
 
     def _scaled(self, factor: float, node: Node, one: Function) -> Function:
         if one.phi is not None:
             assert one.inner is not None
-            return self._made(node, one.width, one.amounts, phi=one.phi.transformed(output_scale=factor), inner=one.inner)
-        return self._made(node, one.width, {k: factor * a for k, a in one.amounts.items()}, adds=((factor, one),))
+            return self._made(
+                node,
+                one.width,
+                one.amounts,
+                phi=one.phi.transformed(output_scale=factor),
+                inner=one.inner,
+            )
+        return self._made(
+            node, one.width, {k: factor * a for k, a in one.amounts.items()}, adds=((factor, one),)
+        )

@@ -6,4 +6,14 @@ from .moment import Moment
 from .result import Moments
 from .stability import Budget, crelu_budget
 
-__all__ = ["Budget", "DepthMoments", "Moment", "Moments", "Stability", "crelu_budget", "depth_stability", "moments", "moments_at_depth"]
+__all__ = [
+    "Budget",
+    "DepthMoments",
+    "Moment",
+    "Moments",
+    "Stability",
+    "crelu_budget",
+    "depth_stability",
+    "moments",
+    "moments_at_depth",
+]

@@ -1,4 +1,7 @@
-"""``kc.moments``: exact means, fourth moments and variances of feature maps and Jacobians at finite width."""
+"""``kc.moments``: exact moments of feature maps and Jacobians at finite width.
+
+The moments are means, fourth moments and variances.
+"""
 
 from __future__ import annotations
 
@@ -36,35 +39,44 @@ def moments(
     input_fourth: Any = None,
     q: Any = None,
 ) -> Moments:
-    """Exact moments of |y|^2 at every node and of |J|^2 = |d y_out / d W|^2 for every matrix of weights.
+    """Exact moments of |y|^2 at every node and of |J|^2 for every matrix of weights.
+
+    J = d y_out / d W.
 
     ``q`` is the mean square of the input, a number or a SymPy expression: |x|^2 = q * channels. The
     default is |x|^2 = 1, q = 1 / channels; maps and kernels have q = 1. Means of squared norms grow
     with |x|^2, their variances with |x|^4.
 
-    Means are over independent symmetric weights of variance sigma_w^2 / fan_in (He weights are ``sigma_w=sqrt(2)``), at the widths that
-    the network and ``features`` (one width, or {node: width}) state. ``weights``: the law, "gaussian", "uniform", "laplace", "logistic",
-    "truncated normal", "rademacher" or "sparse ternary", or its excess kurtosis E w^4 / (E w^2)^2 - 3, or {node: one of these}.
-    ``output``: which output J differentiates, needed where there are several. ``input_fourth``:
-    sum_i x_i^4 / |x|^4, which matters for weights that are not Gaussian; by default 1 / channels,
-    an input with all |x_i| equal.
+    Means are over independent symmetric weights of variance sigma_w^2 / fan_in (He weights are
+    ``sigma_w=sqrt(2)``), at the widths that the network and ``features`` (one width, or {node:
+    width}) state. ``weights``: the law, "gaussian", "uniform", "laplace", "logistic", "truncated
+    normal", "rademacher" or "sparse ternary", or its excess kurtosis E w^4 / (E w^2)^2 - 3, or
+    {node: one of these}. ``output``: which output J differentiates, needed where there are several.
+    ``input_fourth``: sum_i x_i^4 / |x|^4, which matters for weights that are not Gaussian; by
+    default 1 / channels, an input with all |x_i| equal.
 
-    With SymPy symbols in layers or features results are expressions, powers where the network repeats (Gaussian weights). With numbers
-    they are computed with 38 digits and neither overflow nor cancel. The time is linear in the
-    depth of a chain, a ResNet or a DenseNet (each layer's Concat extending the last one's), even
-    with 10^4 layers; other graphs take longer, the more feature maps are in use at once.
+    With SymPy symbols in layers or features results are expressions, powers where the network
+    repeats (Gaussian weights). With numbers they are computed with 38 digits and neither overflow
+    nor cancel. The time is linear in the depth of a chain, a ResNet or a DenseNet (each layer's
+    Concat extending the last one's), even with 10^4 layers; other graphs take longer, the more
+    feature maps are in use at once.
 
-    The class: dense Affine layers without random biases; identity, relu, leaky_relu, abs and abrelu right after weights; Sum with all
-    addends but one ending in their own Affine; Concat, Scale, Identity, Flatten of vectors, Dropout in evaluation.
+    The class: dense Affine layers without random biases; identity, relu, leaky_relu, abs and abrelu
+    right after weights; Sum with all addends but one ending in their own Affine; Concat, Scale,
+    Identity, Flatten of vectors, Dropout in evaluation.
 
     Raises: KcalcError for missing widths, for q values that are not positive, and for layers
     outside the class (NoRule, naming node and reason).
-    [Per-layer gradient, Theorems 1-3, Lemmas 2-4, corrected; the exact recursion for the fourth moment of J is new]
+    [Per-layer gradient, Theorems 1-3, Lemmas 2-4, corrected; the exact recursion for the fourth
+    moment of J is new]
     """
     require_network(network)
     for width in features.values() if isinstance(features, Mapping) else (features,):
         if isinstance(width, sp.Expr) and not width.is_number and not width.is_integer:
-            raise KcalcError(f"the width {width} must be a whole number: make it sp.Symbol({str(width)!r}, integer=True, positive=True)")
+            raise KcalcError(
+                f"the width {width} must be a whole number: make it sp.Symbol({str(width)!r}, "
+                f"integer=True, positive=True)"
+            )
     sized = with_widths(network, features, symbols=True)
     laws = laws_by_node(sized, weights)
     chosen = chosen_output(sized, output)
@@ -121,18 +133,26 @@ def _refusal(read: Compiled, laws: Mapping[Node, Law], jacobian: bool) -> str:
         for node, law in laws.items():
             if law.atoms:
                 return (
-                    f"node {node!r} has {law.name} weights, whose law has atoms: a pre-activation is then exactly 0 with positive "
-                    "probability, an activation's slope there is undefined, and the moments of Jacobians are not those of the formulas. "
-                    "The moments of feature maps (.nodes) hold; take weights without atoms for .weights"
+                    f"node {node!r} has {law.name} weights, whose law has atoms: a pre-activation "
+                    f"is then exactly 0 with positive "
+                    "probability, an activation's slope there is undefined, and the moments of "
+                    "Jacobians are not those of the formulas. "
+                    "The moments of feature maps (.nodes) hold; take weights without atoms for "
+                    ".weights"
                 )
     return ""
 
 
-def _about_input(network: Network, laws: Mapping[Node, Law], size: InputSize, fourth: str) -> list[Assumption]:
+def _about_input(
+    network: Network, laws: Mapping[Node, Law], size: InputSize, fourth: str
+) -> list[Assumption]:
     """The size of the input, the laws of weights, and sum_i x_i^4 / |x|^4 where it matters."""
     exact = f"exact at these widths, for independent symmetric weights; the input has {size}"
     notes = [Assumption("network", exact, "exact"), *network.assumptions]
-    notes += [Assumption(node, f"weights are {name}", "convention") for node, name in law_names(network, laws)]
+    notes += [
+        Assumption(node, f"weights are {name}", "convention")
+        for node, name in law_names(network, laws)
+    ]
     if any(law.excess != 0 for law in laws.values()):
         why = "which matters for weights that are not Gaussian"
         text = f"the input has sum x_i^4 / |x|^4 = {fourth}, {why}"
@@ -140,16 +160,37 @@ def _about_input(network: Network, laws: Mapping[Node, Law], size: InputSize, fo
     return notes
 
 
-def _assumptions(read: Compiled, laws: Mapping[Node, Law], nodes: Any, jacobians: Any) -> list[Assumption]:
+def _assumptions(
+    read: Compiled, laws: Mapping[Node, Law], nodes: Any, jacobians: Any
+) -> list[Assumption]:
     network, notes = read.network, list[Assumption]()
     if any(not law.stated for law in laws.values()) and jacobians is not None:
         notes.append(Assumption("network", "a law of weights given by its kurtosis has no atoms"))
-    notes += [Assumption(node, "dropout is the identity (evaluation)") for node in network.nodes_of(Dropout)]
-    biased = [node for node in network.nodes_of(Affine) if getattr(network.layer(node), "bias", False)]
+    notes += [
+        Assumption(node, "dropout is the identity (evaluation)")
+        for node in network.nodes_of(Dropout)
+    ]
+    biased = [
+        node for node in network.nodes_of(Affine) if getattr(network.layer(node), "bias", False)
+    ]
     if biased and jacobians is not None:
         notes.append(Assumption("network", "biases start at 0, and |J|^2 counts weights only"))
-    far = [node for table in (nodes, jacobians or {}) for node, moment in table.items() if not moment.in_range]
+    far = [
+        node
+        for table in (nodes, jacobians or {})
+        for node, moment in table.items()
+        if not moment.in_range
+    ]
     if far:
-        text = "numbers beyond double precision show as inf or 0: read log10_mean, log10_fourth and log10_variance"
-        notes.append(Assumption(far[0], text if len(far) == 1 else f"{text} (here and at {len(far) - 1} more)", "convention"))
+        text = (
+            "numbers beyond double precision show as inf or 0: read log10_mean, log10_fourth and "
+            "log10_variance"
+        )
+        notes.append(
+            Assumption(
+                far[0],
+                text if len(far) == 1 else f"{text} (here and at {len(far) - 1} more)",
+                "convention",
+            )
+        )
     return notes

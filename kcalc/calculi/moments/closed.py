@@ -95,7 +95,9 @@ class ClosedForward(Forward):
                 found[base] = found.get(base, sp.Integer(0)) + factor * inner
         alike = is_alike(key)
         if key[-1] in self.cuts and alike and found:
-            self.products[key] = sp.Add(*(tidied(factor) * self.products[base] for base, factor in found.items()))
+            self.products[key] = sp.Add(
+                *(tidied(factor) * self.products[base] for base, factor in found.items())
+            )
             return {key: sp.Integer(1)}
         if key[-1] in self.split and alike:
             return {base: tidied(factor) for base, factor in found.items()}
@@ -114,7 +116,9 @@ class ClosedBackward:
         self.steps: Monomials = monomials(compiled, Symbolic(), columns=True)
         self.cuts = crossings(out) if commit else set()
         zero = sp.Integer(0)
-        self.seconds: dict[int, sp.Expr] = {v.id: zero for v in compiled.vectors.all if isinstance(v, Fresh)}
+        self.seconds: dict[int, sp.Expr] = {
+            v.id: zero for v in compiled.vectors.all if isinstance(v, Fresh)
+        }
         self.fourths: dict[int, Modes] = {i: {PLUS: zero, MINUS: zero} for i in self.seconds}
         self.entry: Modes = {PLUS: zero, MINUS: zero}
         self._second(out.id)
@@ -200,7 +204,10 @@ def _none() -> Modes:
 
 
 def _both() -> tuple[Modes, Modes]:
-    """The adjoints of T and S in units of the two modes: T = (plus + 2 minus)/3, S = 2 (plus - minus)/3."""
+    """The adjoints of T and S in units of the two modes.
+
+    T = (plus + 2 minus)/3, S = 2 (plus - minus)/3.
+    """
     third = sp.Rational(1, 3)
     return {PLUS: third, MINUS: 2 * third}, {PLUS: 2 * third, MINUS: -2 * third}
 
@@ -218,7 +225,10 @@ def _nonzero(expr: sp.Expr) -> bool:
 
 
 def closed_moments(compiled: Compiled, output: Node, entry: Entry, jacobian: bool) -> Found:
-    """Moments of all nodes and weights as expressions. Raises: KcalcError for deep networks whose weights are not Gaussian."""
+    """Moments of all nodes and weights as expressions.
+
+    Raises: KcalcError for deep networks whose weights are not Gaussian.
+    """
     gaussian = all(fed.excess == 0 for fresh in compiled.owners.values() for fed in fresh.fed)
     if not gaussian and len(compiled.owners) > MOST_LAYERS:
         raise KcalcError(
@@ -230,7 +240,9 @@ def closed_moments(compiled: Compiled, output: Node, entry: Entry, jacobian: boo
     out = compiled.features[output]
     square, fourth = (sp.sympify(value, strict=True) for value in (entry.square, entry.fourth))
     forward = ClosedForward(compiled, out.vector, Entry(square, fourth), gaussian)
-    nodes = {node: Moment.of_expressions(*two) for node, two in node_moments(compiled, forward).items()}
+    nodes = {
+        node: Moment.of_expressions(*two) for node, two in node_moments(compiled, forward).items()
+    }
     if not jacobian:
         return nodes, None
     found = jacobian_moments(compiled, forward, ClosedBackward(compiled, out.vector, gaussian), out)

@@ -77,12 +77,17 @@ class DepthMoments:
         return tidied(self.fourth_factor / self.mean_factor**2)
 
     def jacobian(self, node: Node, block: Any) -> Moment:
-        """The moments of |d y_out / d W|^2 for the weights ``node`` of the block numbered ``block`` from 1, a number or a symbol.
+        """The moments of |d y_out / d W|^2 for the weights ``node`` of one block.
+
+        ``block``: the number of the block, counted from 1, a number or a symbol.
 
         Raises: KcalcError for a node without weights and a number outside 1 ... depth.
         """
         if not is_key(node, self.layers):
-            raise KcalcError(f"node {glimpse(node)} is no Affine of the block; they are {', '.join(map(str, self.layers))}")
+            raise KcalcError(
+                f"node {glimpse(node)} is no Affine of the block; they are "
+                f"{', '.join(map(str, self.layers))}"
+            )
         k: Any = sp.sympify(as_number(block, "block"), strict=True)
         if k.is_number and (not k.is_integer or k < 1 or (self.depth.is_number and k > self.depth)):
             raise KcalcError(f"block is a whole number from 1 to {self.depth}, got {block}")
@@ -121,13 +126,21 @@ class DepthMoments:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data, expressions as text."""
         names = ("depth", "mean_factor", "fourth_factor", "minus_factor")
-        layers = {str(node): {k: str(v) for k, v in vars(one).items()} for node, one in self.layers.items()}
+        layers = {
+            str(node): {k: str(v) for k, v in vars(one).items()}
+            for node, one in self.layers.items()
+        }
         found = {name: str(getattr(self, name)) for name in names}
         return found | {"input": self.input.to_dict(), "layers": layers}
 
 
-def moments_at_depth(block: Network, depth: Any = L, features: Any = None, q: Any = None) -> DepthMoments:
-    """The exact moments of ``depth`` copies of a block (one input, one output, as wide as each other), depth a number or a SymPy symbol.
+def moments_at_depth(
+    block: Network, depth: Any = L, features: Any = None, q: Any = None
+) -> DepthMoments:
+    """The exact moments of ``depth`` copies of a block in a row.
+
+    The block has one input and one output, as wide as each other. ``depth`` is a number or a SymPy
+    symbol.
 
     Weights are Gaussian, and a copy's output is the next one's input. ``q`` is the mean square of
     the first one's input, |x|^2 = q * channels; by default |x|^2 = 1, as for :func:`kc.moments`.
@@ -142,10 +155,21 @@ def moments_at_depth(block: Network, depth: Any = L, features: Any = None, q: An
     sized = with_widths(block, features, symbols=True)
     read = compiled(sized, laws_by_node(sized, "gaussian"))
     if len(sized.outputs) != 1:
-        raise KcalcError(f"a block has one output, this one has {len(sized.outputs)}: {', '.join(map(str, sized.outputs[:4]))}")
+        raise KcalcError(
+            f"a block has one output, this one has {len(sized.outputs)}: "
+            f"{', '.join(map(str, sized.outputs[:4]))}"
+        )
     out, source = read.features[sized.outputs[0]], read.features[sized.inputs[0]]
-    if sp.simplify(sp.sympify(out.vector.width, strict=True) - sp.sympify(source.vector.width, strict=True)) != 0:
-        raise KcalcError(f"a block that repeats is as wide at its end as at its input, got {source.vector.width} -> {out.vector.width}")
+    if (
+        sp.simplify(
+            sp.sympify(out.vector.width, strict=True) - sp.sympify(source.vector.width, strict=True)
+        )
+        != 0
+    ):
+        raise KcalcError(
+            f"a block that repeats is as wide at its end as at its input, got "
+            f"{source.vector.width} -> {out.vector.width}"
+        )
     size = input_size(sized, q, "moments_at_depth(..., q=None)")
     one = sp.Integer(1)
     forward = ClosedForward(read, out.vector, Entry(one, one), commit=True)
@@ -158,7 +182,12 @@ def moments_at_depth(block: Network, depth: Any = L, features: Any = None, q: An
         scale = sp.sympify(fed.amplitude, strict=True) ** 2 * square
         modes = backward.fourths[fresh.id]
         below = forward.norm(fed.source)
-        layers[node] = LayerFactors(*below, scale * backward.seconds[fresh.id], scale**2 * modes[PLUS], scale**2 * modes[MINUS])
+        layers[node] = LayerFactors(
+            *below,
+            scale * backward.seconds[fresh.id],
+            scale**2 * modes[PLUS],
+            scale**2 * modes[MINUS],
+        )
     entry = backward.entry
     factors = tidied(square * second), tidied(square**2 * fourth), tidied(square**2 * entry[MINUS])
     return DepthMoments(sized, length, *factors, layers, size)
@@ -189,14 +218,23 @@ class Stability(Printed):
     assumptions: tuple[Assumption, ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
-        lines = [f"one block: E|y|^2 times {self.mean_factor}, E|y|^4/(E|y|^2)^2 times {self.relative_factor}"]
+        lines = [
+            f"one block: E|y|^2 times {self.mean_factor}, E|y|^4/(E|y|^2)^2 times "
+            f"{self.relative_factor}"
+        ]
         if self.mean_power is not None:
             scale = f"depth * {self.parameter}^{self.mean_power}"
-            lines.append(f"bounded as depth grows if and only if s = {scale} is: then E|y|^2 -> exp({self.mean_rate} s), E|y|^4 -> ")
+            lines.append(
+                f"bounded as depth grows if and only if s = {scale} is: then E|y|^2 -> "
+                f"exp({self.mean_rate} s), E|y|^4 -> "
+            )
             lines[-1] += f"exp({self.fourth_rate} s)"
         elif self.critical:
             values = ", ".join(map(str, self.critical))
-            lines.append(f"the mean is kept at {self.parameter} = {values}; there log E|y|^4 grows by {self.rate} per block")
+            lines.append(
+                f"the mean is kept at {self.parameter} = {values}; there log E|y|^4 grows by "
+                f"{self.rate} per block"
+            )
         elif self.bounded is not None:
             lines.append("bounded at every depth" if self.bounded else "not bounded as depth grows")
         return "\n".join(lines)
@@ -204,7 +242,11 @@ class Stability(Printed):
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data, expressions as text."""
         apart = ("bounded", "critical", "assumptions")
-        table = {name: str(value) for name, value in vars(self).items() if value is not None and name not in apart}
+        table = {
+            name: str(value)
+            for name, value in vars(self).items()
+            if value is not None and name not in apart
+        }
         return table | {"bounded": self.bounded, "critical": [str(v) for v in self.critical]}
 
     def _frame(self) -> list[dict[str, Any]]:
@@ -214,9 +256,10 @@ class Stability(Printed):
 def depth_stability(block: Network, parameter: Any = None, features: Any = None) -> Stability:
     """The scaling that keeps the moments of a repeated block bounded, or their rate of growth.
 
-    ``parameter``: a SymPy symbol in the block's sigma_w or sums. A residual block whose branch is alpha-scaled m times gives s = L alpha^m:
-    L alpha^(2m) bounded does not suffice. A plain relu layer keeps its mean at alpha = 1 and then grows by log(1 + 5/n) per layer, so that
-    widths must grow as fast as depth. [Per-layer gradient, sec. 4.2, corrected]
+    ``parameter``: a SymPy symbol in the block's sigma_w or sums. A residual block whose branch is
+    alpha-scaled m times gives s = L alpha^m: L alpha^(2m) bounded does not suffice. A plain relu
+    layer keeps its mean at alpha = 1 and then grows by log(1 + 5/n) per layer, so that widths must
+    grow as fast as depth. [Per-layer gradient, sec. 4.2, corrected]
 
     Raises: KcalcError as :func:`moments_at_depth` does, and for a parameter that the block does not
     have.
@@ -230,20 +273,33 @@ def _stability(found: DepthMoments, parameter: Any) -> Stability:
     free: Any = mean.free_symbols | relative.free_symbols
     if parameter is None:
         rate = sp.log(found.fourth_factor)
-        return Stability(mean, relative, _bounded(mean, found.fourth_factor), rate=rate, assumptions=found.assumptions)
+        return Stability(
+            mean,
+            relative,
+            _bounded(mean, found.fourth_factor),
+            rate=rate,
+            assumptions=found.assumptions,
+        )
     wanted = parameter if isinstance(parameter, str) else getattr(parameter, "name", None)
     symbol: Any = next((s for s in free if s.name == wanted), None)
     if symbol is None:
-        raise KcalcError(f"the block has no parameter {glimpse(parameter)}; its symbols are {', '.join(sorted(map(str, free))) or 'none'}")
+        raise KcalcError(
+            f"the block has no parameter {glimpse(parameter)}; its symbols are "
+            f"{', '.join(sorted(map(str, free))) or 'none'}"
+        )
     if all(sp.simplify(factor.subs(symbol, 0) - sp.Integer(1)) == 0 for factor in (mean, fourfold)):  # pyright: ignore
         rate, power = _leading(mean - 1, symbol)
         fourth, other = _leading(found.fourth_factor - 1, symbol)
         if power == other:
-            return Stability(mean, relative, None, symbol, power, rate, fourth, assumptions=found.assumptions)
+            return Stability(
+                mean, relative, None, symbol, power, rate, fourth, assumptions=found.assumptions
+            )
     roots = sp.solve(sp.Eq(mean, 1), symbol)
     critical = tuple(r for r in roots if r.is_real is not False and r.is_nonnegative is not False)
     rate = sp.log(tidied(found.fourth_factor.subs(symbol, critical[0]))) if critical else None
-    return Stability(mean, relative, None, symbol, critical=critical, rate=rate, assumptions=found.assumptions)
+    return Stability(
+        mean, relative, None, symbol, critical=critical, rate=rate, assumptions=found.assumptions
+    )
 
 
 def _leading(expr: sp.Expr, symbol: sp.Symbol) -> tuple[sp.Expr, sp.Expr]:

@@ -71,13 +71,18 @@ class Forward:
 
 
 class Backward:
-    """Adjoints of E |out|^2 and of the Jacobian's E (tr Q)^2 with respect to every monomial: one pass serves all layers."""
+    """Adjoints of E |out|^2 and of the Jacobian's E (tr Q)^2 with respect to every monomial.
+
+    One pass serves all layers.
+    """
 
     def __init__(self, compiled: Compiled, field: Any, out: Vector) -> None:
         self.field = field
         self.steps = monomials(compiled, field, columns=True)
         zero = field.number(0)
-        self.seconds: dict[int, Number] = {v.id: zero for v in compiled.vectors.all if isinstance(v, Fresh)}
+        self.seconds: dict[int, Number] = {
+            v.id: zero for v in compiled.vectors.all if isinstance(v, Fresh)
+        }
         self.fourths = dict(self.seconds)
         self._run((out.id, out.id), self.seconds)
         self._run((0, *(out.id,) * 4), self.fourths)
@@ -145,15 +150,24 @@ def fed_by(fresh: Fresh, node: Node) -> Fed:
     return next(fed for fed in fresh.fed if fed.node == node)
 
 
-def jacobian_moments(compiled: Compiled, forward: Forward, backward: Any, out: Scaled) -> dict[Node, Two]:
-    """{Affine node: (E |J|^2, E |J|^4)} with J = d out / d W; ``backward``: a :class:`Backward`, or that of expressions.
+def jacobian_moments(
+    compiled: Compiled, forward: Forward, backward: Any, out: Scaled
+) -> dict[Node, Two]:
+    """{Affine node: (E |J|^2, E |J|^4)} with J = d out / d W.
+
+    ``backward``: a :class:`Backward`, or that of expressions.
 
     ``E |J|^4 = E |x|^4 E (tr Q)^2``, where W multiplies x and Q = M M^T with M = d out / d (W x).
     """
     found: dict[Node, Two] = {}
     for node, fresh in compiled.owners.items():
         fed = fed_by(fresh, node)
-        square = forward.steps.constant(fed.amplitude) ** 2 * forward.steps.constant(out.factor) ** 2
+        square = (
+            forward.steps.constant(fed.amplitude) ** 2 * forward.steps.constant(out.factor) ** 2
+        )
         second, fourth = forward.norm(fed.source)
-        found[node] = square * second * backward.seconds[fresh.id], square**2 * fourth * backward.fourth(fresh.id)
+        found[node] = (
+            square * second * backward.seconds[fresh.id],
+            square**2 * fourth * backward.fourth(fresh.id),
+        )
     return found

@@ -18,7 +18,9 @@ from ...network.layers import Affine
 from ...network.network import Network, require_kind
 
 Node = Hashable
-_TAIL = sp.exp(-2) * sp.sqrt(2 / sp.pi) / sp.erf(sp.sqrt(2))  # 2 t N(t) / P(|z| < t) = 2 _TAIL at t = 2
+_TAIL = (
+    sp.exp(-2) * sp.sqrt(2 / sp.pi) / sp.erf(sp.sqrt(2))
+)  # 2 t N(t) / P(|z| < t) = 2 _TAIL at t = 2
 
 
 def _truncated() -> sp.Expr:
@@ -59,7 +61,11 @@ LAWS: dict[str, Law] = {
 }
 """Laws by name. "sparse ternary" weights are 0 with probability 2/3, else +s or -s; "truncated
 normal" weights are cut at two standard deviations."""
-ALIASES = {"normal": "gaussian", "normal truncated": "truncated normal", "ternary": "sparse ternary"}
+ALIASES = {
+    "normal": "gaussian",
+    "normal truncated": "truncated normal",
+    "ternary": "sparse ternary",
+}
 
 
 def law_of(given: Any) -> Law:

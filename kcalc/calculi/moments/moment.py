@@ -15,7 +15,9 @@ DIGITS = 12
 
 @dataclass(frozen=True)
 class Moment:
-    """``mean`` = E s, ``fourth`` = E s^2, ``variance`` = Var s of a squared norm s, ``relative`` = Var s / (E s)^2.
+    """The moments of a squared norm s.
+
+    ``mean`` = E s, ``fourth`` = E s^2, ``variance`` = Var s, ``relative`` = Var s / (E s)^2.
 
     Numbers beyond the range of double precision are inf or 0; ``log10_mean``, ``log10_fourth`` and
     ``log10_variance`` (-inf for 0) hold for them too. Networks with symbols have SymPy expressions,
@@ -33,7 +35,11 @@ class Moment:
     @property
     def deviation(self) -> Any:
         """The standard deviation of s."""
-        return sp.sqrt(self.variance) if isinstance(self.variance, sp.Basic) else math.sqrt(self.variance)
+        return (
+            sp.sqrt(self.variance)
+            if isinstance(self.variance, sp.Basic)
+            else math.sqrt(self.variance)
+        )
 
     @property
     def in_range(self) -> bool:
@@ -57,7 +63,15 @@ class Moment:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; numbers beyond double precision and expressions as text."""
-        names = ("mean", "fourth", "variance", "relative", "log10_mean", "log10_fourth", "log10_variance")
+        names = (
+            "mean",
+            "fourth",
+            "variance",
+            "relative",
+            "log10_mean",
+            "log10_fourth",
+            "log10_variance",
+        )
         return {name: _plain(getattr(self, name)) for name in names}
 
     @classmethod
@@ -67,7 +81,15 @@ class Moment:
         if not variance > 0:
             variance = variance * 0
         relative = variance / (mean * mean) if mean > 0 else mean * 0
-        return cls(_float(mean), _float(fourth), _float(variance), _float(relative), _log10(mean), _log10(fourth), _log10(variance))
+        return cls(
+            _float(mean),
+            _float(fourth),
+            _float(variance),
+            _float(relative),
+            _log10(mean),
+            _log10(fourth),
+            _log10(variance),
+        )
 
     @classmethod
     def of_expressions(cls, mean: sp.Expr, fourth: sp.Expr) -> Moment:

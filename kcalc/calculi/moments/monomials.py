@@ -14,7 +14,8 @@ variance c and excess kurtosis e, n channels, and all four vectors the same fres
 
 For activations of W x with slopes a and b, the terms are multiplied by means of products of slopes.
 The step is exact at every width.
-[The theory of per-layer gradients, Lemmas 2 and 3, Theorem 1; the recursion for T, S, D is derived here]
+[The theory of per-layer gradients, Lemmas 2 and 3, Theorem 1; the recursion for T, S, D is derived
+here]
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Monomials:
     always paired (12)(34), which leaves fewer monomials.
     """
 
-    def __init__(self, vectors: Sequence[Vector], names: Sequence[Node], field: Any, columns: bool) -> None:
+    def __init__(
+        self, vectors: Sequence[Vector], names: Sequence[Node], field: Any, columns: bool
+    ) -> None:
         self.vectors, self.names, self.field, self.columns = vectors, names, field, columns
         self._numbers: dict[Any, Number] = {}
         self._codes: dict[Any, int] = {}
@@ -65,7 +68,7 @@ class Monomials:
         self._same: dict[Any, list[tuple[Number, int]]] = {}
         self._seeds: dict[Any, Number] = {}
 
-    # -- keys ----------------------------------------------------------------------------------------------------------------------------
+    # -- keys --------------------------------------------------------------------------------------
 
     def quad(self, kind: int, slots: Sequence[int]) -> Key:
         """The key of a quadruple; quadruples that are equal by symmetry have one key."""
@@ -102,7 +105,7 @@ class Monomials:
         """True for monomials of the input alone."""
         return all(isinstance(self.vectors[i], Source) for i in (key if len(key) == 2 else key[1:]))
 
-    # -- steps ---------------------------------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------
 
     def expand(self, key: Key) -> Terms:
         """A monomial as [(factor, older monomial)]; empty where it is 0.
@@ -141,7 +144,10 @@ class Monomials:
             if kind is None:
                 known = [(self._two(fresh, vector, vector, True)[0], -1)]
             else:
-                known = [(factor, pairing) for factor, pairing, _ in self._template(kind, fresh, [vector] * 4)]
+                known = [
+                    (factor, pairing)
+                    for factor, pairing, _ in self._template(kind, fresh, [vector] * 4)
+                ]
             self._same[code] = known
         if kind is None:
             return [(known[0][0], (x, x))]
@@ -166,7 +172,9 @@ class Monomials:
                 rows = [(factor, (*row, slot)) for factor, row in rows]
         return self._gathered(kind, rows)
 
-    def _stacked(self, kind: int | None, slots: Sequence[int], held: list[Vector], place: int) -> Terms:
+    def _stacked(
+        self, kind: int | None, slots: Sequence[int], held: list[Vector], place: int
+    ) -> Terms:
         """Stacks in slots that share a row, split into their left and right parts."""
         if kind is None:
             together: tuple[int, ...] = (0, 1)
@@ -178,10 +186,15 @@ class Monomials:
             if isinstance(held[i], Mixed):
                 return self._mixed(kind, slots, held[i])  # pyright: ignore[reportArgumentType]
         stacks = [held[i] for i in together]
-        if not all(isinstance(s, Stacked) for s in stacks) or len({s.right[1].width for s in stacks}) > 1:  # type: ignore[attr-defined]
+        if (
+            not all(isinstance(s, Stacked) for s in stacks)
+            or len({s.right[1].width for s in stacks}) > 1
+        ):  # type: ignore[attr-defined]
             raise NoRule(
-                f"{self._called(slots)}: a concatenation is added to (or compared with) a feature map whose parts do not line up with its "
-                f"own, and exact moments cannot follow single channels; put an Affine before the Sum. {INSTEAD}"
+                f"{self._called(slots)}: a concatenation is added to (or compared with) a feature "
+                f"map whose parts do not line up with its "
+                f"own, and exact moments cannot follow single channels; put an Affine before the "
+                f"Sum. {INSTEAD}"
             )
         rows = []
         for side in ("left", "right"):
@@ -192,7 +205,9 @@ class Monomials:
             rows.append((factor, row))
         return self._gathered(kind, rows)
 
-    def _averaged(self, kind: int | None, slots: Sequence[int], held: list[Vector], taken: list[int]) -> Terms:
+    def _averaged(
+        self, kind: int | None, slots: Sequence[int], held: list[Vector], taken: list[int]
+    ) -> Terms:
         """The mean over the weights of the newest fresh vector.
 
         The slots ``taken`` hold that vector or activations of it.
@@ -218,7 +233,9 @@ class Monomials:
             row = list(slots)
             row[i] = row[j] = fed.source.id
             rows.append((factor, row))
-        return self._gathered(None if kind is None else kind if together else pairing_of(i, j), rows)
+        return self._gathered(
+            None if kind is None else kind if together else pairing_of(i, j), rows
+        )
 
     def shape(self, vector: Vector) -> int:
         """An id shared by fresh vectors or activations with equal width, slopes and weights."""
@@ -257,7 +274,9 @@ class Monomials:
             rows[key] = rows[key] + factor if key in rows else factor
         return [(factor, key) for key, factor in rows.items()]
 
-    def _template(self, kind: int, fresh: Fresh, held: list[Vector]) -> list[tuple[Number, int, tuple[int, ...]]]:
+    def _template(
+        self, kind: int, fresh: Fresh, held: list[Vector]
+    ) -> list[tuple[Number, int, tuple[int, ...]]]:
         """The terms of a quadruple in one fresh vector alone.
 
         Each is (factor, kind, index per slot of the matrix whose input stands there).
@@ -268,14 +287,18 @@ class Monomials:
         for pairing, ((i, j), (k, m)) in enumerate(PAIRINGS):
             factor = same
             if pairing == kind:
-                factor = factor + n * (n - 1) * self.slope_mean([held[i], held[j]]) * self.slope_mean([held[k], held[m]])
+                factor = factor + n * (n - 1) * self.slope_mean(
+                    [held[i], held[j]]
+                ) * self.slope_mean([held[k], held[m]])
             for one, fed in enumerate(fresh.fed):
                 for two, other in enumerate(fresh.fed):
                     row = [0, 0, 0, 0]
                     row[i] = row[j] = one
                     row[k] = row[m] = two
                     kept, *places = self.quad(pairing, row)
-                    found[kept, tuple(places)] = found.get((kept, tuple(places)), 0) + factor * self.amount(fed) * self.amount(other)
+                    found[kept, tuple(places)] = found.get(
+                        (kept, tuple(places)), 0
+                    ) + factor * self.amount(fed) * self.amount(other)
         for one, fed in enumerate(fresh.fed):
             if fed.excess != 0:
                 found[CORNER, (one,) * 4] = same * self.constant(fed.excess) * self.amount(fed) ** 2
@@ -288,7 +311,9 @@ class Monomials:
         """
         slots = key if len(key) == 2 else key[1:]
         first = self.vectors[slots[0]]
-        if not isinstance(first, Fresh | Rectified) or any(self.vectors[i].rank != first.rank for i in set(slots)):
+        if not isinstance(first, Fresh | Rectified) or any(
+            self.vectors[i].rank != first.rank for i in set(slots)
+        ):
             return None
         held = [self.vectors[i] for i in slots]
         code = (0 if len(key) == 2 else key[0], *map(self.shape, held))
@@ -312,7 +337,7 @@ class Monomials:
                 below, above = below * self.constant(v.negative), above * self.constant(v.positive)
         return (below + above) / 2
 
-    # -- errors --------------------------------------------------------------------------------------------------------------------------
+    # -- errors ------------------------------------------------------------------------------------
 
     def _called(self, slots: Sequence[int]) -> str:
         return "nodes " + ", ".join(dict.fromkeys(repr(self.names[i]) for i in slots))

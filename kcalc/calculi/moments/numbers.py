@@ -1,4 +1,7 @@
-"""The two number systems of exact moments: balls of 128 bits, which neither overflow nor lose digits, and SymPy expressions."""
+"""The two number systems of exact moments.
+
+Balls of 128 bits, which neither overflow nor lose digits, and SymPy expressions.
+"""
 
 from __future__ import annotations
 

@@ -23,11 +23,13 @@ from .vectors import Fed, Fresh, Scaled, Vectors
 
 Node = Hashable
 INSTEAD = (
-    "kc.fluctuations has the leading order in 1/width of any activation, where layers are dense and nothing normalises; "
+    "kc.fluctuations has the leading order in 1/width of any activation, where layers are dense "
+    "and nothing normalises; "
     "kc.gradients has means at infinite width"
 )
 HINTS = {
-    P.Norm: f"it divides by a random norm; without it (net.without_normalization()) they apply, and {INSTEAD}",
+    P.Norm: f"it divides by a random norm; without it (net.without_normalization()) they apply, "
+    f"and {INSTEAD}",
     P.Window: f"they know dense layers of one vector only, and no pooling; {INSTEAD}",
 }
 
@@ -53,7 +55,10 @@ def compiled(network: Network, laws: Mapping[Node, Law]) -> Compiled:
     naming node and reason.
     """
     for node in open_nodes(network):
-        raise KcalcError(f"moments at finite width need all widths, and node {node!r} has none; give features=N, or features={{node: N}}")
+        raise KcalcError(
+            f"moments at finite width need all widths, and node {node!r} has none; give "
+            f"features=N, or features={{node: N}}"
+        )
     if len(network.inputs) != 1:
         raise KcalcError(
             f"exact moments need one input, the network has {len(network.inputs)} "
@@ -64,7 +69,10 @@ def compiled(network: Network, laws: Mapping[Node, Law]) -> Compiled:
     source = network.inputs[0]
     layer: Any = network.layer(source)
     if layer.image_shape is not None:
-        raise NoRule(f"node {source!r} (Input) is an image: exact moments know dense layers of one vector only; {INSTEAD}")
+        raise NoRule(
+            f"node {source!r} (Input) is an image: exact moments know dense layers of one vector "
+            f"only; {INSTEAD}"
+        )
     reading = Reading(network, laws)
     start = reading.vectors.source(source, layer.features)
     features = interpret(network, reading, {source: Scaled(1, start)})
@@ -98,7 +106,13 @@ class Reading:
             raise NoRule(f"node {node!r} ({op.kind}): exact moments {reason}; {INSTEAD}")
         (below,) = inputs
         law, width = self.laws[node], op.features
-        fed = Fed(node, below.vector, entry_variance(op.sigma_w, below.vector.width), plain(law.excess), below.factor)
+        fed = Fed(
+            node,
+            below.vector,
+            entry_variance(op.sigma_w, below.vector.width),
+            plain(law.excess),
+            below.factor,
+        )
         self.owners[node] = fresh = self.vectors.fresh((fed,), width)
         return Scaled(1, fresh, self._private(node))
 
@@ -110,7 +124,8 @@ class Reading:
         found = self._slopes[phi]
         if found is None:
             raise NoRule(
-                f"node {node!r}: exact moments at finite width exist for linear and piecewise linear activations with one kink at 0 "
+                f"node {node!r}: exact moments at finite width exist for linear and piecewise "
+                f"linear activations with one kink at 0 "
                 f"(relu, leaky_relu, abs, abrelu), not for {phi.name}; {INSTEAD}"
             )
         negative, positive = found
@@ -120,7 +135,8 @@ class Reading:
         if isinstance(made, Scaled):
             return made
         raise NoRule(
-            f"node {node!r} applies {phi.name} to {made} (at {self._read[node]!r}): exact moments need activations right "
+            f"node {node!r} applies {phi.name} to {made} (at {self._read[node]!r}): exact moments "
+            f"need activations right "
             "after weights of their own, because the signs of their inputs must be independent. "
             f"Put an Affine before it; {INSTEAD}"
         )
@@ -134,7 +150,10 @@ class Reading:
             return Scaled(1, self._joined(addends), self._private(node))
         made = self.vectors.mixed([(one.factor, one.vector) for one in addends])
         if made is None:
-            raise KcalcError(f"node {node!r}: the addends cancel, so its output is 0; change the weights of the Sum")
+            raise KcalcError(
+                f"node {node!r}: the addends cancel, so its output is 0; change the weights of "
+                f"the Sum"
+            )
         return made
 
     def _joined(self, addends: list[Scaled]) -> Fresh:
@@ -185,7 +204,10 @@ def _not_dense(op: P.Fresh) -> str | None:
 
 
 def slopes(phi: Activation) -> tuple[Any, Any] | None:
-    """(slope for x < 0, slope for x > 0) of a piecewise linear activation with its one kink at 0; None for others."""
+    """(slope for x < 0, slope for x > 0) of a piecewise linear activation with its one kink at 0.
+
+    None for others.
+    """
     if phi.degree != 1 or phi.numeric_only or any(k != 0 for k in phi.kinks):
         return None
     expr: Any = phi.expr

@@ -68,9 +68,9 @@ class Moments(Shown):
     ``input`` has its ``square`` = |x|^2, 1 if no q value was given, and ``q`` = |x|^2 / channels.
     Means are proportional to |x|^2, fourth moments and variances to |x|^4.
 
-    ``nodes``: {node: :class:`Moment` of |y|^2}, y the feature map's channels; ``weights``: {Affine: Moment of |J|^2}, |J|^2 the sum of
-    squares of d y_out / d W over all channels of ``output`` and all entries of the weights.
-    ``network`` is the network with all widths filled in.
+    ``nodes``: {node: :class:`Moment` of |y|^2}, y the feature map's channels; ``weights``: {Affine:
+    Moment of |J|^2}, |J|^2 the sum of squares of d y_out / d W over all channels of ``output`` and
+    all entries of the weights. ``network`` is the network with all widths filled in.
     """
 
     network: Network
@@ -86,7 +86,10 @@ class Moments(Shown):
 
     @property
     def weights(self) -> dict[Node, Moment]:
-        """{Affine: Moment of |J|^2}. Raises: KcalcError where Jacobians were not asked for, or the law of weights has atoms."""
+        """{Affine: Moment of |J|^2}.
+
+        Raises: KcalcError where Jacobians were not asked for, or the law of weights has atoms.
+        """
         if self.jacobians is None:
             raise KcalcError(self.refusal)
         return self.jacobians
@@ -103,13 +106,17 @@ class Moments(Shown):
 
     @cached_property
     def growth(self) -> float:
-        """(1 + relative variance) of the output: E |y|^4 / (E |y|^2)^2, 1 for a norm without fluctuations."""
+        """(1 + relative variance) of the output.
+
+        E |y|^4 / (E |y|^2)^2, 1 for a norm without fluctuations.
+        """
         return 1 + self.out.relative
 
     def width_for(self, variance: float, most: int = 10**9) -> int:
         """The least width (``features=``) at which the output's relative variance is at most ``variance``.
 
-        Raises: KcalcError where layers state widths of their own, and where even ``most`` channels are too few.
+        Raises: KcalcError where layers state widths of their own, and where even ``most`` channels
+        are too few.
         """
         from .stability import width_for
 
@@ -117,11 +124,18 @@ class Moments(Shown):
         return width_for(self.again, self.options, variance, most)
 
     def subs(self, values: Mapping[Any, Any]) -> Moments:
-        """The moments with numbers (or expressions) in place of symbols, {symbol or its name: number}. Raises: KcalcError for others."""
+        """The moments with numbers (or expressions) in place of symbols.
+
+        ``values``: {symbol or its name: number}. Raises: KcalcError for other symbols.
+        """
         from dataclasses import replace
 
         every = [*self.nodes.values(), *(self.jacobians or {}).values()]
-        parts = (sp.sympify(part).free_symbols for moment in every for part in (moment.mean, moment.fourth))
+        parts = (
+            sp.sympify(part).free_symbols
+            for moment in every
+            for part in (moment.mean, moment.fourth)
+        )
         free = self.network.free_symbols.union(*parts, sp.sympify(self.input.square).free_symbols)
         named: dict[Any, Any] = {symbol.name: symbol for symbol in free}
         given: dict[Any, Any] = {}
@@ -131,11 +145,18 @@ class Moments(Shown):
                 raise unknown("symbol", key, named or ["(the moments have no symbols)"])
             given[named[name]] = SYMPY.number(value)
         nodes = {node: moment.subs(given) for node, moment in self.nodes.items()}
-        jacobians = None if self.jacobians is None else {node: moment.subs(given) for node, moment in self.jacobians.items()}
+        jacobians = (
+            None
+            if self.jacobians is None
+            else {node: moment.subs(given) for node, moment in self.jacobians.items()}
+        )
         return replace(self, nodes=nodes, jacobians=jacobians, input=self.input.subs(given))
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the relative variances of |y|^2 by node and of |J|^2 by layer; see :func:`kcalc.plotting.moments.moment_trace`."""
+        """Draw the relative variances of |y|^2 by node and of |J|^2 by layer.
+
+        See :func:`kcalc.plotting.moments.moment_trace`.
+        """
         from ...plotting.moments import moment_trace
 
         return moment_trace({"": self}, ax=ax)
@@ -146,19 +167,33 @@ class Moments(Shown):
             "output": str(self.output),
             "input": self.input.to_dict(),
             "nodes": {str(node): moment.to_dict() for node, moment in self.nodes.items()},
-            "weights": None if self.jacobians is None else {str(node): m.to_dict() for node, m in self.jacobians.items()},
+            "weights": None
+            if self.jacobians is None
+            else {str(node): m.to_dict() for node, m in self.jacobians.items()},
             "assumptions": plain(self.assumptions),
         }
 
-    # -- display -------------------------------------------------------------------------------------------------------------------------
+    # -- display -----------------------------------------------------------------------------------
 
     def _rows(self) -> Rows:
-        head = ("node", "layer", *(f"{name} |y|^{2 if name == 'mean' else 4}" for name in NAMES[:2]), "Var |y|^2")
+        head = (
+            "node",
+            "layer",
+            *(f"{name} |y|^{2 if name == 'mean' else 4}" for name in NAMES[:2]),
+            "Var |y|^2",
+        )
         rows: list[tuple[str, ...]] = [(*head, "mean |J|^2", "mean |J|^4", "Var |J|^2")]
         for node, moment in self.nodes.items():
             weights = (self.jacobians or {}).get(node)
             jacobian = [weights.text(name) for name in NAMES] if weights is not None else [""] * 3
-            rows.append((str(node), type(self.network.layer(node)).__name__, *[moment.text(name) for name in NAMES], *jacobian))
+            rows.append(
+                (
+                    str(node),
+                    type(self.network.layer(node)).__name__,
+                    *[moment.text(name) for name in NAMES],
+                    *jacobian,
+                )
+            )
         return filled_columns([row[:4] + row[5:7] for row in rows] if self.symbolic else rows)
 
     def _below(self) -> list[str]:
@@ -166,10 +201,16 @@ class Moments(Shown):
 
     def _frame(self) -> list[dict[str, Any]]:
         def named(end: str, moment: Moment | None) -> dict[str, Any]:
-            return {f"{name} {end}": None if moment is None else getattr(moment, name) for name in (*NAMES, "relative")}
+            return {
+                f"{name} {end}": None if moment is None else getattr(moment, name)
+                for name in (*NAMES, "relative")
+            }
 
         weights = self.jacobians or {}
-        return [{"node": str(n)} | named("of |y|^2", m) | named("of |J|^2", weights.get(n)) for n, m in self.nodes.items()]
+        return [
+            {"node": str(n)} | named("of |y|^2", m) | named("of |J|^2", weights.get(n))
+            for n, m in self.nodes.items()
+        ]
 
     def __repr__(self) -> str:
         mean, relative = self.out.text("mean"), self.out.text("relative")

@@ -15,7 +15,9 @@ from ...maps.maps import Assumption
 from ..widths import open_nodes
 
 
-def width_for(again: Callable[..., Any], options: Mapping[str, Any], variance: Any, most: int) -> int:
+def width_for(
+    again: Callable[..., Any], options: Mapping[str, Any], variance: Any, most: int
+) -> int:
     """The least ``features=`` with Var |y|^2 / (E |y|^2)^2 <= variance at the output.
 
     ``again(network, features, ...)`` computes the moments. See
@@ -30,19 +32,25 @@ def width_for(again: Callable[..., Any], options: Mapping[str, Any], variance: A
     open_ = [node for node in open_nodes(network) if node not in named]
     if named.get(None) is None or not open_:
         raise KcalcError(
-            "all widths stand in the layers (or are given by node); leave some open and give features=N, and the least N is found"
+            "all widths stand in the layers (or are given by node); leave some open and give "
+            "features=N, and the least N is found"
         )
 
     def relative(width: int) -> float:
         value = again(network, features={**named, None: width}, jacobian=False, **rest).out.relative
         if not isinstance(value, float):
-            raise KcalcError("the network has symbols; give them numbers with net.subs before asking for a width")
+            raise KcalcError(
+                "the network has symbols; give them numbers with net.subs before asking for a width"
+            )
         return value
 
     high = 1
     while relative(high) > goal:
         if high >= most:
-            raise KcalcError(f"even {most} channels leave a relative variance of {relative(most):.6g} > {goal:.6g}; fewer layers would do")
+            raise KcalcError(
+                f"even {most} channels leave a relative variance of {relative(most):.6g} > "
+                f"{goal:.6g}; fewer layers would do"
+            )
         high = min(2 * high, most)
     low = high // 2
     while high - low > 1:
@@ -55,8 +63,9 @@ def width_for(again: Callable[..., Any], options: Mapping[str, Any], variance: A
 class Budget(Shown):
     """Relu layers of ``width`` channels against concatenated relu with as many weights per layer.
 
-    y = W1 relu(x) - W2 relu(-x) has two matrices, so that ``crelu_width`` = width / sqrt 2. Rates are d log E|y|^4 per layer at kept means:
-    ``relu_rate`` = log(1 + 5/n), ``crelu_rate`` = log(1 + 2 sqrt 2/n), which is that of a linear network.
+    y = W1 relu(x) - W2 relu(-x) has two matrices, so that ``crelu_width`` = width / sqrt 2. Rates
+    are d log E|y|^4 per layer at kept means: ``relu_rate`` = log(1 + 5/n), ``crelu_rate`` = log(1 +
+    2 sqrt 2/n), which is that of a linear network.
     """
 
     width: float
@@ -91,21 +100,28 @@ class Budget(Shown):
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of the rates."""
-        text = "relu layers of equal width, fresh Gaussian weights with the variance that keeps E |y|^2, no biases"
+        text = (
+            "relu layers of equal width, fresh Gaussian weights with the variance that keeps E "
+            "|y|^2, no biases"
+        )
         return (Assumption("network", text, "convention"),)
 
     def __str__(self) -> str:
         return (
-            f"{self.depth} layers of {self.width:g} relu channels: relative variance {self.relu_variance:.6g}; "
-            f"{self.crelu_width:.6g} concatenated relu channels, as many weights: {self.crelu_variance:.6g}"
+            f"{self.depth} layers of {self.width:g} relu channels: relative variance "
+            f"{self.relu_variance:.6g}; "
+            f"{self.crelu_width:.6g} concatenated relu channels, as many weights: "
+            f"{self.crelu_variance:.6g}"
         )
 
 
 def crelu_budget(width: Any, depth: int = 1) -> Budget:
-    """Relu against concatenated relu at equal numbers of weights, both with the variance that keeps E |y|^2.
+    """Relu against concatenated relu at equal numbers of weights.
 
-    [Per-layer gradient, sec. 5: 2 sqrt 2/n against 5/n per layer]. Raises: KcalcError for a width that is not positive and a depth that is
-    no whole number >= 1.
+    Both have the variance that keeps E |y|^2.
+
+    [Per-layer gradient, sec. 5: 2 sqrt 2/n against 5/n per layer]. Raises: KcalcError for a width
+    that is not positive and a depth that is no whole number >= 1.
     """
     n = one_number(width, "width")
     if n <= 0:

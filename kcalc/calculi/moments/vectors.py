@@ -37,7 +37,10 @@ class Source(Vector):
 
 @dataclass(frozen=True)
 class Fed:
-    """``amplitude * W source``: entries of W have variance ``variance`` and excess kurtosis ``excess``."""
+    """The vector ``amplitude * W source`` with random weights W.
+
+    Entries of W have variance ``variance`` and excess kurtosis ``excess``.
+    """
 
     node: Node
     source: Vector
@@ -114,7 +117,9 @@ class Vectors:
         """An activation of a fresh vector, of the same rank."""
         key = ("rectified", p.id, negative, positive)
         if key not in self._known:
-            self._known[key] = self._kept(Rectified(len(self.all), p.rank, p.width, p, negative, positive))
+            self._known[key] = self._kept(
+                Rectified(len(self.all), p.rank, p.width, p, negative, positive)
+            )
         return self._known[key]
 
     def mixed(self, terms: list[tuple[Number, Vector]]) -> Scaled | None:
@@ -130,7 +135,9 @@ class Vectors:
             return Scaled(*left[0])
         key = ("mixed", *((factor, vector.id) for factor, vector in left))
         if key not in self._known:
-            self._known[key] = self._kept(Mixed(len(self.all), len(self.all), left[0][1].width, left))
+            self._known[key] = self._kept(
+                Mixed(len(self.all), len(self.all), left[0][1].width, left)
+            )
         return Scaled(1, self._known[key])
 
     def stacked(self, parts: list[Scaled]) -> Scaled:
@@ -163,16 +170,22 @@ class Vectors:
         while isinstance(vector, Stacked) and (factor, vector.id) not in done:
             chain.append((factor, vector))
             factor, vector = factor * vector.left[0], vector.left[1]
-        found = done.get((factor, vector.id)) or self._activated_leaf(factor, vector, negative, positive)
+        found = done.get((factor, vector.id)) or self._activated_leaf(
+            factor, vector, negative, positive
+        )
         for scale, stack in reversed(chain):
             assert isinstance(stack, Stacked)
             right = self._activated_leaf(scale * stack.right[0], stack.right[1], negative, positive)
             if isinstance(found, str) or isinstance(right, str):
                 return found if isinstance(found, str) else str(right)
-            found = done[scale, stack.id] = self._pair((found.factor, found.vector), (right.factor, right.vector))
+            found = done[scale, stack.id] = self._pair(
+                (found.factor, found.vector), (right.factor, right.vector)
+            )
         return found
 
-    def _activated_leaf(self, factor: Number, vector: Vector, negative: Number, positive: Number) -> Scaled | str:
+    def _activated_leaf(
+        self, factor: Number, vector: Vector, negative: Number, positive: Number
+    ) -> Scaled | str:
         sign = _sign(factor)
         if sign == 0:
             return "a multiple of unknown sign"
@@ -181,7 +194,10 @@ class Vectors:
         if isinstance(vector, Fresh):
             return Scaled(factor, self.rectified(vector, negative, positive))
         if isinstance(vector, Rectified):
-            below = [slope * (positive if _sign(slope) * side > 0 else negative) for slope, side in _sides(vector)]
+            below = [
+                slope * (positive if _sign(slope) * side > 0 else negative)
+                for slope, side in _sides(vector)
+            ]
             if below[0] == below[1] == 0:
                 return "an activation that it maps to 0"
             if below[0] == below[1]:

@@ -32,7 +32,10 @@ def rectifier(phi: Activation) -> tuple[sp.Expr, sp.Expr] | None:
 
 @lru_cache(maxsize=512)
 def half(phi: Activation) -> sp.Expr | None:
-    """``(a^2 + b^2) / 2`` of a rectifier: its factor on every second moment of symmetric values; None for others."""
+    """``(a^2 + b^2) / 2`` of a rectifier: its factor on every second moment of symmetric values.
+
+    None for others.
+    """
     sides = rectifier(phi)
     return None if sides is None else (sides[0] ** 2 + sides[1] ** 2) / 2
 
@@ -60,8 +63,14 @@ def slope_square(phi: Activation, q: Level, what: str) -> Any:
         return slope * phi.second_moment(values, SYMPY) / values
     distinct, place = np.unique(values, return_inverse=True)
     live = np.where(distinct > 0, distinct, 1.0)
-    found = np.asarray(phi.taylor(np.zeros_like(live), live, live, 1)[1]) * np.asarray(phi.second_moment(live)) / live
-    return np.where(distinct > 0, found, float(phi.numeric(1)(np.zeros(1))[0]) ** 2)[place.reshape(values.shape)]
+    found = (
+        np.asarray(phi.taylor(np.zeros_like(live), live, live, 1)[1])
+        * np.asarray(phi.second_moment(live))
+        / live
+    )
+    return np.where(distinct > 0, found, float(phi.numeric(1)(np.zeros(1))[0]) ** 2)[
+        place.reshape(values.shape)
+    ]
 
 
 def mean_slope(phi: Activation, q: Level, what: str) -> Any:
@@ -71,7 +80,11 @@ def mean_slope(phi: Activation, q: Level, what: str) -> Any:
         mean = (sides[0] + sides[1]) / 2
         return mean if q.symbolic else float(mean)
     values = q.plain(what)
-    return phi.mean_slope(values, SYMPY) if q.symbolic else np.asarray(phi.mean_slope(np.where(values > 0, values, 1.0)))
+    return (
+        phi.mean_slope(values, SYMPY)
+        if q.symbolic
+        else np.asarray(phi.mean_slope(np.where(values > 0, values, 1.0)))
+    )
 
 
 def correlation_after(phi: Activation, rho: Any, q: Level, what: str) -> Any:
@@ -94,12 +107,19 @@ def pairs_after(phi: Activation, q: Level, pairs: Level | None, what: str) -> tu
     size = np.where(q.values > 0, q.values, 1.0)
     roots = np.sqrt(size)
     norm = np.outer(roots, roots)
-    cosine = np.zeros_like(norm) if pairs is None else np.ldexp(pairs.values, pairs.exponent - q.exponent) / norm
+    cosine = (
+        np.zeros_like(norm)
+        if pairs is None
+        else np.ldexp(pairs.values, pairs.exponent - q.exponent) / norm
+    )
     cosine = np.clip(cosine, -1.0, 1.0)
     np.fill_diagonal(cosine, 0.0)
     homogeneous = half(phi) is not None
     values = q.values if homogeneous else q.plain(what)
-    first, second = np.broadcast_to(values[:, None], cosine.shape), np.broadcast_to(values[None, :], cosine.shape)
+    first, second = (
+        np.broadcast_to(values[:, None], cosine.shape),
+        np.broadcast_to(values[None, :], cosine.shape),
+    )
     jet = LOCAL.gap(phi, Jet((1 - cosine, -np.ones_like(cosine))), first, second)
     after_one = LOCAL.q(phi, values)[0]
     outer = np.sqrt(np.outer(after_one, after_one))
@@ -108,10 +128,12 @@ def pairs_after(phi: Activation, q: Level, pairs: Level | None, what: str) -> tu
     return covariance, outer / np.sqrt(np.outer(live, live)) * -jet.coefficients[1]
 
 
-# -- the maximum of a window -------------------------------------------------------------------------------------------------------------
+# -- the maximum of a window -----------------------------------------------------------------------
 
 
-def maximum(power: int, phi: Activation | None, q: float, rho: float, count: int, derivative: int = 0) -> float:
+def maximum(
+    power: int, phi: Activation | None, q: float, rho: float, count: int, derivative: int = 0
+) -> float:
     """``E phi^(derivative)(Y)^power`` for Y the maximum of ``count`` normals (phi=None: identity).
 
     The normals have mean square q and mutual correlation rho. For four independent standard normals
@@ -119,7 +141,12 @@ def maximum(power: int, phi: Activation | None, q: float, rho: float, count: int
     """
     root = math.sqrt(q)
     kinks = () if phi is None else phi.kink_points
-    edges = sorted({*np.arange(-REACH, REACH + 1).tolist(), *(k / root for k in kinks if abs(k) < REACH * root)})
+    edges = sorted(
+        {
+            *np.arange(-REACH, REACH + 1).tolist(),
+            *(k / root for k in kinks if abs(k) < REACH * root),
+        }
+    )
     nodes, weights = np.polynomial.legendre.leggauss(24)
     total = 0.0
     for low, high in pairwise(edges):

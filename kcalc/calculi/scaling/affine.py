@@ -39,14 +39,23 @@ class Weight:
 
 
 def check_groups(op: Fresh, node: Node, below: State, outputs: Number) -> None:
-    """Raises: NoRule for groups of channels that differ, KcalcError where groups do not divide the channels."""
+    """Check that groups of channels are equal and divide the channels.
+
+    Raises: NoRule for groups of channels that differ, KcalcError where groups do not divide the
+    channels.
+    """
     if op.groups == 1:
         return
     if below.flat or len(below.parts) > 1:
-        raise NoRule(f"node {node!r}: groups of flattened or concatenated channels are not followed; use groups=1, or split the layer")
+        raise NoRule(
+            f"node {node!r}: groups of flattened or concatenated channels are not followed; use "
+            f"groups=1, or split the layer"
+        )
     for count, what in ((below.channels, "input"), (outputs, "output")):
         if int(count) % op.groups:
-            raise KcalcError(f"node {node!r}: {op.groups} groups do not divide its {count} {what} channels")
+            raise KcalcError(
+                f"node {node!r}: {op.groups} groups do not divide its {count} {what} channels"
+            )
 
 
 def channel_sum(op: Fresh, below: State, number: Callable[[Any], Number]) -> Part:
@@ -58,7 +67,9 @@ def channel_sum(op: Fresh, below: State, number: Callable[[Any], Number]) -> Par
     return out
 
 
-def gathered(one: Part, below: State, window: Window | None, pairs: bool) -> tuple[Level, Level | None]:
+def gathered(
+    one: Part, below: State, window: Window | None, pairs: bool
+) -> tuple[Level, Level | None]:
     """The sum over taps, by output location, and for pairs of them if ``pairs``."""
     if window is None:
         return (one.level.total(below.size) if below.flat else one.level), None
@@ -87,7 +98,9 @@ def emitted(part: Part, variance: Number, bias: Number, followed: bool) -> Part:
     elif followed and level.values.size > 1:
         pairs = out.pair_values().plus(Level(np.full((level.values.size,) * 2, bias)))
     share = own.over(level)
-    mean = share.values if level.symbolic else float(np.mean(np.ldexp(share.values, share.exponent)))
+    mean = (
+        share.values if level.symbolic else float(np.mean(np.ldexp(share.values, share.exponent)))
+    )
     return Part(out.channels, level, pairs, out.rho * (1 - mean) + mean)
 
 
@@ -101,5 +114,8 @@ def atoms(below: State, fan: float, read: Level) -> list[str]:
         found.append("some locations read only padding; b there counts gradients without a weight")
     rectified = below.law.kind == "post" and below.sides is not None and 0 in below.sides
     if rectified and fan <= FEW:
-        found.append(f"an output reads {fan:g} rectified values at most, all 0 with probability 2^-{fan:g}: b before it is less by that")
+        found.append(
+            f"an output reads {fan:g} rectified values at most, all 0 with probability "
+            f"2^-{fan:g}: b before it is less by that"
+        )
     return found

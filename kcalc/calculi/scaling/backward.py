@@ -62,7 +62,9 @@ class Backward:
     def __post_init__(self) -> None:
         self.at: Node = None
         self.network = self.forward.network
-        self.outputs = {node: 1 << (len(self.forward.bits) + i) for i, node in enumerate(self.network.outputs)}
+        self.outputs = {
+            node: 1 << (len(self.forward.bits) + i) for i, node in enumerate(self.network.outputs)
+        }
 
     def start(self, cotangent: Number) -> dict[Node, Message | None]:
         """{node: first message}; None at nodes that are no outputs.
@@ -74,7 +76,16 @@ class Backward:
             parts = []
             for part in self.states[node].parts:
                 values = part.level.values
-                parts.append(Part(part.channels, Level(cotangent if part.level.symbolic else np.full(values.shape, float(cotangent)))))
+                parts.append(
+                    Part(
+                        part.channels,
+                        Level(
+                            cotangent
+                            if part.level.symbolic
+                            else np.full(values.shape, float(cotangent))
+                        ),
+                    )
+                )
             out[node] = Message(tuple(parts), self.outputs[node])
         return out
 
@@ -86,7 +97,9 @@ class Backward:
         parts = combined([one, two], [unit, unit], apart, f"what node {self.at!r} reads")
         return Message(parts, one.mask | two.mask, ((unit, one), (unit, two)))
 
-    def send(self, op: P.Primitive, node: Node, message: Message | None, parents: Sequence[Node]) -> list[Message | None]:
+    def send(
+        self, op: P.Primitive, node: Node, message: Message | None, parents: Sequence[Node]
+    ) -> list[Message | None]:
         """One message per parent, in slot order."""
         if message is None:  # no output depends on the node
             return [None] * len(parents)
@@ -95,15 +108,19 @@ class Backward:
         self.edges.update({(node, slot): one for slot, one in enumerate(sent)})
         return list(sent)
 
-    # -- rules -----------------------------------------------------------------------------------------------------------------------
+    # -- rules -------------------------------------------------------------------------------------
 
     @singledispatchmethod
-    def rule(self, op: P.Primitive, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+    def rule(
+        self, op: P.Primitive, node: Node, message: Message, parents: Sequence[Node]
+    ) -> list[Message]:
         """The messages of a primitive to the nodes that it reads."""
         raise no_rule("weight scalings", op, node)
 
     @rule.register
-    def _(self, op: P.Fresh, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+    def _(
+        self, op: P.Fresh, node: Node, message: Message, parents: Sequence[Node]
+    ) -> list[Message]:
         """b_in = E[W^2] (m / groups) sum_p b_out(p) over the outputs p that read the location."""
         weight, below = self.forward.weights[node], self.states[parents[0]]
         level = weighted([(part.channels, part.level) for part in message.parts])
@@ -111,7 +128,11 @@ class Backward:
         pairs = message.parts[0].pairs if len(message.parts) == 1 else None
         pairs = pairs if parents[0] in self.forward.pairs else None  # else without effect
         if weight.window is None:
-            sent = level if level.symbolic else Level(np.broadcast_to(level.values, (below.size,)).copy(), level.exponent)
+            sent = (
+                level
+                if level.symbolic
+                else Level(np.broadcast_to(level.values, (below.size,)).copy(), level.exponent)
+            )
             pairs = None
         elif level.symbolic:
             sent, pairs = level.scaled(self._share(node, parents[0]) * weight.taps), None
@@ -133,21 +154,43 @@ class Backward:
         aligned = self._aligned(message.parts, below.parts)
         followed = parents[0] in self.forward.pairs
         rows = zip(aligned, below.parts, slopes, strict=True)
-        parts = tuple(self._through(op.activation, node, part, own, slope, followed) for part, own, slope in rows)
+        parts = tuple(
+            self._through(op.activation, node, part, own, slope, followed)
+            for part, own, slope in rows
+        )
         top = self.states[node]
-        return [Message(parts, message.mask, source=message, gate=below.serial, sides=top.sides, slopes=top.slopes)]
+        return [
+            Message(
+                parts,
+                message.mask,
+                source=message,
+                gate=below.serial,
+                sides=top.sides,
+                slopes=top.slopes,
+            )
+        ]
 
-    def _through(self, phi: Activation, node: Node, part: Part, below: Part, slope: Any, followed: bool) -> Part:
+    def _through(
+        self, phi: Activation, node: Node, part: Part, below: Part, slope: Any, followed: bool
+    ) -> Part:
         level = part.level.scaled(slope)
         if part.pairs is None or not followed:
             return Part(part.channels, level)
-        _, factors = act.pairs_after(phi, below.level, below.pairs, f"the mean square before node {node!r}")
-        return Part(part.channels, level, with_diagonal(Level(part.pairs.values * factors, part.pairs.exponent), level))
+        _, factors = act.pairs_after(
+            phi, below.level, below.pairs, f"the mean square before node {node!r}"
+        )
+        return Part(
+            part.channels,
+            level,
+            with_diagonal(Level(part.pairs.values * factors, part.pairs.exponent), level),
+        )
 
     @rule.register
     def _(self, op: P.Mix, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
         weights = [self.forward.number(w) for w in op.weights]
-        return [self._scaled(message, w, self.states[p]) for w, p in zip(weights, parents, strict=True)]
+        return [
+            self._scaled(message, w, self.states[p]) for w, p in zip(weights, parents, strict=True)
+        ]
 
     def _scaled(self, message: Message, factor: Number, below: State) -> Message:
         square = factor * factor
@@ -155,7 +198,9 @@ class Backward:
         return Message(parts, message.mask, ((factor, message),))
 
     @rule.register
-    def _(self, op: P.Reshape, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+    def _(
+        self, op: P.Reshape, node: Node, message: Message, parents: Sequence[Node]
+    ) -> list[Message]:
         """After a Flatten locations are channels, whose cotangents are uncorrelated."""
         return [replace(message, parts=tuple(replace(part, pairs=None) for part in message.parts))]
 
@@ -179,7 +224,9 @@ class Backward:
         return out
 
     @rule.register
-    def _(self, op: P.Window, node: Node, message: Message, parents: Sequence[Node]) -> list[Message]:
+    def _(
+        self, op: P.Window, node: Node, message: Message, parents: Sequence[Node]
+    ) -> list[Message]:
         window = self.forward.windows.get(node)
         if window is None or window.trivial:
             return [message]
@@ -197,7 +244,9 @@ class Backward:
         pairs = None
         if parent in self.forward.pairs:
             joint = part.pair_values()
-            pairs = joint.mapped(lambda values: spread_apart(window, values / np.outer(number, number)))
+            pairs = joint.mapped(
+                lambda values: spread_apart(window, values / np.outer(number, number))
+            )
             level = Level(np.diag(pairs.values).copy(), pairs.exponent)
         return Part(part.channels, level, pairs)
 

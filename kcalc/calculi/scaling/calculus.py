@@ -31,7 +31,8 @@ Node = Hashable
 Number = Any
 PAIRS = 3.0e7  # most pairs of locations that are followed, over all nodes
 ATOMS = (
-    "the weights have atoms: pre-activations are 0 with positive probability, where relu is not symmetric (gamma is off by some percent)"
+    "the weights have atoms: pre-activations are 0 with positive probability, where relu is not "
+    "symmetric (gamma is off by some percent)"
 )
 LAWS = {
     "gaussian": "",
@@ -71,11 +72,11 @@ def scaling(
     gaussian, uniform, laplace, orthogonal, signs, ternary; those with atoms are reported.
     ``cotangent_moment``: b at outputs.
 
-    Convolutions are dense: all taps independent, Var W = sigma_w^2/(n k^2), unlike the Delta-initialised ones of kernel maps.
-    [Scaling sec. 4, 8; App. A-E]
-    Returns: a :class:`Scaling`. Raises: KcalcError for missing widths or images and bad numbers, NoRule for layers outside the calculus
-    (normalisation, products, weighted means, standardised weights), FreshnessError for sums whose
-    cross terms have no rule.
+    Convolutions are dense: all taps independent, Var W = sigma_w^2/(n k^2), unlike the
+    Delta-initialised ones of kernel maps. [Scaling sec. 4, 8; App. A-E]
+    Returns: a :class:`Scaling`. Raises: KcalcError for missing widths or images and bad numbers,
+    NoRule for layers outside the calculus (normalisation, products, weighted means, standardised
+    weights), FreshnessError for sums whose cross terms have no rule.
     """
     require_network(network)
     _check_law(weights)
@@ -90,14 +91,20 @@ def scaling(
         return _read(net, Forward(net, True, correlation=chosen), given, weights, cotangent_moment)
     forward = Forward(net, False, correlation=chosen)
     states: dict[Node, State] = interpret(net, forward, given.states(forward))
-    sizes = {node: state.size if state.locations is not None else 1 for node, state in states.items()}
-    below = frozenset(n for n in _below_means(net, sizes, forward) if any(part.rho != 0 for part in states[n].parts))
+    sizes = {
+        node: state.size if state.locations is not None else 1 for node, state in states.items()
+    }
+    below = frozenset(
+        n
+        for n in _below_means(net, sizes, forward)
+        if any(part.rho != 0 for part in states[n].parts)
+    )
     if not below or sum(sizes[node] ** 2 for node in below) > PAIRS:
         return _read(net, forward, given, weights, cotangent_moment, states, below)
     return _read(net, Forward(net, False, below, chosen), given, weights, cotangent_moment)
 
 
-# -- what is given -----------------------------------------------------------------------------------------------------------------------
+# -- what is given ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -112,14 +119,19 @@ class _Inputs:
     def states(self, forward: Forward) -> dict[Node, State]:
         """The state of every Input."""
         network = forward.network
-        moments = per_input(network.inputs)(self.moment, lambda v: _positive(v, "input_moment", self.symbolic), "input_moment")
+        moments = per_input(network.inputs)(
+            self.moment, lambda v: _positive(v, "input_moment", self.symbolic), "input_moment"
+        )
         rho = _unit(self.correlation, "input_correlation", self.symbolic)
         return {node: self._state(forward, node, moments[node], rho) for node in network.inputs}
 
     def _state(self, forward: Forward, node: Node, moment: Number, rho: Number) -> State:
         layer: Any = forward.network.layer(node)
         if layer.features is None:
-            raise KcalcError(f"how many channels the input {node!r} has is not known; give features={{{node!r}: ..., None: others}}")
+            raise KcalcError(
+                f"how many channels the input {node!r} has is not known; give "
+                f"features={{{node!r}: ..., None: others}}"
+            )
         size = locations_of(layer.image_shape)
         level = Level(moment if self.symbolic else np.full(size, moment))
         pairs = None
@@ -129,7 +141,9 @@ class _Inputs:
             pairs = Level(matrix)
         law = Law("symmetric" if self.symmetric else "mixed")
         channels = layer.features
-        return State((Part(channels, level, pairs, rho),), layer.image_shape, size, law, forward.bits[node])
+        return State(
+            (Part(channels, level, pairs, rho),), layer.image_shape, size, law, forward.bits[node]
+        )
 
 
 def _positive(value: Any, what: str, symbolic: bool) -> Number:
@@ -139,7 +153,9 @@ def _positive(value: Any, what: str, symbolic: bool) -> Number:
     except (KcalcError, TypeError):
         ok, number = False, sp.Integer(0)
     if not ok or not (symbolic or number.free_symbols or math.isfinite(float(number))):
-        raise KcalcError(f"{what} is a mean square and must be one number > 0, got {glimpse(value)}")
+        raise KcalcError(
+            f"{what} is a mean square and must be one number > 0, got {glimpse(value)}"
+        )
     return _in_kind(number, what, symbolic)
 
 
@@ -170,7 +186,9 @@ def _values(given: Any) -> list[Any]:
 
 def _check_law(weights: Any) -> None:
     if not isinstance(weights, str) or weights not in LAWS:
-        raise unknown("law of weights of the scaling calculus (independent in all taps)", weights, LAWS)
+        raise unknown(
+            "law of weights of the scaling calculus (independent in all taps)", weights, LAWS
+        )
 
 
 def with_images(network: Network, image_shape: Any) -> Network:
@@ -180,15 +198,24 @@ def with_images(network: Network, image_shape: Any) -> Network:
     """
     if image_shape is None:
         return network
-    given = image_shape if isinstance(image_shape, Mapping) else dict.fromkeys(network.inputs, image_shape)
+    given = (
+        image_shape
+        if isinstance(image_shape, Mapping)
+        else dict.fromkeys(network.inputs, image_shape)
+    )
     shapes: dict[Node, tuple[int, ...]] = {}
     for node, asked in given.items():
         if node not in network.inputs:
             raise unknown("input", node, map(str, network.inputs))
         stated, shapes[node] = network.layer(node).image_shape, extents(asked, "image_shape")
         if stated not in (None, shapes[node]):
-            raise KcalcError(f"the input {node!r} has image_shape={stated} in its layer, got {shapes[node]}; leave one of them out")
-    return network.map_layers(lambda node, layer: replace(layer, image_shape=shapes.get(node, layer.image_shape)), Input)
+            raise KcalcError(
+                f"the input {node!r} has image_shape={stated} in its layer, got {shapes[node]}; "
+                f"leave one of them out"
+            )
+    return network.map_layers(
+        lambda node, layer: replace(layer, image_shape=shapes.get(node, layer.image_shape)), Input
+    )
 
 
 def _correlations(network: Network, correlation: Any) -> dict[Node, Number]:
@@ -196,29 +223,43 @@ def _correlations(network: Network, correlation: Any) -> dict[Node, Number]:
         return {}
     if not isinstance(correlation, Mapping):
         _unit(correlation, "correlation", _has_symbols(correlation))
-    given = dict(correlation) if isinstance(correlation, Mapping) else dict.fromkeys(network.nodes_of(Pool), correlation)
+    given = (
+        dict(correlation)
+        if isinstance(correlation, Mapping)
+        else dict.fromkeys(network.nodes_of(Pool), correlation)
+    )
     for node in given:
         if node not in network.nodes_of(Pool):
-            raise KcalcError(f"correlation is given for node {node!r}, a {type(network.layer(node)).__name__}; give it for Pool nodes")
+            raise KcalcError(
+                f"correlation is given for node {node!r}, a {type(network.layer(node)).__name__}; "
+                f"give it for Pool nodes"
+            )
     symbolic = bool(network.free_symbols) or any(_has_symbols(v) for v in given.values())
-    return {node: _unit(value, f"correlation of {node!r}", symbolic) for node, value in given.items()}
+    return {
+        node: _unit(value, f"correlation of {node!r}", symbolic) for node, value in given.items()
+    }
 
 
-# -- pairs of locations ------------------------------------------------------------------------------------------------------------------
+# -- pairs of locations ----------------------------------------------------------------------------
 
 
 def _below_means(network: Network, sizes: Mapping[Node, int], forward: Forward) -> frozenset[Node]:
     """The nodes with several locations on a path to a mean pooling, and those poolings."""
     found: set[Node] = set()
     for node, op, reads in reversed(network.operations):
-        mean = isinstance(op, Blend) and not op.weighted and node in forward.windows and not forward.windows[node].trivial
+        mean = (
+            isinstance(op, Blend)
+            and not op.weighted
+            and node in forward.windows
+            and not forward.windows[node].trivial
+        )
         if mean or node in found:
             found.add(node)
             found.update(parent for parent in reads if sizes[parent] > 1)
     return frozenset(found)
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 
 def _read(
@@ -230,28 +271,46 @@ def _read(
     known: Mapping[Node, State] | None = None,
     unfollowed: frozenset[Node] = frozenset(),
 ) -> Scaling:
-    states: Mapping[Node, State] = known if known is not None else interpret(network, forward, given.states(forward))
+    states: Mapping[Node, State] = (
+        known if known is not None else interpret(network, forward, given.states(forward))
+    )
     backward = Backward(forward, states)
     start = backward.start(_positive(cotangent, "cotangent_moment", forward.symbolic))
     messages = interpret_back(network, backward.send, start, backward.add)
     _note_all(network, forward, given, law)
     sums = frozenset(network.nodes_of(Sum))
-    tensors = {node: _tensor(network, node, states, messages, backward, node in sums) for node in network if messages[node] is not None}
+    tensors = {
+        node: _tensor(network, node, states, messages, backward, node in sums)
+        for node in network
+        if messages[node] is not None
+    }
     for node in network.nodes_of(Nonlinear):
         _note_ratio(forward, node, tensors)
     live = [node for node in network.nodes_of(Affine) if node in tensors]
     lost = {node for node in live if node in unfollowed}
-    found = {node: _weight(node, forward.weights[node], messages[node], states[node], node in lost) for node in live}
+    found = {
+        node: _weight(node, forward.weights[node], messages[node], states[node], node in lost)
+        for node in live
+    }
     reference = _reference([w.gamma_level for w in found.values()], forward.symbolic)
     biased = [node for node in live if getattr(network.layer(node), "bias", False)]
     biases = {node: _bias(forward, node, messages[node], states[node]) for node in biased}
     scales = [node for node in network.nodes_of(Scale) if node in tensors]
-    scalars = {node: tensors[node].scaling_level.scaled(1 / forward.square(_factor(network, node)) ** 2) for node in scales}
+    scalars = {
+        node: tensors[node].scaling_level.scaled(1 / forward.square(_factor(network, node)) ** 2)
+        for node in scales
+    }
     return Scaling(
-        network, tensors, {node: replace(w, reference_level=reference) for node, w in found.items()}, Values(biases, "a bias scaling"),
-        Values(scalars, "a scalar's scaling"), dict(forward.correlations), reference, tuple(forward.violations.values()),
+        network,
+        tensors,
+        {node: replace(w, reference_level=reference) for node, w in found.items()},
+        Values(biases, "a bias scaling"),
+        Values(scalars, "a scalar's scaling"),
+        dict(forward.correlations),
+        reference,
+        tuple(forward.violations.values()),
         tuple(forward.notes.values()),
-    )  # fmt: skip
+    )
 
 
 def _factor(network: Network, node: Node) -> Any:
@@ -280,13 +339,21 @@ def _zeta(state: State, message: Message) -> Level:
 
 
 def _tensor(
-    network: Network, node: Node, states: Mapping[Node, State], messages: Mapping[Node, Any], backward: Backward, adds: bool
+    network: Network,
+    node: Node,
+    states: Mapping[Node, State],
+    messages: Mapping[Node, Any],
+    backward: Backward,
+    adds: bool,
 ) -> TensorScaling:
     state, message = states[node], messages[node]
     zeta = _zeta(state, message)
     back = State(message.parts, state.locations, state.size, state.law, 0).moment()
     parents = network.parents(node)
-    sent = [_zeta(states[p], backward.edges.get((node, slot)) or message) for slot, p in enumerate(parents)]
+    sent = [
+        _zeta(states[p], backward.edges.get((node, slot)) or message)
+        for slot, p in enumerate(parents)
+    ]
     ratio, splits = None, None
     if len(parents) == 1:
         ratio = quotient(zeta, sent[0])
@@ -299,7 +366,9 @@ def _tensor(
     return TensorScaling(node, state.channels, locations, state.moment(), back, zeta, ratio, splits)
 
 
-def _weight(node: Node, weight: Weight, message: Any, state: State, unfollowed: bool) -> WeightScaling:
+def _weight(
+    node: Node, weight: Weight, message: Any, state: State, unfollowed: bool
+) -> WeightScaling:
     """gamma = E[gW^2] / E[W^2] and its variants.
 
     E[gW^2] = (1/(n k^2)) sum_p R(p) b(p), where R(p) is the sum of second moments over the channels
@@ -316,14 +385,21 @@ def _weight(node: Node, weight: Weight, message: Any, state: State, unfollowed: 
         gamma, extrinsic = gamma.mapped(sp.simplify), extrinsic.mapped(sp.simplify)
     ratio = None if unfollowed else gamma
     if part.pairs is not None:
-        read = weight.read_pairs if weight.read_pairs is not None else Level(np.diag(weight.read.values), weight.read.exponent)
+        read = (
+            weight.read_pairs
+            if weight.read_pairs is not None
+            else Level(np.diag(weight.read.values), weight.read.exponent)
+        )
         ratio = read.times(part.pairs).total(1).scaled(share / weight.variance)
     given = (weight.inputs, weight.outputs, weight.taps, weight.groups, weight.variance)
     return WeightScaling(node, *given, gamma, extrinsic, ratio)
 
 
 def _bias(forward: Forward, node: Node, message: Any, state: State) -> Level:
-    """gamma_b = sum_p b / f, f of the tensor that the bias is added to [Scaling def. 5, index corrected]."""
+    """The scaling gamma_b = sum_p b / f of a bias [Scaling def. 5, index corrected].
+
+    f belongs to the tensor to which the bias is added.
+    """
     weight = forward.weights[node]
     back = message.parts[0].level.total(state.size)
     before = weight.read.scaled(weight.variance)
@@ -332,26 +408,35 @@ def _bias(forward: Forward, node: Node, message: Any, state: State) -> Level:
     return back.over(Level(np.mean(before.values, keepdims=True).reshape(1), before.exponent))
 
 
-# -- words -------------------------------------------------------------------------------------------------------------------------------
+# -- words -----------------------------------------------------------------------------------------
 
 
 def _note_all(network: Network, forward: Forward, given: _Inputs, law: str) -> None:
     forward.note(
         "network",
-        "weights are independent and symmetric, with one variance in all taps of a convolution (kernel maps take Delta-initialised ones)",
+        "weights are independent and symmetric, with one variance in all taps of a convolution "
+        "(kernel maps take Delta-initialised ones)",
     )
-    forward.note("network", "cotangents at the outputs are independent, also of the weights, and have mean 0")
+    forward.note(
+        "network", "cotangents at the outputs are independent, also of the weights, and have mean 0"
+    )
     symmetric = "symmetric, " if given.symmetric else ""
     for node in network.inputs:
         spatial = network.layer(node).image_shape is not None  # type: ignore[attr-defined]
-        where = f"of correlation {given.correlation} between locations" if spatial else "of equal second moments in all channels"
+        where = (
+            f"of correlation {given.correlation} between locations"
+            if spatial
+            else "of equal second moments in all channels"
+        )
         forward.note(node, f"inputs are {symmetric}{where}")
     if LAWS[law]:
         forward.violated("network", LAWS[law])
     for node in network.nodes_of(Affine):
         layer: Any = network.layer(node)
         if layer.sigma_b != 0:
-            forward.violated(node, "the bias does not start at 0: gamma and its extrinsic form differ")
+            forward.violated(
+                node, "the bias does not start at 0: gamma and its extrinsic form differ"
+            )
 
 
 def _note_ratio(forward: Forward, node: Node, tensors: Mapping[Node, TensorScaling]) -> None:
@@ -360,4 +445,6 @@ def _note_ratio(forward: Forward, node: Node, tensors: Mapping[Node, TensorScali
     if tensor is None or forward.symbolic or tensor.ratio is None or abs(tensor.ratio - 1) < 1e-9:
         return
     layer: Any = forward.network.layer(node)
-    forward.violated(node, f"{layer.activation.name} multiplies the activation scaling by R = {tensor.ratio:.5g}")
+    forward.violated(
+        node, f"{layer.activation.name} multiplies the activation scaling by R = {tensor.ratio:.5g}"
+    )

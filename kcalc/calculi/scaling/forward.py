@@ -51,7 +51,9 @@ class Forward:
     violations: dict[tuple[Node, str], Assumption] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        sources = (node for node, op, _ in self.network.operations if isinstance(op, P.Fresh | P.Source))
+        sources = (
+            node for node, op, _ in self.network.operations if isinstance(op, P.Fresh | P.Source)
+        )
         self.bits = {node: 1 << i for i, node in enumerate(sources)}
         self.read = {node: reads[0] for node, _, reads in self.network.operations if reads}
         self.readers = reader_counts(self.network.operations)
@@ -74,13 +76,14 @@ class Forward:
         """Record that an assumption of the calculus does not hold."""
         self.violations.setdefault((node, text), Assumption(node, text, "heuristic"))
 
-    # -- rules -----------------------------------------------------------------------------------------------------------------------
+    # -- rules -------------------------------------------------------------------------------------
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: list[State]) -> State:
         """The state a primitive emits. Raises: NoRule, KcalcError naming the node."""
         divides = (
-            "it divides by a statistic of what it reads, so that second moments do not determine what it sends back; use "
+            "it divides by a statistic of what it reads, so that second moments do not determine "
+            "what it sends back; use "
             "net.without_normalization() (and net.normalised() for the sums)"
         )
         raise no_rule("weight scalings", op, node, {P.Norm: divides})
@@ -95,11 +98,15 @@ class Forward:
         (below,) = inputs
         if op.standardised:
             raise NoRule(
-                f"node {node!r}: weight scalings have no rule for standardised weights, which are not independent; use standardised=False"
+                f"node {node!r}: weight scalings have no rule for standardised weights, which are "
+                f"not independent; use standardised=False"
             )
         outputs = op.features
         if outputs is None:
-            raise KcalcError(f"node {node!r}: its width is not known; give features={{{node!r}: ..., None: others}} or one number for all")
+            raise KcalcError(
+                f"node {node!r}: its width is not known; give features={{{node!r}: ..., None: "
+                f"others}} or one number for all"
+            )
         window = self._window(op, node, below)
         taps = 1 if window is None else window.taps
         channels = below.channels
@@ -107,28 +114,41 @@ class Forward:
         variance = self.square(op.sigma_w) / (self.number(channels) / op.groups * taps)
         one = affine.channel_sum(op, below, self.number)
         read, read_pairs = affine.gathered(one, below, window, node in self.pairs)
-        self.weights[node] = affine.Weight(channels, outputs, op.groups, taps, variance, window, read, read_pairs)
+        self.weights[node] = affine.Weight(
+            channels, outputs, op.groups, taps, variance, window, read, read_pairs
+        )
         bias = self.square(op.sigma_b)
         if bias == 0 and not self.symbolic:
             for text in affine.atoms(below, float(channels) / op.groups * taps, read):
                 self.violated(node, text)
         shape = None if window is None else window.shape
-        part = affine.emitted(Part(outputs, read, read_pairs, one.rho), variance, bias, node in self.pairs)
+        part = affine.emitted(
+            Part(outputs, read, read_pairs, one.rho), variance, bias, node in self.pairs
+        )
         bit = self.bits[node]
-        return State((part,), shape, 1 if window is None else prod(window.shape), Law("normal"), below.support | bit, bit)
+        return State(
+            (part,),
+            shape,
+            1 if window is None else prod(window.shape),
+            Law("normal"),
+            below.support | bit,
+            bit,
+        )
 
     def _window(self, op: P.Fresh, node: Node, below: State) -> Window | None:
         if below.locations is not None:
             window = convolution(op, node, below.locations, delta=False)
             if self.symbolic and cut(window) and window.taps > 1:
                 raise KcalcError(
-                    f"node {node!r} pads with zeros, so that moments differ between locations, which has no symbolic rule; give numbers "
+                    f"node {node!r} pads with zeros, so that moments differ between locations, "
+                    f"which has no symbolic rule; give numbers "
                     "(net.subs), or padding='valid' or 'circular'"
                 )
             return window
         if not op.dense:
             raise KcalcError(
-                f"node {node!r} is a convolution (kernel {op.kernel}, stride {op.stride}), but its input has no locations; "
+                f"node {node!r} is a convolution (kernel {op.kernel}, stride {op.stride}), but "
+                f"its input has no locations; "
                 "give image_shape=(height, width)"
             )
         return None
@@ -143,15 +163,26 @@ class Forward:
             return pools.activated(self, phi, node, below)
         self._check_law(phi, node, below)
         what = f"the mean square before node {node!r}"
-        parts = tuple(self._activated(phi, node, part, what, below.locations is not None) for part in below.parts)
+        parts = tuple(
+            self._activated(phi, node, part, what, below.locations is not None)
+            for part in below.parts
+        )
         self.slopes[node] = tuple(act.slope_square(phi, part.level, what) for part in below.parts)
         law = Law("mixed")
         if below.law.symmetric:
-            law = Law("post", phi, node, tuple(part.level for part in below.parts), rho=below.parts[0].rho)
+            law = Law(
+                "post", phi, node, tuple(part.level for part in below.parts), rho=below.parts[0].rho
+            )
         return State(
-            parts, below.locations, below.size, law, below.support, source=below, sides=self._sides(phi),
+            parts,
+            below.locations,
+            below.size,
+            law,
+            below.support,
+            source=below,
+            sides=self._sides(phi),
             slopes=tuple(act.mean_slope(phi, part.level, what) for part in below.parts),
-        )  # fmt: skip
+        )
 
     def _sides(self, phi: Any) -> tuple[Number, Number] | None:
         sides = act.rectifier(phi)
@@ -160,18 +191,33 @@ class Forward:
     def _check_law(self, phi: Any, node: Node, below: State) -> None:
         if below.law.kind == "post":
             raise KcalcError(
-                f"node {node!r} is an activation of an activation ({below.law.node!r}), whose values are not symmetric; "
+                f"node {node!r} is an activation of an activation ({below.law.node!r}), whose "
+                f"values are not symmetric; "
                 f"make one of the two, phi.composed(inner), or put an Affine between them"
             )
         rectifies = act.half(phi) is not None
         if below.law.kind == "mixed":
-            self.violated(node, f"{phi.name} reads values that are not symmetric; they are taken as normal of the same mean square")
+            self.violated(
+                node,
+                f"{phi.name} reads values that are not symmetric; they are taken as normal of the "
+                f"same mean square",
+            )
         elif below.law.kind == "symmetric" and not rectifies:
-            self.violated(node, f"{phi.name} reads values that are not Gaussian; they are taken as normal of the same mean square")
+            self.violated(
+                node,
+                f"{phi.name} reads values that are not Gaussian; they are taken as normal of the "
+                f"same mean square",
+            )
         elif not rectifies:
-            self.note(node, f"E {phi.name}^2 and E {phi.name}'^2 are those of Gaussian pre-activations, as widths grow")
+            self.note(
+                node,
+                f"E {phi.name}^2 and E {phi.name}'^2 are those of Gaussian pre-activations, as "
+                f"widths grow",
+            )
         elif len(below.terms) > 1:
-            self.note(node, "it reads a sum whose law is symmetric as widths grow, to order 1/width")
+            self.note(
+                node, "it reads a sum whose law is symmetric as widths grow, to order 1/width"
+            )
 
     def _activated(self, phi: Any, node: Node, part: Part, what: str, located: bool) -> Part:
         level = act.after(phi, part.level, what)
@@ -191,7 +237,10 @@ class Forward:
         weights = [self.number(w) for w in op.weights]
         first = inputs[0]
         if any(one.locations != first.locations or one.size != first.size for one in inputs):
-            raise KcalcError(f"node {node!r} (Sum) adds feature maps over different locations: {[one.locations for one in inputs]}")
+            raise KcalcError(
+                f"node {node!r} (Sum) adds feature maps over different locations: "
+                f"{[one.locations for one in inputs]}"
+            )
         self._same_channels(node, inputs)
         parts = combined(inputs, weights, uncorrelated, f"node {node!r}")
         pure = all(one.final for one in inputs)
@@ -199,7 +248,13 @@ class Forward:
         for one in inputs:
             support, final = support | one.support, final | one.final
         kinds = {one.law.kind for one in inputs}
-        law = Law("normal" if kinds == {"normal"} else "symmetric" if all(one.law.symmetric for one in inputs) else "mixed")
+        law = Law(
+            "normal"
+            if kinds == {"normal"}
+            else "symmetric"
+            if all(one.law.symmetric for one in inputs)
+            else "mixed"
+        )
         if len(inputs) > 1 and sum(not one.final and not one.source for one in inputs) > 1:
             self.note(node, "inputs are taken as uncorrelated")
         terms = tuple(zip(weights, inputs, strict=True))
@@ -207,14 +262,22 @@ class Forward:
 
     def _same_channels(self, node: Node, inputs: list[State]) -> None:
         widths = [one.channels for one in inputs]
-        if any(sp.simplify(w - widths[0]) != 0 if self.symbolic else w != widths[0] for w in widths):
-            raise KcalcError(f"node {node!r} (Sum) adds feature maps of different widths: {', '.join(map(str, widths))}")
+        if any(
+            sp.simplify(w - widths[0]) != 0 if self.symbolic else w != widths[0] for w in widths
+        ):
+            raise KcalcError(
+                f"node {node!r} (Sum) adds feature maps of different widths: "
+                f"{', '.join(map(str, widths))}"
+            )
 
     @rule.register
     def _(self, op: P.Join, node: Node, inputs: list[State]) -> State:
         first = inputs[0]
         if any(one.locations != first.locations or one.size != first.size for one in inputs):
-            raise KcalcError(f"node {node!r} (Concat) joins feature maps over different locations; pool them to the same size first")
+            raise KcalcError(
+                f"node {node!r} (Concat) joins feature maps over different locations; pool them "
+                f"to the same size first"
+            )
         support = 0
         for one in inputs:
             support |= one.support
@@ -223,14 +286,27 @@ class Forward:
             final = final | one.final if final else 0
         kinds = {one.law.kind for one in inputs}
         law = first.law if len(inputs) == 1 else Law("normal" if kinds == {"normal"} else "mixed")
-        law = Law("symmetric") if law.kind == "mixed" and all(one.law.symmetric for one in inputs) else law
-        return State(tuple(p for one in inputs for p in one.parts), first.locations, first.size, law, support, final)
+        law = (
+            Law("symmetric")
+            if law.kind == "mixed" and all(one.law.symmetric for one in inputs)
+            else law
+        )
+        return State(
+            tuple(p for one in inputs for p in one.parts),
+            first.locations,
+            first.size,
+            law,
+            support,
+            final,
+        )
 
     def _scaled(self, below: State, factor: Any) -> State:
         """A multiple of a feature map."""
         square = self.square(factor)
         law = self._scaled_law(below.law, factor, square)
-        return below.with_parts([part.scaled(square) for part in below.parts], self.number(factor), law)
+        return below.with_parts(
+            [part.scaled(square) for part in below.parts], self.number(factor), law
+        )
 
     def _scaled_law(self, law: Law, factor: Any, square: Number) -> Law:
         if law.kind not in ("max", "post") or self.symbolic:
@@ -250,7 +326,9 @@ class Forward:
         if keep == 1:
             return below
         law = Law("symmetric" if below.law.symmetric else "mixed")
-        return replace(below.with_parts([part.masked(keep) for part in below.parts], 1, law), terms=())
+        return replace(
+            below.with_parts([part.masked(keep) for part in below.parts], 1, law), terms=()
+        )
 
     @rule.register
     def _(self, op: P.Reshape, node: Node, inputs: list[State]) -> State:

@@ -19,7 +19,11 @@ FAR = 200  # mantissas beyond 2^+-FAR are rescaled
 
 @dataclass(frozen=True)
 class Level:
-    """``values * 2^exponent``: one number per location (P,), pairs of locations (P, P), or one SymPy expression for all of them."""
+    """Numbers with a common exponent, ``values * 2^exponent``.
+
+    ``values``: one number per location (P,), per pair of locations (P, P), or one SymPy expression
+    for all of them.
+    """
 
     values: Any
     exponent: int = 0
@@ -42,7 +46,10 @@ class Level:
         high, low = (self, other) if self.exponent >= other.exponent else (other, self)
         if not np.any(high.values):
             return Level(high.values + low.values, low.exponent)
-        return Level(high.values + np.ldexp(low.values, max(low.exponent - high.exponent, -5000)), high.exponent)._settled()
+        return Level(
+            high.values + np.ldexp(low.values, max(low.exponent - high.exponent, -5000)),
+            high.exponent,
+        )._settled()
 
     def times(self, other: Level) -> Level:
         """The product, location by location."""
@@ -53,7 +60,9 @@ class Level:
         if self.symbolic:
             return Level(self.values / other.values)
         zero = (np.asarray(other.values) == 0) & (np.asarray(self.values) == 0)
-        return Level(self.values / np.where(zero, 1.0, other.values), self.exponent - other.exponent)._settled()
+        return Level(
+            self.values / np.where(zero, 1.0, other.values), self.exponent - other.exponent
+        )._settled()
 
     def mapped(self, linear: Callable[[Any], Any]) -> Level:
         """The image of the values under a linear map."""
@@ -61,7 +70,11 @@ class Level:
 
     def total(self, locations: int) -> Level:
         """The sum over locations, of shape (1,)."""
-        return Level(self.values * locations) if self.symbolic else Level(np.sum(self.values, keepdims=True).reshape(1), self.exponent)
+        return (
+            Level(self.values * locations)
+            if self.symbolic
+            else Level(np.sum(self.values, keepdims=True).reshape(1), self.exponent)
+        )
 
     def _settled(self) -> Level:
         if self.symbolic:
@@ -70,16 +83,26 @@ class Level:
         if size == 0 or not math.isfinite(size):
             return self
         shift = math.frexp(size)[1]
-        return self if abs(shift) <= FAR else Level(np.ldexp(self.values, -shift), self.exponent + shift)
+        return (
+            self
+            if abs(shift) <= FAR
+            else Level(np.ldexp(self.values, -shift), self.exponent + shift)
+        )
 
     def plain(self, what: str) -> Any:
-        """The values as ordinary floats (or the expression). Raises: KcalcError beyond double precision; ``what`` names them."""
+        """The values as ordinary floats (or the expression).
+
+        Raises: KcalcError beyond double precision; ``what`` names them.
+        """
         if self.symbolic:
             return self.values
         with np.errstate(over="ignore"):
             out = np.ldexp(self.values, max(min(self.exponent, 5000), -5000))
         if not np.all(np.isfinite(out)) or (np.any(self.values) and not np.any(out)):
-            raise KcalcError(f"{what} is about 1e{self.log10():+.0f}, beyond double precision; rescale the network, or ask for .log10")
+            raise KcalcError(
+                f"{what} is about 1e{self.log10():+.0f}, beyond double precision; rescale the "
+                f"network, or ask for .log10"
+            )
         return out
 
     def log10(self) -> float:
@@ -89,7 +112,10 @@ class Level:
 
 
 def one_value(level: Level, what: str) -> Any:
-    """The mean over locations as a float or an expression. Raises: KcalcError beyond double precision."""
+    """The mean over locations as a float or an expression.
+
+    Raises: KcalcError beyond double precision.
+    """
     if level.symbolic:
         return level.values
     mean = Level(np.mean(level.values, keepdims=True).reshape(1), level.exponent)
@@ -97,7 +123,10 @@ def one_value(level: Level, what: str) -> Any:
 
 
 def quotient(one: Level, two: Level) -> Any:
-    """The quotient of two single numbers, simplified where they are expressions. Raises: KcalcError beyond double precision."""
+    """The quotient of two single numbers, simplified where they are expressions.
+
+    Raises: KcalcError beyond double precision.
+    """
     found = one.over(two)
     return sp.simplify(found.values) if one.symbolic else one_value(found, "a ratio of scalings")
 

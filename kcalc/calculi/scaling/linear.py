@@ -21,20 +21,33 @@ Item = Any  # a State or a Message: parts, terms, source, gate, sides, slopes, s
 Apart = Callable[[Item, Item], bool]
 
 
-def combined(items: Sequence[Item], weights: Sequence[Number], apart: Apart, where: str) -> tuple[Part, ...]:
+def combined(
+    items: Sequence[Item], weights: Sequence[Number], apart: Apart, where: str
+) -> tuple[Part, ...]:
     """The second moments of ``sum_i w_i x_i``.
 
     ``apart(x, y)``: whether E x y = 0 by different weights; ``where`` names the sum in messages.
     Raises: FreshnessError where a cross term has no rule.
     """
     if all(apart(one, two) for one, two in combinations(items, 2)):
-        return _summed([tuple(p.scaled(w * w) for p in parts) for w, parts in zip(weights, refined(items, where), strict=True)])
+        return _summed(
+            [
+                tuple(p.scaled(w * w) for p in parts)
+                for w, parts in zip(weights, refined(items, where), strict=True)
+            ]
+        )
     leaves = expanded(list(zip(weights, items, strict=True)))
     if not leaves:
         raise FreshnessError(f"{where}: the addends cancel to 0; change the weights of the Sum")
     first = leaves[0][1].parts
-    if any(tuple(p.channels for p in leaf.parts) != tuple(p.channels for p in first) for _, leaf in leaves):
-        raise FreshnessError(f"{where}: parts of one feature map are added that do not line up; put an Affine on the addends")
+    if any(
+        tuple(p.channels for p in leaf.parts) != tuple(p.channels for p in first)
+        for _, leaf in leaves
+    ):
+        raise FreshnessError(
+            f"{where}: parts of one feature map are added that do not line up; put an Affine on "
+            f"the addends"
+        )
     rows = [tuple(p.scaled(w * w) for p in leaf.parts) for w, leaf in leaves]
     for (v, one), (w, two) in combinations(leaves, 2):
         cross = _product(one, two, apart, where)
@@ -97,7 +110,11 @@ def _product(one: Item, two: Item, apart: Apart, where: str) -> tuple[Part, ...]
 
 def _stein(leaf: Item, post: Item, apart: Apart, where: str) -> tuple[Part, ...] | None:
     found = _expectation(leaf, post.source, apart, where)
-    return None if found is None else tuple(p.scaled(slope) for p, slope in zip(found, post.slopes, strict=True))
+    return (
+        None
+        if found is None
+        else tuple(p.scaled(slope) for p, slope in zip(found, post.slopes, strict=True))
+    )
 
 
 def _alike(one: Item, two: Item, apart: Apart, where: str) -> tuple[Part, ...] | None:
@@ -108,8 +125,18 @@ def _alike(one: Item, two: Item, apart: Apart, where: str) -> tuple[Part, ...] |
     if one.gate is None or one.gate != two.gate or one.sides is None or two.sides is None:
         raise _unknown(where)
     (a, b), (c, d) = one.sides, two.sides
-    found = one.source.parts if one.source is two.source else _expectation(one.source, two.source, apart, where)
-    return None if found is None else tuple(Part(p.channels, p.level.scaled((a * c + b * d) / 2), None, p.rho) for p in found)
+    found = (
+        one.source.parts
+        if one.source is two.source
+        else _expectation(one.source, two.source, apart, where)
+    )
+    return (
+        None
+        if found is None
+        else tuple(
+            Part(p.channels, p.level.scaled((a * c + b * d) / 2), None, p.rho) for p in found
+        )
+    )
 
 
 def _expectation(one: Item, two: Item, apart: Apart, where: str) -> tuple[Part, ...] | None:

@@ -30,17 +30,28 @@ def pooled(calculus: Any, op: Pooling, node: Node, below: State) -> State:
     """
     if op.pooling == "weighted_mean":
         raise NoRule(
-            f"node {node!r}: weight scalings have no rule for weighted means, whose random weights all channels share; use kind='mean'"
+            f"node {node!r}: weight scalings have no rule for weighted means, whose random "
+            f"weights all channels share; use kind='mean'"
         )
     assert below.locations is not None
     window = calculus.windows[node] = pooling(op, node, below.locations)
     shape = None if op.window is None else window.shape
     size = prod(window.shape)
     if window.trivial:
-        return State(below.parts, shape, size, below.law, below.support, below.final, ((1, below),) if shape is not None else below.terms)
+        return State(
+            below.parts,
+            shape,
+            size,
+            below.law,
+            below.support,
+            below.final,
+            ((1, below),) if shape is not None else below.terms,
+        )
     if calculus.symbolic and (op.pooling == "max" or cut(window)):
         what = "takes maxima" if op.pooling == "max" else "has windows cut by the border"
-        raise KcalcError(f"node {node!r} (Pool) {what}, which has no symbolic rule; give numbers with net.subs")
+        raise KcalcError(
+            f"node {node!r} (Pool) {what}, which has no symbolic rule; give numbers with net.subs"
+        )
     if op.pooling == "max":
         return _largest(calculus, node, below, window, shape)
     parts = tuple(_mean(calculus, node, part, window) for part in below.parts)
@@ -49,7 +60,7 @@ def pooled(calculus: Any, op: Pooling, node: Node, below: State) -> State:
     return State(parts, shape, size, law, below.support, below.final)
 
 
-# -- means -------------------------------------------------------------------------------------------------------------------------------
+# -- means -----------------------------------------------------------------------------------------
 
 
 def _mean(calculus: Any, node: Node, part: Part, window: Window) -> Part:
@@ -61,13 +72,23 @@ def _mean(calculus: Any, node: Node, part: Part, window: Window) -> Part:
     taps = window.taps
     if calculus.symbolic:
         rho = part.rho if given is None else calculus.number(given)
-        return Part(part.channels, part.level.scaled((1 + (taps - 1) * rho) / taps), None, rho * taps / (1 + (taps - 1) * rho))
+        return Part(
+            part.channels,
+            part.level.scaled((1 + (taps - 1) * rho) / taps),
+            None,
+            rho * taps / (1 + (taps - 1) * rho),
+        )
     number = window.counts
     if node in calculus.pairs and given is None:
         if part.pairs is None:
-            joint = Level(window.summed_apart(np.diag(part.level.values)) / np.outer(number, number), part.level.exponent)
+            joint = Level(
+                window.summed_apart(np.diag(part.level.values)) / np.outer(number, number),
+                part.level.exponent,
+            )
         else:
-            joint = part.pairs.mapped(lambda values: window.summed_apart(values) / np.outer(number, number))
+            joint = part.pairs.mapped(
+                lambda values: window.summed_apart(values) / np.outer(number, number)
+            )
         level = Level(np.diag(joint.values).copy(), joint.exponent)
         return Part(part.channels, level, joint, _off_diagonal(joint, level))
     rho = float(part.rho if given is None else given)
@@ -76,7 +97,9 @@ def _mean(calculus: Any, node: Node, part: Part, window: Window) -> Part:
     found = ((1 - rho) * own + rho * roots**2) / number**2
     after = min(rho * float(np.mean(values)) / float(np.mean(found)), 1.0)
     level = Level(found, exponent)
-    return Part(part.channels, level, uniform_pairs(level, after) if node in calculus.pairs else None, after)
+    return Part(
+        part.channels, level, uniform_pairs(level, after) if node in calculus.pairs else None, after
+    )
 
 
 def uniform_pairs(level: Level, rho: float) -> Level:
@@ -99,7 +122,9 @@ def _off_diagonal(joint: Level, level: Level) -> float:
     return float((ratio.sum() - np.trace(ratio)) / (size * (size - 1)))
 
 
-def _note_mean(calculus: Any, node: Node, below: State, parts: tuple[Part, ...], window: Window) -> None:
+def _note_mean(
+    calculus: Any, node: Node, below: State, parts: tuple[Part, ...], window: Window
+) -> None:
     taps = window.taps
     after = State(parts, None, prod(window.shape), Law("mixed"), 0).moment()
     if calculus.symbolic:
@@ -117,12 +142,14 @@ def _note_mean(calculus: Any, node: Node, below: State, parts: tuple[Part, ...],
         times = f"{factor:.4g}" if isinstance(factor, float) else str(factor)
         calculus.violated(
             node,
-            f"it averages {taps} locations of correlation r = {shown}: the activation scaling is multiplied by 1 + {taps - 1} r = {times}",
+            f"it averages {taps} locations of correlation r = {shown}: the activation scaling is "
+            f"multiplied by 1 + {taps - 1} r = {times}",
         )
     if node in calculus.pairs:
         calculus.note(
             "network",
-            "before mean pooling nu is that of wide layers: gradients are taken as independent of the filters that they reach",
+            "before mean pooling nu is that of wide layers: gradients are taken as independent of "
+            "the filters that they reach",
         )
     if node not in calculus.pairs and not calculus.symbolic and r != 0:
         calculus.note(
@@ -132,34 +159,50 @@ def _note_mean(calculus: Any, node: Node, below: State, parts: tuple[Part, ...],
         )
 
 
-# -- maxima ------------------------------------------------------------------------------------------------------------------------------
+# -- maxima ----------------------------------------------------------------------------------------
 
 
-def _largest(calculus: Any, node: Node, below: State, window: Window, shape: tuple[int, ...] | None) -> State:
+def _largest(
+    calculus: Any, node: Node, below: State, window: Window, shape: tuple[int, ...] | None
+) -> State:
     """E[max^2] of normals, or of an increasing activation of them."""
     law, phi = below.law, None
     levels = [part.level for part in below.parts]
     rho = float(calculus.correlation.get(node, below.parts[0].rho))
     if law.kind == "post" and law.activation is not None and _increasing(law.activation):
-        phi, levels, rho = law.activation, list(law.levels), float(calculus.correlation.get(node, law.rho))
+        phi, levels, rho = (
+            law.activation,
+            list(law.levels),
+            float(calculus.correlation.get(node, law.rho)),
+        )
     elif law.kind != "normal":
-        calculus.violated(node, "it takes the maximum of values of unknown law, as if normal of that mean square")
+        calculus.violated(
+            node, "it takes the maximum of values of unknown law, as if normal of that mean square"
+        )
     number = window.counts
     middle = [level.mapped(lambda values: window.summed(values) / number) for level in levels]
     rho = max(rho, 0.0)
-    parts = tuple(_largest_part(calculus, node, part.channels, q, phi, rho, number) for part, q in zip(below.parts, middle, strict=True))
+    parts = tuple(
+        _largest_part(calculus, node, part.channels, q, phi, rho, number)
+        for part, q in zip(below.parts, middle, strict=True)
+    )
     if phi is not None:
         _selected(calculus, node, below, middle, rho, number)
     size = prod(window.shape)
     before = weighted_mean(below, window, number)
-    ratio = float(np.mean(State(parts, None, size, Law("mixed"), 0).moment().over(before).plain("a ratio")))
+    ratio = float(
+        np.mean(State(parts, None, size, Law("mixed"), 0).moment().over(before).plain("a ratio"))
+    )
     calculus.correlations[node] = rho
     calculus.violated(
         node,
-        f"max pooling multiplies the activation scaling by about {ratio:.5g}, and which location it takes depends on the weights before it",
+        f"max pooling multiplies the activation scaling by about {ratio:.5g}, and which location "
+        f"it takes depends on the weights before it",
     )
     if phi is None and law.kind == "normal":
-        return State(parts, shape, size, Law("max", None, node, tuple(middle), number, rho), below.support)
+        return State(
+            parts, shape, size, Law("max", None, node, tuple(middle), number, rho), below.support
+        )
     return State(parts, shape, size, Law("mixed"), below.support)
 
 
@@ -173,15 +216,30 @@ def _increasing(phi: Activation) -> bool:
     return bool(np.all(np.diff(np.asarray(phi.numeric(0)(grid))) >= 0))
 
 
-def _largest_part(calculus: Any, node: Node, channels: Any, q: Level, phi: Activation | None, rho: float, number: Array) -> Part:
+def _largest_part(
+    calculus: Any,
+    node: Node,
+    channels: Any,
+    q: Level,
+    phi: Activation | None,
+    rho: float,
+    number: Array,
+) -> Part:
     square, mean = (_by_window(power, phi, q, rho, number, 0) for power in (2, 1))
     shared = 0.0 if phi is not None else rho
     if node not in calculus.pairs:
-        vectors = Level(np.sqrt(shared * q.values), q.exponent), Level(mean.values, 2 * mean.exponent)
+        vectors = (
+            Level(np.sqrt(shared * q.values), q.exponent),
+            Level(mean.values, 2 * mean.exponent),
+        )
         return Part(channels, square, None, _mean_correlation(square, vectors))
-    roots = Level(np.sqrt(q.values), q.exponent)  # sqrt of the mantissa: used in products of two alone
+    roots = Level(
+        np.sqrt(q.values), q.exponent
+    )  # sqrt of the mantissa: used in products of two alone
     values = shared * np.outer(roots.values, roots.values)
-    joint = Level(values, q.exponent).plus(Level(np.outer(mean.values, mean.values), 2 * mean.exponent))
+    joint = Level(values, q.exponent).plus(
+        Level(np.outer(mean.values, mean.values), 2 * mean.exponent)
+    )
     joint = with_diagonal(joint, square)
     return Part(channels, square, joint, _off_diagonal(joint, square))
 
@@ -198,14 +256,20 @@ def _mean_correlation(level: Level, vectors: tuple[Level, ...]) -> float:
     roots = np.sqrt(level.values)
     for vector in vectors:
         ratio = np.divide(vector.values, roots, out=np.zeros_like(roots), where=roots > 0)
-        total += math.ldexp(float(np.sum(ratio)) ** 2 - float(np.sum(ratio**2)), vector.exponent - level.exponent)
+        total += math.ldexp(
+            float(np.sum(ratio)) ** 2 - float(np.sum(ratio**2)), vector.exponent - level.exponent
+        )
     return total / (size * (size - 1))
 
 
-def _by_window(power: int, phi: Activation | None, q: Level, rho: float, number: Array, derivative: int) -> Level:
+def _by_window(
+    power: int, phi: Activation | None, q: Level, rho: float, number: Array, derivative: int
+) -> Level:
     """E phi^(derivative)(Y)^power of every window's maximum Y, one integral per kind of window."""
     if phi is None or act.rectifier(phi) is not None:
-        table = {n: act.maximum(power, phi, 1.0, rho, round(n), derivative) for n in set(number.tolist())}
+        table = {
+            n: act.maximum(power, phi, 1.0, rho, round(n), derivative) for n in set(number.tolist())
+        }
         factors = np.array([table[n] for n in number.tolist()])
         if derivative:
             return Level(factors)
@@ -215,13 +279,18 @@ def _by_window(power: int, phi: Activation | None, q: Level, rho: float, number:
         return Level(np.sqrt(even.values) * factors, even.exponent // 2)
     values = q.plain("the mean square before a max pooling layer")
     keys = [
-        (float(f"{value:.12g}"), count) for value, count in zip(values.tolist(), number.tolist(), strict=True)
+        (float(f"{value:.12g}"), count)
+        for value, count in zip(values.tolist(), number.tolist(), strict=True)
     ]  # equal but for rounding
-    known = {key: act.maximum(power, phi, key[0], rho, round(key[1]), derivative) for key in set(keys)}
+    known = {
+        key: act.maximum(power, phi, key[0], rho, round(key[1]), derivative) for key in set(keys)
+    }
     return Level(np.array([known[key] for key in keys]))
 
 
-def _selected(calculus: Any, node: Node, below: State, q: list[Level], rho: float, number: Array) -> None:
+def _selected(
+    calculus: Any, node: Node, below: State, q: list[Level], rho: float, number: Array
+) -> None:
     """Replace E phi'^2 of the activation before a max pooling by that at the maximum of a window.
 
     Gradients arrive only at the location of the maximum.
@@ -238,7 +307,9 @@ def _selected(calculus: Any, node: Node, below: State, q: list[Level], rho: floa
     slopes = []
     for own, level, middle in zip(calculus.slopes[law.node], law.levels, q, strict=True):
         taken = float(np.mean(_by_window(2, law.activation, middle, rho, number, 1).values))
-        typical = act.slope_square(law.activation, level, "the mean square before a max pooling layer")
+        typical = act.slope_square(
+            law.activation, level, "the mean square before a max pooling layer"
+        )
         slopes.append(float(np.mean(own)) * taken / float(np.mean(typical)))
     calculus.slopes[law.node] = tuple(slopes)
 

@@ -42,12 +42,18 @@ class TensorScaling:
 
     @cached_property
     def forward(self) -> Number:
-        """f = E[x^2], the mean over channels and locations, not centred. Raises: KcalcError beyond double precision."""
+        """f = E[x^2], the mean over channels and locations, not centred.
+
+        Raises: KcalcError beyond double precision.
+        """
         return one_value(self.forward_level, f"the second moment at node {self.node!r}")
 
     @cached_property
     def backward(self) -> Number:
-        """b = E[(d loss/d x)^2], the mean over channels and locations. Raises: KcalcError beyond double precision."""
+        """b = E[(d loss/d x)^2], the mean over channels and locations.
+
+        Raises: KcalcError beyond double precision.
+        """
         return one_value(self.backward_level, f"the backward second moment at node {self.node!r}")
 
     @cached_property
@@ -60,7 +66,11 @@ class TensorScaling:
 
     def _mapped(self, level: Level, what: str) -> Any:
         values = level.plain(f"{what} at node {self.node!r}")
-        return values if level.symbolic or self.locations is None else np.reshape(values, self.locations)
+        return (
+            values
+            if level.symbolic or self.locations is None
+            else np.reshape(values, self.locations)
+        )
 
     @property
     def forward_map(self) -> Any:
@@ -80,12 +90,26 @@ class TensorScaling:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data; logarithms where numbers are beyond double precision."""
         numeric = not self.forward_level.symbolic
-        values: dict[str, Any] = {name: str(getattr(self, name)) for name in ("forward", "backward", "scaling")} if not numeric else {}
+        values: dict[str, Any] = (
+            {name: str(getattr(self, name)) for name in ("forward", "backward", "scaling")}
+            if not numeric
+            else {}
+        )
         if numeric:
-            levels = {"forward": self.forward_level, "backward": self.backward_level, "scaling": self.scaling_level}
+            levels = {
+                "forward": self.forward_level,
+                "backward": self.backward_level,
+                "scaling": self.scaling_level,
+            }
             values = {f"log10_{name}": level.log10() for name, level in levels.items()}
         splits = None if self.splits is None else [plain(s) for s in self.splits]
-        return {"channels": plain(self.channels), "locations": self.locations, **values, "ratio": plain(self.ratio), "splits": splits}
+        return {
+            "channels": plain(self.channels),
+            "locations": self.locations,
+            **values,
+            "ratio": plain(self.ratio),
+            "splits": splits,
+        }
 
     def __repr__(self) -> str:
         return f"TensorScaling({self.node!r}, {self.channels} channels, locations {self.locations})"
@@ -93,7 +117,10 @@ class TensorScaling:
 
 @dataclass(frozen=True, eq=False)
 class WeightScaling:
-    """The weights of an Affine: ``inputs`` -> ``outputs`` channels, ``taps`` = k^2, ``variance`` = E[W^2]."""
+    """The scaling of the weights of an Affine.
+
+    ``inputs`` -> ``outputs`` channels, ``taps`` = k^2, ``variance`` = E[W^2].
+    """
 
     node: Node
     inputs: Number
@@ -132,12 +159,18 @@ class WeightScaling:
 
         Mean pooling makes such correlations; None where they were not followed.
         """
-        return None if self.ratio_level is None else one_value(self.ratio_level, f"nu at node {self.node!r}")
+        return (
+            None
+            if self.ratio_level is None
+            else one_value(self.ratio_level, f"nu at node {self.node!r}")
+        )
 
     @cached_property
     def relative(self) -> Number:
         """gamma over the network's reference, :attr:`Scaling.reference`."""
-        return 1 if self.reference_level is None else quotient(self.gamma_level, self.reference_level)
+        return (
+            1 if self.reference_level is None else quotient(self.gamma_level, self.reference_level)
+        )
 
     @cached_property
     def correction(self) -> Number:
@@ -145,7 +178,11 @@ class WeightScaling:
 
         A fixed multiplier of the weights keeps the function unchanged.
         """
-        return sp.sqrt(self.relative) if isinstance(self.relative, sp.Basic) else math.sqrt(self.relative)
+        return (
+            sp.sqrt(self.relative)
+            if isinstance(self.relative, sp.Basic)
+            else math.sqrt(self.relative)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data; the logarithm of gamma where it is a number."""
@@ -154,7 +191,11 @@ class WeightScaling:
         if self.gamma_level.symbolic:
             return found | {"gamma": str(self.gamma), "extrinsic": str(self.extrinsic)}
         ratio = None if self.ratio_level is None else self.ratio_level.log10()
-        return found | {"log10_gamma": self.gamma_level.log10(), "log10_extrinsic": self.extrinsic_level.log10(), "log10_ratio": ratio}
+        return found | {
+            "log10_gamma": self.gamma_level.log10(),
+            "log10_extrinsic": self.extrinsic_level.log10(),
+            "log10_ratio": ratio,
+        }
 
     def __repr__(self) -> str:
         return f"WeightScaling({self.node!r}, {self.inputs} -> {self.outputs}, {self.taps} taps)"
@@ -198,7 +239,10 @@ class Scaling(Shown):
 
     @property
     def output_moment(self) -> Any:
-        """E[y^2] at the output, {output: value} where there are several. Raises: KcalcError beyond double precision."""
+        """E[y^2] at the output, {output: value} where there are several.
+
+        Raises: KcalcError beyond double precision.
+        """
         found = {node: self.tensors[node].forward for node in self.network.outputs}
         return found[self.network.outputs[0]] if len(found) == 1 else found
 
@@ -211,7 +255,10 @@ class Scaling(Shown):
         from ...foundation.errors import KcalcError
 
         if self.symbolic:
-            raise KcalcError("the spread of gamma needs numbers: give symbols values with net.subs, or compare .weights[node].gamma")
+            raise KcalcError(
+                "the spread of gamma needs numbers: give symbols values with net.subs, or compare "
+                ".weights[node].gamma"
+            )
         values = [weight.relative for weight in self.weights.values()]
         return max(values) / min(values) if values else 1.0
 
@@ -221,7 +268,10 @@ class Scaling(Shown):
         return rows if self.symbolic else sorted(rows, key=lambda row: -row[1].relative)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw gamma of all weights over the network; see :func:`kcalc.plotting.scaling.weight_scalings`."""
+        """Draw gamma of all weights over the network.
+
+        See :func:`kcalc.plotting.scaling.weight_scalings`.
+        """
         from ...plotting.scaling import weight_scalings
 
         return weight_scalings({"": self}, ax=ax)
@@ -234,7 +284,9 @@ class Scaling(Shown):
             "scalars": _logarithms(self.scalars, self.symbolic),
             "correlations": {str(node): plain(value) for node, value in self.correlations.items()},
             "tensors": {str(node): tensor.to_dict() for node, tensor in self.tensors.items()},
-            "reference": str(self.reference) if self.symbolic else {"log10": self.reference_level.log10()},
+            "reference": str(self.reference)
+            if self.symbolic
+            else {"log10": self.reference_level.log10()},
             "violations": [{"node": str(a.node), "text": a.text} for a in self.violations],
             "assumptions": [a.to_dict() for a in self.assumptions],
         }
@@ -255,12 +307,22 @@ class Scaling(Shown):
 
     def __repr__(self) -> str:
         count = f"{len(self.weights)} weight{'s' * (len(self.weights) != 1)}"
-        spread = "" if self.symbolic or not self.weights else f", gamma within a factor {self.spread:.4g}"
-        return f"Scaling({count}{spread}, {len(self.violations)} violation{'s' * (len(self.violations) != 1)})"
+        spread = (
+            ""
+            if self.symbolic or not self.weights
+            else f", gamma within a factor {self.spread:.4g}"
+        )
+        return (
+            f"Scaling({count}{spread}, {len(self.violations)} "
+            f"violation{'s' * (len(self.violations) != 1)})"
+        )
 
 
 def _logarithms(values: Values, symbolic: bool) -> dict[str, Any]:
-    return {str(node): str(values[node]) if symbolic else {"log10": values.log10(node)} for node in values}
+    return {
+        str(node): str(values[node]) if symbolic else {"log10": values.log10(node)}
+        for node in values
+    }
 
 
 def plain(value: Any) -> Any:

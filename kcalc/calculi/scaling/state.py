@@ -24,9 +24,9 @@ SERIAL = count()
 class Part:
     """Channels of equal second moments.
 
-    ``level``: E x^2 by location.  ``pairs``: E x_p x_r for pairs of locations, None where they are uncorrelated or not followed.
-    ``rho``: one number for E x_p x_r / sqrt(E x_p^2 E x_r^2) of any two locations, effects of
-    borders neglected.
+    ``level``: E x^2 by location. ``pairs``: E x_p x_r for pairs of locations, None where they are
+    uncorrelated or not followed. ``rho``: one number for E x_p x_r / sqrt(E x_p^2 E x_r^2) of any
+    two locations, effects of borders neglected.
     """
 
     channels: Number
@@ -36,23 +36,44 @@ class Part:
 
     def scaled(self, factor: Number) -> Part:
         """The moments of the feature map times ``sqrt(factor)``."""
-        return replace(self, level=self.level.scaled(factor), pairs=None if self.pairs is None else self.pairs.scaled(factor))
+        return replace(
+            self,
+            level=self.level.scaled(factor),
+            pairs=None if self.pairs is None else self.pairs.scaled(factor),
+        )
 
     def masked(self, keep: Number) -> Part:
-        """Of the feature map whose entries stay with probability ``keep``, divided by it, else are 0."""
+        """The moments of the feature map after a random mask.
+
+        Entries stay with probability ``keep`` and are divided by it, else they are 0.
+        """
         level = self.level.scaled(1 / keep)
-        return replace(self, level=level, pairs=None if self.pairs is None else with_diagonal(self.pairs, level), rho=self.rho * keep)
+        return replace(
+            self,
+            level=level,
+            pairs=None if self.pairs is None else with_diagonal(self.pairs, level),
+            rho=self.rho * keep,
+        )
 
     def pair_values(self) -> Level:
         """The matrix of pairs, diagonal where ``pairs`` is None."""
-        return Level(np.diag(self.level.values), self.level.exponent) if self.pairs is None else self.pairs
+        return (
+            Level(np.diag(self.level.values), self.level.exponent)
+            if self.pairs is None
+            else self.pairs
+        )
 
     def plus(self, other: Part) -> Part:
         """The moments of a sum of two feature maps whose cross terms are 0."""
         pairs = None
         if self.pairs is not None or other.pairs is not None:
             pairs = self.pair_values().plus(other.pair_values())
-        return Part(self.channels, self.level.plus(other.level), pairs, mixed((self.level, self.rho), (other.level, other.rho)))
+        return Part(
+            self.channels,
+            self.level.plus(other.level),
+            pairs,
+            mixed((self.level, self.rho), (other.level, other.rho)),
+        )
 
 
 def with_diagonal(pairs: Level, level: Level) -> Level:
@@ -68,9 +89,13 @@ def mixed(*given: tuple[Level, Number]) -> Number:
     if all(rho == rhos[0] for rho in rhos):
         return rhos[0]
     if given[0][0].symbolic:
-        return sum(level.values * rho for level, rho in given) / sum(level.values for level, _ in given)
+        return sum(level.values * rho for level, rho in given) / sum(
+            level.values for level, _ in given
+        )
     top = max(level.exponent for level, _ in given)
-    sizes = [float(np.mean(level.values)) * 2.0 ** max(level.exponent - top, -1000) for level, _ in given]
+    sizes = [
+        float(np.mean(level.values)) * 2.0 ** max(level.exponent - top, -1000) for level, _ in given
+    ]
     return sum(s * r for s, r in zip(sizes, rhos, strict=True)) / sum(sizes)
 
 
@@ -140,9 +165,18 @@ class State:
         """E x^2 by location, the mean over channels."""
         return weighted([(part.channels, part.level) for part in self.parts])
 
-    def with_parts(self, parts: Sequence[Part], factor: Number = 1, law: Law | None = None) -> State:
+    def with_parts(
+        self, parts: Sequence[Part], factor: Number = 1, law: Law | None = None
+    ) -> State:
         """The state times ``factor``, whose moments are ``parts``."""
-        return replace(self, parts=tuple(parts), law=law or self.law, terms=((factor, self),), source=None, serial=next(SERIAL))
+        return replace(
+            self,
+            parts=tuple(parts),
+            law=law or self.law,
+            terms=((factor, self),),
+            source=None,
+            serial=next(SERIAL),
+        )
 
 
 def weighted(given: Sequence[tuple[Number, Level]]) -> Level:
@@ -161,7 +195,7 @@ def locations_of(shape: Sequence[int] | None) -> int:
     return 1 if shape is None else prod(shape)
 
 
-# -- channels ----------------------------------------------------------------------------------------------------------------------------
+# -- channels --------------------------------------------------------------------------------------
 
 
 def edges(parts: Sequence[Any]) -> tuple[Number, ...]:
@@ -178,7 +212,10 @@ def refined(states: Sequence[State], where: str) -> list[tuple[Part, ...]]:
     if all(one == ends[0] for one in ends):
         return [state.parts for state in states]
     if any(getattr(end, "free_symbols", None) for one in ends for end in one):
-        raise KcalcError(f"{where}: concatenations are added whose parts do not line up; give the widths as numbers")
+        raise KcalcError(
+            f"{where}: concatenations are added whose parts do not line up; give the widths as "
+            f"numbers"
+        )
     union = sorted({end for one in ends for end in one})
     return [_cut(state.parts, union) for state in states]
 

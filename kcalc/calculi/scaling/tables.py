@@ -14,10 +14,18 @@ def rows(scaling: Any) -> list[tuple[str, ...]]:
     """The table: its head, and a row per group of weights that are equal but for their names."""
     groups: dict[tuple[str, ...], list[Any]] = {}
     for _, weight in scaling.ordered():
-        cells = (_extents(weight), _shown(weight.variance), _level(weight.gamma_level), *map(_shown, (weight.relative, weight.correction)))
+        cells = (
+            _extents(weight),
+            _shown(weight.variance),
+            _level(weight.gamma_level),
+            *map(_shown, (weight.relative, weight.correction)),
+        )
         groups.setdefault(cells, []).append(weight)
     differs = _differs(scaling)
-    body = ((_names(found), *cells, *((_range(found),) if differs else ())) for cells, found in groups.items())
+    body = (
+        (_names(found), *cells, *((_range(found),) if differs else ()))
+        for cells, found in groups.items()
+    )
     return [(*HEAD, "nu") if differs else HEAD, *body]
 
 
@@ -37,8 +45,16 @@ def _range(found: list[Any]) -> str:
 
 def _differs(scaling: Any) -> bool:
     """Whether nu differs from gamma at some weight."""
-    numeric = [] if scaling.symbolic else [w for w in scaling.weights.values() if w.ratio_level is not None]
-    return any(abs(quotient(w.ratio_level, w.gamma_level) - 1) > 1e-9 for w in numeric if w.ratio_level is not None)
+    numeric = (
+        []
+        if scaling.symbolic
+        else [w for w in scaling.weights.values() if w.ratio_level is not None]
+    )
+    return any(
+        abs(quotient(w.ratio_level, w.gamma_level) - 1) > 1e-9
+        for w in numeric
+        if w.ratio_level is not None
+    )
 
 
 def _extents(weight: Any) -> str:
@@ -63,4 +79,7 @@ def violation_lines(scaling: Any) -> list[str]:
     grouped: dict[str, list[str]] = {}
     for violation in scaling.violations:
         grouped.setdefault(violation.text, []).append(str(violation.node))
-    return [f"{text} ({nodes[0] if len(nodes) == 1 else f'{nodes[0]} and {len(nodes) - 1} more'})" for text, nodes in grouped.items()]
+    return [
+        f"{text} ({nodes[0] if len(nodes) == 1 else f'{nodes[0]} and {len(nodes) - 1} more'})"
+        for text, nodes in grouped.items()
+    ]

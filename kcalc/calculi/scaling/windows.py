@@ -13,7 +13,10 @@ Array = np.ndarray
 
 def cut(window: Window) -> bool:
     """True if some window reaches beyond the image into zeros."""
-    return any(not a.circular and (a.offsets[0] < 0 or (a.out - 1) * a.stride + a.offsets[-1] >= a.size) for a in window.axes)
+    return any(
+        not a.circular and (a.offsets[0] < 0 or (a.out - 1) * a.stride + a.offsets[-1] >= a.size)
+        for a in window.axes
+    )
 
 
 def spread(window: Window, values: Array) -> Array:
@@ -21,11 +24,16 @@ def spread(window: Window, values: Array) -> Array:
     sources = window.sources
     inside = sources >= 0
     sent = np.broadcast_to(values[:, None], sources.shape)
-    return np.bincount(sources[inside], weights=sent[inside], minlength=prod(axis.size for axis in window.axes))
+    return np.bincount(
+        sources[inside], weights=sent[inside], minlength=prod(axis.size for axis in window.axes)
+    )
 
 
 def spread_pairs(window: Window, values: Array) -> Array:
-    """The transpose of ``window.summed_pairs``: pairs of output locations -> pairs of locations, the same tap for both."""
+    """The transpose of ``window.summed_pairs``.
+
+    Pairs of output locations -> pairs of locations, the same tap for both.
+    """
     size = prod(axis.size for axis in window.axes)
     out = np.zeros((size, size))
     for tap in window.sources.T:  # within one tap every location is read at most once
@@ -35,7 +43,10 @@ def spread_pairs(window: Window, values: Array) -> Array:
 
 
 def spread_apart(window: Window, values: Array) -> Array:
-    """The transpose of ``window.summed_apart``: pairs of output locations -> pairs of locations, all pairs of taps."""
+    """The transpose of ``window.summed_apart``.
+
+    Pairs of output locations -> pairs of locations, all pairs of taps.
+    """
     matrix = incidence(window)
     return matrix.T @ values @ matrix
 

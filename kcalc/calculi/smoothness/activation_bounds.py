@@ -108,7 +108,9 @@ def _bounds(phi: Activation, low: float, high: float, shift: float = 0.0) -> Act
         )
 
 
-def _largest(phi: Activation, pieces: list[Piece], ends: tuple[float, float], order: int, shift: float = 0.0) -> float:
+def _largest(
+    phi: Activation, pieces: list[Piece], ends: tuple[float, float], order: int, shift: float = 0.0
+) -> float:
     """The bound on an interval; on a wide one the whole line's, where it is attained inside."""
     low, high = ends
     if high - low > WIDE:

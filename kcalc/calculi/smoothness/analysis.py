@@ -103,20 +103,35 @@ def smoothness(
     require_network(network)
     if network.free_symbols:
         named = ", ".join(sorted(symbol.name for symbol in network.free_symbols))
-        raise KcalcError(f"the network has symbols ({named}); give them numbers with net.subs({{...}})")
+        raise KcalcError(
+            f"the network has symbols ({named}); give them numbers with net.subs({{...}})"
+        )
     chosen_loss = loss_of(loss)
     wide = with_widths(network, features)
     target = chosen_output(wide, output)
     wide = wide if wide.outputs == (target,) else _up_to(wide, target)
-    choices = Choices(dict(mapping({} if weights is None else weights, "weights")), radius, normalisation, epsilon, scale, biases)
+    choices = Choices(
+        dict(mapping({} if weights is None else weights, "weights")),
+        radius,
+        normalisation,
+        epsilon,
+        scale,
+        biases,
+    )
     check_nodes(wide if output is None else network, choices)
     data = _data(wide, X, examples, q)
     refuse_displaced(wide, "bounds that count how often windows read a position")
     sizes = {node: bound.locations for node, (bound, _, _) in data.items()}
     refuse_other_sizes(wide, {node: size for node, size in sizes.items() if size is not None})
     count = next(iter(data.values()))[1]
-    cuts = [node for node in wide.cut_nodes() if node == target or wide.operations_of(node)[-1].primitive is not None]
-    rules = Upper(count, choices, positive_number(of_node(epsilon, None, 1.0), "epsilon"), frozenset(cuts))
+    cuts = [
+        node
+        for node in wide.cut_nodes()
+        if node == target or wide.operations_of(node)[-1].primitive is not None
+    ]
+    rules = Upper(
+        count, choices, positive_number(of_node(epsilon, None, 1.0), "epsilon"), frozenset(cuts)
+    )
     bounds = interpret(wide, rules, {node: bound for node, (bound, _, _) in data.items()})
     gains, pieces = backward(wide, target, rules.gains, cuts)
     grams = {node: gram for node, (_, _, gram) in data.items()}
@@ -124,7 +139,20 @@ def smoothness(
     residual = _residual(chosen_loss, level, targets, bounds[target], count)
     found = hypotheses(wide, rules, layers, gains, chosen_loss, data)
     notes = (Assumption("network", _set_text(rules), "convention"), *wide.assumptions, *rules.notes)
-    return Smoothness(wide, target, count, chosen_loss, bounds, gains, tuple(pieces), layers, residual, dict(rules.rough), found, notes)
+    return Smoothness(
+        wide,
+        target,
+        count,
+        chosen_loss,
+        bounds,
+        gains,
+        tuple(pieces),
+        layers,
+        residual,
+        dict(rules.rough),
+        found,
+        notes,
+    )
 
 
 def _up_to(network: Network, node: Node) -> Network:
@@ -136,10 +164,12 @@ def _up_to(network: Network, node: Node) -> Network:
     return part.with_notes(network.notes)
 
 
-# -- data --------------------------------------------------------------------------------------------------------------------------------
+# -- data ------------------------------------------------------------------------------------------
 
 
-def _data(network: Network, X: Any, examples: Any, q: Any) -> dict[Node, tuple[Bound, int, np.ndarray | None]]:
+def _data(
+    network: Network, X: Any, examples: Any, q: Any
+) -> dict[Node, tuple[Bound, int, np.ndarray | None]]:
     """{input: (its bound, number of examples, the (N, features) array where it is known)}."""
     if X is not None:
         return _given_data(network, X)
@@ -149,7 +179,9 @@ def _data(network: Network, X: Any, examples: Any, q: Any) -> dict[Node, tuple[B
     for node in network.inputs:
         layer: Any = network.layer(node)
         if layer.features is None:
-            raise KcalcError(f"the number of features of the input {node!r} is not known; give features= (or X=)")
+            raise KcalcError(
+                f"the number of features of the input {node!r} is not known; give features= (or X=)"
+            )
         locations = _locations(layer.image_shape, node)
         one = math.sqrt(levels[node] * layer.features * math.prod(locations or ()))
         size = one * math.sqrt(examples)
@@ -161,7 +193,9 @@ def _locations(shape: Any, node: Node) -> tuple[int, int] | None:
     if shape is None:
         return None
     if len(shape) != 2:
-        raise KcalcError(f"the input {node!r} has image_shape={shape}; bounds are for images of (height, width)")
+        raise KcalcError(
+            f"the input {node!r} has image_shape={shape}; bounds are for images of (height, width)"
+        )
     return tuple(shape)
 
 
@@ -169,18 +203,29 @@ def _given_data(network: Network, X: Any) -> dict[Node, tuple[Bound, int, np.nda
     arrays = per_input(network.inputs)(X, lambda v: real_array(v, "X"), "X")
     counts = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
     if len(counts) != 1 or 0 in counts:
-        raise KcalcError(f"X must hold the same number of examples (>= 1) for every input, got {sorted(counts)}")
+        raise KcalcError(
+            f"X must hold the same number of examples (>= 1) for every input, got {sorted(counts)}"
+        )
     found: dict[Node, tuple[Bound, int, np.ndarray | None]] = {}
     for node, array in arrays.items():
         layer: Any = network.layer(node)
-        if array.ndim not in (2, 4) or (layer.features is not None and array.shape[-1] != layer.features):
+        if array.ndim not in (2, 4) or (
+            layer.features is not None and array.shape[-1] != layer.features
+        ):
             expected = layer.features or "features"
-            raise KcalcError(f"X of {node!r} must be (N, {expected}) or (N, height, width, {expected}), got shape {array.shape}")
+            raise KcalcError(
+                f"X of {node!r} must be (N, {expected}) or (N, height, width, {expected}), got "
+                f"shape {array.shape}"
+            )
         locations = (array.shape[1], array.shape[2]) if array.ndim == 4 else None
         flat = array.reshape(len(array), -1)
         sizes = float(np.linalg.norm(flat)), float(np.linalg.norm(flat, axis=1).max())
         spectral = float(np.linalg.norm(array.reshape(-1, array.shape[-1]), 2))
-        found[node] = start(node, sizes, spectral, array.shape[-1], locations), len(array), flat if locations is None else None
+        found[node] = (
+            start(node, sizes, spectral, array.shape[-1], locations),
+            len(array),
+            flat if locations is None else None,
+        )
     return found
 
 
@@ -197,11 +242,13 @@ def _residual(loss: Any, level: Any, targets: Any, out: Bound, examples: int) ->
         return None
     wanted = real_array(targets, "targets")
     if wanted.shape != (examples, out.channels * out.places):
-        raise KcalcError(f"targets must have shape ({examples}, {out.channels * out.places}), got {wanted.shape}")
+        raise KcalcError(
+            f"targets must have shape ({examples}, {out.channels * out.places}), got {wanted.shape}"
+        )
     return log(loss.pull) + float(np.logaddexp(out.size[0], log(float(np.linalg.norm(wanted)))))
 
 
-# -- layers ------------------------------------------------------------------------------------------------------------------------------
+# -- layers ----------------------------------------------------------------------------------------
 
 
 def _layer(
@@ -254,7 +301,9 @@ def _smallest(array: np.ndarray) -> float:
     return log(float(values[-1])) if values[-1] > 1e-14 * max(array.shape) * values[0] else NONE
 
 
-def _read(network: Network, node: Node, data: Mapping[Node, np.ndarray | None]) -> np.ndarray | None:
+def _read(
+    network: Network, node: Node, data: Mapping[Node, np.ndarray | None]
+) -> np.ndarray | None:
     """The data that a layer reads, (N, features).
 
     None where it reads the output of other layers.
@@ -277,6 +326,10 @@ def _set_text(rules: Upper) -> str:
         return "bounds hold for all parameters: every layer is normalised, with no trained bias"
     if all_of_them:
         return (
-            f"bounds hold for all parameters of {all_of_them} normalised layers, and in balls about the given (or zero) ones of the others"
+            f"bounds hold for all parameters of {all_of_them} normalised layers, and in balls "
+            f"about the given (or zero) ones of the others"
         )
-    return "bounds hold in balls about the given (or zero) parameters, layer by layer; outside there is no bound"
+    return (
+        "bounds hold in balls about the given (or zero) parameters, layer by layer; outside there "
+        "is no bound"
+    )

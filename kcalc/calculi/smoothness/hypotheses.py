@@ -14,9 +14,12 @@ from .upper import Upper
 Node = Hashable
 
 REFUTED = (
-    "descent from every initialisation (Theorem 5.1 of MacDonald et al. 2023, as printed) is refuted: for one feature, one example, two "
-    "residual blocks and the logistic loss, with every hypothesis met, descent from one start stays above the loss of another. The proof "
-    "takes the smallest singular value of DF for lambda(DF), its square. Nothing here relies on the theorem"
+    "descent from every initialisation (Theorem 5.1 of MacDonald et al. 2023, as printed) is "
+    "refuted: for one feature, one example, two "
+    "residual blocks and the logistic loss, with every hypothesis met, descent from one start "
+    "stays above the loss of another. The proof "
+    "takes the smallest singular value of DF for lambda(DF), its square. Nothing here relies on "
+    "the theorem"
 )
 
 
@@ -45,10 +48,13 @@ def hypotheses(
 ) -> tuple[Hypothesis, ...]:
     """Hypotheses of the step-size bound, lambda(DF) > 0, PL inequality and global convergence."""
     return (
-        _smooth(rules), _trajectory(rules), _positive(network, layers, gains, data), _uniform(layers),
+        _smooth(rules),
+        _trajectory(rules),
+        _positive(network, layers, gains, data),
+        _uniform(layers),
         Hypothesis("PL inequality of the loss", loss.pl is not None, f"{loss.name}: {loss.remark}"),
         Hypothesis("global convergence", False, REFUTED),
-    )  # fmt: skip
+    )
 
 
 def _smooth(rules: Upper) -> Hypothesis:
@@ -56,7 +62,9 @@ def _smooth(rules: Upper) -> Hypothesis:
     if rules.rough:
         node, why = next(iter(rules.rough.items()))
         return Hypothesis(name, False, f"node {node!r}: {why}")
-    return Hypothesis(name, True, "every layer has a locally Lipschitz derivative (being C^1 alone would not do)")
+    return Hypothesis(
+        name, True, "every layer has a locally Lipschitz derivative (being C^1 alone would not do)"
+    )
 
 
 def _trajectory(rules: Upper) -> Hypothesis:
@@ -64,26 +72,49 @@ def _trajectory(rules: Upper) -> Hypothesis:
     if all(p.whole for p in rules.sets.values()):
         return Hypothesis(name, True, "the set is all of parameter space")
     text = (
-        "the step size is proved to decrease the loss while the parameters of every layer stay within radius of weights (of 0 if none are "
+        "the step size is proved to decrease the loss while the parameters of every layer stay "
+        "within radius of weights (of 0 if none are "
         "given) in the Frobenius norm; check this for your iterates"
     )
     return Hypothesis(name, None, text)
 
 
-def _positive(network: Network, layers: Mapping[Node, Any], gains: Mapping[Node, Gain], data: Mapping[Node, Any]) -> Hypothesis:
+def _positive(
+    network: Network,
+    layers: Mapping[Node, Any],
+    gains: Mapping[Node, Gain],
+    data: Mapping[Node, Any],
+) -> Hypothesis:
     """Theorem 4.7: lambda(DF) is positive at every point of the set; its infimum may be 0."""
     name = "lambda(DF) > 0 at every point"
-    found = [layer for layer in layers.values() if layer.part > NONE or (layer.sigma > NONE and layer.gain.smallest > NONE)]
+    found = [
+        layer
+        for layer in layers.values()
+        if layer.part > NONE or (layer.sigma > NONE and layer.gain.smallest > NONE)
+    ]
     if found:
-        how = "linearly independent data, a parameterisation of full rank, and Jacobians after it bounded away from 0"
+        how = (
+            "linearly independent data, a parameterisation of full rank, and Jacobians after it "
+            "bounded away from 0"
+        )
         return Hypothesis(name, True, f"by layer {found[0].node!r}: {how} (Theorem 4.7)")
     if any(array is None for _, _, array in data.values()):
-        return Hypothesis(name, False, "not shown: the singular values of the data are needed, X=(N, features)")
+        return Hypothesis(
+            name, False, "not shown: the singular values of the data are needed, X=(N, features)"
+        )
     if not any(layer.sigma > NONE for layer in layers.values()):
-        return Hypothesis(name, False, "not shown: no dense layer reads N <= d linearly independent examples (theorem 4.7 needs that)")
+        return Hypothesis(
+            name,
+            False,
+            "not shown: no dense layer reads N <= d linearly independent examples (theorem 4.7 "
+            "needs that)",
+        )
     blocked = next((node for node in network if gains[node].smallest == NONE), None)
     return Hypothesis(
-        name, False, f"not shown: no positive bound of the singular values of d output / d {blocked!r}; |Jg| < 1 would give one"
+        name,
+        False,
+        f"not shown: no positive bound of the singular values of d output / d {blocked!r}; |Jg| < "
+        f"1 would give one",
     )
 
 
@@ -91,7 +122,17 @@ def _uniform(layers: Mapping[Node, Any]) -> Hypothesis:
     name = "lambda(DF) bounded away from 0"
     total = max((layer.part for layer in layers.values()), default=NONE)
     if total > NONE:
-        return Hypothesis(name, True, "over the whole parameter set; with the PL inequality descent inside it converges linearly")
+        return Hypothesis(
+            name,
+            True,
+            "over the whole parameter set; with the PL inequality descent inside it converges "
+            "linearly",
+        )
     if any(layer.sigma > NONE and layer.set.whole for layer in layers.values()):
-        return Hypothesis(name, False, "its infimum over all parameters is 0: |DP| vanishes as normalised weights grow; give a radius")
+        return Hypothesis(
+            name,
+            False,
+            "its infimum over all parameters is 0: |DP| vanishes as normalised weights grow; give "
+            "a radius",
+        )
     return Hypothesis(name, False, "no layer's part is shown to be positive")

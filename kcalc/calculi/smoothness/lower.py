@@ -1,8 +1,9 @@
 """Bounds of singular values of the Jacobian J from every node to the output, by a reversed fold.
 
-``largest`` >= |J|; ``smallest`` <= inf |J^T v| over unit vectors v at the output, which is 0 where the output has more entries than the
-node. With this definition the product of smallest values bounds that of a product of Jacobians from
-below. A sum of Jacobians along several paths, with bounds s_i and g_i, has ``smallest >= max_i (s_i
+``largest`` >= |J|; ``smallest`` <= inf |J^T v| over unit vectors v at the output, which is 0 where
+the output has more entries than the node. With this definition the product of smallest values
+bounds that of a product of Jacobians from below. A sum of Jacobians along several paths, with
+bounds s_i and g_i, has ``smallest >= max_i (s_i
 - sum_{j != i} g_j)``, which is 1 - |Jg| for a residual block x + g. Across nodes that every path
 crosses, bounds multiply.
 """
@@ -50,8 +51,8 @@ def backward(
 ) -> tuple[dict[Node, Gain], list[Piece]]:
     """({node: bounds of d output / d node}, the pieces between cuts in order).
 
-    ``own``: {node: bounds of its own Jacobian in each of its inputs}, as :class:`Upper` records them; ``cuts``: the nodes that every path
-    crosses, in order.
+    ``own``: {node: bounds of its own Jacobian in each of its inputs}, as :class:`Upper` records
+    them; ``cuts``: the nodes that every path crosses, in order.
     """
     crossed = frozenset(cuts)
 

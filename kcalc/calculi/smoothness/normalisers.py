@@ -1,4 +1,6 @@
-"""Normalised parameterisations: value, first and second derivative, and bounds that hold for all parameters.
+"""Normalised parameterisations.
+
+Value, first and second derivative, and bounds that hold for all parameters.
 
 With eps > 0 and, for a row w, s = eps + |w|^2:
 
@@ -29,9 +31,12 @@ SECOND = 1.5 * 0.8**2.5
 
 @dataclass(frozen=True)
 class Bounds:
-    """Suprema over all parameters: ``value`` of the spectral norm of the matrix, ``first`` and ``second`` of the derivatives.
+    """Suprema over all parameters.
 
-    ``first`` is the operator norm of the derivative, ``second`` that of the bilinear map D^2, both in Frobenius norms.
+    ``value`` of the spectral norm of the matrix, ``first`` and ``second`` of the derivatives.
+
+    ``first`` is the operator norm of the derivative, ``second`` that of the bilinear map D^2, both
+    in Frobenius norms.
     """
 
     value: float
@@ -45,7 +50,10 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Normaliser:
-    """A normalised parameterisation with regulariser ``epsilon`` > 0. Raises: KcalcError for another epsilon."""
+    """A normalised parameterisation with regulariser ``epsilon`` > 0.
+
+    Raises: KcalcError for another epsilon.
+    """
 
     epsilon: float = 1.0
     kind: ClassVar[str] = ""
@@ -64,7 +72,9 @@ class Normaliser:
 
 @dataclass(frozen=True)
 class EntryNormalisation(Normaliser):
-    """``en(w) = w (eps + w^2)^(-1/2)`` entry by entry [MacDonald et al. 2023, eq. 32-33, the exponent in 33 corrected to -5/2].
+    """``en(w) = w (eps + w^2)^(-1/2)`` entry by entry.
+
+    [MacDonald et al. 2023, eq. 32-33, the exponent in 33 corrected to -5/2]
 
     The derivatives are diagonal, and given as arrays of the shape of w.
     """
@@ -89,11 +99,17 @@ class EntryNormalisation(Normaliser):
         return -3 * self.epsilon * w / (s * s * xp.sqrt(s))
 
     def smallest_slope(self, w: Array) -> float:
-        """The smallest singular value of the derivative at w: positive everywhere, tending to 0 as an entry grows."""
+        """The smallest singular value of the derivative at w.
+
+        Positive everywhere, tending to 0 as an entry grows.
+        """
         return float(np.min(self.derivative(np.abs(np.asarray(w, float)).max(initial=0.0))))
 
     def bounds(self, rows: int, columns: int) -> Bounds:
-        """For (rows, columns) matrices: |en| < sqrt(rows columns), |D| <= eps^(-1/2), |D^2| <= 0.85865 / eps, the last two attained."""
+        """For (rows, columns) matrices.
+
+        |en| < sqrt(rows columns), |D| <= eps^(-1/2), |D^2| <= 0.85865 / eps, the last two attained.
+        """
         return Bounds(float(np.sqrt(rows * columns)), self.epsilon**-0.5, SECOND / self.epsilon)
 
 
@@ -101,7 +117,8 @@ class EntryNormalisation(Normaliser):
 class WeightNormalisation(Normaliser):
     """``wn(w) = w (eps + |w|^2)^(-1/2)`` row by row [MacDonald et al. 2023, eq. 30-31].
 
-    Rows do not mix: of (..., d) the derivative is (..., d, d) with [..., j, l] = d wn_j / d w_l, the second one (..., d, d, d).
+    Rows do not mix: of (..., d) the derivative is (..., d, d) with [..., j, l] = d wn_j / d w_l,
+    the second one (..., d, d, d).
     """
 
     kind: ClassVar[str] = "weight"
@@ -116,7 +133,10 @@ class WeightNormalisation(Normaliser):
         return _first(w, self.epsilon, 1.0)
 
     def second_derivative(self, w: Array) -> Array:
-        """``s^(-3/2) (3 w_j w_l w_n / s - delta_jl w_n - delta_ln w_j - delta_jn w_l)`` for every row."""
+        """The second derivative for every row.
+
+        ``s^(-3/2) (3 w_j w_l w_n / s - delta_jl w_n - delta_ln w_j - delta_jn w_l)``.
+        """
         return _second(w, self.epsilon, 1.0)
 
     def smallest_slope(self, w: Array) -> float:
@@ -126,15 +146,21 @@ class WeightNormalisation(Normaliser):
         return self.epsilon * s**-1.5
 
     def bounds(self, rows: int, columns: int) -> Bounds:
-        """|wn| < sqrt(rows), approached where all rows are parallel; |D| <= eps^(-1/2), |D^2| <= 0.85865 / eps, the last two attained."""
+        """|wn| < sqrt(rows), approached where all rows are parallel.
+
+        |D| <= eps^(-1/2), |D^2| <= 0.85865 / eps, the last two attained.
+        """
         return Bounds(float(np.sqrt(rows)), self.epsilon**-0.5, SECOND / self.epsilon)
 
 
 @dataclass(frozen=True)
 class BatchNormalisation(Normaliser):
-    """``bn = v o m`` on rows of N examples, without gain and offset [MacDonald et al. 2023, eq. 22, 25-29].
+    """``bn = v o m`` on rows of N examples [MacDonald et al. 2023, eq. 22, 25-29].
 
-    :meth:`value` and its derivatives are those of bn; :meth:`scaling` and :meth:`centring` are v and m.
+    Gain and offset are left out.
+
+    :meth:`value` and its derivatives are those of bn; :meth:`scaling` and :meth:`centring` are v
+    and m.
     """
 
     kind: ClassVar[str] = "batch"
@@ -176,15 +202,27 @@ class BatchNormalisation(Normaliser):
         return second - second.mean(-2, keepdims=True)
 
     def bounds(self, rows: int, columns: int) -> Bounds:
-        """For (rows, N) matrices: |bn| < sqrt(N rows), |D| <= eps^(-1/2), |D^2| <= 0.85865 / (sqrt(N) eps)."""
-        return Bounds(float(np.sqrt(rows * columns)), self.epsilon**-0.5, SECOND / (np.sqrt(columns) * self.epsilon))
+        """Bounds of bn and of its first and second derivative for (rows, N) matrices.
+
+        |bn| < sqrt(N rows), |D| <= eps^(-1/2), |D^2| <= 0.85865 / (sqrt(N) eps).
+        """
+        return Bounds(
+            float(np.sqrt(rows * columns)),
+            self.epsilon**-0.5,
+            SECOND / (np.sqrt(columns) * self.epsilon),
+        )
 
 
-NORMALISERS: dict[str, type[Normaliser]] = {kind.kind: kind for kind in (EntryNormalisation, WeightNormalisation, BatchNormalisation)}
+NORMALISERS: dict[str, type[Normaliser]] = {
+    kind.kind: kind for kind in (EntryNormalisation, WeightNormalisation, BatchNormalisation)
+}
 
 
 def normaliser(kind: str, epsilon: float = 1.0) -> Normaliser:
-    """The normaliser of a name: "entry", "weight" or "batch". Raises: KcalcError for other names and for epsilon <= 0."""
+    """The normaliser of a name: "entry", "weight" or "batch".
+
+    Raises: KcalcError for other names and for epsilon <= 0.
+    """
     if not isinstance(kind, str) or kind not in NORMALISERS:
         raise unknown("normaliser", kind, NORMALISERS)
     return NORMALISERS[kind](epsilon)
@@ -202,7 +240,10 @@ def _arrays(w: Array, what: str) -> tuple[Any, Array]:
 def _rows(w: Array, what: str) -> tuple[Any, Array]:
     xp, w = _arrays(w, what)
     if w.ndim < 1 or w.shape[-1] < 1:
-        raise KcalcError(f"{what} must hold rows, an array of shape (..., d) with d >= 1, got shape {tuple(w.shape)}")
+        raise KcalcError(
+            f"{what} must hold rows, an array of shape (..., d) with d >= 1, got shape "
+            f"{tuple(w.shape)}"
+        )
     return xp, w
 
 
@@ -210,7 +251,11 @@ def _first(w: Array, epsilon: float, factor: float) -> Array:
     """``factor`` times the derivative of w (epsilon + |w|^2)^(-1/2)."""
     xp, w = _rows(w, "w")
     s = (epsilon + (w * w).sum(-1))[..., None, None]
-    return factor * (xp.eye(w.shape[-1], dtype=w.dtype) - w[..., :, None] * w[..., None, :] / s) / xp.sqrt(s)
+    return (
+        factor
+        * (xp.eye(w.shape[-1], dtype=w.dtype) - w[..., :, None] * w[..., None, :] / s)
+        / xp.sqrt(s)
+    )
 
 
 def _second(w: Array, epsilon: float, factor: float) -> Array:

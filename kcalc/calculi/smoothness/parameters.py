@@ -16,7 +16,14 @@ from ...foundation.errors import KcalcError, glimpse
 from ...network.layers import Affine
 from ...network.network import Network, require_kind
 from ...network.primitives import Fresh
-from .normalisers import Bounds, EntryNormalisation, Normaliser, WeightNormalisation, normaliser, positive_number
+from .normalisers import (
+    Bounds,
+    EntryNormalisation,
+    Normaliser,
+    WeightNormalisation,
+    normaliser,
+    positive_number,
+)
 
 Node = Hashable
 SHRINK = 0.99
@@ -25,11 +32,14 @@ CONTRACTING = "contracting"
 
 @dataclass(frozen=True)
 class ParameterSet:
-    """The weights of one Affine layer: ``spectral`` >= |W|_2, ``bias`` >= |b|, over a set of parameters.
+    """The weights of one Affine layer.
 
-    ``first``, ``second``: suprema of |DP| and |D^2 P| of the parameterisation W = P(w). ``least_first`` <= the smallest singular value of
-    DP, ``least`` <= that of W read towards its outputs (0 where there are more outputs than inputs). ``trained_bias``: whether the bias is
-    a parameter. ``whole``: the set is all of parameter space.
+    ``spectral`` >= |W|_2, ``bias`` >= |b|, over a set of parameters.
+
+    ``first``, ``second``: suprema of |DP| and |D^2 P| of the parameterisation W = P(w).
+    ``least_first`` <= the smallest singular value of DP, ``least`` <= that of W read towards its
+    outputs (0 where there are more outputs than inputs). ``trained_bias``: whether the bias is a
+    parameter. ``whole``: the set is all of parameter space.
     """
 
     spectral: float
@@ -81,8 +91,14 @@ def parameter_set(op: Fresh, node: Node, fan_in: int, choices: Choices) -> Param
     weights.
     """
     if op.standardised:
-        raise KcalcError(f"node {node!r}: weight standardisation (epsilon 0) is not Lipschitz; use standardised=False and a normalisation")
-    kind, trained = of_node(choices.normalisation, node), op.bias and _flag(of_node(choices.biases, node, True), node)
+        raise KcalcError(
+            f"node {node!r}: weight standardisation (epsilon 0) is not Lipschitz; use "
+            f"standardised=False and a normalisation"
+        )
+    kind, trained = (
+        of_node(choices.normalisation, node),
+        op.bias and _flag(of_node(choices.biases, node, True), node),
+    )
     rule = None if kind is None else _rule(kind, of_node(choices.epsilon, node, 1.0), node)
     given = choices.weights.get(node)
     radius = _radius(of_node(choices.radius, node), given, rule, trained, node)
@@ -94,38 +110,68 @@ def parameter_set(op: Fresh, node: Node, fan_in: int, choices: Choices) -> Param
     if rule is None:
         _scale(of_node(choices.scale, node, 1.0), None, node)
         spectral, least = _matrix(weight, op.groups)
-        return ParameterSet(spectral + moved, offset, 1.0, 0.0, 1.0, max(0.0, least - moved), trained, False, None)
+        return ParameterSet(
+            spectral + moved, offset, 1.0, 0.0, 1.0, max(0.0, least - moved), trained, False, None
+        )
     own = rule.bounds(outputs, fan_in)
     factor = _scale(of_node(choices.scale, node, 1.0), own, node)
     bounds = own.scaled(factor)
     slope = 0.0 if radius is None else factor * _least_first(rule, weight, outputs, fan_in, radius)
-    spectral, least = (bounds.value, 0.0) if weight is None or radius is None else _matrix(factor * rule.value(weight.T).T, op.groups)
+    spectral, least = (
+        (bounds.value, 0.0)
+        if weight is None or radius is None
+        else _matrix(factor * rule.value(weight.T).T, op.groups)
+    )
     drift = bounds.first * moved
     value = min(bounds.value, spectral + drift)
-    return ParameterSet(value, offset, bounds.first, bounds.second, slope, max(0.0, least - drift), trained, radius is None, rule.kind)
+    return ParameterSet(
+        value,
+        offset,
+        bounds.first,
+        bounds.second,
+        slope,
+        max(0.0, least - drift),
+        trained,
+        radius is None,
+        rule.kind,
+    )
 
 
 def _rule(kind: Any, epsilon: Any, node: Node) -> Normaliser:
     if isinstance(kind, str) and kind == "batch":
-        raise KcalcError(f"node {node!r}: weights are normalised by 'entry' or 'weight'; to normalise over batches, add a BatchNorm layer")
+        raise KcalcError(
+            f"node {node!r}: weights are normalised by 'entry' or 'weight'; to normalise over "
+            f"batches, add a BatchNorm layer"
+        )
     return normaliser(kind, epsilon)
 
 
 def _flag(value: Any, node: Node) -> bool:
     if not isinstance(value, bool):
-        raise KcalcError(f"biases must be True (trained) or False (held), got {glimpse(value)} for node {node!r}")
+        raise KcalcError(
+            f"biases must be True (trained) or False (held), got {glimpse(value)} for node {node!r}"
+        )
     return value
 
 
-def _radius(value: Any, given: Any, rule: Normaliser | None, trained: bool, node: Node) -> float | None:
+def _radius(
+    value: Any, given: Any, rule: Normaliser | None, trained: bool, node: Node
+) -> float | None:
     """The radius of the ball, None for all of parameter space."""
     if value is None and given is not None:
         return 0.0
     if value is None:
         if rule is None or trained:
             what = "bias" if rule is not None else "weights"
-            remedy = "radius=..., weights={...}, or biases=False" if rule is not None else "radius=..., weights={...}, or normalisation=..."
-            raise KcalcError(f"node {node!r}: its {what} may take any values, for which there is no bound; give {remedy}")
+            remedy = (
+                "radius=..., weights={...}, or biases=False"
+                if rule is not None
+                else "radius=..., weights={...}, or normalisation=..."
+            )
+            raise KcalcError(
+                f"node {node!r}: its {what} may take any values, for which there is no bound; "
+                f"give {remedy}"
+            )
         return None
     number = float("nan") if isinstance(value, bool) else one_number(value, "radius")
     if not number >= 0:
@@ -137,11 +183,15 @@ def _scale(value: Any, bounds: Bounds | None, node: Node) -> float:
     if isinstance(value, str) and value == CONTRACTING:
         return 1.0 if bounds is None else SHRINK / bounds.value
     if isinstance(value, str) or value is None:
-        raise KcalcError(f"scale must be a number > 0 or {CONTRACTING!r}, got {glimpse(value)} for node {node!r}")
+        raise KcalcError(
+            f"scale must be a number > 0 or {CONTRACTING!r}, got {glimpse(value)} for node {node!r}"
+        )
     return positive_number(value, "scale")
 
 
-def _arrays(given: Any, op: Fresh, node: Node, fan_in: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+def _arrays(
+    given: Any, op: Fresh, node: Node, fan_in: int
+) -> tuple[np.ndarray | None, np.ndarray | None]:
     """(weights of shape (fan-in, outputs), bias) from the value given for a node.
 
     None if not given.
@@ -150,14 +200,22 @@ def _arrays(given: Any, op: Fresh, node: Node, fan_in: int) -> tuple[np.ndarray 
         return None, None
     leaves = given if isinstance(given, Mapping) else {"weight": given}
     if "weight" not in leaves or set(leaves) - {"weight", "bias"}:
-        raise KcalcError(f"weights of node {node!r} must be an array or {{'weight': ..., 'bias': ...}}, got {sorted(map(str, leaves))}")
+        raise KcalcError(
+            f"weights of node {node!r} must be an array or {{'weight': ..., 'bias': ...}}, got "
+            f"{sorted(map(str, leaves))}"
+        )
     weight = real_array(np.asarray(leaves["weight"]), f"weights of {node!r}")
     outputs: Any = op.features
     if weight.ndim < 2 or weight.shape[-1] != outputs or weight.size != fan_in * outputs:
         raise KcalcError(
-            f"node {node!r} has weights of shape {weight.shape}, expected ({fan_in}, {outputs}) or a kernel of that many entries"
+            f"node {node!r} has weights of shape {weight.shape}, expected ({fan_in}, {outputs}) "
+            f"or a kernel of that many entries"
         )
-    bias = None if leaves.get("bias") is None else real_array(np.asarray(leaves["bias"]), f"bias of {node!r}")
+    bias = (
+        None
+        if leaves.get("bias") is None
+        else real_array(np.asarray(leaves["bias"]), f"bias of {node!r}")
+    )
     if bias is not None and (not op.bias or bias.shape != (outputs,)):
         expected = f"shape ({outputs},)" if op.bias else "none: the layer has bias=False"
         raise KcalcError(f"node {node!r} has a bias of shape {bias.shape}, expected {expected}")
@@ -165,7 +223,10 @@ def _arrays(given: Any, op: Fresh, node: Node, fan_in: int) -> tuple[np.ndarray 
 
 
 def _matrix(weight: np.ndarray | None, groups: int) -> tuple[float, float]:
-    """(largest, smallest singular value towards the outputs) of weights, block by block where there are groups."""
+    """The largest and smallest singular value of weights towards the outputs.
+
+    Weights are taken block by block where there are groups.
+    """
     if weight is None:
         return 0.0, 0.0
     values = [np.linalg.svd(block, compute_uv=False) for block in np.split(weight, groups, axis=1)]
@@ -173,7 +234,9 @@ def _matrix(weight: np.ndarray | None, groups: int) -> tuple[float, float]:
     return max(float(v[0]) for v in values), min(float(v[-1]) for v in values) if wide else 0.0
 
 
-def _least_first(rule: Normaliser, weight: np.ndarray | None, rows: int, columns: int, radius: float) -> float:
+def _least_first(
+    rule: Normaliser, weight: np.ndarray | None, rows: int, columns: int, radius: float
+) -> float:
     """A lower bound of the smallest singular value of DP over the ball.
 
     It is attained where the longest entry or row is longer by ``radius``.

@@ -57,15 +57,19 @@ class LayerBound:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Smoothness(Shown):
-    """Bounds of F, parameters -> outputs on the data (Frobenius norms), and of the loss, over the parameter set of ``assumptions``.
+    """Bounds of the map F, parameters -> outputs on the data, and of the loss.
 
-    It prints a table of the Affine layers. Upper bounds: of the spectral norm ``|W|`` of the weights, and of the operator norms ``|DP|`` of
-    the derivative of W = P(w) in the parameters w and ``|Df|`` of that of the layer in its parameters, on all data. ``sigma(J)``, ``|J|``
-    bound the singular values of the Jacobian from the layer to the output from below and above; ``part of lambda`` is the layer's term in
-    the lower bound of lambda(DF).
+    F is measured in Frobenius norms. The bounds hold over the parameter set of ``assumptions``.
 
-    ``bounds``, ``gains``, ``pieces`` and ``layers`` hold natural logs, so that deep networks do not overflow; the properties are plain
-    numbers, inf where they overflow (the printed text shows these as powers of ten).
+    It prints a table of the Affine layers. Upper bounds: of the spectral norm ``|W|`` of the
+    weights, and of the operator norms ``|DP|`` of the derivative of W = P(w) in the parameters w
+    and ``|Df|`` of that of the layer in its parameters, on all data. ``sigma(J)``, ``|J|`` bound
+    the singular values of the Jacobian from the layer to the output from below and above;
+    ``part of lambda`` is the layer's term in the lower bound of lambda(DF).
+
+    ``bounds``, ``gains``, ``pieces`` and ``layers`` hold natural logs, so that deep networks do not
+    overflow; the properties are plain numbers, inf where they overflow (the printed text shows
+    these as powers of ten).
     """
 
     network: Network
@@ -82,12 +86,14 @@ class Smoothness(Shown):
     notes: tuple[Assumption, ...]
     most = 20
 
-    # -- upper bounds ----------------------------------------------------------------------------------------------------------------
+    # -- upper bounds ------------------------------------------------------------------------------
 
     @property
     def input_lipschitz(self) -> dict[Node, float]:
         """{input: Lipschitz constant of the output in it}, for any fixed parameters of the set."""
-        return {node: number(float(value)) for node, value in self.bounds[self.output].inputs.items()}
+        return {
+            node: number(float(value)) for node, value in self.bounds[self.output].inputs.items()
+        }
 
     @property
     def parameter_lipschitz(self) -> float:
@@ -96,7 +102,10 @@ class Smoothness(Shown):
 
     @property
     def parameter_curvature(self) -> float:
-        """A bound of |D^2 F|, the Lipschitz constant of DF. Raises: KcalcError where DF is not Lipschitz, naming node and reason."""
+        """A bound of |D^2 F|, the Lipschitz constant of DF.
+
+        Raises: KcalcError where DF is not Lipschitz, naming node and reason.
+        """
         self._require_smooth()
         return number(float(self.bounds[self.output].bend[0]))
 
@@ -110,31 +119,42 @@ class Smoothness(Shown):
         """The log of :attr:`beta`."""
         self._require_smooth()
         if self.residual is None:
-            raise KcalcError(f"the curvature of the loss {self.loss.name!r} grows with the residual; give level= (of the loss) or targets=")
+            raise KcalcError(
+                f"the curvature of the loss {self.loss.name!r} grows with the residual; give "
+                f"level= (of the loss) or targets="
+            )
         out = self.bounds[self.output]
         first = math.log(self.loss.curvature) + 2 * float(out.slope[0])
         return float(plus(first, self.residual + float(out.bend[0]))) - math.log(self.examples)
 
     @property
     def beta(self) -> float:
-        """A Lipschitz constant of the loss's gradient: ``(sup|D^2 c| |DF|^2 + |D gamma| N |D^2 F|) / N``.
+        """A Lipschitz constant of the loss's gradient.
 
-        On the parameter set, and with ``level`` on its sublevel set. Raises: KcalcError where some derivative is not Lipschitz, and where
-        neither level nor targets bound the residual.
+        ``(sup|D^2 c| |DF|^2 + |D gamma| N |D^2 F|) / N``.
+
+        On the parameter set, and with ``level`` on its sublevel set. Raises: KcalcError where some
+        derivative is not Lipschitz, and where neither level nor targets bound the residual.
         """
         return number(self.log_beta)
 
     @property
     def step_size(self) -> float:
-        """2 / beta: any smaller learning rate decreases the loss at every step that stays in the parameter set [Theorem 2.3]."""
+        """The bound 2 / beta of the learning rate [Theorem 2.3].
+
+        Any smaller learning rate decreases the loss at every step that stays in the parameter set.
+        """
         return number(math.log(2) - self.log_beta)
 
     def _require_smooth(self) -> None:
         if self.rough:
             node, why = next(iter(self.rough.items()))
-            raise KcalcError(f"node {node!r}: {why}; the loss has no Lipschitz gradient, hence no beta and no step size")
+            raise KcalcError(
+                f"node {node!r}: {why}; the loss has no Lipschitz gradient, hence no beta and no "
+                f"step size"
+            )
 
-    # -- lower bounds ----------------------------------------------------------------------------------------------------------------
+    # -- lower bounds ------------------------------------------------------------------------------
 
     @cached_property
     def log_regularity(self) -> float:
@@ -144,7 +164,10 @@ class Smoothness(Shown):
 
     @property
     def regularity(self) -> float:
-        """A lower bound of lambda(DF), the smallest eigenvalue of DF DF^T: ``sum_l lambda(Df_l) prod_(j>l) lambda(Jf_j)`` [Prop. 4.6]."""
+        """A lower bound of lambda(DF), the smallest eigenvalue of DF DF^T.
+
+        ``sum_l lambda(Df_l) prod_(j>l) lambda(Jf_j)`` [Prop. 4.6].
+        """
         return number(self.log_regularity)
 
     @property
@@ -156,11 +179,14 @@ class Smoothness(Shown):
         """
         return {
             node: {
-                "sigma_data": number(one.sigma), "least_first": one.set.least_first, "least_derivative": number(one.least),
-                "least_jacobian": number(one.gain.smallest), "part": number(one.part),
+                "sigma_data": number(one.sigma),
+                "least_first": one.set.least_first,
+                "least_derivative": number(one.least),
+                "least_jacobian": number(one.gain.smallest),
+                "part": number(one.part),
             }
             for node, one in self.layers.items()
-        }  # fmt: skip
+        }
 
     @property
     def blocks(self) -> dict[tuple[Node, Node], tuple[float, float]]:
@@ -168,17 +194,25 @@ class Smoothness(Shown):
 
         Entry and exit are consecutive nodes that every path crosses.
         """
-        return {(p.entry, p.exit): (number(p.gain.smallest), number(p.gain.largest)) for p in self.pieces}
+        return {
+            (p.entry, p.exit): (number(p.gain.smallest), number(p.gain.largest))
+            for p in self.pieces
+        }
 
     @property
     def pl_constant(self) -> float | None:
-        """mu lambda in ``|grad l|^2 >= mu lambda (l - inf gamma)`` over the parameter set, None for losses without a mu [Theorem 2.4]."""
+        """The constant mu lambda in ``|grad l|^2 >= mu lambda (l - inf gamma)`` [Theorem 2.4].
+
+        The inequality holds over the parameter set. None for losses without a mu.
+        """
         if self.loss.pl is None:
             return None
         return self.loss.pl / self.examples * self.regularity
 
     def rate(self, step: Any = None) -> float:
-        """The factor by which l - l* falls per step: ``1 - mu lambda eta (1 - beta eta / 2)``, eta = 1/beta unless given [Theorem 2.3].
+        """The factor by which l - l* falls per step.
+
+        ``1 - mu lambda eta (1 - beta eta / 2)``, eta = 1/beta unless given [Theorem 2.3].
 
         It holds as long as descent stays in the parameter set. Raises: KcalcError for eta outside
         (0, 2/beta), and where beta or mu does not exist.
@@ -187,16 +221,24 @@ class Smoothness(Shown):
             raise KcalcError(f"the loss {self.loss.name!r} has no PL constant: {self.loss.remark}")
         eta = self.step_size / 2 if step is None else one_number(step, "step")
         if not 0 < eta < self.step_size:
-            raise KcalcError(f"the step must lie in (0, 2/beta) = (0, {self.step_size:.6g}), got {eta}")
+            raise KcalcError(
+                f"the step must lie in (0, 2/beta) = (0, {self.step_size:.6g}), got {eta}"
+            )
         return 1 - self.pl_constant * eta * (1 - self.beta * eta / 2)
 
-    # -- looking ---------------------------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """The parameter set, the assumptions of the rules, and the hypotheses."""
         kinds = {True: "exact", False: "heuristic", None: "convention"}
-        return (*self.notes, *(Assumption("network", f"{h.name}: {h.text}", kinds[h.holds]) for h in self.hypotheses))
+        return (
+            *self.notes,
+            *(
+                Assumption("network", f"{h.name}: {h.text}", kinds[h.holds])
+                for h in self.hypotheses
+            ),
+        )
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the bounds of the Jacobian from every layer to the output."""
@@ -216,21 +258,38 @@ class Smoothness(Shown):
         None for constants that do not exist, logs for large numbers.
         """
         out = self.bounds[self.output]
-        logs = {"input_lipschitz": {str(n): float(v) for n, v in out.inputs.items()}, "parameter_lipschitz": float(out.slope[0])}
+        logs = {
+            "input_lipschitz": {str(n): float(v) for n, v in out.inputs.items()},
+            "parameter_lipschitz": float(out.slope[0]),
+        }
         logs |= {"beta": self._value_or_none("log_beta"), "regularity": self.log_regularity}
         rows = [
-            {"node": str(n), "spectral": one.set.spectral, "first": one.set.first, "second": one.set.second, "log_derivative": one.own,
-             "log_smallest": one.gain.smallest, "log_largest": one.gain.largest, "log_part": one.part}
+            {
+                "node": str(n),
+                "spectral": one.set.spectral,
+                "first": one.set.first,
+                "second": one.set.second,
+                "log_derivative": one.own,
+                "log_smallest": one.gain.smallest,
+                "log_largest": one.gain.largest,
+                "log_part": one.part,
+            }
             for n, one in self.layers.items()
-        ]  # fmt: skip
+        ]
         found = {
-            "output": str(self.output), "examples": self.examples, "loss": self.loss.name,
+            "output": str(self.output),
+            "examples": self.examples,
+            "loss": self.loss.name,
             "parameter_curvature": self._value_or_none("parameter_curvature"),
-            "step_size": self._value_or_none("step_size"), "pl_constant": self.pl_constant,
-            "logs": logs, "layers": rows,
-            "hypotheses": [{"name": h.name, "holds": h.holds, "text": h.text} for h in self.hypotheses],
+            "step_size": self._value_or_none("step_size"),
+            "pl_constant": self.pl_constant,
+            "logs": logs,
+            "layers": rows,
+            "hypotheses": [
+                {"name": h.name, "holds": h.holds, "text": h.text} for h in self.hypotheses
+            ],
             "assumptions": plain(self.assumptions),
-        }  # fmt: skip
+        }
         return _finite(found)
 
     def _frame(self) -> list[dict[str, Any]]:
@@ -239,27 +298,41 @@ class Smoothness(Shown):
     def _rows(self) -> list[tuple[str, ...]]:
         body = [
             (
-                str(n), f"{one.set.spectral:.4g}", f"{one.set.first:.4g}", shown(one.own), shown(one.gain.smallest),
-                shown(one.gain.largest), shown(one.part),
+                str(n),
+                f"{one.set.spectral:.4g}",
+                f"{one.set.first:.4g}",
+                shown(one.own),
+                shown(one.gain.smallest),
+                shown(one.gain.largest),
+                shown(one.part),
             )
             for n, one in self.layers.items()
-        ]  # fmt: skip
+        ]
         return [_HEAD, *body]
 
     def _below(self) -> list[str]:
         out = self.bounds[self.output]
         lines = [(f"Lipschitz in {node}", shown(float(v))) for node, v in out.inputs.items()]
-        lines += [("|DF| <=", shown(float(out.slope[0]))), ("lambda(DF) >=", shown(self.log_regularity))]
+        lines += [
+            ("|DF| <=", shown(float(out.slope[0]))),
+            ("lambda(DF) >=", shown(self.log_regularity)),
+        ]
         lines += [("|D2F| <=", "none" if self.rough else shown(float(out.bend[0])))]
         beta = self._value_or_none("log_beta")
-        lines += [("beta", "none" if beta is None else shown(beta)), ("step size <", "none" if beta is None else shown(math.log(2) - beta))]
+        lines += [
+            ("beta", "none" if beta is None else shown(beta)),
+            ("step size <", "none" if beta is None else shown(math.log(2) - beta)),
+        ]
         pl = "none" if self.pl_constant is None else f"{self.pl_constant:.5g}"
         lines += [(f"PL constant, {self.loss.name}", pl)]
         return ["", *text_table(lines).splitlines(), "", *map(str, self.hypotheses)]
 
     def __repr__(self) -> str:
         out = self.bounds[self.output]
-        return f"Smoothness({len(self.layers)} layers, |DF| <= {shown(float(out.slope[0]))}, lambda(DF) >= {shown(self.log_regularity)})"
+        return (
+            f"Smoothness({len(self.layers)} layers, |DF| <= {shown(float(out.slope[0]))}, "
+            f"lambda(DF) >= {shown(self.log_regularity)})"
+        )
 
 
 def _finite(value: Any) -> Any:

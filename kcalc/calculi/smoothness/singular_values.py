@@ -1,8 +1,11 @@
-"""Singular values of a I + b A for a wide random A: support, density and mean square in closed form.
+"""Singular values of a I + b A for a wide random A.
 
-Let A be n x n with independent entries of mean 0 and variance sigma_w^2 / n, and tau = |b| sigma_w. As n grows, the singular values of
-a I + b A fill an interval. The diagonal m of the resolvent of the Hermitised matrix [[0, a I + b A], [(a I + b A)^*, 0]] solves
-``m = -y / (y^2 - a^2)`` with ``y = x + tau^2 m``, that is ``y^3 - x y^2 + (tau^2 - a^2) y + a^2 x = 0``, and the density is
+Support, density and mean square in closed form.
+
+Let A be n x n with independent entries of mean 0 and variance sigma_w^2 / n, and tau = |b| sigma_w.
+As n grows, the singular values of a I + b A fill an interval. The diagonal m of the resolvent of
+the Hermitised matrix [[0, a I + b A], [(a I + b A)^*, 0]] solves ``m = -y / (y^2 - a^2)`` with
+``y = x + tau^2 m``, that is ``y^3 - x y^2 + (tau^2 - a^2) y + a^2 x = 0``, and the density is
 ``(2 / pi) Im m(x + i0)``. The edges follow from the discriminant.
 """
 
@@ -29,7 +32,9 @@ _NODES = 4096
 
 @dataclass(frozen=True)
 class ResidualSpectrum(Printed):
-    """The law of the singular values of ``shortcut_weight I + residual_weight A``, Var A_ij = sigma_w^2 / n, n large.
+    """The singular value distribution of ``shortcut_weight I + residual_weight A``.
+
+    Var A_ij = sigma_w^2 / n, n large.
 
     It describes the bulk for random A: a few singular values of one draw may lie outside, and for a
     given matrix (A = -I/2, say) they may all do.
@@ -41,16 +46,20 @@ class ResidualSpectrum(Printed):
 
     @property
     def deviation(self) -> float:
-        """tau = |residual_weight| sigma_w: sqrt(n) times the standard deviation of an entry of the random part."""
+        """tau = |residual_weight| sigma_w.
+
+        sqrt(n) times the standard deviation of an entry of the random part.
+        """
         return abs(self.residual_weight) * self.sigma_w
 
     @property
     def support(self) -> tuple[float, float]:
         """(smallest, largest) singular value of the bulk.
 
-        ``a`` is the shortcut weight and ``tau`` the residual weight times sigma_w. For a = 1 and t = tau: ``q = sqrt(1 + 8/t^2)``,
-        ``s+ = t sqrt((q+3)^3 / (8 (q+1)))`` and ``s- = t sqrt((q-3)^3 / (8 (q-1)))`` where t < 1, else 0; both scale with a.
-        A alone fills [0, 2 tau]. Uniform entries on (-1/sqrt n, 1/sqrt n): [1/(2 sqrt 3), 4 sqrt 2 / 3].
+        ``a`` is the shortcut weight and ``tau`` the residual weight times sigma_w. For a = 1 and t
+        = tau: ``q = sqrt(1 + 8/t^2)``, ``s+ = t sqrt((q+3)^3 / (8 (q+1)))`` and
+        ``s- = t sqrt((q-3)^3 / (8 (q-1)))`` where t < 1, else 0; both scale with a. A alone fills
+        [0, 2 tau]. Uniform entries on (-1/sqrt n, 1/sqrt n): [1/(2 sqrt 3), 4 sqrt 2 / 3].
         """
         a, tau = abs(self.shortcut_weight), self.deviation
         if a == 0:
@@ -68,9 +77,14 @@ class ResidualSpectrum(Printed):
         return self.shortcut_weight**2 + self.deviation**2
 
     def density(self, x: Any) -> Any:
-        """The density at singular values x >= 0, vectorised. Raises: KcalcError unless all x are numbers >= 0."""
+        """The density at singular values x >= 0, vectorised.
+
+        Raises: KcalcError unless all x are numbers >= 0.
+        """
         points = self._points(x)
-        return finished(self._density(np.atleast_1d(points)).reshape(points.shape), points.shape, False)
+        return finished(
+            self._density(np.atleast_1d(points)).reshape(points.shape), points.shape, False
+        )
 
     def cdf(self, x: Any) -> Any:
         """The share of singular values up to x, vectorised; about 1e-6 accurate."""
@@ -85,11 +99,17 @@ class ResidualSpectrum(Printed):
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of the law."""
-        text = "square weights, independent entries of mean 0 and equal variance, width to infinity; about the bulk, not about one matrix"
+        text = (
+            "square weights, independent entries of mean 0 and equal variance, width to infinity; "
+            "about the bulk, not about one matrix"
+        )
         return (Assumption("network", text, "convention"),)
 
     def plot(self, ax: Axes | None = None, values: Any = None) -> Axes:
-        """Draw the density, over a histogram of the singular values ``values`` if given [MacDonald et al. 2023, Fig. 1]."""
+        """Draw the density [MacDonald et al. 2023, Fig. 1].
+
+        It is drawn over a histogram of the singular values ``values`` if given.
+        """
         from ...plotting.smoothness import residual_spectrum
 
         return residual_spectrum(self, values, ax=ax)
@@ -97,7 +117,11 @@ class ResidualSpectrum(Printed):
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
         low, high = self.support
-        own = {"sigma_w": self.sigma_w, "shortcut_weight": self.shortcut_weight, "residual_weight": self.residual_weight}
+        own = {
+            "sigma_w": self.sigma_w,
+            "shortcut_weight": self.shortcut_weight,
+            "residual_weight": self.residual_weight,
+        }
         return {**own, "support": [low, high], "mean_square": self.mean_square, "mean": self.mean()}
 
     def _frame(self) -> list[dict[str, float]]:
@@ -107,14 +131,20 @@ class ResidualSpectrum(Printed):
 
     def __str__(self) -> str:
         low, high = self.support
-        head = f"singular values of {self.shortcut_weight:g} I + {self.residual_weight:g} A, sigma_w = {self.sigma_w:.6g}"
-        return f"{head}\n  support      [{low:.6g}, {high:.6g}]\n  mean         {self.mean():.6g}\n  mean square  {self.mean_square:.6g}"
+        head = (
+            f"singular values of {self.shortcut_weight:g} I + {self.residual_weight:g} A, sigma_w "
+            f"= {self.sigma_w:.6g}"
+        )
+        return (
+            f"{head}\n  support      [{low:.6g}, {high:.6g}]\n  mean         {self.mean():.6g}\n  "
+            f"mean square  {self.mean_square:.6g}"
+        )
 
     def __repr__(self) -> str:
         low, high = self.support
         return f"ResidualSpectrum([{low:.6g}, {high:.6g}], mean square {self.mean_square:.6g})"
 
-    # -- inside ----------------------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     def _points(self, x: Any) -> Array:
         points = real_array(x, "x")
@@ -139,22 +169,38 @@ class ResidualSpectrum(Printed):
 
     @cached_property
     def _table(self) -> tuple[Array, Array]:
-        """The cumulative distribution on a grid that is dense at both edges, where the density has square roots."""
+        """The cumulative distribution on a grid that is dense at both edges.
+
+        The density has square roots at the edges.
+        """
         low, high = self.support
         angle = np.linspace(0, np.pi, _NODES + 1)
         grid = low + (high - low) * (1 - np.cos(angle)) / 2
         weight = self._density(grid) * np.sin(angle)
-        cumulative = np.concatenate([[0.0], np.cumsum((weight[1:] + weight[:-1]) / 2 * np.diff(angle))])
+        cumulative = np.concatenate(
+            [[0.0], np.cumsum((weight[1:] + weight[:-1]) / 2 * np.diff(angle))]
+        )
         return grid, cumulative / cumulative[-1]
 
 
-def residual_spectrum(sigma_w: Any, shortcut_weight: Any = 1, residual_weight: Any = 1) -> ResidualSpectrum:
-    """The law of the singular values of ``shortcut_weight I + residual_weight A`` for a wide random square matrix A.
+def residual_spectrum(
+    sigma_w: Any, shortcut_weight: Any = 1, residual_weight: Any = 1
+) -> ResidualSpectrum:
+    """The singular value distribution of ``shortcut_weight I + residual_weight A``.
 
-    ``sigma_w`` is sqrt(n) times the standard deviation of the entries of A, as in Affine layers; the weights are real numbers.
-    Raises: KcalcError for sigma_w <= 0, symbols, and a residual weight of 0. [MacDonald et al. 2023, Fig. 1 and sec. 7]
+    A is a wide random square matrix.
+
+    ``sigma_w`` is sqrt(n) times the standard deviation of the entries of A, as in Affine layers;
+    the weights are real numbers.
+    Raises: KcalcError for sigma_w <= 0, symbols, and a residual weight of 0.
+    [MacDonald et al. 2023, Fig. 1 and sec. 7]
     """
-    shortcut, residual = one_number(shortcut_weight, "shortcut_weight"), one_number(residual_weight, "residual_weight")
+    shortcut, residual = (
+        one_number(shortcut_weight, "shortcut_weight"),
+        one_number(residual_weight, "residual_weight"),
+    )
     if residual == 0:
-        raise KcalcError("residual_weight = 0 leaves no random part: all singular values are |shortcut_weight|")
+        raise KcalcError(
+            "residual_weight = 0 leaves no random part: all singular values are |shortcut_weight|"
+        )
     return ResidualSpectrum(positive_number(sigma_w, "sigma_w"), shortcut, residual)

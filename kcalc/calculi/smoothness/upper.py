@@ -69,7 +69,13 @@ class Bound:
         return math.prod(self.locations) if self.locations else 1
 
 
-def start(node: Node, size: tuple[float, float], spectral: float, channels: int, locations: tuple[int, int] | None) -> Bound:
+def start(
+    node: Node,
+    size: tuple[float, float],
+    spectral: float,
+    channels: int,
+    locations: tuple[int, int] | None,
+) -> Bound:
     """The bound of an input: ``size``, |X|_F of (all examples, one), and ``spectral``, |X|_2."""
     sizes = np.array([log(s) for s in size])
     widest = np.array([log(min(spectral, size[0])), sizes[1]])
@@ -97,7 +103,9 @@ class Upper:
 
     def rule(self, op: P.Primitive, node: Node, inputs: list[Bound]) -> Bound:
         """The bound a primitive emits."""
-        with np.errstate(invalid="ignore"):  # 0 times infinity, where weights are all 0 after a kink
+        with np.errstate(
+            invalid="ignore"
+        ):  # 0 times infinity, where weights are all 0 after a kink
             found = self._rule(op, node, inputs)
         self.gains.setdefault(node, (ONE,) * len(inputs))
         bend = np.where(np.isnan(found.bend), math.inf, found.bend)
@@ -113,8 +121,10 @@ class Upper:
         if op.over == "batch":
             return self._over_batch(node, inputs[0])
         divides = (
-            "it divides by a norm without epsilon, so its derivative is unbounded near feature maps without variance and no Lipschitz "
-            "constant exists; use BatchNorm (with epsilon here), normalisation= of weights, or net.without_normalization()"
+            "it divides by a norm without epsilon, so its derivative is unbounded near feature "
+            "maps without variance and no Lipschitz "
+            "constant exists; use BatchNorm (with epsilon here), normalisation= of weights, or "
+            "net.without_normalization()"
         )
         raise no_rule("smoothness bounds", op, node, {P.Norm: divides})
 
@@ -126,12 +136,20 @@ class Upper:
     def _(self, op: P.Fresh, node: Node, inputs: list[Bound]) -> Bound:
         (z,) = inputs
         if op.features is None:
-            raise KcalcError(f"node {node!r}: its number of features is not known, and bounds depend on it; give features=")
+            raise KcalcError(
+                f"node {node!r}: its number of features is not known, and bounds depend on it; "
+                f"give features="
+            )
         taps, spread, locations = affine_window(op, node, z.locations)
         p = self.sets[node] = parameter_set(op, node, z.channels // op.groups * taps, self.choices)
         rows = self._rows(math.prod(locations) if locations else 1)
         step = log(spread)
-        size, spectral, slope, bend = z.size + step, (z.spectral + step if taps == 1 else z.size + step), z.slope + step, z.bend + step
+        size, spectral, slope, bend = (
+            z.size + step,
+            (z.spectral + step if taps == 1 else z.size + step),
+            z.slope + step,
+            z.bend + step,
+        )
         w, first, offset = log(p.spectral), log(p.first), log(p.bias) + rows / 2
         own = {source: value + step + w for source, value in z.own.items()}
         fresh = first + spectral
@@ -139,7 +157,15 @@ class Upper:
         curve = largest_eigenvalue(log(p.second) + spectral, first + slope, w + bend)
         self.gains[node] = (Gain(log(p.least) if taps == 1 else NONE, w + step),)
         gains = {source: value + step + w for source, value in z.inputs.items()}
-        return Bound(plus(w + size, offset), plus(w + spectral, offset), own, curve, gains, op.features, locations)
+        return Bound(
+            plus(w + size, offset),
+            plus(w + spectral, offset),
+            own,
+            curve,
+            gains,
+            op.features,
+            locations,
+        )
 
     @_rule.register
     def _(self, op: P.Post, node: Node, inputs: list[Bound]) -> Bound:
@@ -152,7 +178,11 @@ class Upper:
             value, slope, curve = self._local(phi, node, reach)
         elif math.isinf(curve) and math.isfinite(reach):
             curve = activation_bounds(phi, reach).curvature
-        least = known.least_slope if known.least_slope >= 1e-6 else activation_bounds(phi, rounded_up(reach)).least_slope
+        least = (
+            known.least_slope
+            if known.least_slope >= 1e-6
+            else activation_bounds(phi, rounded_up(reach)).least_slope
+        )
         self.gains[node] = (Gain(log(least), log(slope)),)
         moves = np.isfinite(z.slope).any()
         if math.isinf(curve) and moves:
@@ -164,7 +194,14 @@ class Upper:
         if moves:
             bend = plus(bend, log(curve) + z.slope + z.slope[1])
         own = {source: v + log(slope) for source, v in z.own.items()}
-        return replace(z, size=size, spectral=size, own=own, bend=bend, inputs={i: v + log(slope) for i, v in z.inputs.items()})
+        return replace(
+            z,
+            size=size,
+            spectral=size,
+            own=own,
+            bend=bend,
+            inputs={i: v + log(slope) for i, v in z.inputs.items()},
+        )
 
     def _local(self, phi: Any, node: Node, reach: float) -> tuple[float, float, float]:
         """Bounds of (|phi|, |phi'|, |phi''|) for pre-activations |x| <= reach.
@@ -174,10 +211,15 @@ class Upper:
         near = activation_bounds(phi, reach)
         if math.isinf(near.slope):
             raise KcalcError(
-                f"node {node!r}: the derivative of {phi.name!r} is unbounded, or no bound is proven (over |x| <= {reach:.3g} too): no "
-                "Lipschitz constant; use an activation with bounded slope, a smaller radius, or smaller inputs"
+                f"node {node!r}: the derivative of {phi.name!r} is unbounded, or no bound is "
+                f"proven (over |x| <= {reach:.3g} too): no "
+                "Lipschitz constant; use an activation with bounded slope, a smaller radius, or "
+                "smaller inputs"
             )
-        text = f"{phi.name}: its slope is unbounded on the line; bounded over the pre-activations that the parameter set and inputs allow"
+        text = (
+            f"{phi.name}: its slope is unbounded on the line; bounded over the pre-activations "
+            f"that the parameter set and inputs allow"
+        )
         self.notes.append(Assumption(node, text, "exact"))
         return near.value, near.slope, near.curvature
 
@@ -187,7 +229,9 @@ class Upper:
         self.gains[node] = tuple(Gain(w, w) for w in weights)
         if len(inputs) == 1:
             return scaled(inputs[0], weights[0])
-        return _joined([scaled(z, w) for z, w in zip(inputs, weights, strict=True)], plus, inputs[0].channels)
+        return _joined(
+            [scaled(z, w) for z, w in zip(inputs, weights, strict=True)], plus, inputs[0].channels
+        )
 
     @_rule.register
     def _(self, op: P.Join, node: Node, inputs: list[Bound]) -> Bound:
@@ -199,7 +243,9 @@ class Upper:
     def _(self, op: P.Mask | P.Reshape, node: Node, inputs: list[Bound]) -> Bound:
         (z,) = inputs
         if isinstance(op, P.Mask):
-            self.notes.append(Assumption(node, "dropout is the identity, as in evaluation", "convention"))
+            self.notes.append(
+                Assumption(node, "dropout is the identity, as in evaluation", "convention")
+            )
             return z
         return replace(z, spectral=z.size, channels=z.channels * z.places, locations=None)
 
@@ -211,7 +257,10 @@ class Upper:
         norm, least, locations = pool_norms(op, node, z.locations)
         self.gains[node] = (Gain(log(least), log(norm)),)
         if isinstance(op, P.Max) and np.isfinite(z.slope).any():
-            self.rough[node] = "maximum pooling has kinks where two entries are equal, so its derivative is not Lipschitz; use mean pooling"
+            self.rough[node] = (
+                "maximum pooling has kinks where two entries are equal, so its derivative is not "
+                "Lipschitz; use mean pooling"
+            )
             z = replace(z, bend=np.full(2, math.inf))
         return replace(scaled(z, log(norm)), spectral=z.size + log(norm), locations=locations)
 
@@ -221,11 +270,18 @@ class Upper:
         first = log(bounds.first)
         self.gains[node] = (Gain(NONE, log(self.epsilon) / -2),)
         self.notes.append(
-            Assumption(node, f"batch statistics over all examples, epsilon = {self.epsilon:g}, no gain or offset", "convention")
+            Assumption(
+                node,
+                f"batch statistics over all examples, epsilon = {self.epsilon:g}, no gain or "
+                f"offset",
+                "convention",
+            )
         )
         whole = {source: np.full(2, v[0] + first) for source, v in z.own.items()}  # depends on all
         size = np.full(2, min(float(z.size[0]) + first, log(bounds.value)))
-        bend = np.full(2, plus(float(z.bend[0]) + first, log(bounds.second) + 2 * float(z.slope[0])))
+        bend = np.full(
+            2, plus(float(z.bend[0]) + first, log(bounds.second) + 2 * float(z.slope[0]))
+        )
         gains = {i: v + first for i, v in z.inputs.items()}
         return replace(z, size=size, spectral=size, own=whole, bend=bend, inputs=gains)
 
@@ -234,7 +290,14 @@ def scaled(z: Bound, factor: float) -> Bound:
     """The bound of a multiple of a feature map; ``factor``: the log of the factor."""
     own = {source: v + factor for source, v in z.own.items()}
     gains = {i: v + factor for i, v in z.inputs.items()}
-    return replace(z, size=z.size + factor, spectral=z.spectral + factor, own=own, bend=z.bend + factor, inputs=gains)
+    return replace(
+        z,
+        size=z.size + factor,
+        spectral=z.spectral + factor,
+        own=own,
+        bend=z.bend + factor,
+        inputs=gains,
+    )
 
 
 def _joined(parts: list[Bound], add: Any, channels: int) -> Bound:
@@ -243,9 +306,14 @@ def _joined(parts: list[Bound], add: Any, channels: int) -> Bound:
         return {s: add(*[table[s] for table in chosen if s in table]) for s in sources}
 
     return Bound(
-        add(*[z.size for z in parts]), add(*[z.spectral for z in parts]), tables([z.own for z in parts]), add(*[z.bend for z in parts]),
-        tables([z.inputs for z in parts]), channels, parts[0].locations,
-    )  # fmt: skip
+        add(*[z.size for z in parts]),
+        add(*[z.spectral for z in parts]),
+        tables([z.own for z in parts]),
+        add(*[z.bend for z in parts]),
+        tables([z.inputs for z in parts]),
+        channels,
+        parts[0].locations,
+    )
 
 
 def rounded_up(reach: float) -> float:
@@ -256,5 +324,11 @@ def rounded_up(reach: float) -> float:
 def _why_rough(phi: Any) -> str:
     if any(phi.jump_sizes(1)):
         where = next(k for k, jump in zip(phi.kink_points, phi.jump_sizes(1), strict=True) if jump)
-        return f"the derivative of {phi.name!r} jumps at {where:g}; use one whose derivative is Lipschitz (tanh, softplus ...)"
-    return f"the derivative of {phi.name!r} is not Lipschitz (phi'' is unbounded): C^1 is not enough; use a smoother one"
+        return (
+            f"the derivative of {phi.name!r} jumps at {where:g}; use one whose derivative is "
+            f"Lipschitz (tanh, softplus ...)"
+        )
+    return (
+        f"the derivative of {phi.name!r} is not Lipschitz (phi'' is unbounded): C^1 is not "
+        f"enough; use a smoother one"
+    )

@@ -24,28 +24,39 @@ def _pair(value: Any, node: Node) -> Locations:
     raise KcalcError(f"node {node!r}: windows have two whole extents here, got {glimpse(value)}")
 
 
-def affine_window(op: Fresh, node: Node, locations: Locations | None) -> tuple[int, float, Locations | None]:
+def affine_window(
+    op: Fresh, node: Node, locations: Locations | None
+) -> tuple[int, float, Locations | None]:
     """(taps, norm of the map from an image to its patches, locations of the output).
 
-    A location lies in at most ``prod ceil(k/s)`` patches, whose root bounds the norm; it is 1 for a kernel of one tap.
+    A location lies in at most ``prod ceil(k/s)`` patches, whose root bounds the norm; it is 1 for a
+    kernel of one tap.
     Raises: KcalcError for kernels without locations to act on, and where no window fits.
     """
     kernel, stride = _pair(op.kernel, node), _pair(op.stride, node)
     if locations is None:
         if kernel != (1, 1) or stride != (1, 1):
             raise KcalcError(
-                f"node {node!r} is a convolution and its input has no locations; give its Input an image_shape=(height, width)"
+                f"node {node!r} is a convolution and its input has no locations; give its Input "
+                f"an image_shape=(height, width)"
             )
         return 1, 1.0, None
     outputs = window_outputs(locations, kernel, stride, op.padding)
     if min(outputs) < 1:
-        raise KcalcError(f"node {node!r}: a window of {kernel} does not fit into {locations} locations")
+        raise KcalcError(
+            f"node {node!r}: a window of {kernel} does not fit into {locations} locations"
+        )
     wraps = op.padding == "circular"
-    often = [k if wraps and k > n else min(math.ceil(k / s), m) for k, s, n, m in zip(kernel, stride, locations, outputs, strict=True)]
+    often = [
+        k if wraps and k > n else min(math.ceil(k / s), m)
+        for k, s, n, m in zip(kernel, stride, locations, outputs, strict=True)
+    ]
     return math.prod(kernel), math.sqrt(math.prod(often)), outputs
 
 
-def pool_norms(op: Window, node: Node, locations: Locations | None) -> tuple[float, float, Locations | None]:
+def pool_norms(
+    op: Window, node: Node, locations: Locations | None
+) -> tuple[float, float, Locations | None]:
     """(norm, smallest singular value, locations of the output) of pooling.
 
     The smallest singular value is inf |A^T v| over unit vectors v of outputs. The norm of mean
@@ -54,23 +65,38 @@ def pool_norms(op: Window, node: Node, locations: Locations | None) -> tuple[flo
     KcalcError for inputs without locations.
     """
     if op.pooling == "weighted_mean":
-        raise NoRule(f"node {node!r}: smoothness bounds have no rule for pooling with weights of its own; use kind='mean'")
+        raise NoRule(
+            f"node {node!r}: smoothness bounds have no rule for pooling with weights of its own; "
+            f"use kind='mean'"
+        )
     if locations is None:
-        raise KcalcError(f"node {node!r} pools and its input has no locations; give its Input an image_shape=(height, width)")
+        raise KcalcError(
+            f"node {node!r} pools and its input has no locations; give its Input an "
+            f"image_shape=(height, width)"
+        )
     if op.window is None:
         norm = 1 / math.sqrt(math.prod(locations)) if op.pooling == "mean" else 1.0
         return norm, norm if op.pooling == "mean" else 0.0, None
     window = _pair(op.window, node)
     stride = window if op.stride is None else _pair(op.stride, node)
     outputs = window_outputs(locations, window, stride, op.padding)
-    axes = [_axis(n, k, s, m, op) for n, k, s, m in zip(locations, window, stride, outputs, strict=True)]
+    axes = [
+        _axis(n, k, s, m, op) for n, k, s, m in zip(locations, window, stride, outputs, strict=True)
+    ]
     norm = math.sqrt(math.prod(axes))
-    apart = op.pooling == "mean" and window == stride and all(n % k == 0 for n, k in zip(locations, window, strict=True))
+    apart = (
+        op.pooling == "mean"
+        and window == stride
+        and all(n % k == 0 for n, k in zip(locations, window, strict=True))
+    )
     return norm, norm if apart else 0.0, outputs
 
 
 def _axis(size: int, window: int, stride: int, outputs: int, op: Window) -> float:
-    """The largest column sum of the pooling matrix along one axis, entries 1/count for means and 1 for maxima."""
+    """The largest column sum of the pooling matrix along one axis.
+
+    The entries of the matrix are 1/count for means and 1 for maxima.
+    """
     low, _ = axis_padding(size, window, stride, op.padding)
     total = np.zeros(size)
     for i in range(outputs):

@@ -3,4 +3,10 @@
 from .maps import SpatialKernelMap, SpatialTangentKernel, exact_locations, spatial_reading
 from .plan import tap_widths
 
-__all__ = ["SpatialKernelMap", "SpatialTangentKernel", "exact_locations", "spatial_reading", "tap_widths"]
+__all__ = [
+    "SpatialKernelMap",
+    "SpatialTangentKernel",
+    "exact_locations",
+    "spatial_reading",
+    "tap_widths",
+]

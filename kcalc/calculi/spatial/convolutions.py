@@ -26,7 +26,9 @@ from .geometry import Window
 
 Node = Hashable
 Array = np.ndarray
-DENSE = "dense Gaussian weights, Var W = sigma_w^2 / (taps x channels); zero padding counts as zeros"
+DENSE = (
+    "dense Gaussian weights, Var W = sigma_w^2 / (taps x channels); zero padding counts as zeros"
+)
 NEAR = 0.01  # gaps 1 - c below this are computed from differences of vectors
 
 
@@ -102,7 +104,9 @@ class Convolutions:
         pair = Pair.of(Atom(node, Moments(one, two, gap, 0, 0), self.kernel.ledger.bit(), gaussian))
         return Channels.one(self.kernel.statistics.checked(pair, node))
 
-    def _constant(self, op: P.Fresh, node: Node, below: Channels, many: bool) -> list[tuple[float, Array, Array]]:
+    def _constant(
+        self, op: P.Fresh, node: Node, below: Channels, many: bool
+    ) -> list[tuple[float, Array, Array]]:
         """Terms ``sign v1 v2`` that an Affine adds to the covariance beside its taps.
 
         Biases have sign 1, the subtracted means of standardised weights -1; v1 and v2, (..., P),
@@ -114,18 +118,29 @@ class Convolutions:
             out.append((1.0, np.asarray(bias), np.asarray(bias)))
         if op.standardised:
             if not many:
-                raise KcalcError(f"node {node!r} standardises weights over one input channel, so that all are 0; use standardised=False")
+                raise KcalcError(
+                    f"node {node!r} standardises weights over one input channel, so that all are "
+                    f"0; use standardised=False"
+                )
             source, window = self.forms.parents[node][0], self.forms.places[node].window
             assert isinstance(window, Window)
             means = self.forms.sides(self.kernel.statistics.means(below, node), source)
             if any(np.any(mean) for mean in means):
                 sigma, shape = self.kernel.field.number(op.sigma_w), self.forms.places[source].count
-                spread = [np.broadcast_to(m, (*m.shape[:-1], shape)) if m.ndim else np.full(shape, m) for m in means]
+                spread = [
+                    np.broadcast_to(m, (*m.shape[:-1], shape)) if m.ndim else np.full(shape, m)
+                    for m in means
+                ]
                 out.append((-1.0, *(sigma * window.summed(m) / window.taps for m in spread)))
         return out
 
     def convolved(
-        self, below: Channels, window: Window, weight: float, extra: Sequence[tuple[float, Array, Array]], node: Node
+        self,
+        below: Channels,
+        window: Window,
+        weight: float,
+        extra: Sequence[tuple[float, Array, Array]],
+        node: Node,
     ) -> tuple[Array, Array, Jet]:
         """(q1, q2) as (..., P), and the gap of a sum over taps k.
 
@@ -138,17 +153,34 @@ class Convolutions:
         sides = []
         for side, form in enumerate((self.forms.first, self.forms.second)):
             squares = [s * window.unfolded(form((m.q1, m.q2)[side], source)) for s, m in groups]
-            total = _added([*(part.sum(axis=-1) for part in squares), *(e[0] * e[1 + side] ** 2 for e in extra)])
+            total = _added(
+                [
+                    *(part.sum(axis=-1) for part in squares),
+                    *(e[0] * e[1 + side] ** 2 for e in extra),
+                ]
+            )
             roots = [np.sqrt(part) for part in squares]
-            constants = [np.broadcast_to(np.asarray(e[1 + side])[..., None], (*total.shape, 1)) for e in extra]
-            sides.append((self._settled(total, squares, node), np.concatenate([*roots, *constants], axis=-1)))
+            constants = [
+                np.broadcast_to(np.asarray(e[1 + side])[..., None], (*total.shape, 1))
+                for e in extra
+            ]
+            sides.append(
+                (self._settled(total, squares, node), np.concatenate([*roots, *constants], axis=-1))
+            )
         (q1, a1), (q2, a2) = sides
-        inverse1, inverse2 = (np.where(q > 0, 1 / np.sqrt(np.where(q > 0, q, 1)), 0.0) for q in (q1, q2))
+        inverse1, inverse2 = (
+            np.where(q > 0, 1 / np.sqrt(np.where(q > 0, q, 1)), 0.0) for q in (q1, q2)
+        )
         signs = np.array([1.0] * (a1.shape[-1] - len(extra)) + [e[0] for e in extra])
-        base = defect(a1 * inverse1[..., None], a2 * inverse2[..., None], signs, self.forms.places[node].full)
+        base = defect(
+            a1 * inverse1[..., None], a2 * inverse2[..., None], signs, self.forms.places[node].full
+        )
         shrink1, shrink2 = self.forms.lifted(inverse1, inverse2, node)
         losses = [[s * part for part in self._deficit(m)] for s, m in groups]
-        lost = [self.forms.gathered(_added(parts), window, node) * shrink1 * shrink2 for parts in zip(*losses, strict=True)]
+        lost = [
+            self.forms.gathered(_added(parts), window, node) * shrink1 * shrink2
+            for parts in zip(*losses, strict=True)
+        ]
         return q1, q2, Jet((np.clip(base + lost[0], 0.0, 2.0), *lost[1:]))
 
     def _settled(self, total: Array, squares: Sequence[Array], node: Node) -> Array:
@@ -158,7 +190,10 @@ class Convolutions:
         """
         whole = _added([part.sum(axis=-1) for part in squares])
         if np.any((total <= 1e-14 * whole) & (whole > 0) & np.isfinite(whole)):
-            raise KcalcError(f"node {node!r} standardises weights over channels that are all equal, so its output is 0")
+            raise KcalcError(
+                f"node {node!r} standardises weights over channels that are all equal, so its "
+                f"output is 0"
+            )
         return total
 
     @staticmethod
@@ -166,15 +201,25 @@ class Convolutions:
         joint = np.sqrt(m.q1) * np.sqrt(m.q2)
         return [joint * part for part in m.gap.coefficients]
 
-    def _own(self, op: P.Fresh, node: Node, below: Channels, gap: Jet, q1: Array, q2: Array) -> Array:
+    def _own(
+        self, op: P.Fresh, node: Node, below: Channels, gap: Jet, q1: Array, q2: Array
+    ) -> Array:
         """The kernel of a layer's parameters over sqrt(q1 q2) of its output."""
         if self.weights.fan_in is None:
             return 1 - gap.value
         if op.standardised:
-            raise KcalcError(f"node {node!r} has standardised weights, for which the standard parameterisation has no rule; use 'ntk'")
+            raise KcalcError(
+                f"node {node!r} has standardised weights, for which the standard parameterisation "
+                f"has no rule; use 'ntk'"
+            )
         window = self.forms.places[node].window
         assert isinstance(window, Window)
-        joints = [float(s) * np.sqrt(p.moments.q1) * np.sqrt(p.moments.q2) * (1 - p.moments.gap.value) for s, p in below.groups]
-        own = self.weights.fan_in[node] * self.forms.gathered(_added(joints), window, node) + (1 if op.bias else 0)
+        joints = [
+            float(s) * np.sqrt(p.moments.q1) * np.sqrt(p.moments.q2) * (1 - p.moments.gap.value)
+            for s, p in below.groups
+        ]
+        own = self.weights.fan_in[node] * self.forms.gathered(_added(joints), window, node) + (
+            1 if op.bias else 0
+        )
         one, two = self.forms.lifted(q1, q2, node)
         return self.forms.over_norm(own, one, two, node)

@@ -34,11 +34,19 @@ class Forms:
 
     def first(self, value: Any, node: Node) -> Array:
         """A number of the first image as ``(..., P)``."""
-        return np.asarray(value)[..., 0] if self.places[node].full and np.ndim(value) else np.asarray(value)
+        return (
+            np.asarray(value)[..., 0]
+            if self.places[node].full and np.ndim(value)
+            else np.asarray(value)
+        )
 
     def second(self, value: Any, node: Node) -> Array:
         """A number of the second image as ``(..., P)``."""
-        return np.asarray(value)[..., 0, :] if self.places[node].full and np.ndim(value) else np.asarray(value)
+        return (
+            np.asarray(value)[..., 0, :]
+            if self.places[node].full and np.ndim(value)
+            else np.asarray(value)
+        )
 
     def sides(self, values: tuple[Any, Any], node: Node) -> tuple[Array, Array]:
         """A number of the first and one of the second image as ``(..., P)``."""
@@ -59,7 +67,11 @@ class Forms:
     def spread(self, values: Array, node: Node) -> Array:
         """Numbers ``(..., P)`` from one per location, or from one for all of them."""
         count = self.places[node].count
-        return np.broadcast_to(values, (*np.shape(values)[:-1], count)) if np.ndim(values) else np.full(count, values)
+        return (
+            np.broadcast_to(values, (*np.shape(values)[:-1], count))
+            if np.ndim(values)
+            else np.full(count, values)
+        )
 
     def over_norm(self, tangent: Array, q1: Array, q2: Array, node: Node) -> Array:
         """A tangent kernel over sqrt(q1 q2), 0 where both are 0.
@@ -80,5 +92,9 @@ class Forms:
         for q, form in ((q1, self.first), (q2, self.second)):
             dead = np.argwhere(form(q, node) == 0)
             if dead.size:
-                return f"location {tuple(int(i) for i in np.unravel_index(dead[0][-1], self.places[node].shape))} of an image"
+                return (
+                    f"location "
+                    f"{tuple(int(i) for i in np.unravel_index(dead[0][-1], self.places[node].shape))} "
+                    f"of an image"
+                )
         return "a location of an image"

@@ -1,9 +1,10 @@
 """Locations read by a convolution or a pooling window, axis by axis, and sums over them.
 
-Index convention: output location ``o`` reads the input locations ``o * stride + offset`` for the offsets of the taps. Padding "same" and
-"circular" put ``max((ceil(n / stride) - 1) stride + k - n, 0)`` locations around an axis of length n, the smaller half first (as XLA does);
-a number pads both sides; zero padding reads zeros, circular padding wraps.
-:mod:`kcalc.calculi.arrays` uses the same windows.
+Index convention: output location ``o`` reads the input locations ``o * stride + offset`` for the
+offsets of the taps. Padding "same" and "circular" put
+``max((ceil(n / stride) - 1) stride + k - n, 0)`` locations around an axis of length n, the smaller
+half first (as XLA does); a number pads both sides; zero padding reads zeros, circular padding
+wraps. :mod:`kcalc.calculi.arrays` uses the same windows.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class Axis:
         widths[axis] = (before, after)
         if before == after == 0:
             return values, 0
-        return (np.pad(values, widths, mode="wrap") if self.circular else np.pad(values, widths)), before
+        return (
+            np.pad(values, widths, mode="wrap") if self.circular else np.pad(values, widths)
+        ), before
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,11 @@ class Window:
         flat = np.zeros((1, 1), dtype=int)
         for axis in self.axes:
             place = np.arange(axis.out)[:, None] * axis.stride + np.array(axis.offsets)
-            place = place % axis.size if axis.circular else np.where((place >= 0) & (place < axis.size), place, -1)
+            place = (
+                place % axis.size
+                if axis.circular
+                else np.where((place >= 0) & (place < axis.size), place, -1)
+            )
             rows, columns = flat[:, None, :, None], place[None, :, None, :]
             merged = np.where((rows < 0) | (columns < 0), -1, rows * axis.size + columns)
             flat = merged.reshape(flat.shape[0] * axis.out, -1)
@@ -95,13 +102,17 @@ class Window:
 
     def summed(self, values: Array) -> Array:
         """(..., locations) -> (..., output locations): sums over taps."""
-        return self._boxed(values.reshape(*values.shape[:-1], *self._sizes), 1).reshape(*values.shape[:-1], prod(self.shape))
+        return self._boxed(values.reshape(*values.shape[:-1], *self._sizes), 1).reshape(
+            *values.shape[:-1], prod(self.shape)
+        )
 
     def summed_pairs(self, values: Array) -> Array:
         """(..., P, P) -> (..., P', P'): sums over taps t of ``K[p + t, p' + t]``."""
         lead = values.shape[:-2]
         count = prod(self.shape)
-        return self._boxed(values.reshape(*lead, *self._sizes, *self._sizes), 2).reshape(*lead, count, count)
+        return self._boxed(values.reshape(*lead, *self._sizes, *self._sizes), 2).reshape(
+            *lead, count, count
+        )
 
     def _boxed(self, values: Array, copies: int) -> Array:
         d = len(self.axes)
@@ -176,9 +187,15 @@ def mixing(op: Blend, node: Node, sizes: Sequence[int]) -> Mixing:
     assert op.matrix is not None
     rows, columns = len(op.matrix), len(op.matrix[0])
     if columns != prod(sizes):
-        raise KcalcError(f"node {node!r} mixes {columns} tokens, but its input has {_times(sizes)} = {prod(sizes)} locations")
+        raise KcalcError(
+            f"node {node!r} mixes {columns} tokens, but its input has {_times(sizes)} = "
+            f"{prod(sizes)} locations"
+        )
     if rows != columns and len(sizes) > 1:
-        raise KcalcError(f"node {node!r} makes {rows} tokens of {columns} locations {_times(sizes)}; a matrix over an image must be square")
+        raise KcalcError(
+            f"node {node!r} makes {rows} tokens of {columns} locations {_times(sizes)}; a matrix "
+            f"over an image must be square"
+        )
     return Mixing(tuple(sizes) if rows == columns else (rows,), op.matrix)
 
 
@@ -195,19 +212,34 @@ def convolution(op: Fresh, node: Node, sizes: Sequence[int], delta: bool) -> Win
     """
     kernels = _per_axis(op.kernel, node, "kernel", len(sizes))
     strides = _per_axis(op.stride, node, "stride", len(sizes))
-    paddings = [op.padding] * len(sizes) if isinstance(op.padding, str) else _per_axis(op.padding, node, "padding", len(sizes))
-    axes = [_convolved(*given, node, sizes) for given in zip(sizes, kernels, strides, paddings, strict=True)]
+    paddings = (
+        [op.padding] * len(sizes)
+        if isinstance(op.padding, str)
+        else _per_axis(op.padding, node, "padding", len(sizes))
+    )
+    axes = [
+        _convolved(*given, node, sizes)
+        for given in zip(sizes, kernels, strides, paddings, strict=True)
+    ]
     if not delta:
         return Window(tuple(axes))
-    return Window(tuple(Axis(a.size, a.out, a.stride, (a.offsets[(len(a.offsets) - 1) // 2],), a.circular) for a in axes))
+    return Window(
+        tuple(
+            Axis(a.size, a.out, a.stride, (a.offsets[(len(a.offsets) - 1) // 2],), a.circular)
+            for a in axes
+        )
+    )
 
 
-def _convolved(size: int, kernel: int, stride: int, padding: Any, node: Node, sizes: Sequence[int]) -> Axis:
+def _convolved(
+    size: int, kernel: int, stride: int, padding: Any, node: Node, sizes: Sequence[int]
+) -> Axis:
     low, high = axis_padding(size, kernel, stride, padding)
     out = (size + low + high - kernel) // stride + 1
     if out < 1:
         raise KcalcError(
-            f"node {node!r}: a kernel of {kernel} with padding {glimpse(padding)} does not fit an image of {_times(sizes)} locations; "
+            f"node {node!r}: a kernel of {kernel} with padding {glimpse(padding)} does not fit an "
+            f"image of {_times(sizes)} locations; "
             "give a larger image_shape, a smaller kernel or padding='same'"
         )
     return Axis(size, out, stride, tuple(t - low for t in range(kernel)), padding == "circular")
@@ -223,8 +255,16 @@ def pooling(op: Pooling, node: Node, sizes: Sequence[int]) -> Window:
     windows = _per_axis(op.window, node, "window", len(sizes))
     strides = windows if op.stride is None else _per_axis(op.stride, node, "stride", len(sizes))
     if op.padding == "valid" and any(k > n for k, n in zip(windows, sizes, strict=True)):
-        raise KcalcError(f"node {node!r} pools windows of {_times(windows)}, but its image has {_times(sizes)} locations")
-    return Window(tuple(_convolved(n, k, s, op.padding, node, sizes) for n, k, s in zip(sizes, windows, strides, strict=True)))
+        raise KcalcError(
+            f"node {node!r} pools windows of {_times(windows)}, but its image has {_times(sizes)} "
+            f"locations"
+        )
+    return Window(
+        tuple(
+            _convolved(n, k, s, op.padding, node, sizes)
+            for n, k, s in zip(sizes, windows, strides, strict=True)
+        )
+    )
 
 
 def everything(sizes: Sequence[int]) -> Window:
@@ -236,7 +276,10 @@ def _per_axis(value: Any, node: Node, what: str, count: int) -> tuple[int, ...]:
     if not isinstance(value, tuple):
         return (value,) * count
     if len(value) != count:
-        raise KcalcError(f"node {node!r}: {what}={glimpse(value)} has {len(value)} numbers, the image has {count} axes")
+        raise KcalcError(
+            f"node {node!r}: {what}={glimpse(value)} has {len(value)} numbers, the image has "
+            f"{count} axes"
+        )
     return value
 
 

@@ -36,17 +36,22 @@ def input_shapes(network: Network, image_shape: Any) -> Shapes:
         given = image_shape.get(node) if isinstance(image_shape, Mapping) else image_shape
         if given is None and said is None:
             raise KcalcError(
-                f"the exact recursion over locations needs the image shape of the input {node!r}: pass image_shape=(height, width), or "
+                f"the exact recursion over locations needs the image shape of the input {node!r}: "
+                f"pass image_shape=(height, width), or "
                 "give the layer one, L.Input(image_shape=(height, width))"
             )
         shapes[node] = extents(said if given is None else given, "image_shape")
     if len({len(shape) for shape in shapes.values()}) > 1:
-        raise KcalcError(f"the inputs have images of different dimension: {', '.join(map(str, shapes.values()))}")
+        raise KcalcError(
+            f"the inputs have images of different dimension: {', '.join(map(str, shapes.values()))}"
+        )
     return shapes
 
 
 def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict[Node, Array]:
-    """{input: float64 (N, locations, channels)} from arrays (N, height, width, channels), one for all inputs or {input: array}.
+    """{input: float64 (N, locations, channels)} from arrays (N, height, width, channels).
+
+    ``given``: one array for all inputs or {input: array}.
 
     ``what`` names the argument in messages. Raises: KcalcError for another shape, nan, channels
     that contradict the Input layer, unequal numbers of images, or no image.
@@ -56,7 +61,8 @@ def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict
         extra = [node for node in given if node not in network.inputs]
         if missing or extra:
             raise KcalcError(
-                f"{what} must give images for the inputs {', '.join(map(str, network.inputs))}, got {', '.join(map(str, given))}"
+                f"{what} must give images for the inputs {', '.join(map(str, network.inputs))}, "
+                f"got {', '.join(map(str, given))}"
             )
     out: dict[Node, Array] = {}
     for node, shape in shapes.items():
@@ -65,18 +71,27 @@ def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict
             hint = "; a single image is X[None]" if array.shape[:-1] == shape else ""
             hint = hint or ("; one channel is X[..., None]" if array.shape[1:] == shape else "")
             raise KcalcError(
-                f"{what} must have shape (N, {', '.join(map(str, shape))}, channels) for the input {node!r}, got {array.shape}{hint}"
+                f"{what} must have shape (N, {', '.join(map(str, shape))}, channels) for the "
+                f"input {node!r}, got {array.shape}{hint}"
             )
         channels = network.layer(node).features
         if array.shape[-1] == 0 or (channels is not None and array.shape[-1] != channels):
-            raise KcalcError(f"{what} has {array.shape[-1]} channels, the input {node!r} expects {channels or 'at least 1'}")
+            raise KcalcError(
+                f"{what} has {array.shape[-1]} channels, the input {node!r} expects "
+                f"{channels or 'at least 1'}"
+            )
         if array.size and np.abs(array).max() > LARGEST:
-            raise KcalcError(f"{what} holds {np.abs(array).max():g}, whose square is beyond double precision; scale the images")
+            raise KcalcError(
+                f"{what} holds {np.abs(array).max():g}, whose square is beyond double precision; "
+                f"scale the images"
+            )
         # the sum with 0.0 turns -0.0 into 0.0, so that equal images have equal bytes
         out[node] = array.reshape(array.shape[0], prod(shape), array.shape[-1]) + 0.0
     counts = {len(array) for array in out.values()}
     if len(counts) > 1 or 0 in counts:
-        raise KcalcError(f"{what} must hold the same number >= 1 of images for every input, got {sorted(counts)}")
+        raise KcalcError(
+            f"{what} must hold the same number >= 1 of images for every input, got {sorted(counts)}"
+        )
     return out
 
 
@@ -109,12 +124,17 @@ class Images:
         """The images at the indices ``part``; ``axis``: where to insert an axis of length 1."""
 
         def take(table: dict[Node, Array]) -> dict[Node, Array]:
-            return {node: v[part] if axis is None else np.expand_dims(v[part], axis) for node, v in table.items()}
+            return {
+                node: v[part] if axis is None else np.expand_dims(v[part], axis)
+                for node, v in table.items()
+            }
 
         return Images(take(self.q), take(self.mean), take(self.units))
 
 
-def distinct(first: Mapping[Node, Array], second: Mapping[Node, Array] | None) -> tuple[dict[Node, Array], Array, Array]:
+def distinct(
+    first: Mapping[Node, Array], second: Mapping[Node, Array] | None
+) -> tuple[dict[Node, Array], Array, Array]:
     """({input: distinct images of both sets}, indices into them for the first and second set)."""
     sets = [first] if second is None else [first, second]
     joined = {node: np.concatenate([s[node] for s in sets]) for node in first}
@@ -122,4 +142,8 @@ def distinct(first: Mapping[Node, Array], second: Mapping[Node, Array] | None) -
     _, index, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     count = len(next(iter(first.values())))
     inverse = inverse.ravel()
-    return {node: v[index] for node, v in joined.items()}, inverse[:count], inverse if second is None else inverse[count:]
+    return (
+        {node: v[index] for node, v in joined.items()},
+        inverse[:count],
+        inverse if second is None else inverse[count:],
+    )

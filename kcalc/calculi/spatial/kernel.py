@@ -45,7 +45,10 @@ Array = np.ndarray
 
 
 def location_kernel(
-    forms: Forms, weights: Weights, assume_independent: bool, pooled: Mapping[Node, Sequence[tuple[Array, Array]]] | None
+    forms: Forms,
+    weights: Weights,
+    assume_independent: bool,
+    pooled: Mapping[Node, Sequence[tuple[Array, Array]]] | None,
 ) -> LocationKernel:
     """The calculus of kernel maps over pairs of locations, in float64.
 
@@ -73,18 +76,41 @@ class LocationKernel:
     pools: Pools
 
     def __post_init__(self) -> None:
-        self.notes, self.whole, self.tangent = self.kernel.notes, self.kernel.whole, self.convolutions.weights.tangent
+        self.notes, self.whole, self.tangent = (
+            self.kernel.notes,
+            self.kernel.whole,
+            self.convolutions.weights.tangent,
+        )
 
-    def entered(self, node: Node, q: tuple[Array, Array], mean: tuple[Array, Array], gap: Array) -> Channels:
-        """The state of an Input node from its q values and means ``(..., P)`` and the gaps in the node's form."""
+    def entered(
+        self, node: Node, q: tuple[Array, Array], mean: tuple[Array, Array], gap: Array
+    ) -> Channels:
+        """The state of an Input node.
+
+        It is made from the q values and means ``(..., P)`` of the node and the gaps in the node's
+        form.
+        """
         q1, q2 = self.forms.lifted(*q, node)
         mean1, mean2 = self.forms.lifted(*mean, node)
         jet = Jet((gap, np.zeros_like(gap))) if self.tangent else Jet((gap,))
-        return Channels.one(Pair.of(Atom(node, Moments(q1, q2, jet, mean1, mean2), self.kernel.ledger.bit(), gaussian=False, raw=True)))
+        return Channels.one(
+            Pair.of(
+                Atom(
+                    node,
+                    Moments(q1, q2, jet, mean1, mean2),
+                    self.kernel.ledger.bit(),
+                    gaussian=False,
+                    raw=True,
+                )
+            )
+        )
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """The state a primitive emits. Raises: NoRule, FreshnessError, KcalcError naming the node."""
+        """The state a primitive emits.
+
+        Raises: NoRule, FreshnessError, KcalcError naming the node.
+        """
         return self.kernel.rule(op, node, inputs)
 
     @rule.register
@@ -99,7 +125,10 @@ class LocationKernel:
 
     @rule.register
     def _(self, op: P.Prod, node: Node, inputs: Sequence[Channels]) -> Channels:
-        lifted = [self._broadcast(state, parent, node) for state, parent in zip(inputs, self.forms.parents[node], strict=True)]
+        lifted = [
+            self._broadcast(state, parent, node)
+            for state, parent in zip(inputs, self.forms.parents[node], strict=True)
+        ]
         return self.kernel.rule(op, node, lifted)
 
     @rule.register
@@ -130,7 +159,9 @@ class LocationKernel:
             q1, q2 = self.forms.lifted(np.atleast_1d(m.q1), np.atleast_1d(m.q2), node)
             mean1, mean2 = self.forms.lifted(np.atleast_1d(m.mean1), np.atleast_1d(m.mean2), node)
             gap = Jet(tuple(np.asarray(part)[..., None] for part in m.gap.coefficients))
-            made = Pair.of(Atom(parent, Moments(q1, q2, gap, mean1, mean2), pair.support, pair.gaussian))
+            made = Pair.of(
+                Atom(parent, Moments(q1, q2, gap, mean1, mean2), pair.support, pair.gaussian)
+            )
             return replace(made, window=pair.window)
 
         return state.map(lifted)
@@ -146,18 +177,27 @@ class LocationKernel:
         sides = []
         for q, mean, form in ((q1, mean1, self.forms.first), (q2, mean2, self.forms.second)):
             centre = self.forms.spread(form(mean, node), node).mean(axis=-1, keepdims=True)
-            variance = self.forms.spread(form(q, node), node).mean(axis=-1, keepdims=True) - centre**2
+            variance = (
+                self.forms.spread(form(q, node), node).mean(axis=-1, keepdims=True) - centre**2
+            )
             check_variance(self.kernel.field, variance, centre**2, node)
             sides.append((1 / np.sqrt(variance), -centre / np.sqrt(variance)))
         (s1, t1), (s2, t2) = sides
         scales, shifts = self.forms.lifted(s1, s2, node), self.forms.lifted(t1, t2, node)
-        return below.map(lambda pair: self.kernel.statistics.affinely(pair, scales, shifts if np.any(t1) or np.any(t2) else (0, 0), node))
+        return below.map(
+            lambda pair: self.kernel.statistics.affinely(
+                pair, scales, shifts if np.any(t1) or np.any(t2) else (0, 0), node
+            )
+        )
 
     def _refuse_dead(self, node: Node, below: Channels) -> None:
         q1, q2, _ = self.kernel.whole(below)
         if np.any(np.asarray(q1) == 0) or np.any(np.asarray(q2) == 0):
             where = self.forms.location(q1, q2, node)
-            raise KcalcError(f"node {node!r} normalises its input, which is 0 at {where}; add a bias (sigma_b > 0) before it")
+            raise KcalcError(
+                f"node {node!r} normalises its input, which is 0 at {where}; add a bias (sigma_b "
+                f"> 0) before it"
+            )
 
 
 def _check(field: Any, q: Any, node: Node) -> None:
@@ -165,6 +205,7 @@ def _check(field: Any, q: Any, node: Node) -> None:
     bad = ~(np.isfinite(q) & (np.asarray(q) >= 0))
     if np.any(bad):
         raise KcalcError(
-            f"node {node!r} has q = {np.asarray(q)[bad].ravel()[0]} at a location: q values must stay finite and >= 0; they "
+            f"node {node!r} has q = {np.asarray(q)[bad].ravel()[0]} at a location: q values must "
+            f"stay finite and >= 0; they "
             "explode before this node (kc.gain(activation) gives the sigma_w that keeps q)"
         )

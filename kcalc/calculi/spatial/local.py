@@ -39,7 +39,16 @@ class LocationMoments(SecondMoments):
             return q1, q2, gap
         if not isinstance(gap, Jet):
             return q1, q2, np.where(dead, 1.0, gap)
-        return q1, q2, Jet((np.where(dead, 1.0, gap.value), *(np.where(dead, 0.0, part) for part in gap.coefficients[1:])))
+        return (
+            q1,
+            q2,
+            Jet(
+                (
+                    np.where(dead, 1.0, gap.value),
+                    *(np.where(dead, 0.0, part) for part in gap.coefficients[1:]),
+                )
+            ),
+        )
 
 
 class LocationProducts(Products):
@@ -52,9 +61,12 @@ class LocationProducts(Products):
 
     def _crossed(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
         for source in (a.source, b.source):
-            if source is not None and any(np.any(np.asarray(q) == 0) for q in (source.moments.q1, source.moments.q2)):
+            if source is not None and any(
+                np.any(np.asarray(q) == 0) for q in (source.moments.q1, source.moments.q2)
+            ):
                 raise FreshnessError(
-                    f"node {node!r} adds activations that share weights, and their pre-activations are 0 at some location; use sigma_b > 0"
+                    f"node {node!r} adds activations that share weights, and their "
+                    f"pre-activations are 0 at some location; use sigma_b > 0"
                 )
         return super()._crossed(a, b, node)
 
@@ -63,7 +75,8 @@ def _at_zero(phi: Activation) -> float:
     """phi(0). Raises: KcalcError where phi jumps there."""
     if any(k == 0 and jump for k, jump in zip(phi.kink_points, phi.jump_sizes(0), strict=True)):
         raise KcalcError(
-            f"{phi.name} jumps at 0, and at some location (a black pixel, padding) its input is 0 with certainty; use sigma_b > 0"
+            f"{phi.name} jumps at 0, and at some location (a black pixel, padding) its input is 0 "
+            f"with certainty; use sigma_b > 0"
         )
     return float(phi(0.0))
 
@@ -96,7 +109,10 @@ class LocationMaps(FieldMaps):
         if dead1.any() or dead2.any():
             alone = _constant_gap(phi, dead1, live1, dead2, live2)
             dead = dead1 | dead2
-            parts = (np.where(dead, alone, parts[0]), *(np.where(dead, 0.0, part) for part in parts[1:]))
+            parts = (
+                np.where(dead, alone, parts[0]),
+                *(np.where(dead, 0.0, part) for part in parts[1:]),
+            )
         return (-gap).compose([parts[0], *(-part for part in parts[1:])])
 
 
@@ -118,7 +134,12 @@ def _taylor(phi: Activation, gap: Array, q1: Array, q2: Array, order: int) -> tu
     series = [expansion(phi, q) for q in (q1, q2)]
     if series[0] is not None and series[1] is not None:
         return series_taylor(series[0], series[1], np.asarray(gap), order)
-    distinct = len({(a, b) for a, b in zip(*(q.ravel().tolist() for q in np.broadcast_arrays(q1, q2)), strict=True)})
+    distinct = len(
+        {
+            (a, b)
+            for a, b in zip(*(q.ravel().tolist() for q in np.broadcast_arrays(q1, q2)), strict=True)
+        }
+    )
     if distinct > MOST:
         raise _too_many(phi, distinct)
     return phi.taylor(gap, q1, q2, order)

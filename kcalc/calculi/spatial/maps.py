@@ -1,19 +1,20 @@
 """Kernels of convolutional networks on images, by exact recursion over pairs of locations.
 
-Delta-initialised networks without mean pooling act on each location by itself; dense convolutions and mean pooling do not. Here the q
-value of every location and the covariances of pairs of locations are followed, for NNGP, tangent kernel and kernel maps alike.
+Delta-initialised networks without mean pooling act on each location by itself; dense convolutions
+and mean pooling do not. Here the q value of every location and the covariances of pairs of
+locations are followed, for NNGP, tangent kernel and kernel maps alike.
 [DKS sec. 20; Novak et al. 2019; Arora et al. 2019]
 
 Cost per pair of images and layer, P locations: O(P taps) operations, or O(P^2 taps) in layers
 before a mean pooling.
 
 Accuracy: kernels to rounding.
-1 - c of near-duplicates keeps its digits through convolutions, homogeneous activations and Flatten. Mean pooling
-forms 1 - c from covariances, with an absolute error of about 1e-16; C' of a kinked activation
-behind it has an error of about 1e-8. The kernel of equal images is that of one image with itself.
-Activations without a closed form are evaluated by Hermite series; where a series is too long, they
-are integrated numerically, and more than :data:`kcalc.calculi.spatial.local.MOST` pairs of q values
-are refused.
+1 - c of near-duplicates keeps its digits through convolutions, homogeneous activations and Flatten.
+Mean pooling forms 1 - c from covariances, with an absolute error of about 1e-16; C' of a kinked
+activation behind it has an error of about 1e-8. The kernel of equal images is that of one image
+with itself. Activations without a closed form are evaluated by Hermite series; where a series is
+too long, they are integrated numerically, and more than :data:`kcalc.calculi.spatial.local.MOST`
+pairs of q values are refused.
 """
 
 from __future__ import annotations
@@ -75,21 +76,40 @@ class LocationReading:
     """
 
     def __init__(
-        self, network: Network, shapes: Shapes, delta: bool, assume: bool, fan_in: Mapping[Node, int] | None, tangent: bool
+        self,
+        network: Network,
+        shapes: Shapes,
+        delta: bool,
+        assume: bool,
+        fan_in: Mapping[Node, int] | None,
+        tangent: bool,
     ) -> None:
-        self.network, self.shapes, self.delta, self.assume, self.fan_in = network, shapes, delta, assume, fan_in
+        self.network, self.shapes, self.delta, self.assume, self.fan_in = (
+            network,
+            shapes,
+            delta,
+            assume,
+            fan_in,
+        )
         self.places = plan(network, shapes, delta)
         self.trial = tangent
         self._parents = {node: reads for node, _, reads in network.operations}
 
     def with_all_pairs(self) -> LocationReading:
         """The same network with all pairs of locations followed at every node."""
-        other = LocationReading(self.network, self.shapes, self.delta, self.assume, self.fan_in, self.trial)
+        other = LocationReading(
+            self.network, self.shapes, self.delta, self.assume, self.fan_in, self.trial
+        )
         other.places = plan(self.network, self.shapes, self.delta, all_pairs=True)
         return other
 
     def run(
-        self, first: Images, second: Images, tangent: bool, pooled: Any = None, seeds: Mapping[Node, float] | None = None
+        self,
+        first: Images,
+        second: Images,
+        tangent: bool,
+        pooled: Any = None,
+        seeds: Mapping[Node, float] | None = None,
     ) -> tuple[LocationKernel, dict[Node, Channels]]:
         """The calculus and the state of every node.
 
@@ -100,8 +120,18 @@ class LocationReading:
         kernel = location_kernel(Forms(self.places, self._parents), weights, self.assume, pooled)
         inputs = {}
         for node in self.network.inputs:
-            gap = defect(first.units[node], second.units[node], np.ones(first.units[node].shape[-1]), self.places[node].full)
-            inputs[node] = kernel.entered(node, (first.q[node], second.q[node]), (first.mean[node], second.mean[node]), np.clip(gap, 0, 2))
+            gap = defect(
+                first.units[node],
+                second.units[node],
+                np.ones(first.units[node].shape[-1]),
+                self.places[node].full,
+            )
+            inputs[node] = kernel.entered(
+                node,
+                (first.q[node], second.q[node]),
+                (first.mean[node], second.mean[node]),
+                np.clip(gap, 0, 2),
+            )
         with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node of an overflow
             return kernel, interpret(self.network, kernel, inputs)
 
@@ -112,8 +142,12 @@ class LocationReading:
             q1, q2, gap = kernel.whole(states[node])
             norm, place = np.sqrt(q1) * np.sqrt(q2), self.places[node]
             parts = [norm * (1 - gap.value), *(-norm * part for part in gap.coefficients[1:])]
-            parts = [np.diagonal(part, axis1=-2, axis2=-1) if place.full else part for part in parts]
-            out[node] = tuple(part.mean(axis=-1, keepdims=True) if place.flat else part for part in parts)
+            parts = [
+                np.diagonal(part, axis1=-2, axis2=-1) if place.full else part for part in parts
+            ]
+            out[node] = tuple(
+                part.mean(axis=-1, keepdims=True) if place.flat else part for part in parts
+            )
         return out
 
     def bytes_per_pair(self) -> int:
@@ -123,13 +157,21 @@ class LocationReading:
 
     def images_within(self, memory: float) -> int:
         """The most images per side of a block whose Hermite coefficients fit in ``memory`` MiB."""
-        kinds = [(self.network.layer(node), self.places[node]) for node in self.network.nodes_of(Nonlinear)]
+        kinds = [
+            (self.network.layer(node), self.places[node])
+            for node in self.network.nodes_of(Nonlinear)
+        ]
         counts = [place.count for layer, place in kinds if not layer.activation.closed_in_numpy]
         return max(int(memory * 2**20 / (8 * COEFFICIENTS * max(counts, default=0) + 1)), 1)
 
     def pairs_within(self, memory: float) -> int:
-        """How many pairs of images fit into ``memory`` MiB. Raises: KcalcError where one does not."""
-        pairs = int(positive_number(memory, "memory, a number of MiB,") * 2**20 / self.bytes_per_pair())
+        """How many pairs of images fit into ``memory`` MiB.
+
+        Raises: KcalcError where one does not.
+        """
+        pairs = int(
+            positive_number(memory, "memory, a number of MiB,") * 2**20 / self.bytes_per_pair()
+        )
         if pairs < 1:
             need = self.bytes_per_pair() / 2**20
             raise KcalcError(
@@ -141,17 +183,28 @@ class LocationReading:
             )
         return min(pairs, max(CACHED // max(place.entries for place in self.places.values()), 1))
 
-    def alone(self, images: Images, tangent: bool, pairs: int, seeds: Mapping[Node, float] | None = None) -> Own:
+    def alone(
+        self, images: Images, tangent: bool, pairs: int, seeds: Mapping[Node, float] | None = None
+    ) -> Own:
         """Every image paired with itself, ``pairs`` images at a time."""
         found: list[tuple[Values, dict[Node, Array], dict[Node, list[Array]]]] = []
         for part in _blocks(len(images), pairs):
             some = images.taken(part)
             kernel, states = self.run(some, some, tangent, None, seeds)
-            q = {node: kernel.forms.first(kernel.whole(state)[0], node) for node, state in states.items()}
+            q = {
+                node: kernel.forms.first(kernel.whole(state)[0], node)
+                for node, state in states.items()
+            }
             found.append((self.values(kernel, states), q, kernel.pools.recorded))
-        values = {node: tuple(map(np.concatenate, zip(*(v[node] for v, _, _ in found), strict=True))) for node in self.network.outputs}
+        values = {
+            node: tuple(map(np.concatenate, zip(*(v[node] for v, _, _ in found), strict=True)))
+            for node in self.network.outputs
+        }
         q = {node: np.concatenate([q[node] for _, q, _ in found]) for node in self.network}
-        pooled = {node: list(map(np.concatenate, zip(*(r[node] for _, _, r in found), strict=True))) for node in found[0][2]}
+        pooled = {
+            node: list(map(np.concatenate, zip(*(r[node] for _, _, r in found), strict=True)))
+            for node in found[0][2]
+        }
         return Own(values, q, pooled)
 
     def refuse_slow(self, own: Own) -> None:
@@ -163,10 +216,21 @@ class LocationReading:
             q = own.q[self._parents[node][0]]
             refuse_many(self.network.layer(node).activation, np.unique(q[q > 0]), node)
 
-    def table(self, images: Images, rows: Array, columns: Array, own: Own, tangent: bool, seeds: Mapping[Node, float] | None) -> Values:
+    def table(
+        self,
+        images: Images,
+        rows: Array,
+        columns: Array,
+        own: Own,
+        tangent: bool,
+        seeds: Mapping[Node, float] | None,
+    ) -> Values:
         """Kernels of a block of pairs of images, (rows, columns, P)."""
         first, second = images.taken(rows, 1), images.taken(columns, 0)
-        pooled = {node: [(q[rows][:, None], q[columns][None]) for q in groups] for node, groups in own.pooled.items()}
+        pooled = {
+            node: [(q[rows][:, None], q[columns][None]) for q in groups]
+            for node, groups in own.pooled.items()
+        }
         return self.values(*self.run(first, second, tangent, pooled, seeds))
 
     @cached_property
@@ -189,23 +253,31 @@ def _blocks(count: int, size: int) -> Iterator[slice]:
 
 
 class SpatialKernelMap(OfReading, Shown):
-    """Kernel maps of a network on images: ``C(X, Y=None)`` are the cosines of its outputs, ``C.matrix(X, Y=None)`` their covariances.
+    """Kernel maps of a network on images.
 
-    Images are arrays (N, height, width, channels), or {input: array}; ``memory`` bounds the work space in MiB. Results are (N, M), for an
-    output that is an image (N, M, height, width), at equal locations; {output: array} for several outputs. Equal images are computed once.
+    ``C(X, Y=None)`` are the cosines of its outputs, ``C.matrix(X, Y=None)`` their covariances.
+
+    Images are arrays (N, height, width, channels), or {input: array}; ``memory`` bounds the work
+    space in MiB. Results are (N, M), for an output that is an image (N, M, height, width), at equal
+    locations; {output: array} for several outputs. Equal images are computed once.
     """
 
     def __init__(self, reading: LocationReading) -> None:
         self.reading = reading
 
     def __call__(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
-        """The cosines of the outputs for all pairs of images; nan where an output is 0 with certainty."""
+        """The cosines of the outputs for all pairs of images.
+
+        Nan where an output is 0 with certainty.
+        """
         table, own = self._table(X, Y, False, memory, progress)
         first, second = own
 
         def cosine(node: Node) -> Array:
             norm = np.sqrt(first[node][:, None]) * np.sqrt(second[node][None])
-            return np.where(norm > 0, np.clip(table[node][0] / np.where(norm > 0, norm, 1.0), -1.0, 1.0), np.nan)
+            return np.where(
+                norm > 0, np.clip(table[node][0] / np.where(norm > 0, norm, 1.0), -1.0, 1.0), np.nan
+            )
 
         return self._finished({node: cosine(node) for node in table}, single_precision(X, Y))
 
@@ -216,27 +288,40 @@ class SpatialKernelMap(OfReading, Shown):
         ``memory`` MiB.
         """
         table, _ = self._table(X, Y, False, memory, progress)
-        return self._finished({node: parts[0] for node, parts in table.items()}, single_precision(X, Y))
+        return self._finished(
+            {node: parts[0] for node, parts in table.items()}, single_precision(X, Y)
+        )
 
     def q_values(self, X: Any, memory: float = 1024) -> dict[Node, Array]:
         """{node: q value at every location}, (N, *locations)."""
         images = Images.of(read_images(self.network, self.reading.shapes, X, "X"))
         own = self.reading.alone(images, False, self._block(memory)[0])
         shapes = {node: place.shape for node, place in self.reading.places.items()}
-        return {node: np.broadcast_to(q, (len(images), q.shape[-1])).reshape(-1, *shapes[node]) for node, q in own.q.items()}
+        return {
+            node: np.broadcast_to(q, (len(images), q.shape[-1])).reshape(-1, *shapes[node])
+            for node, q in own.q.items()
+        }
 
     def c_values(self, x: Any, y: Any, pairs: bool = False) -> dict[Node, Array]:
         """{node: c value at every location} for two images (height, width, channels).
 
-        ``pairs``: of all pairs of locations, (*locations of x, *locations of y). nan where a q value is 0, for there is no cosine.
+        ``pairs``: of all pairs of locations, (*locations of x, *locations of y). nan where a q
+        value is 0, for there is no cosine.
         """
         reading = self.reading.with_all_pairs() if truth(pairs, "pairs") else self.reading
-        both = [read_images(self.network, reading.shapes, _one(image), what) for image, what in ((x, "x"), (y, "y"))]
-        images = Images.of({node: np.concatenate([side[node] for side in both]) for node in both[0]})
+        both = [
+            read_images(self.network, reading.shapes, _one(image), what)
+            for image, what in ((x, "x"), (y, "y"))
+        ]
+        images = Images.of(
+            {node: np.concatenate([side[node] for side in both]) for node in both[0]}
+        )
         own = reading.alone(images, False, 2)
         pooled = {node: [(q[:1], q[1:]) for q in groups] for node, groups in own.pooled.items()}
         same = all(np.array_equal(both[0][node], both[1][node]) for node in both[0])
-        kernel, states = reading.run(images.taken(slice(0, 1)), images.taken(slice(1, 2)), False, None if same else pooled)
+        kernel, states = reading.run(
+            images.taken(slice(0, 1)), images.taken(slice(1, 2)), False, None if same else pooled
+        )
         out = {}
         for node, state in states.items():
             q1, q2, gap = kernel.whole(state)
@@ -248,7 +333,13 @@ class SpatialKernelMap(OfReading, Shown):
         return out
 
     def _table(
-        self, X: Any, Y: Any, tangent: bool, memory: float, progress: bool, seeds: Mapping[Node, float] | None = None
+        self,
+        X: Any,
+        Y: Any,
+        tangent: bool,
+        memory: float,
+        progress: bool,
+        seeds: Mapping[Node, float] | None = None,
     ) -> tuple[Values, tuple[dict[Node, Array], dict[Node, Array]]]:
         """Kernels of all pairs, (N, M, P), and the NNGP of every image of X and Y with itself."""
         reading = self.reading
@@ -256,7 +347,10 @@ class SpatialKernelMap(OfReading, Shown):
         given += [] if Y is None else [read_images(self.network, reading.shapes, Y, "Y")]
         for node, array in given[-1].items():
             if array.shape[-1] != given[0][node].shape[-1]:
-                raise KcalcError(f"X has {given[0][node].shape[-1]} channels at the input {node!r}, Y has {array.shape[-1]}")
+                raise KcalcError(
+                    f"X has {given[0][node].shape[-1]} channels at the input {node!r}, Y has "
+                    f"{array.shape[-1]}"
+                )
         arrays, ones, twos = distinct(given[0], given[1] if Y is not None else None)
         images, block = Images.of(arrays), self._block(memory)
         own = reading.alone(images, tangent, block[0], seeds)
@@ -264,8 +358,13 @@ class SpatialKernelMap(OfReading, Shown):
         left, right = np.unique(ones), np.unique(twos)
         table = self._filled(images, left, right, own, tangent, block, progress, seeds)
         rows, columns = np.searchsorted(left, ones), np.searchsorted(right, twos)
-        out = {node: tuple(part[rows][:, columns] for part in parts) for node, parts in table.items()}
-        return out, ({n: v[0][ones] for n, v in own.values.items()}, {n: v[0][twos] for n, v in own.values.items()})
+        out = {
+            node: tuple(part[rows][:, columns] for part in parts) for node, parts in table.items()
+        }
+        return out, (
+            {n: v[0][ones] for n, v in own.values.items()},
+            {n: v[0][twos] for n, v in own.values.items()},
+        )
 
     def _block(self, memory: float) -> tuple[int, int]:
         """(images paired with themselves in one pass, images on a side of a block of pairs)."""
@@ -273,7 +372,15 @@ class SpatialKernelMap(OfReading, Shown):
         return min(pairs, images), min(isqrt(pairs), images)
 
     def _filled(
-        self, images: Images, left: Array, right: Array, own: Own, tangent: bool, block: tuple[int, int], progress: bool, seeds: Any
+        self,
+        images: Images,
+        left: Array,
+        right: Array,
+        own: Own,
+        tangent: bool,
+        block: tuple[int, int],
+        progress: bool,
+        seeds: Any,
     ) -> Values:
         """Kernels of the distinct images ``left`` with ``right``.
 
@@ -281,8 +388,16 @@ class SpatialKernelMap(OfReading, Shown):
         """
         symmetric = np.array_equal(left, right)
         side = block[1]
-        blocks = [(a, b) for a in _blocks(len(left), side) for b in _blocks(len(right), side) if not symmetric or a.start <= b.start]
-        out = {n: tuple(np.empty((len(left), len(right), v.shape[-1])) for v in parts) for n, parts in own.values.items()}
+        blocks = [
+            (a, b)
+            for a in _blocks(len(left), side)
+            for b in _blocks(len(right), side)
+            if not symmetric or a.start <= b.start
+        ]
+        out = {
+            n: tuple(np.empty((len(left), len(right), v.shape[-1])) for v in parts)
+            for n, parts in own.values.items()
+        }
         for a, b in _shown(blocks, progress):
             values = self.reading.table(images, left[a], right[b], own, tangent, seeds)
             for node, parts in values.items():
@@ -304,28 +419,46 @@ class SpatialKernelMap(OfReading, Shown):
         for node, values in table.items():
             place = self.reading.places[node]
             shape = () if place.flat or place.count == 1 else place.shape
-            out[node] = values.reshape(*values.shape[:2], *shape).astype(np.float32 if single else np.float64)
+            out[node] = values.reshape(*values.shape[:2], *shape).astype(
+                np.float32 if single else np.float64
+            )
         return next(iter(out.values())) if len(out) == 1 else out
 
     def to_dict(self) -> dict[str, Any]:
         """The number of nodes, image shapes, kind of weights and assumptions as plain data."""
         shapes = {str(node): list(shape) for node, shape in self.reading.shapes.items()}
-        own = {"nodes": len(self.network), "image_shapes": shapes, "weights": WEIGHTS[self.reading.delta]}
+        own = {
+            "nodes": len(self.network),
+            "image_shapes": shapes,
+            "weights": WEIGHTS[self.reading.delta],
+        }
         return own | {"assumptions": plain(self.assumptions)}
 
     def _rows(self) -> list[tuple[str, str]]:
-        shapes = [(f"image at {node}", " x ".join(map(str, shape))) for node, shape in self.reading.shapes.items()]
-        return [(type(self).__name__, "value"), ("nodes", str(len(self.network))), ("weights", WEIGHTS[self.reading.delta]), *shapes]
+        shapes = [
+            (f"image at {node}", " x ".join(map(str, shape)))
+            for node, shape in self.reading.shapes.items()
+        ]
+        return [
+            (type(self).__name__, "value"),
+            ("nodes", str(len(self.network))),
+            ("weights", WEIGHTS[self.reading.delta]),
+            *shapes,
+        ]
 
     def __repr__(self) -> str:
-        about = f"{len(self.network)} nodes, {_listed(self.reading.shapes)}, {WEIGHTS[self.reading.delta]} weights"
+        about = (
+            f"{len(self.network)} nodes, {_listed(self.reading.shapes)}, "
+            f"{WEIGHTS[self.reading.delta]} weights"
+        )
         return f"{type(self).__name__}({marked(about, self)})"
 
 
 class SpatialTangentKernel(SpatialKernelMap):
     """The tangent kernel of a network on images, ``K.matrix(X, Y=None)``.
 
-    ``K.nngp`` has its NNGP kernel, ``K.nngp.matrix(X, Y=None)``, and its cosines, ``K.nngp(X, Y=None)``.
+    ``K.nngp`` has its NNGP kernel, ``K.nngp.matrix(X, Y=None)``, and its cosines,
+    ``K.nngp(X, Y=None)``.
     """
 
     @property
@@ -339,14 +472,21 @@ class SpatialTangentKernel(SpatialKernelMap):
         return "ntk" if self.reading.fan_in is None else "standard"
 
     def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
-        """The tangent kernel of all pairs of images. Raises: as for ``nngp``, and KcalcError for activations that jump."""
+        """The tangent kernel of all pairs of images.
+
+        Raises: as for ``nngp``, and KcalcError for activations that jump.
+        """
         return self._parts(X, Y, memory, progress, None)[1]
 
-    def both(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> tuple[Any, Any]:
+    def both(
+        self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False
+    ) -> tuple[Any, Any]:
         """(NNGP, tangent kernel) from one pass."""
         return self._parts(X, Y, memory, progress, None)
 
-    def layer_kernel(self, node: Node, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
+    def layer_kernel(
+        self, node: Node, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False
+    ) -> Any:
         """The part of the tangent kernel from the parameters of one Affine; all parts sum to it.
 
         Raises: as for ``matrix``, and KcalcError for a node that is no Affine.
@@ -355,7 +495,9 @@ class SpatialTangentKernel(SpatialKernelMap):
             raise unknown("Affine layer", node, map(str, self.network.nodes_of(Affine)))
         return self._parts(X, Y, memory, progress, {node: 1.0})[1]
 
-    def _parts(self, X: Any, Y: Any, memory: float, progress: bool, seeds: Mapping[Node, float] | None) -> tuple[Any, Any]:
+    def _parts(
+        self, X: Any, Y: Any, memory: float, progress: bool, seeds: Mapping[Node, float] | None
+    ) -> tuple[Any, Any]:
         table, _ = self._table(X, Y, True, memory, progress, seeds)
         single = single_precision(X, Y)
         first, second = ({node: parts[k] for node, parts in table.items()} for k in (0, 1))
@@ -363,7 +505,11 @@ class SpatialTangentKernel(SpatialKernelMap):
 
 
 def _one(image: Any) -> Any:
-    return {n: _one(v) for n, v in image.items()} if isinstance(image, Mapping) else raw_array(image, "an image")[None]
+    return (
+        {n: _one(v) for n, v in image.items()}
+        if isinstance(image, Mapping)
+        else raw_array(image, "an image")[None]
+    )
 
 
 def _shown(blocks: list[Any], progress: bool) -> Any:
@@ -407,7 +553,10 @@ def spatial_reading(
     choice(weights, "weights", WEIGHTS)
     if network.free_symbols:
         names = ", ".join(sorted(map(str, network.free_symbols)))
-        raise KcalcError(f"kernels of images are numbers, and the network has symbols ({names}); give them numbers with net.subs")
+        raise KcalcError(
+            f"kernels of images are numbers, and the network has symbols ({names}); give them "
+            f"numbers with net.subs"
+        )
     shapes = input_shapes(network, image_shape)
     refuse_displaced(network, "kernels of images")
     refuse_other_sizes(network, shapes)

@@ -15,7 +15,8 @@ from .geometry import Mixing, Window, convolution, everything, mixing, pooling
 
 Node = Hashable
 MAX = (
-    "max pooling has no exact rule over locations; use Pool('mean') or a strided convolution, or spatial='delta', which treats it as the "
+    "max pooling has no exact rule over locations; use Pool('mean') or a strided convolution, or "
+    "spatial='delta', which treats it as the "
     "identity, as .assumptions state"
 )
 
@@ -48,13 +49,16 @@ class Place:
         return self.count**2 if self.full else self.count
 
 
-def plan(network: Network, shapes: Mapping[Node, tuple[int, ...]], delta: bool, all_pairs: bool = False) -> dict[Node, Place]:
+def plan(
+    network: Network, shapes: Mapping[Node, tuple[int, ...]], delta: bool, all_pairs: bool = False
+) -> dict[Node, Place]:
     """{node: :class:`Place`} for inputs of the given shapes.
 
     ``delta``: convolutions read their centre tap only. Pairs of different locations matter to mean
     pooling and token mixing only, so they are followed in layers before these; ``all_pairs``:
     follow them everywhere.
-    Raises: KcalcError naming the node for shapes that do not fit, max pooling, and a convolution or pooling after Flatten.
+    Raises: KcalcError naming the node for shapes that do not fit, max pooling, and a convolution or
+    pooling after Flatten.
     """
     places: dict[Node, Place] = {}
     for node, op, reads in network.operations:
@@ -82,13 +86,18 @@ def _affine(op: P.Fresh, node: Node, below: Place, delta: bool) -> Place:
         window = convolution(op, node, below.shape, delta)
         return Place(window.shape, False, False, window)
     if not op.dense:
-        raise KcalcError(f"node {node!r} is a convolution after a Flatten, which leaves no locations; remove the Flatten")
+        raise KcalcError(
+            f"node {node!r} is a convolution after a Flatten, which leaves no locations; remove "
+            f"the Flatten"
+        )
     return Place((1,) * len(below.shape), False, False, everything(below.shape))
 
 
 def _pool(op: P.Window, node: Node, below: Place) -> Place:
     if below.flat:
-        raise KcalcError(f"node {node!r} pools after a Flatten, which leaves no locations; remove the Flatten")
+        raise KcalcError(
+            f"node {node!r} pools after a Flatten, which leaves no locations; remove the Flatten"
+        )
     window = pooling(op, node, below.shape)
     if isinstance(op, P.Max) and window.taps > 1:
         raise KcalcError(f"node {node!r}: {MAX}")
@@ -97,7 +106,10 @@ def _pool(op: P.Window, node: Node, below: Place) -> Place:
 
 def _mixed(op: P.Blend, node: Node, below: Place) -> Place:
     if below.flat:
-        raise KcalcError(f"node {node!r} mixes tokens after a Flatten, which leaves no locations; remove the Flatten")
+        raise KcalcError(
+            f"node {node!r} mixes tokens after a Flatten, which leaves no locations; remove the "
+            f"Flatten"
+        )
     matrix = mixing(op, node, below.shape)
     return Place(matrix.shape, False, False, matrix)
 
@@ -107,10 +119,15 @@ def _alike(op: P.Primitive, node: Node, reads: Sequence[Node], below: Sequence[P
     shapes = {(p.shape, p.flat) for p in many or below}
     if len(shapes) > 1:
         listed = ", ".join(f"{p!r}: {b}" for p, b in zip(reads, below, strict=True))
-        raise KcalcError(f"node {node!r} ({op.kind}) reads feature maps of different shapes ({listed})")
+        raise KcalcError(
+            f"node {node!r} ({op.kind}) reads feature maps of different shapes ({listed})"
+        )
     first = (many or below)[0]
     if first.flat and isinstance(op, P.Join | P.Norm) and getattr(op, "over", "") != "batch":
-        raise KcalcError(f"node {node!r}: {op.kind} after a Flatten has no rule over locations; put an Affine in between")
+        raise KcalcError(
+            f"node {node!r}: {op.kind} after a Flatten has no rule over locations; put an Affine "
+            f"in between"
+        )
     return Place(first.shape, False, first.flat)
 
 
@@ -120,7 +137,9 @@ def mixes(op: P.Primitive | None, place: Place) -> bool:
     True for new weights, matrices over positions, and pooling windows of several locations.
     """
     if isinstance(op, P.Window):
-        return (isinstance(op, P.Blend) and op.matrix is not None) or (place.window is not None and not place.window.trivial)
+        return (isinstance(op, P.Blend) and op.matrix is not None) or (
+            place.window is not None and not place.window.trivial
+        )
     return isinstance(op, P.Fresh)
 
 
@@ -165,7 +184,8 @@ def tap_widths(network: Network, features: int | None) -> dict[Node, int]:
             width = known[reads[0]]
             if width is None:
                 raise KcalcError(
-                    f"the standard parameterisation needs the width of {reads[0]!r}, which node {node!r} reads; give features= to its "
+                    f"the standard parameterisation needs the width of {reads[0]!r}, which node "
+                    f"{node!r} reads; give features= to its "
                     "layer (or to the Input), or pass features="
                 )
             out[node] = width // op.groups

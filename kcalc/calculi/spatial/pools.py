@@ -21,7 +21,10 @@ from .geometry import Mixing, Window
 
 Node = Hashable
 Array = np.ndarray
-WEIGHTED = "weighted mean pooling averages over its random weights, which all channels share (exact for many locations per window)"
+WEIGHTED = (
+    "weighted mean pooling averages over its random weights, which all channels share (exact for "
+    "many locations per window)"
+)
 LOST = 1e-13  # a pooled q below this fraction of its upper bound counts as 0
 
 
@@ -60,10 +63,14 @@ class Pools:
         return below.map(change)
 
     def _weighted(self, pair: Pair, window: Window, node: Node) -> Pair:
-        q1, q2, gap = self.convolutions.convolved(Channels.one(pair), window, 1 / window.taps, (), node)
+        q1, q2, gap = self.convolutions.convolved(
+            Channels.one(pair), window, 1 / window.taps, (), node
+        )
         whole = window.taps / window.counts  # means over the image locations, without padding
         one, two = self.forms.lifted(q1 * whole, q2 * whole, node)
-        return self.kernel.statistics.checked(Pair.of(Atom(node, Moments(one, two, gap, 0, 0), self.kernel.ledger.bit(), False)), node)
+        return self.kernel.statistics.checked(
+            Pair.of(Atom(node, Moments(one, two, gap, 0, 0), self.kernel.ledger.bit(), False)), node
+        )
 
     def _averaged(self, pair: Pair, window: Window | Mixing, node: Node, group: int) -> Pair:
         """One group of channels averaged over windows."""
@@ -78,22 +85,39 @@ class Pools:
             kernels = [np.diagonal(part, axis1=-2, axis2=-1) for part in kernels]
         if self.pooled is None:
             own = np.diagonal(kernels[0], axis1=-2, axis2=-1) if place.full else kernels[0]
-            sizes = np.where(own > LOST * window.greatest(self.forms.spread(self.forms.first(m.q1, source), source)), own, 0.0)
+            sizes = np.where(
+                own
+                > LOST * window.greatest(self.forms.spread(self.forms.first(m.q1, source), source)),
+                own,
+                0.0,
+            )
             self.recorded.setdefault(node, []).append(sizes)
             q1, q2 = self.forms.lifted(sizes, sizes, node)
         else:
             q1, q2 = self.forms.lifted(*self.pooled[node][group], node)
         norm = np.sqrt(q1) * np.sqrt(q2)
-        gap = np.clip(np.where(norm > 0, 1 - kernels[0] / np.where(norm > 0, norm, 1.0), 1.0), 0.0, 2.0)
+        gap = np.clip(
+            np.where(norm > 0, 1 - kernels[0] / np.where(norm > 0, norm, 1.0), 1.0), 0.0, 2.0
+        )
         if self.pooled is None and place.full:
             gap[..., np.arange(place.count), np.arange(place.count)] = 0.0
         elif self.pooled is None:
             gap = np.zeros_like(gap)
         rest = [-self.forms.over_norm(part, q1, q2, node) for part in kernels[1:]]
-        means = [self._pooled_mean(mean, window, node) for mean in self.forms.sides((m.mean1, m.mean2), source)]
+        means = [
+            self._pooled_mean(mean, window, node)
+            for mean in self.forms.sides((m.mean1, m.mean2), source)
+        ]
         mean1, mean2 = self.forms.lifted(means[0], means[1], node)
         raw = any(t.atom.raw for t in pair.terms)
-        atom = Atom(node, Moments(q1, q2, Jet((gap, *rest)), mean1, mean2), pair.support, pair.gaussian, raw, mixed=True)
+        atom = Atom(
+            node,
+            Moments(q1, q2, Jet((gap, *rest)), mean1, mean2),
+            pair.support,
+            pair.gaussian,
+            raw,
+            mixed=True,
+        )
         return self.kernel.statistics.checked(Pair.of(atom), node)
 
     def _pooled_mean(self, mean: Array, window: Window | Mixing, node: Node) -> Array:

@@ -33,7 +33,10 @@ SMALL = 1e-18  # terms with n b_n b'_n below this are left out
 
 @dataclass(frozen=True, eq=False)
 class Octave:
-    """b_n and log Q / ``scale`` as Chebyshev series in log2 q on [low, low + 1]: columns b_0 ... b_terms, the logarithm."""
+    """b_n and log Q / ``scale`` as Chebyshev series in log2 q on [low, low + 1].
+
+    Columns b_0 ... b_terms, the logarithm.
+    """
 
     low: int
     coefficients: Array
@@ -41,20 +44,32 @@ class Octave:
 
     def __call__(self, q: Array) -> Array:
         """(b_0, ..., b_terms, log Q / scale) as columns, one row per q."""
-        return np.polynomial.chebyshev.chebvander(2 * (np.log2(q) - self.low) - 1, POINTS - 1) @ self.coefficients
+        return (
+            np.polynomial.chebyshev.chebvander(2 * (np.log2(q) - self.low) - 1, POINTS - 1)
+            @ self.coefficients
+        )
 
 
 def _coefficients(phi: Activation, q: Array, sizes: Array) -> Array | None:
     """Rows b_0, b_1, ... for several q; None if they are unknown or more than LONGEST matter."""
     found = [hermite(phi, float(value)) for value in q]
-    rows = [np.append(f.mean, f.coefficients) / np.sqrt(size) for f, size in zip(found, sizes, strict=True)]
+    rows = [
+        np.append(f.mean, f.coefficients) / np.sqrt(size)
+        for f, size in zip(found, sizes, strict=True)
+    ]
     if max(row.size for row in rows) > LONGEST:
         return None
-    if all(f.complete or (f.tail <= HIDDEN * size and _negligible(row)) for row, f, size in zip(rows, found, sizes, strict=True)):
+    if all(
+        f.complete or (f.tail <= HIDDEN * size and _negligible(row))
+        for row, f, size in zip(rows, found, sizes, strict=True)
+    ):
         return np.array(list(zip_longest(*rows, fillvalue=0.0))).T
     if phi.kink_points:
         return None
-    longer = [_continued(phi, float(value), float(size), row) for value, size, row in zip(q, sizes, rows, strict=True)]
+    longer = [
+        _continued(phi, float(value), float(size), row)
+        for value, size, row in zip(q, sizes, rows, strict=True)
+    ]
     return None if any(row is None for row in longer) else np.array(longer)
 
 
@@ -70,10 +85,16 @@ def _continued(phi: Activation, q: float, size: float, known: Array) -> Array | 
     Parseval's sum 1.
     """
     z, functions = _hermite_functions()
-    values = phi.numeric(0)(np.sqrt(q) * z) * np.exp(-(z**2) / 4) * (STEP / np.sqrt(2 * np.pi * size))
+    values = (
+        phi.numeric(0)(np.sqrt(q) * z) * np.exp(-(z**2) / 4) * (STEP / np.sqrt(2 * np.pi * size))
+    )
     b = functions @ values
     coarse = 2 * (functions[:, ::2] @ values[::2])
-    agrees = np.abs(b - coarse).max() <= LAST and np.abs(b[: known.size] - known).max() <= LAST and abs(float(b @ b) - 1) <= LAST
+    agrees = (
+        np.abs(b - coarse).max() <= LAST
+        and np.abs(b[: known.size] - known).max() <= LAST
+        and abs(float(b @ b) - 1) <= LAST
+    )
     return b if agrees and _negligible(b) else None
 
 
@@ -92,7 +113,10 @@ def _hermite_functions() -> tuple[Array, Array]:
 
 @lru_cache(maxsize=256)
 def octave(phi: Activation, low: int) -> Octave | None:
-    """The table for 2^low <= q <= 2^(low + 1); None where the series of phi is not known to rounding."""
+    """The table for 2^low <= q <= 2^(low + 1).
+
+    None where the series of phi is not known to rounding.
+    """
     nodes = np.cos(np.pi * (np.arange(POINTS) + 0.5) / POINTS)
     q = 2.0 ** (low + (nodes + 1) / 2)
     sizes = np.array([second_moment(phi, float(value)) for value in q])
@@ -103,10 +127,16 @@ def octave(phi: Activation, low: int) -> Octave | None:
         return None
     found = found[:, : 1 + max(np.flatnonzero(np.abs(found).max(axis=0) > NOISE), default=0)]
     rows = np.concatenate([found, np.log(sizes / sizes[0])[:, None]], axis=1)
-    transform = np.cos(np.outer(np.arange(POINTS), np.pi * (np.arange(POINTS) + 0.5) / POINTS)) * 2 / POINTS
+    transform = (
+        np.cos(np.outer(np.arange(POINTS), np.pi * (np.arange(POINTS) + 0.5) / POINTS)) * 2 / POINTS
+    )
     transform[0] /= 2
     coefficients = transform @ rows
-    return Octave(low, coefficients, float(sizes[0])) if np.abs(coefficients[-3:]).max() <= LAST else None
+    return (
+        Octave(low, coefficients, float(sizes[0]))
+        if np.abs(coefficients[-3:]).max() <= LAST
+        else None
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,11 +155,16 @@ class Expansion:
     def single(self) -> Array | None:
         """The b_n, where they are the same at all q values."""
         rows = self.b.reshape(len(self.b), -1)
-        return rows[:, 0] if np.array_equal(rows, np.broadcast_to(rows[:, :1], rows.shape)) else None
+        return (
+            rows[:, 0] if np.array_equal(rows, np.broadcast_to(rows[:, :1], rows.shape)) else None
+        )
 
 
 def expansion(phi: Activation, q: Array) -> Expansion | None:
-    """The series of phi at positive q values of any shape; None where it is not known to rounding."""
+    """The series of phi at positive q values of any shape.
+
+    None where it is not known to rounding.
+    """
     flat = q.ravel()
     places = np.floor(np.log2(flat)).astype(int)
     lows = np.unique(places)
@@ -150,17 +185,34 @@ def expansion(phi: Activation, q: Array) -> Expansion | None:
 
 
 def series_taylor(first: Expansion, second: Expansion, gap: Array, order: int) -> tuple[Array, ...]:
-    """(1 - C, C')[: order + 1] at c = 1 - gap, all arrays broadcast, order 0 or 1; 1 - C keeps its relative accuracy near c = 1."""
-    terms, shape = _needed(first, second), np.broadcast_shapes(first.size.shape, second.size.shape, gap.shape)
+    """(1 - C, C')[: order + 1] at c = 1 - gap, all arrays broadcast, order 0 or 1.
+
+    1 - C keeps its relative accuracy near c = 1.
+    """
+    terms, shape = (
+        _needed(first, second),
+        np.broadcast_shapes(first.size.shape, second.size.shape, gap.shape),
+    )
     short = math.ceil(math.log(SMALL) / math.log(INSIDE))
-    if first.single is not None and second.single is not None and np.array_equal(first.single, second.single):
+    if (
+        first.single is not None
+        and second.single is not None
+        and np.array_equal(first.single, second.single)
+    ):
         return _at_one_q(first.single[:terms], np.broadcast_to(gap, shape), order)
     if terms <= 2 * short:
         return _everywhere(first.b, second.b, np.broadcast_to(gap, shape), terms)[: order + 1]
     out = _inside(first.b[:short], second.b[:short], 1 - gap, shape)
     ends = np.flatnonzero(np.abs(1 - np.broadcast_to(gap, shape)) > INSIDE)
-    rows, columns = (np.broadcast_to(np.arange(e.size.size).reshape(e.size.shape), shape).ravel()[ends] for e in (first, second))
-    one, two, gaps = first.b.reshape(len(first.b), -1), second.b.reshape(len(second.b), -1), np.broadcast_to(gap, shape).ravel()[ends]
+    rows, columns = (
+        np.broadcast_to(np.arange(e.size.size).reshape(e.size.shape), shape).ravel()[ends]
+        for e in (first, second)
+    )
+    one, two, gaps = (
+        first.b.reshape(len(first.b), -1),
+        second.b.reshape(len(second.b), -1),
+        np.broadcast_to(gap, shape).ravel()[ends],
+    )
     for start in range(0, ends.size, CHUNK):
         part = slice(start, start + CHUNK)
         found = _everywhere(one[:, rows[part]], two[:, columns[part]], gaps[part], terms)
@@ -170,18 +222,28 @@ def series_taylor(first: Expansion, second: Expansion, gap: Array, order: int) -
 
 
 def _at_one_q(b: Array, gap: Array, order: int) -> tuple[Array, ...]:
-    """(1 - C, C')[: order + 1] where all q values are the same: ``1 - C = gap sum_m c^m sum_{n > m} b_n^2``."""
+    """(1 - C, C')[: order + 1] where all q values are the same.
+
+    ``1 - C = gap sum_m c^m sum_{n > m} b_n^2``.
+    """
     c, squares = 1 - gap, b * b
     drop, tails = np.zeros(gap.shape), np.cumsum(squares[::-1])[::-1]
     for tail in tails[:0:-1]:
         drop *= c
         drop += tail
     drop *= gap
-    return (drop,) if order == 0 else (drop, np.polynomial.polynomial.polyval(c, np.arange(1, len(b)) * squares[1:]))
+    return (
+        (drop,)
+        if order == 0
+        else (drop, np.polynomial.polynomial.polyval(c, np.arange(1, len(b)) * squares[1:]))
+    )
 
 
 def _inside(b1: Array, b2: Array, c: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """1 - sum b_n b'_n c^n and its slope sum n b_n b'_n c^(n-1), for |c| < INSIDE, where few terms matter."""
+    """1 - sum b_n b'_n c^n and its slope, for |c| < INSIDE, where few terms matter.
+
+    The slope is sum n b_n b'_n c^(n-1).
+    """
     value, slope = np.zeros(shape), np.zeros(shape)
     for n in range(min(len(b1), len(b2)) - 1, -1, -1):
         product = b1[n] * b2[n]
@@ -194,7 +256,10 @@ def _inside(b1: Array, b2: Array, c: Array, shape: tuple[int, ...]) -> tuple[Arr
 
 
 def _everywhere(b1: Array, b2: Array, gap: Array, terms: int) -> tuple[Array, Array]:
-    """``1 - C = sum_n (b_n - b'_n)^2 / 2 + gap sum_m c^m sum_{n > m} b_n b'_n`` and the slope, for every c."""
+    """1 - C and the slope of C, for every c.
+
+    ``1 - C = sum_n (b_n - b'_n)^2 / 2 + gap sum_m c^m sum_{n > m} b_n b'_n``.
+    """
     c, suffix, drop, slope, apart = 1 - gap, *(np.zeros(gap.shape) for _ in range(4))
     for n in range(terms - 1, -1, -1):
         apart += (b1[n] - b2[n]) ** 2 / 2
@@ -220,4 +285,7 @@ def _needed(first: Expansion, second: Expansion) -> int:
     """The number of terms after which n b_n b'_n is below SMALL at every pair of q values."""
     known = min(first.b.shape[0], second.b.shape[0])
     one, two = (np.abs(side.b[:known]).reshape(known, -1).max(axis=1) for side in (first, second))
-    return max(int(np.count_nonzero(np.maximum.accumulate((np.arange(known) * one * two)[::-1]) > SMALL)), 1)
+    return max(
+        int(np.count_nonzero(np.maximum.accumulate((np.arange(known) * one * two)[::-1]) > SMALL)),
+        1,
+    )

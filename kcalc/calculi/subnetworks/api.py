@@ -20,9 +20,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "Bounds", "ForwardSlope", "Maximal", "MaximalCValue", "MaximalCurvature", "MaximalSlope", "Subnetwork", "Subnetworks", "maximal",
-    "maximal_c_value", "maximal_curvature", "maximal_slope", "subnetworks",
-]  # fmt: skip
+    "Bounds",
+    "ForwardSlope",
+    "Maximal",
+    "MaximalCValue",
+    "MaximalCurvature",
+    "MaximalSlope",
+    "Subnetwork",
+    "Subnetworks",
+    "maximal",
+    "maximal_c_value",
+    "maximal_curvature",
+    "maximal_slope",
+    "subnetworks",
+]
 
 Node = Hashable
 
@@ -38,7 +49,9 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
     permissive: bool
     most = 12
 
-    def __new__(cls, items: Iterable[Subnetwork], network: Network, permissive: bool) -> Subnetworks:
+    def __new__(
+        cls, items: Iterable[Subnetwork], network: Network, permissive: bool
+    ) -> Subnetworks:
         made = super().__new__(cls, items)
         made.network, made.permissive = network, permissive
         return made
@@ -52,7 +65,10 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
 
     @property
     def warning(self) -> str | None:
-        """A text where taps, heads or further inputs hide depth from the strict reading; None where they do not."""
+        """A text where taps, heads or further inputs hide depth from the strict reading.
+
+        None where they do not.
+        """
         return None if self.permissive else maximal_slope(self.network).warning
 
     @property
@@ -63,18 +79,32 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         return Subnetworks(kept, self.network, self.permissive)
 
     def draw(self, ax: Axes | None = None, **options: Any) -> Axes:
-        """The network with the subnetworks as coloured regions; see :func:`kcalc.plotting.network`."""
+        """The network with the subnetworks as coloured regions.
+
+        See :func:`kcalc.plotting.network`.
+        """
         from ... import plotting
 
         return plotting.network(self.network, ax=ax, **{"regions": self, **options})
 
     def __repr__(self) -> str:
-        kind, hidden = "permissive" if self.permissive else "maximal", "; warning: depth is hidden" if self._below() else ""
-        return f"{len(self)} {kind} subnetwork{'s' * (len(self) != 1)} of {self.network!r}"[: 199 - len(hidden)] + hidden
+        kind, hidden = (
+            "permissive" if self.permissive else "maximal",
+            "; warning: depth is hidden" if self._below() else "",
+        )
+        return (
+            f"{len(self)} {kind} subnetwork{'s' * (len(self) != 1)} of {self.network!r}"[
+                : 199 - len(hidden)
+            ]
+            + hidden
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Entry, exit and layers of each subnetwork as plain data."""
-        pieces = [{"entry": str(s.entry), "exit": str(s.exit), "layers": [str(node) for node in s.layers]} for s in self]
+        pieces = [
+            {"entry": str(s.entry), "exit": str(s.exit), "layers": [str(node) for node in s.layers]}
+            for s in self
+        ]
         return {"permissive": self.permissive, "subnetworks": pieces, "warning": self.warning}
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -82,7 +112,10 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         return self.draw(ax)
 
     def _frame(self) -> list[dict[str, Any]]:
-        return [{"entry": str(piece.entry), "exit": str(piece.exit), "layers": len(piece.layers)} for piece in self]
+        return [
+            {"entry": str(piece.entry), "exit": str(piece.exit), "layers": len(piece.layers)}
+            for piece in self
+        ]
 
     def _rows(self) -> list[tuple[str, str, str]]:
         body = ((str(piece.entry), str(piece.exit), str(len(piece.layers))) for piece in self)
@@ -120,4 +153,6 @@ def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
         for node, above in enumerate(regions.idom):
             top.append(node if above == len(nodes) else top[above])
         pairs = ((first, node) for node, first in enumerate(top) if first != node)
-    return Subnetworks((Subnetwork(nodes[s], nodes[t], network) for s, t in pairs), network, permissive)
+    return Subnetworks(
+        (Subnetwork(nodes[s], nodes[t], network) for s, t in pairs), network, permissive
+    )

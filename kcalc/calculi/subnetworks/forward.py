@@ -66,7 +66,9 @@ class _Forward(ConvexCalculus[_State]):
 
 
 class ForwardSlope:
-    """``max_t V(t)`` over all nodes ``t``, with ``V(t)`` the slope from the inputs (which move together) to ``t``, for ``psi >= 1``.
+    """The greatest slope ``max_t V(t)`` over all nodes ``t``, for ``psi >= 1``.
+
+    ``V(t)`` is the slope from the inputs (which move together) to ``t``.
 
     It bounds the slope of every subnetwork (``V(t) / V(s)`` with ``V(s) >= 1``). Unlike a maximum
     over subnetworks, it counts paths across taps, heads and further inputs. For a network of one
@@ -82,7 +84,9 @@ class ForwardSlope:
             key = state.base, state.log_constant
             if key not in steepest or steepest[key][0] < state.power:
                 steepest[key] = state.power, node
-        self._candidates = [(_State(base, power, log), node) for (base, log), (power, node) in steepest.items()]
+        self._candidates = [
+            (_State(base, power, log), node) for (base, log), (power, node) in steepest.items()
+        ]
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -111,20 +115,27 @@ class ForwardSlope:
         """``log max_t V(t)``, its derivative, and the node."""
         logs, degrees = self._bases(log_psi)
         value, degree, index = max(
-            (logs[s.base] + s.power * log_psi + s.log_constant, degrees[s.base] + s.power, -k) for k, (s, _) in enumerate(self._candidates)
+            (logs[s.base] + s.power * log_psi + s.log_constant, degrees[s.base] + s.power, -k)
+            for k, (s, _) in enumerate(self._candidates)
         )
         return value, degree, self._candidates[-index][1]
 
     def log_at(self, node: Node, psi: float) -> float:
         """``log V(node)``."""
         state = self._states[node]
-        return self._bases(math.log(psi))[0][state.base] + state.power * math.log(psi) + state.log_constant
+        return (
+            self._bases(math.log(psi))[0][state.base]
+            + state.power * math.log(psi)
+            + state.log_constant
+        )
 
     def __call__(self, psi: Any) -> Any:
         """The greatest slope, elementwise. Raises: KcalcError for psi < 1."""
         logs = as_slopes(psi)
         with np.errstate(over="ignore"):
-            return np.exp(np.array([self._greatest(float(log))[0] for log in logs.flat])).reshape(logs.shape)[()]
+            return np.exp(np.array([self._greatest(float(log))[0] for log in logs.flat])).reshape(
+                logs.shape
+            )[()]
 
     def active(self, psi: float) -> Node:
         """The node t of greatest slope V(t) at a number ``psi``."""
@@ -144,27 +155,48 @@ class ForwardSlope:
             raise KcalcError("the forward slope has no inverse: the network has no nonlinear layer")
         least = math.exp(self._greatest(0.0)[0])
         if not np.all(values > least):
-            raise KcalcError(f"a target slope must exceed {least:.6g}, the value at psi = 1, got {glimpse(target)}")
+            raise KcalcError(
+                f"a target slope must exceed {least:.6g}, the value at psi = 1, got "
+                f"{glimpse(target)}"
+            )
         return newton(lambda log: self._greatest(log)[:2], values)
 
-    # -- depth ---------------------------------------------------------------------------------------------------------------------------
+    # -- depth -------------------------------------------------------------------------------------
 
     @cached_property
     def _depths(self) -> list[tuple[int, float]]:
-        """The greatest (number of nonlinear layers, log of constants) on a path to every base, weights of 0 not counted."""
+        """The greatest (number of nonlinear layers, log of constants) on a path to every base.
+
+        Weights of 0 are not counted.
+        """
         depths = [(0, 0.0)]
         for shares, states in self._reading.mixes:
-            reached = [(depths[s.base], s) for s, share in zip(states, shares, strict=True) if not is_zero(share)]
-            depths.append((max(d[0] + s.power for d, s in reached), max(d[1] + s.log_constant for d, s in reached)))
+            reached = [
+                (depths[s.base], s)
+                for s, share in zip(states, shares, strict=True)
+                if not is_zero(share)
+            ]
+            depths.append(
+                (
+                    max(d[0] + s.power for d, s in reached),
+                    max(d[1] + s.log_constant for d, s in reached),
+                )
+            )
         return depths
 
     @cached_property
     def depth(self) -> int:
-        """The greatest number of nonlinear layers on any path through the network, across all taps, heads and inputs."""
+        """The greatest number of nonlinear layers on any path through the network.
+
+        Paths lead across all taps, heads and inputs.
+        """
         return max(self._depths[s.base][0] + s.power for s, _ in self._candidates)
 
     def longest_path_bound(self, psi: Any) -> Any:
-        """``psi^depth`` (times the greatest product of LayerNorm slopes on a path), above the slope between any two nodes."""
+        """The bound ``psi^depth`` of the slope between any two nodes.
+
+        With LayerNorm slopes it is multiplied by their greatest product on a path.
+        """
         logs = as_slopes(psi)
         constant = max(self._depths[s.base][1] + s.log_constant for s, _ in self._candidates)
         with np.errstate(over="ignore"):
@@ -176,16 +208,18 @@ class ForwardSlope:
 
 def depths_text(strict: int, depth: int) -> str:
     """A sentence on the depth of the deepest subnetwork and that of the network."""
-    return f"the deepest subnetwork has {strict} of the {depth} nonlinear layers on the longest path"
+    return (
+        f"the deepest subnetwork has {strict} of the {depth} nonlinear layers on the longest path"
+    )
 
 
 @dataclass(frozen=True)
 class Bounds(Shown):
     """Three measures of the slope of a network at ``psi``: ``strict <= forward <= longest_path``.
 
-    ``strict`` is the maximum over subnetworks, ``forward`` that of the slope from the inputs to any node, ``longest_path`` is
-    ``psi^depth``. ``strict_depth`` is the number of nonlinear layers of the deepest subnetwork.
-    ``hidden``: ``strict`` misses depth, so use the other two.
+    ``strict`` is the maximum over subnetworks, ``forward`` that of the slope from the inputs to any
+    node, ``longest_path`` is ``psi^depth``. ``strict_depth`` is the number of nonlinear layers of
+    the deepest subnetwork. ``hidden``: ``strict`` misses depth, so use the other two.
     """
 
     psi: float
@@ -201,12 +235,22 @@ class Bounds(Shown):
         """A text where the strict reading hides depth, else None."""
         if not self.hidden:
             return None
-        figures = f"mu = {self.strict:.4g}, forward bound {self.forward:.4g}, longest path {self.longest_path:.4g}"
-        return f"{HIDDEN}: {depths_text(self.strict_depth, self.depth)}; at psi = {self.psi:.6g}: {figures}"
+        figures = (
+            f"mu = {self.strict:.4g}, forward bound {self.forward:.4g}, longest path "
+            f"{self.longest_path:.4g}"
+        )
+        return (
+            f"{HIDDEN}: {depths_text(self.strict_depth, self.depth)}; at psi = {self.psi:.6g}: "
+            f"{figures}"
+        )
 
     def _measures(self) -> list[tuple[str, float, str]]:
         return [
-            ("strict mu", self.strict, f"maximum over subnetworks, the deepest of {self.strict_depth} nonlinear layers"),
+            (
+                "strict mu",
+                self.strict,
+                f"maximum over subnetworks, the deepest of {self.strict_depth} nonlinear layers",
+            ),
             ("forward bound", self.forward, "maximum of the slope from the inputs to any node"),
             ("longest path bound", self.longest_path, f"psi^{self.depth}"),
         ]
@@ -215,7 +259,10 @@ class Bounds(Shown):
         return [{"bound": name, "slope": value} for name, value, _ in self._measures()]
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        return [(f"at psi = {self.psi:.8g}", "slope", ""), *((name, f"{value:.8g}", text) for name, value, text in self._measures())]
+        return [
+            (f"at psi = {self.psi:.8g}", "slope", ""),
+            *((name, f"{value:.8g}", text) for name, value, text in self._measures()),
+        ]
 
     def _below(self) -> list[str]:
         return [f"warning: {self.warning}"] if self.warning else []
@@ -250,17 +297,28 @@ def as_slopes(psi: Any) -> Array:
     """``log psi``. Raises: KcalcError for ``psi < 1``, which no C map with C(0) = 0 has."""
     values = real_array(psi, "psi")
     if not np.all(values >= 1):
-        raise KcalcError(f"psi must be >= 1 (a C map with C(0) = 0 has slope >= 1 at c = 1), got {glimpse(psi)}")
+        raise KcalcError(
+            f"psi must be >= 1 (a C map with C(0) = 0 has slope >= 1 at c = 1), got {glimpse(psi)}"
+        )
     return np.log(values)
 
 
-def _mixed(weights: Sequence[float], logs: Sequence[float], degrees: Sequence[float]) -> tuple[float, float]:
-    """Log and mean degree of ``sum_j weights_j exp(logs_j)``, to full relative precision near ``psi = 1``."""
+def _mixed(
+    weights: Sequence[float], logs: Sequence[float], degrees: Sequence[float]
+) -> tuple[float, float]:
+    """Log and mean degree of ``sum_j weights_j exp(logs_j)``.
+
+    Both have full relative precision near ``psi = 1``.
+    """
     top = max(logs)
     shift = top if top > LARGE else 0.0
     terms = [w * math.exp(log - shift) for w, log in zip(weights, logs, strict=True)]
     total = sum(terms)
-    log = shift + math.log(total) if shift else math.log1p(sum(w * math.expm1(log) for w, log in zip(weights, logs, strict=True)))
+    log = (
+        shift + math.log(total)
+        if shift
+        else math.log1p(sum(w * math.expm1(log) for w, log in zip(weights, logs, strict=True)))
+    )
     return log, sum(t * d for t, d in zip(terms, degrees, strict=True)) / total
 
 

@@ -81,7 +81,9 @@ class _Expressions(ConvexCalculus[int]):
         if len(terms) == 1:
             return next(iter(terms))
         order = sorted(terms)
-        return self._intern(("mix", tuple(order), tuple(as_floats([terms[k] for k in order]).tolist())))
+        return self._intern(
+            ("mix", tuple(order), tuple(as_floats([terms[k] for k in order]).tolist()))
+        )
 
     def evaluate(self, functions: Sequence[Function], x: Values) -> list[Values]:
         """The value of every expression.
@@ -101,7 +103,9 @@ class _Expressions(ConvexCalculus[int]):
                     calls[which].append((values[before], after))
                     values.append(after)
                 case ("mix", numbers, shares):
-                    values.append(sum(share * values[k] for k, share in zip(numbers, shares, strict=True)))
+                    values.append(
+                        sum(share * values[k] for k, share in zip(numbers, shares, strict=True))
+                    )
                 case ("times", numbers):
                     factors = [values[k] for k in numbers]
                     if self.positive and any(np.any(np.asarray(f) < 0) for f in factors):
@@ -127,7 +131,10 @@ def _finite(after: Any, before: Values) -> Values:
     except (TypeError, ValueError):
         fits = False
     if not fits:
-        raise KcalcError(f"r must return a real number for a number and an array for an array, got {glimpse(after)} at x = {before}")
+        raise KcalcError(
+            f"r must return a real number for a number and an array for an array, got "
+            f"{glimpse(after)} at x = {before}"
+        )
     after = numbers if np.ndim(before) else float(numbers)
     if not np.all(np.isfinite(after)):
         raise KcalcError(f"r is not finite at x = {before}")
@@ -139,14 +146,20 @@ def _check_monotone(pairs: Sequence[tuple[Values, Values]]) -> None:
     if not pairs:
         return
     shape = np.shape(pairs[0][0])
-    before, after = (np.array([np.broadcast_to(p[i], shape) if shape else p[i] for p in pairs], dtype=float) for i in (0, 1))
+    before, after = (
+        np.array([np.broadcast_to(p[i], shape) if shape else p[i] for p in pairs], dtype=float)
+        for i in (0, 1)
+    )
     before, after = before.reshape(len(pairs), -1), after.reshape(len(pairs), -1)
     order = np.argsort(before, axis=0, kind="stable")
     x, y = np.take_along_axis(before, order, 0), np.take_along_axis(after, order, 0)
     wrong = np.argwhere(np.diff(y, axis=0) < -1e-9 * (1 + np.abs(y[:-1])))
     if len(wrong):
         i, j = wrong[0]
-        raise KcalcError(f"r must be non-decreasing, but r({x[i, j]:.6g}) = {y[i, j]:.6g} > r({x[i + 1, j]:.6g}) = {y[i + 1, j]:.6g}")
+        raise KcalcError(
+            f"r must be non-decreasing, but r({x[i, j]:.6g}) = {y[i, j]:.6g} > "
+            f"r({x[i + 1, j]:.6g}) = {y[i + 1, j]:.6g}"
+        )
 
 
 class _Exit(NamedTuple):
@@ -199,7 +212,9 @@ class _Paths:
         """The expression at the cut point ``leaving`` from that at the cut point ``entry``."""
         reached = {entry: state}
         for member in _between(leaving, reached, self._parents):
-            reached[member] = self.expressions.of_node(self.nodes[member], [reached[parent] for parent in self._parents[member]])
+            reached[member] = self.expressions.of_node(
+                self.nodes[member], [reached[parent] for parent in self._parents[member]]
+            )
         return reached[leaving]
 
     def _record(self, path: tuple[int, ...], states: dict[int, int], start: int | None) -> None:
@@ -219,7 +234,9 @@ class _Paths:
 
 
 class Maximal(Approximable):
-    """``M_{f,r}(x) = max_g U_{g,r}(x)`` over the subnetworks ``g``, for any non-decreasing ``r`` [TAT App. B.2].
+    """``M_{f,r}(x) = max_g U_{g,r}(x)`` over the subnetworks ``g`` [TAT App. B.2].
+
+    ``r`` is any non-decreasing function.
 
     ``U_{g,r}`` is the C map of ``g`` with ``r`` in place of the C map of every nonlinear layer.
     Every subnetwork lies between two cut points of a maximal one, so one sweep over the cut points,
@@ -232,7 +249,9 @@ class Maximal(Approximable):
     their C maps. Callable on numbers, and on arrays if ``r`` is.
     """
 
-    def __init__(self, network: Network, r: Function | Mapping[Any, Function], q: Any = None) -> None:
+    def __init__(
+        self, network: Network, r: Function | Mapping[Any, Function], q: Any = None
+    ) -> None:
         self.network, self.r, self.q = network, r, q
         self.functions, self._kinds = _functions(network, r)
         self._sweep = _Paths(network, self._kinds, q, every=False)
@@ -290,7 +309,11 @@ class Maximal(Approximable):
         """
         from scipy.optimize import brentq
 
-        value, low, high = one_number(target, "target"), one_number(low, "low"), one_number(high, "high")
+        value, low, high = (
+            one_number(target, "target"),
+            one_number(low, "low"),
+            one_number(high, "high"),
+        )
         ends = float(self(low)), float(self(high))
         if not min(ends) <= value <= max(ends):
             goes = f"the maximum goes from {ends[0]:.6g} to {ends[1]:.6g} on [{low}, {high}]"
@@ -313,7 +336,10 @@ class Maximal(Approximable):
         return f"Maximal({shown}; {self._text()})"
 
     def _repr_latex_(self) -> str:
-        return rf"$\displaystyle \mathcal{{M}}_r(x) = \max_g\; \mathcal{{U}}_{{g,r}}(x)\quad\text{{({self._text()})}}$"
+        return (
+            rf"$\displaystyle \mathcal{{M}}_r(x) = \max_g\; "
+            rf"\mathcal{{U}}_{{g,r}}(x)\quad\text{{({self._text()})}}$"
+        )
 
 
 def _between(node: int, reached: Mapping[int, int], parents: Sequence[Sequence[int]]) -> list[int]:
@@ -337,7 +363,10 @@ def _functions(network: Network, r: Any) -> tuple[list[Function], dict[Node, int
     if callable(r):
         return [r], dict.fromkeys(names, 0)
     if not isinstance(r, Mapping):
-        raise KcalcError(f"r must be a function, or a mapping of nodes or activation names to functions, got {glimpse(r)}")
+        raise KcalcError(
+            f"r must be a function, or a mapping of nodes or activation names to functions, got "
+            f"{glimpse(r)}"
+        )
     known = {*map(owner, names), *names.values()}
     for key, function in r.items():
         if key not in known:

@@ -1,7 +1,7 @@
 """Removal of slope polynomials that are proved to lie below another one for all ``psi >= 1``.
 
-The rule of [DKS sec. 17.2, 21.3], to drop divisors of another polynomial, is wrong: ``p_f = ((1 + psi)/2)^13`` divides
-``p_h = p_f (psi^2 - 3 psi + 3)``, which lies below it on (1, 2).
+The rule of [DKS sec. 17.2, 21.3], to drop divisors of another polynomial, is wrong:
+``p_f = ((1 + psi)/2)^13`` divides ``p_h = p_f (psi^2 - 3 psi + 3)``, which lies below it on (1, 2).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ BALL_DIGITS = 120
 def not_included(polynomials: Mapping[Monomial, Any]) -> list[Monomial]:
     """The products that are not contained in another one as multisets of factors, longest first.
 
-    Dropping the others is sound: the quotient is a product of slope polynomials, so >= 1 for psi >= 1.
+    Dropping the others is sound: the quotient is a product of slope polynomials, so >= 1 for psi >=
+    1.
     """
     kept: list[Monomial] = []
     holders: dict[int, list[dict[int, int]]] = {}
@@ -78,18 +79,27 @@ def dominates(upper: Any, lower: Any) -> bool:
     coefficients = list(difference.coeffs())
     if all(c >= 0 for c in coefficients):
         return True
-    if not isinstance(difference, flint.fmpq_poly) or coefficients[-1] < 0:  # balls cannot tell double roots
+    if (
+        not isinstance(difference, flint.fmpq_poly) or coefficients[-1] < 0
+    ):  # balls cannot tell double roots
         return False
     if next(c for c in coefficients if c != 0) < 0:  # the difference is negative just above psi = 1
         return False
-    if difference.degree() > MOST_ROOTS or any(difference(flint.fmpq(2**k, 16)) < 0 for k in range(10)):
+    if difference.degree() > MOST_ROOTS or any(
+        difference(flint.fmpq(2**k, 16)) < 0 for k in range(10)
+    ):
         return False
     roots: Any = difference.numer().complex_roots()
-    return not any(multiplicity % 2 and root.imag == 0 and not root.real <= 0 for root, multiplicity in roots)
+    return not any(
+        multiplicity % 2 and root.imag == 0 and not root.real <= 0 for root, multiplicity in roots
+    )
 
 
 def expanded(factors: Factors, monomials: Sequence[Monomial]) -> list[Any] | None:
-    """Products as python-flint polynomials in ``t = psi - 1``; None where they are not polynomials in one symbol, or too long."""
+    """Products as python-flint polynomials in ``t = psi - 1``.
+
+    None where they are not polynomials in one symbol, or too long.
+    """
     import flint
 
     needed = needed_factors(factors, monomials)
@@ -100,7 +110,11 @@ def expanded(factors: Factors, monomials: Sequence[Monomial]) -> list[Any] | Non
     if any(share.free_symbols for share in numbers):
         return None
     exact = all(share.is_Rational for share in numbers)
-    if exact and sum(_bits(share) for share in numbers) * max(factors.measure(monomials, largest=True)) > MOST_BITS:
+    if (
+        exact
+        and sum(_bits(share) for share in numbers) * max(factors.measure(monomials, largest=True))
+        > MOST_BITS
+    ):
         return None
     make = flint.fmpq_poly if exact else flint.arb_poly
     with BallField(BALL_DIGITS).working():
@@ -116,15 +130,25 @@ def _of_several_symbols(factors: Factors, monomials: Sequence[Monomial]) -> list
     for symbol in (k for k in needed if isinstance(factors.table[k], sp.Symbol)):
         terms *= 1 + max(_power(factors, needed, symbol, monomials))
     mixed = any(share.free_symbols for k in needed for share in _numbers(factors.table[k]))
-    return None if mixed or terms > MOST_PRODUCTS else rational_polynomials(factors, monomials, shift=1)
+    return (
+        None
+        if mixed or terms > MOST_PRODUCTS
+        else rational_polynomials(factors, monomials, shift=1)
+    )
 
 
-def _power(factors: Factors, needed: Sequence[int], symbol: int, monomials: Sequence[Monomial]) -> list[int]:
+def _power(
+    factors: Factors, needed: Sequence[int], symbol: int, monomials: Sequence[Monomial]
+) -> list[int]:
     """The degrees of products in one symbol."""
     degrees: dict[int, int] = {}
     for k in needed:
         entry = factors.table[k]
-        inner = [] if isinstance(entry, sp.Expr) else [sum(e * degrees[f] for f, e in part) for _, part in entry]
+        inner = (
+            []
+            if isinstance(entry, sp.Expr)
+            else [sum(e * degrees[f] for f, e in part) for _, part in entry]
+        )
         degrees[k] = max(inner, default=int(k == symbol))
     return [sum(e * degrees[f] for f, e in monomial) for monomial in monomials]
 

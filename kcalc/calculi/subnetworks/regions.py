@@ -1,14 +1,15 @@
 """Subnetworks: the single-entry single-exit regions of a network; an entry is a feature map.
 
-A subnetwork is a non-empty set of layers (1) that reads exactly one feature map from outside, that of its *entry*, (2) whose other
-edges come from inside and (3) of which exactly one layer, its *exit*, is used outside or is a network output. Rule 3 is the strict
-reading, the one that reproduces [DKS eq. 20] and [TAT App. B.5].
+A subnetwork is a non-empty set of layers (1) that reads exactly one feature map from outside, that
+of its *entry*, (2) whose other edges come from inside and (3) of which exactly one layer, its
+*exit*, is used outside or is a network output. Rule 3 is the strict reading, the one that
+reproduces [DKS eq. 20] and [TAT App. B.5].
 
-In :func:`find_regions` nodes are numbers 0 ... n-1 in topological order; ``parents[v]`` may repeat and is empty at inputs. ``idom`` is
-the dominator tree from a virtual root above the inputs, ``ipdom`` the post-dominator tree from a virtual sink below the outputs (both
-virtual nodes have number n), ``A(s, t)`` the nodes reached backwards from ``t`` without passing
-``s``. A pair (s, t) is a subnetwork
-iff ``s`` strictly dominates ``t`` and ``t`` post-dominates ``A(s, t)``.
+In :func:`find_regions` nodes are numbers 0 ... n-1 in topological order; ``parents[v]`` may repeat
+and is empty at inputs. ``idom`` is the dominator tree from a virtual root above the inputs,
+``ipdom`` the post-dominator tree from a virtual sink below the outputs (both virtual nodes have
+number n), ``A(s, t)`` the nodes reached backwards from ``t`` without passing ``s``. A pair (s, t)
+is a subnetwork iff ``s`` strictly dominates ``t`` and ``t`` post-dominates ``A(s, t)``.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def _keeps_gaussian(op: P.Primitive) -> bool:
 class Regions:
     """``idom[v]`` (n for the virtual root) and the maximal regions as paths (entry, t_1, ..., t_k).
 
-    Any two nodes of a path bound a region, and these are all the regions; each node is exit in one path at most.
+    Any two nodes of a path bound a region, and these are all the regions; each node is exit in one
+    path at most.
     """
 
     idom: tuple[int, ...]
@@ -58,7 +60,9 @@ class _Tree:
 
     def __init__(self, size: int) -> None:
         self.up, self.skip = ([size] * (size + 1) for _ in range(2))
-        self.depth, self.low, self.high, self.least, self.most = ([0] * (size + 1) for _ in range(5))
+        self.depth, self.low, self.high, self.least, self.most = (
+            [0] * (size + 1) for _ in range(5)
+        )
 
     def add(self, node: int, parent: int, low: int = 0, high: int = 0) -> None:
         """Add a leaf with labels ``low`` to ``high``."""
@@ -119,7 +123,9 @@ def _euler(ipdom: Sequence[int]) -> tuple[list[int], list[int]]:
     """First and last preorder number in the subtree of every node of the post-dominator tree."""
     size = len(ipdom)
     weight = [1] * (size + 1)
-    for node in range(size):  # readers come later, so a subtree is complete when its root is reached
+    for node in range(
+        size
+    ):  # readers come later, so a subtree is complete when its root is reached
         weight[ipdom[node]] += weight[node]
     first, free = [0] * (size + 1), [1] * (size + 1)
     for node in range(size - 1, -1, -1):
@@ -133,9 +139,10 @@ def _euler(ipdom: Sequence[int]) -> tuple[list[int], list[int]]:
 def find_regions(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -> Regions:
     """Dominators and maximal regions, in O((nodes + edges) log nodes).
 
-    A(idom t, t) without ``t`` is the union of A(idom d, d) over ``d`` on the dominator path from each parent of ``t`` up to ``idom t``.
-    So the span of Euler numbers over that set comes from the spans of earlier nodes, and ``t`` post-dominates the set iff the span
-    lies in its own interval; if it does not, no region ends at ``t``. Regions that follow one another form paths.
+    A(idom t, t) without ``t`` is the union of A(idom d, d) over ``d`` on the dominator path from
+    each parent of ``t`` up to ``idom t``. So the span of Euler numbers over that set comes from the
+    spans of earlier nodes, and ``t`` post-dominates the set iff the span lies in its own interval;
+    if it does not, no region ends at ``t``. Regions that follow one another form paths.
     """
     size = len(parents)
     ipdom = _post_dominators(parents, outputs)
@@ -168,12 +175,14 @@ def find_regions(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -> Re
     return Regions(tuple(idom[:size]), tuple(paths))
 
 
-# -- in a network ---------------------------------------------------------------------------------------------------------------------
+# -- in a network ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Subnetwork(Shown):
-    """The layers between the feature map of ``entry`` (a node that is not one of them) and the layer ``exit`` (which is).
+    """The layers between the feature map of ``entry`` and the layer ``exit``.
+
+    ``entry`` is a node that is not one of the layers; ``exit`` is one of them.
 
     ``network`` is an induced network of one input and one output that any kcalc function takes.
     """
@@ -206,13 +215,23 @@ class Subnetwork(Shown):
         Input.
         """
         width = self.within.features[self.entry]
-        first: list[Step] = [(self.entry, L.Input(width) if self.within.parents(self.entry) else self.within.layer(self.entry), ())]
+        first: list[Step] = [
+            (
+                self.entry,
+                L.Input(width)
+                if self.within.parents(self.entry)
+                else self.within.layer(self.entry),
+                (),
+            )
+        ]
         if self._is_fresh():
             name = f"input of {self.entry}"
             while name in self.layers or name == self.entry:
                 name += "'"
             first = [(name, L.Input(width), ()), (self.entry, L.Affine(width), (name,))]
-        inner: list[Step] = [(node, self.within.layer(node), self.within.parents(node)) for node in self.layers]
+        inner: list[Step] = [
+            (node, self.within.layer(node), self.within.parents(node)) for node in self.layers
+        ]
         network = Network.from_steps([*first, *inner], [self.exit])
         return network.with_notes(note for note in self.within.notes if note.node in self.layers)
 
@@ -232,17 +251,27 @@ class Subnetwork(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Entry, exit and layers as plain data."""
-        return {"entry": str(self.entry), "exit": str(self.exit), "layers": [str(node) for node in self.layers]}
+        return {
+            "entry": str(self.entry),
+            "exit": str(self.exit),
+            "layers": [str(node) for node in self.layers],
+        }
 
     def _rows(self) -> list[tuple[str, str]]:
-        return [("layer of the subnetwork", "kind"), *((str(node), type(self.within.layer(node)).__name__) for node in self.layers)]
+        return [
+            ("layer of the subnetwork", "kind"),
+            *((str(node), type(self.within.layer(node)).__name__) for node in self.layers),
+        ]
 
     def __repr__(self) -> str:
         return f"Subnetwork({self.entry!r} -> {self.exit!r}, {len(self.layers)} layers)"
 
 
 def network_regions(network: Network) -> tuple[list[Node], list[tuple[int, ...]], Regions]:
-    """The nodes of a network in order, the numbers of their parents in slot order, and the regions."""
+    """The nodes of a network in order, their parents and the regions.
+
+    Returns: (nodes, numbers of their parents in slot order, regions).
+    """
     require_network(network)
     number = {node: k for k, node in enumerate(network)}
     parents = [tuple(map(number.__getitem__, above)) for _, _, above in network.steps()]

@@ -50,10 +50,15 @@ class Polynomials:
             polynomial = _gather([self._locals[node] for node in path[1:]])
             first.setdefault(polynomial, (nodes[path[0]], nodes[path[-1]]))
         self.monomials: list[Monomial] = not_included(first) or [ONE]
-        self.owners = [Subnetwork(*first[m], network) if m in first else None for m in self.monomials]
+        self.owners = [
+            Subnetwork(*first[m], network) if m in first else None for m in self.monomials
+        ]
 
     def from_inputs(self, node: Node) -> Monomial:
-        """The slope polynomial from the inputs, which move together, to a node: the product over its dominators."""
+        """The slope polynomial from the inputs, which move together, to a node.
+
+        The product over its dominators.
+        """
         at, parts = self._nodes.index(node), list[Monomial]()
         while at < len(self._nodes):
             parts.append(self._locals[at])
@@ -63,8 +68,9 @@ class Polynomials:
     def _local(self, steps: Sequence[Step], parents: Sequence[Sequence[int]]) -> list[Monomial]:
         """The polynomial of every node relative to its immediate dominator.
 
-        A mix of nodes p needs them relative to its own dominator s: the product over the dominator path from p up to s, kept at p. Equal
-        layers that read equal polynomials are computed once; with q values, every mix has weights of its own.
+        A mix of nodes p needs them relative to its own dominator s: the product over the dominator
+        path from p up to s, kept at p. Equal layers that read equal polynomials are computed once;
+        with q values, every mix has weights of its own.
         """
         calculus, idom = self.calculus, self._idom
         features = calculus.network.features
@@ -89,7 +95,9 @@ class Polynomials:
 
         for k, (node, layer, reads) in enumerate(steps):
             mixes = len(reads) > 1
-            inputs = tuple(relative(p, idom[k]) for p in parents[k]) if mixes else (ONE,) * len(reads)
+            inputs = (
+                tuple(relative(p, idom[k]) for p in parents[k]) if mixes else (ONE,) * len(reads)
+            )
             if node in calculus.centring or (mixes and calculus.q is not None):
                 local.append(calculus.of_node(node, inputs))
                 continue
@@ -112,12 +120,17 @@ def _gather(parts: Sequence[Monomial]) -> Monomial:
 
 
 class MaximalSlope(Approximable):
-    """The maximal slope function ``mu(psi) = max_f p_f(psi)`` over all subnetworks ``f``, for ``psi >= 1`` [DKS sec. 17.1].
+    """The maximal slope function ``mu(psi) = max_f p_f(psi)``, for ``psi >= 1`` [DKS sec. 17.1].
 
-    Callable on numbers and arrays; where activations have symbols of their own, on a mapping {activation name: slope}.
+    The maximum is over all subnetworks ``f``.
+
+    Callable on numbers and arrays; where activations have symbols of their own, on a mapping
+    {activation name: slope}.
     """
 
-    def __init__(self, network: Network, q: Any = None, symbols_by_activation: bool = False) -> None:
+    def __init__(
+        self, network: Network, q: Any = None, symbols_by_activation: bool = False
+    ) -> None:
         self.network = network
         self._q = q
         self._set = Polynomials(network, q, symbols_by_activation)
@@ -132,7 +145,9 @@ class MaximalSlope(Approximable):
 
     @cached_property
     def pieces(self) -> tuple[sp.Expr, ...]:
-        """The slope polynomials to maximise over, as SymPy expressions, those of highest degree first.
+        """The slope polynomials to maximise over, as SymPy expressions.
+
+        Those of highest degree come first.
 
         Equal ones are listed once. A polynomial is dropped if its factors are a sub-multiset of
         another one's, or (numeric weights) if it is proved to lie below another one for all ``psi
@@ -160,7 +175,10 @@ class MaximalSlope(Approximable):
         return MappingProxyType(self._set.calculus.symbols)
 
     def __call__(self, psi: Any) -> Any:
-        """``mu(psi)``, elementwise. Raises: KcalcError for psi < 1 and for symbols in mixing weights."""
+        """``mu(psi)``, elementwise.
+
+        Raises: KcalcError for psi < 1 and for symbols in mixing weights.
+        """
         logs, shape = self._evaluate(psi)
         with np.errstate(over="ignore"):
             return np.exp(logs.max(axis=0)).reshape(shape)[()]
@@ -172,7 +190,9 @@ class MaximalSlope(Approximable):
             raise KcalcError("active takes one psi at a time")
         owner = self._set.owners[int(logs[:, 0].argmax())]
         if owner is None:
-            raise KcalcError("the network has no nonlinear layer, so no subnetwork is steeper than another")
+            raise KcalcError(
+                "the network has no nonlinear layer, so no subnetwork is steeper than another"
+            )
         return owner
 
     def inverse(self, target: Any) -> Any:
@@ -180,23 +200,34 @@ class MaximalSlope(Approximable):
 
         ``mu(1)`` is 1, or greater where LayerNorms have slopes > 1.
 
-        ``log mu`` is convex in ``log psi`` (a maximum of log-sum-exp) and ``mu(psi) >= psi``, so that Newton's method descends
-        monotonically from ``log psi = log target``.
-        Raises: KcalcError for other targets, a network without nonlinear layers, several slope symbols, or symbols in mixing weights.
+        ``log mu`` is convex in ``log psi`` (a maximum of log-sum-exp) and ``mu(psi) >= psi``, so
+        that Newton's method descends monotonically from ``log psi = log target``.
+        Raises: KcalcError for other targets, a network without nonlinear layers, several slope
+        symbols, or symbols in mixing weights.
         """
         values = real_array(target, "target")
         if len(self.symbols) != 1:
-            reason = f"it depends on {len(self.symbols)} slopes" if self.symbols else "the network has no nonlinear layer"
+            reason = (
+                f"it depends on {len(self.symbols)} slopes"
+                if self.symbols
+                else "the network has no nonlinear layer"
+            )
             raise KcalcError(f"the maximal slope function has no inverse: {reason}")
         least = float(self({str(self.symbols[0]): 1.0}))
         if not np.all(values > least):
-            raise KcalcError(f"a target slope must exceed {least:.6g}, the value at psi = 1, got {glimpse(target)}")
+            raise KcalcError(
+                f"a target slope must exceed {least:.6g}, the value at psi = 1, got "
+                f"{glimpse(target)}"
+            )
         return newton(self._log_and_slope, values)
 
     def slope_to(self, node: Node, psi: Any) -> Any:
-        """The slope from the inputs, which move together, to the feature map of a node, elementwise in ``psi >= 1``.
+        """The slope from the inputs to the feature map of a node, elementwise in ``psi >= 1``.
 
-        Raises: KcalcError for an unknown node, several slope symbols, psi < 1 and symbols in mixing weights.
+        The inputs move together.
+
+        Raises: KcalcError for an unknown node, several slope symbols, psi < 1 and symbols in mixing
+        weights.
         """
         self.network.layer(node)
         logs, shape = self._evaluate(psi, [self._set.from_inputs(node)])
@@ -208,7 +239,7 @@ class MaximalSlope(Approximable):
         piece = int(logs[:, 0].argmax())
         return float(logs[piece, 0]), float(degrees[piece, 0])
 
-    # -- depth hidden by the strict reading ---------------------------------------------------------------------------------------------
+    # -- depth hidden by the strict reading --------------------------------------------------------
 
     @cached_property
     def forward(self) -> ForwardSlope:
@@ -217,7 +248,10 @@ class MaximalSlope(Approximable):
 
     @property
     def depth(self) -> int:
-        """The greatest number of nonlinear layers on any path through the network, across all taps, heads and inputs."""
+        """The greatest number of nonlinear layers on any path through the network.
+
+        Paths lead across all taps, heads and inputs.
+        """
         return self.forward.depth
 
     def longest_path_bound(self, psi: Any) -> Any:
@@ -225,7 +259,10 @@ class MaximalSlope(Approximable):
         return self.forward.longest_path_bound(psi)
 
     def forward_bound(self, psi: Any) -> Any:
-        """``max_t V(t)`` over all nodes ``t``, with ``V(t)`` the slope from the inputs (which move together) to ``t``."""
+        """The greatest slope ``max_t V(t)`` over all nodes ``t``.
+
+        ``V(t)`` is the slope from the inputs (which move together) to ``t``.
+        """
         return self.forward(psi)
 
     def bounds(self, psi: float | None = None) -> Bounds:
@@ -234,13 +271,24 @@ class MaximalSlope(Approximable):
         Raises: KcalcError where activations have symbols of their own.
         """
         if len(self.symbols) > 1:
-            raise KcalcError("bounds need one slope for all activations: build the function without symbols_by_activation")
+            raise KcalcError(
+                "bounds need one slope for all activations: build the function without "
+                "symbols_by_activation"
+            )
         if psi is not None:
             psi = one_number(psi, "psi")
         strict = max(self._factors.measure(self._set.monomials, largest=True))
         at = 1.5 ** (1 / max(self.depth, 1)) if psi is None else float(np.exp(as_slopes(psi)))
         mu, forward = float(self(at)), float(self.forward(at))
-        return Bounds(at, mu, forward, float(self.forward.longest_path_bound(at)), strict, self.depth, self._hidden(at, strict, mu))
+        return Bounds(
+            at,
+            mu,
+            forward,
+            float(self.forward.longest_path_bound(at)),
+            strict,
+            self.depth,
+            self._hidden(at, strict, mu),
+        )
 
     def _hidden(self, psi: float, strict: int, mu: float) -> bool:
         """Whether an output is deeper or steeper than all subnetworks.
@@ -254,7 +302,9 @@ class MaximalSlope(Approximable):
 
     @cached_property
     def warning(self) -> str | None:
-        """A text where taps, heads or further inputs hide depth from the strict reading; None where they do not.
+        """A text where taps, heads or further inputs hide depth from the strict reading.
+
+        None where they do not.
 
         Criteria: the deepest subnetwork has less than 0.9 of the depth, or (numeric weights) an
         output's ``log V`` exceeds ``log mu`` by more than a tenth at ``psi = 1.5^(1/depth)``. None
@@ -267,7 +317,7 @@ class MaximalSlope(Approximable):
         strict = max(self._factors.measure(self._set.monomials, largest=True))
         return f"{HIDDEN}: {depths_text(strict, self.depth)}" if strict < 0.9 * self.depth else None
 
-    # -- habits -------------------------------------------------------------------------------------------------------------------------
+    # -- habits ------------------------------------------------------------------------------------
 
     @property
     def _factors(self) -> Factors:
@@ -277,32 +327,53 @@ class MaximalSlope(Approximable):
     def _program(self) -> LogProgram:
         return LogProgram(self._factors)
 
-    def _evaluate(self, psi: Any, monomials: Sequence[Monomial] | None = None) -> tuple[Array, tuple[int, ...]]:
+    def _evaluate(
+        self, psi: Any, monomials: Sequence[Monomial] | None = None
+    ) -> tuple[Array, tuple[int, ...]]:
         """Logs (polynomial, point), by default of the pieces, and the shape of the points."""
         if isinstance(psi, Mapping):
-            given = {key if isinstance(key, str) else glimpse(key): value for key, value in psi.items()}
+            given = {
+                key if isinstance(key, str) else glimpse(key): value for key, value in psi.items()
+            }
             names = [str(symbol) for symbol in self.symbols]
             for key in given:
                 if names and f"psi_{key.removeprefix('psi_')}" not in names and key not in names:
                     raise unknown("slope", key, names)
                 if not key.startswith("psi_") and f"psi_{key}" in given:
-                    raise KcalcError(f"the slope of {key} is given twice, as {key!r} and as 'psi_{key}'; give one of them")
-            missing = [name for name in names if name not in given and name.removeprefix("psi_") not in given]
+                    raise KcalcError(
+                        f"the slope of {key} is given twice, as {key!r} and as 'psi_{key}'; give "
+                        f"one of them"
+                    )
+            missing = [
+                name
+                for name in names
+                if name not in given and name.removeprefix("psi_") not in given
+            ]
             if missing:
                 raise KcalcError(f"no value is given for {', '.join(missing)}")
-            values = (as_slopes(given.get(name, given.get(name.removeprefix("psi_")))) for name in names)
+            values = (
+                as_slopes(given.get(name, given.get(name.removeprefix("psi_")))) for name in names
+            )
             try:
                 columns = np.broadcast_arrays(np.zeros(()), *values)[1:] or (np.zeros(()),)
             except KcalcError:
                 raise
             except ValueError:
-                raise KcalcError("the slopes given for the activations do not broadcast together") from None
+                raise KcalcError(
+                    "the slopes given for the activations do not broadcast together"
+                ) from None
         elif len(self.symbols) > 1:
             names = ", ".join(map(str, self.symbols))
-            raise KcalcError(f"the maximal slope depends on {names}; pass a mapping of activation names to slopes")
+            raise KcalcError(
+                f"the maximal slope depends on {names}; pass a mapping of activation names to "
+                f"slopes"
+            )
         else:
             columns = (as_slopes(psi),)
-        logs, _ = self._program([column.reshape(-1) for column in columns[: len(self.symbols)]], monomials or self._set.monomials)
+        logs, _ = self._program(
+            [column.reshape(-1) for column in columns[: len(self.symbols)]],
+            monomials or self._set.monomials,
+        )
         return np.broadcast_to(logs, (len(logs), columns[0].size)), columns[0].shape
 
     def __str__(self) -> str:
@@ -311,11 +382,20 @@ class MaximalSlope(Approximable):
     def _text(self, write: Callable[[Any], str], maximum: str) -> str:
         """The maximum as text; polynomials that are too long are given by their degree."""
         parts = polynomial_texts(self._factors, self._pruned, write)
-        return parts[0] if len(parts) == 1 else maximum % ", ".join(parts[:8] + ["..."] * (len(parts) > 8))
+        return (
+            parts[0]
+            if len(parts) == 1
+            else maximum % ", ".join(parts[:8] + ["..."] * (len(parts) > 8))
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The maximum as text, its symbols and the assumptions, as plain data."""
-        return {"maximum": "slope", "expr": str(self), "symbols": [str(s) for s in self.symbols], "assumptions": plain(self.assumptions)}
+        return {
+            "maximum": "slope",
+            "expr": str(self),
+            "symbols": [str(s) for s in self.symbols],
+            "assumptions": plain(self.assumptions),
+        }
 
     def __repr__(self) -> str:
         text = str(self)
@@ -327,19 +407,27 @@ class MaximalSlope(Approximable):
         return rf"$\displaystyle \mu({arguments}) = {body}$"
 
 
-def maximal_slope(network: Network, q: Any = None, *, symbols_by_activation: bool = False) -> MaximalSlope:
-    """The maximal slope function ``mu`` of a network; see :class:`MaximalSlope` and, for ``q``, ``kc.slope_polynomial``."""
+def maximal_slope(
+    network: Network, q: Any = None, *, symbols_by_activation: bool = False
+) -> MaximalSlope:
+    """The maximal slope function ``mu`` of a network.
+
+    See :class:`MaximalSlope` and, for ``q``, ``kc.slope_polynomial``.
+    """
     return MaximalSlope(network, q, symbols_by_activation)
 
 
-# -- curvature -----------------------------------------------------------------------------------------------------------------------
+# -- curvature -------------------------------------------------------------------------------------
 
 
 class MaximalCurvature:
-    """The maximal curvature function ``max_f C_f''(1) = multiplier * kappa`` [TAT App. B.2, with r_2(x) = x + kappa].
+    """The maximal curvature function ``max_f C_f''(1) = multiplier * kappa``.
+
+    [TAT App. B.2, with r_2(x) = x + kappa]
 
     Every nonlinear layer has ``C'(1) = 1`` and ``C''(1) = kappa >= 0``.
-    ``C_f''(1) / kappa`` is ``p_f'(1)``, the mean number of nonlinear layers that a path through ``f`` meets.
+    ``C_f''(1) / kappa`` is ``p_f'(1)``, the mean number of nonlinear layers that a path through
+    ``f`` meets.
     """
 
     def __init__(self, network: Network, q: Any = None) -> None:
@@ -349,13 +437,20 @@ class MaximalCurvature:
         steep = next(map(owner, (*self._set.calculus.normalisations, *products)), None)
         if steep is not None:
             kind = type(network.layer(steep)).__name__
-            remedy = "leave out q" if steep in self._set.calculus.centring else "cut the network there"
-            raise KcalcError(f"the {kind} at node {steep!r} has a slope > 1, but curvatures add up only where all slopes are 1; {remedy}")
+            remedy = (
+                "leave out q" if steep in self._set.calculus.centring else "cut the network there"
+            )
+            raise KcalcError(
+                f"the {kind} at node {steep!r} has a slope > 1, but curvatures add up only where "
+                f"all slopes are 1; {remedy}"
+            )
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of the formal reading."""
-        return *self._set.calculus.assumptions, Assumption("network", "C'(1) = 1 for every nonlinear layer")
+        return *self._set.calculus.assumptions, Assumption(
+            "network", "C'(1) = 1 for every nonlinear layer"
+        )
 
     @cached_property
     def multipliers(self) -> tuple[sp.Expr, ...]:
@@ -376,7 +471,11 @@ class MaximalCurvature:
     @property
     def expr(self) -> sp.Expr:
         """The maximum of the pieces as a SymPy expression."""
-        return sp.Max(*self.multipliers, evaluate=False) * common_curvature if len(self.multipliers) > 1 else self.pieces[0]
+        return (
+            sp.Max(*self.multipliers, evaluate=False) * common_curvature
+            if len(self.multipliers) > 1
+            else self.pieces[0]
+        )
 
     @cached_property
     def multiplier(self) -> float:
@@ -389,21 +488,32 @@ class MaximalCurvature:
         """``multiplier * kappa``, elementwise, for ``kappa >= 0``."""
         values = real_array(kappa, "kappa")
         if not np.all(values >= 0):
-            raise KcalcError(f"kappa must be >= 0 (C maps are convex on [0, 1]), got {glimpse(kappa)}")
+            raise KcalcError(
+                f"kappa must be >= 0 (C maps are convex on [0, 1]), got {glimpse(kappa)}"
+            )
         return (self.multiplier * values)[()]
 
     def inverse(self, target: Any) -> Any:
-        """``kappa`` with maximal curvature ``target`` > 0, elementwise. Raises: KcalcError without nonlinear layers."""
+        """``kappa`` with maximal curvature ``target`` > 0, elementwise.
+
+        Raises: KcalcError without nonlinear layers.
+        """
         values = real_array(target, "target")
         if not self.multiplier:
-            raise KcalcError("the maximal curvature function has no inverse: the network has no nonlinear layer")
+            raise KcalcError(
+                "the maximal curvature function has no inverse: the network has no nonlinear layer"
+            )
         if not np.all(values > 0):
             raise KcalcError(f"a target curvature must be > 0, got {glimpse(target)}")
         return (values / self.multiplier)[()]
 
     def to_dict(self) -> dict[str, Any]:
         """The maximum as text and the assumptions, as plain data."""
-        return {"maximum": "curvature", "expr": self._short(str), "assumptions": plain(self.assumptions)}
+        return {
+            "maximum": "curvature",
+            "expr": self._short(str),
+            "assumptions": plain(self.assumptions),
+        }
 
     def __repr__(self) -> str:
         text = self._short(str)

@@ -17,12 +17,14 @@ PLACE = "Gradients"
 
 
 @PAPER.claim(
-    "ATT-backward", PLACE,
+    "ATT-backward",
+    PLACE,
     r"with gradients of covariance $g_s$ at one token and $g_d$ at two, queries hand back "
     r"$\sigma_Q^2\sigma_K^2\sigma_V^2(q-p)^2(g_sD_s, g_dD_c)$, keys "
-    r"$\sigma_K^2\sigma_V^2(q-p)[g_sG_sD_s + (T-1)g_dG_dD_c]$ at one token and minus that over $T-1$ at two, values "
+    r"$\sigma_K^2\sigma_V^2(q-p)[g_sG_sD_s + (T-1)g_dG_dD_c]$ at one token and minus that over "
+    r"$T-1$ at two, values "
     r"$\sigma_V^2[g_sS_s + (T-1)g_dS_c]$ at one token and $\sigma_V^2[g_s + (T-1)g_d]$ in all",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, q, p, one, two, bias, draws = 6, 1.2, 0.5, 1.0, 0.3, 0.2, bench.size(4000, 40_000)
     K, gradient = alike(tokens, q, p), alike(tokens, one, two)
@@ -30,33 +32,61 @@ def _(bench: Bench) -> Iterator[Evidence]:
     A = attention(bench.rng, draws, G, 0.9 * K)
     P = projector(A)
     variance, covariance = G[0, 0] * 0.9 * (q - p), G[0, 1] * 0.9 * (q - p)
-    alone, other = Overlap(tokens, variance, variance, variance), Overlap(tokens, variance, variance, covariance)
-    d_s, d_c, s_s, s_c = alone.by_covariance, other.by_covariance, self_overlap(tokens, variance), other.value
+    alone, other = (
+        Overlap(tokens, variance, variance, variance),
+        Overlap(tokens, variance, variance, covariance),
+    )
+    d_s, d_c, s_s, s_c = (
+        alone.by_covariance,
+        other.by_covariance,
+        self_overlap(tokens, variance),
+        other.value,
+    )
     rest = tokens - 1
     flat = (draws, tokens, tokens * tokens)
     read_values, read_keys = P @ (1.1 * K), P @ (0.9 * K)
-    traced = read_values.reshape(flat) @ read_keys.transpose(0, 1, 3, 2).reshape(flat).transpose(0, 2, 1) * (1.4 * gradient)
+    traced = (
+        read_values.reshape(flat)
+        @ read_keys.transpose(0, 1, 3, 2).reshape(flat).transpose(0, 2, 1)
+        * (1.4 * gradient)
+    )
     expected = 1.4 * 0.9 * 1.1 * (q - p) ** 2 * np.array([one * d_s, two * d_c])
-    yield bench.statistical(np.diagonal(traced, axis1=1, axis2=2).mean(axis=1), float(expected[0]), "queries, one token")
-    yield bench.statistical(traced[:, 0, 1:].mean(axis=1), float(expected[1]), "queries, two tokens")
+    yield bench.statistical(
+        np.diagonal(traced, axis1=1, axis2=2).mean(axis=1), float(expected[0]), "queries, one token"
+    )
+    yield bench.statistical(
+        traced[:, 0, 1:].mean(axis=1), float(expected[1]), "queries, two tokens"
+    )
     joined = np.tensordot(P, gradient * G, axes=(1, 1)).transpose(0, 3, 1, 2)
     back = 0.9 * (read_values @ joined).sum(axis=1)
     whole = 0.9 * 1.1 * (q - p) * (one * G[0, 0] * d_s + rest * two * G[0, 1] * d_c)
-    yield bench.statistical(np.diagonal(back, axis1=1, axis2=2).mean(axis=1), whole, "keys, one token")
+    yield bench.statistical(
+        np.diagonal(back, axis1=1, axis2=2).mean(axis=1), whole, "keys, one token"
+    )
     yield bench.statistical(back[:, 0, 1:].mean(axis=1), -whole / rest, "keys, two tokens")
     read = 1.1 * A.transpose(0, 2, 1) @ gradient @ A
     value = 1.1 * (one * s_s + rest * two * s_c)
-    yield bench.statistical(np.diagonal(read, axis1=1, axis2=2).mean(axis=1), value, "values, one token")
+    yield bench.statistical(
+        np.diagonal(read, axis1=1, axis2=2).mean(axis=1), value, "values, one token"
+    )
     total = 1.1 * (one + rest * two)
-    yield bench.equal(read.sum(axis=(1, 2)) / tokens, np.full(draws, total), "values, all pairs of tokens: in every draw", 1e-12)
+    yield bench.equal(
+        read.sum(axis=(1, 2)) / tokens,
+        np.full(draws, total),
+        "values, all pairs of tokens: in every draw",
+        1e-12,
+    )
 
 
 @PAPER.claim(
-    "ATT-general", PLACE,
-    r"for general covariances, with $B = (AV)\circ(AH)$, $W = G^o\circ G$ and $C = (WA)\circ(AV)$, $\operatorname{Cov}dq\propto "
+    "ATT-general",
+    PLACE,
+    r"for general covariances, with $B = (AV)\circ(AH)$, $W = G^o\circ G$ and $C = "
+    r"(WA)\circ(AV)$, $\operatorname{Cov}dq\propto "
     r"G^o\circ E[A(V\circ H)A^\top - BA^\top - AB^\top + "
-    r"(AVA^\top)\circ(AHA^\top)]$ and $\operatorname{Cov}dk\propto E[V\circ(A^\top WA) - C^\top A - A^\top C + A^\top(W\circ(AVA^\top))A]$",
-)  # fmt: skip
+    r"(AVA^\top)\circ(AHA^\top)]$ and $\operatorname{Cov}dk\propto E[V\circ(A^\top WA) - C^\top A "
+    r"- A^\top C + A^\top(W\circ(AVA^\top))A]$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens = 7
     roots = bench.rng.standard_normal((4, tokens, tokens))
@@ -68,34 +98,52 @@ def _(bench: Bench) -> Iterator[Evidence]:
     queries = gradient * (A @ (V * H) @ A.T - B @ A.T - A @ B.T + read * (A @ H @ A.T))
     keys = V * (A.T @ W @ A) - C.T @ A - A.T @ C + A.T @ (W * read) @ A
     yield bench.equal(
-        queries, gradient * np.einsum("iab,bc,kcd,da->ik", P, V, P, H), "queries: the derivative of softmax, token by token", 1e-12
+        queries,
+        gradient * np.einsum("iab,bc,kcd,da->ik", P, V, P, H),
+        "queries: the derivative of softmax, token by token",
+        1e-12,
     )
-    yield bench.equal(keys, np.einsum("ik,iab,bc,kcd->ad", W, P, V, P), "keys: the derivative of softmax, token by token", 1e-12)
+    yield bench.equal(
+        keys,
+        np.einsum("ik,iab,bc,kcd->ad", W, P, V, P),
+        "keys: the derivative of softmax, token by token",
+        1e-12,
+    )
 
 
 @PAPER.claim(
-    "ATT-modes", PLACE,
-    r"at $\rho = 1$ attention multiplies the mean mode $g_s + (T-1)g_d$ of gradients by $v$ and the difference mode $g_s - g_d$ by 0",
-)  # fmt: skip
+    "ATT-modes",
+    PLACE,
+    r"at $\rho = 1$ attention multiplies the mean mode $g_s + (T-1)g_d$ of gradients by $v$ and "
+    r"the difference mode $g_s - g_d$ by 0",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for tokens, queries, v in ((5, 1.0, 1.7), (60, 9.0, 0.6)):
         found = gradients(layer(queries, 1.0, v), tokens=tokens, token_cosine=1.0)
         assert found.mean is not None and found.difference is not None
-        yield bench.equal(found.mean["x"] / found.mean["output"], v, f"mean mode, T = {tokens}", 1e-12)
+        yield bench.equal(
+            found.mean["x"] / found.mean["output"], v, f"mean mode, T = {tokens}", 1e-12
+        )
         yield bench.equal(found.difference["x"], 0.0, f"difference mode, T = {tokens}", 1e-12)
 
 
 @PAPER.claim(
-    "ATT-vanish", PLACE,
-    r"the parts of the tangent kernel of $W_Q$ and $W_K$ vanish as $(1-\rho)^2$ where tokens become alike, those of $W_V$ and $W_O$ do not",
-)  # fmt: skip
+    "ATT-vanish",
+    PLACE,
+    r"the parts of the tangent kernel of $W_Q$ and $W_K$ vanish as $(1-\rho)^2$ where tokens "
+    r"become alike, those of $W_V$ and $W_O$ do not",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, gaps = 10, (1e-3, 1e-4)
-    found = [gradients(layer(1.5, 1.2, 1.0), tokens=tokens, token_cosine=1 - gap).weights for gap in gaps]
+    found = [
+        gradients(layer(1.5, 1.2, 1.0), tokens=tokens, token_cosine=1 - gap).weights for gap in gaps
+    ]
     for node in ("queries", "keys"):
         ratios = [one[node] / gap**2 for one, gap in zip(found, gaps, strict=True)]
         yield bench.equal(ratios[1] / ratios[0], 1.0, f"{node}: over (1 - rho)^2", 5e-3)
         limit = 1.5 * 1.2 * (tokens - 1) / tokens**2
-        yield bench.equal(ratios[1] / limit, 1.0, f"{node}: times sigma_Q^2 sigma_K^2 v (T - 1) / T^2", 5e-3)
+        yield bench.equal(
+            ratios[1] / limit, 1.0, f"{node}: times sigma_Q^2 sigma_K^2 v (T - 1) / T^2", 5e-3
+        )
     for node in ("values", "output"):
         yield bench.equal(found[1][node], 1.0, f"{node}: v", 1e-3)

@@ -27,10 +27,24 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for tokens, queries, keys in ((4, 1.0, 1.0), (32, 3.0, 0.5)):
         gaps = np.array([1e-2, 1e-3, 1e-4])
         rho = token_map(layer(queries, keys, 1.7), tokens)
-        found = np.array([float(rho.gaps({"x": np.asarray(g)}, {"x": np.asarray(1.0)}, None, 0)["output"].value) for g in gaps])
+        found = np.array(
+            [
+                float(
+                    rho.gaps({"x": np.asarray(g)}, {"x": np.asarray(1.0)}, None, 0)["output"].value
+                )
+                for g in gaps
+            ]
+        )
         constant = queries * keys * (tokens - 1) / tokens**2
-        yield bench.equal(found / (constant * gaps**3), np.ones(3), f"kcalc, T = {tokens}: gaps 0.01, 0.001, 0.0001", 3e-2)
-        yield bench.equal(found[2] / (constant * gaps[2] ** 3), 1.0, f"kcalc, T = {tokens}: gap 0.0001", 3e-4)
+        yield bench.equal(
+            found / (constant * gaps**3),
+            np.ones(3),
+            f"kcalc, T = {tokens}: gaps 0.01, 0.001, 0.0001",
+            3e-2,
+        )
+        yield bench.equal(
+            found[2] / (constant * gaps[2] ** 3), 1.0, f"kcalc, T = {tokens}: gap 0.0001", 3e-4
+        )
     tokens, gap, draws = 4, 0.02, bench.size(20_000, 200_000)
     A = attention(bench.rng, draws, alike(tokens, 1.0, 1 - gap), alike(tokens, gap, 0.0))
     D = A[:, 0] - A[:, 1]
@@ -38,35 +52,56 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.statistical(lost, gap**3 * (tokens - 1) / tokens**2, "drawn matrices, gap 0.02")
 
 
-@PAPER.claim("ATT-draws-together", PLACE, r"attention alone raises the token cosine wherever $0 \le \rho < 1$: it has no fixed point there")
+@PAPER.claim(
+    "ATT-draws-together",
+    PLACE,
+    r"attention alone raises the token cosine wherever $0 \le \rho < 1$: it has no fixed point "
+    r"there",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     q, p, own, cross = sp.symbols("q p S_self S", positive=True)
     raised = (p + (q - p) * cross) * q - p * (p + (q - p) * own)
     yield bench.exact(
-        raised - (q - p) * (p * (1 - own) + q * cross), "p' q - p q' is (q - p) [p (1 - S_self) + q S], and S > 0, S_self <= 1"
+        raised - (q - p) * (p * (1 - own) + q * cross),
+        "p' q - p q' is (q - p) [p (1 - S_self) + q S], and S > 0, S_self <= 1",
     )
     rho = np.linspace(0, 0.99, 12)
     for tokens, variance in ((2, 9.0), (20, 1.0), (500, 30.0)):
         found = token_map(layer(variance), tokens)(rho)
-        yield bench.at_most(rho, found, f"kcalc, T = {tokens}, variance of scores {variance:g} (1 - rho)", 0.0)
-    yield bench.equal(float(token_map(layer(4.0), 2)(-1.0)), -1.0, "below 0 there is one: two opposite tokens stay opposite", 1e-10)
+        yield bench.at_most(
+            rho, found, f"kcalc, T = {tokens}, variance of scores {variance:g} (1 - rho)", 0.0
+        )
+    yield bench.equal(
+        float(token_map(layer(4.0), 2)(-1.0)),
+        -1.0,
+        "below 0 there is one: two opposite tokens stay opposite",
+        1e-10,
+    )
 
 
 @PAPER.claim(
-    "ATT-token-slope", PLACE,
-    r"the token map of $a\,x + \mathrm{Attn}(x)$ has the slope $a^2/(a^2+v)$ at $\rho = 1$, whatever $\sigma_Q$, $\sigma_K$ and $T$",
-)  # fmt: skip
+    "ATT-token-slope",
+    PLACE,
+    r"the token map of $a\,x + \mathrm{Attn}(x)$ has the slope $a^2/(a^2+v)$ at $\rho = 1$, "
+    r"whatever $\sigma_Q$, $\sigma_K$ and $T$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for a, v in ((1.0, 1.0), (0.7, 1.3)):
-        found = [float(token_map(layer(s, s, v, skip=a), tokens).derivative(1)(1.0)) for tokens in (3, 200) for s in (0.1, 1.0, 5.0)]
+        found = [
+            float(token_map(layer(s, s, v, skip=a), tokens).derivative(1)(1.0))
+            for tokens in (3, 200)
+            for s in (0.1, 1.0, 5.0)
+        ]
         yield bench.equal(found, a * a / (a * a + v), f"kcalc, a = {a:g}, v = {v:g}", 1e-12)
 
 
 @PAPER.claim(
-    "ATT-stream", PLACE,
-    r"a pre-norm stream gains $v[\rho + (1-\rho)S_{\mathrm{self}}] + \mathcal Q_f(1)$ per block, which grows to $v + \mathcal Q_f(1)$ "
+    "ATT-stream",
+    PLACE,
+    r"a pre-norm stream gains $v[\rho + (1-\rho)S_{\mathrm{self}}] + \mathcal Q_f(1)$ per block, "
+    r"which grows to $v + \mathcal Q_f(1)$ "
     r"as $\rho\to1$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, blocks = 16, 5
     net = gpt2(blocks, activation="gelu", std=None, causal=False, depth_scaled=False)
@@ -77,17 +112,30 @@ def _(bench: Bench) -> Iterator[Evidence]:
     def gelu(z: np.ndarray) -> np.ndarray:
         return z * ndtr(z)
 
-    stream, cosines, q, p = [], [], 2.0, 0.0  # an embedding and learned positions, both of variance 1
+    stream, cosines, q, p = (
+        [],
+        [],
+        2.0,
+        0.0,
+    )  # an embedding and learned positions, both of variance 1
     for _ in range(blocks):
         rho = p / q
-        q, p = (old + rho + (1 - rho) * direct(tokens, 1 - rho, 1 - rho, (1 - rho) * r, 36) for old, r in ((q, 1 - 1e-13), (p, rho)))
+        q, p = (
+            old + rho + (1 - rho) * direct(tokens, 1 - rho, 1 - rho, (1 - rho) * r, 36)
+            for old, r in ((q, 1 - 1e-13), (p, rho))
+        )
         rho = p / q
         pair = gelu(rho * x[:, None] + np.sqrt(1 - rho**2) * x)
         q, p = q + float(weights @ gelu(x) ** 2), p + float(weights @ (gelu(x) * (pair @ weights)))
         stream.append(q)
         cosines.append(p / q)
     sums = [found[f"block_{i}.mlp.sum"] for i in range(1, blocks + 1)]
-    yield bench.equal([float(v.q1) for v in sums], stream, "the stream of 5 blocks, by a recursion with other quadrature", 1e-6)
+    yield bench.equal(
+        [float(v.q1) for v in sums],
+        stream,
+        "the stream of 5 blocks, by a recursion with other quadrature",
+        1e-6,
+    )
     yield bench.equal([float(v.token_cosine1) for v in sums], cosines, "its token cosines", 1e-6)
     gains = np.diff([2.0, *(float(v.q1) for v in sums)])
     yield bench.at_most(gains[:-1], gains[1:], "what a block adds grows with depth", 0.0)

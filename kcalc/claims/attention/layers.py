@@ -1,4 +1,7 @@
-"""One layer of attention over tokens that are alike: one sequence, two sequences, and the tangent kernel."""
+"""One layer of attention over tokens that are alike.
+
+One sequence, two sequences, and the tangent kernel.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,14 @@ ALIKE, TWO, TANGENT = "Tokens that are alike", "Two inputs", "The tangent kernel
 
 
 @PAPER.claim(
-    "ATT-scores", "Setting",
-    r"given the tokens, scores $s_{ij} = q_i\cdot k_j/\sqrt{d_k}$ have $\operatorname{Cov}(s_{ij}, s_{kl}) = G_{ik}H_{jl}$ for every "
+    "ATT-scores",
+    "Setting",
+    r"given the tokens, scores $s_{ij} = q_i\cdot k_j/\sqrt{d_k}$ have "
+    r"$\operatorname{Cov}(s_{ij}, s_{kl}) = G_{ik}H_{jl}$ for every "
     r"$d_k$, and are Gaussian",
-    caveat=r"they are Gaussian for $d_k\to\infty$: at $d_k = 4$ the kurtosis of a score is $3 + 6/d_k = 4.5$",
-)  # fmt: skip
+    caveat=r"they are Gaussian for $d_k\to\infty$: at $d_k = 4$ the kurtosis of a score is $3 + "
+    r"6/d_k = 4.5$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     draws, width = bench.size(20_000, 200_000), 4
     x = bench.rng.standard_normal((3, 5))
@@ -38,16 +44,22 @@ def _(bench: Bench) -> Iterator[Evidence]:
         truth = 1.2**2 * covariance[i, m] * 0.7**2 * covariance[j, n]
         yield bench.statistical(s[:, i, j] * s[:, m, n] - truth, 0.0, f"scores {i}{j} and {m}{n}")
     shape = (s[:, 0, 1] / s[:, 0, 1].std()) ** 4
-    yield bench.counterexample(float(shape.mean()) - 3 - 4.5 * float(shape.std()) / draws**0.5, "kurtosis above 3, less 4.5 errors")
+    yield bench.counterexample(
+        float(shape.mean()) - 3 - 4.5 * float(shape.std()) / draws**0.5,
+        "kurtosis above 3, less 4.5 errors",
+    )
     yield bench.statistical(shape, 3 + 6 / width, "kurtosis of a score")
 
 
 @PAPER.claim(
-    "ATT-alike", ALIKE,
-    r"$K_{st} = p + (q-p)[s=t]$ becomes $q' = v[p + (q-p)S_{\mathrm{self}}]$ and $p' = v[p + (q-p)S(\kappa)]$, with "
+    "ATT-alike",
+    ALIKE,
+    r"$K_{st} = p + (q-p)[s=t]$ becomes $q' = v[p + (q-p)S_{\mathrm{self}}]$ and $p' = v[p + "
+    r"(q-p)S(\kappa)]$, with "
     r"$\tau^2 = G_{ii}\sigma_K^2(q-p)$ and $\kappa = G_{ik}\sigma_K^2(q-p)$; all tokens stay alike",
-    caveat=r"every token sees all tokens: under a causal mask tokens at different places have different $q$",
-)  # fmt: skip
+    caveat=r"every token sees all tokens: under a causal mask tokens at different places have "
+    r"different $q$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, q, p, draws = 12, 1.3, 0.4, bench.size(6000, 60_000)
     K = alike(tokens, q, p)
@@ -57,12 +69,21 @@ def _(bench: Bench) -> Iterator[Evidence]:
     found = node_values(net, c=0.0, q=q, tokens=tokens, token_cosine=p / q)["attention"]
     own, cross = np.diagonal(out, axis1=1, axis2=2), out[:, 0, 1:]
     yield bench.statistical(own.mean(axis=1), float(found.q1), "q', drawn matrices")
-    yield bench.statistical(cross.mean(axis=1), float(found.q1 * found.token_cosine1), "p', drawn matrices")
+    yield bench.statistical(
+        cross.mean(axis=1), float(found.q1 * found.token_cosine1), "p', drawn matrices"
+    )
     yield bench.statistical(own[:, 0] - own[:, -1], 0.0, "the first token and the last have one q")
-    yield bench.statistical(out[:, 0, 1] - out[:, 4, 9], 0.0, "two pairs of tokens have one covariance")
+    yield bench.statistical(
+        out[:, 0, 1] - out[:, 4, 9], 0.0, "two pairs of tokens have one covariance"
+    )
     variance = 1.1 * 0.8 * q * (q - p)
-    ends = (p + (q - p) * self_overlap(tokens, variance), p + (q - p) * Overlap(tokens, variance, variance, variance * p / q).value)
-    yield bench.equal((found.q1, found.q1 * found.token_cosine1), ends, "kcalc's layer and the formulas", 1e-13)
+    ends = (
+        p + (q - p) * self_overlap(tokens, variance),
+        p + (q - p) * Overlap(tokens, variance, variance, variance * p / q).value,
+    )
+    yield bench.equal(
+        (found.q1, found.q1 * found.token_cosine1), ends, "kcalc's layer and the formulas", 1e-13
+    )
     known = node_values(layer(1.56, 1.56, 1.0), tokens=2, token_cosine=0.35)["attention"]
     yield bench.equal(float(known.q1), 0.7894179094735, "T = 2, known digits", 1e-12)
     mask = np.triu(np.full((tokens, tokens), -np.inf), 1)
@@ -71,51 +92,77 @@ def _(bench: Bench) -> Iterator[Evidence]:
     weights = scores / scores.sum(axis=-1, keepdims=True)
     last = np.einsum("nj,jk,nk->n", weights[:, -1], K, weights[:, -1])
     apart = float(q - last.mean() - 4.5 * last.std() / draws**0.5)
-    yield bench.counterexample(apart, "a causal mask: the first token keeps q, the last has less, by 4.5 errors and more")
+    yield bench.counterexample(
+        apart, "a causal mask: the first token keeps q, the last has less, by 4.5 errors and more"
+    )
 
 
 @PAPER.claim(
     "ATT-biases",
     ALIKE,
-    r"a bias of the keys changes nothing in softmax attention; a bias of the queries adds to $G$ at every pair of tokens",
+    r"a bias of the keys changes nothing in softmax attention; a bias of the queries adds to $G$ "
+    r"at every pair of tokens",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    values = [node_values(layer(biases=b), tokens=9, token_cosine=0.2)["attention"] for b in ((0, 0), (0, 5), (0.7, 0))]
+    values = [
+        node_values(layer(biases=b), tokens=9, token_cosine=0.2)["attention"]
+        for b in ((0, 0), (0, 5), (0.7, 0))
+    ]
     read = [(float(v.q1), float(v.token_cosine1)) for v in values]
     yield bench.equal(read[1], read[0], "kcalc: a bias of the keys of variance 5", 1e-14)
     variance, covariance = (1 + 0.7) * 0.8, (0.2 + 0.7) * 0.8
-    q, p = (0.2 + 0.8 * s for s in (self_overlap(9, variance), Overlap(9, variance, variance, covariance).value))
+    q, p = (
+        0.2 + 0.8 * s
+        for s in (self_overlap(9, variance), Overlap(9, variance, variance, covariance).value)
+    )
     yield bench.equal(read[2], (q, p / q), "kcalc: a bias of the queries of variance 0.7", 1e-13)
     s, common = bench.rng.standard_normal((2, 8, 8))
-    first, second = (np.exp(m) / np.exp(m).sum(axis=1, keepdims=True) for m in (s, s + common[:, :1]))
+    first, second = (
+        np.exp(m) / np.exp(m).sum(axis=1, keepdims=True) for m in (s, s + common[:, :1])
+    )
     yield bench.equal(first, second, "what is common to a row cancels", 1e-14)
 
 
 @PAPER.claim(
-    "ATT-two", TWO,
-    r"two inputs with covariance $r_s$ at equal places and $r_d$ at different ones: $K^{12\prime}_{ik} = v[r_d + "
+    "ATT-two",
+    TWO,
+    r"two inputs with covariance $r_s$ at equal places and $r_d$ at different ones: "
+    r"$K^{12\prime}_{ik} = v[r_d + "
     r"(r_s-r_d)S(\tau_1^2,\tau_2^2,\kappa_{ik})]$ with "
     r"$\kappa_{ik} = G^{12}_{ik}\sigma_K^2(r_s-r_d)$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, q1, q2, c, rho, draws = 8, 1.4, 0.6, 0.7, 0.3, bench.size(6000, 60_000)
     pair = np.array([[q1, c * np.sqrt(q1 * q2)], [c * np.sqrt(q1 * q2), q2]])
     joint = np.kron(pair, alike(tokens, 1.0, rho))
     root = np.linalg.cholesky(joint)
-    scores = np.sqrt(1.3 * 1.1) * (root @ bench.rng.standard_normal((draws, 2 * tokens, 2 * tokens)) @ root.T)
+    scores = np.sqrt(1.3 * 1.1) * (
+        root @ bench.rng.standard_normal((draws, 2 * tokens, 2 * tokens)) @ root.T
+    )
     A, B = (np.exp(scores[:, part, part]) for part in (slice(0, tokens), slice(tokens, None)))
     A, B = (m / m.sum(axis=-1, keepdims=True) for m in (A, B))
     out = A @ joint[:tokens, tokens:] @ B.transpose(0, 2, 1)
-    found = node_values(layer(1.3, 1.1, 1.0), c=c, q1=q1, q2=q2, tokens=tokens, token_cosine=rho)["attention"]
+    found = node_values(layer(1.3, 1.1, 1.0), c=c, q1=q1, q2=q2, tokens=tokens, token_cosine=rho)[
+        "attention"
+    ]
     same = float(found.c * np.sqrt(found.q1 * found.q2))
-    yield bench.statistical(np.diagonal(out, axis1=1, axis2=2).mean(axis=1), same, "equal places, drawn matrices and kcalc")
+    yield bench.statistical(
+        np.diagonal(out, axis1=1, axis2=2).mean(axis=1),
+        same,
+        "equal places, drawn matrices and kcalc",
+    )
     size = c * np.sqrt(q1 * q2)
     first, second = (1.3 * 1.1 * q * q * (1 - rho) for q in (q1, q2))
-    places = {"equal": (size, np.diagonal(out, axis1=1, axis2=2)), "different": (size * rho, out[:, 0, 1:])}
+    places = {
+        "equal": (size, np.diagonal(out, axis1=1, axis2=2)),
+        "different": (size * rho, out[:, 0, 1:]),
+    }
     for name, (query, samples) in places.items():
         overlap = Overlap(tokens, first, second, 1.3 * query * 1.1 * size * (1 - rho)).value
         truth = size * rho + size * (1 - rho) * overlap
-        yield bench.statistical(samples.mean(axis=1), truth, f"{name} places, drawn matrices and the formula")
+        yield bench.statistical(
+            samples.mean(axis=1), truth, f"{name} places, drawn matrices and the formula"
+        )
         if name == "equal":
             yield bench.equal(same, truth, "equal places, kcalc and the formula", 1e-12)
 
@@ -124,14 +171,24 @@ def block() -> Network:
     """Two residual layers of attention and one MLP, behind an Affine."""
     steps = [*layer(1.2, 0.9, 1.1, skip=0.8, biases=(0.3, 0)).steps()]
     first = Network.from_steps(steps)
-    return chain(Affine(), first, LayerNorm(), layer(1.5, 1.2, 0.8, skip=1.0), Affine(sigma_b=0.2), Nonlinear("gelu"), Affine())
+    return chain(
+        Affine(),
+        first,
+        LayerNorm(),
+        layer(1.5, 1.2, 0.8, skip=1.0),
+        Affine(sigma_b=0.2),
+        Nonlinear("gelu"),
+        Affine(),
+    )
 
 
 @PAPER.claim(
-    "ATT-jet", TANGENT,
-    r"kernel maps to first order in $(r_s, r_d)$ give the tangent kernel; $W_Q$ and $W_K$ each add $v(r_s-r_d)\,\kappa_{ik}\,\partial "
+    "ATT-jet",
+    TANGENT,
+    r"kernel maps to first order in $(r_s, r_d)$ give the tangent kernel; $W_Q$ and $W_K$ each "
+    r"add $v(r_s-r_d)\,\kappa_{ik}\,\partial "
     r"S/\partial\kappa$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, c, rho = 7, 0.6, 0.25
     net = layer(1.3, 1.1, 0.9)
@@ -139,12 +196,29 @@ def _(bench: Bench) -> Iterator[Evidence]:
     variance, keys = 1.3 * 1.1 * (1 - rho), 1.1 * c * (1 - rho)
     slope = Overlap(tokens, variance, variance, 1.3 * c * keys).by_covariance
     part = 0.9 * c * (1 - rho) * 1.3 * c * keys * slope
-    yield bench.equal([float(K.layers[name](c)) for name in ("queries", "keys")], [part, part], "kcalc's parts of queries and keys", 1e-12)
+    yield bench.equal(
+        [float(K.layers[name](c)) for name in ("queries", "keys")],
+        [part, part],
+        "kcalc's parts of queries and keys",
+        1e-12,
+    )
     a, b = rows(bench.rng, bench.size(10_000, 100_000), tokens, variance, variance, 1.3 * c * keys)
     traces = np.einsum("nij,nji->n", projector(a), projector(b))
-    yield bench.statistical(0.9 * c * (1 - rho) * 1.3 * c * keys * traces, part, "the derivative of drawn rows of softmax")
+    yield bench.statistical(
+        0.9 * c * (1 - rho) * 1.3 * c * keys * traces,
+        part,
+        "the derivative of drawn rows of softmax",
+    )
     deep = block()
-    K, g = ntk(deep, tokens=tokens, token_cosine=rho), gradients(deep, tokens=tokens, token_cosine=rho)
+    K, g = (
+        ntk(deep, tokens=tokens, token_cosine=rho),
+        gradients(deep, tokens=tokens, token_cosine=rho),
+    )
     parts = [float(K.layers[node](1.0)) for node in K.layers]
-    yield bench.equal(parts, [g.weights[node] for node in K.layers], "two layers and an MLP: jets forward, gradients backward", 1e-10)
+    yield bench.equal(
+        parts,
+        [g.weights[node] for node in K.layers],
+        "two layers and an MLP: jets forward, gradients backward",
+        1e-10,
+    )
     yield bench.equal(float(K(1.0)), sum(parts), "the kernel is the sum of its layers", 1e-10)

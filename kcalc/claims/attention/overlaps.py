@@ -21,8 +21,19 @@ DIGITS = (  # tokens, variance, covariance, S in 30 digits by matrices of python
     (1024, 1.0, 0.1, "0.00107878188746279697455125468643"),
 )
 SLOPES = ((12, 1.44, 0.504, 0.0741375206415233), (64, 4.0, 2.4, 0.0383916762579391))
-CASES: tuple[tuple[int, float, float, float], ...] = ((5, 1.5, 0.7, 0.6), (12, 1.44, 1.44, 0.504), (40, 0.9, 1.3, -0.4))
-LENGTHS = ((512, 0.5, 0.00883), (512, 1.0, 0.1015), (512, 1.5, 0.2787), (512, 3.0, 0.6024), (4096, 1.0, 0.066423), (4096, 1.5, 0.245250))
+CASES: tuple[tuple[int, float, float, float], ...] = (
+    (5, 1.5, 0.7, 0.6),
+    (12, 1.44, 1.44, 0.504),
+    (40, 0.9, 1.3, -0.4),
+)
+LENGTHS = (
+    (512, 0.5, 0.00883),
+    (512, 1.0, 0.1015),
+    (512, 1.5, 0.2787),
+    (512, 3.0, 0.6024),
+    (4096, 1.0, 0.066423),
+    (4096, 1.5, 0.245250),
+)
 
 
 def tilt(tokens: int, beta: float) -> float:
@@ -31,38 +42,71 @@ def tilt(tokens: int, beta: float) -> float:
 
 
 @PAPER.claim(
-    "ATT-S", PLACE,
-    r"$S = E\sum_jA_jB_j = T\iint\Phi_{uw}\Phi^{T-1}\,du\,dw$ with $\Phi(u,w) = E f(u+a)f(w+b)$, $f(x) = e^{-e^x}$",
-)  # fmt: skip
+    "ATT-S",
+    PLACE,
+    r"$S = E\sum_jA_jB_j = T\iint\Phi_{uw}\Phi^{T-1}\,du\,dw$ with $\Phi(u,w) = E f(u+a)f(w+b)$, "
+    r"$f(x) = e^{-e^x}$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for tokens, v1, v2, k in CASES:
         found = Overlap(tokens, v1, v2, k).value
         a, b = rows(bench.rng, bench.size(20_000, 200_000), tokens, v1, v2, k)
-        yield bench.statistical((a * b).sum(axis=1), found, f"drawn rows, T = {tokens}, covariance {k:g}")
-        yield bench.equal(found * tokens, direct(tokens, v1, v2, k) * tokens, f"the formula with Hermite nodes, T = {tokens}", 1e-9)
+        yield bench.statistical(
+            (a * b).sum(axis=1), found, f"drawn rows, T = {tokens}, covariance {k:g}"
+        )
+        yield bench.equal(
+            found * tokens,
+            direct(tokens, v1, v2, k) * tokens,
+            f"the formula with Hermite nodes, T = {tokens}",
+            1e-9,
+        )
     for v1, v2, k in ((1.0, 1.0, 0.4), (2.0, 0.5, -0.8), (0.3, 1.2, 0.0)):
-        yield bench.equal(Overlap(2, v1, v2, k).value, two_tokens(v1, v2, k), "T = 2: an integral of logistic functions", 1e-10)
+        yield bench.equal(
+            Overlap(2, v1, v2, k).value,
+            two_tokens(v1, v2, k),
+            "T = 2: an integral of logistic functions",
+            1e-10,
+        )
     for tokens, variance, k, digits in DIGITS:
         truth = float(digits)
-        yield bench.equal(Overlap(tokens, variance, variance, k).value / truth, 1.0, f"30 digits, T = {tokens}", 1e-13)
+        yield bench.equal(
+            Overlap(tokens, variance, variance, k).value / truth,
+            1.0,
+            f"30 digits, T = {tokens}",
+            1e-13,
+        )
 
 
-@PAPER.claim("ATT-Sself", PLACE, r"$S_{\mathrm{self}} = E\sum_jA_j^2 = T\int E[g(u+a)]\,(E f(u+a))^{T-1}du$, $g(x) = e^{2x}f(x)$")
+@PAPER.claim(
+    "ATT-Sself",
+    PLACE,
+    r"$S_{\mathrm{self}} = E\sum_jA_j^2 = T\int E[g(u+a)]\,(E f(u+a))^{T-1}du$, $g(x) = "
+    r"e^{2x}f(x)$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for tokens, truth in ((128, 0.0201917), (1024, 0.00263541), (8192, 0.000331514)):
         yield bench.equal(self_overlap(tokens, 1.0) / truth, 1.0, f"variance 1, T = {tokens}", 3e-6)
     for tokens, variance in ((3, 2.0), (50, 3.0)):
         a, _ = rows(bench.rng, bench.size(20_000, 200_000), tokens, variance, variance, 0.0)
-        yield bench.statistical((a * a).sum(axis=1), self_overlap(tokens, variance), f"drawn rows, T = {tokens}")
-        yield bench.equal(Overlap(tokens, variance, variance, variance).value, self_overlap(tokens, variance), "S of equal rows", 1e-12)
+        yield bench.statistical(
+            (a * a).sum(axis=1), self_overlap(tokens, variance), f"drawn rows, T = {tokens}"
+        )
+        yield bench.equal(
+            Overlap(tokens, variance, variance, variance).value,
+            self_overlap(tokens, variance),
+            "S of equal rows",
+            1e-12,
+        )
 
 
 @PAPER.claim(
-    "ATT-slope", PLACE,
-    r"$\partial S/\partial\kappa = T(T-1)\iint\Phi_{uw}\Phi^{T-3}[2\Phi_{uw}\Phi + (T-2)\Phi_u\Phi_w]\,du\,dw = "
+    "ATT-slope",
+    PLACE,
+    r"$\partial S/\partial\kappa = T(T-1)\iint\Phi_{uw}\Phi^{T-3}[2\Phi_{uw}\Phi + "
+    r"(T-2)\Phi_u\Phi_w]\,du\,dw = "
     r"E\operatorname{tr}(P_AP_B)$ "
     r"with $P_A = \operatorname{diag}A - AA^\top$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for tokens, v1, v2, k in CASES:
         found = Overlap(tokens, v1, v2, k).by_covariance
@@ -76,89 +120,168 @@ def _(bench: Bench) -> Iterator[Evidence]:
     a, b = rows(bench.rng, 50, 6, 1.0, 1.0, 0.3)
     sums = (a * b).sum(axis=1)
     told = sums - (a * a * b).sum(axis=1) - (a * b * b).sum(axis=1) + sums**2
-    yield bench.equal(np.einsum("nij,nji->n", projector(a), projector(b)), told, "the trace in moments of the rows", 1e-14)
+    yield bench.equal(
+        np.einsum("nij,nji->n", projector(a), projector(b)),
+        told,
+        "the trace in moments of the rows",
+        1e-14,
+    )
     for tokens, variance, k, truth in SLOPES:
-        yield bench.equal(Overlap(tokens, variance, variance, k).by_covariance / truth, 1.0, f"known digits, T = {tokens}", 1e-12)
+        yield bench.equal(
+            Overlap(tokens, variance, variance, k).by_covariance / truth,
+            1.0,
+            f"known digits, T = {tokens}",
+            1e-12,
+        )
 
 
 @PAPER.claim(
-    "ATT-slope-variance", PLACE,
-    r"at fixed $\kappa$, $\partial S/\partial\tau_1^2 = \frac12T(T-1)\iint\Phi_{uw}\Phi^{T-3}[2\Phi_{uu}\Phi + (T-2)\Phi_u^2]\,du\,dw$",
-)  # fmt: skip
+    "ATT-slope-variance",
+    PLACE,
+    r"at fixed $\kappa$, $\partial S/\partial\tau_1^2 = "
+    r"\frac12T(T-1)\iint\Phi_{uw}\Phi^{T-3}[2\Phi_{uu}\Phi + (T-2)\Phi_u^2]\,du\,dw$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     h = 1e-3
     for tokens, v1, v2, k in CASES:
         at = Overlap(tokens, v1, v2, k)
-        first = (Overlap(tokens, v1 + h, v2, k).value - Overlap(tokens, v1 - h, v2, k).value) / (2 * h)
-        second = (Overlap(tokens, v1, v2 + h, k).value - Overlap(tokens, v1, v2 - h, k).value) / (2 * h)
-        yield bench.equal([at.by_variance1, at.by_variance2], [first, second], f"differences of S, T = {tokens}", 1e-7)
+        first = (Overlap(tokens, v1 + h, v2, k).value - Overlap(tokens, v1 - h, v2, k).value) / (
+            2 * h
+        )
+        second = (Overlap(tokens, v1, v2 + h, k).value - Overlap(tokens, v1, v2 - h, k).value) / (
+            2 * h
+        )
+        yield bench.equal(
+            [at.by_variance1, at.by_variance2],
+            [first, second],
+            f"differences of S, T = {tokens}",
+            1e-7,
+        )
 
 
-@PAPER.claim("ATT-monotone", PLACE, r"$S$ increases with $\kappa$ on $[-\tau_1\tau_2, \tau_1\tau_2]$, and $S = 1/T$ at $\kappa = 0$")
+@PAPER.claim(
+    "ATT-monotone",
+    PLACE,
+    r"$S$ increases with $\kappa$ on $[-\tau_1\tau_2, \tau_1\tau_2]$, and $S = 1/T$ at $\kappa = "
+    r"0$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for tokens, v1, v2 in ((2, 1.0, 1.0), (9, 3.0, 0.5), (300, 2.0, 2.0)):
         bound = math.sqrt(v1 * v2)
         found = [Overlap(tokens, v1, v2, k) for k in np.linspace(-bound, bound, 9)]
         values = np.array([one.value for one in found])
         yield bench.at_most(values[:-1], values[1:], f"S, T = {tokens}", 0.0)
-        yield bench.at_most(0.0, [one.by_covariance for one in found], f"its slope, T = {tokens}", 0.0)
-        yield bench.equal(Overlap(tokens, v1, v2, 0.0).value * tokens, 1.0, f"at covariance 0, T = {tokens}", 1e-13)
-
-
-@PAPER.claim("ATT-integral", PLACE, r"$\int_0^{\tau^2}\frac{\partial S}{\partial\kappa}\,d\kappa = S_{\mathrm{self}} - 1/T$")
-def _(bench: Bench) -> Iterator[Evidence]:
-    x, weights = leggauss(12)
-    for tokens, variance in ((2, 2.0), (16, 1.0), (500, 3.0)):
-        slopes = [Overlap(tokens, variance, variance, variance * (1 + t) / 2).by_covariance for t in x]
-        whole = variance / 2 * float(weights @ slopes)
-        yield bench.equal(whole * tokens, self_overlap(tokens, variance) * tokens - 1, f"T = {tokens}", 1e-10)
+        yield bench.at_most(
+            0.0, [one.by_covariance for one in found], f"its slope, T = {tokens}", 0.0
+        )
+        yield bench.equal(
+            Overlap(tokens, v1, v2, 0.0).value * tokens,
+            1.0,
+            f"at covariance 0, T = {tokens}",
+            1e-13,
+        )
 
 
 @PAPER.claim(
-    "ATT-gap", PLACE,
-    r"$S_{\mathrm{self}} - S(\kappa)$, integrated from $\partial S/\partial\kappa$, keeps its digits where the difference of the two "
+    "ATT-integral",
+    PLACE,
+    r"$\int_0^{\tau^2}\frac{\partial S}{\partial\kappa}\,d\kappa = S_{\mathrm{self}} - 1/T$",
+)
+def _(bench: Bench) -> Iterator[Evidence]:
+    x, weights = leggauss(12)
+    for tokens, variance in ((2, 2.0), (16, 1.0), (500, 3.0)):
+        slopes = [
+            Overlap(tokens, variance, variance, variance * (1 + t) / 2).by_covariance for t in x
+        ]
+        whole = variance / 2 * float(weights @ slopes)
+        yield bench.equal(
+            whole * tokens, self_overlap(tokens, variance) * tokens - 1, f"T = {tokens}", 1e-10
+        )
+
+
+@PAPER.claim(
+    "ATT-gap",
+    PLACE,
+    r"$S_{\mathrm{self}} - S(\kappa)$, integrated from $\partial S/\partial\kappa$, keeps its "
+    r"digits where the difference of the two "
     r"loses them",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, variance = 64, 1.0
     slope = Overlap(tokens, variance, variance, variance).by_covariance
     for below in (1e-6, 1e-9, 1e-12):
-        yield bench.equal(overlap_gap(tokens, variance, below) / (below * slope), 1.0, f"first order, distance {below:g}", 1e-5)
-    difference = self_overlap(tokens, variance) - Overlap(tokens, variance, variance, variance - 1e-12).value
+        yield bench.equal(
+            overlap_gap(tokens, variance, below) / (below * slope),
+            1.0,
+            f"first order, distance {below:g}",
+            1e-5,
+        )
+    difference = (
+        self_overlap(tokens, variance) - Overlap(tokens, variance, variance, variance - 1e-12).value
+    )
     lost = abs(difference / (1e-12 * slope) - 1)
     yield bench.at_most(1e-6, lost, "relative error of the difference at distance 1e-12", 0.0)
 
 
 @PAPER.claim(
-    "ATT-lognormal", "Long sequences",
+    "ATT-lognormal",
+    "Long sequences",
     r"$S_{\mathrm{self}} \approx e^{\tau^2}/T$",
-    caveat=r"$\tau^2 \ll 2\ln T$; at $T = 512$ and $\tau^2 = 2.25\ln T$ the rule gives 2435, and $S_{\mathrm{self}} = 0.279$",
-)  # fmt: skip
+    caveat=r"$\tau^2 \ll 2\ln T$; at $T = 512$ and $\tau^2 = 2.25\ln T$ the rule gives 2435, and "
+    r"$S_{\mathrm{self}} = 0.279$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
-    errors = [abs(self_overlap(tokens, 0.5) * tokens / math.exp(0.5) - 1) for tokens in (10**3, 10**4, 10**5)]
-    yield bench.at_most(errors, [5e-3, 5e-4, 5e-5], "relative error of the rule at variance 1/2, T = 10^3, 10^4, 10^5", 0.0)
+    errors = [
+        abs(self_overlap(tokens, 0.5) * tokens / math.exp(0.5) - 1)
+        for tokens in (10**3, 10**4, 10**5)
+    ]
+    yield bench.at_most(
+        errors,
+        [5e-3, 5e-4, 5e-5],
+        "relative error of the rule at variance 1/2, T = 10^3, 10^4, 10^5",
+        0.0,
+    )
     tokens, variance = 512, tilt(512, 1.5)
     rule, truth = math.exp(variance) / tokens, self_overlap(512, tilt(512, 1.5))
     yield bench.equal([rule, truth], [2435.3, 0.2787], "T = 512, variance 2.25 ln T", 2e-4)
-    yield bench.counterexample(rule - truth, "T = 512, variance 2.25 ln T: by how much the rule is too large")
+    yield bench.counterexample(
+        rule - truth, "T = 512, variance 2.25 ln T: by how much the rule is too large"
+    )
 
 
 @PAPER.claim(
-    "ATT-energy", "Long sequences",
-    r"at $\tau^2 = \beta^2\ln T$, $S_{\mathrm{self}} \to \max(0, 1 - \sqrt2/\beta)$ for $T \to \infty$",
-    caveat=r"the limit is far off at every length that fits in memory: at $\beta = 1.5$ it is 0.057, and $S_{\mathrm{self}}$ is 0.279 at "
+    "ATT-energy",
+    "Long sequences",
+    r"at $\tau^2 = \beta^2\ln T$, $S_{\mathrm{self}} \to \max(0, 1 - \sqrt2/\beta)$ for $T \to "
+    r"\infty$",
+    caveat=r"the limit is far off at every length that fits in memory: at $\beta = 1.5$ it is "
+    r"0.057, and $S_{\mathrm{self}}$ is 0.279 at "
     r"$T = 512$ and 0.245 at $T = 4096$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for tokens, beta, truth in LENGTHS:
-        yield bench.equal(self_overlap(tokens, tilt(tokens, beta)) / truth, 1.0, f"beta = {beta:g}, T = {tokens}", 6e-4)
+        yield bench.equal(
+            self_overlap(tokens, tilt(tokens, beta)) / truth,
+            1.0,
+            f"beta = {beta:g}, T = {tokens}",
+            6e-4,
+        )
     lengths = (2**9, 2**14, 2**19, 2**24)
     for beta in (1.0, 1.5, 3.0):
         limit = max(0.0, 1 - math.sqrt(2) / beta)
         away = np.array([self_overlap(tokens, tilt(tokens, beta)) - limit for tokens in lengths])
-        yield bench.at_most(away[1:], away[:-1], f"beta = {beta:g}: the distance to the limit falls from T = 2^9 to 2^24", 0.0)
+        yield bench.at_most(
+            away[1:],
+            away[:-1],
+            f"beta = {beta:g}: the distance to the limit falls from T = 2^9 to 2^24",
+            0.0,
+        )
         yield bench.at_most(0.0, away, f"beta = {beta:g}: the limit lies below", 0.0)
     scores = bench.rng.standard_normal((bench.size(4000, 20_000), 512)) * math.sqrt(tilt(512, 1.5))
     found = (softmax(scores) ** 2).sum(axis=1)
-    yield bench.statistical(found, self_overlap(512, tilt(512, 1.5)), "drawn rows, beta = 1.5, T = 512")
-    yield bench.counterexample(self_overlap(4096, tilt(4096, 1.5)) - (1 - math.sqrt(2) / 1.5), "beta = 1.5, T = 4096")
+    yield bench.statistical(
+        found, self_overlap(512, tilt(512, 1.5)), "drawn rows, beta = 1.5, T = 512"
+    )
+    yield bench.counterexample(
+        self_overlap(4096, tilt(4096, 1.5)) - (1 - math.sqrt(2) / 1.5), "beta = 1.5, T = 4096"
+    )

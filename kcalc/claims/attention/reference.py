@@ -1,4 +1,7 @@
-"""Attention computed in other ways than kcalc does: drawn rows of softmax, and quadrature that needs no T-fold power of small numbers."""
+"""Attention computed in other ways than kcalc does.
+
+Drawn rows of softmax, and quadrature that needs no T-fold power of small numbers.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,19 @@ def softmax(scores: Array) -> Array:
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def rows(rng: np.random.Generator, draws: int, tokens: int, v1: float, v2: float, covariance: float) -> tuple[Array, Array]:
-    """Pairs of softmax rows, (draws, tokens) each, whose scores have these variances and this covariance at equal tokens."""
+def rows(
+    rng: np.random.Generator, draws: int, tokens: int, v1: float, v2: float, covariance: float
+) -> tuple[Array, Array]:
+    """Pairs of softmax rows, (draws, tokens) each.
+
+    Their scores have the variances ``v1``, ``v2`` and, at equal tokens, the covariance
+    ``covariance``.
+    """
     z = rng.standard_normal((2, draws, tokens))
     first = np.sqrt(v1) * z[0]
-    return softmax(first), softmax(covariance / np.sqrt(v1) * z[0] + np.sqrt(v2 - covariance**2 / v1) * z[1])
+    return softmax(first), softmax(
+        covariance / np.sqrt(v1) * z[0] + np.sqrt(v2 - covariance**2 / v1) * z[1]
+    )
 
 
 def alike(tokens: int, one: float, two: float) -> Array:
@@ -39,11 +50,17 @@ def attention(rng: np.random.Generator, draws: int, queries: Array, keys: Array)
 
 def projector(weights: Array) -> Array:
     """``diag a - a a^T``, the derivative of softmax, of every row."""
-    return weights[..., None] * np.eye(weights.shape[-1]) - weights[..., :, None] * weights[..., None, :]
+    return (
+        weights[..., None] * np.eye(weights.shape[-1])
+        - weights[..., :, None] * weights[..., None, :]
+    )
 
 
 def two_tokens(v1: float, v2: float, covariance: float) -> float:
-    """S at T = 2, where a softmax row is (s(x), s(-x)) with the logistic function s and one Gaussian x of variance 2 v."""
+    """The overlap S at T = 2.
+
+    A softmax row is (s(x), s(-x)) with the logistic function s and one Gaussian x of variance 2 v.
+    """
     x, weights = hermegauss(80)
     weights = weights / weights.sum()
     a = np.sqrt(2 * v1) * x[:, None]
@@ -53,7 +70,10 @@ def two_tokens(v1: float, v2: float, covariance: float) -> float:
 
 
 def direct(tokens: int, v1: float, v2: float, covariance: float, nodes: int = 70) -> float:
-    """S by the formula as it is written: a trapezoidal rule over (u, w) and Hermite nodes for the scores; for variances up to 2."""
+    """S by the formula as it is written.
+
+    a trapezoidal rule over (u, w) and Hermite nodes for the scores; for variances up to 2.
+    """
     step, (x, weights) = 0.25, hermegauss(nodes)
     weights = weights / weights.sum()
     u = np.arange(-np.log(tokens) - 40, 14, step)
@@ -61,16 +81,30 @@ def direct(tokens: int, v1: float, v2: float, covariance: float, nodes: int = 70
     b = covariance / np.sqrt(v1) * x[:, None] + np.sqrt(v2 - covariance**2 / v1) * x
 
     def averaged(power: int) -> Array:
-        first, second = np.exp(np.minimum(u[:, None] + a, 30)), np.exp(np.minimum(u[:, None, None] + b, 30))
-        return (first**power * np.exp(-first) * weights) @ (second**power * np.exp(-second) @ weights).T
+        first, second = (
+            np.exp(np.minimum(u[:, None] + a, 30)),
+            np.exp(np.minimum(u[:, None, None] + b, 30)),
+        )
+        return (first**power * np.exp(-first) * weights) @ (
+            second**power * np.exp(-second) @ weights
+        ).T
 
     return tokens * step**2 * float((averaged(1) * averaged(0) ** (tokens - 1)).sum())
 
 
 def layer(
-    queries: float = 1, keys: float = 1, values: float = 1, skip: float = 0, biases: tuple[float, float] = (0, 0), **options: Any
+    queries: float = 1,
+    keys: float = 1,
+    values: float = 1,
+    skip: float = 0,
+    biases: tuple[float, float] = (0, 0),
+    **options: Any,
 ) -> Network:
-    """One layer of attention: variances of the weights of queries, keys and values, a skip of that weight, biases of queries and keys."""
+    """A network of one layer of attention.
+
+    ``queries``, ``keys``, ``values``: variances of their weights; ``skip``: the weight of the skip;
+    ``biases``: variances of the biases of queries and keys.
+    """
     steps: list[Any] = [
         ("x", Input(), ()),
         ("queries", Affine(sigma_w=queries**0.5, sigma_b=biases[0] ** 0.5), ("x",)),

@@ -1,4 +1,8 @@
-"""Variants of attention: masks, finite key width, shaped attention, linear scaling, norms of queries, rotary embeddings, dropout."""
+"""Variants of attention.
+
+The variants are masks, finite key width, shaped attention, linear scaling, norms of queries, rotary
+embeddings and dropout.
+"""
 
 from __future__ import annotations
 
@@ -23,28 +27,38 @@ DIFFER, VARIANTS = "Tokens that differ", "Variants"
 
 
 @PAPER.claim(
-    "ATT-causal", DIFFER,
-    r"rows over the first $T_1 \le T_2$ of alike tokens overlap by $T_1\iint\Phi_{uw}\Phi^{T_1-1}M_w^{T_2-T_1}du\,dw$, $M(w) = E f(w+b)$",
-)  # fmt: skip
+    "ATT-causal",
+    DIFFER,
+    r"rows over the first $T_1 \le T_2$ of alike tokens overlap by "
+    r"$T_1\iint\Phi_{uw}\Phi^{T_1-1}M_w^{T_2-T_1}du\,dw$, $M(w) = E f(w+b)$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     short, long, variance, k = 4, 9, 1.5, 0.6
     found = Overlap(short, variance, variance, k, more=long - short).value
     yield bench.equal(found, 0.144725, "rows of 4 and 9 tokens", 1e-6)
     z = bench.rng.standard_normal((2, bench.size(20_000, 200_000), long)) * math.sqrt(variance)
     other = k / variance * z[0] + math.sqrt(1 - (k / variance) ** 2) * z[1]
-    yield bench.statistical((softmax(z[0][:, :short]) * softmax(other)[:, :short]).sum(axis=1), found, "drawn rows")
+    yield bench.statistical(
+        (softmax(z[0][:, :short]) * softmax(other)[:, :short]).sum(axis=1), found, "drawn rows"
+    )
 
 
 @PAPER.claim(
-    "ATT-sampled", DIFFER,
-    r"one layer sampled as $s = G^{1/2}ZH^{\top/2}$ is without bias: its mean agrees with the exact values within the errors that kcalc "
+    "ATT-sampled",
+    DIFFER,
+    r"one layer sampled as $s = G^{1/2}ZH^{\top/2}$ is without bias: its mean agrees with the "
+    r"exact values within the errors that kcalc "
     r"states",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     net, tokens, rho = layer(2.0, 1.0, 1.0), 10, 0.3
     exact = node_values(net, c=0.5, tokens=tokens, token_cosine=rho)["attention"]
     drawn = node_values(
-        net, c=0.5, tokens=tokens, token_cosine=rho, sampling=Sampling(bench.size(40, 400), 16, int(bench.rng.integers(1 << 30)))
+        net,
+        c=0.5,
+        tokens=tokens,
+        token_cosine=rho,
+        sampling=Sampling(bench.size(40, 400), 16, int(bench.rng.integers(1 << 30))),
     )
     assert isinstance(drawn, SampledValues)
     value = drawn["attention"]
@@ -57,73 +71,114 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "ATT-width", VARIANTS,
-    r"at key width $d_k$, $E\sum_jA_j^2$ is $S_{\mathrm{self}}$ averaged over $\tau^2\chi^2_{d_k}/d_k$: 0.027966 at $T = 64$, $d_k = "
+    "ATT-width",
+    VARIANTS,
+    r"at key width $d_k$, $E\sum_jA_j^2$ is $S_{\mathrm{self}}$ averaged over "
+    r"$\tau^2\chi^2_{d_k}/d_k$: 0.027966 at $T = 64$, $d_k = "
     r"16$, $\tau^2 = 0.6$, "
     r"where the limit $d_k\to\infty$ is 0.027603",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, width, variance = 64, 16, 0.6
-    x = np.linspace(1e-3, 60, 121)  # a trapezoidal rule for chi-squared, whose density vanishes with 7 derivatives at 0
+    x = np.linspace(
+        1e-3, 60, 121
+    )  # a trapezoidal rule for chi-squared, whose density vanishes with 7 derivatives at 0
     weights = np.exp((width / 2 - 1) * np.log(x) - x / 2)
-    averaged = float(weights @ [self_overlap(tokens, variance * v / width) for v in x] / weights.sum())
-    yield bench.equal([averaged, self_overlap(tokens, variance)], [0.027966, 0.027603], "by quadrature", 5e-7)
+    averaged = float(
+        weights @ [self_overlap(tokens, variance * v / width) for v in x] / weights.sum()
+    )
+    yield bench.equal(
+        [averaged, self_overlap(tokens, variance)], [0.027966, 0.027603], "by quadrature", 5e-7
+    )
     draws = bench.size(4000, 40_000)
     q, k = (bench.rng.standard_normal((draws, count, width)) for count in (1, tokens))
     row = softmax((math.sqrt(variance / width) * q @ k.transpose(0, 2, 1))[:, 0])
     yield bench.statistical((row**2).sum(axis=1), averaged, "drawn queries and keys")
     sampling = Sampling(bench.size(25, 250), 16, int(bench.rng.integers(1 << 30)))
     found: Any = node_values(layer(variance, key_width=width), tokens=tokens, sampling=sampling)
-    yield bench.statistical(found["attention"].q, averaged, "kcalc, sampled", error=found["attention"].q_error)
-    exact: Any = node_values(layer(variance, key_width=width, wide=False), tokens=tokens)["attention"]
+    yield bench.statistical(
+        found["attention"].q, averaged, "kcalc, sampled", error=found["attention"].q_error
+    )
+    exact: Any = node_values(layer(variance, key_width=width, wide=False), tokens=tokens)[
+        "attention"
+    ]
     yield bench.equal(exact.q1, averaged, "kcalc, exact", 5e-7)
 
 
 @PAPER.claim(
-    "ATT-wishart", VARIANTS,
-    r"at key width $d_k$, two rows of softmax overlap by $S$ averaged over $QQ^\top/d_k$ of their queries, a Wishart matrix of mean $G$",
-)  # fmt: skip
+    "ATT-wishart",
+    VARIANTS,
+    r"at key width $d_k$, two rows of softmax overlap by $S$ averaged over $QQ^\top/d_k$ of their "
+    r"queries, a Wishart matrix of mean $G$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, width, rho, variance = 8, 6, 0.4, 2.0
-    found: Any = node_values(layer(variance, key_width=width, wide=False), tokens=tokens, token_cosine=rho)["attention"]
+    found: Any = node_values(
+        layer(variance, key_width=width, wide=False), tokens=tokens, token_cosine=rho
+    )["attention"]
     K, draws = alike(tokens, 1.0, rho), bench.size(6000, 60_000)
     root = np.linalg.cholesky(K)
     q, k = (root @ bench.rng.standard_normal((draws, tokens, width)) for _ in range(2))
     A = softmax(math.sqrt(variance / width) * q @ k.transpose(0, 2, 1))
     out = A @ K @ A.transpose(0, 2, 1)
-    yield bench.statistical(out[:, 0, 1:].mean(axis=1), float(found.q1 * found.token_cosine1), "p', drawn queries and keys")
+    yield bench.statistical(
+        out[:, 0, 1:].mean(axis=1),
+        float(found.q1 * found.token_cosine1),
+        "p', drawn queries and keys",
+    )
 
 
 @PAPER.claim(
-    "ATT-single", VARIANTS,
-    r"weights $f(s_{ij})$ of single scores make $O_{ik} = T\,V_sF(G_{ik}H_s) + T(T-1)\,V_dF(G_{ik}H_d)$, $F(c) = \mathbb E f f$ at "
+    "ATT-single",
+    VARIANTS,
+    r"weights $f(s_{ij})$ of single scores make $O_{ik} = T\,V_sF(G_{ik}H_s) + "
+    r"T(T-1)\,V_dF(G_{ik}H_d)$, $F(c) = \mathbb E f f$ at "
     r"covariance $c$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, p, variance = 6, 0.3, 1.5
     G, K = variance * alike(tokens, 1.0, p), alike(tokens, 1.0, p)
     z = bench.rng.standard_normal((bench.size(6000, 60_000), tokens, tokens))
     scores = np.linalg.cholesky(G) @ z @ np.linalg.cholesky(K).T
-    weights = {"relu": np.maximum(scores, 0) / tokens, "sigmoid": 1 / (1 + tokens * np.exp(-scores)), "identity": scores}
+    weights = {
+        "relu": np.maximum(scores, 0) / tokens,
+        "sigmoid": 1 / (1 + tokens * np.exp(-scores)),
+        "identity": scores,
+    }
     for name, A in weights.items():
-        found = node_values(layer(variance, normaliser=name), tokens=tokens, token_cosine=p)["attention"]
+        found = node_values(layer(variance, normaliser=name), tokens=tokens, token_cosine=p)[
+            "attention"
+        ]
         out = A @ K @ A.transpose(0, 2, 1)
-        yield bench.statistical(np.diagonal(out, axis1=1, axis2=2).mean(axis=1), float(found.q1), f"q', {name}, drawn scores")
-        yield bench.statistical(out[:, 0, 1:].mean(axis=1), float(found.q1 * found.token_cosine1), f"p', {name}, drawn scores")
+        yield bench.statistical(
+            np.diagonal(out, axis1=1, axis2=2).mean(axis=1),
+            float(found.q1),
+            f"q', {name}, drawn scores",
+        )
+        yield bench.statistical(
+            out[:, 0, 1:].mean(axis=1),
+            float(found.q1 * found.token_cosine1),
+            f"p', {name}, drawn scores",
+        )
 
     def arc(c: float) -> float:  # E relu relu at variance 1, the arc-cosine kernel
         return (math.sqrt(1 - c * c) + c * (math.pi - math.acos(c))) / (2 * math.pi)
 
     q = variance / tokens**2 * (tokens * arc(1.0) + tokens * (tokens - 1) * p * arc(p))
-    found = node_values(layer(variance, normaliser="relu"), tokens=tokens, token_cosine=p)["attention"]
+    found = node_values(layer(variance, normaliser="relu"), tokens=tokens, token_cosine=p)[
+        "attention"
+    ]
     yield bench.equal(found.q1, q, "kcalc and the arc-cosine kernel", 1e-12)
 
 
 @PAPER.claim(
-    "ATT-sink", VARIANTS,
-    r"with a sink, one more score 0, rows have $X = T\iint\Phi_{uw}\Phi^{T-1}N$ and $R = X + T(T-1)\iint\Phi_u\Phi_w\Phi^{T-2}N$, "
-    r"$N = \mathbb E f(u-c_i)f(w-c_k)$ with what is common to a row, $\operatorname{Cov}(c_i, c_k) = G_{ik}H_d$",
-)  # fmt: skip
+    "ATT-sink",
+    VARIANTS,
+    r"with a sink, one more score 0, rows have $X = T\iint\Phi_{uw}\Phi^{T-1}N$ and $R = X + "
+    r"T(T-1)\iint\Phi_u\Phi_w\Phi^{T-2}N$, "
+    r"$N = \mathbb E f(u-c_i)f(w-c_k)$ with what is common to a row, $\operatorname{Cov}(c_i, "
+    r"c_k) = G_{ik}H_d$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, p, variance = 6, 0.3, 2.0
     found = node_values(layer(variance, sink=True), tokens=tokens, token_cosine=p)["attention"]
@@ -132,61 +187,96 @@ def _(bench: Bench) -> Iterator[Evidence]:
     powers = np.exp(math.sqrt(variance) * np.linalg.cholesky(K) @ z @ np.linalg.cholesky(K).T)
     A = powers / (1 + powers.sum(axis=-1, keepdims=True))
     out = A @ K @ A.transpose(0, 2, 1)
-    yield bench.statistical(np.diagonal(out, axis1=1, axis2=2).mean(axis=1), float(found.q1), "q', drawn scores")
-    yield bench.statistical(out[:, 0, 1:].mean(axis=1), float(found.q1 * found.token_cosine1), "p', drawn scores")
+    yield bench.statistical(
+        np.diagonal(out, axis1=1, axis2=2).mean(axis=1), float(found.q1), "q', drawn scores"
+    )
+    yield bench.statistical(
+        out[:, 0, 1:].mean(axis=1), float(found.q1 * found.token_cosine1), "p', drawn scores"
+    )
 
 
 @PAPER.claim(
-    "ATT-shaped", VARIANTS,
-    r"$aI + A - c\,11^\top/T$ makes $q' = (a+1-c)^2p + D[a^2 + (2a(1-c) + c^2 - 2c)/T + S_{\mathrm{self}}]$ and $p'$ the same without "
+    "ATT-shaped",
+    VARIANTS,
+    r"$aI + A - c\,11^\top/T$ makes $q' = (a+1-c)^2p + D[a^2 + (2a(1-c) + c^2 - 2c)/T + "
+    r"S_{\mathrm{self}}]$ and $p'$ the same without "
     r"$a^2$ and with "
     r"$S(\kappa)$, $D = q-p$, times $v$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, p, a, c = 9, 0.4, 0.7, 0.9
-    found = node_values(layer(2.0, 1.0, identity=a, centre=c), tokens=tokens, token_cosine=p)["attention"]
+    found = node_values(layer(2.0, 1.0, identity=a, centre=c), tokens=tokens, token_cosine=p)[
+        "attention"
+    ]
     K = alike(tokens, 1.0, p)
     A = attention(bench.rng, bench.size(6000, 60_000), 2 * K, K) + a * np.eye(tokens) - c / tokens
     out = A @ K @ A.transpose(0, 2, 1)
-    yield bench.statistical(np.diagonal(out, axis1=1, axis2=2).mean(axis=1), float(found.q1), "q', drawn matrices")
-    yield bench.statistical(out[:, 0, 1:].mean(axis=1), float(found.q1 * found.token_cosine1), "p', drawn matrices")
+    yield bench.statistical(
+        np.diagonal(out, axis1=1, axis2=2).mean(axis=1), float(found.q1), "q', drawn matrices"
+    )
+    yield bench.statistical(
+        out[:, 0, 1:].mean(axis=1), float(found.q1 * found.token_cosine1), "p', drawn matrices"
+    )
     variance, rest = 2 * (1 - p), (2 * a * (1 - c) + c * c - 2 * c) / tokens
     q = (a + 1 - c) ** 2 * p + (1 - p) * (a * a + rest + self_overlap(tokens, variance))
-    both = (a + 1 - c) ** 2 * p + (1 - p) * (rest + Overlap(tokens, variance, variance, variance * p).value)
-    yield bench.equal((found.q1, found.q1 * found.token_cosine1), (q, both), "kcalc and the formulas", 1e-13)
+    both = (a + 1 - c) ** 2 * p + (1 - p) * (
+        rest + Overlap(tokens, variance, variance, variance * p).value
+    )
+    yield bench.equal(
+        (found.q1, found.q1 * found.token_cosine1), (q, both), "kcalc and the formulas", 1e-13
+    )
 
 
 @PAPER.claim(
     "ATT-linear",
     VARIANTS,
-    r"scores $q_i\cdot k_j/d_k$ of independent queries and keys vanish as $d_k\to\infty$: every token reads the mean of all",
+    r"scores $q_i\cdot k_j/d_k$ of independent queries and keys vanish as $d_k\to\infty$: every "
+    r"token reads the mean of all",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, rho = 6, 0.3
-    found = node_values(layer(3.0, 2.0, scale="linear"), tokens=tokens, token_cosine=rho)["attention"]
+    found = node_values(layer(3.0, 2.0, scale="linear"), tokens=tokens, token_cosine=rho)[
+        "attention"
+    ]
     mean = rho + (1 - rho) / tokens
     yield bench.equal((found.q1, found.token_cosine1), (mean, 1.0), "kcalc", 1e-13)
     for width in (64, 1024):
         q, k = bench.rng.standard_normal((2, 100, width))
         scores = (q * k).sum(axis=1) * 6**0.5 / width
-        yield bench.at_most(float((scores**2).mean()), 12 / width, f"mean square of scores at key width {width}, twice 6 / width", 0.0)
+        yield bench.at_most(
+            float((scores**2).mean()),
+            12 / width,
+            f"mean square of scores at key width {width}, twice 6 / width",
+            0.0,
+        )
 
 
 @PAPER.claim(
     "ATT-scale",
     VARIANTS,
-    r"a score scale $b$ multiplies the variance of scores by $b^2d_k$: T5's $b = 1$ with $\sigma_Q^2 = 1/d_k$ is the usual scale",
+    r"a score scale $b$ multiplies the variance of scores by $b^2d_k$: T5's $b = 1$ with "
+    r"$\sigma_Q^2 = 1/d_k$ is the usual scale",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    values = [node_values(net, tokens=12, token_cosine=0.2)["attention"] for net in (layer(1.0), layer(1 / 64, scale=1.0, key_width=64))]
-    yield bench.equal((values[1].q1, values[1].token_cosine1), (values[0].q1, values[0].token_cosine1), "kcalc", 1e-13)
+    values = [
+        node_values(net, tokens=12, token_cosine=0.2)["attention"]
+        for net in (layer(1.0), layer(1 / 64, scale=1.0, key_width=64))
+    ]
+    yield bench.equal(
+        (values[1].q1, values[1].token_cosine1),
+        (values[0].q1, values[0].token_cosine1),
+        "kcalc",
+        1e-13,
+    )
 
 
 @PAPER.claim(
-    "ATT-norms", VARIANTS,
-    r"norms on wide queries and keys make $\operatorname{Cov}(s_{ij}, s_{kl})$ the product of their cosines, so that $\sigma_Q$ and "
+    "ATT-norms",
+    VARIANTS,
+    r"norms on wide queries and keys make $\operatorname{Cov}(s_{ij}, s_{kl})$ the product of "
+    r"their cosines, so that $\sigma_Q$ and "
     r"$\sigma_K$ drop out",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     found = []
     for sigma in (0.3, 4.0):
@@ -199,7 +289,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             ("v", Affine(), ("x",)),
             ("attention", Attend(), ("qn", "kn", "v")),
         ]
-        value = node_values(Network.from_steps(steps), q=1.7, tokens=8, token_cosine=0.4)["attention"]
+        value = node_values(Network.from_steps(steps), q=1.7, tokens=8, token_cosine=0.4)[
+            "attention"
+        ]
         found.append((float(value.q1), float(value.token_cosine1)))
     yield bench.equal(found[0], found[1], "kcalc, sigma = 0.3 and 4", 1e-12)
     q = 1.7 * (0.4 + 0.6 * self_overlap(8, 0.6))
@@ -208,9 +300,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "ATT-rotary", VARIANTS,
-    r"rotary embeddings make $\operatorname{Cov}(s_{ij}, s_{kl}) = G_{ik}H_{jl}\,\operatorname{mean}_f\cos((j-l-i+k)\theta_f)$",
-)  # fmt: skip
+    "ATT-rotary",
+    VARIANTS,
+    r"rotary embeddings make $\operatorname{Cov}(s_{ij}, s_{kl}) = "
+    r"G_{ik}H_{jl}\,\operatorname{mean}_f\cos((j-l-i+k)\theta_f)$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     width, draws = 8, bench.size(20_000, 200_000)
     theta = 10000.0 ** (-2 * np.arange(width // 2) / width)
@@ -225,7 +319,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "ATT-dropout", VARIANTS, r"dropout of attention weights adds $(1/\mathrm{keep} - 1)\,qS_{\mathrm{self}}$ to $q'$ and nothing to $p'$"
+    "ATT-dropout",
+    VARIANTS,
+    r"dropout of attention weights adds $(1/\mathrm{keep} - 1)\,qS_{\mathrm{self}}$ to $q'$ and "
+    r"nothing to $p'$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, keep, draws = 6, 0.8, bench.size(20_000, 200_000)
@@ -234,5 +331,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     kept = A * (bench.rng.random(A.shape) < keep) / keep
     more = kept @ K @ kept.transpose(0, 2, 1) - A @ K @ A.transpose(0, 2, 1)
     own = np.diagonal(more, axis1=1, axis2=2).mean(axis=1)
-    yield bench.statistical(own, (1 / keep - 1) * self_overlap(tokens, 0.7), "what q' gains, drawn masks")
+    yield bench.statistical(
+        own, (1 / keep - 1) * self_overlap(tokens, 0.7), "what q' gains, drawn masks"
+    )
     yield bench.statistical(more[:, 0, 1:].mean(axis=1), 0.0, "what p' gains, drawn masks")

@@ -1,4 +1,7 @@
-"""Appendices A, B, D and K: average units, Stein's lemma, the proofs of Section 13, and an experiment."""
+"""Appendices A, B, D and K: average units, Stein's lemma, proofs and an experiment.
+
+The proofs are those of Section 13.
+"""
 
 from __future__ import annotations
 
@@ -29,43 +32,74 @@ _POINTS = np.array([-0.9, -0.5, -0.2, 0.2, 0.5, 0.9])
 
 
 PAPER.undecidable(
-    "DKS-K", "App. K", r"$Q'(1)\in\{0.95,1,1.01\}$: the F1-score of the predictions by Q maps, depth 50, softplus",
-    "the plots of an experiment with trained data; what is measured there is the accuracy of predictions, not an F1-score",
-)  # fmt: skip
+    "DKS-K",
+    "App. K",
+    r"$Q'(1)\in\{0.95,1,1.01\}$: the F1-score of the predictions by Q maps, depth 50, softplus",
+    "the plots of an experiment with trained data; what is measured there is the accuracy of "
+    "predictions, not an F1-score",
+)
 
 
 @PAPER.claim(
-    "DKS-eq24", "App. A, eq. 24",
-    r"$\tfrac1k\mathbf 1^\top y\approx E_{x\sim N(0,1)}[\phi(\sqrt q\,x)]$ for a vector $y$ of outputs, from the kernel of "
-    r"$\phi+1$", hypotheses="the kernel approximation holds for $\\phi$ and $\\phi+1$",
-)  # fmt: skip
+    "DKS-eq24",
+    "App. A, eq. 24",
+    r"$\tfrac1k\mathbf 1^\top y\approx E_{x\sim N(0,1)}[\phi(\sqrt q\,x)]$ for a vector $y$ of "
+    r"outputs, from the kernel of "
+    r"$\phi+1$",
+    hypotheses="the kernel approximation holds for $\\phi$ and $\\phi+1$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     names = ("relu", "softplus", "gelu", "sigmoid", "exp", "selu")
     f, g = sp.symbols("f g")
-    yield bench.exact((f + 1) * (g + 1) - (f * g + f + g + 1), "$(f+1)(f'+1)$: entries of $A+A^\\top$ are $f+f'$")
+    yield bench.exact(
+        (f + 1) * (g + 1) - (f * g + f + g + 1), "$(f+1)(f'+1)$: entries of $A+A^\\top$ are $f+f'$"
+    )
     left, right, mine, truth = [], [], [], []
     for name in names[: bench.size(4, 6)]:
         phi, plain = activation(name), reference.FUNCTIONS[name]
         raised = phi.transformed(output_shift=1.0)
         for q1, q2, c in ((1.0, 1.0, 0.4), (0.5, 2.0, -0.3)):
-            kernels = pair_expectation(raised, raised, c, q1, q2) - pair_expectation(phi, phi, c, q1, q2) - 1
+            kernels = (
+                pair_expectation(raised, raised, c, q1, q2)
+                - pair_expectation(phi, phi, c, q1, q2)
+                - 1
+            )
             left.append(float(kernels))
-            right.append(reference.mean(plain.value, q1, plain.kinks) + reference.mean(plain.value, q2, plain.kinks))
+            right.append(
+                reference.mean(plain.value, q1, plain.kinks)
+                + reference.mean(plain.value, q2, plain.kinks)
+            )
         mine.append(float(phi.mean(1.7)))
         truth.append(reference.mean(plain.value, 1.7, plain.kinks))
-    yield bench.equal(left, right, "the kernel of $\\phi+1$ less that of $\\phi$ less 1 is $v+v'$, $v$ by quadrature", 1e-9)
+    yield bench.equal(
+        left,
+        right,
+        "the kernel of $\\phi+1$ less that of $\\phi$ less 1 is $v+v'$, $v$ by quadrature",
+        1e-9,
+    )
     yield bench.equal(mine, truth, "the means of the library", 1e-11)
     smooth = [reference.FUNCTIONS[name] for name in names[: bench.size(4, 6)]]
     slopes = [float(activation(name).mean_slope(1.7)) for name in names[: bench.size(4, 6)]]
-    yield bench.equal(slopes, [reference.mean(f.slope, 1.7, f.kinks) for f in smooth], "the mean slopes of the library", 1e-10)
+    yield bench.equal(
+        slopes,
+        [reference.mean(f.slope, 1.7, f.kinks) for f in smooth],
+        "the mean slopes of the library",
+        1e-10,
+    )
     k, inputs = bench.size(100_000, 2_000_000), 30
     z = bench.rng.normal(size=inputs)
-    pre = bench.rng.normal(size=k) * math.sqrt(float(z @ z) / inputs)  # W z with rows of variance 1/inputs
+    pre = bench.rng.normal(size=k) * math.sqrt(
+        float(z @ z) / inputs
+    )  # W z with rows of variance 1/inputs
     wide = bench.rng.normal(size=(bench.size(3000, 30_000), inputs)) @ z / math.sqrt(inputs)
     for name in ("relu", "softplus"):
         value, q = reference.FUNCTIONS[name].value, float(z @ z) / inputs
-        yield bench.statistical(value(pre), float(activation(name).mean(q)), f"{name}: the average of {k} outputs")
-        yield bench.statistical(value(wide), float(activation(name).mean(q)), f"{name}: with a weight matrix")
+        yield bench.statistical(
+            value(pre), float(activation(name).mean(q)), f"{name}: the average of {k} outputs"
+        )
+        yield bench.statistical(
+            value(wide), float(activation(name).mean(q)), f"{name}: with a weight matrix"
+        )
 
 
 def _tanh_bend(u: Array) -> Array:
@@ -84,10 +118,11 @@ BENDS: dict[str, Callable[[Array], Array]] = {
 
 
 @PAPER.claim(
-    "DKS-appB", "App. B",
+    "DKS-appB",
+    "App. B",
     r"$E[\phi(\sqrt{q_1}x)\phi'(u)x]=\sqrt{q_1}E[\phi'(\sqrt{q_1}x)\phi'(u)]+\sqrt{q_2}\,c\,E[\phi(\sqrt{q_1}x)\phi''(u)]$, "
     r"$u=\sqrt{q_2}(cx+\sqrt{1-c^2}y)$, so that $\Gamma_\phi'=\sqrt{q_1q_2}\,\Gamma_{\phi'}$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     left, plus, y_left, y_right, slopes, formula = [], [], [], [], [], []
     for name in list(BENDS)[: bench.size(5, 7)]:
@@ -96,7 +131,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             if name == "exp":
                 q1, q2 = q1 / 2, q2 / 2
             r1, r2 = math.sqrt(q1), math.sqrt(q2)
-            left.append(reference.pair(lambda s, f=phi, r=r1: f.value(s) * s / r, q1, phi.slope, q2, at))
+            left.append(
+                reference.pair(lambda s, f=phi, r=r1: f.value(s) * s / r, q1, phi.slope, q2, at)
+            )
             straight = reference.pair(phi.slope, q1, phi.slope, q2, at)
             curved = reference.pair(phi.value, q1, bend, q2, at)
             plus.append(r1 * straight + r2 * at * curved)
@@ -108,16 +145,23 @@ def _(bench: Bench) -> Iterator[Evidence]:
             formula.append(r1 * r2 * straight)
     yield bench.equal(left, plus, "the step for x, by the joint density", 1e-9)
     yield bench.equal(y_left, y_right, "the step for y", 1e-9)
-    yield bench.equal(slopes, formula, "the derivative in the library is $\\sqrt{q_1q_2}\\,\\Gamma_{\\phi'}$", 1e-9)
+    yield bench.equal(
+        slopes,
+        formula,
+        "the derivative in the library is $\\sqrt{q_1q_2}\\,\\Gamma_{\\phi'}$",
+        1e-9,
+    )
 
 
-# --- Appendix D ---------------------------------------------------------------------------------------------------------------------------
+# --- Appendix D -----------------------------------------------------------------------------------
 
 
 @PAPER.claim("DKS-D1", "App. D.1", r"$\sum_{i=0}^\infty b_i=C_f(1)=1$")
 def _(bench: Bench) -> Iterator[Evidence]:
     sums, ends, first, one = [], [], [], []
-    for name in ("sin", "exp", "gaussian", "erf", "square", "cube", "cos", "tanh")[: bench.size(6, 8)]:
+    for name in ("sin", "exp", "gaussian", "erf", "square", "cube", "cos", "tanh")[
+        : bench.size(6, 8)
+    ]:
         C = activation(name).c_map
         own = reference.power_series(name, 120)
         sums += [own.sum(), C.series(100).sum()]
@@ -127,16 +171,35 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(sums, 1, "sums of the coefficients, by quadrature and by the library", 1e-6)
     yield bench.equal(ends, 1, "$C(1)$", 1e-14)
     yield bench.equal(first, one, "$b_1=C'(0)$", 1e-10)
-    parts = np.array([float(b.mid()) for name in bench.size(co.NAMES[::3], co.NAMES) for b in co.enclosed(name)])
-    yield bench.at_most([0 * parts, parts], [parts, 0 * parts + 1], "$0\\le b_i\\le1$: the middles of enclosures", 1e-12)
+    parts = np.array(
+        [float(b.mid()) for name in bench.size(co.NAMES[::3], co.NAMES) for b in co.enclosed(name)]
+    )
+    yield bench.at_most(
+        [0 * parts, parts],
+        [parts, 0 * parts + 1],
+        "$0\\le b_i\\le1$: the middles of enclosures",
+        1e-12,
+    )
 
 
-@PAPER.claim("DKS-eq27", "App. D.1, eq. 27", r"$C_f'(1)-1\ge1-C_f'(0)$ if $C_f(0)=0$", hypotheses="uniform q values")
+@PAPER.claim(
+    "DKS-eq27",
+    "App. D.1, eq. 27",
+    r"$C_f'(1)-1\ge1-C_f'(0)$ if $C_f(0)=0$",
+    hypotheses="uniform q values",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     n = np.arange(2, 1000)
-    yield bench.proved([int(v) for v in n - 2], "$\\sum_{i\\ge2}(i-1)b_i\\ge\\sum_{i\\ge2}b_i$: term by term")
+    yield bench.proved(
+        [int(v) for v in n - 2], "$\\sum_{i\\ge2}(i-1)b_i\\ge\\sum_{i\\ge2}b_i$: term by term"
+    )
     maps = power_maps(bench.rng, bench.size(500, 5000), zero=True)
-    yield bench.at_most([1 - C.weights[1] for C in maps], [slope(C) - 1 for C in maps], "random C maps with $C(0)=0$", 1e-12)
+    yield bench.at_most(
+        [1 - C.weights[1] for C in maps],
+        [slope(C) - 1 for C in maps],
+        "random C maps with $C(0)=0$",
+        1e-12,
+    )
     left, right, own = [], [], []
     for name in bench.size(co.NAMES[::3], co.NAMES):
         if name in ("abs", "square", "gaussian", "cos"):
@@ -147,20 +210,31 @@ def _(bench: Bench) -> Iterator[Evidence]:
         size = reference.second_moment(name) - centre**2
         left.append(1 - reference.mean(phi.slope, 1.0, phi.kinks) ** 2 / size)
         right.append(reference.mean(lambda u, f=phi: f.slope(u) ** 2, 1.0, phi.kinks) / size - 1)
-        own.append([float(C.derivative(1)(0.0)) - 1 + left[-1], float(C.derivative(1)(1.0)) - 1 - right[-1]])
+        own.append(
+            [
+                float(C.derivative(1)(0.0)) - 1 + left[-1],
+                float(C.derivative(1)(1.0)) - 1 - right[-1],
+            ]
+        )
     yield bench.at_most(left, right, "centred activations, by quadrature", 1e-12)
     yield bench.equal(own, 0, "the slopes of the library at 0 and 1", 1e-9)
     bad = PowerMap(np.array([0.5, 0.0, 0.5]))
-    yield bench.at_most(slope(bad) - 1, 1 - bad.weights[1] - 0.5, "without $C(0)=0$ it may fail: $(1+c^2)/2$")
+    yield bench.at_most(
+        slope(bad) - 1, 1 - bad.weights[1] - 0.5, "without $C(0)=0$ it may fail: $(1+c^2)/2$"
+    )
 
 
 @PAPER.claim(
-    "DKS-eq28", "App. D.2, eq. 28", r"$\tilde\varphi(c)=\sum_{i=0}^\infty\langle\varphi,h_i\rangle^2c^i$", hypotheses="input q value 1",
-)  # fmt: skip
+    "DKS-eq28",
+    "App. D.2, eq. 28",
+    r"$\tilde\varphi(c)=\sum_{i=0}^\infty\langle\varphi,h_i\rangle^2c^i$",
+    hypotheses="input q value 1",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     direct, series, library = [], [], []
     for name in bench.size(
-        ("tanh", "gelu", "softplus", "exp", "erf", "cos"), tuple(n for n in co.NAMES if not reference.FUNCTIONS[n].kinks)
+        ("tanh", "gelu", "softplus", "exp", "erf", "cos"),
+        tuple(n for n in co.NAMES if not reference.FUNCTIONS[n].kinks),
     ):
         squares = reference.power_series(name, 120) * reference.second_moment(name)
         for c in (-0.5, 0.0, 0.3, 0.7):
@@ -172,10 +246,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "DKS-D3", "App. D.3",
+    "DKS-D3",
+    "App. D.3",
     r"$\mathrm{na}(\varphi)^2=1-\dfrac{\langle\varphi',h_0\rangle^2}{\|\varphi'\|^2}$, and "
-    r"$\mathrm{nl}(\varphi)^2=1-\dfrac{\langle\varphi,h_1\rangle^2}{\|\varphi\|^2}$", hypotheses="input q value 1",
-)  # fmt: skip
+    r"$\mathrm{nl}(\varphi)^2=1-\dfrac{\langle\varphi,h_1\rangle^2}{\|\varphi\|^2}$",
+    hypotheses="input q value 1",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     found, formula, library, linear, plain = [], [], [], [], []
     for name in bench.size(co.NAMES[::3], co.NAMES):
@@ -197,11 +273,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "DKS-D4-7", "App. D.4, D.6, D.7",
-    r"The steps: $F_f(c)=\sum_{i\ge1}b_i|c|^{i-1}$; for $D$ copies with $c^*=1$: $C(-1)=1$ forces $C$ even and $C_f'(-1)=-C_f'(1)$, else "
-    r"$C_f'(-1)\to0$; $C_f(1-\varepsilon)\le C_f(0)+F_f(1-\varepsilon)$ and $C_f'(1)\ge(1-C_f(1-\varepsilon))/\varepsilon$",
+    "DKS-D4-7",
+    "App. D.4, D.6, D.7",
+    r"The steps: $F_f(c)=\sum_{i\ge1}b_i|c|^{i-1}$; for $D$ copies with $c^*=1$: $C(-1)=1$ forces "
+    r"$C$ even and $C_f'(-1)=-C_f'(1)$, else "
+    r"$C_f'(-1)\to0$; $C_f(1-\varepsilon)\le C_f(0)+F_f(1-\varepsilon)$ and "
+    r"$C_f'(1)\ge(1-C_f(1-\varepsilon))/\varepsilon$",
     hypotheses="uniform q values",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     maps = [C for C in power_maps(bench.rng, bench.size(300, 3000)) if C.weights[1:].sum() > 1e-3]
     size = np.abs(_POINTS)
@@ -212,7 +291,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     eps = bench.rng.uniform(0.01, 0.99, len(maps))
     inner = np.array([float(C(1 - e)) for C, e in zip(maps, eps, strict=True)])
     F = np.array([(v - C.weights[0]) / (1 - e) for C, v, e in zip(maps, inner, eps, strict=True)])
-    yield bench.at_most(inner, [C.weights[0] + f for C, f in zip(maps, F, strict=True)], "D.7: the value at $1-\\varepsilon$", 1e-12)
+    yield bench.at_most(
+        inner,
+        [C.weights[0] + f for C, f in zip(maps, F, strict=True)],
+        "D.7: the value at $1-\\varepsilon$",
+        1e-12,
+    )
     yield bench.at_most((1 - inner) / eps, [slope(C) for C in maps], "D.7: the slope at 1", 1e-11)
     even, other = [], []
     for C in maps:
@@ -231,7 +315,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name, expected in (("abs", -1.0), ("relu", 0.0)):
         phi = activation(name).transformed(output_scale=math.sqrt(2) if name == "relu" else 1.0)
         C = c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), 120))).derivative(1)
-        yield bench.equal(C(1.0), 1, f"D.6: 120 layers of {name} in the library, the slope at 1", 1e-10)
+        yield bench.equal(
+            C(1.0), 1, f"D.6: 120 layers of {name} in the library, the slope at 1", 1e-10
+        )
         yield bench.equal(C(-1.0), expected, "and at -1", 1e-10 if name == "abs" else 3e-3)
 
 

@@ -28,19 +28,29 @@ _C = sp.Symbol("c")
 _UNIFORM = "uniform q values; C nontrivial"
 
 
-# --- families -----------------------------------------------------------------------------------------------------------------------------
+# --- families -------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=32)
 def polynomial(weights: tuple[sp.Rational, ...]) -> Activation:
     """The activation sum sqrt(b_n) h_n, whose C map at q = 1 is sum b_n c^n."""
     x = sp.Symbol("x", real=True)
-    terms = [sp.sqrt(b / sp.factorial(n)) * sp.hermite_prob_poly(n, x) for n, b in enumerate(weights) if b]
+    terms = [
+        sp.sqrt(b / sp.factorial(n)) * sp.hermite_prob_poly(n, x)
+        for n, b in enumerate(weights)
+        if b
+    ]
     return activation(sp.expand(sp.Add(*terms)))
 
 
-def rational_maps(rng: np.random.Generator, count: int, kind: str, degree: int = 8) -> list[tuple[sp.Rational, ...]]:
-    """Random rational coefficients of C maps that are not affine, with C'(1) < 1, = 1, > 1 ("below", "edge", "above"), or odd ones."""
+def rational_maps(
+    rng: np.random.Generator, count: int, kind: str, degree: int = 8
+) -> list[tuple[sp.Rational, ...]]:
+    """Random rational coefficients of C maps that are not affine.
+
+    ``kind``: "below" for C'(1) < 1, "edge" for C'(1) = 1, "above" for C'(1) > 1, "odd" for odd C
+    maps.
+    """
     out = []
     while len(out) < count:
         whole = [int(v) for v in rng.integers(0, 9, degree + 1) * (rng.random(degree + 1) < 0.5)]
@@ -82,7 +92,9 @@ def settled(name: str, weight: float, bias: float) -> tuple[Network, float]:
 
 def deep(name: str, weight: float, bias: float, depth: int) -> Network:
     """The layer of :func:`settled`, ``depth`` times."""
-    block = chain(Nonlinear(activation(name)), Affine(sigma_w=math.sqrt(weight), sigma_b=math.sqrt(bias)))
+    block = chain(
+        Nonlinear(activation(name)), Affine(sigma_w=math.sqrt(weight), sigma_b=math.sqrt(bias))
+    )
     return chain(Input(), Affine(), repeat(block, depth))
 
 
@@ -95,7 +107,7 @@ EXPLODING = (("tanh", 2.0, 0.05), ("erf", 2.5, 0.2), ("tanh", 3.0, 0.01), ("sin"
 COLLAPSING = (("tanh", 1.0, 0.3), ("sigmoid", 2.0, 0.1), ("softplus", 0.5, 0.2))
 
 
-# --- fixed points -------------------------------------------------------------------------------------------------------------------------
+# --- fixed points ---------------------------------------------------------------------------------
 
 
 def _mirrored(n: int) -> co.Terms:
@@ -103,16 +115,29 @@ def _mirrored(n: int) -> co.Terms:
     return {0: 2} if n == 0 else co.collected((0, 1), (n - 1, (-1) ** n))
 
 
-@PAPER.claim("DKS-cor37", "App. C.2, Corollary 37", "$C$ has no fixed point in $[-1,0)$, or is odd", hypotheses=_UNIFORM, theorem=True)
+@PAPER.claim(
+    "DKS-cor37",
+    "App. C.2, Corollary 37",
+    "$C$ has no fixed point in $[-1,0)$, or is odd",
+    hypotheses=_UNIFORM,
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     count = bench.size(12, 60)
     for kind, expected in (("below", 0), ("edge", 0), ("above", 0), ("odd", 1)):
         found = [roots(b, -1, 0) - (b[0] == 0) for b in rational_maps(bench.rng, count, kind)]
-        yield bench.equal(found, expected, f"fixed points in [-1, 0) of random maps ({kind}), counted exactly", 0.0)
+        yield bench.equal(
+            found,
+            expected,
+            f"fixed points in [-1, 0) of random maps ({kind}), counted exactly",
+            0.0,
+        )
     from flint import arb, arb_poly
 
     bounds = []
-    for name in [name for name in bench.size(co.NAMES[::3], co.NAMES) if name not in ("square", "exp")]:
+    for name in [
+        name for name in bench.size(co.NAMES[::3], co.NAMES) if name not in ("square", "exp")
+    ]:
         b = co.enclosed(name)
         if not any(v.lower() > 1e-6 for v in b[0::2]):
             continue
@@ -122,7 +147,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
             total += arb_poly([terms.get(p, 0) for p in range(max(terms) + 1)]) * value
         seen = bench.certified(lambda t, p=total: p(t), arb(0), arb(1), name, digits=15)
         bounds.append(math.nan if seen.holds is None or seen.margin is None else seen.margin)
-    yield bench.proved([v - 1e-9 for v in bounds], "activations with an even part: $(C(c)-c)/|c|>0$ on $[-1,0)$, enclosed")
+    yield bench.proved(
+        [v - 1e-9 for v in bounds],
+        "activations with an even part: $(C(c)-c)/|c|>0$ on $[-1,0)$, enclosed",
+    )
     there, maps = [], {}
     for name in ("tanh", "gelu", "relu", "erf", "softplus", "sin", "selu", "cube"):
         points = activation(name).c_map.fixed_points()
@@ -130,14 +158,24 @@ def _(bench: Bench) -> Iterator[Evidence]:
         maps[name] = there[-1]
         odd = name in ("tanh", "erf", "sin", "cube")
         own = reference.power_series(name, 20)
-        yield bench.equal([there[-1], own[::2].sum() < 1e-14], [odd, odd], f"{name}: fixed points the library finds below 0", 0.0)
+        yield bench.equal(
+            [there[-1], own[::2].sum() < 1e-14],
+            [odd, odd],
+            f"{name}: fixed points the library finds below 0",
+            0.0,
+        )
     left, right = [], []
     for C in curved(power_maps(bench.rng, bench.size(300, 3000))):
         left.append(C.weights[0] + C.weights[2::2].sum())
         right.append(C(-1.0) + 1)
     yield bench.equal(right, 2 * np.array(left), "$C(-1)+1$ is twice the even part", 1e-12)
     C = PowerMap(np.array([0.0, 0.2, 0.8]))
-    yield bench.at_most(C(0.5), 0.5, "$C(0)=0$: convexity gives $C(c)\\le c$, as the proof needs; concavity would give the opposite")
+    yield bench.at_most(
+        C(0.5),
+        0.5,
+        "$C(0)=0$: convexity gives $C(c)\\le c$, as the proof needs; concavity would give the "
+        "opposite",
+    )
 
 
 def _kinds(bench: Bench) -> Iterator[tuple[str, int, list[tuple[sp.Rational, ...]]]]:
@@ -146,16 +184,21 @@ def _kinds(bench: Bench) -> Iterator[tuple[str, int, list[tuple[sp.Rational, ...
 
 
 @PAPER.claim(
-    "DKS-cor38", "App. C.2, Corollary 38",
-    r"i) 1 is the only fixed point, iff $C'(1)\le1$; ii) there are two, $c^*\in[0,1)$ and 1, iff $C'(1)>1$ and $C$ is not odd; "
+    "DKS-cor38",
+    "App. C.2, Corollary 38",
+    r"i) 1 is the only fixed point, iff $C'(1)\le1$; ii) there are two, $c^*\in[0,1)$ and 1, iff "
+    r"$C'(1)>1$ and $C$ is not odd; "
     r"iii) there are three, $-1$, 0 and 1, iff $C$ is odd",
-    hypotheses=_UNIFORM, theorem=True,
-)  # fmt: skip
+    hypotheses=_UNIFORM,
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     library, truth = [], []
     for kind, number, maps in _kinds(bench):
         found = [roots(b) for b in maps]
-        yield bench.equal(found, number, f"{kind}: fixed points in [-1, 1] of random maps, counted exactly", 0.0)
+        yield bench.equal(
+            found, number, f"{kind}: fixed points in [-1, 1] of random maps, counted exactly", 0.0
+        )
         for b in rational_maps(bench.rng, bench.size(1, 6), kind, 5):
             library.append(len(polynomial(b).c_map.fixed_points()))
             truth.append(roots(b))
@@ -163,11 +206,26 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield bench.equal([roots(b, 0, 1) for b in maps], 2, "both of them in [0, 1]", 0.0)
     affine = [tuple(sp.Rational(v) for v in (f"{k}/7", f"{7 - k}/7")) for k in range(1, 7)]
     yield bench.equal([roots(b) for b in affine], 1, "affine maps fall under i", 0.0)
-    names = ("tanh", "gelu", "relu", "sigmoid", "erf", "softplus", "sin", "swish", "selu", "exp", "cube", "gaussian")
+    names = (
+        "tanh",
+        "gelu",
+        "relu",
+        "sigmoid",
+        "erf",
+        "softplus",
+        "sin",
+        "swish",
+        "selu",
+        "exp",
+        "cube",
+        "gaussian",
+    )
     for name in names[: bench.size(8, 12)]:
         b = reference.power_series(name, 60)
         phi = reference.FUNCTIONS[name]
-        steep = reference.mean(lambda u, f=phi: f.slope(u) ** 2, 1.0, phi.kinks) / reference.second_moment(name)
+        steep = reference.mean(
+            lambda u, f=phi: f.slope(u) ** 2, 1.0, phi.kinks
+        ) / reference.second_moment(name)
         odd = b[::2].sum() < 1e-14
         library.append(len(activation(name).c_map.fixed_points()))
         truth.append(3 if odd else 1 if steep <= 1 + 1e-9 else 2)
@@ -176,23 +234,37 @@ def _(bench: Bench) -> Iterator[Evidence]:
         points = c_map(layer).fixed_points(q)
         library.append(len(points))
         truth.append(2 if (name, weight, bias) in EXPLODING else 1)
-        residual = [own_map(name, weight, bias, q, p.value) - p.value for p in points if p.value < 0.95]
-        yield bench.equal([*residual, 0.0], 0, f"{name} layers with biases: the fixed points, by the joint density", 1e-9)
-    yield bench.equal(library, truth, "the number of fixed points that the library finds", 0.0, maps=len(library))
+        residual = [
+            own_map(name, weight, bias, q, p.value) - p.value for p in points if p.value < 0.95
+        ]
+        yield bench.equal(
+            [*residual, 0.0],
+            0,
+            f"{name} layers with biases: the fixed points, by the joint density",
+            1e-9,
+        )
+    yield bench.equal(
+        library, truth, "the number of fixed points that the library finds", 0.0, maps=len(library)
+    )
 
 
 @PAPER.claim(
-    "DKS-cor39", "App. C.2, Corollary 39",
-    r"$0\le C'(c^*)<1$ at the fixed point $c^*$ of Corollary 38 ii, and $C'(c^*)=0$ iff $c^*=0$ and $C'(0)=0$", printed="$0<C'(c^*)<1$",
-    hypotheses=_UNIFORM, theorem=True,
-)  # fmt: skip
+    "DKS-cor39",
+    "App. C.2, Corollary 39",
+    r"$0\le C'(c^*)<1$ at the fixed point $c^*$ of Corollary 38 ii, and $C'(c^*)=0$ iff $c^*=0$ "
+    r"and $C'(0)=0$",
+    printed="$0<C'(c^*)<1$",
+    hypotheses=_UNIFORM,
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     square = polynomial((sp.Integer(0), sp.Integer(0), sp.Integer(1))).c_map
     point = square.fixed_points()[0]
     yield bench.counterexample(
-        float(abs(point.value) < 1e-12 and point.slope <= 1e-12), "$C=c^2$, the C map of $(x^2-1)/\\sqrt2$: $c^*=0$ and $C'(0)=0$",
+        float(abs(point.value) < 1e-12 and point.slope <= 1e-12),
+        "$C=c^2$, the C map of $(x^2-1)/\\sqrt2$: $c^*=0$ and $C'(0)=0$",
         found=[point.value, point.slope],
-    )  # fmt: skip
+    )
     slopes, zero = [], []
     for b in rational_maps(bench.rng, bench.size(60, 400), "above"):
         C = PowerMap(np.array([float(v) for v in b]))
@@ -210,7 +282,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         phi = reference.FUNCTIONS[name]
         found.append(inner.slope)
         truth.append(weight * reference.pair(phi.slope, q, phi.slope, q, inner.value))
-    yield bench.equal(found, truth, "layers with biases: the slope the library gives, by the joint density", 1e-9)
+    yield bench.equal(
+        found, truth, "layers with biases: the slope the library gives, by the joint density", 1e-9
+    )
     yield bench.at_most(truth, 1 - 1e-3, "below 1", 0.0)
 
 

@@ -53,7 +53,12 @@ def _measured(name: str, centred: bool) -> tuple[float, float, float, float]:
     C = phi.c_map
     slope = C.derivative(1)
     inner = slope(_INSIDE)
-    return float(slope(0.0)), float(slope(1.0)), float(np.abs(C(_GRID) - _GRID).max()), float(np.abs(inner - 1).max())
+    return (
+        float(slope(0.0)),
+        float(slope(1.0)),
+        float(np.abs(C(_GRID) - _GRID).max()),
+        float(np.abs(inner - 1).max()),
+    )
 
 
 def _some(bench: Bench) -> list[str]:
@@ -72,59 +77,98 @@ def _networks(bench: Bench) -> np.ndarray:
         C = c_map(residual_network(bench.rng, name))
         slope = C.derivative(1)
         ends = float(slope(0.0)), float(slope(1.0))
-        rows.append((*ends, float(np.abs(C(_GRID) - _GRID).max()), float(np.abs(slope(_INSIDE) - 1).max())))
+        rows.append(
+            (*ends, float(np.abs(C(_GRID) - _GRID).max()), float(np.abs(slope(_INSIDE) - 1).max()))
+        )
     return np.array(rows).T
 
 
 @PAPER.claim(
-    "DKS-thm13a", "Sec. 13.2, Theorem 13",
-    r"$\tfrac14\,(1-C_f'(0)) \le \max_{c\in[-1,1]}|C_f(c)-c| \le 2\,(1-C_f'(0))$ for every subnetwork $f$",
-    hypotheses="uniform q values", theorem=True,
-)  # fmt: skip
+    "DKS-thm13a",
+    "Sec. 13.2, Theorem 13",
+    r"$\tfrac14\,(1-C_f'(0)) \le \max_{c\in[-1,1]}|C_f(c)-c| \le 2\,(1-C_f'(0))$ for every "
+    r"subnetwork $f$",
+    hypotheses="uniform q values",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
-    sides = [("2(1 - C'(0)) - (C - c)", co.value_from_zero(1)), ("2(1 - C'(0)) + (C - c)", co.value_from_zero(-1))]
+    sides = [
+        ("2(1 - C'(0)) - (C - c)", co.value_from_zero(1)),
+        ("2(1 - C'(0)) + (C - c)", co.value_from_zero(-1)),
+    ]
     for what, family in sides:
         yield co.everywhere(family, 0, what, bench)
-    # even powers are positive, and 3^(-n/2) falls with n: over n != 1, c^n - c is least at n = 3, where it is 2/(3 sqrt 3)
-    squares = [sp.Rational(4, 27) - sp.Rational(1, 16), sp.Rational(1, 27) - sp.Rational(1, 27) * sp.Rational(1, 9)]
+    # even powers are positive, and 3^(-n/2) falls with n: over n != 1, c^n - c is least at n = 3,
+    # where it is 2/(3 sqrt 3)
+    squares = [
+        sp.Rational(4, 27) - sp.Rational(1, 16),
+        sp.Rational(1, 27) - sp.Rational(1, 27) * sp.Rational(1, 9),
+    ]
     yield bench.proved(
         squares,
-        "the lower bound: $c^n - c \\ge 2/(3\\sqrt3) \\ge 1/4$ at $c = -1/\\sqrt3$ for all $n \\ne 1$; the squares, $4/27 \\ge 1/16$, and "
+        "the lower bound: $c^n - c \\ge 2/(3\\sqrt3) \\ge 1/4$ at $c = -1/\\sqrt3$ for all $n "
+        "\\ne 1$; the squares, $4/27 \\ge 1/16$, and "
         "$3^{-n} \\ge 3^{-(n+2)}$",
         best_constant=_SHARP,
     )
     yield from co.agreement(bench)
     yield from co.on_activations(bench, sides, 0)
     yield bench.proved(
-        [_lower(activation(name).c_map.ball(_MOST, digits=15)) - _MOST - float(0.25 * (1 - co.enclosed(name)[1]).upper()) - 1e-12
-         for name in co.NAMES],
-        "the lower bound, by the lower ends of enclosures of C at one point of each activation, less $10^{-12}$ for rounding",
-    )  # fmt: skip
+        [
+            _lower(activation(name).c_map.ball(_MOST, digits=15))
+            - _MOST
+            - float(0.25 * (1 - co.enclosed(name)[1]).upper())
+            - 1e-12
+            for name in co.NAMES
+        ],
+        "the lower bound, by the lower ends of enclosures of C at one point of each activation, "
+        "less $10^{-12}$ for rounding",
+    )
     maps = power_maps(bench.rng, bench.size(300, 4000))
     far = _distances(maps)[0]
     linear = np.array([1 - C.weights[1] for C in maps])
     curved = linear > 1e-3
     ratios = far[curved] / linear[curved]
-    yield bench.at_most(far, 2 * linear, "the upper bound over random C maps", largest_ratio=float(ratios.max()))
-    yield bench.at_most(linear / 4, far, "the lower bound over random C maps", smallest_ratio=float(ratios.min()))
-    for what, (zero, _, away, _) in (("activations", _library(_some(bench))), ("random networks", _networks(bench))):
+    yield bench.at_most(
+        far, 2 * linear, "the upper bound over random C maps", largest_ratio=float(ratios.max())
+    )
+    yield bench.at_most(
+        linear / 4, far, "the lower bound over random C maps", smallest_ratio=float(ratios.min())
+    )
+    for what, (zero, _, away, _) in (
+        ("activations", _library(_some(bench))),
+        ("random networks", _networks(bench)),
+    ):
         yield bench.at_most(away, 2 * (1 - zero), f"the upper bound over {what}")
         yield bench.at_most((1 - zero) / 4, away, f"the lower bound over {what}")
 
 
 @PAPER.claim(
-    "DKS-thm13b", "Sec. 13.2, Theorem 13", r"$\max_{c\in[-1,1]}|C_f'(c)-1| \le 2\,(1-C_f'(0)) + (C_f'(1)-1)$ for every subnetwork $f$",
-    hypotheses="uniform q values", theorem=True,
-)  # fmt: skip
+    "DKS-thm13b",
+    "Sec. 13.2, Theorem 13",
+    r"$\max_{c\in[-1,1]}|C_f'(c)-1| \le 2\,(1-C_f'(0)) + (C_f'(1)-1)$ for every subnetwork $f$",
+    hypotheses="uniform q values",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
-    sides = [("the bound - (C' - 1)", co.slope_from_both(1)), ("the bound + (C' - 1)", co.slope_from_both(-1))]
+    sides = [
+        ("the bound - (C' - 1)", co.slope_from_both(1)),
+        ("the bound + (C' - 1)", co.slope_from_both(-1)),
+    ]
     for what, family in sides:
         yield co.everywhere(family, 0, what, bench)
     yield from co.on_activations(bench, sides, 0)
     maps = power_maps(bench.rng, bench.size(300, 4000))
     steep = _distances(maps)[1]
-    yield bench.at_most(steep, 2 * (1 - np.array([C.weights[1] for C in maps])) + _slopes_at_one(maps) - 1, "random C maps")
-    for what, (zero, one, _, away) in (("activations", _library(_some(bench))), ("random networks", _networks(bench))):
+    yield bench.at_most(
+        steep,
+        2 * (1 - np.array([C.weights[1] for C in maps])) + _slopes_at_one(maps) - 1,
+        "random C maps",
+    )
+    for what, (zero, one, _, away) in (
+        ("activations", _library(_some(bench))),
+        ("random networks", _networks(bench)),
+    ):
         yield bench.at_most(away, 2 * (1 - zero) + one - 1, f"the bound over {what}", 1e-10)
 
 
@@ -141,11 +185,17 @@ def _attained(bench: Bench, which: int, factor: int) -> Evidence:
 
 
 @PAPER.claim(
-    "DKS-thm13c", "Sec. 13.2, Theorem 13", r"$\max_{c\in[-1,1]}|C_f(c)-c| \le 2\,(C_f'(1)-1)$ where $C_f(0)=0$",
-    hypotheses="uniform q values", theorem=True,
-)  # fmt: skip
+    "DKS-thm13c",
+    "Sec. 13.2, Theorem 13",
+    r"$\max_{c\in[-1,1]}|C_f(c)-c| \le 2\,(C_f'(1)-1)$ where $C_f(0)=0$",
+    hypotheses="uniform q values",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
-    sides = [("2(C'(1) - 1) - (C - c)", co.value_from_one(1)), ("2(C'(1) - 1) + (C - c)", co.value_from_one(-1))]
+    sides = [
+        ("2(C'(1) - 1) - (C - c)", co.value_from_one(1)),
+        ("2(C'(1) - 1) + (C - c)", co.value_from_one(-1)),
+    ]
     for what, family in sides:
         yield co.everywhere(family, 2, what, bench)
     yield from co.on_activations(bench, sides, 2, centred=True)
@@ -158,11 +208,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "DKS-thm13d", "Sec. 13.2, Theorem 13", r"$\max_{c\in[-1,1]}|C_f'(c)-1| \le 3\,(C_f'(1)-1)$ where $C_f(0)=0$",
-    hypotheses="uniform q values", theorem=True,
-)  # fmt: skip
+    "DKS-thm13d",
+    "Sec. 13.2, Theorem 13",
+    r"$\max_{c\in[-1,1]}|C_f'(c)-1| \le 3\,(C_f'(1)-1)$ where $C_f(0)=0$",
+    hypotheses="uniform q values",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
-    sides = [("3(C'(1) - 1) - (C' - 1)", co.slope_from_one(1)), ("3(C'(1) - 1) + (C' - 1)", co.slope_from_one(-1))]
+    sides = [
+        ("3(C'(1) - 1) - (C' - 1)", co.slope_from_one(1)),
+        ("3(C'(1) - 1) + (C' - 1)", co.slope_from_one(-1)),
+    ]
     for what, family in sides:
         yield co.everywhere(family, 2, what, bench)
     yield from co.on_activations(bench, sides, 2, centred=True)
@@ -183,10 +239,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     bent = [name for name in co.NAMES if co.curved(name, centred=True)]
     yield bench.proved(
-        [sum((n - 1) * b for n, b in enumerate(co.enclosed(name, centred=True)) if n > 1) for name in bent],
-        "$C'(1) - 1 = \\sum_{n\\ge1} (n-1)\\,b_n$ where $b_0 = 0$: 17 terms enclosed, for centred activations; the rest is $\\ge0$",
+        [
+            sum((n - 1) * b for n, b in enumerate(co.enclosed(name, centred=True)) if n > 1)
+            for name in bent
+        ],
+        "$C'(1) - 1 = \\sum_{n\\ge1} (n-1)\\,b_n$ where $b_0 = 0$: 17 terms enclosed, for centred "
+        "activations; the rest is $\\ge0$",
     )
-    yield bench.proved([1 - co.enclosed(name)[1] for name in co.NAMES], "$1 - b_1$ enclosed, over activations")
+    yield bench.proved(
+        [1 - co.enclosed(name)[1] for name in co.NAMES], "$1 - b_1$ enclosed, over activations"
+    )
     zero, one, _, _ = _library(_centred_names(bench), centred=True)
     yield bench.at_most(1.0, one, "the slope at 1 of activations without their mean")
     yield bench.at_most(zero, 1.0, "the slope at 0 of the same")
@@ -195,23 +257,41 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "DKS-rem15", "Sec. 13.2, Remark 15",
-    r"$(1-1/\sqrt j)\,c + c^j/\sqrt j$ is a C map with a slope of at least $\sqrt j$ at $c=1$, and close to linear away from $c=\pm1$ for "
+    "DKS-rem15",
+    "Sec. 13.2, Remark 15",
+    r"$(1-1/\sqrt j)\,c + c^j/\sqrt j$ is a C map with a slope of at least $\sqrt j$ at $c=1$, "
+    r"and close to linear away from $c=\pm1$ for "
     r"large $j$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     j, c = sp.symbols("j c", positive=True)
     C = (1 - 1 / sp.sqrt(j)) * c + c**j / sp.sqrt(j)
     slope = sp.simplify(sp.diff(C, c).subs(c, 1))
-    yield bench.exact(slope - (1 - 1 / sp.sqrt(j) + sp.sqrt(j)), "the slope at 1 is $\\sqrt j + 1 - 1/\\sqrt j$")
+    yield bench.exact(
+        slope - (1 - 1 / sp.sqrt(j) + sp.sqrt(j)), "the slope at 1 is $\\sqrt j + 1 - 1/\\sqrt j$"
+    )
     yield bench.exact(C.subs(c, 1) - 1, "the weights add up to 1")
     sizes = np.array([2, 10, 100, 1000, 10**4, 10**6])
     root = 1 / np.sqrt(sizes)
-    yield bench.at_most(np.sqrt(sizes), 1 - root + 1 / root, "the slope at 1 is at least $\\sqrt j$")
+    yield bench.at_most(
+        np.sqrt(sizes), 1 - root + 1 / root, "the slope at 1 is at least $\\sqrt j$"
+    )
     inside = np.linspace(-0.9, 0.9, 61)
-    off = np.array([np.abs((1 - r) * inside + r * inside ** int(j) - (1 - r) * inside).max() for r, j in zip(root, sizes, strict=True)])
-    yield bench.equal(off, root * 0.9**sizes, "the distance from a line over |c| <= 0.9 is $0.9^j/\\sqrt j$", 1e-12)
-    yield bench.at_most(off[2:], 1e-5, "which is below $10^{-5}$ from $j = 100$ on", steepest=float(1 / root[-1]))
+    off = np.array(
+        [
+            np.abs((1 - r) * inside + r * inside ** int(j) - (1 - r) * inside).max()
+            for r, j in zip(root, sizes, strict=True)
+        ]
+    )
+    yield bench.equal(
+        off,
+        root * 0.9**sizes,
+        "the distance from a line over |c| <= 0.9 is $0.9^j/\\sqrt j$",
+        1e-12,
+    )
+    yield bench.at_most(
+        off[2:], 1e-5, "which is below $10^{-5}$ from $j = 100$ on", steepest=float(1 / root[-1])
+    )
 
 
 def _shares(name: str, q: float = 1.0, measure: float | None = None) -> tuple[float, float]:
@@ -232,23 +312,36 @@ def _shares(name: str, q: float = 1.0, measure: float | None = None) -> tuple[fl
 
 
 @PAPER.claim(
-    "DKS-prop16", "Sec. 13.3, Proposition 16",
-    r"$\mathrm{nl}(\phi)^2 = 1-C_f'(0)$ with $\mathrm{nl}(\phi) = \|\phi-\langle\phi,h_1\rangle h_1\|/\|\phi\|$, and "
+    "DKS-prop16",
+    "Sec. 13.3, Proposition 16",
+    r"$\mathrm{nl}(\phi)^2 = 1-C_f'(0)$ with $\mathrm{nl}(\phi) = \|\phi-\langle\phi,h_1\rangle "
+    r"h_1\|/\|\phi\|$, and "
     r"$\tfrac14\mathrm{nl}(\phi)^2 \le \max_c|C_f(c)-c| \le 2\,\mathrm{nl}(\phi)^2$",
-    hypotheses="input q value 1", theorem=True,
-)  # fmt: skip
+    hypotheses="input q value 1",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     names = list(reference.FUNCTIONS)
     shares = np.array([_shares(name)[0] for name in names])
     zero, _, away, _ = _library(names)
-    yield bench.equal(1 - zero, shares, "$1 - C'(0)$ against the integrals of nl", 1e-11, shares=dict(zip(names, shares, strict=True)))
+    yield bench.equal(
+        1 - zero,
+        shares,
+        "$1 - C'(0)$ against the integrals of nl",
+        1e-11,
+        shares=dict(zip(names, shares, strict=True)),
+    )
     yield bench.at_most(away, 2 * shares, "the upper bound")
     yield bench.at_most(shares / 4, away, "the lower bound")
     a = bench.rng.uniform(0.01, 2, size=bench.size(10, 100))
-    bent = np.array([reference.mean(lambda u, s=s: (np.tanh(s * u) - _projection(s) * u) ** 2) for s in a])
+    bent = np.array(
+        [reference.mean(lambda u, s=s: (np.tanh(s * u) - _projection(s) * u) ** 2) for s in a]
+    )
     norm = np.array([reference.mean(lambda u, s=s: np.tanh(s * u) ** 2) for s in a])
     slopes = np.array([float(activation("tanh").c_map.derivative(1)(0.0, s * s)) for s in a])
-    yield bench.equal(1 - slopes, bent / norm, "tanh(a x) for random a: both tend to 0 with a", 1e-11)
+    yield bench.equal(
+        1 - slopes, bent / norm, "tanh(a x) for random a: both tend to 0 with a", 1e-11
+    )
 
 
 def _projection(s: float) -> float:
@@ -256,10 +349,12 @@ def _projection(s: float) -> float:
 
 
 @PAPER.claim(
-    "DKS-nadef", "Sec. 13.4",
-    r"$\phi$ is affine if and only if $\mathrm{na}(\phi)=0$, $\mathrm{na}(\phi) = \|\phi'-\langle\phi',h_0\rangle "
+    "DKS-nadef",
+    "Sec. 13.4",
+    r"$\phi$ is affine if and only if $\mathrm{na}(\phi)=0$, $\mathrm{na}(\phi) = "
+    r"\|\phi'-\langle\phi',h_0\rangle "
     r"h_0\|/\|\phi'\|$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     a = bench.rng.normal(size=20)
     slopes = [reference.mean(lambda u, s=s: (np.full_like(u, s) - s) ** 2) for s in a]
@@ -269,10 +364,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "DKS-prop18", "Sec. 13.4, Proposition 18", r"$\mathrm{na}(\phi)^2 = 1 - C_f'(0)/C_f'(1)$ for a nonlinear or combined layer $f$",
-    caveat="at input q values other than 1 the inner product must be that of the inputs, $E[\\phi(\\sqrt q x)\\psi(\\sqrt q x)]$",
+    "DKS-prop18",
+    "Sec. 13.4, Proposition 18",
+    r"$\mathrm{na}(\phi)^2 = 1 - C_f'(0)/C_f'(1)$ for a nonlinear or combined layer $f$",
+    caveat="at input q values other than 1 the inner product must be that of the inputs, "
+    "$E[\\phi(\\sqrt q x)\\psi(\\sqrt q x)]$",
     theorem=True,
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     names = list(reference.FUNCTIONS)
     zero, one, _, _ = _library(names)

@@ -23,9 +23,35 @@ from ..claim import Evidence
 from . import reference
 
 NAMES = (
-    "tanh", "erf", "gelu", "swish", "softplus", "sigmoid", "sin", "atan", "relu", "leaky_relu", "elu", "selu", "celu", "abs", "gaussian",
-    "cos", "hard_tanh", "relu6", "mish", "asinh", "exp", "square", "cube", "softsign", "logcosh", "probit", "squareplus", "relu2",
-)  # fmt: skip
+    "tanh",
+    "erf",
+    "gelu",
+    "swish",
+    "softplus",
+    "sigmoid",
+    "sin",
+    "atan",
+    "relu",
+    "leaky_relu",
+    "elu",
+    "selu",
+    "celu",
+    "abs",
+    "gaussian",
+    "cos",
+    "hard_tanh",
+    "relu6",
+    "mish",
+    "asinh",
+    "exp",
+    "square",
+    "cube",
+    "softsign",
+    "logcosh",
+    "probit",
+    "squareplus",
+    "relu2",
+)
 Terms = dict[int, int]
 """{power of c: integer coefficient}."""
 Family = Callable[[int], Terms]
@@ -36,7 +62,10 @@ _EVERY = 1000  # the number of terms that are proved one by one
 
 @lru_cache(maxsize=64)
 def enclosed(name: str, centred: bool = False) -> tuple[Any, ...]:
-    """Balls around b_0 ... b_16 at q = 1, computed with certified integrals; ``centred``: of phi - E phi, which has b_0 = 0."""
+    """Balls around b_0 ... b_16 at q = 1, computed with certified integrals.
+
+    ``centred``: of phi - E phi, which has b_0 = 0.
+    """
     from flint import arb
 
     field = ball_field(_DIGITS)
@@ -46,7 +75,9 @@ def enclosed(name: str, centred: bool = False) -> tuple[Any, ...]:
         found = [table.coefficient(n) for n in range(TERMS + 1)]
         squares = [a * a for a in found]  # a**2 is not finite for balls that hold 0
         whole = table.second_moment - squares[0] if centred else table.second_moment
-        return tuple(arb(0) if centred and n == 0 else square / whole for n, square in enumerate(squares))
+        return tuple(
+            arb(0) if centred and n == 0 else square / whole for n, square in enumerate(squares)
+        )
 
 
 def curved(name: str, centred: bool = False) -> bool:
@@ -96,16 +127,25 @@ def everywhere(family: Family, first: int, what: str, bench: Bench) -> Evidence:
     for n in range(first, _EVERY):
         terms = family(n)
         slack.append(terms.get(0, 0) - sum(abs(value) for power, value in terms.items() if power))
-    return bench.proved(slack, f"{what}: every term of the power series on its own, so for all C maps", terms=_EVERY, linear_in_n=True)
+    return bench.proved(
+        slack,
+        f"{what}: every term of the power series on its own, so for all C maps",
+        terms=_EVERY,
+        linear_in_n=True,
+    )
 
 
-def on_activations(bench: Bench, sides: Iterable[tuple[str, Family]], first: int, centred: bool = False) -> Iterator[Evidence]:
+def on_activations(
+    bench: Bench, sides: Iterable[tuple[str, Family]], first: int, centred: bool = False
+) -> Iterator[Evidence]:
     """The inequalities ``sides`` on [-1, 1] for all activations, by enclosed coefficients."""
     names = [name for name in NAMES if curved(name, centred)]
     for what, family in sides:
         margins = {name: margin(bench, name, family, first, centred) for name in names}
         yield bench.proved(
-            list(margins.values()), f"{what}: enclosed on all of [-1, 1] for {len(names)} activations, divided by 1 + c", margins=margins
+            list(margins.values()),
+            f"{what}: enclosed on all of [-1, 1] for {len(names)} activations, divided by 1 + c",
+            margins=margins,
         )
 
 
@@ -114,19 +154,35 @@ def agreement(bench: Bench) -> Iterator[Evidence]:
     series = {name: reference.power_series(name, TERMS + 1) for name in NAMES}
     balls = np.array([[float(b.mid()) for b in enclosed(name)] for name in NAMES])
     wide = float(max(b.rad() for name in NAMES for b in enclosed(name)))
-    yield bench.equal(balls, list(series.values()), "coefficients by certified integrals and by quadrature", 1e-11, radius=wide)
+    yield bench.equal(
+        balls,
+        list(series.values()),
+        "coefficients by certified integrals and by quadrature",
+        1e-11,
+        radius=wide,
+    )
     own = [activation(name).c_map.series(TERMS + 1) for name in NAMES]
-    yield bench.equal(own, list(series.values()), "the series of the C map and the quadrature", 1e-11)
+    yield bench.equal(
+        own, list(series.values()), "the series of the C map and the quadrature", 1e-11
+    )
     beyond = []
     for name in bench.size(NAMES[::3], NAMES):
         b = series[name]
         for c in (-0.5, 0.25):
-            off = abs(float(activation(name).c_map.ball(c, digits=15).mid) - float(np.polynomial.polynomial.polyval(c, b)))
+            off = abs(
+                float(activation(name).c_map.ball(c, digits=15).mid)
+                - float(np.polynomial.polynomial.polyval(c, b))
+            )
             beyond.append((1 - b.sum()) * abs(c) ** (TERMS + 1) + 1e-12 - off)
-    yield bench.at_most(np.zeros(len(beyond)), beyond, "the C map and its first 17 terms differ by no more than the rest can be", 0.0)
+    yield bench.at_most(
+        np.zeros(len(beyond)),
+        beyond,
+        "the C map and its first 17 terms differ by no more than the rest can be",
+        0.0,
+    )
 
 
-# --- the bounds on the distance from the identity ----------------------------------------------------------------------------------------
+# --- the bounds on the distance from the identity -------------------------------------------------
 
 
 def collected(*parts: tuple[int, int]) -> Terms:

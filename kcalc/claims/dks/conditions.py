@@ -1,4 +1,4 @@
-"""Sections 14 to 17: layers that are too linear, errors of q values, and the conditions on local maps."""
+"""Sections 14 to 17: layers that are too linear, errors of q values, conditions on local maps."""
 
 from __future__ import annotations
 
@@ -23,34 +23,60 @@ X = sp.Symbol("x", real=True)
 GRID = np.cos(np.linspace(np.pi, 0.0, 101))
 
 
-@PAPER.claim("DKS-lin", "Sec. 14.1", r"Combined layers with $\varphi(u)=au$, $a\ne0$, and weighted sums of such have the C map $C(c)=c$")
+@PAPER.claim(
+    "DKS-lin",
+    "Sec. 14.1",
+    r"Combined layers with $\varphi(u)=au$, $a\ne0$, and weighted sums of such have the C map "
+    r"$C(c)=c$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     a, c, s, q1, q2, x, y = sp.symbols("a c s q1 q2 x y", positive=True)
-    product = sp.Poly(sp.expand((a * q1 * x) * (a * q2 * (c * x + s * y))), x, y)  # sqrt(q_i) written q_i
+    product = sp.Poly(
+        sp.expand((a * q1 * x) * (a * q2 * (c * x + s * y))), x, y
+    )  # sqrt(q_i) written q_i
     mean = product.coeff_monomial(x**2) + product.coeff_monomial(y**2)
-    yield bench.exact(mean / sp.sqrt((a * q1) ** 2 * (a * q2) ** 2) - c, "one layer: the cosine of the second moments is $c$")
+    yield bench.exact(
+        mean / sp.sqrt((a * q1) ** 2 * (a * q2) ** 2) - c,
+        "one layer: the cosine of the second moments is $c$",
+    )
     off = []
     for _ in range(bench.size(5, 40)):
         slope = sp.Rational(int(bench.rng.integers(1, 30)), 7) * int(bench.rng.choice([-1, 1]))
         net = random_network(bench.rng, slope * X, int(bench.rng.integers(2, 7)))
         c0, (p1, p2) = bench.rng.uniform(-1, 1), bench.rng.uniform(0.2, 4, 2)
         off.append([c_map(net)(c0, p1, p2) - c0, c_map(net)(c0) - c0])
-    yield bench.equal(off, 0, "random networks of linear layers, of equal and of unequal q values", 1e-13)
+    yield bench.equal(
+        off, 0, "random networks of linear layers, of equal and of unequal q values", 1e-13
+    )
 
 
 @PAPER.claim(
-    "DKS-143a", "Sec. 14.3",
-    r"$\varphi(x)=(x+1)/\sqrt2$ on the inputs that occur gives $Q(q)=(q+1)/2$ and $C(c)=(qc+1)/(q+1)$, which are $q$ and "
-    r"$(c+1)/2$ at $q=1$ alone", printed=r"$Q(q)\approx q$ and $C(c)\approx(c+1)/2$ at every $q$",
-)  # fmt: skip
+    "DKS-143a",
+    "Sec. 14.3",
+    r"$\varphi(x)=(x+1)/\sqrt2$ on the inputs that occur gives $Q(q)=(q+1)/2$ and "
+    r"$C(c)=(qc+1)/(q+1)$, which are $q$ and "
+    r"$(c+1)/2$ at $q=1$ alone",
+    printed=r"$Q(q)\approx q$ and $C(c)\approx(c+1)/2$ at every $q$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     shifted = activation((sp.Max(0, X + 12) - 12 + 1) / sp.sqrt(2))
-    yield bench.counterexample(abs(float(shifted.q_map(3.0)) - 3), "$q=3$: $Q$ is 2, not 3", q=3, found=float(shifted.q_map(3.0)))
-    own = Phi(lambda x: (np.maximum(x + 12, 0) - 11) / np.sqrt(2), lambda x: (x > -12) / np.sqrt(2), (-12.0,))
+    yield bench.counterexample(
+        abs(float(shifted.q_map(3.0)) - 3),
+        "$q=3$: $Q$ is 2, not 3",
+        q=3,
+        found=float(shifted.q_map(3.0)),
+    )
+    own = Phi(
+        lambda x: (np.maximum(x + 12, 0) - 11) / np.sqrt(2),
+        lambda x: (x > -12) / np.sqrt(2),
+        (-12.0,),
+    )
     q1, q2 = bench.rng.uniform(0.2, 3, (2, bench.size(12, 60)))
     c = bench.rng.uniform(-1, 1, q1.size)
     yield bench.equal(shifted.q_map(q1), (q1 + 1) / 2, "the shifted rectifier at random $q$", 1e-10)
-    yield bench.equal(shifted.c_map(c, q1), (q1 * c + 1) / (q1 + 1), "its C map at random $q$ and $c$", 1e-10)
+    yield bench.equal(
+        shifted.c_map(c, q1), (q1 * c + 1) / (q1 + 1), "its C map at random $q$ and $c$", 1e-10
+    )
     mixed = [own.c_map(*row) for row in zip(c, q1, q2, strict=True)]
     form = (np.sqrt(q1 * q2) * c + 1) / np.sqrt((q1 + 1) * (q2 + 1))
     yield bench.equal(mixed, form, "by quadrature, for two q values", 1e-10)
@@ -68,15 +94,24 @@ def _(bench: Bench) -> Iterator[Evidence]:
         own, C = phi.transformed(alpha, beta, 1, 0), activation(name).transformed(alpha, beta).c_map
         slope = float(C.derivative(1)(1.0))
         found.append(1 - float(C.derivative(1)(0.0)) / slope)
-        truth.append(1 - own.integral(own.slopes) ** 2 / own.integral(lambda x, f=own.slopes: f(x) ** 2))
+        truth.append(
+            1 - own.integral(own.slopes) ** 2 / own.integral(lambda x, f=own.slopes: f(x) ** 2)
+        )
         floor.append(1 - 1 / slope)
-    yield bench.equal(found, truth, "the distance of phi' from its mean, by quadrature, for transformed activations", 1e-9)
+    yield bench.equal(
+        found,
+        truth,
+        "the distance of phi' from its mean, by quadrature, for transformed activations",
+        1e-9,
+    )
     yield bench.at_most(floor, truth, "the bound for these activations", 1e-10)
     maps = power_maps(bench.rng, bench.size(300, 3000))
     one = np.array([C.derivative(1)(1.0) for C in maps])
     zero = np.array([C.derivative(1)(0.0) for C in maps])
     some = one > 0
-    yield bench.at_most(1 - 1 / one[some], 1 - zero[some] / one[some], "the bound for random positive definite maps")
+    yield bench.at_most(
+        1 - 1 / one[some], 1 - zero[some] / one[some], "the bound for random positive definite maps"
+    )
 
 
 def _bump(k: int, b: float, size: float) -> sp.Expr:
@@ -84,30 +119,49 @@ def _bump(k: int, b: float, size: float) -> sp.Expr:
 
 
 @PAPER.claim(
-    "DKS-151", "Sec. 15.1", r"A fixed point $q^*$ of a local Q map is attractive if $Q'(q^*)<0$",
-    caveat=r"true, because $Q'(q) \ge -Q(q)/(2q)$ for every combined layer, hence $Q'(q^*)\ge-\tfrac12$; but what decides is "
+    "DKS-151",
+    "Sec. 15.1",
+    r"A fixed point $q^*$ of a local Q map is attractive if $Q'(q^*)<0$",
+    caveat=r"true, because $Q'(q) \ge -Q(q)/(2q)$ for every combined layer, hence "
+    r"$Q'(q^*)\ge-\tfrac12$; but what decides is "
     r"$|Q'(q^*)|<1$, and the attractive fixed points of the usual activations have $Q'(q^*)\ge0$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     ends, found = [], []
     for _ in range(bench.size(2, 12)):
         k, b = int(bench.rng.integers(1, 4)), float(bench.rng.uniform(0.5, 2))
-        phi, fixed = activation(_bump(k, b, 1.0)), max(2.0, k) / b  # q Q'/Q = k - (k + 1/2) 4 b q / (1 + 4 b q) < 0 for 2 b q > k
+        phi, fixed = (
+            activation(_bump(k, b, 1.0)),
+            max(2.0, k) / b,
+        )  # q Q'/Q = k - (k + 1/2) 4 b q / (1 + 4 b q) < 0 for 2 b q > k
         scaled = activation(_bump(k, b, float(np.sqrt(fixed / phi.q_map(fixed)))))
         found.append(float(scaled.q_map.derivative(1)(fixed)))
         q = fixed * 1.05
         for _ in range(80):
             q = float(scaled.q_map(q))
         ends.append(q / fixed)
-    yield bench.at_most(found, 0, "bumps $x^k e^{-bx^2}$ scaled to have a fixed point where $Q'<0$", 0.0)
+    yield bench.at_most(
+        found, 0, "bumps $x^k e^{-bx^2}$ scaled to have a fixed point where $Q'<0$", 0.0
+    )
     yield bench.equal(ends, 1, "80 layers lead back to it from 5 % beside it", 1e-9)
     rows = []
     for name, phi in KNOWN.items():
         for q in (0.1, 7.0):
             spread = phi.integral(lambda x, f=phi.values, q=q: f(x) ** 2 * (x**2 / q - 1), q)
-            rows.append([float(activation(name).q_map.derivative(1)(q)), spread / (2 * q), -phi.q_map(q) / (2 * q)])
+            rows.append(
+                [
+                    float(activation(name).q_map.derivative(1)(q)),
+                    spread / (2 * q),
+                    -phi.q_map(q) / (2 * q),
+                ]
+            )
     slope, truth, floor = np.array(rows).T
-    yield bench.equal(slope, truth, r"$Q'(q) = \frac{1}{2q} E[\varphi^2 (x^2/q-1)]$, from the density, by quadrature", 1e-9)
+    yield bench.equal(
+        slope,
+        truth,
+        r"$Q'(q) = \frac{1}{2q} E[\varphi^2 (x^2/q-1)]$, from the density, by quadrature",
+        1e-9,
+    )
     yield bench.at_most(floor, slope, r"$Q'(q) \ge -Q(q)/(2q)$")
     yield from _attraction(bench)
 
@@ -115,7 +169,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _attraction(bench: Bench) -> Iterator[Evidence]:
     """Whether fixed points of kcalc attract where |Q'(q*)| < 1 and repel where it is > 1."""
     stays, leaves, missed = [], [], 0
-    for name, gain in (("erf", 1.6), ("tanh", 1.5), ("selu", 1.0), ("swish", 1.9), ("square", 0.4), ("cube", 0.3)):
+    for name, gain in (
+        ("erf", 1.6),
+        ("tanh", 1.5),
+        ("selu", 1.0),
+        ("swish", 1.9),
+        ("square", 0.4),
+        ("cube", 0.3),
+    ):
         phi = activation(name).transformed(output_scale=gain)
         for point in phi.q_map.fixed_points():
             q, slope = point.value, float(phi.q_map.derivative(1)(point.value))
@@ -126,22 +187,33 @@ def _attraction(bench: Bench) -> Iterator[Evidence]:
                 near = float(phi.q_map(near)) if abs(near / q - 1) < 0.5 else near
             (stays if abs(slope) < 1 else leaves).append(abs(near / q - 1) / 1e-4)
             missed += 0 <= slope < 1
-    yield bench.at_most(stays, 0.5, "fixed points with $|Q'|<1$ attract", attractive_with_positive_slope=missed)
+    yield bench.at_most(
+        stays, 0.5, "fixed points with $|Q'|<1$ attract", attractive_with_positive_slope=missed
+    )
     yield bench.at_most(2, leaves, "fixed points with $|Q'|>1$ repel")
-    yield bench.at_most(3, missed, "attractive fixed points with $Q'\\ge0$, where the printed condition fails")
+    yield bench.at_most(
+        3, missed, "attractive fixed points with $Q'\\ge0$, where the printed condition fails"
+    )
 
 
 @PAPER.claim(
-    "DKS-164", "Sec. 16.4", r"If $C_f(0)=0$, then the deviation of $C_f$ from the identity is roughly $C_f'(1)-1$",
-    caveat=r"only as bounds: $\max|C-c|\le2(C'(1)-1)$ and $C'(1)-1\le\max|C'-1|\le3(C'(1)-1)$; $\max|C-c|$ can be arbitrarily smaller",
-)  # fmt: skip
+    "DKS-164",
+    "Sec. 16.4",
+    r"If $C_f(0)=0$, then the deviation of $C_f$ from the identity is roughly $C_f'(1)-1$",
+    caveat=r"only as bounds: $\max|C-c|\le2(C'(1)-1)$ and $C'(1)-1\le\max|C'-1|\le3(C'(1)-1)$; "
+    r"$\max|C-c|$ can be arbitrarily smaller",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     weights = np.zeros(401)
     weights[[1, 400]] = 0.99, 0.01
     C = PowerMap(weights)
     excess, far = float(C.derivative(1)(1.0)) - 1, float(np.abs(C(GRID) - GRID).max())
-    yield bench.counterexample(excess / far - 100, "$0.99c+0.01c^{400}$: the deviation is less than a hundredth of $C'(1)-1$",
-                               excess=excess, deviation=far)  # fmt: skip
+    yield bench.counterexample(
+        excess / far - 100,
+        "$0.99c+0.01c^{400}$: the deviation is less than a hundredth of $C'(1)-1$",
+        excess=excess,
+        deviation=far,
+    )
     maps = power_maps(bench.rng, bench.size(300, 3000), zero=True)
     one = np.array([C.derivative(1)(1.0) for C in maps]) - 1
     far_off = np.array([np.abs(C(GRID) - GRID).max() for C in maps])
@@ -154,14 +226,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net = random_network(bench.rng, name, 5)
         shaped = c_map(shape(net, method="dks", zeta=float(bench.rng.uniform(1.1, 3))).network)
         over = float(shaped.derivative(1)(1.0)) - 1
-        rows.append([over, np.abs(shaped(GRID) - GRID).max(), np.abs(shaped.derivative(1)(GRID) - 1).max()])
+        rows.append(
+            [over, np.abs(shaped(GRID) - GRID).max(), np.abs(shaped.derivative(1)(GRID) - 1).max()]
+        )
     over, far_off, steep = np.array(rows).T
     yield bench.at_most(far_off, 2 * over, "random networks shaped by DKS: the map", 1e-9)
     yield bench.at_most(steep, 3 * over, "random networks shaped by DKS: the slope", 1e-9)
 
 
 CONDITIONS = (
-    r"If every nonlinear layer has $Q(1)=1$, $Q'(1)=1$, $C(0)=0$, $C'(1)=\mu^{-1}(\zeta)$ and sums are normalised, then every subnetwork "
+    r"If every nonlinear layer has $Q(1)=1$, $Q'(1)=1$, $C(0)=0$, $C'(1)=\mu^{-1}(\zeta)$ and "
+    r"sums are normalised, then every subnetwork "
     r"$f$ has $Q_f(1)=1$, $Q_f'(1)=1$, $C_f(0)=0$ and $C_f'(1)\le\zeta$, with equality for some $f$"
 )
 
@@ -176,7 +251,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         shaped = shape(net, method="dks", zeta=zeta)
         k = shaped.constants[name]
         own = KNOWN[name].at(k)
-        local.append([own.q_map() - 1, own.q_slope() - 1, own.mean(), own.slope() - maximal_slope(net).inverse(zeta)])
+        local.append(
+            [
+                own.q_map() - 1,
+                own.q_slope() - 1,
+                own.mean(),
+                own.slope() - maximal_slope(net).inverse(zeta),
+            ]
+        )
         nets = [shaped.network, *(part.network for part in subnetworks(shaped.network).nonlinear)]
         tops = []
         for part in nets:
@@ -188,7 +270,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
         activations = set(shaped.network.activations)
         state = values(shaped.network, c, 1.0, 1.0, dict.fromkeys(activations, own))[end]
         apart.append([state.q1 - 1, state.c - c_map(shaped.network)(c)])
-    yield bench.equal(local, 0, "the four local conditions of kcalc's constants, by quadrature", 1e-9)
-    yield bench.equal(whole, 0, "the three global conditions over random networks and their maximal subnetworks", 1e-8)
+    yield bench.equal(
+        local, 0, "the four local conditions of kcalc's constants, by quadrature", 1e-9
+    )
+    yield bench.equal(
+        whole,
+        0,
+        "the three global conditions over random networks and their maximal subnetworks",
+        1e-8,
+    )
     yield bench.equal(largest, 0, r"the largest $C_f'(1)$ over $\zeta$", 1e-8)
-    yield bench.equal(apart, 0, "q and c values of the shaped networks, node by node with quadrature of our own", 1e-9)
+    yield bench.equal(
+        apart,
+        0,
+        "q and c values of the shaped networks, node by node with quadrature of our own",
+        1e-9,
+    )

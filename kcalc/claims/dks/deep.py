@@ -33,10 +33,16 @@ def _layers(name: str, depth: int) -> Network:
 
 
 def _relu(c: float) -> float:
-    return (math.sqrt(max(0.0, 1 - c * c)) + (math.pi - math.acos(min(1.0, max(-1.0, c)))) * c) / math.pi
+    return (
+        math.sqrt(max(0.0, 1 - c * c)) + (math.pi - math.acos(min(1.0, max(-1.0, c)))) * c
+    ) / math.pi
 
 
-@PAPER.claim("DKS-eq15", "Sec. 12.1, eq. 15", r"ReLU: $C_f(c) = \bigl(\sqrt{1-c^2}+(\pi-\cos^{-1}c)\,c\bigr)/\pi$, for every input q value")
+@PAPER.claim(
+    "DKS-eq15",
+    "Sec. 12.1, eq. 15",
+    r"ReLU: $C_f(c) = \bigl(\sqrt{1-c^2}+(\pi-\cos^{-1}c)\,c\bigr)/\pi$, for every input q value",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     value = lambdify(_C, _RELU, "numpy")
     direct, formula, own = [], [], []
@@ -48,21 +54,37 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(formula, direct, "the closed form against the joint density", 1e-11)
     yield bench.equal(own, formula, "the library against the closed form", 1e-14)
     found = activation("relu").c_map.symbolic().closed_form
-    yield bench.exact(found.subs(sp.Symbol("c"), _C) - _RELU if found is not None else sp.Integer(1), "the library's expression")
+    yield bench.exact(
+        found.subs(sp.Symbol("c"), _C) - _RELU if found is not None else sp.Integer(1),
+        "the library's expression",
+    )
     u = bench.rng.multivariate_normal([0, 0], [[1, 0.3], [0.3, 1]], size=bench.size(20000, 400000))
-    yield bench.statistical(2 * np.prod(np.maximum(u, 0), axis=1), float(value(0.3)), "samples at c = 0.3", draws=len(u))
+    yield bench.statistical(
+        2 * np.prod(np.maximum(u, 0), axis=1), float(value(0.3)), "samples at c = 0.3", draws=len(u)
+    )
 
 
-@PAPER.claim("DKS-relu1", "Sec. 12.1", r"ReLU: $C_f'(1)=1$, and $C_g'(1)=1^D=1$ for a composition $g$ of $D$ layers")
+@PAPER.claim(
+    "DKS-relu1",
+    "Sec. 12.1",
+    r"ReLU: $C_f'(1)=1$, and $C_g'(1)=1^D=1$ for a composition $g$ of $D$ layers",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     slope = sp.simplify(sp.diff(_RELU, _C))
     yield bench.exact(slope - (1 - sp.acos(_C) / sp.pi), "the derivative of equation 15")
     yield bench.exact(sp.limit(1 - sp.acos(_C) / sp.pi, _C, 1, "-") - 1, "its limit at 1")
     norm = reference.second_moment("relu")
     phi = reference.FUNCTIONS["relu"]
-    yield bench.equal(reference.mean(lambda u: phi.slope(u) ** 2, 1.0, phi.kinks) / norm, 1.0, "$E\\phi'^2/E\\phi^2$", 1e-12)
+    yield bench.equal(
+        reference.mean(lambda u: phi.slope(u) ** 2, 1.0, phi.kinks) / norm,
+        1.0,
+        "$E\\phi'^2/E\\phi^2$",
+        1e-12,
+    )
     for depth in (1, 7, 100):
-        yield bench.equal(c_map(_layers("relu", depth)).derivative(1)(1.0), 1.0, f"{depth} layers", 1e-12)
+        yield bench.equal(
+            c_map(_layers("relu", depth)).derivative(1)(1.0), 1.0, f"{depth} layers", 1e-12
+        )
 
 
 @PAPER.claim("DKS-relu100", "Sec. 12.1", r"100 ReLU layers map $[-1,1]$ to $[0.996,1]$")
@@ -70,7 +92,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     import flint
 
     with working(120):
-        c = flint.arb(0)  # C(-1) = 0 by equation 15, and C rises, so that the image of -1 is the least one
+        c = flint.arb(
+            0
+        )  # C(-1) = 0 by equation 15, and C rises, so that the image of -1 is the least one
         pi = flint.arb.pi()
         for _ in range(99):
             at = flint.arb(c.mid())  # slopes are between 0 and 1, so that the radius does not grow
@@ -78,9 +102,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
         least = float(c.mid())
         yield bench.proved(
             [float((c - flint.arb("0.996")).lower()), float((flint.arb("0.997") - c).lower())],
-            "the image of -1 lies between 0.996 and 0.997, by ball arithmetic", least=least, radius=float(c.rad()),
-        )  # fmt: skip
-    yield bench.certified(lambda c: 1 - c.acos() / flint.arb.pi(), flint.arb(-0.999999), flint.arb(0.999999), "the slope of eq. 15 is >= 0")
+            "the image of -1 lies between 0.996 and 0.997, by ball arithmetic",
+            least=least,
+            radius=float(c.rad()),
+        )
+    yield bench.certified(
+        lambda c: 1 - c.acos() / flint.arb.pi(),
+        flint.arb(-0.999999),
+        flint.arb(0.999999),
+        "the slope of eq. 15 is >= 0",
+    )
     C = c_map(_layers("relu", 100))
     yield bench.equal(C(-1.0), least, "the library", 1e-12)
     yield bench.at_most(least, C(np.linspace(-1, 1, 41)), "other images", 1e-12)
@@ -91,18 +122,27 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "DKS-hom", "Sec. 12.1",
-    r"rectifiers are positively homogeneous: $\mathrm{RELU}(\lambda u) = \lambda\,\mathrm{RELU}(u)$ for $\lambda\ge0$",
-)  # fmt: skip
+    "DKS-hom",
+    "Sec. 12.1",
+    r"rectifiers are positively homogeneous: $\mathrm{RELU}(\lambda u) = "
+    r"\lambda\,\mathrm{RELU}(u)$ for $\lambda\ge0$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     relu = activation("relu")
     values, factors = bench.rng.normal(size=200), bench.rng.exponential(size=200)
-    yield bench.equal(relu(factors * values), factors * np.maximum(values, 0), "random numbers", 1e-14)
+    yield bench.equal(
+        relu(factors * values), factors * np.maximum(values, 0), "random numbers", 1e-14
+    )
     factor, u = sp.Symbol("lambda", nonnegative=True), sp.Symbol("u", positive=True)
-    halves = [(abs(factor * sign * u) + factor * sign * u) / 2 - factor * (abs(sign * u) + sign * u) / 2 for sign in (1, -1)]
+    halves = [
+        (abs(factor * sign * u) + factor * sign * u) / 2 - factor * (abs(sign * u) + sign * u) / 2
+        for sign in (1, -1)
+    ]
     for difference, what in zip(halves, ("positive", "negative"), strict=True):
         yield bench.exact(difference, f"for every {what} u, from $\\max(0,x)=(|x|+x)/2$")
-    yield bench.equal(relu.degree if relu.degree is not None else 0, 1, "the degree that the library knows", 0.0)
+    yield bench.equal(
+        relu.degree if relu.degree is not None else 0, 1, "the degree that the library knows", 0.0
+    )
 
 
 def _erf_q(q: float) -> float:
@@ -114,22 +154,39 @@ def _erf_c(c: float, q: float) -> float:
 
 
 @PAPER.claim(
-    "DKS-erf", "Sec. 12.2",
-    r"erf: $Q_f(q)=\frac2\pi\sin^{-1}\frac{2q}{1+2q}$ and $C_f(c)=\frac1{Q_f(q)}\,\frac2\pi\sin^{-1}\frac{2cq}{1+2q}$",
-)  # fmt: skip
+    "DKS-erf",
+    "Sec. 12.2",
+    r"erf: $Q_f(q)=\frac2\pi\sin^{-1}\frac{2q}{1+2q}$ and "
+    r"$C_f(c)=\frac1{Q_f(q)}\,\frac2\pi\sin^{-1}\frac{2cq}{1+2q}$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     phi = activation("erf")
     q = bench.rng.uniform(0.05, 9, size=bench.size(4, 20))
-    yield bench.equal([_erf_q(x) for x in q], [reference.second_moment("erf", float(x)) for x in q], "Q against quadrature", 1e-12)
+    yield bench.equal(
+        [_erf_q(x) for x in q],
+        [reference.second_moment("erf", float(x)) for x in q],
+        "Q against quadrature",
+        1e-12,
+    )
     yield bench.equal(phi.q_map(q), [_erf_q(x) for x in q], "the library's Q", 1e-14)
     pairs = [(float(c), float(x)) for c in _POINTS for x in q]
     formula = [_erf_c(c, x) for c, x in pairs]
-    yield bench.equal(formula, [reference.cosine("erf", c, x) for c, x in pairs], "C against the joint density", 1e-10)
+    yield bench.equal(
+        formula,
+        [reference.cosine("erf", c, x) for c, x in pairs],
+        "C against the joint density",
+        1e-10,
+    )
     yield bench.equal([phi.c_map(c, x) for c, x in pairs], formula, "the library's C", 1e-13)
     with decimal_digits(50):
-        slow = mpmath.quad(lambda x: mpmath.erf(x) ** 2 * mpmath.npdf(x), np.linspace(-20, 20, 21).tolist())
+        slow = mpmath.quad(
+            lambda x: mpmath.erf(x) ** 2 * mpmath.npdf(x), np.linspace(-20, 20, 21).tolist()
+        )
         yield bench.equal(
-            float(abs(slow - 2 / mpmath.pi * mpmath.asin(mpmath.mpf(2) / 3)) * 1e40), 0.0, "Q(1) in 50 digits, error x 1e40", 1.0
+            float(abs(slow - 2 / mpmath.pi * mpmath.asin(mpmath.mpf(2) / 3)) * 1e40),
+            0.0,
+            "Q(1) in 50 digits, error x 1e40",
+            1.0,
         )
 
 
@@ -142,35 +199,65 @@ def _erf_iterated(c: np.ndarray, depth: int) -> np.ndarray:
 
 
 @PAPER.claim(
-    "DKS-erfdeg", "Sec. 12.2", r"erf networks of depth 50, 150, 500: with depth ever more nearly all c values go to a small region around 0"
+    "DKS-erfdeg",
+    "Sec. 12.2",
+    r"erf networks of depth 50, 150, 500: with depth ever more nearly all c values go to a small "
+    r"region around 0",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     grid = np.linspace(-0.99, 0.99, 45)
     images = []
     for depth in (50, 150, 500):
         own = c_map(_layers("erf", depth))(grid)
-        yield bench.equal(own, _erf_iterated(grid, depth), f"{depth} layers: the library and equation by equation", 1e-10)
+        yield bench.equal(
+            own,
+            _erf_iterated(grid, depth),
+            f"{depth} layers: the library and equation by equation",
+            1e-10,
+        )
         images.append(np.abs(own))
-    yield bench.at_most(np.array(images[1:]), np.array(images[:-1]), "every c comes closer to 0 with depth")
-    yield bench.at_most(images[2], 0.09, "500 layers: |c| <= 0.99 goes to less than 0.09", at_09=float(np.interp(0.9, grid, images[2])))
+    yield bench.at_most(
+        np.array(images[1:]), np.array(images[:-1]), "every c comes closer to 0 with depth"
+    )
+    yield bench.at_most(
+        images[2],
+        0.09,
+        "500 layers: |c| <= 0.99 goes to less than 0.09",
+        at_09=float(np.interp(0.9, grid, images[2])),
+    )
     q = 1.0
     for _ in range(500):
         q = _erf_q(q)
     yield bench.equal(q, 0.141924, "the q values settle", 1e-6)
-    yield bench.equal(q_map(_layers("erf", 500))(1.0), q, "the library's q value after 500 layers", 1e-12)
+    yield bench.equal(
+        q_map(_layers("erf", 500))(1.0), q, "the library's q value after 500 layers", 1e-12
+    )
 
 
 @PAPER.claim(
-    "DKS-prop10", "Sec. 12.3, Proposition 10",
-    r"for a composition of $D$ subnetworks with one C map $C$: $\lim_{D\to\infty}C_f(c)=c^*$ for all $c\in(-1,1)$, with one $c^*\in[0,1]$",
-    hypotheses="uniform q values", caveat="$C$ is not the identity", theorem=True,
-)  # fmt: skip
+    "DKS-prop10",
+    "Sec. 12.3, Proposition 10",
+    r"for a composition of $D$ subnetworks with one C map $C$: $\lim_{D\to\infty}C_f(c)=c^*$ for "
+    r"all $c\in(-1,1)$, with one $c^*\in[0,1]$",
+    hypotheses="uniform q values",
+    caveat="$C$ is not the identity",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     kept = PowerMap(np.array([0.0, 1.0])).iterate(np.array([0.3, 0.8]), 1000)
-    yield bench.counterexample(float(np.ptp(kept)), "the identity (linear activations) keeps 0.3 and 0.8 where they are")
+    yield bench.counterexample(
+        float(np.ptp(kept)), "the identity (linear activations) keeps 0.3 and 0.8 where they are"
+    )
     count = bench.size(150, 400)
-    maps = [C for odd in (False, True) for C in power_maps(bench.rng, count, odd=odd) if C.weights[1] < 0.9]
-    maps += [PowerMap(np.array([1 - s, s])) for s in (0.0, 0.3, 0.9)] + [PowerMap(np.eye(5)[n]) for n in (2, 3, 4)]
+    maps = [
+        C
+        for odd in (False, True)
+        for C in power_maps(bench.rng, count, odd=odd)
+        if C.weights[1] < 0.9
+    ]
+    maps += [PowerMap(np.array([1 - s, s])) for s in (0.0, 0.3, 0.9)] + [
+        PowerMap(np.eye(5)[n]) for n in (2, 3, 4)
+    ]
     width = max(C.weights.size for C in maps)
     weights = np.array([np.pad(C.weights, (0, width - C.weights.size)) for C in maps])
     ends = np.tile(_POINTS, (len(maps), 1))
@@ -178,17 +265,35 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in range(depth):
         ends = np.clip(_rows(weights, ends), -1, 1)
     # where C'(1) = 1 convergence is like 1/D, elsewhere geometric
-    yield bench.at_most(ends.max(axis=1) - ends.min(axis=1), 1e-2, "the iterates from six starts agree, random C maps", maps=len(maps))
+    yield bench.at_most(
+        ends.max(axis=1) - ends.min(axis=1),
+        1e-2,
+        "the iterates from six starts agree, random C maps",
+        maps=len(maps),
+    )
     yield bench.at_most(-1e-9, ends.min(axis=1), "the limit is not negative")
-    yield bench.at_most(np.abs(_rows(weights, ends) - ends), 1e-4, "the limit is a fixed point of C")
-    for name in bench.size(("tanh", "relu", "sigmoid"), ("tanh", "relu", "sigmoid", "erf", "sin", "selu", "atan", "hard_tanh")):
-        phi = activation(name).transformed(output_scale=1 / math.sqrt(reference.second_moment(name)))
+    yield bench.at_most(
+        np.abs(_rows(weights, ends) - ends), 1e-4, "the limit is a fixed point of C"
+    )
+    for name in bench.size(
+        ("tanh", "relu", "sigmoid"),
+        ("tanh", "relu", "sigmoid", "erf", "sin", "selu", "atan", "hard_tanh"),
+    ):
+        phi = activation(name).transformed(
+            output_scale=1 / math.sqrt(reference.second_moment(name))
+        )
         limit = depth_limit(chain(Input(), Affine(), Nonlinear(phi)))
         C, value = phi.c_map, np.array([-0.9, 0.2, 0.9])
         for _ in range(300):
             value = C(value, limit.q)
         room = 0.1 if abs(limit.rate - 1) < 0.05 else 1e-5
-        yield bench.equal(value, limit.c, f"{name}, normalised: 300 layers at q* against the limit by the library", room, rate=limit.rate)
+        yield bench.equal(
+            value,
+            limit.c,
+            f"{name}, normalised: 300 layers at q* against the limit by the library",
+            room,
+            rate=limit.rate,
+        )
 
 
 def _rows(weights: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -199,19 +304,31 @@ def _rows(weights: np.ndarray, c: np.ndarray) -> np.ndarray:
 
 
 @PAPER.claim(
-    "DKS-dist2", "Sec. 12.4", r"$\|x-y\|/\bigl(\tfrac12(\|x\|+\|y\|)\bigr) = \|x-y\|/\sqrt{\|x\|\|y\|} = \sqrt{2(1-c)}$",
+    "DKS-dist2",
+    "Sec. 12.4",
+    r"$\|x-y\|/\bigl(\tfrac12(\|x\|+\|y\|)\bigr) = \|x-y\|/\sqrt{\|x\|\|y\|} = \sqrt{2(1-c)}$",
     hypotheses="equal norms (uniform q values)",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     n, c = sp.symbols("n c", positive=True)
-    yield bench.exact((n**2 + n**2 - 2 * n**2 * c) / (n * n) - 2 * (1 - c), "the square, from $x\\cdot y = n^2c$")
+    yield bench.exact(
+        (n**2 + n**2 - 2 * n**2 * c) / (n * n) - 2 * (1 - c), "the square, from $x\\cdot y = n^2c$"
+    )
     x, y = bench.rng.normal(size=(2, 50, 8))
     y = y * np.sqrt((x**2).sum(axis=1, keepdims=True) / (y**2).sum(axis=1, keepdims=True))
     size = np.sqrt((x**2).sum(axis=1))
     cosine = (x * y).sum(axis=1) / size**2
     apart = np.sqrt(((x - y) ** 2).sum(axis=1))
     yield bench.equal(
-        apart / (0.5 * (size + np.sqrt((y**2).sum(axis=1)))), np.sqrt(2 * (1 - cosine)), "random vectors of equal norms", 1e-12
+        apart / (0.5 * (size + np.sqrt((y**2).sum(axis=1)))),
+        np.sqrt(2 * (1 - cosine)),
+        "random vectors of equal norms",
+        1e-12,
     )
     C = activation("tanh").c_map
-    yield bench.equal(2 * np.sin(C.at_angle(0.7) / 2), np.sqrt(2 * (1 - reference.cosine("tanh", math.cos(0.7)))), "behind a layer", 1e-12)
+    yield bench.equal(
+        2 * np.sin(C.at_angle(0.7) / 2),
+        np.sqrt(2 * (1 - reference.cosine("tanh", math.cos(0.7)))),
+        "behind a layer",
+        1e-12,
+    )

@@ -33,9 +33,18 @@ def _saturating(bench: Bench, low: float, high: float) -> tuple[TangentKernel, P
         alpha, beta = float(bench.rng.uniform(0.3, 3.2)), float(bench.rng.uniform(0.3, 1.5))
         gamma = KNOWN[name].transformed(alpha, beta, 1, 0).q_map() ** -0.5
         own = KNOWN[name].transformed(alpha, beta, gamma, 0)
-        if low < own.slope() < high and abs(own.q_slope()) < 0.8 and own.mean() ** 2 > 0.05 and (high < 1 or _star(own)[1] < 0.76):
+        if (
+            low < own.slope() < high
+            and abs(own.q_slope()) < 0.8
+            and own.mean() ** 2 > 0.05
+            and (high < 1 or _star(own)[1] < 0.76)
+        ):
             depth = bench.size(80, 140)
-            return ntk(vanilla(depth - 1, activation(name).transformed(alpha, beta, gamma))), own, depth
+            return (
+                ntk(vanilla(depth - 1, activation(name).transformed(alpha, beta, gamma))),
+                own,
+                depth,
+            )
 
 
 def _star(own: Phi) -> tuple[float, float]:
@@ -46,9 +55,11 @@ def _star(own: Phi) -> tuple[float, float]:
 
 
 @PAPER.claim(
-    "DKS-ntktab1", "Sec. 24.5.2, tables", r"$c^*=1$, $C'(1)<1$: $K_i\approx0$ for early and middle layers, $C'(1)^{D-i}E$ for late ones; "
+    "DKS-ntktab1",
+    "Sec. 24.5.2, tables",
+    r"$c^*=1$, $C'(1)<1$: $K_i\approx0$ for early and middle layers, $C'(1)^{D-i}E$ for late ones; "
     r"$K\approx E/(1-C'(1))$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in range(bench.size(1, 4)):
         K, own, depth = _saturating(bench, 0.25, 0.6)
@@ -56,11 +67,25 @@ def _(bench: Bench) -> Iterator[Evidence]:
         slope = own.slope()
         powers = slope ** np.arange(depth - 1, -1, -1.0)
         late = slice(depth // 2, None)
-        yield bench.equal(parts[: depth // 3], 0, "kcalc: the first third of the layers", 10 * slope ** (depth * 0.6) + 1e-12)
         yield bench.equal(
-            parts[late], powers[late, None] * np.ones(4), "the later half, at c = -0.7, 0, 0.5, 1", 40 * slope ** (depth / 2) + 1e-12
+            parts[: depth // 3],
+            0,
+            "kcalc: the first third of the layers",
+            10 * slope ** (depth * 0.6) + 1e-12,
         )
-        yield bench.equal(parts.sum(axis=0), 1 / (1 - slope), "the kernel, entry by entry", 100 * slope ** (depth / 2) + 1e-12, slope=slope)
+        yield bench.equal(
+            parts[late],
+            powers[late, None] * np.ones(4),
+            "the later half, at c = -0.7, 0, 0.5, 1",
+            40 * slope ** (depth / 2) + 1e-12,
+        )
+        yield bench.equal(
+            parts.sum(axis=0),
+            1 / (1 - slope),
+            "the kernel, entry by entry",
+            100 * slope ** (depth / 2) + 1e-12,
+            slope=slope,
+        )
     worst = []
     for C in power_maps(bench.rng, bench.size(50, 500)):
         pulled = PowerMap(np.concatenate([[0.0], C.weights[1:]]))
@@ -73,7 +98,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         slope = float(map_.derivative(1)(1.0))
         parts = theta([(map_, map_.derivative(1))] * 150, np.array([-0.7, 0.0, 0.6, 1.0]))
         worst.append(np.abs(parts.sum(axis=0) * (1 - slope) - 1).max())
-    yield bench.equal(worst, 0, "150 layers of random maps with $C'(1)<0.8$: the kernel over $1/(1-C'(1))$", 1e-9)
+    yield bench.equal(
+        worst, 0, "150 layers of random maps with $C'(1)<0.8$: the kernel over $1/(1-C'(1))$", 1e-9
+    )
 
 
 def at_edge(bench: Bench, count: int) -> list[PowerMap]:
@@ -89,23 +116,36 @@ def at_edge(bench: Bench, count: int) -> list[PowerMap]:
 
 
 @PAPER.claim(
-    "DKS-ntktab2", "Sec. 24.5.2, table", r"$c^*=1$, $C'(1)=1$: $K_i\approx I+\alpha_i(E-I)$ with $0=\alpha_1\le\dots\le\alpha_D=1$",
+    "DKS-ntktab2",
+    "Sec. 24.5.2, table",
+    r"$c^*=1$, $C'(1)=1$: $K_i\approx I+\alpha_i(E-I)$ with $0=\alpha_1\le\dots\le\alpha_D=1$",
     hypotheses=r"the paper conjectures it; for $c_0\ge0$ the monotony follows from "
     r"$C(c)-cC'(c)=\sum_n(n-1)b_n(1-c^n)\ge0$; 0 and 1 are limits",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     c, n = sp.Symbol("c", positive=True), 7
     b = sp.symbols(f"b2:{n}", positive=True)
     linear = 1 - sum(k * w for k, w in zip(range(2, n), b, strict=True))  # b_1, from C'(1) = 1
-    C = 1 - linear - sum(b) + linear * c + sum(w * c**k for k, w in zip(range(2, n), b, strict=True))
+    C = (
+        1
+        - linear
+        - sum(b)
+        + linear * c
+        + sum(w * c**k for k, w in zip(range(2, n), b, strict=True))
+    )
     gap = sum((k - 1) * w * (1 - c**k) for k, w in zip(range(2, n), b, strict=True))
-    yield bench.exact(C - c * sp.diff(C, c) - gap, r"$C-cC'=\sum(n-1)b_n(1-c^n)$ where $C(1)=C'(1)=1$: degree 6, all weights")
+    yield bench.exact(
+        C - c * sp.diff(C, c) - gap,
+        r"$C-cC'=\sum(n-1)b_n(1-c^n)$ where $C(1)=C'(1)=1$: degree 6, all weights",
+    )
     falls, ends = [], []
     for map_ in at_edge(bench, bench.size(40, 400)):
         parts = theta([(map_, map_.derivative(1))] * 200, np.array([0.0, 0.1, 0.5, 0.9, 1.0]))
         falls.append(-np.diff(parts, axis=0).min())
         ends.append(np.abs(parts[:, -1] - 1).max())
-    yield bench.at_most(falls, 0, "random maps with $C'(1)=1$: falls of $\\alpha_i$ from layer to layer", 1e-12)
+    yield bench.at_most(
+        falls, 0, "random maps with $C'(1)=1$: falls of $\\alpha_i$ from layer to layer", 1e-12
+    )
     yield bench.equal(ends, 0, "the diagonal entries of these maps' kernels less 1", 1e-8)
     depth = bench.size(100, 400)
     K = ntk(vanilla(depth - 1, activation("relu").transformed(output_scale=2**0.5)))
@@ -130,14 +170,21 @@ def _relu_slope(c: Array) -> Array:
 
 
 @PAPER.claim(
-    "DKS-ntktab3", "Sec. 24.5.2, tables", r"$c^*<1$, $C'(1)>1$: $K_i\approx C'(1)^{D-i}I$, for late layers $+c^*C'(c^*)^{D-i}(E-I)$; "
+    "DKS-ntktab3",
+    "Sec. 24.5.2, tables",
+    r"$c^*<1$, $C'(1)>1$: $K_i\approx C'(1)^{D-i}I$, for late layers $+c^*C'(c^*)^{D-i}(E-I)$; "
     r"$K\approx\frac{1-C'(1)^D}{1-C'(1)}I+\frac{c^*}{1-C'(c^*)}(E-I)$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in range(bench.size(1, 2)):
         K, own, depth = _saturating(bench, 1.3, 2.8)
         (star, inner), slope = _star(own), own.slope()
-        yield bench.equal([own.c_map(star), own.c_slope(star)], [star, inner], "the fixed point and the slope there, by quadrature", 1e-9)
+        yield bench.equal(
+            [own.c_map(star), own.c_slope(star)],
+            [star, inner],
+            "the fixed point and the slope there, by quadrature",
+            1e-9,
+        )
         parts = np.array(list(K.by_layer(np.array([-0.6, 0.0, 0.5, 1.0])).values()))
         back = np.arange(depth - 1, -1, -1.0)
         yield bench.equal(parts[:, 3] / slope**back, 1, "kcalc: the diagonal of every layer", 1e-8)
@@ -148,9 +195,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "late layers off the diagonal",
             1e-10 + 20 * inner ** (depth / 1.6),
         )
-        yield bench.equal(parts[:, :3].sum(axis=0), star / (1 - inner), "the kernel off the diagonal", 1e-10 + 20 * depth * inner**depth,
-                          fixed_point=star, slope_there=inner)  # fmt: skip
-        yield bench.equal(parts[:, 3].sum() / ((1 - slope**depth) / (1 - slope)), 1, "the kernel on the diagonal", 1e-8)
+        yield bench.equal(
+            parts[:, :3].sum(axis=0),
+            star / (1 - inner),
+            "the kernel off the diagonal",
+            1e-10 + 20 * depth * inner**depth,
+            fixed_point=star,
+            slope_there=inner,
+        )
+        yield bench.equal(
+            parts[:, 3].sum() / ((1 - slope**depth) / (1 - slope)),
+            1,
+            "the kernel on the diagonal",
+            1e-8,
+        )
     off = []
     for C in power_maps(bench.rng, bench.size(30, 100)):
         slope = float(C.derivative(1)(1.0))
@@ -195,36 +253,63 @@ def _relu_rate(u: float) -> float:
 
 
 @PAPER.claim(
-    "DKS-abar", "Sec. 24.5.2, App. H.2", r"$C'(1)=1$: $K\approx D(I+\bar\alpha(E-I))$ with $\bar\alpha=\frac14$ for ReLU "
+    "DKS-abar",
+    "Sec. 24.5.2, App. H.2",
+    r"$C'(1)=1$: $K\approx D(I+\bar\alpha(E-I))$ with $\bar\alpha=\frac14$ for ReLU "
     r"and $\frac13$ for other networks",
     caveat=r"limits as $D\to\infty$ (ReLU at $D=100$: 0.273), and $\frac13$ needs $C''(1)<\infty$: "
     r"$C=c+\kappa(1-c)^{1+p}$, $0<p\le1$, gives $\bar\alpha\to p/(1+2p)$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     short = alpha_bar(_relu_gap, _relu_rate, 100)
-    yield bench.counterexample(abs(short - 0.25) - 0.02, r"ReLU, $D=100$, $c_0=0$: $\bar\alpha$ is not 1/4", found=short)
+    yield bench.counterexample(
+        abs(short - 0.25) - 0.02, r"ReLU, $D=100$, $c_0=0$: $\bar\alpha$ is not 1/4", found=short
+    )
     regime = ntk(vanilla(99, activation("relu").transformed(output_scale=2**0.5))).regime(0.0)
     yield bench.equal(regime.alpha_bar, short, "kcalc's measured ratio at D = 100", 1e-9)
-    yield bench.equal(regime.predicted_alpha_bar or 0.0, 0.25, "kcalc's predicted limit of the ratio", 1e-12)
+    yield bench.equal(
+        regime.predicted_alpha_bar or 0.0, 0.25, "kcalc's predicted limit of the ratio", 1e-12
+    )
     depth = bench.size(20_000, 400_000)
     yield bench.equal(alpha_bar(_relu_gap, _relu_rate, depth), 0.25, f"ReLU, D = {depth}", 1e-3)
     for p in (0.5, 0.75, 1.0):
         k = float(bench.rng.uniform(0.3, 0.9)) / (1 + p)
-        found = alpha_bar(lambda u, p=p, k=k: u - k * u ** (1 + p), lambda u, p=p, k=k: 1 - k * (1 + p) * u**p, depth)
-        yield bench.equal(found, p / (1 + 2 * p), f"$C=c+\\kappa(1-c)^{{1+p}}$, p = {p}, D = {depth}", 2e-3)
+        found = alpha_bar(
+            lambda u, p=p, k=k: u - k * u ** (1 + p),
+            lambda u, p=p, k=k: 1 - k * (1 + p) * u**p,
+            depth,
+        )
+        yield bench.equal(
+            found, p / (1 + 2 * p), f"$C=c+\\kappa(1-c)^{{1+p}}$, p = {p}, D = {depth}", 2e-3
+        )
     weights = [float((-1) ** n * sp.binomial(sp.Rational(7, 4), n)) for n in range(2, 40)]
-    yield bench.proved([min(weights)], "p = 3/4: the coefficients of $(1-c)^{7/4}$ from $c^2$ on, so that it is a C map")
+    yield bench.proved(
+        [min(weights)],
+        "p = 3/4: the coefficients of $(1-c)^{7/4}$ from $c^2$ on, so that it is a C map",
+    )
 
 
 @PAPER.claim(
-    "DKS-xiao", "Sec. 24.5.4",
-    r"For $C'(1)>1$ the second term of $K$ is $\frac{c^*}{1-C'(c^*)}(E-I)$, and not $\frac1{1-C'(c^*)}(E-I)$ as others "
-    r"estimate", hypotheses="what the other paper prints is not checked here",
-)  # fmt: skip
+    "DKS-xiao",
+    "Sec. 24.5.4",
+    r"For $C'(1)>1$ the second term of $K$ is $\frac{c^*}{1-C'(c^*)}(E-I)$, and not "
+    r"$\frac1{1-C'(c^*)}(E-I)$ as others "
+    r"estimate",
+    hypotheses="what the other paper prints is not checked here",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     K, own, depth = _saturating(bench, 1.3, 2.8)
     star, inner = _star(own)
-    yield bench.equal(K(0.0), star / (1 - inner), "an exploding network of kcalc at $c_0=0$", 1e-10 + 20 * depth * inner**depth)
+    yield bench.equal(
+        K(0.0),
+        star / (1 - inner),
+        "an exploding network of kcalc at $c_0=0$",
+        1e-10 + 20 * depth * inner**depth,
+    )
     yield bench.at_most(
-        0.1, 1 / (1 - inner) - K(0.0), "for that network the estimate for $C'(1)=1$ is too large by more than 0.1", 0.0, fixed_point=star
+        0.1,
+        1 / (1 - inner) - K(0.0),
+        "for that network the estimate for $C'(1)=1$ is too large by more than 0.1",
+        0.0,
+        fixed_point=star,
     )

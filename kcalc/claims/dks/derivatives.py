@@ -53,51 +53,92 @@ def _central(values: list[float], h: float) -> float:
 
 
 @PAPER.claim(
-    "DKS-Qp", "Sec. 8.1.1", r"$Q_f'(q) = q^{-1/2}\,E[\phi(\sqrt q x)\,\phi'(\sqrt q x)\,x]$", hypotheses=r"$\phi$ continuous"
-)  # fmt: skip
+    "DKS-Qp",
+    "Sec. 8.1.1",
+    r"$Q_f'(q) = q^{-1/2}\,E[\phi(\sqrt q x)\,\phi'(\sqrt q x)\,x]$",
+    hypotheses=r"$\phi$ continuous",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     own, formula, quotients = [], [], []
     for name in _names(bench):
         phi, q = reference.FUNCTIONS[name], _q(bench, name)
         root = math.sqrt(q)
-        formula.append(reference.mean(lambda u, phi=phi, root=root: phi.value(u) * phi.slope(u) * u / root, q, phi.kinks) / root)
+        formula.append(
+            reference.mean(
+                lambda u, phi=phi, root=root: phi.value(u) * phi.slope(u) * u / root, q, phi.kinks
+            )
+            / root
+        )
         own.append(float(activation(name).q_map.derivative(1)(q)))
         h = 1e-3 * q
-        quotients.append(_central([reference.second_moment(name, q + s * h) for s in (-2, -1, 1, 2)], h))
-    yield bench.equal(quotients, formula, "difference quotients of the second moment against the formula", 1e-8)
-    yield bench.equal(own, formula, "the library's derivative against the formula by quadrature", 1e-11, activations=len(own))
+        quotients.append(
+            _central([reference.second_moment(name, q + s * h) for s in (-2, -1, 1, 2)], h)
+        )
+    yield bench.equal(
+        quotients, formula, "difference quotients of the second moment against the formula", 1e-8
+    )
+    yield bench.equal(
+        own,
+        formula,
+        "the library's derivative against the formula by quadrature",
+        1e-11,
+        activations=len(own),
+    )
 
 
 @PAPER.claim(
-    "DKS-eq10", "Sec. 8.1.2, eq. 10", r"$\partial_c\Gamma_\phi(c,q_1,q_2) = \sqrt{q_1q_2}\;\Gamma_{\phi'}(c,q_1,q_2)$",
+    "DKS-eq10",
+    "Sec. 8.1.2, eq. 10",
+    r"$\partial_c\Gamma_\phi(c,q_1,q_2) = \sqrt{q_1q_2}\;\Gamma_{\phi'}(c,q_1,q_2)$",
     hypotheses=r"$\phi$ continuous",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     own, formula, quotients = [], [], []
     for name in _names(bench):
         phi, q1, q2 = reference.FUNCTIONS[name], _q(bench, name), _q(bench, name)
         c, h = float(bench.rng.uniform(-0.8, 0.8)), 2e-3
-        formula.append(math.sqrt(q1 * q2) * reference.pair(phi.slope, q1, phi.slope, q2, c, phi.kinks, phi.kinks))
-        quotients.append(_central([reference.gamma(name, c + s * h, q1, q2) for s in (-2, -1, 1, 2)], h))
+        formula.append(
+            math.sqrt(q1 * q2)
+            * reference.pair(phi.slope, q1, phi.slope, q2, c, phi.kinks, phi.kinks)
+        )
+        quotients.append(
+            _central([reference.gamma(name, c + s * h, q1, q2) for s in (-2, -1, 1, 2)], h)
+        )
         size = math.sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
         own.append(float(activation(name).c_map.derivative(1)(c, q1, q2)) * size)
     scale = np.maximum(1, np.abs(formula))
-    yield bench.equal(np.divide(quotients, scale), np.divide(formula, scale), "difference quotients of Gamma against the formula", 1e-8)
-    yield bench.equal(own, formula, "the library's derivative against the formula by quadrature", 1e-10, activations=len(own))
+    yield bench.equal(
+        np.divide(quotients, scale),
+        np.divide(formula, scale),
+        "difference quotients of Gamma against the formula",
+        1e-8,
+    )
+    yield bench.equal(
+        own,
+        formula,
+        "the library's derivative against the formula by quadrature",
+        1e-10,
+        activations=len(own),
+    )
 
 
 @PAPER.claim(
-    "DKS-eq11", "Sec. 8.1.2, eq. 11",
-    r"$C_f^{(i)}(c,q_1,q_2) = \dfrac{(q_1q_2)^{i/2}}{\sqrt{Q_f(q_1)Q_f(q_2)}}\,\Gamma_{\phi^{(i)}}(c,q_1,q_2)$ for all $i\ge0$",
+    "DKS-eq11",
+    "Sec. 8.1.2, eq. 11",
+    r"$C_f^{(i)}(c,q_1,q_2) = "
+    r"\dfrac{(q_1q_2)^{i/2}}{\sqrt{Q_f(q_1)Q_f(q_2)}}\,\Gamma_{\phi^{(i)}}(c,q_1,q_2)$ for all "
+    r"$i\ge0$",
     caveat=r"where $\phi$ has kinks, while $\phi^{(i-1)}$ is continuous: for ReLU up to $i=1$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for order in (0, 1, 2, 3):
         own, formula = [], []
         for name, derivatives in _HIGHER.items():
             c, q1, q2 = random_c(bench), _q(bench, name), _q(bench, name)
             size = math.sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
-            top = (q1 * q2) ** (order / 2) * reference.pair(derivatives[order], q1, derivatives[order], q2, c)
+            top = (q1 * q2) ** (order / 2) * reference.pair(
+                derivatives[order], q1, derivatives[order], q2, c
+            )
             formula.append(top / size)
             C = activation(name).c_map
             own.append(float(C.derivative(order)(c, q1, q2) if order else C(c, q1, q2)))
@@ -106,12 +147,24 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in ("relu", "abs", "selu", "hard_tanh", "leaky_relu"):
         phi, c, q = reference.FUNCTIONS[name], random_c(bench), _q(bench, name)
         own.append(float(activation(name).c_map.derivative(1)(c, q)))
-        formula.append(q * reference.pair(phi.slope, q, phi.slope, q, c, phi.kinks, phi.kinks) / reference.second_moment(name, q))
+        formula.append(
+            q
+            * reference.pair(phi.slope, q, phi.slope, q, c, phi.kinks, phi.kinks)
+            / reference.second_moment(name, q)
+        )
     yield bench.equal(own, formula, "i = 1, functions with kinks", 1e-10)
     h = 2e-3
-    curved = [_central([float(activation("relu").c_map.derivative(1)(c + s * h)) for s in (-2, -1, 1, 2)], h) for c in (0.0, 0.3)]
+    curved = [
+        _central(
+            [float(activation("relu").c_map.derivative(1)(c + s * h)) for s in (-2, -1, 1, 2)], h
+        )
+        for c in (0.0, 0.3)
+    ]
     yield bench.counterexample(
-        min(curved), "i = 2 for ReLU: almost everywhere $\\phi''=0$, so that the formula gives 0, and C'' is this much", at=[0.0, 0.3]
+        min(curved),
+        "i = 2 for ReLU: almost everywhere $\\phi''=0$, so that the formula gives 0, and C'' is "
+        "this much",
+        at=[0.0, 0.3],
     )
     right = [1 / (math.pi * math.sqrt(1 - c * c)) for c in (0.0, 0.3)]
     own = [float(activation("relu").c_map.derivative(2)(c)) for c in (0.0, 0.3)]
@@ -119,17 +172,41 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(own, right, "the library's second derivative has this term", 1e-12)
 
 
-@PAPER.claim("DKS-rel2", "Sec. 8.1.2", r"for ReLU $C_f''(c,1,1)\to\infty$ as $c\to1$, where equation 11 would give 0")
+@PAPER.claim(
+    "DKS-rel2",
+    "Sec. 8.1.2",
+    r"for ReLU $C_f''(c,1,1)\to\infty$ as $c\to1$, where equation 11 would give 0",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     c = sp.Symbol("c", real=True)
     C = (sp.sqrt(1 - c**2) + (sp.pi - sp.acos(c)) * c) / sp.pi
-    yield bench.exact(sp.diff(C, c, 2) - 1 / (sp.pi * sp.sqrt(1 - c**2)), "the second derivative of the closed form")
+    yield bench.exact(
+        sp.diff(C, c, 2) - 1 / (sp.pi * sp.sqrt(1 - c**2)),
+        "the second derivative of the closed form",
+    )
     points = 1 - 10.0 ** -np.arange(1, 13)
     gaps = 1 - points
     own = activation("relu").c_map.derivative(2)(points)
     truth = 1 / (np.pi * np.sqrt(gaps * (2 - gaps)))
-    yield bench.equal(own / truth, 1.0, "the library's second derivative at 1 - c = 0.1 ... 1e-12", 1e-12, last=float(own[-1]))
-    yield bench.at_most(own[:-1], own[1:] / 3, "the second derivative grows by a factor above 3 with every digit")
+    yield bench.equal(
+        own / truth,
+        1.0,
+        "the library's second derivative at 1 - c = 0.1 ... 1e-12",
+        1e-12,
+        last=float(own[-1]),
+    )
+    yield bench.at_most(
+        own[:-1], own[1:] / 3, "the second derivative grows by a factor above 3 with every digit"
+    )
     h = 1e-6
-    quotient = (reference.cosine("relu", 0.95 + h) - 2 * reference.cosine("relu", 0.95) + reference.cosine("relu", 0.95 - h)) / h**2
-    yield bench.equal(quotient, 1 / (math.pi * math.sqrt(1 - 0.95**2)), "a second difference of the quadrature at 0.95", 2e-2)
+    quotient = (
+        reference.cosine("relu", 0.95 + h)
+        - 2 * reference.cosine("relu", 0.95)
+        + reference.cosine("relu", 0.95 - h)
+    ) / h**2
+    yield bench.equal(
+        quotient,
+        1 / (math.pi * math.sqrt(1 - 0.95**2)),
+        "a second difference of the quadrature at 0.95",
+        2e-2,
+    )

@@ -45,16 +45,25 @@ def _names(bench: Bench) -> tuple[str, ...]:
 
 
 @PAPER.claim(
-    "DKS-prop31", "App. C.2, Proposition 31 i-iii",
-    r"i) $C(1)=1$, $C(0)\ge0$; ii) $C$ is increasing and convex on $[0,1]$; iii) strictly increasing there if it is not constant",
-    hypotheses=_UNIFORM, caveat=r"in ii increasing means not decreasing: $C=1$ does not increase", theorem=True,
-)  # fmt: skip
+    "DKS-prop31",
+    "App. C.2, Proposition 31 i-iii",
+    r"i) $C(1)=1$, $C(0)\ge0$; ii) $C$ is increasing and convex on $[0,1]$; iii) strictly "
+    r"increasing there if it is not constant",
+    hypotheses=_UNIFORM,
+    caveat=r"in ii increasing means not decreasing: $C=1$ does not increase",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     constant = PowerMap(np.array([1.0, 0.0]))
-    yield bench.counterexample(float(constant(1.0) <= constant(0.0)), "ii, read strictly: the C map 1 of a constant activation")
+    yield bench.counterexample(
+        float(constant(1.0) <= constant(0.0)),
+        "ii, read strictly: the C map 1 of a constant activation",
+    )
     names = list(_names(bench))
     parts = [float(b.mid()) for name in names for b in co.enclosed(name)]
-    yield bench.at_most(0, parts, "coefficients of activations, the middles of enclosures: none is negative", 1e-12)
+    yield bench.at_most(
+        0, parts, "coefficients of activations, the middles of enclosures: none is negative", 1e-12
+    )
     yield from _agreeing(bench, names)
     grid = np.append(0.0, T)
     values, zero, means = [], [], []
@@ -65,12 +74,26 @@ def _(bench: Bench) -> Iterator[Evidence]:
         means.append(reference.mean(phi.value, 1.0, phi.kinks) ** 2 / reference.second_moment(name))
     yield bench.equal(zero, means, "$C(0) = (E\\phi)^2/Q$, by quadrature", 1e-11)
     net = c_map(residual_network(bench.rng, "gelu"))
-    values += [net(grid), *(C(grid) for C in power_maps(bench.rng, bench.size(300, 3000)) if C.weights[1:].sum() > 1e-3)]
+    values += [
+        net(grid),
+        *(
+            C(grid)
+            for C in power_maps(bench.rng, bench.size(300, 3000))
+            if C.weights[1:].sum() > 1e-3
+        ),
+    ]
     rows = np.array(values)
-    yield bench.equal(rows[:, -1], 1, "$C(1)=1$: activations, a random network, random C maps", 1e-12)
+    yield bench.equal(
+        rows[:, -1], 1, "$C(1)=1$: activations, a random network, random C maps", 1e-12
+    )
     yield bench.at_most(0, rows[:, 0], "$C(0)\\ge0$", 1e-15)
     yield bench.at_most(0, np.diff(rows, 2, axis=1), "convex", 1e-12)
-    yield bench.at_most(1e-7, (rows[:, 50:] - rows[:, :-50]).min(axis=1), "iii: it rises over every interval of length 1/2", 0.0)
+    yield bench.at_most(
+        1e-7,
+        (rows[:, 50:] - rows[:, :-50]).min(axis=1),
+        "iii: it rises over every interval of length 1/2",
+        0.0,
+    )
 
 
 def _agreeing(bench: Bench, names: list[str]) -> Iterator[Evidence]:
@@ -83,25 +106,39 @@ def _agreeing(bench: Bench, names: list[str]) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "DKS-prop31iv", "App. C.2, Proposition 31 iv", "a $C$ that is not affine is strictly increasing and strictly convex on $[0,1]$",
-    printed="every $C$ that is neither constant nor the identity is", hypotheses=_UNIFORM, theorem=True,
-)  # fmt: skip
+    "DKS-prop31iv",
+    "App. C.2, Proposition 31 iv",
+    "a $C$ that is not affine is strictly increasing and strictly convex on $[0,1]$",
+    printed="every $C$ that is neither constant nor the identity is",
+    hypotheses=_UNIFORM,
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     x = sp.Symbol("x", real=True)
     C = activation((x + 1) / sp.sqrt(2)).c_map
     bend = float((C(0.0) + C(1.0)) / 2 - C(0.5))
     moved = float(abs(C(0.5) - 0.5)) > 0.1 and float(C(1.0) - C(0.0)) > 0.1
     yield bench.counterexample(
-        float(moved and bend < 1e-12), "$\\phi=(x+1)/\\sqrt2$ has $C=(1+c)/2$: neither constant nor the identity, and straight", bend=bend
+        float(moved and bend < 1e-12),
+        "$\\phi=(x+1)/\\sqrt2$ has $C=(1+c)/2$: neither constant nor the identity, and straight",
+        bend=bend,
     )
     own = np.polynomial.hermite_e.HermiteE([1, 1]) / np.sqrt(2)
     yield bench.equal(own.coef**2, [0.5, 0.5], "its coefficients from the Hermite expansion", 1e-14)
     higher = [max(float(b.lower()) for b in co.enclosed(name)[2:]) for name in _names(bench)]
-    yield bench.proved([v - 1e-6 for v in higher], "activations: a coefficient beyond the linear one is positive, enclosed")
+    yield bench.proved(
+        [v - 1e-6 for v in higher],
+        "activations: a coefficient beyond the linear one is positive, enclosed",
+    )
     maps = curved(power_maps(bench.rng, bench.size(400, 4000)))
     bends = [C(0.3) / 2 + C(0.9) / 2 - C(0.6) for C in maps]
-    least = [sum(b * (0.3**n + 0.9**n - 2 * 0.6**n) / 2 for n, b in enumerate(C.weights) if n > 1) for C in maps]
-    yield bench.equal(bends, least, "the bend of random maps is that of their terms beyond the linear one", 1e-12)
+    least = [
+        sum(b * (0.3**n + 0.9**n - 2 * 0.6**n) / 2 for n, b in enumerate(C.weights) if n > 1)
+        for C in maps
+    ]
+    yield bench.equal(
+        bends, least, "the bend of random maps is that of their terms beyond the linear one", 1e-12
+    )
     yield bench.at_most(1e-9, bends, "and positive", 0.0)
     rises = [C(0.9) - C(0.3) for C in maps]
     yield bench.at_most(1e-9, rises, "and they rise", 0.0)
@@ -120,14 +157,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
     c = sp.Symbol("c")
     for n in (2, 3, 7, 12):
         rest = sum((n - 1 - k) * c**k for k in range(n - 1))
-        yield bench.exact(c**n - (n * c + 1 - n) - (1 - c) ** 2 * rest, f"$c^{{{n}}}$ less its tangent: no negative coefficient")
+        yield bench.exact(
+            c**n - (n * c + 1 - n) - (1 - c) ** 2 * rest,
+            f"$c^{{{n}}}$ less its tangent: no negative coefficient",
+        )
     maps = power_maps(bench.rng, bench.size(400, 4000))
     lines = np.array([slope(C) * (T - 1) + 1 for C in maps])
     yield bench.at_most(lines, [C(T) for C in maps], "random C maps", 1e-12)
     left, right, mine, theirs = [], [], [], []
     for name in _names(bench):
         phi = reference.FUNCTIONS[name]
-        steep = reference.mean(lambda u, f=phi: f.slope(u) ** 2, 1.0, phi.kinks) / reference.second_moment(name)
+        steep = reference.mean(
+            lambda u, f=phi: f.slope(u) ** 2, 1.0, phi.kinks
+        ) / reference.second_moment(name)
         C = activation(name).c_map
         left.append(steep * (T - 1) + 1)
         right.append(C(T))
@@ -140,27 +182,47 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "DKS-lem33", "App. C.2, Lemma 33, eq. 26",
-    r"$C(-c)\ge2C(0)-C(c)$ for $c\in(0,1]$; if equality holds for one such $c$, then $C-C(0)$ is odd",
-    printed="if equality holds for one such $c$, then $C$ is odd", hypotheses="uniform q values; C nontrivial", theorem=True,
-)  # fmt: skip
+    "DKS-lem33",
+    "App. C.2, Lemma 33, eq. 26",
+    r"$C(-c)\ge2C(0)-C(c)$ for $c\in(0,1]$; if equality holds for one such $c$, then $C-C(0)$ is "
+    r"odd",
+    printed="if equality holds for one such $c$, then $C$ is odd",
+    hypotheses="uniform q values; C nontrivial",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for weights, what in (([0.5, 0.5], "(1+c)/2"), ([0.5, 0, 0, 0.5], "(1+c^3)/2")):
         C = PowerMap(np.array(weights))
         equal = abs(float(C(-0.7) - 2 * C(0) + C(0.7))) < 1e-15
-        yield bench.counterexample(float(C(-0.7) + C(0.7)) if equal else 0.0, f"$C={what}$: equality everywhere, and $C(-c)+C(c)=1$")
+        yield bench.counterexample(
+            float(C(-0.7) + C(0.7)) if equal else 0.0,
+            f"$C={what}$: equality everywhere, and $C(-c)+C(c)=1$",
+        )
     x = sp.Symbol("x", real=True)
     straight = activation((x + 1) / sp.sqrt(2)).c_map
-    yield bench.equal(straight(-T) + straight(T), 1, "$(1+c)/2$ is the C map of $\\phi=(x+1)/\\sqrt2$", 1e-12)
+    yield bench.equal(
+        straight(-T) + straight(T), 1, "$(1+c)/2$ is the C map of $\\phi=(x+1)/\\sqrt2$", 1e-12
+    )
     maps = power_maps(bench.rng, bench.size(400, 4000))
     slack = np.array([C(-T) - 2 * C(0) + C(T) for C in maps])
-    even = np.array([2 * sum(b * T**n for n, b in enumerate(C.weights) if n and n % 2 == 0) for C in maps])
+    even = np.array(
+        [2 * sum(b * T**n for n, b in enumerate(C.weights) if n and n % 2 == 0) for C in maps]
+    )
     yield bench.equal(slack, even, "the slack is twice the even part beyond $C(0)$", 1e-12)
     yield bench.at_most(0, slack, "random C maps", 1e-13)
     lone = [2 * C.weights[2::2].max() * T**12 for C in maps]
-    yield bench.at_most(lone, slack, "one positive even coefficient suffices for strict inequality", 1e-13)
-    odd = [PowerMap(np.append(0.4, 0.6 * C.weights[1:])) for C in power_maps(bench.rng, 50, odd=True)]
-    yield bench.equal([C(-T) - 0.4 + C(T) - 0.4 for C in odd], 0, "without even terms: equality, $C-C(0)$ odd", 1e-13)
+    yield bench.at_most(
+        lone, slack, "one positive even coefficient suffices for strict inequality", 1e-13
+    )
+    odd = [
+        PowerMap(np.append(0.4, 0.6 * C.weights[1:])) for C in power_maps(bench.rng, 50, odd=True)
+    ]
+    yield bench.equal(
+        [C(-T) - 0.4 + C(T) - 0.4 for C in odd],
+        0,
+        "without even terms: equality, $C-C(0)$ odd",
+        1e-13,
+    )
     gaps, series = [], []
     at = np.array([0.2, 0.5])
     for name in _names(bench):
@@ -190,9 +252,12 @@ def _below(bench: Bench, share: Array | float) -> tuple[Array, Array]:
 
 
 @PAPER.claim(
-    "DKS-cor34", "App. C.2, Corollary 34", r"for $\gamma\in(0,1)$: $C(-c)\ge-\dfrac{C(\gamma)-C(0)}{\gamma}\,c+C(0)$ for $c\in(0,\gamma)$",
-    hypotheses=_UNIFORM, theorem=True,
-)  # fmt: skip
+    "DKS-cor34",
+    "App. C.2, Corollary 34",
+    r"for $\gamma\in(0,1)$: $C(-c)\ge-\dfrac{C(\gamma)-C(0)}{\gamma}\,c+C(0)$ for $c\in(0,\gamma)$",
+    hypotheses=_UNIFORM,
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     yield everywhere(bench, _secant, 1, "$(-c)^n+c\\,\\gamma^{n-1}\\ge0$ on $(0,\\gamma)$")
     left, right = [], []
@@ -204,14 +269,24 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for g in (0.3, 0.8):
         yield bench.at_most(*_below(bench, g), f"activations, $\\gamma={g}$", 1e-11)
     C = PowerMap(np.array([0.1, 0.3, 0, 0.6]))
-    yield bench.equal(C(-0.5), C(0) - (C(0.5) - C(0)), "it is attained at $c=\\gamma$ without even terms", 1e-14)
+    yield bench.equal(
+        C(-0.5), C(0) - (C(0.5) - C(0)), "it is attained at $c=\\gamma$ without even terms", 1e-14
+    )
 
 
-@PAPER.claim("DKS-cor35", "App. C.2, Corollary 35", r"$C(-c)\ge-(1-C(0))\,c+C(0)$ for $c\in(0,1]$", hypotheses=_UNIFORM, theorem=True)
+@PAPER.claim(
+    "DKS-cor35",
+    "App. C.2, Corollary 35",
+    r"$C(-c)\ge-(1-C(0))\,c+C(0)$ for $c\in(0,1]$",
+    hypotheses=_UNIFORM,
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     yield everywhere(bench, _secant, 1, "$(-c)^n+c\\ge0$ on $(0,1]$")
     maps = power_maps(bench.rng, bench.size(400, 4000))
-    yield bench.at_most([C(0) - (1 - C(0)) * T for C in maps], [C(-T) for C in maps], "random C maps", 1e-12)
+    yield bench.at_most(
+        [C(0) - (1 - C(0)) * T for C in maps], [C(-T) for C in maps], "random C maps", 1e-12
+    )
     yield bench.at_most(*_below(bench, 1.0), "activations", 1e-11)
     C = c_map(residual_network(bench.rng, "gelu"))
     yield bench.at_most(C(0.0) - (1 - C(0.0)) * T, C(-T), "a random network", 1e-11)
@@ -222,20 +297,34 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "DKS-lem36", "App. C.2, Lemma 36",
-    r"$0<\dfrac{C(-c)-C(0)}{-c}<1$ for $c\in(-1,0)$ and every C map that is neither constant nor the identity",
-    printed="this holds for every C map", hypotheses=_UNIFORM, theorem=True,
-)  # fmt: skip
+    "DKS-lem36",
+    "App. C.2, Lemma 36",
+    r"$0<\dfrac{C(-c)-C(0)}{-c}<1$ for $c\in(-1,0)$ and every C map that is neither constant nor "
+    r"the identity",
+    printed="this holds for every C map",
+    hypotheses=_UNIFORM,
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     identity, constant = activation("identity").c_map, PowerMap(np.array([1.0, 0.0]))
     at = T[:-1]
     quotient = float((identity(0.5) - identity(0.0)) / 0.5)
-    yield bench.counterexample(float(quotient >= 1 - 1e-12), "the identity: the quotient is 1", quotient=quotient)
-    yield bench.counterexample(float((constant(0.5) - constant(0.0)) / 0.5 <= 0), "a constant: the quotient is 0")
-    maps = [C for C in power_maps(bench.rng, bench.size(400, 4000)) if C.weights[1:].sum() > 1e-3 and C.weights[1] < 0.999]
+    yield bench.counterexample(
+        float(quotient >= 1 - 1e-12), "the identity: the quotient is 1", quotient=quotient
+    )
+    yield bench.counterexample(
+        float((constant(0.5) - constant(0.0)) / 0.5 <= 0), "a constant: the quotient is 0"
+    )
+    maps = [
+        C
+        for C in power_maps(bench.rng, bench.size(400, 4000))
+        if C.weights[1:].sum() > 1e-3 and C.weights[1] < 0.999
+    ]
     ratio = np.array([np.polynomial.polynomial.polyval(at, C.weights[1:]) for C in maps])
     room = np.array([(1 - C.weights[1] - C.weights[0]) * (1 - at) + C.weights[0] for C in maps])
-    yield bench.at_most(ratio + room, 1, "random C maps: less than 1 by $b_0+(1-b_0-b_1)(1-x)$ at least", 1e-12)
+    yield bench.at_most(
+        ratio + room, 1, "random C maps: less than 1 by $b_0+(1-b_0-b_1)(1-x)$ at least", 1e-12
+    )
     yield bench.at_most(1e-12, room, "which is positive", 0.0)
     yield bench.at_most(1e-30, ratio, "random C maps: the quotient is more than 0", 0.0)
     C = PowerMap(np.array([0.5, 0.5]))

@@ -1,4 +1,7 @@
-"""Sections 4 and 5 (and a line of 15.2): laws of initial weights, and the kernels of wide layers."""
+"""Sections 4 and 5 (and a line of 15.2).
+
+Laws of initial weights, and the kernels of wide layers.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +51,11 @@ def library_weights(law: str, rng: np.random.Generator, draws: int, m: int, k: i
 
 
 @PAPER.claim(
-    "DKS-suo", "Sec. 4.1",
-    r"SUO weights: $(XX^\top)^{-1/2}X$ with Gaussian $m\times k$ $X$ for $m\le k$, transposed for $m>k$, times $\max(\sqrt{m/k},1)$",
-)  # fmt: skip
+    "DKS-suo",
+    "Sec. 4.1",
+    r"SUO weights: $(XX^\top)^{-1/2}X$ with Gaussian $m\times k$ $X$ for $m\le k$, transposed for "
+    r"$m>k$, times $\max(\sqrt{m/k},1)$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     draws = bench.size(2000, 15000)
     for m, k in ((3, 5), (6, 4)):
@@ -61,14 +66,26 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ):
             gram = w @ w.transpose(0, 2, 1) if m <= k else w.transpose(0, 2, 1) @ w
             yield bench.equal(
-                gram, np.broadcast_to(scale2 * np.eye(min(m, k)), gram.shape), f"{source}, {m} x {k}: orthogonal, scaled", 1e-4
+                gram,
+                np.broadcast_to(scale2 * np.eye(min(m, k)), gram.shape),
+                f"{source}, {m} x {k}: orthogonal, scaled",
+                1e-4,
             )
-            # moments of the uniform law of one entry, and of a 2 x 2 minor, which depends on orthogonality
+            # moments of the uniform law of one entry, and of a 2 x 2 minor, which depends on
+            # orthogonality
             yield bench.statistical(w[:, 0, 0], 0.0, f"{source}, {m} x {k}: E w_11")
-            yield bench.statistical(w[:, 0, 0] ** 2, scale2 / n, f"{source}, {m} x {k}: E w_11^2 = 1/k or 1/n")
-            yield bench.statistical(w[:, 0, 0] ** 4, 3 * scale2**2 / (n * (n + 2)), f"{source}, {m} x {k}: E w_11^4")
+            yield bench.statistical(
+                w[:, 0, 0] ** 2, scale2 / n, f"{source}, {m} x {k}: E w_11^2 = 1/k or 1/n"
+            )
+            yield bench.statistical(
+                w[:, 0, 0] ** 4, 3 * scale2**2 / (n * (n + 2)), f"{source}, {m} x {k}: E w_11^4"
+            )
             minor = w[:, 0, 0] * w[:, 1, 1] * w[:, 0, 1] * w[:, 1, 0]
-            yield bench.statistical(minor, -(scale2**2) / ((n - 1) * n * (n + 2)), f"{source}, {m} x {k}: E w_11 w_22 w_12 w_21")
+            yield bench.statistical(
+                minor,
+                -(scale2**2) / ((n - 1) * n * (n + 2)),
+                f"{source}, {m} x {k}: E w_11 w_22 w_12 w_21",
+            )
             if m >= k:
                 z = bench.rng.normal(size=k)
                 kept = ((w @ z) ** 2).mean(axis=1) / np.mean(z**2)
@@ -83,28 +100,44 @@ def _factors(bench: Bench, m: int, k: int) -> Array:
 
 
 @PAPER.claim(
-    "DKS-gausspert", "Sec. 4.2",
-    r"Gaussian weights multiply the output vector of SUO weights by an independent $\chi_m$ variable; the normalised squared norm is "
+    "DKS-gausspert",
+    "Sec. 4.2",
+    r"Gaussian weights multiply the output vector of SUO weights by an independent $\chi_m$ "
+    r"variable; the normalised squared norm is "
     r"multiplied by a factor with mean 1 and variance $2/m$",
-    caveat=r"the factor is $\chi_m/\sqrt m$ on the vector, and $\chi^2_m/m$ on the squared norm; SUO with $m\ge k$",
-)  # fmt: skip
+    caveat=r"the factor is $\chi_m/\sqrt m$ on the vector, and $\chi^2_m/m$ on the squared norm; "
+    r"SUO with $m\ge k$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     size = sp.Symbol("m", positive=True)
-    moments: list[Any] = [2**p * sp.gamma(size / 2 + p) / sp.gamma(size / 2) / size**p for p in (1, 2)]  # of chi^2_m/m
+    moments: list[Any] = [
+        2**p * sp.gamma(size / 2 + p) / sp.gamma(size / 2) / size**p for p in (1, 2)
+    ]  # of chi^2_m/m
     yield bench.exact(moments[0] - 1, "the mean of $\\chi^2_m/m$")
     yield bench.exact(moments[1] - 1 - 2 / size, "the variance of $\\chi^2_m/m$")
     for m, k in ((4, 3), (10, 6)):
         factor = _factors(bench, m, k)
         yield bench.statistical(factor, 1.0, f"m = {m}: the mean factor")
         yield bench.statistical((factor - 1) ** 2, 2 / m, f"m = {m}: its variance")
-        yield bench.statistical(stats.chi2.cdf(m * factor, m), 0.5, f"m = {m}: uniform quantiles of chi^2")
-        yield bench.statistical(stats.chi2.cdf(m * factor, m) ** 2, 1 / 3, f"m = {m}: squares of these quantiles")
+        yield bench.statistical(
+            stats.chi2.cdf(m * factor, m), 0.5, f"m = {m}: uniform quantiles of chi^2"
+        )
+        yield bench.statistical(
+            stats.chi2.cdf(m * factor, m) ** 2, 1 / 3, f"m = {m}: squares of these quantiles"
+        )
     m, k = 8, 5
     chi = np.sqrt(bench.rng.chisquare(m, size=bench.size(20000, 80000)))
     direct = library_weights("gaussian", bench.rng, chi.size, m, k)[:, 0, 0] ** 2
     entries = polar(bench.rng, chi.size, m, k)[:, 0, 0]
-    yield bench.statistical(direct - (chi * entries) ** 2, 0.0, "the square of an entry, with the factor $\\chi_m$ itself", PRINTED)
-    yield bench.statistical(direct - (chi / math.sqrt(m) * entries) ** 2, 0.0, "with the factor $\\chi_m/\\sqrt m$")
+    yield bench.statistical(
+        direct - (chi * entries) ** 2,
+        0.0,
+        "the square of an entry, with the factor $\\chi_m$ itself",
+        PRINTED,
+    )
+    yield bench.statistical(
+        direct - (chi / math.sqrt(m) * entries) ** 2, 0.0, "with the factor $\\chi_m/\\sqrt m$"
+    )
 
 
 def library_layer(name: str, covariance: Array) -> float:
@@ -116,29 +149,50 @@ def library_layer(name: str, covariance: Array) -> float:
 
 
 @PAPER.claim(
-    "DKS-eq1", "Sec. 5.1, eq. 1",
-    r"a wide combined layer has $\kappa_f(z,z') \approx E_{u\sim N(0,\Sigma_{z,z'})}[\phi(u_1)\phi(u_2)]$, $\Sigma$ the inner products "
+    "DKS-eq1",
+    "Sec. 5.1, eq. 1",
+    r"a wide combined layer has $\kappa_f(z,z') \approx E_{u\sim "
+    r"N(0,\Sigma_{z,z'})}[\phi(u_1)\phi(u_2)]$, $\Sigma$ the inner products "
     r"over $k$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     k, m = 5, 20
     z = bench.rng.normal(size=(2, k)) * np.array([[1.3], [0.7]])
     covariance = z @ z.T / k
     for name in _NAMES:
         truth = reference.layer(name, covariance)
-        yield bench.equal(library_layer(name, covariance), truth[0, 1], f"{name}: the library against quadrature", 1e-11)
+        yield bench.equal(
+            library_layer(name, covariance),
+            truth[0, 1],
+            f"{name}: the library against quadrature",
+            1e-11,
+        )
         w = library_weights("gaussian", bench.rng, bench.size(2000, 40000), m, k)
         outputs = reference.FUNCTIONS[name].value(w @ z.T)
-        yield bench.statistical((outputs[..., 0] * outputs[..., 1]).mean(axis=1), float(truth[0, 1]), f"{name}: random layers, mean")
-        yield bench.statistical((outputs[..., 0] ** 2).mean(axis=1), float(truth[0, 0]), f"{name}: random layers, diagonal")
+        yield bench.statistical(
+            (outputs[..., 0] * outputs[..., 1]).mean(axis=1),
+            float(truth[0, 1]),
+            f"{name}: random layers, mean",
+        )
+        yield bench.statistical(
+            (outputs[..., 0] ** 2).mean(axis=1),
+            float(truth[0, 0]),
+            f"{name}: random layers, diagonal",
+        )
     spreads = []
     for m in (10, 160):
         out = np.maximum(library_weights("gaussian", bench.rng, 1000, m, k) @ z.T, 0)
         spreads.append(float((out[..., 0] * out[..., 1]).mean(axis=1).std()))
-    yield bench.equal(spreads[0] / spreads[1], 4.0, "16 times the width: a quarter of the spread", 0.15)
+    yield bench.equal(
+        spreads[0] / spreads[1], 4.0, "16 times the width: a quarter of the spread", 0.15
+    )
 
 
-@PAPER.claim("DKS-dist", "Sec. 5.3", r"distances from inner products: $\|x-y\| = \sqrt{x^\top x+y^\top y-2x^\top y}$")
+@PAPER.claim(
+    "DKS-dist",
+    "Sec. 5.3",
+    r"distances from inner products: $\|x-y\| = \sqrt{x^\top x+y^\top y-2x^\top y}$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     x, y = sp.symbols("x1:4"), sp.symbols("y1:4")
     square = sum((a - b) ** 2 for a, b in zip(x, y, strict=True))
@@ -154,16 +208,25 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(from_ipm, direct, "all pairs of locations of two feature maps", 1e-6)
 
 
-def _image_covariances(phi: str, kernel: int, padding: object, stride: int, weights: str, images: Array) -> Array:
-    """Covariances at all pairs of locations of two images behind a convolution and phi, by the library: (2, 2, locations, locations)."""
-    network = chain(Input(), Affine(kernel=kernel, padding=padding, stride=stride), Nonlinear(activation(phi)))
+def _image_covariances(
+    phi: str, kernel: int, padding: object, stride: int, weights: str, images: Array
+) -> Array:
+    """Covariances at all pairs of locations of two images behind a convolution and phi.
+
+    They are computed by the library and have the shape (2, 2, locations, locations).
+    """
+    network = chain(
+        Input(), Affine(kernel=kernel, padding=padding, stride=stride), Nonlinear(activation(phi))
+    )
     C = c_map(network, spatial="exact", image_shape=images.shape[1:3], weights=weights)
     (node,) = network.outputs
     q = C.q_values(images)[node].reshape(2, -1)
     out = np.zeros((2, 2, q.shape[1], q.shape[1]))
     for i in range(2):
         for j in range(2):
-            c = np.asarray(C.c_values(images[i], images[j], pairs=True)[node]).reshape(q.shape[1], q.shape[1])
+            c = np.asarray(C.c_values(images[i], images[j], pairs=True)[node]).reshape(
+                q.shape[1], q.shape[1]
+            )
             out[i, j] = c * np.sqrt(q[i][:, None] * q[j])
     return out
 
@@ -182,11 +245,14 @@ def _entry(name: str, covariance: Array, i: int, j: int) -> float:
 
 
 @PAPER.claim(
-    "DKS-eq2", "Sec. 5.4, eq. 2",
-    r"a convolutional combined layer with Gaussian fan-in weights has $\tilde\kappa_f = E_{u\sim N(0,A(\Sigma))}[\phi(u)\phi(u)^\top]$, "
+    "DKS-eq2",
+    "Sec. 5.4, eq. 2",
+    r"a convolutional combined layer with Gaussian fan-in weights has $\tilde\kappa_f = E_{u\sim "
+    r"N(0,A(\Sigma))}[\phi(u)\phi(u)^\top]$, "
     r"$A(\Sigma_{Z,Z'}) = \Sigma_{P(Z),P(Z')}$ with the patch vectors $P$",
-    caveat=r"the patch vectors have $kb^2$ entries, and $\Sigma_{P(Z),P(Z')}$ is divided by that: $A$ averages over the $b^2$ offsets",
-)  # fmt: skip
+    caveat=r"the patch vectors have $kb^2$ entries, and $\Sigma_{P(Z),P(Z')}$ is divided by that: "
+    r"$A$ averages over the $b^2$ offsets",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     k = 2
     images = bench.rng.normal(size=(2, 3, 4, k)) + 0.3
@@ -201,20 +267,31 @@ def _(bench: Bench) -> Iterator[Evidence]:
         w = bench.rng.normal(size=(bench.size(10000, 200000), 9 * k)) / math.sqrt(9 * k)
         out = reference.FUNCTIONS[name].value(w @ patches[[1, 7, 20]].T)
         yield bench.statistical(
-            out[:, 0] * out[:, 1], _entry(name, covariance, 1, 7), f"{name}: random filters, two locations of one image"
+            out[:, 0] * out[:, 1],
+            _entry(name, covariance, 1, 7),
+            f"{name}: random filters, two locations of one image",
         )
-        yield bench.statistical(out[:, 0] * out[:, 2], _entry(name, covariance, 1, 20), f"{name}: random filters, two images")
+        yield bench.statistical(
+            out[:, 0] * out[:, 2],
+            _entry(name, covariance, 1, 20),
+            f"{name}: random filters, two images",
+        )
     summed = 9 * covariance
     off = abs(_entry("tanh", summed, 1, 7) - _entry("tanh", covariance, 1, 7))
-    yield bench.counterexample(off, "tanh, with the $1/k$ of the input in $\\Sigma_{P(Z),P(Z')}$ instead")
+    yield bench.counterexample(
+        off, "tanh, with the $1/k$ of the input in $\\Sigma_{P(Z),P(Z')}$ instead"
+    )
 
 
 @PAPER.claim(
-    "DKS-eq3", "Sec. 5.5, eq. 3",
-    r"with strides or without padding $\tilde\kappa_f(\Sigma) = E_{u\sim N(0,\Sigma)}[\phi(s(u))\phi(s(u))^\top]$, $s$ dropping the "
+    "DKS-eq3",
+    "Sec. 5.5, eq. 3",
+    r"with strides or without padding $\tilde\kappa_f(\Sigma) = E_{u\sim "
+    r"N(0,\Sigma)}[\phi(s(u))\phi(s(u))^\top]$, $s$ dropping the "
     r"locations "
-    r"that the centre of the filter does not visit", hypotheses="Delta initialisation",
-)  # fmt: skip
+    r"that the centre of the filter does not visit",
+    hypotheses="Delta initialisation",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     k, sides = 3, (4, 5)
     images = bench.rng.normal(size=(2, *sides, k))
@@ -227,32 +304,51 @@ def _(bench: Bench) -> Iterator[Evidence]:
             places = [(0, 0), (1, 3), (2, count + 4), (0, count), (count + 1, count + 5)]
             truth = [_entry(name, covariance, i, j) for i, j in places]
             found = [own[i // count, j // count, i % count, j % count] for i, j in places]
-            yield bench.equal(found, truth, f"{name}, padding {padding}, stride {stride}", 1e-9, locations=count)
+            yield bench.equal(
+                found, truth, f"{name}, padding {padding}, stride {stride}", 1e-9, locations=count
+            )
     taps = np.zeros((bench.size(5000, 50000), 3, 3, k))
     taps[:, 1, 1] = bench.rng.normal(size=(len(taps), k)) / math.sqrt(k)  # Delta: the centre alone
     padded = np.pad(images[0], ((1, 1), (1, 1), (0, 0)))
-    outputs = [np.maximum(np.tensordot(taps, padded[2 * i : 2 * i + 3, 2 * j : 2 * j + 3], 3), 0) for i, j in ((0, 1), (1, 2))]
+    outputs = [
+        np.maximum(np.tensordot(taps, padded[2 * i : 2 * i + 3, 2 * j : 2 * j + 3], 3), 0)
+        for i, j in ((0, 1), (1, 2))
+    ]
     first, second = images[0][0, 2], images[0][2, 4]
-    truth = reference.layer("relu", np.stack([first, second]) @ np.stack([first, second]).T / k)[0, 1]
-    yield bench.statistical(outputs[0] * outputs[1], float(truth), "random Delta filters, padding 1, stride 2")
+    truth = reference.layer("relu", np.stack([first, second]) @ np.stack([first, second]).T / k)[
+        0, 1
+    ]
+    yield bench.statistical(
+        outputs[0] * outputs[1], float(truth), "random Delta filters, padding 1, stride 2"
+    )
 
 
 @PAPER.claim(
-    "DKS-eq4", "Sec. 5.7, eq. 4",
-    r"concatenation of $k_1$ and $k_2$ channels: $\Sigma_{Z,Z'} = (k_1\Sigma_{X,X'}+k_2\Sigma_{Y,Y'})/(k_1+k_2)$",
-)  # fmt: skip
+    "DKS-eq4",
+    "Sec. 5.7, eq. 4",
+    r"concatenation of $k_1$ and $k_2$ channels: $\Sigma_{Z,Z'} = "
+    r"(k_1\Sigma_{X,X'}+k_2\Sigma_{Y,Y'})/(k_1+k_2)$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     k1, k2 = 3, 8
     x, y = bench.rng.normal(size=(k1, 4)), bench.rng.normal(size=(k2, 4))
     z = np.concatenate([x, y])
     parts = k1 * (x.T @ x / k1) + k2 * (y.T @ y / k2)
     yield bench.equal(parts / (k1 + k2), z.T @ z / (k1 + k2), "random feature maps", 1e-13)
-    net = Network.from_steps([
-        ("x", Input(), ()), ("a", Affine(features=k1), ("x",)), ("b", Affine(features=k2), ("x",)),
-        ("f", Nonlinear(activation("relu")), ("a",)), ("g", Nonlinear(activation("tanh")), ("b",)), ("z", Concat(), ("f", "g")),
-    ])  # fmt: skip
+    net = Network.from_steps(
+        [
+            ("x", Input(), ()),
+            ("a", Affine(features=k1), ("x",)),
+            ("b", Affine(features=k2), ("x",)),
+            ("f", Nonlinear(activation("relu")), ("a",)),
+            ("g", Nonlinear(activation("tanh")), ("b",)),
+            ("z", Concat(), ("f", "g")),
+        ]
+    )
     covariance = np.array([[1.4, 0.5], [0.5, 0.8]])
     first, second = reference.layer("relu", covariance), reference.layer("tanh", covariance)
     both = (k1 * first + k2 * second) / (k1 + k2)
-    own = float(c_map(net)(0.5 / math.sqrt(1.4 * 0.8), 1.4, 0.8)) * math.sqrt(float(q_map(net)(1.4)) * float(q_map(net)(0.8)))
+    own = float(c_map(net)(0.5 / math.sqrt(1.4 * 0.8), 1.4, 0.8)) * math.sqrt(
+        float(q_map(net)(1.4)) * float(q_map(net)(0.8))
+    )
     yield bench.equal(own, both[0, 1], "a network, 3 and 8 channels", 1e-11)

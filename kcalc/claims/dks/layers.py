@@ -42,7 +42,9 @@ def _joined(first: str, second: str, channels: tuple[int, int]) -> Network:
 
 def _centred(phis: list[Phi], shares: list[float], c: float, q1: float, q2: float) -> float:
     """The cosine of centred channels, of which a share ``shares[i]`` comes from layer i."""
-    row = np.array([[p.q_map(q1), p.q_map(q2), p.moment(c, q1, q2), p.mean(q1), p.mean(q2)] for p in phis])
+    row = np.array(
+        [[p.q_map(q1), p.q_map(q2), p.moment(c, q1, q2), p.mean(q1), p.mean(q2)] for p in phis]
+    )
     one, two, both, m1, m2 = np.array(shares) @ row
     return float((both - m1 * m2) / np.sqrt((one - m1**2) * (two - m2**2)))
 
@@ -61,9 +63,12 @@ def _batches(bench: Bench, names: list[str], channels: list[int], c: float) -> A
 
 
 @PAPER.claim(
-    "DKS-194", "Sec. 19.2.1, eq. 17", r"Layer Normalization behind $g$: $Q(q)=1$ and $C(c)=\dfrac{c-C_g(0)}{1-C_g(0)}$",
-    caveat=r"$g$ must be one combined layer; in general $C(c)=(qc-\mu^2)/(q-\mu^2)$ with $\mu$ the mean over the channels that enter",
-)  # fmt: skip
+    "DKS-194",
+    "Sec. 19.2.1, eq. 17",
+    r"Layer Normalization behind $g$: $Q(q)=1$ and $C(c)=\dfrac{c-C_g(0)}{1-C_g(0)}$",
+    caveat=r"$g$ must be one combined layer; in general $C(c)=(qc-\mu^2)/(q-\mu^2)$ with $\mu$ the "
+    r"mean over the channels that enter",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     c = float(bench.rng.uniform(-0.9, 0.9))
     found, truth, lengths = [], [], []
@@ -73,35 +78,63 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found.append(float(c_map(net)(c)))
         truth.append((own.c_map(c) - zero) / (1 - zero))
         lengths.append(float(q_map(net)(float(bench.rng.uniform(0.2, 4)))))
-    yield bench.equal(found, truth, "behind one combined layer: kcalc against the printed form by quadrature", 1e-11)
+    yield bench.equal(
+        found,
+        truth,
+        "behind one combined layer: kcalc against the printed form by quadrature",
+        1e-11,
+    )
     yield bench.equal(lengths, 1, "the q value is 1", 1e-12)
     tanh, softplus = KNOWN["tanh"], KNOWN["softplus"]
     net = _joined("tanh", "softplus", (1, 3))
     q = [tanh.q_map(), softplus.q_map()]
     share = [0.25 * q[0], 0.75 * q[1]]
     whole = [np.average([tanh.c_map(v), softplus.c_map(v)], weights=share) for v in (0.5, 0.0)]
-    printed, true = (whole[0] - whole[1]) / (1 - whole[1]), _centred([tanh, softplus], [0.25, 0.75], 0.5, 1, 1)
-    yield bench.counterexample(abs(printed - true), "behind the concatenation of tanh (1/4) and softplus (3/4) of the channels, $c=1/2$",
-                               printed=float(printed), true=true)  # fmt: skip
+    printed, true = (
+        (whole[0] - whole[1]) / (1 - whole[1]),
+        _centred([tanh, softplus], [0.25, 0.75], 0.5, 1, 1),
+    )
+    yield bench.counterexample(
+        abs(printed - true),
+        "behind the concatenation of tanh (1/4) and softplus (3/4) of the channels, $c=1/2$",
+        printed=float(printed),
+        true=true,
+    )
     yield bench.equal(c_map(net)(0.5), true, "kcalc there", 1e-11)
     samples = _batches(bench, ["tanh", "softplus"], [1000, 3000], 0.5)
     yield bench.statistical(samples, true, "the same with 4000 channels")
     deep = chain(repeat(chain(Affine(), nonlinear("relu")), 2), LayerNorm())
     relu = KNOWN["relu"]
     inner = relu.c_map(0.0)
-    value = (0.5 * relu.c_map(inner) - relu.mean() ** 2) / (0.5 - relu.mean() ** 2)  # the second layer has q = 1/2 times its input's
-    yield bench.counterexample(abs(value), "behind two ReLU layers at $c=0$: the printed form is 0", printed=0.0, true=value)
+    value = (0.5 * relu.c_map(inner) - relu.mean() ** 2) / (
+        0.5 - relu.mean() ** 2
+    )  # the second layer has q = 1/2 times its input's
+    yield bench.counterexample(
+        abs(value),
+        "behind two ReLU layers at $c=0$: the printed form is 0",
+        printed=0.0,
+        true=value,
+    )
     yield bench.equal(c_map(deep)(0.0), value, "kcalc there", 1e-11)
 
 
-@PAPER.claim("DKS-ln2", "Sec. 19.2.1", r"For two q values: $(\sqrt{q_1q_2}\,c-\mu_1\mu_2)/\sqrt{(q_1-\mu_1^2)(q_2-\mu_2^2)}$")
+@PAPER.claim(
+    "DKS-ln2",
+    "Sec. 19.2.1",
+    r"For two q values: $(\sqrt{q_1q_2}\,c-\mu_1\mu_2)/\sqrt{(q_1-\mu_1^2)(q_2-\mu_2^2)}$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     off = []
     for _ in range(bench.size(20, 200)):
         z = bench.rng.normal(size=(2, 7)) + bench.rng.normal(size=(2, 1))
         (q1, q2), (m1, m2), b = (z**2).mean(axis=1), z.mean(axis=1), (z[0] * z[1]).mean()
         w = (z - z.mean(axis=1, keepdims=True)) / z.std(axis=1, keepdims=True)
-        off.append([(w[0] @ w[1]) / 7 - (b - m1 * m2) / np.sqrt((q1 - m1**2) * (q2 - m2**2)), (w[0] @ w[0]) / 7 - 1])
+        off.append(
+            [
+                (w[0] @ w[1]) / 7 - (b - m1 * m2) / np.sqrt((q1 - m1**2) * (q2 - m2**2)),
+                (w[0] @ w[0]) / 7 - 1,
+            ]
+        )
     yield bench.equal(off, 0, "random vectors of 7 channels, normalised", 1e-12)
     found, truth = [], []
     for name in KNOWN:
@@ -110,7 +143,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         k = int(bench.rng.integers(1, 4))
         found.append(float(c_map(_joined(name, other, (k, 2)))(c, q1, q2)))
         truth.append(_centred([KNOWN[name], KNOWN[other]], [k / (k + 2), 2 / (k + 2)], c, q1, q2))
-    yield bench.equal(found, truth, "kcalc behind concatenations, at random q1, q2, c, against quadrature", 1e-10)
+    yield bench.equal(
+        found, truth, "kcalc behind concatenations, at random q1, q2, c, against quadrature", 1e-10
+    )
 
 
 def _images(bench: Bench, count: int = 3) -> Array:
@@ -128,69 +163,100 @@ def _pooled(kind: str, images: Array) -> Array:
 @PAPER.claim(
     "DKS-eq18",
     "Sec. 20.1, eqs. 18-19",
-    r"Mean pooling $f(Z)=Z\mathbf1/\ell$ has the kernel $\frac1{\ell^2}\mathbf1^\top\big(\frac1kZ^\top Z'\big)\mathbf1$",
+    r"Mean pooling $f(Z)=Z\mathbf1/\ell$ has the kernel "
+    r"$\frac1{\ell^2}\mathbf1^\top\big(\frac1kZ^\top Z'\big)\mathbf1$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     images = _images(bench)
     z = images.reshape(3, LOCATIONS, CHANNELS)
     truth = np.einsum("alk,bmk->ab", z, z) / CHANNELS / LOCATIONS**2
     pooled = z.mean(axis=1)
-    yield bench.equal(pooled @ pooled.T / CHANNELS, truth, "inner products of means of random feature maps", 1e-12)
+    yield bench.equal(
+        pooled @ pooled.T / CHANNELS, truth, "inner products of means of random feature maps", 1e-12
+    )
     yield bench.equal(_pooled("mean", images), truth, "kcalc's kernel of these images", 1e-12)
     same = np.broadcast_to(bench.rng.normal(size=(2, 1, 1, CHANNELS)), (2, *IMAGE, CHANNELS))
     q = (same[:, 0, 0] ** 2).mean(axis=1)
     yield bench.equal(np.diag(_pooled("mean", same)), q, "equal locations keep q", 1e-12)
     signs = np.ones((1, *IMAGE, CHANNELS))
     signs[0, 0, :2] = -1
-    yield bench.equal(_pooled("mean", signs), 1 / 9, "locations of q = 1, two of six turned round: the output has q = 1/9", 1e-12)
+    yield bench.equal(
+        _pooled("mean", signs),
+        1 / 9,
+        "locations of q = 1, two of six turned round: the output has q = 1/9",
+        1e-12,
+    )
 
 
 @PAPER.claim(
-    "DKS-convsim", "Sec. 20.1.2",
-    r"A convolution over the whole feature map is mean pooling if its weights are $1/\ell$ between equal channels and 0 "
-    r"between different ones", printed=r"it is mean pooling if all weights are $(\ell\sqrt k)^{-1}$",
-)  # fmt: skip
+    "DKS-convsim",
+    "Sec. 20.1.2",
+    r"A convolution over the whole feature map is mean pooling if its weights are $1/\ell$ "
+    r"between equal channels and 0 "
+    r"between different ones",
+    printed=r"it is mean pooling if all weights are $(\ell\sqrt k)^{-1}$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     z = np.array([[1.0], [-1.0]])  # two channels, one location
     every = np.full((2, 2), 2**-0.5) @ z
-    yield bench.counterexample(float(np.abs(every - z).max()), "$k=2$, $\\ell=1$, $Z=(1,-1)^\\top$: it gives 0, the mean is $Z$",
-                               convolution=every[:, 0].tolist())  # fmt: skip
+    yield bench.counterexample(
+        float(np.abs(every - z).max()),
+        "$k=2$, $\\ell=1$, $Z=(1,-1)^\\top$: it gives 0, the mean is $Z$",
+        convolution=every[:, 0].tolist(),
+    )
     k, cells = int(bench.rng.integers(2, 6)), int(bench.rng.integers(2, 9))
     z = bench.rng.normal(size=(k, cells))
     weights = np.broadcast_to(np.eye(k)[:, :, None] / cells, (k, k, cells))
-    yield bench.equal(np.einsum("oil,il->o", weights, z), z.mean(axis=1), "random feature maps", 1e-12)
+    yield bench.equal(
+        np.einsum("oil,il->o", weights, z), z.mean(axis=1), "random feature maps", 1e-12
+    )
 
 
 @PAPER.claim(
     "DKS-wmp",
     "Sec. 20.1.2, App. E",
-    r"$f(Z)=Zw$, $w\sim N(0,I/\ell)$: the kernel is $\frac1\ell\mathrm{tr}\big(\frac1kZ^\top Z'\big)$ in the mean",
+    r"$f(Z)=Zw$, $w\sim N(0,I/\ell)$: the kernel is $\frac1\ell\mathrm{tr}\big(\frac1kZ^\top "
+    r"Z'\big)$ in the mean",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     images = _images(bench)
     z = images.reshape(3, LOCATIONS, CHANNELS)
     truth = np.einsum("alk,blk->ab", z, z) / CHANNELS / LOCATIONS
-    yield bench.equal(_pooled("weighted_mean", images), truth, "kcalc's kernel of random images", 1e-12)
+    yield bench.equal(
+        _pooled("weighted_mean", images), truth, "kcalc's kernel of random images", 1e-12
+    )
     w = bench.rng.normal(size=(bench.size(40_000, 400_000), LOCATIONS)) / np.sqrt(LOCATIONS)
     for a, b in ((0, 0), (0, 1)):
         samples = ((w @ z[a]) * (w @ z[b])).mean(axis=1)
-        yield bench.statistical(samples, truth[a, b], f"inputs {a} and {b}: the mean over draws of w")
+        yield bench.statistical(
+            samples, truth[a, b], f"inputs {a} and {b}: the mean over draws of w"
+        )
     wide, spread = 400, []
     for cells in (50, 800):
         apart = bench.rng.normal(size=(cells, wide))
         draws = bench.rng.normal(size=(200, cells)) / np.sqrt(cells)
         spread.append(float((((draws @ apart) ** 2).mean(axis=1)).std()))
-    yield bench.at_most(3 * spread[1], 1.4 * spread[0], "nearly orthogonal locations: 800 have less than half of the spread of 50", 0.0)
+    yield bench.at_most(
+        3 * spread[1],
+        1.4 * spread[0],
+        "nearly orthogonal locations: 800 have less than half of the spread of 50",
+        0.0,
+    )
 
 
 @PAPER.claim(
-    "DKS-jens", "Sec. 20.1.2",
-    r"$C_g\big(\frac1\ell\sum_ic_i\big)\le\frac1\ell\sum_iC_g(c_i)\le C_g(\max_ic_i)$ for $c_i\in[0,1]$, $\ell$ locations",
-)  # fmt: skip
+    "DKS-jens",
+    "Sec. 20.1.2",
+    r"$C_g\big(\frac1\ell\sum_ic_i\big)\le\frac1\ell\sum_iC_g(c_i)\le C_g(\max_ic_i)$ for "
+    r"$c_i\in[0,1]$, $\ell$ locations",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     square = activation("square").c_map
     low, mean, high = [], [], []
-    maps = [*power_maps(bench.rng, bench.size(200, 2000)), *(activation(n).c_map for n in list(KNOWN)[: bench.size(6, 13)])]
+    maps = [
+        *power_maps(bench.rng, bench.size(200, 2000)),
+        *(activation(n).c_map for n in list(KNOWN)[: bench.size(6, 13)]),
+    ]
     for C in maps:
         c = bench.rng.random(int(bench.rng.integers(2, 9))) ** bench.rng.uniform(0.2, 3)
         at = np.asarray(C(np.array([c.mean(), *c, c.max()])))
@@ -202,14 +268,27 @@ def _(bench: Bench) -> Iterator[Evidence]:
     pair = np.array([-0.9, 0.4])
     fails = float(square(pair.mean())) - float(np.asarray(square(pair)).mean())
     over = float(np.asarray(square(pair)).mean()) - float(square(pair.max()))
-    yield bench.at_most([fails, -over], 0, "cosines below 0 are outside: the upper bound fails for $c^2$ at $(-0.9,0.4)$", 0.0)
+    yield bench.at_most(
+        [fails, -over],
+        0,
+        "cosines below 0 are outside: the upper bound fails for $c^2$ at $(-0.9,0.4)$",
+        0.0,
+    )
 
 
-@PAPER.claim("DKS-emax", "Sec. 20.2.1", r"$E\max\{u_1,u_2\}^2=1$ for standard normals of every correlation $c\in[-1,1]$")
+@PAPER.claim(
+    "DKS-emax",
+    "Sec. 20.2.1",
+    r"$E\max\{u_1,u_2\}^2=1$ for standard normals of every correlation $c\in[-1,1]$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     c = sp.Symbol("c", positive=True)
-    # max = (s + |d|) / 2 with s = u1 + u2 and d = u1 - u2 independent: E max^2 = (E s^2 + E d^2) / 4, E s = 0
-    yield bench.exact((2 + 2 * c + 2 - 2 * c) / 4 - 1, r"$\max=\frac12(s+|d|)$, $s=u_1+u_2$ and $d=u_1-u_2$ independent")
+    # max = (s + |d|) / 2 with s = u1 + u2 and d = u1 - u2 independent: E max^2 = (E s^2 + E d^2) /
+    # 4, E s = 0
+    yield bench.exact(
+        (2 + 2 * c + 2 - 2 * c) / 4 - 1,
+        r"$\max=\frac12(s+|d|)$, $s=u_1+u_2$ and $d=u_1-u_2$ independent",
+    )
     found = []
     x, w = line((0.0,))
     for v in (*bench.rng.uniform(-0.99, 0.99, 6), -0.5, 0.9):
@@ -222,7 +301,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.statistical(u**2, 1.0, f"samples at c = {v}")
     pooled = c_map(chain(Affine(), Pool("max"), Affine()))
     yield bench.equal(
-        [float(pooled(0.3)) - 0.3, float(not pooled.heuristic)], 0, "kcalc takes max pooling for the identity, and says so", 1e-12
+        [float(pooled(0.3)) - 0.3, float(not pooled.heuristic)],
+        0,
+        "kcalc takes max pooling for the identity, and says so",
+        1e-12,
     )
 
 
@@ -237,19 +319,31 @@ def _largest_square(n: int) -> float:
 
 
 @PAPER.claim(
-    "DKS-emax3", "Sec. 20.2.1", r"For $n\ge3$ clusters $E\max^2\ne1$, but it grows slowly with $n$: $1+\frac{\sqrt3}{2\pi}$ for three "
+    "DKS-emax3",
+    "Sec. 20.2.1",
+    r"For $n\ge3$ clusters $E\max^2\ne1$, but it grows slowly with $n$: $1+\frac{\sqrt3}{2\pi}$ "
+    r"for three "
     r"independent ones, at most $2\log n$ for $n\ge4$",
     hypotheses="the paper says slowly, and gives no formula; the logarithm is ours",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(
-        [_largest_square(2), _largest_square(3)], [1, 1 + 3**0.5 / (2 * np.pi)], "two and three independent ones, by quadrature", 1e-11
+        [_largest_square(2), _largest_square(3)],
+        [1, 1 + 3**0.5 / (2 * np.pi)],
+        "two and three independent ones, by quadrature",
+        1e-11,
     )
     z = bench.rng.normal(size=(3, bench.size(100_000, 2_000_000)))
     yield bench.statistical(z.max(axis=0) ** 2, 1 + 3**0.5 / (2 * np.pi), "three, by samples")
     counts = np.unique(np.geomspace(4, 1e6, bench.size(20, 80)).astype(int))
     sizes = np.array([_largest_square(int(n)) for n in counts])
-    yield bench.at_most(sizes, 2 * np.log(counts), r"$E\max^2\le2\log n$ for $4\le n\le10^6$", 0.0, largest=float(sizes[-1]))
+    yield bench.at_most(
+        sizes,
+        2 * np.log(counts),
+        r"$E\max^2\le2\log n$ for $4\le n\le10^6$",
+        0.0,
+        largest=float(sizes[-1]),
+    )
     yield bench.at_most(1.2, sizes, "$E\\max^2$ is above 1", 0.0)
     excess = []
     for _ in range(bench.size(10, 60)):
@@ -258,5 +352,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         root /= np.linalg.norm(root, axis=1, keepdims=True)
         u = root @ bench.rng.normal(size=(root.shape[1], 4000))
         sample = u.max(axis=0) ** 2
-        excess.append(float(sample.mean() - 5 * sample.std() / 4000**0.5) / (4 * np.log(n) + 2 * np.log(2)))
-    yield bench.at_most(excess, 1, r"random correlations: below $4\log n+2\log2$, which holds for all (from $E e^{u^2/4}=\sqrt2$)", 0.0)
+        excess.append(
+            float(sample.mean() - 5 * sample.std() / 4000**0.5) / (4 * np.log(n) + 2 * np.log(2))
+        )
+    yield bench.at_most(
+        excess,
+        1,
+        r"random correlations: below $4\log n+2\log2$, which holds for all (from $E "
+        r"e^{u^2/4}=\sqrt2$)",
+        0.0,
+    )

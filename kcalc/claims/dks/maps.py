@@ -22,7 +22,20 @@ from . import reference
 from .paper import PAPER
 
 _ALL = tuple(reference.FUNCTIONS)
-_FEW = ("tanh", "relu", "gelu", "softplus", "selu", "sin", "hard_tanh", "cos", "elu", "abs", "sigmoid", "gaussian")
+_FEW = (
+    "tanh",
+    "relu",
+    "gelu",
+    "softplus",
+    "selu",
+    "sin",
+    "hard_tanh",
+    "cos",
+    "elu",
+    "abs",
+    "sigmoid",
+    "gaussian",
+)
 
 
 def _names(bench: Bench) -> tuple[str, ...]:
@@ -39,17 +52,29 @@ def random_c(bench: Bench) -> float:
     return float(bench.rng.uniform(-0.95, 0.95))
 
 
-@PAPER.claim("DKS-eq5", "Sec. 6.1, eq. 5", r"$q_{out} = Q_f(q_{in}) = E[\phi(u)^2]_{u\sim N(0,q_{in})} = E[\phi(\sqrt{q_{in}}\,x)^2]$")
+@PAPER.claim(
+    "DKS-eq5",
+    "Sec. 6.1, eq. 5",
+    r"$q_{out} = Q_f(q_{in}) = E[\phi(u)^2]_{u\sim N(0,q_{in})} = E[\phi(\sqrt{q_{in}}\,x)^2]$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth = [], []
     for name in _names(bench):
         for q in (_q(bench, name), _q(bench, name)):
             found.append(float(activation(name).q_map(q)))
             truth.append(reference.second_moment(name, q))
-    yield bench.equal(np.divide(found, truth), 1.0, "Q maps against quadrature", 1e-12, activations=len(_names(bench)))
+    yield bench.equal(
+        np.divide(found, truth),
+        1.0,
+        "Q maps against quadrature",
+        1e-12,
+        activations=len(_names(bench)),
+    )
     slow: dict[str, Callable[[Any], Any]] = {
-        "tanh": mpmath.tanh, "softplus": lambda x: mpmath.log1p(mpmath.exp(x)), "gelu": lambda x: x * mpmath.ncdf(x),
-    }  # fmt: skip
+        "tanh": mpmath.tanh,
+        "softplus": lambda x: mpmath.log1p(mpmath.exp(x)),
+        "gelu": lambda x: x * mpmath.ncdf(x),
+    }
     panels = np.linspace(-14, 14, 29).tolist()
     with decimal_digits(30):
         for name in bench.size(("tanh",), tuple(slow)):
@@ -58,44 +83,61 @@ def _(bench: Bench) -> Iterator[Evidence]:
             ball = activation(name).q_map.ball(1.5, digits=25)
             off = float(abs(ball.mid - value))
             yield bench.at_most(
-                [off, float(ball.radius)], [1e-22, 1e-24], f"{name} at q = 1.5: 22 digits by mpmath and by enclosure", 0.0, off=off
+                [off, float(ball.radius)],
+                [1e-22, 1e-24],
+                f"{name} at q = 1.5: 22 digits by mpmath and by enclosure",
+                0.0,
+                off=off,
             )
 
 
 @PAPER.claim(
     "DKS-eq6",
     "Sec. 6.2, eq. 6",
-    r"$m_{out} = E[\phi(u_1)\phi(u_2)]$ for $(u_1,u_2)$ normal with variances $q_1,q_2$ and covariance $m_{in}$",
+    r"$m_{out} = E[\phi(u_1)\phi(u_2)]$ for $(u_1,u_2)$ normal with variances $q_1,q_2$ and "
+    r"covariance $m_{in}$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth = [], []
     for name in _names(bench):
         c, q1, q2 = random_c(bench), _q(bench, name), _q(bench, name)
         phi = activation(name)
-        found.append(float(phi.c_map(c, q1, q2)) * math.sqrt(float(phi.q_map(q1)) * float(phi.q_map(q2))))
+        found.append(
+            float(phi.c_map(c, q1, q2)) * math.sqrt(float(phi.q_map(q1)) * float(phi.q_map(q2)))
+        )
         truth.append(reference.gamma(name, c, q1, q2))
     yield bench.equal(found, truth, "the joint density on a product rule", 1e-11)
     for name in ("relu", "tanh", "gelu"):
         covariance = np.array([[1.3, -0.5], [-0.5, 0.6]])
         u = bench.rng.multivariate_normal([0, 0], covariance, size=bench.size(20000, 400000))
         phi = activation(name)
-        m = float(phi.c_map(-0.5 / math.sqrt(1.3 * 0.6), 1.3, 0.6)) * math.sqrt(float(phi.q_map(1.3)) * float(phi.q_map(0.6)))
+        m = float(phi.c_map(-0.5 / math.sqrt(1.3 * 0.6), 1.3, 0.6)) * math.sqrt(
+            float(phi.q_map(1.3)) * float(phi.q_map(0.6))
+        )
         plain = reference.FUNCTIONS[name].value
-        yield bench.statistical(plain(u[:, 0]) * plain(u[:, 1]), m, f"{name}: samples of the pair", draws=len(u))
+        yield bench.statistical(
+            plain(u[:, 0]) * plain(u[:, 1]), m, f"{name}: samples of the pair", draws=len(u)
+        )
 
 
 @PAPER.claim(
-    "DKS-eq7", "Sec. 6.2, eq. 7",
-    r"$C_f(c,q_1,q_2) = E[\phi(\sqrt{q_1}x)\,\phi(\sqrt{q_2}(cx+\sqrt{1-c^2}\,y))]\,/\sqrt{Q_f(q_1)Q_f(q_2)}$",
-)  # fmt: skip
+    "DKS-eq7",
+    "Sec. 6.2, eq. 7",
+    r"$C_f(c,q_1,q_2) = "
+    r"E[\phi(\sqrt{q_1}x)\,\phi(\sqrt{q_2}(cx+\sqrt{1-c^2}\,y))]\,/\sqrt{Q_f(q_1)Q_f(q_2)}$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth = [], []
     for name in _names(bench):
         c, q1, q2 = random_c(bench), _q(bench, name), _q(bench, name)
         found += [float(activation(name).c_map(c, q1, q2)), float(activation(name).c_map(c, q1))]
         truth += [reference.cosine(name, c, q1, q2), reference.cosine(name, c, q1)]
-    yield bench.equal(found, truth, "C maps of unequal and of equal q values against the joint density", 1e-11)
-    z, w = reference.line(panel=1.0)  # the form with x and y, on a product rule; smooth functions only
+    yield bench.equal(
+        found, truth, "C maps of unequal and of equal q values against the joint density", 1e-11
+    )
+    z, w = reference.line(
+        panel=1.0
+    )  # the form with x and y, on a product rule; smooth functions only
     w = w * reference.density(z)
     found, truth = [], []
     for name in ("tanh", "gelu", "sin", "softplus"):
@@ -110,10 +152,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @PAPER.claim("DKS-range", "Sec. 6.2", r"$C_f(\cdot,q_1,q_2)$ maps $[-1,1]$ into $[-1,1]$")
 def _(bench: Bench) -> Iterator[Evidence]:
-    ratios = [abs(reference.cosine(name, random_c(bench), _q(bench, name), _q(bench, name))) for name in _names(bench) for _ in range(2)]
+    ratios = [
+        abs(reference.cosine(name, random_c(bench), _q(bench, name), _q(bench, name)))
+        for name in _names(bench)
+        for _ in range(2)
+    ]
     yield bench.at_most(ratios, 1.0, "quotients by quadrature")
     grid = np.linspace(-1, 1, 21)
-    values = [activation(name).c_map(grid, _q(bench, name), _q(bench, name)) for name in _names(bench)]
+    values = [
+        activation(name).c_map(grid, _q(bench, name), _q(bench, name)) for name in _names(bench)
+    ]
     yield bench.at_most(np.abs(values), 1.0, "C maps of activations", 1e-14)
     ends = [activation(name).c_map(1.0, _q(bench, name)) for name in _names(bench)]
     yield bench.equal(ends, 1.0, "equality at c = 1 and equal q values", 1e-14)
@@ -123,55 +171,88 @@ def _(bench: Bench) -> Iterator[Evidence]:
         balls.append(float(1 - abs(ball.mid) - ball.radius))
     yield bench.proved(balls, "enclosures at c = -1 and unequal q values")
     C = c_map(residual_network(bench.rng, "selu"))
-    yield bench.at_most(np.abs(C(grid, 0.7, 1.9)), 1.0, "a random network at unequal q values", 1e-14)
+    yield bench.at_most(
+        np.abs(C(grid, 0.7, 1.9)), 1.0, "a random network at unequal q values", 1e-14
+    )
 
 
 def _concatenated(k1: int, k2: int, first: str = "relu", second: str = "tanh") -> Network:
-    one, two = (("n" + str(i), Nonlinear(activation(name)), ("a" + str(i),)) for i, name in enumerate((first, second)))
-    return Network.from_steps([
-        ("x", Input(), ()), ("a0", Affine(features=k1), ("x",)), ("a1", Affine(features=k2), ("x",)), one, two,
-        ("z", Concat(), ("n0", "n1")),
-    ])  # fmt: skip
+    one, two = (
+        ("n" + str(i), Nonlinear(activation(name)), ("a" + str(i),))
+        for i, name in enumerate((first, second))
+    )
+    return Network.from_steps(
+        [
+            ("x", Input(), ()),
+            ("a0", Affine(features=k1), ("x",)),
+            ("a1", Affine(features=k2), ("x",)),
+            one,
+            two,
+            ("z", Concat(), ("n0", "n1")),
+        ]
+    )
 
 
-def branches(names: tuple[str, str], c: float, q1: float, q2: float) -> tuple[list[float], list[float], list[float]]:
+def branches(
+    names: tuple[str, str], c: float, q1: float, q2: float
+) -> tuple[list[float], list[float], list[float]]:
     """q values of both inputs and c values at the outputs of combined layers, by quadrature."""
     one, two = ([reference.second_moment(name, q) for name in names] for q in (q1, q2))
     return one, two, [reference.cosine(name, c, q1, q2) for name in names]
 
 
-@PAPER.claim("DKS-eq8", "Sec. 7.2, eq. 8", r"concatenation of $k_1$ and $k_2$ channels: $q = (k_1q_1+k_2q_2)/(k_1+k_2)$")
+@PAPER.claim(
+    "DKS-eq8",
+    "Sec. 7.2, eq. 8",
+    r"concatenation of $k_1$ and $k_2$ channels: $q = (k_1q_1+k_2q_2)/(k_1+k_2)$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     k = bench.rng.integers(1, 50, size=(12, 2))
     x, y = ([bench.rng.normal(size=int(n)) for n in column] for column in k.T)
     whole = [float(np.mean(np.concatenate(pair) ** 2)) for pair in zip(x, y, strict=True)]
-    parts = [(a * np.mean(u**2) + b * np.mean(v**2)) / (a + b) for (a, b), u, v in zip(k, x, y, strict=True)]
+    parts = [
+        (a * np.mean(u**2) + b * np.mean(v**2)) / (a + b)
+        for (a, b), u, v in zip(k, x, y, strict=True)
+    ]
     yield bench.equal(parts, whole, "vectors", 1e-12)
     found, truth = [], []
     for k1, k2 in k[:6]:
         q = float(bench.rng.uniform(0.2, 3))
         found.append(float(q_map(_concatenated(int(k1), int(k2)))(q)))
-        truth.append((k1 * reference.second_moment("relu", q) + k2 * reference.second_moment("tanh", q)) / (k1 + k2))
+        truth.append(
+            (k1 * reference.second_moment("relu", q) + k2 * reference.second_moment("tanh", q))
+            / (k1 + k2)
+        )
     yield bench.equal(found, truth, "networks", 1e-12)
 
 
 @PAPER.claim(
-    "DKS-eq9", "Sec. 7.2, eq. 9",
+    "DKS-eq9",
+    "Sec. 7.2, eq. 9",
     r"concatenation of $k_1$ and $k_2$ channels: $c = "
     r"\dfrac{k_1\sqrt{q_{1,1}q_{1,2}}\,c_1+k_2\sqrt{q_{2,1}q_{2,2}}\,c_2}{\sqrt{(k_1q_{1,1}+k_2q_{2,1})(k_1q_{1,2}+k_2q_{2,2"
     r"})}}$",
-    printed=r"the denominator $k_1\sqrt{q_{1,1}q_{1,2}}+k_2\sqrt{q_{2,1}q_{2,2}}$, which is the same only where $q_{i,1}/q_{i,2}$ "
+    printed=r"the denominator $k_1\sqrt{q_{1,1}q_{1,2}}+k_2\sqrt{q_{2,1}q_{2,2}}$, which is the "
+    r"same only where $q_{i,1}/q_{i,2}$ "
     r"does not depend on $i$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     cosine = float(np.array([1, 2]) @ np.array([2, 1]) / 5)
     yield bench.counterexample(
-        1 - cosine, "one channel each, vectors (1, 2) and (2, 1): $c_1 = c_2 = 1$ give $c = 1$; the cosine is 4/5", found=1.0, cosine=cosine
+        1 - cosine,
+        "one channel each, vectors (1, 2) and (2, 1): $c_1 = c_2 = 1$ give $c = 1$; the cosine is "
+        "4/5",
+        found=1.0,
+        cosine=cosine,
     )
     off_printed, off_right, of_library = [], [], []
     for _ in range(bench.size(6, 40)):
         k1, k2 = (int(n) for n in bench.rng.integers(1, 20, size=2))
-        c, q1, q2 = random_c(bench), float(bench.rng.uniform(0.1, 1)), float(bench.rng.uniform(2, 5))
+        c, q1, q2 = (
+            random_c(bench),
+            float(bench.rng.uniform(0.1, 1)),
+            float(bench.rng.uniform(2, 5)),
+        )
         one, two, inner = branches(("relu", "tanh"), c, q1, q2)
         sizes = [k1 * math.sqrt(one[0] * two[0]), k2 * math.sqrt(one[1] * two[1])]
         top = sizes[0] * inner[0] + sizes[1] * inner[1]
@@ -180,7 +261,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         off_printed.append(abs(top / sum(sizes) - right))
         of_library.append(abs(float(C(c, q1, q2)) - right))
         uniform, _, same = branches(("relu", "tanh"), c, q1, q1)
-        averaged = (k1 * uniform[0] * same[0] + k2 * uniform[1] * same[1]) / (k1 * uniform[0] + k2 * uniform[1])
+        averaged = (k1 * uniform[0] * same[0] + k2 * uniform[1] * same[1]) / (
+            k1 * uniform[0] + k2 * uniform[1]
+        )
         off_right.append(abs(float(C(c, q1)) - averaged))
     yield bench.counterexample(max(off_printed), "ReLU and tanh side by side at unequal q values")
     yield bench.equal(of_library, 0.0, "networks at unequal q values", 1e-11)
@@ -191,14 +274,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
     q = [[(part**2).mean(axis=1) for part in side] for side in pieces]
     m = [(a * b).mean(axis=1) for a, b in zip(*pieces, strict=True)]
     cosine = (x * y).sum(axis=1) / np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
-    formula = (k[0] * m[0] + k[1] * m[1]) / np.sqrt((k[0] * q[0][0] + k[1] * q[0][1]) * (k[0] * q[1][0] + k[1] * q[1][1]))
+    formula = (k[0] * m[0] + k[1] * m[1]) / np.sqrt(
+        (k[0] * q[0][0] + k[1] * q[0][1]) * (k[0] * q[1][0] + k[1] * q[1][1])
+    )
     yield bench.equal(formula, cosine, "random vectors", 1e-12)
 
 
 @PAPER.claim(
-    "DKS-comp", "Sec. 7.2",
-    r"for $h=g\circ f$: $Q_h(q)=Q_g(Q_f(q))$ and $C_h(c,q_1,q_2)=C_g(C_f(c,q_1,q_2),Q_f(q_1),Q_f(q_2))$",
-)  # fmt: skip
+    "DKS-comp",
+    "Sec. 7.2",
+    r"for $h=g\circ f$: $Q_h(q)=Q_g(Q_f(q))$ and "
+    r"$C_h(c,q_1,q_2)=C_g(C_f(c,q_1,q_2),Q_f(q_1),Q_f(q_2))$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     cosines, sizes = [], []
     for _ in range(bench.size(5, 40)):
@@ -207,18 +294,26 @@ def _(bench: Bench) -> Iterator[Evidence]:
         covariance = np.array([[q1, 0.4 * math.sqrt(q1 * q2)], [0.4 * math.sqrt(q1 * q2), q2]])
         for name in names:  # kernels of wide layers, one after the other
             covariance = reference.layer(str(name), covariance)
-        whole = chain(Input(), *[layer for name in names for layer in (Affine(), Nonlinear(activation(str(name))))])
+        whole = chain(
+            Input(),
+            *[layer for name in names for layer in (Affine(), Nonlinear(activation(str(name))))],
+        )
         cosine = covariance[0, 1] / math.sqrt(covariance[0, 0] * covariance[1, 1])
         cosines.append(float(c_map(whole)(0.4, q1, q2)) - cosine)
         sizes.append(float(q_map(whole)(q1)) / covariance[0, 0] - 1)
-    yield bench.equal(cosines, 0.0, "C maps of three layers against kernels of covariances, composed", 1e-10)
+    yield bench.equal(
+        cosines, 0.0, "C maps of three layers against kernels of covariances, composed", 1e-10
+    )
     yield bench.equal(sizes, 0.0, "Q maps of three layers against kernels of covariances", 1e-10)
 
 
 @PAPER.claim(
-    "DKS-scal", "Sec. 7.2", r"multiplication by a constant $\alpha\ne0$: $q\mapsto\alpha^2q$, and $c$ does not change",
-    caveat="the same constant multiplies both feature maps of the pair; then its sign does not matter either",
-)  # fmt: skip
+    "DKS-scal",
+    "Sec. 7.2",
+    r"multiplication by a constant $\alpha\ne0$: $q\mapsto\alpha^2q$, and $c$ does not change",
+    caveat="the same constant multiplies both feature maps of the pair; then its sign does not "
+    "matter either",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     alpha = bench.rng.uniform(-3, 3, size=20)
     x, y = bench.rng.normal(size=(2, 20, 6))
@@ -230,10 +325,26 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     yield bench.equal(cosine(scaled, alpha[:, None] * y), cosine(x, y), "c of vectors", 1e-12)
     for factor in (-1.7, 0.3):
-        net = chain(Input(), Affine(), Nonlinear(activation("gelu")), Scale(factor), Affine(), Nonlinear(activation("gelu")))
+        net = chain(
+            Input(),
+            Affine(),
+            Nonlinear(activation("gelu")),
+            Scale(factor),
+            Affine(),
+            Nonlinear(activation("gelu")),
+        )
         inner = factor**2 * reference.second_moment("gelu", 0.9)
-        yield bench.equal(float(q_map(net)(0.9)), reference.second_moment("gelu", inner), f"Q with a factor {factor} inside", 1e-12)
+        yield bench.equal(
+            float(q_map(net)(0.9)),
+            reference.second_moment("gelu", inner),
+            f"Q with a factor {factor} inside",
+            1e-12,
+        )
         there = reference.cosine("gelu", reference.cosine("gelu", 0.3, 0.9), inner)
-        yield bench.equal(float(c_map(net)(0.3, 0.9)), there, f"C with a factor {factor} inside", 1e-12)
-    yield bench.counterexample(2 * abs(float(cosine(x, y)[0])), "factors 1 and -1 on the two: c changes its sign")
+        yield bench.equal(
+            float(c_map(net)(0.3, 0.9)), there, f"C with a factor {factor} inside", 1e-12
+        )
+    yield bench.counterexample(
+        2 * abs(float(cosine(x, y)[0])), "factors 1 and -1 on the two: c changes its sign"
+    )
     yield bench.equal(cosine(scaled, -alpha[:, None] * y), -cosine(x, y), "opposite factors", 1e-12)

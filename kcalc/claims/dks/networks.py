@@ -1,4 +1,4 @@
-"""Sections 22 and 23: quadrature and inversion in practice, and the polynomials of modified ResNets."""
+"""Sections 22 and 23: quadrature, inversion in practice, polynomials of modified ResNets."""
 
 from __future__ import annotations
 
@@ -34,35 +34,61 @@ def _rule(n: int) -> tuple[Array, Array]:
 
 
 @PAPER.claim(
-    "DKS-222", "Sec. 22.2",
-    "Gauss-Legendre quadrature of order $10^5$ on $[-10,10]$ estimates the Gaussian expectations to high quality; split at "
+    "DKS-222",
+    "Sec. 22.2",
+    "Gauss-Legendre quadrature of order $10^5$ on $[-10,10]$ estimates the Gaussian expectations "
+    "to high quality; split at "
     "the kinks, 200 nodes a piece are enough",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     shift = float(bench.rng.uniform(0.2, 0.8))
     exact = float(special.ndtr(-shift))  # E 1[x > shift]
     x, w = _rule(10**5)
     yield bench.equal(float(w @ (x > shift)), exact, "order $10^5$: the moments of the rule", 1e-4)
-    smooth = [[float(w @ phi.values(x) ** 2), phi.q_map()] for phi in (KNOWN[n] for n in ("tanh", "softplus", "swish", "gelu"))]
-    yield bench.equal(np.array(smooth)[:, 0], np.array(smooth)[:, 1], "order $10^5$: second moments of smooth activations", 1e-9)
+    smooth = [
+        [float(w @ phi.values(x) ** 2), phi.q_map()]
+        for phi in (KNOWN[n] for n in ("tanh", "softplus", "swish", "gelu"))
+    ]
+    yield bench.equal(
+        np.array(smooth)[:, 0],
+        np.array(smooth)[:, 1],
+        "order $10^5$: second moments of smooth activations",
+        1e-9,
+    )
     t, v = np.polynomial.legendre.leggauss(200)
     off = []
     for name in ("relu", "selu", "elu", "hard_tanh", "tanh", "softplus", "swish"):
-        phi = KNOWN[name].transformed(float(bench.rng.uniform(0.3, 1.2)), float(bench.rng.uniform(-0.5, 0.5)), 1.0, 0.0)
+        phi = KNOWN[name].transformed(
+            float(bench.rng.uniform(0.3, 1.2)), float(bench.rng.uniform(-0.5, 0.5)), 1.0, 0.0
+        )
         edges = np.array([-10.0, *phi.kinks, 10.0])
         half, middle = np.diff(edges)[:, None] / 2, (edges[1:] + edges[:-1])[:, None] / 2
         x, w = (middle + half * t).ravel(), (half * v).ravel()
         density = np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
         slope = phi.slope() * phi.q_map()
-        off.append([w @ (density * phi.values(x) ** 2) - phi.q_map(), w @ (density * phi.slopes(x) ** 2) - slope])
+        off.append(
+            [
+                w @ (density * phi.values(x) ** 2) - phi.q_map(),
+                w @ (density * phi.slopes(x) ** 2) - slope,
+            ]
+        )
     yield bench.equal(off, 0, "200 nodes a piece, split at kinks, against panels of our own", 1e-12)
     tail = 2 * special.ndtr(-10.0) * 1e4
-    yield bench.at_most(tail, 1e-18, "the part of the integral outside [-10, 10], for functions up to 10^4 there", 0.0)
+    yield bench.at_most(
+        tail,
+        1e-18,
+        "the part of the integral outside [-10, 10], for functions up to 10^4 there",
+        0.0,
+    )
     x, w = line()
     yield bench.equal([w.sum(), w @ x**4], [1, 3], "the moments 0 and 4 of the panels", 1e-13)
 
 
-@PAPER.claim("DKS-223", "Sec. 22.3", r"$\mu^{-1}$ has a closed form where $\mu(\psi)=\psi^D$: $\mu^{-1}(\zeta)=\zeta^{1/D}$")
+@PAPER.claim(
+    "DKS-223",
+    "Sec. 22.3",
+    r"$\mu^{-1}$ has a closed form where $\mu(\psi)=\psi^D$: $\mu^{-1}(\zeta)=\zeta^{1/D}$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     d, zeta = sp.symbols("D zeta", positive=True)
     yield bench.exact((zeta ** (1 / d)) ** d - zeta, r"$(\zeta^{1/D})^D=\zeta$")
@@ -73,7 +99,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(off, 0, "kcalc's inverse of vanilla networks", 1e-12)
     back = []
     for _ in range(bench.size(4, 30)):
-        mu, target = maximal_slope(random_network(bench.rng, "tanh", 6)), float(np.exp(bench.rng.uniform(0.01, 3)))
+        mu, target = (
+            maximal_slope(random_network(bench.rng, "tanh", 6)),
+            float(np.exp(bench.rng.uniform(0.01, 3))),
+        )
         low, high = 1.0, 2.0
         while mu(high) < target:
             high *= 2
@@ -81,7 +110,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             middle = (low + high) / 2
             low, high = (middle, high) if mu(middle) < target else (low, middle)
         back.append(mu.inverse(target) - low)
-    yield bench.equal(back, 0, "other networks: kcalc's inverse against the paper's bisection from [1, 2]", 1e-11)
+    yield bench.equal(
+        back, 0, "other networks: kcalc's inverse against the paper's bisection from [1, 2]", 1e-11
+    )
 
 
 def _count(network: Network, kind: type) -> int:
@@ -89,35 +120,67 @@ def _count(network: Network, kind: type) -> int:
 
 
 @PAPER.claim(
-    "DKS-Dparam", "Sec. 23.1", r"ResNet-V2 of depth $D\in\{50,101,152\}$: $D-1$ nonlinear layers, $(D-2)/3$ blocks, 4 of them transitions",
-    hypotheses="a transition block's shortcut shares the nonlinear layer of its branch, so that it is not counted again",
-)  # fmt: skip
+    "DKS-Dparam",
+    "Sec. 23.1",
+    r"ResNet-V2 of depth $D\in\{50,101,152\}$: $D-1$ nonlinear layers, $(D-2)/3$ blocks, 4 of "
+    r"them transitions",
+    hypotheses="a transition block's shortcut shares the nonlinear layer of its branch, so that it "
+    "is not counted again",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     stages = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
-    by_hand = [[3 * sum(s) + 1 - (d - 1), sum(s) - (d - 2) // 3, len(s) - 4] for d, s in stages.items()]
-    yield bench.equal(by_hand, 0, "three nonlinear layers in each block and a last one, from the published stages", 0.0)
+    by_hand = [
+        [3 * sum(s) + 1 - (d - 1), sum(s) - (d - 2) // 3, len(s) - 4] for d, s in stages.items()
+    ]
+    yield bench.equal(
+        by_hand,
+        0,
+        "three nonlinear layers in each block and a last one, from the published stages",
+        0.0,
+    )
     found = []
     for depth in DEPTHS:
         net = resnet_v2(depth)
-        found.append([_count(net, Nonlinear) - 4 - (depth - 1), _count(net, Sum) - (depth - 2) // 3, _count(net, Pool) - 2])
-    yield bench.equal(found, 0, "kcalc's networks: nonlinear layers but those of the 4 transition shortcuts, sums, pools", 0.0)
-    along = [int(sp.Poly(slope_polynomial(resnet_v2(depth, residual_weight=1)), psi).degree()) for depth in DEPTHS]
+        found.append(
+            [
+                _count(net, Nonlinear) - 4 - (depth - 1),
+                _count(net, Sum) - (depth - 2) // 3,
+                _count(net, Pool) - 2,
+            ]
+        )
+    yield bench.equal(
+        found,
+        0,
+        "kcalc's networks: nonlinear layers but those of the 4 transition shortcuts, sums, pools",
+        0.0,
+    )
+    along = [
+        int(sp.Poly(slope_polynomial(resnet_v2(depth, residual_weight=1)), psi).degree())
+        for depth in DEPTHS
+    ]
     yield bench.equal(along, np.array(DEPTHS) - 1, "the nonlinear layers on the longest path", 0.0)
 
 
 PAPER.undecidable(
-    "DKS-mnist", "Sec. 23.1 and 29 other places", r"The ResNets classify MNIST images of 224 x 224 pixels with 3 channels",
-    "the name of a data set: MNIST has images of 28 x 28 pixels and one channel, ImageNet is meant; no formula depends on it",
-)  # fmt: skip
+    "DKS-mnist",
+    "Sec. 23.1 and 29 other places",
+    r"The ResNets classify MNIST images of 224 x 224 pixels with 3 channels",
+    "the name of a data set: MNIST has images of 28 x 28 pixels and one channel, ImageNet is "
+    "meant; no formula depends on it",
+)
 
 
 def _eq20(depth: int, w2: sp.Expr) -> sp.Expr:
-    return (w2 * psi**3 + 1 - w2) ** sp.Rational(depth - 14, 3) * (w2 * psi**2 + 1 - w2) ** 4 * psi**5
+    return (
+        (w2 * psi**3 + 1 - w2) ** sp.Rational(depth - 14, 3) * (w2 * psi**2 + 1 - w2) ** 4 * psi**5
+    )
 
 
 def _blocks(depth: int, w2: sp.Expr) -> sp.Expr:
     """The slope polynomial from blocks: branches psi^3, four shortcuts psi, a last layer psi."""
-    return (w2 * psi**3 + 1 - w2) ** ((depth - 2) // 3 - 4) * (w2 * psi**3 + (1 - w2) * psi) ** 4 * psi
+    return (
+        (w2 * psi**3 + 1 - w2) ** ((depth - 2) // 3 - 4) * (w2 * psi**3 + (1 - w2) * psi) ** 4 * psi
+    )
 
 
 def _ratios(bench: Bench, found: Any, printed: Any) -> list[float]:
@@ -136,15 +199,27 @@ EQ20 = (
 @PAPER.claim("DKS-eq20", "Sec. 23.4, eq. 20", EQ20)
 def _(bench: Bench) -> Iterator[Evidence]:
     for depth in DEPTHS[: bench.size(2, 3)]:
-        pairs = [(sp.Rational(int(a), 10), sp.Rational(int(b), 20)) for a, b in bench.rng.integers([[1, 1]] * 5, [[30, 20]] * 5)]
-        forms = [float(_blocks(depth, b).subs(psi, a) / _eq20(depth, b).subs(psi, a)) for a, b in pairs]
-        yield bench.equal(forms, 1, f"D = {depth}: both printed forms at five random points, in fractions", 0.0)
+        pairs = [
+            (sp.Rational(int(a), 10), sp.Rational(int(b), 20))
+            for a, b in bench.rng.integers([[1, 1]] * 5, [[30, 20]] * 5)
+        ]
+        forms = [
+            float(_blocks(depth, b).subs(psi, a) / _eq20(depth, b).subs(psi, a)) for a, b in pairs
+        ]
+        yield bench.equal(
+            forms, 1, f"D = {depth}: both printed forms at five random points, in fractions", 0.0
+        )
         found = slope_polynomial(resnet_v2(depth, residual_weight=W))
         over = _ratios(bench, found, _eq20(depth, W**2))
-        yield bench.equal(over, 1, f"D = {depth}: kcalc's polynomial over the printed one, in fractions", 0.0)
+        yield bench.equal(
+            over, 1, f"D = {depth}: kcalc's polynomial over the printed one, in fractions", 0.0
+        )
     off, largest, proof = [], [], []
     for depth in DEPTHS:
-        w2, at = sp.Rational(int(bench.rng.integers(1, 20)), 20), float(bench.rng.uniform(1.001, 1.3))
+        w2, at = (
+            sp.Rational(int(bench.rng.integers(1, 20)), 20),
+            float(bench.rng.uniform(1.001, 1.3)),
+        )
         net = resnet_v2(depth, residual_weight=sp.sqrt(w2))
         truth = float(_eq20(depth, w2).subs(psi, sp.Float(at, 30)))
         off.append(float(slopes(net, at)[net.outputs[0]]) / truth - 1)
@@ -159,14 +234,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @PAPER.claim(
     "DKS-w01",
     "Sec. 23.4",
-    r"$\mu(\psi)=\psi^5$ for $w=0$ and $\psi^{D-1}$ for $w=1$; else a polynomial of degree $D-1$ whose coefficients add up to 1",
+    r"$\mu(\psi)=\psi^5$ for $w=0$ and $\psi^{D-1}$ for $w=1$; else a polynomial of degree $D-1$ "
+    r"whose coefficients add up to 1",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for depth in DEPTHS:
         yield bench.exact(_eq20(depth, sp.Integer(0)) - psi**5, f"D = {depth}: eq. 20 at $w=0$")
-        yield bench.exact(_eq20(depth, sp.Integer(1)) - psi ** (depth - 1), f"D = {depth}: eq. 20 at $w=1$")
         yield bench.exact(
-            slope_polynomial(resnet_v2(depth, residual_weight=1)) - psi ** (depth - 1), f"D = {depth}: kcalc's network with $w=1$"
+            _eq20(depth, sp.Integer(1)) - psi ** (depth - 1), f"D = {depth}: eq. 20 at $w=1$"
+        )
+        yield bench.exact(
+            slope_polynomial(resnet_v2(depth, residual_weight=1)) - psi ** (depth - 1),
+            f"D = {depth}: kcalc's network with $w=1$",
         )
     small, sums, degrees = [], [], []
     for depth in DEPTHS[: bench.size(1, 3)]:
@@ -176,32 +255,58 @@ def _(bench: Bench) -> Iterator[Evidence]:
         near = slope_polynomial(resnet_v2(depth, residual_weight=sp.Rational(1, 10**6)))
         small.append(float(near.subs(psi, sp.Rational(11, 10))) / 1.1**5 - 1)
     yield bench.equal(small, 0, "kcalc's network as $w\\to0$: $w=10^{-6}$", 1e-9)
-    yield bench.equal([sums, degrees], 0, "$w=3/5$: the sum of the coefficients less 1, the degree less $D-1$", 0.0)
+    yield bench.equal(
+        [sums, degrees],
+        0,
+        "$w=3/5$: the sum of the coefficients less 1, the degree less $D-1$",
+        0.0,
+    )
 
 
 @PAPER.claim(
-    "DKS-235", "Sec. 23.5",
-    r"Without shortcuts the polynomial is $\psi^{D-1}$, which is the case $w=1$ of eq. 20, $w$ the residual weight",
-)  # fmt: skip
+    "DKS-235",
+    "Sec. 23.5",
+    r"Without shortcuts the polynomial is $\psi^{D-1}$, which is the case $w=1$ of eq. 20, $w$ "
+    r"the residual weight",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     free = {depth: slope_polynomial(resnet_v2(depth, shortcut_weight=0)) for depth in DEPTHS}
     for depth in DEPTHS:
-        yield bench.exact(free[depth] - psi ** (depth - 1), f"D = {depth}: kcalc's skip-free network")
-        yield bench.exact(_eq20(depth, sp.Integer(1)) - psi ** (depth - 1), f"D = {depth}: eq. 20 at $w=1$")
+        yield bench.exact(
+            free[depth] - psi ** (depth - 1), f"D = {depth}: kcalc's skip-free network"
+        )
+        yield bench.exact(
+            _eq20(depth, sp.Integer(1)) - psi ** (depth - 1), f"D = {depth}: eq. 20 at $w=1$"
+        )
 
 
 @PAPER.claim(
-    "DKS-236", "Sec. 23.6", r"Wide ResNets: $\mu=(w^2\psi^2+1-w^2)^{(D-10)/2}(w^2\psi+1-w^2)^3\psi^4$; without shortcuts $\psi^{D-3}$",
+    "DKS-236",
+    "Sec. 23.6",
+    r"Wide ResNets: $\mu=(w^2\psi^2+1-w^2)^{(D-10)/2}(w^2\psi+1-w^2)^3\psi^4$; without shortcuts "
+    r"$\psi^{D-3}$",
     hypotheses="$D-4$ divisible by 6",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     off, largest = [], []
     for depth in (10, 16, 28, 40, 250)[: bench.size(4, 5)]:
-        printed = (W**2 * psi**2 + 1 - W**2) ** ((depth - 10) // 2) * (W**2 * psi + 1 - W**2) ** 3 * psi**4
+        printed = (
+            (W**2 * psi**2 + 1 - W**2) ** ((depth - 10) // 2)
+            * (W**2 * psi + 1 - W**2) ** 3
+            * psi**4
+        )
         over = _ratios(bench, slope_polynomial(wide_resnet(depth, residual_weight=W)), printed)
-        yield bench.equal(over, 1, f"D = {depth}: kcalc's polynomial over the printed one, in fractions", 0.0)
-        yield bench.exact(slope_polynomial(wide_resnet(depth, shortcut_weight=0)) - psi ** (depth - 3), f"D = {depth}: without shortcuts")
-        w2, at = sp.Rational(int(bench.rng.integers(1, 20)), 20), float(bench.rng.uniform(1.001, 1.3))
+        yield bench.equal(
+            over, 1, f"D = {depth}: kcalc's polynomial over the printed one, in fractions", 0.0
+        )
+        yield bench.exact(
+            slope_polynomial(wide_resnet(depth, shortcut_weight=0)) - psi ** (depth - 3),
+            f"D = {depth}: without shortcuts",
+        )
+        w2, at = (
+            sp.Rational(int(bench.rng.integers(1, 20)), 20),
+            float(bench.rng.uniform(1.001, 1.3)),
+        )
         net = wide_resnet(depth, residual_weight=sp.sqrt(w2))
         truth = float(printed.subs({W: sp.sqrt(w2), psi: sp.Float(at, 30)}))
         off.append(float(slopes(net, at)[net.outputs[0]]) / truth - 1)

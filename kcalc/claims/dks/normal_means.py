@@ -37,13 +37,17 @@ class Phi:
 
     def at(self, constants: Any) -> Phi:
         """The activation transformed by the constants of a shaping."""
-        return self.transformed(*(float(getattr(constants, name)) for name in ("alpha", "beta", "gamma", "delta")))
+        return self.transformed(
+            *(float(getattr(constants, name)) for name in ("alpha", "beta", "gamma", "delta"))
+        )
 
     def shaped(self, alpha: float, beta: float) -> Phi:
         """phi(alpha x + beta), shifted and scaled to mean 0 and second moment 1 at q = 1."""
         plain = self.transformed(alpha, beta, 1.0, 0.0)
         delta = -plain.mean()
-        return self.transformed(alpha, beta, float(plain.transformed(1.0, 0.0, 1.0, delta).q_map(1.0)) ** -0.5, delta)
+        return self.transformed(
+            alpha, beta, float(plain.transformed(1.0, 0.0, 1.0, delta).q_map(1.0)) ** -0.5, delta
+        )
 
     def integral(self, function: Function, q: float = 1.0) -> float:
         """E function(sqrt(q) x)."""
@@ -81,7 +85,10 @@ class Phi:
         return q * self.pair(self.slopes, self.slopes, c, q, q) / self.q_map(q)
 
     def series(self, count: int) -> Array:
-        """b_0, ..., b_(count - 1) of C(c) = sum b_n c^n at q = 1, from projections on normalised Hermite polynomials."""
+        """The coefficients b_0, ..., b_(count - 1) of C(c) = sum b_n c^n at q = 1.
+
+        They come from projections on normalised Hermite polynomials.
+        """
         x, weights = line(self.kinks)
         rows, weighted = [np.ones_like(x), x], weights * self.values(x)
         for n in range(1, count - 1):
@@ -89,11 +96,20 @@ class Phi:
         return (np.array(rows) @ weighted) ** 2 / self.q_map()
 
     def pair(self, f: Function, g: Function, c: float, q1: float, q2: float) -> float:
-        """E[f(u) g(v)], u and v of variances q1, q2 and cosine c, for functions with this activation's kinks."""
+        """E[f(u) g(v)] for Gaussians u and v of variances q1, q2 and cosine c.
+
+        f and g are functions with this activation's kinks.
+        """
         x, weights = line(tuple(k / np.sqrt(q1) for k in self.kinks))
         if abs(c) >= 1:
             if q1 != q2 or self.kinks:
-                x, weights = line(tuple(s * k / np.sqrt(q) for k in self.kinks for s, q in ((1.0, q1), (np.sign(c), q2))))
+                x, weights = line(
+                    tuple(
+                        s * k / np.sqrt(q)
+                        for k in self.kinks
+                        for s, q in ((1.0, q1), (np.sign(c), q2))
+                    )
+                )
             return float(weights @ (f(np.sqrt(q1) * x) * g(np.sqrt(q2) * np.sign(c) * x)))
         s = np.sqrt((1 - c) * (1 + c))
         moving = [np.clip((k / np.sqrt(q2) - c * x) / s, -REACH, REACH) for k in self.kinks]
@@ -169,8 +185,14 @@ KNOWN: dict[str, Phi] = {
     "sin": Phi(np.sin, np.cos),
     "relu": Phi(lambda x: np.maximum(x, 0), lambda x: (x > 0).astype(float), (0.0,)),
     "selu": Phi(_selu, _selu_slope, (0.0,)),
-    "elu": Phi(lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), lambda x: np.where(x > 0, 1.0, np.exp(np.minimum(x, 0))), (0.0,)),
-    "hard_tanh": Phi(lambda x: np.clip(x, -1, 1), lambda x: (np.abs(x) < 1).astype(float), (-1.0, 1.0)),
+    "elu": Phi(
+        lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+        lambda x: np.where(x > 0, 1.0, np.exp(np.minimum(x, 0))),
+        (0.0,),
+    ),
+    "hard_tanh": Phi(
+        lambda x: np.clip(x, -1, 1), lambda x: (np.abs(x) < 1).astype(float), (-1.0, 1.0)
+    ),
 }
 """Activations by their names in kcalc."""
 

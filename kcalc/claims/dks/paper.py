@@ -2,4 +2,8 @@
 
 from ..claim import Paper
 
-PAPER = Paper("dks", "Rapid training of deep neural networks without skip connections or normalization layers using Deep Kernel Shaping")
+PAPER = Paper(
+    "dks",
+    "Rapid training of deep neural networks without skip connections or normalization layers "
+    "using Deep Kernel Shaping",
+)

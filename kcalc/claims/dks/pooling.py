@@ -28,7 +28,7 @@ Real = Any  # of mpmath
 _POOL = "$f(Z)=Zw$ with $w\\sim N(0,I/\\ell)$, $Z,Z'$ given, $M=Z^\\top Z'$"
 
 
-# --- weighted mean pooling ----------------------------------------------------------------------------------------------------------------
+# --- weighted mean pooling ------------------------------------------------------------------------
 
 
 def _moment(powers: tuple[int, ...]) -> int:
@@ -39,7 +39,9 @@ def _moment(powers: tuple[int, ...]) -> int:
 def _expected(expression: sp.Expr, w: tuple[sp.Symbol, ...], variance: sp.Expr) -> sp.Expr:
     """The mean over w ~ N(0, variance I), monomial by monomial."""
     terms = sp.Poly(sp.expand(expression), *w).terms()
-    return sp.Add(*[c * _moment(powers) * variance ** sp.Rational(sum(powers), 2) for powers, c in terms])
+    return sp.Add(
+        *[c * _moment(powers) * variance ** sp.Rational(sum(powers), 2) for powers, c in terms]
+    )
 
 
 def _symbolic(size: int) -> tuple[sp.Matrix, sp.Expr, sp.Expr]:
@@ -54,7 +56,9 @@ def _symbolic(size: int) -> tuple[sp.Matrix, sp.Expr, sp.Expr]:
 def _maps(bench: Bench, k: int, size: int) -> tuple[Array, Array]:
     """Two random feature maps (k, size) with correlated columns."""
     shared = bench.rng.normal(size=(k, 3)) @ bench.rng.normal(size=(3, size))
-    return shared + bench.rng.normal(size=(k, size)), 0.5 * np.roll(shared, 1, axis=1) + bench.rng.normal(size=(k, size))
+    return shared + bench.rng.normal(size=(k, size)), 0.5 * np.roll(
+        shared, 1, axis=1
+    ) + bench.rng.normal(size=(k, size))
 
 
 def _pooled(bench: Bench, one: Array, two: Array, draws: int) -> Array:
@@ -65,35 +69,63 @@ def _pooled(bench: Bench, one: Array, two: Array, draws: int) -> Array:
 
 
 @PAPER.claim(
-    "DKS-appEv", "App. E",
-    r"$\mathrm{Var}\bigl([\kappa_f(Z,Z')]_{1,2}\bigr) = \dfrac{1}{k^2\ell^2}\bigl(\mathrm{tr}(M^2)+\|M\|_F^2\bigr)$",
-    printed=r"the variance is $\dfrac{2}{k^2\ell^2}\,\mathrm{tr}(M^2)$, which is the same for symmetric $M$", hypotheses=_POOL,
-)  # fmt: skip
+    "DKS-appEv",
+    "App. E",
+    r"$\mathrm{Var}\bigl([\kappa_f(Z,Z')]_{1,2}\bigr) = "
+    r"\dfrac{1}{k^2\ell^2}\bigl(\mathrm{tr}(M^2)+\|M\|_F^2\bigr)$",
+    printed=r"the variance is $\dfrac{2}{k^2\ell^2}\,\mathrm{tr}(M^2)$, which is the same for "
+    r"symmetric $M$",
+    hypotheses=_POOL,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     M, _, variance = _symbolic(2)
     one = [(M[0, 0], 0), (M[0, 1], 1), (M[1, 0], 0), (M[1, 1], 0)]
     true, printed = float(variance.subs(one)), float(sp.Rational(2, 4) * (M * M).trace().subs(one))
-    yield bench.counterexample(true - printed, "$k=1$, $Z=(1,0)$, $Z'=(0,1)$: $f(Z)f(Z')=w_1w_2$ of variance 1/4, the formula gives 0",
-                               found=true, formula=printed)  # fmt: skip
+    yield bench.counterexample(
+        true - printed,
+        "$k=1$, $Z=(1,0)$, $Z'=(0,1)$: $f(Z)f(Z')=w_1w_2$ of variance 1/4, the formula gives 0",
+        found=true,
+        formula=printed,
+    )
     for size in (2, 3):
         M, _, variance = _symbolic(size)
-        yield bench.exact(variance - ((M * M).trace() + (M * M.T).trace()) / size**2, f"any M of size {size}, by moments")
+        yield bench.exact(
+            variance - ((M * M).trace() + (M * M.T).trace()) / size**2,
+            f"any M of size {size}, by moments",
+        )
         even = [(M[j, i], M[i, j]) for i in range(size) for j in range(i + 1, size)]
-        yield bench.exact((variance - 2 * (M * M).trace() / size**2).subs(even), f"the printed form for symmetric M, size {size}")
+        yield bench.exact(
+            (variance - 2 * (M * M).trace() / size**2).subs(even),
+            f"the printed form for symmetric M, size {size}",
+        )
     k, size = 6, 5
     Z, other = _maps(bench, k, size)
     M = Z.T @ other
     samples = _pooled(bench, Z, other, bench.size(200_000, 2_000_000)) / k
     centred = (samples - np.trace(M) / size / k) ** 2
-    yield bench.statistical(centred, float((np.trace(M @ M) + (M**2).sum()) / (k * size) ** 2), "samples: the corrected form")
-    yield bench.statistical(centred, float(2 * np.trace(M @ M) / (k * size) ** 2), "samples: the printed form", PRINTED)
+    yield bench.statistical(
+        centred,
+        float((np.trace(M @ M) + (M**2).sum()) / (k * size) ** 2),
+        "samples: the corrected form",
+    )
+    yield bench.statistical(
+        centred, float(2 * np.trace(M @ M) / (k * size) ** 2), "samples: the printed form", PRINTED
+    )
 
 
 def _network() -> Network:
-    return chain(Input(4), Affine(7, kernel=1), Nonlinear(activation("tanh")), Affine(6, kernel=1), Pool("weighted_mean"))
+    return chain(
+        Input(4),
+        Affine(7, kernel=1),
+        Nonlinear(activation("tanh")),
+        Affine(6, kernel=1),
+        Pool("weighted_mean"),
+    )
 
 
-@PAPER.claim("DKS-appEm", "App. E", r"$E[f(Z)^\top f(Z')]=\mathrm{tr}(Z^\top Z')/\ell$", hypotheses=_POOL)
+@PAPER.claim(
+    "DKS-appEm", "App. E", r"$E[f(Z)^\top f(Z')]=\mathrm{tr}(Z^\top Z')/\ell$", hypotheses=_POOL
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for size in (2, 3, 4):
         M, mean, _ = _symbolic(size)
@@ -108,8 +140,21 @@ def _(bench: Bench) -> Iterator[Evidence]:
         a, b = images[0][place], images[1][place]
         q1, q2, c = a @ a / 4, b @ b / 4, a @ b / math.sqrt((a @ a) * (b @ b))
         cross = reference.gamma("tanh", float(c), q1, q2)
-        truth += np.array([[reference.second_moment("tanh", q1), cross], [cross, reference.second_moment("tanh", q2)]]) / 6
-    yield bench.equal(found, truth, "the kernel of a weighted mean over 6 locations in the library: the trace over 6", 1e-8)
+        truth += (
+            np.array(
+                [
+                    [reference.second_moment("tanh", q1), cross],
+                    [cross, reference.second_moment("tanh", q2)],
+                ]
+            )
+            / 6
+        )
+    yield bench.equal(
+        found,
+        truth,
+        "the kernel of a weighted mean over 6 locations in the library: the trace over 6",
+        1e-8,
+    )
 
 
 def _clustered() -> Array:
@@ -130,32 +175,50 @@ def _sides(Z: Array, other: Array) -> tuple[float, float, float, float, float]:
     q = max(float((Z**2).sum(axis=0).max()), float((other**2).sum(axis=0).max())) / k
     scale = k**2 * size * q**2
     parts = (float(c.mean()) ** 2, float((c**2).mean()), float(c.mean()))
-    return float(np.trace(M @ M)), float((M**2).sum()), *(scale * (1 + size * part) for part in parts)  # pyright: ignore[reportReturnType]
+    return (
+        float(np.trace(M @ M)),
+        float((M**2).sum()),
+        *(scale * (1 + size * part) for part in parts),
+    )  # pyright: ignore[reportReturnType]
 
 
 @PAPER.claim(
-    "DKS-appEc", "App. E",
-    r"$\mathrm{tr}(M^2)\le\|M\|_F^2\le k^2\ell\,q_{\max}^2(1+\ell\,\overline{c^2})\le k^2\ell\,q_{\max}^2(1+\ell\,c_{\rm "
-    r"avg})$, $c_{\rm avg}$ the mean of $|c|$", printed=r"$\mathrm{tr}(M^2)\le k^2\ell\,q_{\max}^2(1+\ell\,c_{\rm avg}^2)$",
+    "DKS-appEc",
+    "App. E",
+    r"$\mathrm{tr}(M^2)\le\|M\|_F^2\le k^2\ell\,q_{\max}^2(1+\ell\,\overline{c^2})\le "
+    r"k^2\ell\,q_{\max}^2(1+\ell\,c_{\rm "
+    r"avg})$, $c_{\rm avg}$ the mean of $|c|$",
+    printed=r"$\mathrm{tr}(M^2)\le k^2\ell\,q_{\max}^2(1+\ell\,c_{\rm avg}^2)$",
     hypotheses=_POOL + "; means over pairs of different locations",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     Z = _clustered()
     trace, _, printed, _, _ = _sides(Z, Z)
     yield bench.counterexample(
-        trace / printed - 1, "20 equal columns among 100, the others orthogonal: $480\\,k^2$ against $115\\,k^2$",
-        trace=trace / 81**2, bound=printed / 81**2,
-    )  # fmt: skip
+        trace / printed - 1,
+        "20 equal columns among 100, the others orthogonal: $480\\,k^2$ against $115\\,k^2$",
+        trace=trace / 81**2,
+        bound=printed / 81**2,
+    )
     rows = [_sides(Z, Z)]
     for _ in range(bench.size(200, 2000)):
         k, size = int(bench.rng.integers(1, 40)), int(bench.rng.integers(2, 40))
         groups = bench.rng.normal(size=(k, int(bench.rng.integers(1, size + 1))))
-        one = groups[:, bench.rng.integers(0, groups.shape[1], size)] + bench.rng.uniform(0, 1) ** 4 * bench.rng.normal(size=(k, size))
+        one = groups[:, bench.rng.integers(0, groups.shape[1], size)] + bench.rng.uniform(
+            0, 1
+        ) ** 4 * bench.rng.normal(size=(k, size))
         other = one if bench.rng.random() < 0.5 else one[:, bench.rng.permutation(size)]
         rows.append(_sides(one * bench.rng.exponential(), other))
     trace, square, _, mean_square, mean = np.array(rows).T
-    yield bench.at_most(trace / mean_square, square / mean_square, "tr M^2 and the squared norm, clustered and random maps", 1e-10)
-    yield bench.at_most(square / mean_square, 1, "the squared norm and the bound with the mean of c^2", 1e-10)
+    yield bench.at_most(
+        trace / mean_square,
+        square / mean_square,
+        "tr M^2 and the squared norm, clustered and random maps",
+        1e-10,
+    )
+    yield bench.at_most(
+        square / mean_square, 1, "the squared norm and the bound with the mean of c^2", 1e-10
+    )
     yield bench.at_most(mean_square / mean, 1, "and that with the mean of |c|", 1e-10)
 
 
@@ -171,11 +234,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         other = Z if bench.rng.random() < 0.3 else other
         q = max((Z**2).mean(axis=0).max(), (other**2).mean(axis=0).max())
         ratios.append(float(np.abs(Z.T @ other).max() / (k * q)))
-    yield bench.at_most(ratios, 1, "random maps: entries over $k\\,q_{\\max}$", 1e-12, largest=max(ratios))
+    yield bench.at_most(
+        ratios, 1, "random maps: entries over $k\\,q_{\\max}$", 1e-12, largest=max(ratios)
+    )
     yield bench.at_most(0.999, max(ratios), "which is attained", 0.0)
 
 
-# --- max pooling --------------------------------------------------------------------------------------------------------------------------
+# --- max pooling ----------------------------------------------------------------------------------
 
 
 def _lemma(m1: float, m2: float, s1: float, s2: float, rho: float) -> Real:
@@ -183,7 +248,11 @@ def _lemma(m1: float, m2: float, s1: float, s2: float, rho: float) -> Real:
     theta = mpmath.sqrt(mpmath.mpf(s1) ** 2 + mpmath.mpf(s2) ** 2 - 2 * mpmath.mpf(rho) * s1 * s2)
     d = (mpmath.mpf(m1) - m2) / theta
     one, two = mpmath.mpf(s1) ** 2 + mpmath.mpf(m1) ** 2, mpmath.mpf(s2) ** 2 + mpmath.mpf(m2) ** 2
-    return one * mpmath.ncdf(d) + two * mpmath.ncdf(-d) + (mpmath.mpf(m1) + m2) * theta * mpmath.npdf(d)
+    return (
+        one * mpmath.ncdf(d)
+        + two * mpmath.ncdf(-d)
+        + (mpmath.mpf(m1) + m2) * theta * mpmath.npdf(d)
+    )
 
 
 def _by_difference(m1: float, m2: float, s1: float, s2: float, rho: float) -> Real:
@@ -197,49 +266,85 @@ def _by_difference(m1: float, m2: float, s1: float, s2: float, rho: float) -> Re
         return (2 * second * d + d**2) * mpmath.npdf(d, centre, spread)
 
     top = max(centre, 0) + 16 * spread
-    return b**2 + mpmath.mpf(m2) ** 2 + mpmath.quad(excess, [0, *mpmath.linspace(max(centre, 0) + spread, top, 6)])
+    return (
+        b**2
+        + mpmath.mpf(m2) ** 2
+        + mpmath.quad(excess, [0, *mpmath.linspace(max(centre, 0) + spread, top, 6)])
+    )
 
 
 @PAPER.claim(
-    "DKS-lem43", "App. G, Lemma 43",
+    "DKS-lem43",
+    "App. G, Lemma 43",
     r"$E[\max\{u_1,u_2\}^2]=(\sigma_1^2+\mu_1^2)\Phi\bigl(\tfrac{\mu_1-\mu_2}\theta\bigr)+(\sigma_2^2+\mu_2^2)"
     r"\Phi\bigl(\tfrac{\mu_2-\mu_1}\theta\bigr)+(\mu_1+\mu_2)\,\theta\,\phi\bigl(\tfrac{\mu_1-\mu_2}\theta\bigr)$, "
     r"$\theta=\sqrt{\sigma_1^2+\sigma_2^2-2\rho\sigma_1\sigma_2}$",
-    hypotheses="jointly Gaussian; not $u_1-u_2$ constant", theorem=True,
-)  # fmt: skip
+    hypotheses="jointly Gaussian; not $u_1-u_2$ constant",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     with decimal_digits(30):
         errors = []
         for _ in range(bench.size(6, 40)):
             m1, m2 = bench.rng.normal(size=2)
             s1, s2 = bench.rng.uniform(0.2, 2, 2)
-            case = (float(m1), float(m2), float(s1), float(s2), float(bench.rng.uniform(-0.95, 0.95)))
+            case = (
+                float(m1),
+                float(m2),
+                float(s1),
+                float(s2),
+                float(bench.rng.uniform(-0.95, 0.95)),
+            )
             errors.append(float(abs(_lemma(*case) - _by_difference(*case)) * mpmath.mpf(10) ** 18))
-    yield bench.equal(errors, 0, "against one integral over the difference; errors times $10^{18}$", 1.0)
+    yield bench.equal(
+        errors, 0, "against one integral over the difference; errors times $10^{18}$", 1.0
+    )
     m1, m2, s1, s2, rho = 0.3, -0.4, 1.2, 0.7, 0.35
-    u = bench.rng.multivariate_normal([m1, m2], [[s1**2, rho * s1 * s2], [rho * s1 * s2, s2**2]], bench.size(200_000, 4_000_000))
+    u = bench.rng.multivariate_normal(
+        [m1, m2], [[s1**2, rho * s1 * s2], [rho * s1 * s2, s2**2]], bench.size(200_000, 4_000_000)
+    )
     yield bench.statistical(u.max(axis=1) ** 2, float(_lemma(m1, m2, s1, s2, rho)), "samples")
     rhos = np.linspace(0, 0.9, 7)
-    yield bench.equal([float(_lemma(0, 0, 1, 1, float(r))) for r in rhos], 1, "$\\mu=0$, $\\sigma=1$: it is 1 for every correlation", 1e-14)
-    yield bench.equal([maximum(2, None, 1.0, float(r), 2) for r in rhos], 1, "the library's maximum of windows of two", 1e-7)
+    yield bench.equal(
+        [float(_lemma(0, 0, 1, 1, float(r))) for r in rhos],
+        1,
+        "$\\mu=0$, $\\sigma=1$: it is 1 for every correlation",
+        1e-14,
+    )
+    yield bench.equal(
+        [maximum(2, None, 1.0, float(r), 2) for r in rhos],
+        1,
+        "the library's maximum of windows of two",
+        1e-7,
+    )
     relu = activation("relu")
     yield bench.equal(
-        maximum(2, relu, 1.0, 0.0, 1), float(relu.q_map(1.0)), "the library's maximum of windows of one, behind a rectifier", 1e-7
+        maximum(2, relu, 1.0, 0.0, 1),
+        float(relu.q_map(1.0)),
+        "the library's maximum of windows of one, behind a rectifier",
+        1e-7,
     )
 
 
 @PAPER.claim(
-    "DKS-Gvar", "App. G", r"$\mathrm{Var}(y_i^2)\le E[y_i^4]\le3+3=6$, so $\mathrm{Var}(s_k)\le6/k$, "
+    "DKS-Gvar",
+    "App. G",
+    r"$\mathrm{Var}(y_i^2)\le E[y_i^4]\le3+3=6$, so $\mathrm{Var}(s_k)\le6/k$, "
     r"with $y_i=\max\{x_1^{(i)},x_2^{(i)}\}$",
     hypotheses="$x_1,x_2$ standard normal with correlation c; channels independent",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     x = sp.Symbol("x", real=True)
     fourth = sp.integrate(x**4 * sp.exp(-(x**2) / 2) / sp.sqrt(2 * sp.pi), (x, -sp.oo, sp.oo))
     yield bench.exact(fourth + fourth - 6, "$E u^4 = 3$, twice")
-    t, theta = sp.symbols("t theta", positive=True)  # u = r cos t, the other r cos(t - theta): the first is larger on half a turn
+    t, theta = sp.symbols(
+        "t theta", positive=True
+    )  # u = r cos t, the other r cos(t - theta): the first is larger on half a turn
     half = sp.integrate(sp.cos(t) ** 4, (t, theta / 2 - sp.pi, theta / 2))
-    yield bench.exact(8 * 2 * half / (2 * sp.pi) - 3, "$E y^4=3$ for every correlation $\\cos\\theta$, so that $\\mathrm{Var}(y^2)=2$")
+    yield bench.exact(
+        8 * 2 * half / (2 * sp.pi) - 3,
+        "$E y^4=3$ for every correlation $\\cos\\theta$, so that $\\mathrm{Var}(y^2)=2$",
+    )
     k, c = 20, 0.4
     first = bench.rng.normal(size=(bench.size(20_000, 200_000), k))
     second = c * first + math.sqrt(1 - c * c) * bench.rng.normal(size=first.shape)

@@ -1,4 +1,8 @@
-"""Sections 25, 26 and 28: variance propagation, other initialisations, normalisation layers, and settings of experiments."""
+"""Claims of sections 25, 26 and 28.
+
+They are about variance propagation, other initialisations, normalisation layers, and settings of
+experiments.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,17 @@ from .paper import PAPER
 from .random_networks import nonlinear
 
 GRID = np.cos(np.linspace(np.pi, 0.0, 201))
-SELU_SLOPE = SELU_SCALE**2 * (0.5 + SELU_ALPHA**2 * np.exp(2) * special.ndtr(-2))  # E phi'^2, by hand
+SELU_SLOPE = SELU_SCALE**2 * (
+    0.5 + SELU_ALPHA**2 * np.exp(2) * special.ndtr(-2)
+)  # E phi'^2, by hand
 
 
-@PAPER.claim("DKS-251", "Sec. 25.1", r"$h_1=x$, $h_2=-x$, $y=(h_1+h_2)/\sqrt2$: all weight vectors have norm 1, and $y=0$ for every $x$")
+@PAPER.claim(
+    "DKS-251",
+    "Sec. 25.1",
+    r"$h_1=x$, $h_2=-x$, $y=(h_1+h_2)/\sqrt2$: all weight vectors have norm 1, and $y=0$ for "
+    r"every $x$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     x = sp.Symbol("x", real=True)
     first, second = sp.Matrix([[1], [-1]]), sp.Matrix([[1, 1]]) / sp.sqrt(2)
@@ -43,18 +54,34 @@ def _(bench: Bench) -> Iterator[Evidence]:
         out = np.ones(2 * width) / np.sqrt(2 * width)
         off.append(np.abs(out @ np.concatenate([v, -v])).max())
         sizes.append(np.linalg.norm(out) - 1)
-    yield bench.equal([off, sizes], 0, "pairs of opposite units in wide layers: the output, and its norm less 1", 1e-12)
+    yield bench.equal(
+        [off, sizes],
+        0,
+        "pairs of opposite units in wide layers: the output, and its norm less 1",
+        1e-12,
+    )
 
 
-@PAPER.claim("DKS-varxy", "Sec. 25.5", r"$\mathrm{Var}(x+y)=E[\mathrm{Var}(y|x)]+\mathrm{Var}(x)$ is wrong for $x=y$")
+@PAPER.claim(
+    "DKS-varxy",
+    "Sec. 25.5",
+    r"$\mathrm{Var}(x+y)=E[\mathrm{Var}(y|x)]+\mathrm{Var}(x)$ is wrong for $x=y$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     def variance(values: list[Fraction], weights: list[Fraction]) -> Fraction:
         mean = Fraction(sum(v * w for v, w in zip(values, weights, strict=True))) / sum(weights)
-        return Fraction(sum((v - mean) ** 2 * w for v, w in zip(values, weights, strict=True))) / sum(weights)
+        return Fraction(
+            sum((v - mean) ** 2 * w for v, w in zip(values, weights, strict=True))
+        ) / sum(weights)
 
     coin, half = [Fraction(-1), Fraction(1)], [Fraction(1, 2)] * 2
     left, right = variance([2 * v for v in coin], half), Fraction(0) + variance(coin, half)
-    yield bench.equal([float(left), float(right)], [4, 1], "a fair coin $x=y=\\pm1$: the left side is 4, the right side 1", 0.0)
+    yield bench.equal(
+        [float(left), float(right)],
+        [4, 1],
+        "a fair coin $x=y=\\pm1$: the left side is 4, the right side 1",
+        0.0,
+    )
     off = []
     for _ in range(bench.size(10, 100)):
         table = bench.rng.integers(1, 9, (3, 4))
@@ -62,23 +89,35 @@ def _(bench: Bench) -> Iterator[Evidence]:
         rows = [[Fraction(int(v)) for v in row] for row in table]
         share = [Fraction(sum(row)) for row in rows]
         inner = sum(variance(y, row) * s for row, s in zip(rows, share, strict=True)) / sum(share)
-        means = [Fraction(sum(a * b for a, b in zip(y, row, strict=True))) / s for row, s in zip(rows, share, strict=True)]
+        means = [
+            Fraction(sum(a * b for a, b in zip(y, row, strict=True))) / s
+            for row, s in zip(rows, share, strict=True)
+        ]
         outer = variance([a + b for a, b in zip(x, means, strict=True)], share)
         joint = [a + b for a in x for b in y]
         off.append(float(variance(joint, [w for row in rows for w in row]) - inner - outer))
-    yield bench.equal(off, 0, "what is right, over random tables in fractions: $E[Var(y|x)]+Var(x+E[y|x])$", 0.0)
+    yield bench.equal(
+        off, 0, "what is right, over random tables in fractions: $E[Var(y|x)]+Var(x+E[y|x])$", 0.0
+    )
 
 
 @PAPER.claim(
-    "DKS-26.1", "Sec. 26.1", r"Glorot's variance $2/(k+m)$ at widths $n,2n,n,\dots$: q shrinks by $n(2n)(2/(n+2n))^2=8/9$ in two layers"
+    "DKS-26.1",
+    "Sec. 26.1",
+    r"Glorot's variance $2/(k+m)$ at widths $n,2n,n,\dots$: q shrinks by $n(2n)(2/(n+2n))^2=8/9$ "
+    r"in two layers",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     n = sp.Symbol("n", positive=True)
     yield bench.exact(n * 2 * n * (2 / (n + 2 * n)) ** 2 - sp.Rational(8, 9), "the printed product")
     widths = [8, 16] * 5 + [8]
     layers = [Affine(m, sigma_w=sp.sqrt(sp.Rational(2 * k, k + m))) for k, m in pairwise(widths)]
-    yield bench.equal(q_map(chain(*layers))(1.0), (8 / 9) ** 5, "kcalc's q value behind ten such layers", 1e-13)
-    yield bench.equal(q_map(chain(*[Affine(m) for m in widths[1:]]))(1.0), 1, "with $1/k$ it stays", 1e-13)
+    yield bench.equal(
+        q_map(chain(*layers))(1.0), (8 / 9) ** 5, "kcalc's q value behind ten such layers", 1e-13
+    )
+    yield bench.equal(
+        q_map(chain(*[Affine(m) for m in widths[1:]]))(1.0), 1, "with $1/k$ it stays", 1e-13
+    )
     draws, x = bench.size(20_000, 200_000), np.ones(8)
     first = bench.rng.normal(size=(draws, 16, 8)) @ x * np.sqrt(2 / 24)
     second = np.einsum("doi,di->do", bench.rng.normal(size=(draws, 8, 16)), first) * np.sqrt(2 / 24)
@@ -88,28 +127,52 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @PAPER.claim("DKS-selu", "Sec. 26.3", r"SELU: $Q(1)=1$, $C(0)=0$, $C'(1)\approx1.0716$, by eq. 11")
 def _(bench: Bench) -> Iterator[Evidence]:
     own, phi = KNOWN["selu"], activation("selu")
-    yield bench.equal([own.q_map(), own.mean(), own.slope()], [1, 0, SELU_SLOPE], "by quadrature, against the slope by hand", 1e-9)
+    yield bench.equal(
+        [own.q_map(), own.mean(), own.slope()],
+        [1, 0, SELU_SLOPE],
+        "by quadrature, against the slope by hand",
+        1e-9,
+    )
     found = [phi.q_map(1.0), phi.c_map(0.0), phi.c_map.derivative(1)(1.0)]
     yield bench.equal(found, [1, 0, SELU_SLOPE], "kcalc", 1e-9)
     yield bench.equal(SELU_SLOPE, 1.0716, "the printed digits", 5e-5, slope=float(SELU_SLOPE))
-    yield bench.at_most(phi.q_map.derivative(1)(1.0), 0.8, "$q=1$ is attractive: $Q'(1)=0.783$", 0.0)
-
-
-@PAPER.claim("DKS-selu100", "Sec. 26.3", r"SELU: $C_f'(1)\approx1.005\cdot10^3$ for 100 layers, $1.0157\cdot10^9$ for 300")
-def _(bench: Bench) -> Iterator[Evidence]:
-    for depth, printed, digits in ((100, 1.005e3, 0.5), (300, 1.0157e9, 0.5e5)):
-        yield bench.equal((SELU_SLOPE**depth - printed) / digits, 0, f"{depth} layers: units of half the last printed digit", 1.0)
-        if depth > bench.size(100, 300):
-            continue
-        found = float(c_map(vanilla(depth, "selu")).derivative(1)(1.0))
-        yield bench.equal(found / SELU_SLOPE**depth, 1, f"kcalc's network of {depth} layers against the power", 1e-8)
+    yield bench.at_most(
+        phi.q_map.derivative(1)(1.0), 0.8, "$q=1$ is attractive: $Q'(1)=0.783$", 0.0
+    )
 
 
 @PAPER.claim(
-    "DKS-selugood", "Sec. 26.3",
-    r"For 100 SELU layers $C_f'(1)\approx1005$: the bound of Theorem 13 is 2008, where $\max|C_f-c|\le2$ for every map, and "
-    r"$C_f$ is degenerate: it maps $[-1,0.9]$ into $[-0.04,0.16]$", printed="$C_f$ is reasonably well behaved by Theorem 13",
-)  # fmt: skip
+    "DKS-selu100",
+    "Sec. 26.3",
+    r"SELU: $C_f'(1)\approx1.005\cdot10^3$ for 100 layers, $1.0157\cdot10^9$ for 300",
+)
+def _(bench: Bench) -> Iterator[Evidence]:
+    for depth, printed, digits in ((100, 1.005e3, 0.5), (300, 1.0157e9, 0.5e5)):
+        yield bench.equal(
+            (SELU_SLOPE**depth - printed) / digits,
+            0,
+            f"{depth} layers: units of half the last printed digit",
+            1.0,
+        )
+        if depth > bench.size(100, 300):
+            continue
+        found = float(c_map(vanilla(depth, "selu")).derivative(1)(1.0))
+        yield bench.equal(
+            found / SELU_SLOPE**depth,
+            1,
+            f"kcalc's network of {depth} layers against the power",
+            1e-8,
+        )
+
+
+@PAPER.claim(
+    "DKS-selugood",
+    "Sec. 26.3",
+    r"For 100 SELU layers $C_f'(1)\approx1005$: the bound of Theorem 13 is 2008, where "
+    r"$\max|C_f-c|\le2$ for every map, and "
+    r"$C_f$ is degenerate: it maps $[-1,0.9]$ into $[-0.04,0.16]$",
+    printed="$C_f$ is reasonably well behaved by Theorem 13",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     bound = 2 * (SELU_SLOPE**100 - 1)
     own = KNOWN["selu"]
@@ -118,19 +181,35 @@ def _(bench: Bench) -> Iterator[Evidence]:
     C = c_map(vanilla(100, "selu"))
     far = float(np.abs(C(GRID[::10]) - GRID[::10]).max())
     yield bench.counterexample(
-        far - 0.5, "the largest distance from the identity, which is at most 2 for any map, is near 1", far=far, bound=float(bound)
+        far - 0.5,
+        "the largest distance from the identity, which is at most 2 for any map, is near 1",
+        far=far,
+        bound=float(bound),
     )
-    yield bench.at_most(2.0, bound, "the bound of Theorem 13 is no less than what holds for any map", 0.0)
+    yield bench.at_most(
+        2.0, bound, "the bound of Theorem 13 is no less than what holds for any map", 0.0
+    )
     inside = np.linspace(-1, 0.9, 20)
-    yield bench.at_most(np.abs(C(inside) - 0.06), 0.1, "kcalc's map of 100 layers on [-1, 0.9] lies within [-0.04, 0.16]", 0.0)
-    yield bench.equal(local(c), [own.c_map(v) for v in c], "the map of one layer, by quadrature", 1e-11)
+    yield bench.at_most(
+        np.abs(C(inside) - 0.06),
+        0.1,
+        "kcalc's map of 100 layers on [-1, 0.9] lies within [-0.04, 0.16]",
+        0.0,
+    )
+    yield bench.equal(
+        local(c), [own.c_map(v) for v in c], "the map of one layer, by quadrature", 1e-11
+    )
     iterated = c
     for _ in range(100):
         iterated = np.asarray(local(np.clip(iterated, -1, 1)))
     yield bench.equal(C(c), iterated, "100 layers, one after the other", 1e-9)
 
 
-@PAPER.claim("DKS-264", "Sec. 26.4", "$C'(1)<1$ indicates convergence of c values to 1, $C'(1)>1$ convergence to some $c_0<1$")
+@PAPER.claim(
+    "DKS-264",
+    "Sec. 26.4",
+    "$C'(1)<1$ indicates convergence of c values to 1, $C'(1)>1$ convergence to some $c_0<1$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     ends, stars = [], []
     start = np.array([-0.5, 0.0, 0.5, 0.95])
@@ -151,11 +230,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
         if abs(slope - 1) > 1e-6:
             found.append([float(max(tops) > 1 - 1e-9), float(slope < 1)])
     found = np.array(found)
-    yield bench.equal(found[:, 0], found[:, 1], "kcalc's activations: the attractive fixed point is 1 exactly where $C'(1)<1$", 0.0)
+    yield bench.equal(
+        found[:, 0],
+        found[:, 1],
+        "kcalc's activations: the attractive fixed point is 1 exactly where $C'(1)<1$",
+        0.0,
+    )
 
 
 @PAPER.claim(
-    "DKS-fn21", "Sec. 26.4.1, footnote 21", r"$C'(0)\ge2-C'(1)=2-\mu^{-1}(\zeta)$, which is $2-\zeta^{1/D}$ for $D$ layers in a row"
+    "DKS-fn21",
+    "Sec. 26.4.1, footnote 21",
+    r"$C'(0)\ge2-C'(1)=2-\mu^{-1}(\zeta)$, which is $2-\zeta^{1/D}$ for $D$ layers in a row",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     maps = power_maps(bench.rng, bench.size(300, 3000), zero=True)
@@ -163,51 +249,82 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(2 - one, zero, "random maps with $C(0)=0$")
     share = float(bench.rng.uniform(0.1, 0.9))
     C = PowerMap(np.array([0.0, 1 - share, share]))
-    yield bench.equal(2 - C.derivative(1)(1.0), C.derivative(1)(0.0), "equality for $(1-b)c+bc^2$", 1e-12)
+    yield bench.equal(
+        2 - C.derivative(1)(1.0), C.derivative(1)(0.0), "equality for $(1-b)c+bc^2$", 1e-12
+    )
     rows = []
     for name in ("tanh", "softplus", "swish", "gelu")[: bench.size(3, 4)]:
         depth, zeta = int(bench.rng.integers(5, 150)), float(bench.rng.uniform(1.1, 3))
         k = shape(vanilla(depth, name), method="dks", zeta=zeta).constants[name]
         own = KNOWN[name].at(k)
-        rows.append([2 - zeta ** (1 / depth), own.c_slope(0.0), float(k.transformed.c_map.derivative(1)(0.0))])
+        rows.append(
+            [
+                2 - zeta ** (1 / depth),
+                own.c_slope(0.0),
+                float(k.transformed.c_map.derivative(1)(0.0)),
+            ]
+        )
     floor, own, ours = np.array(rows).T
     yield bench.at_most(floor, ours, "networks that kcalc shapes", 1e-10)
     yield bench.equal(ours, own, "their $C'(0)$ by quadrature", 1e-10)
 
 
-@PAPER.claim("DKS-LL", "Sec. 26.5", r"$\varphi(x)-\varphi(-x)=x$ for $\varphi=\mathrm{relu}$, so that $W\varphi(x)-W\varphi(-x)=Wx$")
+@PAPER.claim(
+    "DKS-LL",
+    "Sec. 26.5",
+    r"$\varphi(x)-\varphi(-x)=x$ for $\varphi=\mathrm{relu}$, so that "
+    r"$W\varphi(x)-W\varphi(-x)=Wx$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     p, x = sp.Symbol("p", positive=True), sp.Symbol("x", real=True)
     relu = activation("relu")
     for at in (p, -p, sp.Integer(0)):
         yield bench.exact(sp.Max(0, at) - sp.Max(0, -at) - at, f"x = {at}")
     u, w = bench.rng.normal(size=7), bench.rng.normal(size=(4, 7))
-    yield bench.equal(w @ relu(u) - w @ relu(-u), w @ u, "random weights and inputs, kcalc's relu", 1e-12)
+    yield bench.equal(
+        w @ relu(u) - w @ relu(-u), w @ u, "random weights and inputs, kcalc's relu", 1e-12
+    )
     both = activation(sp.Max(0, x) - sp.Max(0, -x))
     c = bench.rng.uniform(-1, 1, 9)
-    yield bench.equal(both.c_map(c, 0.7, 2.0), c, "kcalc's C map of the difference is the identity", 1e-12)
+    yield bench.equal(
+        both.c_map(c, 0.7, 2.0), c, "kcalc's C map of the difference is the identity", 1e-12
+    )
 
 
-@PAPER.claim("DKS-267", "Sec. 26.7.1", r"Layer Normalization behind a ReLU layer: $C_{f\circ g}'(1)=\pi/(\pi-1)\approx1.467$")
+@PAPER.claim(
+    "DKS-267",
+    "Sec. 26.7.1",
+    r"Layer Normalization behind a ReLU layer: $C_{f\circ g}'(1)=\pi/(\pi-1)\approx1.467$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     own = KNOWN["relu"]
     truth = own.slope() / (1 - own.mean() ** 2 / own.q_map())
     C = c_map(chain(Affine(), nonlinear("relu"), LayerNorm()))
-    yield bench.equal(truth, np.pi / (np.pi - 1), "the slope over the variance's share of q, by quadrature", 1e-12)
-    yield bench.equal([float(C.derivative(1)(1.0)), float(C(0.0))], [np.pi / (np.pi - 1), 0], "kcalc's slope at 1, and value at 0", 1e-12)
+    yield bench.equal(
+        truth, np.pi / (np.pi - 1), "the slope over the variance's share of q, by quadrature", 1e-12
+    )
+    yield bench.equal(
+        [float(C.derivative(1)(1.0)), float(C(0.0))],
+        [np.pi / (np.pi - 1), 0],
+        "kcalc's slope at 1, and value at 0",
+        1e-12,
+    )
     yield bench.equal(np.pi / (np.pi - 1), 1.467, "the printed digits", 5e-4)
     h = bench.rng.normal(size=(2, bench.size(400_000, 4_000_000)))
     u = np.maximum(np.stack([h[0], 0.9 * h[0] + np.sqrt(0.19) * h[1]]), 0)
     form = (own.c_map(0.9) * 0.5 - own.mean() ** 2) / (0.5 - own.mean() ** 2)
     batches = [np.corrcoef(part)[0, 1] for part in np.split(u, 80, axis=1)]
-    yield bench.statistical(batches, float(form), "correlations of 80 vectors of ReLU channels at c = 0.9")
+    yield bench.statistical(
+        batches, float(form), "correlations of 80 vectors of ReLU channels at c = 0.9"
+    )
     yield bench.equal(C(0.9), float(form), "kcalc there", 1e-11)
 
 
 @PAPER.claim(
     "DKS-eocxiao",
     "Sec. 28.5.6",
-    r"tanh on the edge of chaos: weight variance $1.01/k$ and bias variance $1.654355\cdot10^{-7}$ give $C'(1)=1$",
+    r"tanh on the edge of chaos: weight variance $1.01/k$ and bias variance "
+    r"$1.654355\cdot10^{-7}$ give $C'(1)=1$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     tanh, weight = KNOWN["tanh"], 1.01
@@ -218,15 +335,27 @@ def _(bench: Bench) -> Iterator[Evidence]:
     level = root(lambda q: slope(q) - 1, 1e-3, 2e-2)
     bias = level - weight * tanh.q_map(level)
     yield bench.equal(
-        bias / 1.654355e-7, 1, "the bias variance by quadrature, over the printed one", 5e-7, q=float(level), variance=float(bias)
+        bias / 1.654355e-7,
+        1,
+        "the bias variance by quadrature, over the printed one",
+        5e-7,
+        q=float(level),
+        variance=float(bias),
     )
     point = edge("tanh", sigma_w=1.01**0.5)
-    yield bench.equal([point.q / level, point.sigma_b**2 / bias], 1, "kcalc's edge: q and the bias variance", 1e-6)
+    yield bench.equal(
+        [point.q / level, point.sigma_b**2 / bias], 1, "kcalc's edge: q and the bias variance", 1e-6
+    )
     q = root(lambda v: weight * tanh.q_map(v) + 1.654355e-7 - v, 4e-3, 6e-3)
-    yield bench.equal(slope(q), 1, "the slope at the fixed point of q for the printed variances", 1e-7, q=float(q))
+    yield bench.equal(
+        slope(q), 1, "the slope at the fixed point of q for the printed variances", 1e-7, q=float(q)
+    )
 
 
 PAPER.undecidable(
-    "DKS-rf", "Sec. 11.4", r"How DKS can be applied to standard random forest architectures",
-    "words, not mathematics: convolutional architectures are meant, which Sec. 23 treats; nothing can be computed for random forests",
-)  # fmt: skip
+    "DKS-rf",
+    "Sec. 11.4",
+    r"How DKS can be applied to standard random forest architectures",
+    "words, not mathematics: convolutional architectures are meant, which Sec. 23 treats; nothing "
+    "can be computed for random forests",
+)

@@ -25,13 +25,20 @@ def nonlinear(phi: Any) -> Nonlinear:
     return Nonlinear(activation(phi))
 
 
-def random_network(rng: np.random.Generator, phi: Any, size: int, norms: bool = False, plain: bool = False) -> Network:
-    """A random directed acyclic graph of combined layers, weighted sums and concatenations with one input and one output.
+def random_network(
+    rng: np.random.Generator, phi: Any, size: int, norms: bool = False, plain: bool = False
+) -> Network:
+    """A random directed acyclic graph of layers with one input and one output.
+
+    It consists of combined layers, weighted sums and concatenations.
 
     ``norms``: include LayerNorms and pools; ``plain``: include sums that are not normalised. All
     weights are rational.
     """
-    steps: list[tuple[Any, Any, tuple[Any, ...]]] = [("input", Input(), ()), ("stem", Affine(), ("input",))]
+    steps: list[tuple[Any, Any, tuple[Any, ...]]] = [
+        ("input", Input(), ()),
+        ("stem", Affine(), ("input",)),
+    ]
     maps, sinks = ["stem"], {"stem"}
 
     def add(name: str, layer: Any, *parents: str) -> str:
@@ -44,7 +51,10 @@ def random_network(rng: np.random.Generator, phi: Any, size: int, norms: bool = 
 
     def weights() -> tuple[Any, ...]:
         a, b, c = PYTHAGOREAN[int(rng.integers(len(PYTHAGOREAN)))]
-        return (sp.Rational(a, c), sp.Rational(b, c) if not plain else sp.Rational(int(rng.integers(1, 9)), 4))
+        return (
+            sp.Rational(a, c),
+            sp.Rational(b, c) if not plain else sp.Rational(int(rng.integers(1, 9)), 4),
+        )
 
     for i in range(size):
         u, v = (maps[-1 - int(rng.integers(min(3, len(maps))))] for _ in range(2))
@@ -65,7 +75,11 @@ def random_network(rng: np.random.Generator, phi: Any, size: int, norms: bool = 
     ends = sorted(sinks)
     if len(ends) > 1:
         parts = [combined(f"end_{i}", end) for i, end in enumerate(ends)]
-        add("ends", Affine(), add("gathered", Sum((sp.sqrt(sp.Rational(1, len(parts))),) * len(parts)), *parts))
+        add(
+            "ends",
+            Affine(),
+            add("gathered", Sum((sp.sqrt(sp.Rational(1, len(parts))),) * len(parts)), *parts),
+        )
     return Network.from_steps(steps)
 
 
@@ -81,7 +95,9 @@ def shares(op: Mix | Join) -> list[Fraction]:
     return [Fraction(k, sum(whole)) for k in whole]
 
 
-def slopes(network: Network, psi: Any, entry: Node | None = None, inside: frozenset[Node] | None = None) -> dict[Node, Any]:
+def slopes(
+    network: Network, psi: Any, entry: Node | None = None, inside: frozenset[Node] | None = None
+) -> dict[Node, Any]:
     """C'(1) at every node by the chain rule, for nonlinear layers of slope psi.
 
     ``entry`` and ``inside``: for the subnetwork of the nodes ``inside`` that reads ``entry``.
@@ -124,7 +140,9 @@ def parts(network: Network) -> list[tuple[Node, Node, frozenset[Node]]]:
     return found
 
 
-def largest_slope(network: Network, psi: Any, subnetworks: Sequence[tuple[Node, Node, frozenset[Node]]]) -> Any:
+def largest_slope(
+    network: Network, psi: Any, subnetworks: Sequence[tuple[Node, Node, frozenset[Node]]]
+) -> Any:
     """mu(psi) by its definition."""
     return max(slopes(network, psi, entry, inside)[end] for entry, end, inside in subnetworks)
 
@@ -144,9 +162,16 @@ class State:
         """The cosine."""
         return self.covariance / float(np.sqrt(self.q1 * self.q2))
 
-    def mapped(self, f: Callable[[float], float], g: Callable[[float], float] | None = None) -> State:
+    def mapped(
+        self, f: Callable[[float], float], g: Callable[[float], float] | None = None
+    ) -> State:
         """The state with f applied to all second moments and g to all means."""
-        return State(f(self.q1), f(self.q2), f(self.covariance), *((g or f)(m) for m in (self.mean1, self.mean2)))
+        return State(
+            f(self.q1),
+            f(self.q2),
+            f(self.covariance),
+            *((g or f)(m) for m in (self.mean1, self.mean2)),
+        )
 
 
 def added(states: Sequence[State], weights: Sequence[float], means: Sequence[float]) -> State:
@@ -156,7 +181,9 @@ def added(states: Sequence[State], weights: Sequence[float], means: Sequence[flo
     return State(*(np.asarray(weights) @ rows), *(np.asarray(means) @ centres))
 
 
-def values(network: Network, c: float, q1: float, q2: float, known: Mapping[Any, Phi]) -> dict[Node, State]:
+def values(
+    network: Network, c: float, q1: float, q2: float, known: Mapping[Any, Phi]
+) -> dict[Node, State]:
     """The :class:`State` of every node, by quadrature; ``known``: {activation: its NumPy form}."""
     found: dict[Node, State] = {}
     for node, op, parents in network.operations:
@@ -169,11 +196,15 @@ def values(network: Network, c: float, q1: float, q2: float, known: Mapping[Any,
         elif isinstance(op, Post):
             phi, b = known[op.activation], below[0]
             moment = phi.moment(float(np.clip(b.c, -1, 1)), b.q1, b.q2)
-            found[node] = State(phi.q_map(b.q1), phi.q_map(b.q2), moment, phi.mean(b.q1), phi.mean(b.q2))
+            found[node] = State(
+                phi.q_map(b.q1), phi.q_map(b.q2), moment, phi.mean(b.q1), phi.mean(b.q2)
+            )
         elif isinstance(op, Norm):
             b = below[0]
             v1, v2 = b.q1 - b.mean1**2, b.q2 - b.mean2**2
-            found[node] = State(1.0, 1.0, (b.covariance - b.mean1 * b.mean2) / float(np.sqrt(v1 * v2)))
+            found[node] = State(
+                1.0, 1.0, (b.covariance - b.mean1 * b.mean2) / float(np.sqrt(v1 * v2))
+            )
         elif isinstance(op, Mix):
             w = [float(v) for v in op.weights]
             found[node] = added(below, [v**2 for v in w], w)

@@ -37,14 +37,23 @@ def _line(n: int) -> co.Terms:
 
 
 @PAPER.claim(
-    "DKS-thm40", "App. C.2, Theorem 40", r"if $C'(1)<1$: $C'(1)^n(c-1)+1\le C^n(c)\le1$ on $[-1,1]$", hypotheses=_UNIFORM, theorem=True,
-    caveat=r"the printed step for $c<0$ uses Corollary 32 the wrong way round; $1-c^i\le i\,(1-c)$ on $[-1,1]$ proves it",
-)  # fmt: skip
+    "DKS-thm40",
+    "App. C.2, Theorem 40",
+    r"if $C'(1)<1$: $C'(1)^n(c-1)+1\le C^n(c)\le1$ on $[-1,1]$",
+    hypotheses=_UNIFORM,
+    theorem=True,
+    caveat=r"the printed step for $c<0$ uses Corollary 32 the wrong way round; $1-c^i\le i\,(1-c)$ "
+    r"on $[-1,1]$ proves it",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     C = PowerMap(np.array([0.6, 0, 0.4]))
     step = float(C(0.5)) - (slope(C) * 0.5 + 1 - slope(C))
-    yield bench.counterexample(step, "the step: it needs $C(x)\\le C'(1)x+1-C'(1)$, and $0.6+0.4x^2$ is more at $x=1/2$")
-    slack = [_line(n).get(0, 0) - sum(abs(v) for p, v in _line(n).items() if p) for n in range(1, 300)]
+    yield bench.counterexample(
+        step, "the step: it needs $C(x)\\le C'(1)x+1-C'(1)$, and $0.6+0.4x^2$ is more at $x=1/2$"
+    )
+    slack = [
+        _line(n).get(0, 0) - sum(abs(v) for p, v in _line(n).items() if p) for n in range(1, 300)
+    ]
     yield bench.proved(slack, "$1-c^i\\le i(1-c)$ on $[-1,1]$, divided by $1-c$: term by term")
     low, high = [], []
     for b in rational_maps(bench.rng, bench.size(60, 500), "below"):
@@ -61,10 +70,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
         steep = weight * reference.mean(lambda u, f=phi: f.slope(u) ** 2, q, phi.kinks)
         for n in (1, 4, 15):
             gap = c_map(deep(name, weight, bias, n)).gap_at_angle(theta, q)
-            yield bench.at_most(gap / (1 - _GRID[:-1]), steep**n, f"{name} layers with biases, {n} of them: $1-C^n$ over $1-c$", 1e-9)
+            yield bench.at_most(
+                gap / (1 - _GRID[:-1]),
+                steep**n,
+                f"{name} layers with biases, {n} of them: $1-C^n$ over $1-c$",
+                1e-9,
+            )
             yield bench.at_most(0, gap, "and positive", 0.0)
         one = c_map(deep(name, weight, bias, 1))(np.array([-0.6, 0.4]), q)
-        yield bench.equal(one, [own_map(name, weight, bias, q, c) for c in (-0.6, 0.4)], f"{name}: one layer, by the joint density", 1e-9)
+        yield bench.equal(
+            one,
+            [own_map(name, weight, bias, q, c) for c in (-0.6, 0.4)],
+            f"{name}: one layer, by the joint density",
+            1e-9,
+        )
 
 
 def _precise(bench: Bench, count: int) -> Iterator[tuple[list[Real], Real]]:
@@ -88,11 +107,23 @@ def _slopes(weights: list[Real]) -> list[Real]:
 def _positive(differences: list[Real], what: str, strict: bool = True) -> Evidence:
     """Whether 50-digit numbers are all positive, or (not ``strict``) not negative."""
     least, room = min(differences), mpmath.mpf(10) ** -44
-    return Evidence(STATEMENT, Method.NUMERIC, bool(least > (room if strict else -room)), what, float(least), {"cases": len(differences)})
+    return Evidence(
+        STATEMENT,
+        Method.NUMERIC,
+        bool(least > (room if strict else -room)),
+        what,
+        float(least),
+        {"cases": len(differences)},
+    )
 
 
-def _exploding(bench: Bench, depths: tuple[int, ...]) -> Iterator[tuple[tuple[str, float, float], float, int, Network, float, float]]:
-    """(layer, q, depth, network, c*, C'(c*)) of layers with biases; c* and the slope by the joint density."""
+def _exploding(
+    bench: Bench, depths: tuple[int, ...]
+) -> Iterator[tuple[tuple[str, float, float], float, int, Network, float, float]]:
+    """(layer, q, depth, network, c*, C'(c*)) of layers with biases.
+
+    C* and the slope by the joint density.
+    """
     for name, weight, bias in EXPLODING[: bench.size(2, 4)]:
         _, q = settled(name, weight, bias)
         star = 0.0
@@ -105,10 +136,13 @@ def _exploding(bench: Bench, depths: tuple[int, ...]) -> Iterator[tuple[tuple[st
 
 
 @PAPER.claim(
-    "DKS-thm41i", "App. C.2, Theorem 41 i",
-    r"$c^*<C^n(c_0)\le c^*+\Bigl(\dfrac{C(c_0)-C(c^*)}{c_0-c^*}\Bigr)^n(c_0-c^*)$ for $c_0\in(c^*,1)$",
-    hypotheses=r"uniform q values; $C'(1)>1$, C not odd", theorem=True,
-)  # fmt: skip
+    "DKS-thm41i",
+    "App. C.2, Theorem 41 i",
+    r"$c^*<C^n(c_0)\le c^*+\Bigl(\dfrac{C(c_0)-C(c^*)}{c_0-c^*}\Bigr)^n(c_0-c^*)$ for "
+    r"$c_0\in(c^*,1)$",
+    hypotheses=r"uniform q values; $C'(1)>1$, C not odd",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     above, below, ratios = [], [], []
     with decimal_digits(50):
@@ -129,14 +163,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
         one = np.array([own_map(*layer, q, float(c)) for c in start])
         ratio = (one - star) / (start - star)
         found = c_map(network)(start, q)
-        yield bench.at_most(found, star + ratio**n * (start - star), f"{layer[0]}, {n} layers: upper bound", 1e-8)
+        yield bench.at_most(
+            found, star + ratio**n * (start - star), f"{layer[0]}, {n} layers: upper bound", 1e-8
+        )
         yield bench.at_most(star, found, f"{layer[0]}, {n} layers: lower bound", 1e-8)
 
 
 @PAPER.claim(
-    "DKS-thm41ii", "App. C.2, Theorem 41 ii", r"$c^*+C'(c^*)^n(c_0-c^*)<C^n(c_0)<c^*$ for $c_0\in[0,c^*)$",
-    hypotheses=r"uniform q values; $C'(1)>1$, C not odd", theorem=True,
-)  # fmt: skip
+    "DKS-thm41ii",
+    "App. C.2, Theorem 41 ii",
+    r"$c^*+C'(c^*)^n(c_0-c^*)<C^n(c_0)<c^*$ for $c_0\in[0,c^*)$",
+    hypotheses=r"uniform q values; $C'(1)>1$, C not odd",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     above, below = [], []
     with decimal_digits(50):
@@ -155,22 +194,31 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for (name, *_), q, n, network, star, steep in _exploding(bench, (1, 3, 8)):
         start = star * np.array([0.0, 0.4, 0.9])
         found = c_map(network)(start, q)
-        yield bench.at_most(star + steep**n * (start - star), found, f"{name}, {n} layers: lower bound", 1e-8)
+        yield bench.at_most(
+            star + steep**n * (start - star), found, f"{name}, {n} layers: lower bound", 1e-8
+        )
         yield bench.at_most(found, star, f"{name}, {n} layers: upper bound", 1e-8)
 
 
 @PAPER.claim(
-    "DKS-thm41iii", "App. C.2, Theorem 41 iii",
-    r"$C^n(c_0)\ge\alpha^n\bigl(c_0-\tfrac{C(0)}{1-\alpha}\bigr)+\tfrac{C(0)}{1-\alpha}$ with $\alpha=\dfrac{C(-c_0)-C(0)}{-c_0}$, "
+    "DKS-thm41iii",
+    "App. C.2, Theorem 41 iii",
+    r"$C^n(c_0)\ge\alpha^n\bigl(c_0-\tfrac{C(0)}{1-\alpha}\bigr)+\tfrac{C(0)}{1-\alpha}$ with "
+    r"$\alpha=\dfrac{C(-c_0)-C(0)}{-c_0}$, "
     r"for $c_0\in(-1,0)$ as long as $C^{n-1}(c_0)\le0$",
-    hypotheses=r"uniform q values; $C'(1)>1$, C not odd", theorem=True,
-)  # fmt: skip
+    hypotheses=r"uniform q values; $C'(1)>1$, C not odd",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     slack, used, alphas = [], 0, []
     maps = power_maps(bench.rng, bench.size(400, 4000))
     for C in [C for C in maps if slope(C) > 1 and C.weights[::2].sum() > 1e-6]:
-        mixed = PowerMap(C.weights * np.where(np.arange(C.weights.size) % 2, 1.0, bench.rng.uniform(0.01, 1)))
-        mixed = PowerMap(mixed.weights / mixed.weights.sum())  # a smaller even part: more steps below 0
+        mixed = PowerMap(
+            C.weights * np.where(np.arange(C.weights.size) % 2, 1.0, bench.rng.uniform(0.01, 1))
+        )
+        mixed = PowerMap(
+            mixed.weights / mixed.weights.sum()
+        )  # a smaller even part: more steps below 0
         start = float(bench.rng.uniform(-0.99, -0.01))
         zero = float(mixed(0.0))
         alpha = (float(mixed(-start)) - zero) / -start
@@ -193,19 +241,30 @@ def _(bench: Bench) -> Iterator[Evidence]:
             n += 1
             c = float(c_map(deep(name, weight, bias, n))(start, q))
             bound = alpha**n * (start - zero / (1 - alpha)) + zero / (1 - alpha)
-            yield bench.at_most(bound, c, f"{name} layers with small biases, n = {n}; alpha by the joint density", 1e-9)
+            yield bench.at_most(
+                bound,
+                c,
+                f"{name} layers with small biases, n = {n}; alpha by the joint density",
+                1e-9,
+            )
 
 
 @PAPER.claim(
-    "DKS-thm42", "App. C.2, Theorem 42",
-    r"for odd $C$ and $0<\hat c<1$: $|C^n(c)|\le\bigl(C(\hat c)/\hat c\bigr)^n\,|c|$ on $[-\hat c,\hat c]$",
-    printed=r"$|C^n(c)|\le\hat c^{\,n}$ on $[-\hat c,\hat c]$", hypotheses=_UNIFORM, theorem=True,
-)  # fmt: skip
+    "DKS-thm42",
+    "App. C.2, Theorem 42",
+    r"for odd $C$ and $0<\hat c<1$: $|C^n(c)|\le\bigl(C(\hat c)/\hat c\bigr)^n\,|c|$ on $[-\hat "
+    r"c,\hat c]$",
+    printed=r"$|C^n(c)|\le\hat c^{\,n}$ on $[-\hat c,\hat c]$",
+    hypotheses=_UNIFORM,
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     weights = (sp.Integer(0), sp.Rational(9, 10), sp.Integer(0), sp.Rational(1, 10))
     half = sum(b * sp.Rational(1, 2) ** n for n, b in enumerate(weights))
     twice = float(sum(b * half**n for n, b in enumerate(weights)))
-    yield bench.counterexample(twice - 0.25, "$C=0.9c+0.1c^3$, $\\hat c=1/2$: $C^2(1/2)=0.4261>1/4$", value=twice)
+    yield bench.counterexample(
+        twice - 0.25, "$C=0.9c+0.1c^3$, $\\hat c=1/2$: $C^2(1/2)=0.4261>1/4$", value=twice
+    )
     phi = polynomial(weights)
     library = c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), 2)))(0.5)
     yield bench.equal(library, twice, "two layers of the library with that C map", 1e-9)
@@ -218,10 +277,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
             excess.append(float((found - top**n).max()))
             left.append(found)
             right.append((float(C(top)) / top) ** n * np.abs(c))
-    yield bench.counterexample(max(excess), "random odd maps", violations=int((np.array(excess) > 1e-9).sum()), of=len(excess))
+    yield bench.counterexample(
+        max(excess),
+        "random odd maps",
+        violations=int((np.array(excess) > 1e-9).sum()),
+        of=len(excess),
+    )
     yield bench.at_most(left, right, "random odd maps", 1e-13)
     for name in ("tanh", "erf", "sin", "asinh")[: bench.size(2, 4)]:
-        scaled = activation(name).transformed(output_scale=1 / math.sqrt(reference.second_moment(name)))
+        scaled = activation(name).transformed(
+            output_scale=1 / math.sqrt(reference.second_moment(name))
+        )
         top = 0.8
         c = np.linspace(-top, top, 9)
         ratio = reference.cosine(name, top) / top
@@ -229,4 +295,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             network = chain(Input(), repeat(chain(Affine(), Nonlinear(scaled)), n))
             yield bench.equal(q_map(network)(1.0), 1.0, f"{name}: q stays 1", 1e-9)
             found = np.abs(c_map(network)(c))
-            yield bench.at_most(found, ratio**n * np.abs(c), f"{name}, {n} layers; $C(\\hat c)$ by the joint density", 1e-10)
+            yield bench.at_most(
+                found,
+                ratio**n * np.abs(c),
+                f"{name}, {n} layers; $C(\\hat c)$ by the joint density",
+                1e-10,
+            )

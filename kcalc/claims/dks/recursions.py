@@ -39,7 +39,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for k in range(1, 7):
             value = alpha * value + beta
             wrong += value != alpha**k * (start - beta / (1 - alpha)) + beta / (1 - alpha)
-    yield bench.equal(wrong, 0, "random fractions, $\\alpha=0$ among them: iterates that differ", 0.0)
+    yield bench.equal(
+        wrong, 0, "random fractions, $\\alpha=0$ among them: iterates that differ", 0.0
+    )
     value = 0.9
     for k in range(1, 6):
         value = 0.0 * value + 0.3
@@ -66,10 +68,14 @@ def _compared(rng: np.random.Generator, increasing: bool, times: int) -> float:
 
 
 @PAPER.claim(
-    "DKS-lem29", "App. C.1, Lemma 29",
-    r"if $f_1\ge f_2$ on $[x_1,x_2]$ and $f_2$ increases there, then $f_1^n(x)\ge f_2^n(x)$ as long as $f_1^{n-1}(x)\in[x_1,x_2]$",
-    caveat=r"the iterates $f_2^{n-1}(x)$ must stay in $[x_1,x_2]$ too, or $f_2$ increase on the whole line", theorem=True,
-)  # fmt: skip
+    "DKS-lem29",
+    "App. C.1, Lemma 29",
+    r"if $f_1\ge f_2$ on $[x_1,x_2]$ and $f_2$ increases there, then $f_1^n(x)\ge f_2^n(x)$ as "
+    r"long as $f_1^{n-1}(x)\in[x_1,x_2]$",
+    caveat=r"the iterates $f_2^{n-1}(x)$ must stay in $[x_1,x_2]$ too, or $f_2$ increase on the "
+    r"whole line",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     def f1(x: float) -> float:
         return x / 2
@@ -78,15 +84,22 @@ def _(bench: Bench) -> Iterator[Evidence]:
         return x - 1 if x >= 0 else 5.0
 
     grid = np.linspace(0, 1, 101)
-    allowed = bool(all(f1(x) >= f2(x) for x in grid)) and bool((np.diff([f2(x) for x in grid]) > 0).all()) and 0 <= f1(0.0) <= 1
+    allowed = (
+        bool(all(f1(x) >= f2(x) for x in grid))
+        and bool((np.diff([f2(x) for x in grid]) > 0).all())
+        and 0 <= f1(0.0) <= 1
+    )
     found = f2(f2(0.0)) - f1(f1(0.0))
     yield bench.counterexample(
         found if allowed else 0.0,
-        "on $[0,1]$: $f_1=x/2$, $f_2=x-1$, continued by 5 for $x<0$: $f_1^2(0)=0<5=f_2^2(0)$, and $f_1(0)$ is inside",
+        "on $[0,1]$: $f_1=x/2$, $f_2=x-1$, continued by 5 for $x<0$: $f_1^2(0)=0<5=f_2^2(0)$, and "
+        "$f_1(0)$ is inside",
     )
     count = bench.size(300, 3000)
     inside = [_compared(bench.rng, True, 8) for _ in range(count)]
-    yield bench.at_most(0, inside, "random increasing $f_2$ of $[0,1]$ into itself, any $f_1\\ge f_2$", 1e-13)
+    yield bench.at_most(
+        0, inside, "random increasing $f_2$ of $[0,1]$ into itself, any $f_1\\ge f_2$", 1e-13
+    )
     other = [_compared(bench.rng, False, 8) for _ in range(count)]
     yield bench.at_most(
         0.1 * count,
@@ -101,32 +114,59 @@ def _(bench: Bench) -> Iterator[Evidence]:
         while 0 <= one <= 1 and len(slack) < 8 * count:
             one, two = a * one + b + lift * (1 + np.sin(20 * one)), a * two + b
             slack.append(one - two)
-    yield bench.at_most(0, slack, "$f_2$ affine and increasing on the line, with iterates that leave", 1e-12)
+    yield bench.at_most(
+        0, slack, "$f_2$ affine and increasing on the line, with iterates that leave", 1e-12
+    )
 
 
 @PAPER.claim(
-    "DKS-lem30", "App. C.1, Lemma 30", r"$0<\dfrac{f(b)-x_0}{b-x_0}<1$ for $b\in(x_0,1)$", theorem=True,
+    "DKS-lem30",
+    "App. C.1, Lemma 30",
+    r"$0<\dfrac{f(b)-x_0}{b-x_0}<1$ for $b\in(x_0,1)$",
+    theorem=True,
     hypotheses="f increasing and strictly convex, $f(1)=1$, $f(x_0)=x_0<1$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     b, x0 = sp.symbols("b x0")
     share = (b - x0) / (1 - x0)
-    yield bench.exact((1 - share) * x0 + share - b, "$b$ is the mixture of $x_0$ and 1 whose image lies under the chord")
+    yield bench.exact(
+        (1 - share) * x0 + share - b,
+        "$b$ is the mixture of $x_0$ and 1 whose image lies under the chord",
+    )
     ratios = []
     for C in curved(power_maps(bench.rng, bench.size(300, 3000), zero=True)):
         start = float(bench.rng.choice([0.0, bench.rng.normal(), 1 - bench.rng.exponential()]))
         start = start if start < 0.999 else 0.0
         at = start + (1 - start) * T[29:-1]
-        ratios.append((start + (1 - start) * C(T[29:-1]) - start) / (at - start))  # convex, fixes start and 1
-    yield bench.at_most(ratios, 1 - 1e-9, "random convex maps with random fixed points: below 1", 0.0)
+        ratios.append(
+            (start + (1 - start) * C(T[29:-1]) - start) / (at - start)
+        )  # convex, fixes start and 1
+    yield bench.at_most(
+        ratios, 1 - 1e-9, "random convex maps with random fixed points: below 1", 0.0
+    )
     yield bench.at_most(1e-8, ratios, "and above 0", 0.0)
     found = []
-    for name, size, bias in (("tanh", 1.6, 0.05), ("erf", 2.0, 0.2), ("softplus", 0.3, 0.0), ("swish", 2.5, 0.0)):
-        C = activation(name).transformed(size, bias, output_shift=-0.3 if name in ("softplus", "swish") else 0.0).c_map
+    for name, size, bias in (
+        ("tanh", 1.6, 0.05),
+        ("erf", 2.0, 0.2),
+        ("softplus", 0.3, 0.0),
+        ("swish", 2.5, 0.0),
+    ):
+        C = (
+            activation(name)
+            .transformed(size, bias, output_shift=-0.3 if name in ("softplus", "swish") else 0.0)
+            .c_map
+        )
         points = C.fixed_points()
         if len(points) == 2 and points[0].value >= 0:
             star = points[0].value
             at = star + (1 - star) * np.linspace(0.05, 0.95, 10)
             found.append((C(at) - star) / (at - star))
-    yield bench.at_most(found, 1 - 1e-9, "C maps of the library between their two fixed points: below 1", 0.0, maps=len(found))
+    yield bench.at_most(
+        found,
+        1 - 1e-9,
+        "C maps of the library between their two fixed points: below 1",
+        0.0,
+        maps=len(found),
+    )
     yield bench.at_most(1e-9, found, "and above 0", 0.0)

@@ -54,7 +54,9 @@ FUNCTIONS: dict[str, Plain] = {
     "tanh": Plain(np.tanh, lambda x: 1 - np.tanh(x) ** 2),
     "erf": Plain(special.erf, lambda x: 2 / math.sqrt(math.pi) * np.exp(-(x**2))),
     "gelu": Plain(lambda x: x * special.ndtr(x), lambda x: special.ndtr(x) + x * density(x)),
-    "swish": Plain(lambda x: x * special.expit(x), lambda x: special.expit(x) + x * _logistic_slope(x)),
+    "swish": Plain(
+        lambda x: x * special.expit(x), lambda x: special.expit(x) + x * _logistic_slope(x)
+    ),
     "softplus": Plain(_softplus, special.expit),
     "sigmoid": Plain(special.expit, _logistic_slope),
     "sin": Plain(np.sin, np.cos),
@@ -62,17 +64,32 @@ FUNCTIONS: dict[str, Plain] = {
     "atan": Plain(np.arctan, lambda x: 1 / (1 + x**2)),
     "asinh": Plain(np.arcsinh, lambda x: 1 / np.sqrt(1 + x**2)),
     "gaussian": Plain(lambda x: np.exp(-(x**2)), lambda x: -2 * x * np.exp(-(x**2))),
-    "mish": Plain(lambda x: x * np.tanh(_softplus(x)), lambda x: np.tanh(_softplus(x)) + x * special.expit(x) / np.cosh(_softplus(x)) ** 2),
+    "mish": Plain(
+        lambda x: x * np.tanh(_softplus(x)),
+        lambda x: np.tanh(_softplus(x)) + x * special.expit(x) / np.cosh(_softplus(x)) ** 2,
+    ),
     "logcosh": Plain(lambda x: np.logaddexp(x, -x) - math.log(2), np.tanh),
-    "squareplus": Plain(lambda x: (x + np.sqrt(x**2 + 4)) / 2, lambda x: (1 + x / np.sqrt(x**2 + 4)) / 2),
+    "squareplus": Plain(
+        lambda x: (x + np.sqrt(x**2 + 4)) / 2, lambda x: (1 + x / np.sqrt(x**2 + 4)) / 2
+    ),
     "probit": Plain(special.ndtr, density),
     "exp": Plain(np.exp, np.exp),
     "square": Plain(lambda x: x**2, lambda x: 2 * x),
     "cube": Plain(lambda x: x**3, lambda x: 3 * x**2),
     "relu": Plain(lambda x: np.maximum(x, 0), _step, (0.0,)),
-    "leaky_relu": Plain(lambda x: np.maximum(x, 0.01 * x), lambda x: np.where(x > 0, 1.0, 0.01), (0.0,)),
-    "elu": Plain(lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), lambda x: np.exp(np.minimum(x, 0)), (0.0,)),
-    "celu": Plain(lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), lambda x: np.exp(np.minimum(x, 0)), (0.0,)),
+    "leaky_relu": Plain(
+        lambda x: np.maximum(x, 0.01 * x), lambda x: np.where(x > 0, 1.0, 0.01), (0.0,)
+    ),
+    "elu": Plain(
+        lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+        lambda x: np.exp(np.minimum(x, 0)),
+        (0.0,),
+    ),
+    "celu": Plain(
+        lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+        lambda x: np.exp(np.minimum(x, 0)),
+        (0.0,),
+    ),
     "selu": Plain(
         lambda x: _SELU[0] * np.where(x > 0, x, _SELU[1] * np.expm1(np.minimum(x, 0))),
         lambda x: _SELU[0] * np.where(x > 0, 1.0, _SELU[1] * np.exp(np.minimum(x, 0))),
@@ -80,8 +97,12 @@ FUNCTIONS: dict[str, Plain] = {
     ),
     "abs": Plain(np.abs, np.sign, (0.0,)),
     "relu2": Plain(lambda x: np.maximum(x, 0) ** 2, lambda x: 2 * np.maximum(x, 0), (0.0,)),
-    "hard_tanh": Plain(lambda x: np.clip(x, -1, 1), lambda x: (np.abs(x) < 1).astype(float), (-1.0, 1.0)),
-    "relu6": Plain(lambda x: np.clip(x, 0, 6), lambda x: ((x > 0) & (x < 6)).astype(float), (0.0, 6.0)),
+    "hard_tanh": Plain(
+        lambda x: np.clip(x, -1, 1), lambda x: (np.abs(x) < 1).astype(float), (-1.0, 1.0)
+    ),
+    "relu6": Plain(
+        lambda x: np.clip(x, 0, 6), lambda x: ((x > 0) & (x < 6)).astype(float), (0.0, 6.0)
+    ),
     "softsign": Plain(lambda x: x / (1 + np.abs(x)), lambda x: 1 / (1 + np.abs(x)) ** 2, (0.0,)),
 }
 
@@ -113,7 +134,13 @@ def mean(f: Function, q: float = 1.0, kinks: tuple[float, ...] = ()) -> float:
 
 
 def pair(
-    f: Function, q1: float, g: Function, q2: float, c: float, f_kinks: tuple[float, ...] = (), g_kinks: tuple[float, ...] = ()
+    f: Function,
+    q1: float,
+    g: Function,
+    q2: float,
+    c: float,
+    f_kinks: tuple[float, ...] = (),
+    g_kinks: tuple[float, ...] = (),
 ) -> float:
     """E f(u) g(v) for variances q1, q2 and correlation |c| <= 0.97, by the joint density."""
     panel = min(1.0, 2.5 * math.sqrt(1 - c * c))
@@ -122,7 +149,9 @@ def pair(
     keep, kept = np.abs(x) < 10.5, np.abs(y) < 10.5
     x, w, y, v = x[keep], w[keep], y[kept], v[kept]
     s2 = 1 - c * c
-    joint = np.exp(-(x[:, None] ** 2 - 2 * c * x[:, None] * y + y**2) / (2 * s2)) / (2 * math.pi * math.sqrt(s2))
+    joint = np.exp(-(x[:, None] ** 2 - 2 * c * x[:, None] * y + y**2) / (2 * s2)) / (
+        2 * math.pi * math.sqrt(s2)
+    )
     return float((w * f(math.sqrt(q1) * x)) @ joint @ (v * g(math.sqrt(q2) * y)))
 
 
@@ -141,7 +170,9 @@ def gamma(name: str, c: float, q1: float = 1.0, q2: float | None = None) -> floa
 def cosine(name: str, c: float, q1: float = 1.0, q2: float | None = None) -> float:
     """C(c, q1, q2)."""
     second = q1 if q2 is None else q2
-    return gamma(name, c, q1, second) / math.sqrt(second_moment(name, q1) * second_moment(name, second))
+    return gamma(name, c, q1, second) / math.sqrt(
+        second_moment(name, q1) * second_moment(name, second)
+    )
 
 
 def layer(name: str, covariance: Array) -> Array:
@@ -164,4 +195,8 @@ def power_series(name: str, count: int, q: float = 1.0) -> Array:
     phi = FUNCTIONS[name]
     z, w = line(scaled(phi.kinks, q))
     projected = hermite_polynomials(z, count) @ (w * density(z) * phi.value(math.sqrt(q) * z))
-    return projected**2 / np.array([math.factorial(n) for n in range(count)], dtype=float) / second_moment(name, q)
+    return (
+        projected**2
+        / np.array([math.factorial(n) for n in range(count)], dtype=float)
+        / second_moment(name, q)
+    )

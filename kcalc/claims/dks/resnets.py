@@ -26,12 +26,17 @@ STAGES = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 _GRID = np.cos(np.linspace(np.pi, 0, 41))
 
 
-# --- path weights -------------------------------------------------------------------------------------------------------------------------
+# --- path weights ---------------------------------------------------------------------------------
 
 
-def _weights(rng: np.random.Generator, sizes: tuple[int, ...], variance: float, draws: int) -> list[Array]:
+def _weights(
+    rng: np.random.Generator, sizes: tuple[int, ...], variance: float, draws: int
+) -> list[Array]:
     """Matrices (draws, out, in) of variance over fan-in."""
-    return [rng.normal(size=(draws, m, k)) * math.sqrt(variance / k) for k, m in itertools.pairwise(sizes)]
+    return [
+        rng.normal(size=(draws, m, k)) * math.sqrt(variance / k)
+        for k, m in itertools.pairwise(sizes)
+    ]
 
 
 def _gates(weights: list[Array], x: Array) -> list[Array]:
@@ -55,88 +60,145 @@ def _gated(weights: list[Array], gates: list[Array], x: Array) -> Array:
 
 def _share(*gates: list[Array]) -> Array:
     """The fraction of paths that are active in all the given masks, (draws,)."""
-    return np.prod([np.prod(layer, axis=0).mean(axis=1) for layer in zip(*gates, strict=True)], axis=0)
+    return np.prod(
+        [np.prod(layer, axis=0).mean(axis=1) for layer in zip(*gates, strict=True)], axis=0
+    )
 
 
 @PAPER.claim(
-    "DKS-eq29", "App. I, eq. 29",
+    "DKS-eq29",
+    "App. I, eq. 29",
     r"$f(x)=\sum_pW_px_p$ over active paths; $E[W_pW_q]=\sigma^{2D}/P$ for $p=q$, else 0; so "
     r"$E[f(x)f(x')]=\sigma^{2D}\,\dfrac{E[A_{x,x'}]}{P}\,\tfrac1kx^\top x'$",
     hypotheses=r"ReLU, no biases, weights $N(0,\sigma^2/m)$, one linear output",
-    caveat=r"exact for $x'=x$; for $x'\ne x$ it takes the weights to be independent of which paths are active: behind one hidden layer "
+    caveat=r"exact for $x'=x$; for $x'\ne x$ it takes the weights to be independent of which paths "
+    r"are active: behind one hidden layer "
     r"the term $\frac{\sigma^4}{2\pi k}\|x\|\|x'\|\sin\theta$ is missing",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     relu = activation("relu")
-    missing = 2 * float(relu.c_map(0.0) * relu.q_map(1.0)) * 2  # sigma^2 = 2, |x|^2 = k: sigma^4 E relu(u) relu(v), u, v independent
-    yield bench.counterexample(missing, "one hidden layer, $\\sigma^2=2$, orthogonal inputs with $|x|^2=k$: $2/\\pi$; the formula gives 0",
-                               found=missing)  # fmt: skip
-    sizes, draws, x, other = (2, 3, 2, 1), bench.size(60_000, 600_000), np.array([1.0, 0.7]), np.array([0.4, 1.1])
+    missing = (
+        2 * float(relu.c_map(0.0) * relu.q_map(1.0)) * 2
+    )  # sigma^2 = 2, |x|^2 = k: sigma^4 E relu(u) relu(v), u, v independent
+    yield bench.counterexample(
+        missing,
+        "one hidden layer, $\\sigma^2=2$, orthogonal inputs with $|x|^2=k$: $2/\\pi$; the formula "
+        "gives 0",
+        found=missing,
+    )
+    sizes, draws, x, other = (
+        (2, 3, 2, 1),
+        bench.size(60_000, 600_000),
+        np.array([1.0, 0.7]),
+        np.array([0.4, 1.1]),
+    )
     W = _weights(bench.rng, sizes, 2.0, draws)
     gates, gates2 = _gates(W, x), _gates(W, other)
     paths = np.zeros(200)
     for path in itertools.product(*(range(n) for n in sizes)):
-        weight = W[0][:200, path[1], path[0]] * W[1][:200, path[2], path[1]] * W[2][:200, path[3], path[2]]
+        weight = (
+            W[0][:200, path[1], path[0]]
+            * W[1][:200, path[2], path[1]]
+            * W[2][:200, path[3], path[2]]
+        )
         paths += weight * gates[0][:200, path[1]] * gates[1][:200, path[2]] * x[path[0]]
     forward = _gated(W, gates, x)
-    yield bench.equal(paths, forward[:200], "sums over active paths, one by one, and the network", 1e-12)
+    yield bench.equal(
+        paths, forward[:200], "sums over active paths, one by one, and the network", 1e-12
+    )
     one = W[0][:, 0, 0] * W[1][:, 0, 0] * W[2][:, 0, 0]
     two = W[0][:, 0, 1] * W[1][:, 0, 0] * W[2][:, 0, 0]
-    yield bench.statistical(one**2, 2.0**3 / 12, "$E[W_p^2]=\\sigma^{2D}/P$ with $P=2\\cdot3\\cdot2$")
+    yield bench.statistical(
+        one**2, 2.0**3 / 12, "$E[W_p^2]=\\sigma^{2D}/P$ with $P=2\\cdot3\\cdot2$"
+    )
     yield bench.statistical(one * two, 0.0, "$E[W_pW_q]=0$ for paths that differ in one weight")
     own = 8 * _share(gates) * float(x @ x) / 2
-    yield bench.statistical(forward**2 - own, 0.0, "$x'=x$: $f^2$ less $\\sigma^{2D}\\,A/P\\,|x|^2/k$")
+    yield bench.statistical(
+        forward**2 - own, 0.0, "$x'=x$: $f^2$ less $\\sigma^{2D}\\,A/P\\,|x|^2/k$"
+    )
     other_w = _weights(bench.rng, sizes, 2.0, draws)
     free, free2 = _gated(other_w, gates, x), _gated(other_w, gates2, other)
     expected = 8 * _share(gates, gates2) * float(x @ other) / 2
-    yield bench.statistical(free * free2 - expected, 0.0, "$x'\\ne x$, with weights independent of the paths: eq. 29")
+    yield bench.statistical(
+        free * free2 - expected, 0.0, "$x'\\ne x$, with weights independent of the paths: eq. 29"
+    )
     small = _weights(bench.rng, (2, 4, 1), 2.0, draws)
     a, b = np.array([1.0, 1.0]), np.array([math.sqrt(2), 0.0])
     product = _gated(small, _gates(small, a), a) * _gated(small, _gates(small, b), b)
     theta = math.pi / 4
     formula = 4 * (math.pi - theta) / (2 * math.pi) * float(a @ b) / 2
-    yield bench.statistical(product, formula, "the network itself, $\\theta=\\pi/4$: eq. 29", PRINTED)
-    yield bench.statistical(product, formula + 4 / (2 * math.pi) * math.sin(theta), "the same with the missing term")
+    yield bench.statistical(
+        product, formula, "the network itself, $\\theta=\\pi/4$: eq. 29", PRINTED
+    )
+    yield bench.statistical(
+        product, formula + 4 / (2 * math.pi) * math.sin(theta), "the same with the missing term"
+    )
     kernel = 4 * float(relu.c_map(math.cos(theta)) * relu.q_map(1.0))
-    yield bench.equal(kernel, formula + 4 / (2 * math.pi) * math.sin(theta), "the library's C map has the missing term", 1e-12)
+    yield bench.equal(
+        kernel,
+        formula + 4 / (2 * math.pi) * math.sin(theta),
+        "the library's C map has the missing term",
+        1e-12,
+    )
 
 
 @PAPER.claim(
-    "DKS-I2", "App. I",
-    r"$R$ ReLU layers, $\sigma^2=2$: with half of the units active and a quarter co-active, $E[f(x)^2]\approx\|x\|^2/k$ and "
-    r"$E[f(x)f(x')]\approx2^{-R}x^\top x'/k$; the first agrees with $Q_g(q)=q$, the second not with $C_g$, which tends to 1",
-)  # fmt: skip
+    "DKS-I2",
+    "App. I",
+    r"$R$ ReLU layers, $\sigma^2=2$: with half of the units active and a quarter co-active, "
+    r"$E[f(x)^2]\approx\|x\|^2/k$ and "
+    r"$E[f(x)f(x')]\approx2^{-R}x^\top x'/k$; the first agrees with $Q_g(q)=q$, the second not "
+    r"with $C_g$, which tends to 1",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     R = sp.Symbol("R", positive=True, integer=True)
     yield bench.exact(2**R * sp.Rational(1, 2) ** R - 1, "$\\sigma^{2R}(1/2)^R=1$")
-    yield bench.exact(2**R * sp.Rational(1, 4) ** R - sp.Rational(1, 2) ** R, "$\\sigma^{2R}(1/4)^R=2^{-R}$")
+    yield bench.exact(
+        2**R * sp.Rational(1, 4) ** R - sp.Rational(1, 2) ** R, "$\\sigma^{2R}(1/4)^R=2^{-R}$"
+    )
     W = _weights(bench.rng, (3, 400, 1), 2.0, bench.size(200, 2000))
     x, orthogonal, near = np.array([1.0, 2, 0]), np.array([-2.0, 1, 0]), np.array([1.0, 2, 0.4])
     gate = _gates(W, x)[0]
     yield bench.statistical(gate.ravel(), 0.5, "samples: half of the units are active")
     yield bench.statistical(
-        (gate * _gates(W, orthogonal)[0]).ravel(), 0.25, "samples: a quarter of the units is co-active for orthogonal inputs"
+        (gate * _gates(W, orthogonal)[0]).ravel(),
+        0.25,
+        "samples: a quarter of the units is co-active for orthogonal inputs",
     )
     angle = math.acos(float(x @ near) / math.sqrt(float(x @ x) * float(near @ near)))
     both = (gate * _gates(W, near)[0]).ravel()
-    yield bench.statistical(both, (math.pi - angle) / (2 * math.pi), "for near inputs it is $(\\pi-\\theta)/2\\pi$, nearer to 1/2")
+    yield bench.statistical(
+        both,
+        (math.pi - angle) / (2 * math.pi),
+        "for near inputs it is $(\\pi-\\theta)/2\\pi$, nearer to 1/2",
+    )
     relu = activation("relu")
     yield bench.equal(
-        float(relu.c_map.derivative(1)(math.cos(angle))) / 2, (math.pi - angle) / (2 * math.pi), "as the slope of C has it", 1e-12
+        float(relu.c_map.derivative(1)(math.cos(angle))) / 2,
+        (math.pi - angle) / (2 * math.pi),
+        "as the slope of C has it",
+        1e-12,
     )
     net = vanilla(50, relu, sigma_w=sp.sqrt(2), readout=False)
     # sigma_w^2 = 2 in every layer: q of the output of each rectifier is that of its input
-    yield bench.equal(q_map(net)(np.array([0.3, 1.0, 4.0])), [0.3, 1.0, 4.0], "50 layers of the library: $Q(q)=q$", 1e-10)
+    yield bench.equal(
+        q_map(net)(np.array([0.3, 1.0, 4.0])),
+        [0.3, 1.0, 4.0],
+        "50 layers of the library: $Q(q)=q$",
+        1e-10,
+    )
     images = c_map(net)(np.array([-0.9, 0.0, 0.5]))
     yield bench.at_most(0.98, images, "50 layers of the library: the C map is near 1, not $2^{-R}$")
     own = np.array([-0.9, 0.0, 0.5])
     for _ in range(50):
         own = (np.sqrt(1 - own**2) + (np.pi - np.arccos(own)) * own) / np.pi
     yield bench.equal(images, own, "by equation 15, 50 times", 1e-10)
-    yield bench.equal(c_map(net).derivative(1)(1.0), 1, "gradients of one input: $E|f'|^2$ keeps its size", 1e-10)
+    yield bench.equal(
+        c_map(net).derivative(1)(1.0), 1, "gradients of one input: $E|f'|^2$ keeps its size", 1e-10
+    )
 
 
-# --- ResNets ------------------------------------------------------------------------------------------------------------------------------
+# --- ResNets --------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=8)
@@ -190,25 +252,43 @@ def _stage_lengths(network: Network) -> tuple[int, ...]:
 
 
 @PAPER.claim(
-    "DKS-Jq", "App. J", r"$(q_1,q_2,q_3,q_4)$ is $(3,4,6,3)$ for $D=50$, $(3,4,23,3)$ for 101, $(3,8,36,3)$ for 152, of $(D-2)/3$ blocks"
+    "DKS-Jq",
+    "App. J",
+    r"$(q_1,q_2,q_3,q_4)$ is $(3,4,6,3)$ for $D=50$, $(3,4,23,3)$ for 101, $(3,8,36,3)$ for 152, "
+    r"of $(D-2)/3$ blocks",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for depth, stages in STAGES.items():
         yield bench.equal(sum(stages), (depth - 2) / 3, f"D = {depth}: the sum", 0.0)
         network = resnet(depth)
-        yield bench.equal(_stage_lengths(network), stages, f"D = {depth}: blocks from transition to transition in the library", 0.0)
+        yield bench.equal(
+            _stage_lengths(network),
+            stages,
+            f"D = {depth}: blocks from transition to transition in the library",
+            0.0,
+        )
         sizes = q_values(network, 1)
         outputs = [float(sizes[node]) for node, _ in blocks(network)]
         yield bench.equal(
-            outputs, [q for n in stages for q in range(2, n + 2)], "q of the blocks' outputs: 2, 3, ... in every stage", 1e-12
+            outputs,
+            [q for n in stages for q in range(2, n + 2)],
+            "q of the blocks' outputs: 2, 3, ... in every stage",
+            1e-12,
         )
-        yield bench.equal(len(network.nodes_of(Affine)), depth + len(stages), "D weight layers, and one in each transition's shortcut", 0.0)
+        yield bench.equal(
+            len(network.nodes_of(Affine)),
+            depth + len(stages),
+            "D weight layers, and one in each transition's shortcut",
+            0.0,
+        )
 
 
 @PAPER.claim(
-    "DKS-Jtr", "App. J",
-    "the input q values of the transition blocks are $1$, $q_1+1$, $q_2+1$ and $q_3+1$; $q_4+1$ enters the last layers",
-)  # fmt: skip
+    "DKS-Jtr",
+    "App. J",
+    "the input q values of the transition blocks are $1$, $q_1+1$, $q_2+1$ and $q_3+1$; $q_4+1$ "
+    "enters the last layers",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for depth, stages in STAGES.items():
         network = resnet(depth)
@@ -218,19 +298,32 @@ def _(bench: Bench) -> Iterator[Evidence]:
             source, transition = entry(network, parents)
             if transition:
                 found.append(float(sizes[source]))
-        yield bench.equal(found, [1, *(n + 1 for n in stages[:3])], f"D = {depth}: what the library's transition blocks read", 1e-12)
+        yield bench.equal(
+            found,
+            [1, *(n + 1 for n in stages[:3])],
+            f"D = {depth}: what the library's transition blocks read",
+            1e-12,
+        )
         last = blocks(network)[-1][0]
-        yield bench.equal(float(sizes[last]), stages[3] + 1, f"D = {depth}: what enters the last layers", 1e-12)
+        yield bench.equal(
+            float(sizes[last]), stages[3] + 1, f"D = {depth}: what enters the last layers", 1e-12
+        )
         q, own = 1, []
         for n in stages:  # a transition block gives 1 + 1, another block adds 1
             own.append(q)
             q = 2
             for _ in range(n - 1):
                 q += 1
-        yield bench.equal([*own, q], [1, *(n + 1 for n in stages)], f"D = {depth}: by the rule for sums", 0.0)
+        yield bench.equal(
+            [*own, q], [1, *(n + 1 for n in stages)], f"D = {depth}: by the rule for sums", 0.0
+        )
 
 
-@PAPER.claim("DKS-eq30", "App. J, eq. 30", r"$B_q(c)=\dfrac{C(C(C(c)))+qc}{1+q}$, $T(c)=\dfrac{C(C(C(c)))+C(c)}2$, $C$ that of ReLU")
+@PAPER.claim(
+    "DKS-eq30",
+    "App. J, eq. 30",
+    r"$B_q(c)=\dfrac{C(C(C(c)))+qc}{1+q}$, $T(c)=\dfrac{C(C(C(c)))+C(c)}2$, $C$ that of ReLU",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for depth in bench.size((50,), (50, 101, 152)):
         network = resnet(depth)
@@ -242,12 +335,26 @@ def _(bench: Bench) -> Iterator[Evidence]:
             source, transition = entry(network, parents)
             q, before = round(float(sizes[source])), c[source]
             cubed = relu(relu(relu(before)))
-            truth.append((cubed + relu(before)) / 2 if transition else (cubed + q * before) / (1 + q))
+            truth.append(
+                (cubed + relu(before)) / 2 if transition else (cubed + q * before) / (1 + q)
+            )
             found.append(c[node])
-        yield bench.equal(found, truth, f"D = {depth}: every block of the library by the formulas from what it reads", 1e-12)
-        yield bench.equal(c_map(network)(_GRID), composed(_GRID, depth), "the whole network by $C\\circ E_4\\circ\\cdots\\circ E_1$", 1e-11)
+        yield bench.equal(
+            found,
+            truth,
+            f"D = {depth}: every block of the library by the formulas from what it reads",
+            1e-12,
+        )
+        yield bench.equal(
+            c_map(network)(_GRID),
+            composed(_GRID, depth),
+            "the whole network by $C\\circ E_4\\circ\\cdots\\circ E_1$",
+            1e-11,
+        )
     c, s, q = sp.symbols("c s q", positive=True)  # s: C^3(c)
-    yield bench.exact((1 * s + q * c) / (1 + q) - (s + q * c) / (1 + q), "the rule for sums with q values 1 and q")
+    yield bench.exact(
+        (1 * s + q * c) / (1 + q) - (s + q * c) / (1 + q), "the rule for sums with q values 1 and q"
+    )
     x, y = bench.rng.normal(size=(2, bench.size(100_000, 1_000_000)))
     u, v = x, 0.3 * x + math.sqrt(1 - 0.09) * y
     product = 2 * np.maximum(u, 0) * np.maximum(v, 0)
@@ -262,7 +369,9 @@ def _enclosed(depth: int) -> tuple[float, float]:
         pi = flint.arb.pi()
 
         def local(c: flint.arb) -> flint.arb:
-            return flint.arb(0) if bool(c == -1) else ((1 - c * c).sqrt() + (pi - c.acos()) * c) / pi
+            return (
+                flint.arb(0) if bool(c == -1) else ((1 - c * c).sqrt() + (pi - c.acos()) * c) / pi
+            )
 
         c = flint.arb(-1)
         for number in STAGES[depth]:
@@ -273,17 +382,29 @@ def _enclosed(depth: int) -> tuple[float, float]:
         return float(c.lower()), float(c.upper())
 
 
-@PAPER.claim("DKS-J152", "App. J", "the ResNet with $D=152$ maps $[-1,1]$ to $[0.947,1]$; 100 ReLU layers map it to $[0.996,1]$")
+@PAPER.claim(
+    "DKS-J152",
+    "App. J",
+    "the ResNet with $D=152$ maps $[-1,1]$ to $[0.947,1]$; 100 ReLU layers map it to $[0.996,1]$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for depth, least in ((50, 0.91790), (101, 0.93613), (152, 0.94691)):
         low, high = _enclosed(depth)
-        yield bench.proved([low - (least - 5e-6), least + 5e-6 - high], f"D = {depth}: the image of $-1$ is {least} to 5 digits", image=low)
+        yield bench.proved(
+            [low - (least - 5e-6), least + 5e-6 - high],
+            f"D = {depth}: the image of $-1$ is {least} to 5 digits",
+            image=low,
+        )
         yield bench.equal(c_map(resnet(depth))(-1.0), low, f"D = {depth}: the library", 1e-12)
     low, _ = _enclosed(152)
     yield bench.proved([low - 0.9465, 0.9475 - low], "$D=152$: the image of $-1$ rounds to 0.947")
     values = c_map(resnet(152))(_GRID)
-    yield bench.equal(values, composed(_GRID, 152), "the library on all of [-1, 1], by the formulas", 1e-11)
-    yield bench.at_most(values[:-1], values[1:], "the map rises, so that the image of $-1$ is the least", 1e-13)
+    yield bench.equal(
+        values, composed(_GRID, 152), "the library on all of [-1, 1], by the formulas", 1e-11
+    )
+    yield bench.at_most(
+        values[:-1], values[1:], "the map rises, so that the image of $-1$ is the least", 1e-13
+    )
     yield bench.equal(values[-1], 1, "and 1 stays", 1e-13)
     c = np.asarray(-1.0)
     for _ in range(100):
@@ -292,22 +413,31 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _reweighted(network: Network, grows: bool) -> Network:
-    """Normalised sums: the branch weighted by 1/sqrt(q + 1) for the input q of its block (``grows``), or both by sqrt(1/2)."""
+    """The network with other weights in its sums, which stay normalised.
+
+    The branch is weighted by 1/sqrt(q + 1) for the input q of its block (``grows``), or branch and
+    shortcut by sqrt(1/2) each.
+    """
     sizes = q_values(network, 1)
     weights: dict[Any, tuple[Any, ...]] = {}
     for node, parents in blocks(network):
         source, transition = entry(network, parents)
         q = 1 if transition or not grows else round(float(sizes[source]))
-        shares = [sp.Rational(q, q + 1) if parent == source else sp.Rational(1, q + 1) for parent in parents]
+        shares = [
+            sp.Rational(q, q + 1) if parent == source else sp.Rational(1, q + 1)
+            for parent in parents
+        ]
         weights[node] = tuple(sp.sqrt(share) for share in shares)
     return network.map_layers(lambda node, layer: Sum(weights[node]) if node in weights else layer)
 
 
 @PAPER.claim(
-    "DKS-Jq1", "App. J",
-    r"with q values of 1 throughout, $B_q(c)=\tfrac12(C(C(C(c)))+c)$: clearly more compression than before, "
+    "DKS-Jq1",
+    "App. J",
+    r"with q values of 1 throughout, $B_q(c)=\tfrac12(C(C(C(c)))+c)$: clearly more compression "
+    r"than before, "
     "less than in plain ReLU networks",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for depth, least in ((50, 0.9572), (101, 0.9864), (152, 0.9934)):
         network = _reweighted(resnet(depth), grows=False)
@@ -315,19 +445,39 @@ def _(bench: Bench) -> Iterator[Evidence]:
         sums = [float(sizes[node]) for node, _ in blocks(network)]
         yield bench.equal(sums, 1, f"D = {depth}: q values with weights $\\sqrt{{1/2}}$", 1e-12)
         found = c_map(network)(_GRID)
-        yield bench.equal(found, composed(_GRID, depth, grows=False), f"D = {depth}: the library by the formula", 1e-11)
+        yield bench.equal(
+            found,
+            composed(_GRID, depth, grows=False),
+            f"D = {depth}: the library by the formula",
+            1e-11,
+        )
         yield bench.equal(found[0], least, f"D = {depth}: the image of $-1$", 5e-5)
         before = composed(_GRID, depth)
-        yield bench.at_most(before[:-1] + 1e-9, found[:-1], f"D = {depth}: every c < 1 comes nearer to 1 than with growing q", 0.0)
-        yield bench.at_most(1.5 * (1 - found[0]), 1 - before[0], f"D = {depth}: the image is less than two thirds as long", 0.0)
+        yield bench.at_most(
+            before[:-1] + 1e-9,
+            found[:-1],
+            f"D = {depth}: every c < 1 comes nearer to 1 than with growing q",
+            0.0,
+        )
+        yield bench.at_most(
+            1.5 * (1 - found[0]),
+            1 - before[0],
+            f"D = {depth}: the image is less than two thirds as long",
+            0.0,
+        )
         plain = _GRID
         for _ in range(depth - 1):
             plain = relu(plain)
-        yield bench.at_most(found, plain, f"D = {depth}: but not as near as after D - 1 plain ReLU layers", 1e-12)
+        yield bench.at_most(
+            found, plain, f"D = {depth}: but not as near as after D - 1 plain ReLU layers", 1e-12
+        )
 
 
 @PAPER.claim(
-    "DKS-Jw", "App. J", r"normalised sums with $w=1/\sqrt{q+1}$ on the residual branch and $\sqrt{1-w^2}$ on the shortcut give back $B_q$"
+    "DKS-Jw",
+    "App. J",
+    r"normalised sums with $w=1/\sqrt{q+1}$ on the residual branch and $\sqrt{1-w^2}$ on the "
+    r"shortcut give back $B_q$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     c, s, q = sp.symbols("c s q", positive=True)
@@ -337,7 +487,22 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for depth in bench.size((50, 101), (50, 101, 152)):
         network = _reweighted(resnet(depth), grows=True)
         sizes = q_values(network, 1)
-        yield bench.equal([float(sizes[node]) for node, _ in blocks(network)], 1, f"D = {depth}: q stays 1 in the library", 1e-12)
-        yield bench.equal(c_map(network)(_GRID), composed(_GRID, depth), f"D = {depth}: the C map is that of growing q", 1e-11)
+        yield bench.equal(
+            [float(sizes[node]) for node, _ in blocks(network)],
+            1,
+            f"D = {depth}: q stays 1 in the library",
+            1e-12,
+        )
+        yield bench.equal(
+            c_map(network)(_GRID),
+            composed(_GRID, depth),
+            f"D = {depth}: the C map is that of growing q",
+            1e-11,
+        )
         plain = c_map(_reweighted(resnet(depth), grows=False))(_GRID[:-1])
-        yield bench.at_most(1e-3, float(np.abs(plain - composed(_GRID[:-1], depth)).max()), "equal weights do not give $B_q$", 0.0)
+        yield bench.at_most(
+            1e-3,
+            float(np.abs(plain - composed(_GRID[:-1], depth)).max()),
+            "equal weights do not give $B_q$",
+            0.0,
+        )

@@ -52,23 +52,45 @@ def proved_above(bench: Bench, differences: list[Any], what: str) -> Evidence:
     return bench.proved([float(v) for v in least], what)
 
 
-@PAPER.claim("DKS-171a", "Sec. 17.1", r"Slope polynomials have $p_f(1)=1$, coefficients $\ge0$, and $p_f(\psi)\ge1$ for $\psi\ge1$")
+@PAPER.claim(
+    "DKS-171a",
+    "Sec. 17.1",
+    r"Slope polynomials have $p_f(1)=1$, coefficients $\ge0$, and $p_f(\psi)\ge1$ for $\psi\ge1$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
-    nets = [random_network(bench.rng, "tanh", int(bench.rng.integers(1, 9)), norms=True) for _ in range(bench.size(15, 150))]
+    nets = [
+        random_network(bench.rng, "tanh", int(bench.rng.integers(1, 9)), norms=True)
+        for _ in range(bench.size(15, 150))
+    ]
     polynomials = [expanded(net) for net in nets]
-    yield bench.equal([float(p.eval(1)) for p in polynomials], 1, "$p_f(1)$ over random networks", 0.0)
-    yield bench.proved([float(min(p.all_coeffs())) for p in polynomials], "their coefficients, in exact arithmetic")
-    yield proved_above(bench, [p - 1 for p in polynomials], r"$p_f-1\ge0$ on $[1,\infty)$, in exact arithmetic")
+    yield bench.equal(
+        [float(p.eval(1)) for p in polynomials], 1, "$p_f(1)$ over random networks", 0.0
+    )
+    yield bench.proved(
+        [float(min(p.all_coeffs())) for p in polynomials], "their coefficients, in exact arithmetic"
+    )
+    yield proved_above(
+        bench, [p - 1 for p in polynomials], r"$p_f-1\ge0$ on $[1,\infty)$, in exact arithmetic"
+    )
     at = [Fraction(int(bench.rng.integers(1, 60)), 20) for _ in nets]
-    off = [p.eval(rational(psi)) - rational(slopes(net, psi)[net.outputs[0]]) for net, p, psi in zip(nets, polynomials, at, strict=True)]
-    yield bench.equal([float(v) for v in off], 0, "the same by the chain rule on the graph, in fractions", 0.0)
+    off = [
+        p.eval(rational(psi)) - rational(slopes(net, psi)[net.outputs[0]])
+        for net, p, psi in zip(nets, polynomials, at, strict=True)
+    ]
+    yield bench.equal(
+        [float(v) for v in off], 0, "the same by the chain rule on the graph, in fractions", 0.0
+    )
 
 
 @PAPER.claim(
-    "DKS-171b", "Sec. 17.1", r"$\mu$ is strictly increasing, continuous and invertible if the network has a nonlinear layer, as is $p_f$",
-    caveat=r"for $\psi\ge1$; $p_f$ also needs a nonlinear layer that reaches the output with a weight other than 0. "
+    "DKS-171b",
+    "Sec. 17.1",
+    r"$\mu$ is strictly increasing, continuous and invertible if the network has a nonlinear "
+    r"layer, as is $p_f$",
+    caveat=r"for $\psi\ge1$; $p_f$ also needs a nonlinear layer that reaches the output with a "
+    r"weight other than 0. "
     r"$\log\mu$ is convex in $\log\psi$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     idle = Network.from_steps(
         [
@@ -80,7 +102,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ]
     )
     rise = float(slope_polynomial(idle).subs(kcalc_psi, 2)) - 1
-    yield bench.counterexample(1.0 * (rise == 0), r"$1\cdot x+0\cdot\varphi(x)$ has a nonlinear layer, and $p_f(2)=p_f(1)=1$")
+    yield bench.counterexample(
+        1.0 * (rise == 0),
+        r"$1\cdot x+0\cdot\varphi(x)$ has a nonlinear layer, and $p_f(2)=p_f(1)=1$",
+    )
     grid = np.exp(np.linspace(0, 1.5, 31))
     steps, bends, back, brute = [], [], [], []
     for _ in range(bench.size(8, 60)):
@@ -93,21 +118,40 @@ def _(bench: Bench) -> Iterator[Evidence]:
         if subs:
             psi = Fraction(int(bench.rng.integers(11, 40)), 10)
             brute.append(float(largest_slope(net, psi, subs)) / mu(float(psi)) - 1)
-    yield bench.at_most(0.04, steps, r"$\log\mu$ grows at least as $\log\psi$: every nonlinear layer is a subnetwork", 0.0)
+    yield bench.at_most(
+        0.04,
+        steps,
+        r"$\log\mu$ grows at least as $\log\psi$: every nonlinear layer is a subnetwork",
+        0.0,
+    )
     yield bench.at_most(0, bends, r"second differences of $\log\mu$ in $\log\psi$", 1e-11)
     yield bench.equal(back, 0, r"$\mu^{-1}(\mu(\psi))=\psi$", 1e-9)
-    yield bench.equal(brute, 0, r"$\mu$ against the largest slope over all subsets of layers that are subnetworks", 1e-12)
+    yield bench.equal(
+        brute,
+        0,
+        r"$\mu$ against the largest slope over all subsets of layers that are subnetworks",
+        1e-12,
+    )
 
 
-@PAPER.claim("DKS-172comp", "Sec. 17.2", r"$p_{f\circ g}=p_f\,p_g$, which is $\ge p_f$ and $\ge p_g$ for $\psi\ge1$")
+@PAPER.claim(
+    "DKS-172comp",
+    "Sec. 17.2",
+    r"$p_{f\circ g}=p_f\,p_g$, which is $\ge p_f$ and $\ge p_g$ for $\psi\ge1$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     gaps, off = [], []
     for _ in range(bench.size(10, 100)):
-        f, g = (random_network(bench.rng, "tanh", int(bench.rng.integers(1, 6)), norms=True) for _ in range(2))
+        f, g = (
+            random_network(bench.rng, "tanh", int(bench.rng.integers(1, 6)), norms=True)
+            for _ in range(2)
+        )
         whole, one, other = expanded(chain(g, f)), expanded(f), expanded(g)
         off.append(float(max(abs(v) for v in (whole - one * other).all_coeffs())))
         gaps += [whole - one, whole - other]
-    yield bench.equal(off, 0, "random networks in a row: the coefficients, in exact arithmetic", 0.0)
+    yield bench.equal(
+        off, 0, "random networks in a row: the coefficients, in exact arithmetic", 0.0
+    )
     yield proved_above(bench, gaps, r"the two differences on $[1,\infty)$, in exact arithmetic")
 
 
@@ -128,27 +172,43 @@ def branches(polynomial: Any) -> Network:
 
 
 @PAPER.claim(
-    "DKS-172fac", "Secs. 17.2, 21.3",
-    r"a subnetwork $f$ whose slope polynomial $p_f$ is a factor of $p_h$ may be ignored if $p_h/p_f\ge1$ on $\psi\ge1$, as "
+    "DKS-172fac",
+    "Secs. 17.2, 21.3",
+    r"a subnetwork $f$ whose slope polynomial $p_f$ is a factor of $p_h$ may be ignored if "
+    r"$p_h/p_f\ge1$ on $\psi\ge1$, as "
     r"where $p_h/p_f$ is a product of slope polynomials",
     printed=r"$p_h/p_f$ is always a slope polynomial, so that $p_h\ge p_f$ and $f$ may be ignored",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     f = repeat(residual(COMBINED, HALF), 13)
     product: Any = sp.Poly(((1 + PSI) / 2) ** 13 * (PSI**2 - 3 * PSI + 3), PSI)
     h = branches(product)
     at = sp.Rational(3, 2)
     small, large = (sp.nsimplify(slope_polynomial(net).subs(kcalc_psi, at)) for net in (h, f))
-    yield bench.counterexample(float(large - small), r"$p_f=(\frac{1+\psi}{2})^{13}$, $p_h=p_f(\psi^2-3\psi+3)$ at $\psi=3/2$",
-                               p_f=str(large), p_h=str(small))  # fmt: skip
-    yield bench.proved([float(min(product.all_coeffs())), -abs(float(product.eval(1) - 1))], "$p_h$ has coefficients >= 0 with the sum 1")
+    yield bench.counterexample(
+        float(large - small),
+        r"$p_f=(\frac{1+\psi}{2})^{13}$, $p_h=p_f(\psi^2-3\psi+3)$ at $\psi=3/2$",
+        p_f=str(large),
+        p_h=str(small),
+    )
+    yield bench.proved(
+        [float(min(product.all_coeffs())), -abs(float(product.eval(1) - 1))],
+        "$p_h$ has coefficients >= 0 with the sum 1",
+    )
     apart = [float(large) - 1.25**13, float(small) - 1.25**13 * 0.75]
     yield bench.equal(apart, 0, "the two networks' slope polynomials at 3/2 by hand", 1e-10)
     gaps = []
     for _ in range(bench.size(10, 100)):
-        one, two, three = (expanded(random_network(bench.rng, "tanh", int(bench.rng.integers(1, 6)))) for _ in range(3))
+        one, two, three = (
+            expanded(random_network(bench.rng, "tanh", int(bench.rng.integers(1, 6))))
+            for _ in range(3)
+        )
         gaps.append(one * two * three - one)
-    yield proved_above(bench, gaps, r"quotients that are products of slope polynomials: $p_h-p_f\ge0$ on $[1,\infty)$")
+    yield proved_above(
+        bench,
+        gaps,
+        r"quotients that are products of slope polynomials: $p_h-p_f\ge0$ on $[1,\infty)$",
+    )
 
 
 def _divided(f: Any, g: Any) -> tuple[Any, Any]:
@@ -164,41 +224,65 @@ def skipping(depth: int, last: bool) -> Network:
     return chain(Affine(), body, COMBINED) if last else chain(Affine(), body)
 
 
-@PAPER.claim("DKS-172ex1", "Sec. 17.2", r"$\frac12(1+\psi^D)$ is strictly smaller than $\psi^D$ for all $\psi>1$, and $\mu(\psi)=\psi^D$")
+@PAPER.claim(
+    "DKS-172ex1",
+    "Sec. 17.2",
+    r"$\frac12(1+\psi^D)$ is strictly smaller than $\psi^D$ for all $\psi>1$, and "
+    r"$\mu(\psi)=\psi^D$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     depths = range(1, bench.size(12, 60))
     gen: Any = sp.Poly(kcalc_psi, kcalc_psi)
     gaps, off, largest = [], [], []
     for depth in depths:
         polynomial = expanded(skipping(depth, False))
-        off.append(float(max(abs(v) for v in (polynomial - (gen**depth + 1) * sp.Rational(1, 2)).all_coeffs())))
+        off.append(
+            float(
+                max(
+                    abs(v) for v in (polynomial - (gen**depth + 1) * sp.Rational(1, 2)).all_coeffs()
+                )
+            )
+        )
         quotient, rest = _divided(gen**depth - polynomial, gen - 1)
         off.append(float(rest.as_expr()))
         gaps.append(float(min(quotient.all_coeffs())))
         largest.append(maximal_slope(skipping(depth, False))(1.3) / 1.3**depth - 1)
-    yield bench.equal(off, 0, r"kcalc's polynomial is $(1+\psi^D)/2$, and $\psi-1$ divides the difference", 0.0)
-    yield bench.at_most(0.5, gaps, r"the difference over $\psi-1$ has coefficients $\frac12$: it is positive", 0.0)
+    yield bench.equal(
+        off, 0, r"kcalc's polynomial is $(1+\psi^D)/2$, and $\psi-1$ divides the difference", 0.0
+    )
+    yield bench.at_most(
+        0.5, gaps, r"the difference over $\psi-1$ has coefficients $\frac12$: it is positive", 0.0
+    )
     yield bench.equal(largest, 0, r"$\mu(1.3)=1.3^D$", 1e-12)
 
 
 @PAPER.claim(
-    "DKS-172ex2", "Sec. 17.2", r"$\mu(\psi)=\max\{\psi^D,\psi(1+\psi^D)/2\}$ is no polynomial: either is larger for some $\psi$",
+    "DKS-172ex2",
+    "Sec. 17.2",
+    r"$\mu(\psi)=\max\{\psi^D,\psi(1+\psi^D)/2\}$ is no polynomial: either is larger for some "
+    r"$\psi$",
     caveat=r"for $D\ge3$; for $D\le2$ the second is never smaller",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     psi = kcalc_psi
     gap = sp.expand(expanded(skipping(2, True)).as_expr() - psi**2 - psi * (psi - 1) ** 2 / 2)
     grid = np.linspace(1, 4, 50)
     lead = grid * (grid - 1) ** 2 / 2
     yield bench.counterexample(
-        1.0 * (gap == 0 and lead.min() >= 0), r"$D=2$: the difference is $\psi(\psi-1)^2/2\ge0$", least=float(lead.min())
+        1.0 * (gap == 0 and lead.min() >= 0),
+        r"$D=2$: the difference is $\psi(\psi-1)^2/2\ge0$",
+        least=float(lead.min()),
     )
     both, crossings, pieces, off = [], [], [], []
     for depth in range(3, bench.size(9, 30)):
         second = psi * (1 + psi**depth) / 2
-        first_wins, second_wins = (float((psi**depth - second).subs(psi, v)) for v in (1 + sp.Rational(1, 10 * depth), 2))
+        first_wins, second_wins = (
+            float((psi**depth - second).subs(psi, v)) for v in (1 + sp.Rational(1, 10 * depth), 2)
+        )
         both.append([first_wins, -second_wins])
-        crossings.append(sp.Poly(sp.cancel((second - psi**depth) / (psi * (psi - 1))), psi).count_roots(1, 2))
+        crossings.append(
+            sp.Poly(sp.cancel((second - psi**depth) / (psi * (psi - 1))), psi).count_roots(1, 2)
+        )
         mu = maximal_slope(skipping(depth, True))
         pieces.append(len(mu.pieces))
         for v in (1.01, 1.2, 2.0):
@@ -207,12 +291,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(crossings, 1, r"they cross once in (1, 2), by Sturm's theorem", 0.0)
     yield bench.equal(pieces, 2, "kcalc keeps both", 0.0)
     yield bench.equal(off, 0, r"kcalc's $\mu$", 1e-12)
-    small = [maximal_slope(skipping(depth, True))(v) / (v * (1 + v**depth) / 2) - 1 for depth in (1, 2) for v in (1.01, 1.2, 2.0)]
+    small = [
+        maximal_slope(skipping(depth, True))(v) / (v * (1 + v**depth) / 2) - 1
+        for depth in (1, 2)
+        for v in (1.01, 1.2, 2.0)
+    ]
     yield bench.equal(small, 0, r"$D\le2$: $\mu$ is the second", 1e-12)
 
 
 RECIPE = (
-    r"Rules 1 to 8: compositions multiply, affine layers, LayerNorms, pools and the input give 1, nonlinear layers $\psi$, concatenations "
+    r"Rules 1 to 8: compositions multiply, affine layers, LayerNorms, pools and the input give 1, "
+    r"nonlinear layers $\psi$, concatenations "
     r"$\sum k_ip_i/\sum k_i$, normalised sums $\sum w_i^2p_i$; the result is $C_f'(1)$"
 )
 
@@ -232,8 +321,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in range(bench.size(15, 150)):
         net = random_network(bench.rng, "tanh", int(bench.rng.integers(1, 9)), norms=True)
         psi = Fraction(int(bench.rng.integers(1, 60)), 20)
-        off.append(float(expanded(net).eval(rational(psi)) - rational(slopes(net, psi)[net.outputs[0]])))
-    yield bench.equal(off, 0, "random networks, LayerNorms and pools among them, against the chain rule in fractions", 0.0)
+        off.append(
+            float(expanded(net).eval(rational(psi)) - rational(slopes(net, psi)[net.outputs[0]]))
+        )
+    yield bench.equal(
+        off,
+        0,
+        "random networks, LayerNorms and pools among them, against the chain rule in fractions",
+        0.0,
+    )
     for _ in range(bench.size(2, 10)):
         phi, own, psi = polynomial_layer(bench.rng)
         net = random_network(bench.rng, phi, int(bench.rng.integers(2, 6)), norms=True)
@@ -243,24 +339,47 @@ def _(bench: Bench) -> Iterator[Evidence]:
         c = [values(net, 1 - i * h, 1.0, 1.0, {activation(phi): own})[end].c for i in range(1, 6)]
         stencil = (137 / 60 - 5 * c[0] + 5 * c[1] - 10 / 3 * c[2] + 5 / 4 * c[3] - c[4] / 5) / h
         apart.append(stencil / exact - 1)
-    yield bench.equal(true, 0, r"$C_f'(1)$ of networks whose layers have $C'(1)=\psi$: kcalc's C map", 1e-10)
+    yield bench.equal(
+        true, 0, r"$C_f'(1)$ of networks whose layers have $C'(1)=\psi$: kcalc's C map", 1e-10
+    )
     yield bench.equal(apart, 0, "the same as a difference quotient of cosines by quadrature", 1e-7)
 
 
-@PAPER.claim("DKS-fn10", "Sec. 21.3, footnote 10", r"With q values that vary, sums map to $\sum w_i^2q_ip_i/\sum w_i^2q_i$")
+@PAPER.claim(
+    "DKS-fn10",
+    "Sec. 21.3, footnote 10",
+    r"With q values that vary, sums map to $\sum w_i^2q_ip_i/\sum w_i^2q_i$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
-    half = activation(sp.Max(0, X) ** 2 * sp.Rational(4, 5))  # C'(1) = 4/3 at every q, and Q(q) is no multiple of q
+    half = activation(
+        sp.Max(0, X) ** 2 * sp.Rational(4, 5)
+    )  # C'(1) = 4/3 at every q, and Q(q) is no multiple of q
     own = Phi(lambda x: 0.8 * np.maximum(x, 0) ** 2, lambda x: 1.6 * np.maximum(x, 0), (0.0,))
     off, apart, differ = [], [], []
     for _ in range(bench.size(6, 40)):
-        net, q = random_network(bench.rng, half, int(bench.rng.integers(2, 6)), plain=True), float(bench.rng.uniform(0.6, 1.5))
+        net, q = (
+            random_network(bench.rng, half, int(bench.rng.integers(2, 6)), plain=True),
+            float(bench.rng.uniform(0.6, 1.5)),
+        )
         weighed = float(slope_polynomial(net, q=q).subs(kcalc_psi, sp.Rational(4, 3)))
         off.append(float(c_map(net).derivative(1)(1.0, q)) / weighed - 1)
         apart.append(_weighed(net, q, own, half) / weighed - 1)
-        differ.append(abs(float(slope_polynomial(net.normalised()).subs(kcalc_psi, sp.Rational(4, 3))) / weighed - 1))
-    yield bench.equal(off, 0, "random networks of unnormalised sums: the slope of kcalc's C map", 1e-10)
-    yield bench.equal(apart, 0, "the same by the chain rule on the graph with q values by quadrature", 1e-10)
-    yield bench.at_most(1e-3, max(differ), "shares from squared weights alone give another slope", 0.0)
+        differ.append(
+            abs(
+                float(slope_polynomial(net.normalised()).subs(kcalc_psi, sp.Rational(4, 3)))
+                / weighed
+                - 1
+            )
+        )
+    yield bench.equal(
+        off, 0, "random networks of unnormalised sums: the slope of kcalc's C map", 1e-10
+    )
+    yield bench.equal(
+        apart, 0, "the same by the chain rule on the graph with q values by quadrature", 1e-10
+    )
+    yield bench.at_most(
+        1e-3, max(differ), "shares from squared weights alone give another slope", 0.0
+    )
 
 
 def _weighed(net: Network, q: float, own: Phi, phi: object) -> float:

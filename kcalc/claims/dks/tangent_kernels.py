@@ -27,15 +27,20 @@ Map = Callable[[Array], Array]
 GRID = np.linspace(-1, 1, 41)
 
 PAPER.undecidable(
-    "DKS-prec", "Sec. 24.1", r"The objective $\frac12\sum_i(y_i-f(x_i,\theta))^2$ is called the standard precision",
-    "a name for a formula that is printed as it should be: this is the squared error; the formula itself is used in DKS-eq21 and DKS-loss",
-)  # fmt: skip
+    "DKS-prec",
+    "Sec. 24.1",
+    r"The objective $\frac12\sum_i(y_i-f(x_i,\theta))^2$ is called the standard precision",
+    "a name for a formula that is printed as it should be: this is the squared error; the formula "
+    "itself is used in DKS-eq21 and DKS-loss",
+)
 
 
-# -- gradient descent --------------------------------------------------------------------------------------------------------------------
+# -- gradient descent ------------------------------------------------------------------------------
 
 
-def _descent(bench: Bench) -> tuple[Array, Array, Array, Array, Array, float, Callable[[int], tuple[Array, Array]]]:
+def _descent(
+    bench: Bench,
+) -> tuple[Array, Array, Array, Array, Array, float, Callable[[int], tuple[Array, Array]]]:
     """Gradient descent on a random model that is linear in its parameters.
 
     Returns: (K, k(x) of test inputs, y, f, f at test inputs, step size, function of t with the
@@ -43,7 +48,11 @@ def _descent(bench: Bench) -> tuple[Array, Array, Array, Array, Array, float, Ca
     """
     n, m, width = 5, 3, 9
     J, test = bench.rng.normal(size=(n, width)), bench.rng.normal(size=(m, width))
-    y, start, start_test = bench.rng.normal(size=n), bench.rng.normal(size=n), bench.rng.normal(size=m)
+    y, start, start_test = (
+        bench.rng.normal(size=n),
+        bench.rng.normal(size=n),
+        bench.rng.normal(size=m),
+    )
     K = J @ J.T
     rate = float(bench.rng.uniform(0.5, 1) / np.linalg.eigvalsh(K)[-1])
 
@@ -57,34 +66,55 @@ def _descent(bench: Bench) -> tuple[Array, Array, Array, Array, Array, float, Ca
 
 
 @PAPER.claim(
-    "DKS-eq21", "Sec. 24.3.1, eqs. 21-22", r"$f(x,\theta(t))=k(x)^\top K^{-1}(I-(I-\eta K)^t)(y-f(0))+f(x,\theta(0))$, and as $t\to\infty$ "
+    "DKS-eq21",
+    "Sec. 24.3.1, eqs. 21-22",
+    r"$f(x,\theta(t))=k(x)^\top K^{-1}(I-(I-\eta K)^t)(y-f(0))+f(x,\theta(0))$, and as "
+    r"$t\to\infty$ "
     r"$k(x)^\top K^{-1}(y-f(0))+f(x,\theta(0))$ for $0<\eta\le1/\lambda_1(K)$",
     hypotheses="the kernel stays what it is at initialisation, as at infinite width",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     printed, ours, limit = [], [], []
     for _ in range(bench.size(5, 40)):
         K, cross, y, start, start_test, rate, steps = _descent(bench)
-        curve = TrainingCurve.of(K, y, cross, learning_rate=rate, initial=start, initial_test=start_test)
+        curve = TrainingCurve.of(
+            K, y, cross, learning_rate=rate, initial=start, initial_test=start_test
+        )
         for t in (0, 1, 7, 60):
             train, test = steps(t)
             decay = np.linalg.matrix_power(np.eye(5) - rate * K, t)
             form = cross @ np.linalg.solve(K, (np.eye(5) - decay) @ (y - start)) + start_test
             printed.append(np.abs(form - test).max())
-            ours.append(max(np.abs(curve.predict(t) - train).max(), np.abs(curve.predict_test(t) - test).max()))
+            ours.append(
+                max(
+                    np.abs(curve.predict(t) - train).max(),
+                    np.abs(curve.predict_test(t) - test).max(),
+                )
+            )
         least = np.linalg.eigvalsh(K)[0]
         late = int(40 / (rate * least)) + 1
-        limit.append(np.abs(curve.predict_test(late) - cross @ np.linalg.solve(K, y - start) - start_test).max())
-    yield bench.equal(printed, 0, "eq. 21 against steps of gradient descent in the parameters of random linear models", 1e-9)
+        limit.append(
+            np.abs(
+                curve.predict_test(late) - cross @ np.linalg.solve(K, y - start) - start_test
+            ).max()
+        )
+    yield bench.equal(
+        printed,
+        0,
+        "eq. 21 against steps of gradient descent in the parameters of random linear models",
+        1e-9,
+    )
     yield bench.equal(ours, 0, "kcalc's training curve against the same steps", 1e-9)
     yield bench.equal(limit, 0, "eq. 22 against kcalc's curve after many steps", 1e-7)
 
 
 @PAPER.claim(
-    "DKS-loss", "Sec. 24.3.2", r"$\frac12\|y-f(t)\|^2=\frac12\sum_i(1-\eta\lambda_i)^{2t}(v_i^\top(y-f(0)))^2$; "
+    "DKS-loss",
+    "Sec. 24.3.2",
+    r"$\frac12\|y-f(t)\|^2=\frac12\sum_i(1-\eta\lambda_i)^{2t}(v_i^\top(y-f(0)))^2$; "
     r"with $\eta=1/\lambda_1$ its "
     r"rate tends to $(1-1/\mathrm{cond}(K))^{2t}$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     off, rates = [], []
     for _ in range(bench.size(5, 40)):
@@ -98,29 +128,48 @@ def _(bench: Bench) -> Iterator[Evidence]:
         best = TrainingCurve.of(K, y, learning_rate=1 / values[-1], initial=start)
         gap = math.log((1 - values[0] / values[-1]) / (1 - values[1] / values[-1]))
         late = int(12 / gap) + 1
-        rates.append(math.expm1(math.log(best.loss(late + 1) / best.loss(late)) - 2 * math.log1p(-values[0] / values[-1])))
-    yield bench.equal(off, 0, "the printed sum and kcalc's curve against steps of gradient descent", 1e-9)
+        rates.append(
+            math.expm1(
+                math.log(best.loss(late + 1) / best.loss(late))
+                - 2 * math.log1p(-values[0] / values[-1])
+            )
+        )
+    yield bench.equal(
+        off, 0, "the printed sum and kcalc's curve against steps of gradient descent", 1e-9
+    )
     yield bench.equal(rates, 0, "the ratio of late losses to one another", 1e-6)
 
 
-# -- the kernel through C maps -----------------------------------------------------------------------------------------------------------
+# -- the kernel through C maps ---------------------------------------------------------------------
 
 
 @PAPER.claim(
-    "DKS-ntkchain", "Sec. 24.4",
-    r"$q_{i-1}C_{g_i}(c_0)\prod_{j=i}^D\frac{q_j}{q_{j-1}}C_{f_j}'(C_{g_j}(c_0)) = q_DC_{g_i}(c_0)\prod_{j=i}^D "
+    "DKS-ntkchain",
+    "Sec. 24.4",
+    r"$q_{i-1}C_{g_i}(c_0)\prod_{j=i}^D\frac{q_j}{q_{j-1}}C_{f_j}'(C_{g_j}(c_0)) = "
+    r"q_DC_{g_i}(c_0)\prod_{j=i}^D "
     r"C_{f_j}'(C_{g_j}(c_0))$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     depth = int(bench.rng.integers(3, 7))
     q = sp.symbols(f"q0:{depth + 1}", positive=True)
     for i in (1, depth // 2 + 1, depth):
         left = q[i - 1] * sp.prod([q[j] / q[j - 1] for j in range(i, depth + 1)])
-        yield bench.exact(left - q[depth], f"the factors of q for D = {depth}, i = {i}, against q_D")
-    gain, depth = 1.5, 3  # a linear network whose q grows: c' = 1 everywhere, so that Theta_i = q_D c
+        yield bench.exact(
+            left - q[depth], f"the factors of q for D = {depth}, i = {i}, against q_D"
+        )
+    gain, depth = (
+        1.5,
+        3,
+    )  # a linear network whose q grows: c' = 1 everywhere, so that Theta_i = q_D c
     net = chain(*[Affine(sigma_w=gain)] * depth)
     parts = list(ntk(net).by_layer(0.4).values())
-    yield bench.equal(parts, gain**6 * 0.4, r"kcalc: three linear layers of gain 1.5, $\Theta_i=q_3c_0=1.5^6c_0$", 1e-12)
+    yield bench.equal(
+        parts,
+        gain**6 * 0.4,
+        r"kcalc: three linear layers of gain 1.5, $\Theta_i=q_3c_0=1.5^6c_0$",
+        1e-12,
+    )
 
 
 def _layers(names: list[str], c: float, q: float) -> tuple[Array, Array, Array]:
@@ -133,7 +182,10 @@ def _layers(names: list[str], c: float, q: float) -> tuple[Array, Array, Array]:
         cs.append(KNOWN[name].c_map(cs[-1], qs[-1]))
         qs.append(KNOWN[name].q_map(qs[-1]))
     slopes = [KNOWN[name].c_slope(cs[j], qs[j]) for j, name in enumerate(names)]
-    gammas = [KNOWN[n].pair(KNOWN[n].slopes, KNOWN[n].slopes, cs[j], qs[j], qs[j]) for j, n in enumerate(names)]
+    gammas = [
+        KNOWN[n].pair(KNOWN[n].slopes, KNOWN[n].slopes, cs[j], qs[j], qs[j])
+        for j, n in enumerate(names)
+    ]
     depth = len(names) + 1
     form = [qs[-1] * cs[i] * math.prod(slopes[i:]) for i in range(depth)]
     product = [qs[i] * cs[i] * math.prod(gammas[i:]) for i in range(depth)]
@@ -163,9 +215,12 @@ def _finite(bench: Bench, names: list[str], c: float, width: int) -> Array:
 
 
 @PAPER.claim(
-    "DKS-eq23", "Sec. 24.4, eq. 23", r"$\Theta_i(x,x')=q_D\,C_{g_i}(c_0)\,C_{h_i}'(C_{g_i}(c_0))$",
-    hypotheses="multi-layer perceptrons, inputs of one q value, the parameterisation of the tangent kernel, infinite width",
-)  # fmt: skip
+    "DKS-eq23",
+    "Sec. 24.4, eq. 23",
+    r"$\Theta_i(x,x')=q_D\,C_{g_i}(c_0)\,C_{h_i}'(C_{g_i}(c_0))$",
+    hypotheses="multi-layer perceptrons, inputs of one q value, the parameterisation of the "
+    "tangent kernel, infinite width",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     ours, both = [], []
     for _ in range(bench.size(5, 30)):
@@ -176,12 +231,24 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found = np.array(list(ntk(net).by_layer(c, q).values()))
         ours.append(np.abs(found - form).max() / np.abs(form).max())
         both.append(np.abs(product - form).max() / np.abs(form).max())
-    yield bench.equal(ours, 0, "kcalc's layers of random networks against eq. 23 with C maps by quadrature", 1e-10)
-    yield bench.equal(both, 0, r"the product of $E[\varphi'(u)\varphi'(v)]$ that the theorem of Jacot et al. states, by quadrature", 1e-10)
+    yield bench.equal(
+        ours, 0, "kcalc's layers of random networks against eq. 23 with C maps by quadrature", 1e-10
+    )
+    yield bench.equal(
+        both,
+        0,
+        r"the product of $E[\varphi'(u)\varphi'(v)]$ that the theorem of Jacot et al. states, by "
+        r"quadrature",
+        1e-10,
+    )
     names, c, width = ["tanh", "softplus", "relu"], 0.5, bench.size(400, 800)
     draws = np.array([_finite(bench, names, c, width) for _ in range(bench.size(24, 60))])
     for i, truth in enumerate(_layers(names, c, 1.0)[0]):
-        yield bench.statistical(draws[:, i], float(truth), f"layer {i + 1} of networks of width {width}, by back-propagation")
+        yield bench.statistical(
+            draws[:, i],
+            float(truth),
+            f"layer {i + 1} of networks of width {width}, by back-propagation",
+        )
 
 
 def theta(maps: list[tuple[Map, Map]], c: Array) -> Array:
@@ -199,13 +266,16 @@ def theta(maps: list[tuple[Map, Map]], c: Array) -> Array:
     return np.array(out[::-1])
 
 
-# -- Theorem 27 --------------------------------------------------------------------------------------------------------------------------
+# -- Theorem 27 ------------------------------------------------------------------------------------
 
 
 @PAPER.claim(
-    "DKS-thm27", "Sec. 24.6, Theorem 27", r"Under DKS $|\Theta_i(x,x')-\frac1{d_0}x^\top x'|\le11(\zeta-1)$", theorem=True,
+    "DKS-thm27",
+    "Sec. 24.6, Theorem 27",
+    r"Under DKS $|\Theta_i(x,x')-\frac1{d_0}x^\top x'|\le11(\zeta-1)$",
+    theorem=True,
     caveat=r"$3(\zeta-1)$ is enough, and no smaller factor is",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     ratios = []
     for C in power_maps(bench.rng, bench.size(250, 3000), zero=True):
@@ -217,32 +287,56 @@ def _(bench: Bench) -> Iterator[Evidence]:
         if 0 < excess < 20:
             off = np.abs(theta([(near, near.derivative(1))] * (depth - 1), GRID) - GRID).max()
             ratios.append(off / math.expm1(excess))
-    yield bench.at_most(ratios, 11, r"random maps with $C(0)=0$: the deviation over $\zeta-1$", 1e-9)
+    yield bench.at_most(
+        ratios, 11, r"random maps with $C(0)=0$: the deviation over $\zeta-1$", 1e-9
+    )
     yield bench.at_most(ratios, 3, "the same against 3", 1e-6)
-    A, B = sp.symbols("A B", positive=True)  # A = C_g'(1) - 1, B = C_h'(1) - 1, (1 + A)(1 + B) = zeta
+    A, B = sp.symbols(
+        "A B", positive=True
+    )  # A = C_g'(1) - 1, B = C_h'(1) - 1, (1 + A)(1 + B) = zeta
     g, h, c = sp.symbols("g h c")
     yield bench.exact(g * h - c - (g * (h - 1) + (g - c)), r"$C_gC_h'-c=C_g(C_h'-1)+(C_g-c)$")
     for sign in (1, -1):
-        yield co.everywhere(co.slope_from_one(sign), 1, rf"$C(0)=0$: $3(C'(1)-1)\ge{'-' * (sign < 0)}(C'-1)$", bench)
-        yield co.everywhere(co.value_from_one(sign), 1, rf"$C(0)=0$: $2(C'(1)-1)\ge{'-' * (sign < 0)}(C-c)$", bench)
+        yield co.everywhere(
+            co.slope_from_one(sign), 1, rf"$C(0)=0$: $3(C'(1)-1)\ge{'-' * (sign < 0)}(C'-1)$", bench
+        )
+        yield co.everywhere(
+            co.value_from_one(sign), 1, rf"$C(0)=0$: $2(C'(1)-1)\ge{'-' * (sign < 0)}(C-c)$", bench
+        )
     slack = sp.Poly(sp.expand(3 * ((1 + A) * (1 + B) - 1) - (3 * B + 2 * A)), A, B)
-    yield bench.proved(slack.coeffs(), r"so it is at most $3B+2A$, as $|C_g|\le1$, and $3B+2A\le3(\zeta-1)$")
+    yield bench.proved(
+        slack.coeffs(), r"so it is at most $3B+2A$, as $|C_g|\le1$, and $3B+2A\le3(\zeta-1)$"
+    )
     e = sp.Symbol("e", positive=True)
     at = -((1 - e) + 2 * e * -1) + 1  # Theta_1 - c of C = (1-e) c + e c^2, D = 2, at c = -1
     yield bench.exact(
-        at - 3 * ((1 - e) + 2 * e - 1), r"$C=(1-\epsilon)c+\epsilon c^2$, $D=2$, $i=1$, $c=-1$: the deviation is $3(\zeta-1)$"
+        at - 3 * ((1 - e) + 2 * e - 1),
+        r"$C=(1-\epsilon)c+\epsilon c^2$, $D=2$, $i=1$, $c=-1$: the deviation is $3(\zeta-1)$",
     )
     shaped, apart, steep, told = [], [], [], []
     for name in ("tanh", "softplus", "swish", "gelu")[: bench.size(2, 4)]:
         for zeta in (1.02, 1.5):
-            found = shape(vanilla(depth := int(bench.rng.integers(3, 40)), name), method="dks", zeta=zeta)
-            parts, own, c = np.array(list(ntk(found.network).by_layer(GRID).values())), KNOWN[name].at(found.constants[name]), GRID[8]
+            found = shape(
+                vanilla(depth := int(bench.rng.integers(3, 40)), name), method="dks", zeta=zeta
+            )
+            parts, own, c = (
+                np.array(list(ntk(found.network).by_layer(GRID).values())),
+                KNOWN[name].at(found.constants[name]),
+                GRID[8],
+            )
             steep.append(depth * math.log(float(own.c_slope(1.0))) / math.log(zeta))
             told.append(math.log(found.global_targets["C_f'(1)"]) / math.log(zeta))
             layer = (np.vectorize(own.c_map), np.vectorize(own.c_slope))
             apart.append(np.abs(parts[:, 8] - theta([layer] * depth, np.array(c))).max())
             shaped.append(np.abs(parts - GRID).max() / (zeta - 1))
-    yield bench.equal(apart, 0, "their layers at c = -0.6, against the recursion with C maps by quadrature", 1e-9)
-    yield bench.equal([steep, told], 1, r"the product of their slopes at 1, by quadrature and as reported, is $\zeta$ (logarithms)", 1e-6)
+    yield bench.equal(
+        apart, 0, "their layers at c = -0.6, against the recursion with C maps by quadrature", 1e-9
+    )
+    yield bench.equal(
+        [steep, told],
+        1,
+        r"the product of their slopes at 1, by quadrature and as reported, is $\zeta$ (logarithms)",
+        1e-6,
+    )
     yield bench.at_most(shaped, 11, "networks that kcalc shapes, all layers and cosines", 1e-9)
     yield bench.at_most(shaped, 3, "the same against 3", 1e-6)

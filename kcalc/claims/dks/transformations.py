@@ -30,18 +30,30 @@ def _constants(bench: Bench) -> tuple[float, float]:
 @PAPER.claim(
     "DKS-184a",
     "Sec. 18.4",
-    r"$C(0)=0$ for $\hat\varphi(u)=\gamma(\varphi(\alpha u+\beta)+\delta)$ iff $\delta=-E\,\varphi(\alpha x+\beta)$",
+    r"$C(0)=0$ for $\hat\varphi(u)=\gamma(\varphi(\alpha u+\beta)+\delta)$ iff "
+    r"$\delta=-E\,\varphi(\alpha x+\beta)$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     zero, other, solved = [], [], []
     for name in NAMES:
         alpha, beta = _constants(bench)
-        gamma, shift = float(bench.rng.uniform(0.5, 3)), float(bench.rng.choice([-1, 1]) * bench.rng.uniform(0.2, 1))
+        gamma, shift = (
+            float(bench.rng.uniform(0.5, 3)),
+            float(bench.rng.choice([-1, 1]) * bench.rng.uniform(0.2, 1)),
+        )
         delta = -KNOWN[name].transformed(alpha, beta, 1, 0).mean()
         zero.append(float(activation(name).transformed(alpha, beta, gamma, delta).c_map(0.0)))
         off = KNOWN[name].transformed(alpha, beta, gamma, delta + shift)
-        other.append(float(activation(name).transformed(alpha, beta, gamma, delta + shift).c_map(0.0)) - (gamma * shift) ** 2 / off.q_map())
-    yield bench.equal(zero, 0, "kcalc's $C(0)$ of activations at random alpha, beta, with the mean by quadrature", 1e-12)
+        other.append(
+            float(activation(name).transformed(alpha, beta, gamma, delta + shift).c_map(0.0))
+            - (gamma * shift) ** 2 / off.q_map()
+        )
+    yield bench.equal(
+        zero,
+        0,
+        "kcalc's $C(0)$ of activations at random alpha, beta, with the mean by quadrature",
+        1e-12,
+    )
     yield bench.equal(other, 0, r"at another delta it is $(\gamma\,\Delta\delta)^2/Q(1)>0$", 1e-10)
     for name in ("tanh", "softplus", "swish"):
         k = shape(vanilla(20, name), method="dks", zeta=2.0).constants[name]
@@ -50,7 +62,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "DKS-eq16", "Sec. 18.4, eq. 16", r"$Q(1)=\gamma^2\,\mathrm{Var}\,\varphi(\alpha x+\beta)$, so $Q(1)=1$ iff $\gamma=\mathrm{Var}^{-1/2}$"
+    "DKS-eq16",
+    "Sec. 18.4, eq. 16",
+    r"$Q(1)=\gamma^2\,\mathrm{Var}\,\varphi(\alpha x+\beta)$, so $Q(1)=1$ iff "
+    r"$\gamma=\mathrm{Var}^{-1/2}$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     off, one, solved = [], [], []
@@ -58,41 +73,76 @@ def _(bench: Bench) -> Iterator[Evidence]:
         alpha, beta = _constants(bench)
         plain = KNOWN[name].transformed(alpha, beta, 1, 0)
         mean = plain.mean()
-        variance, gamma = plain.integral(lambda x, f=plain.values, m=mean: (f(x) - m) ** 2), float(bench.rng.uniform(0.3, 3))
-        off.append(float(activation(name).transformed(alpha, beta, gamma, -mean).q_map(1.0)) / (gamma**2 * variance) - 1)
-        one.append(float(activation(name).transformed(alpha, beta, variance**-0.5, -mean).q_map(1.0)))
-    yield bench.equal(off, 0, "kcalc's $Q(1)$ over the variance by quadrature, random constants", 1e-11)
+        variance, gamma = (
+            plain.integral(lambda x, f=plain.values, m=mean: (f(x) - m) ** 2),
+            float(bench.rng.uniform(0.3, 3)),
+        )
+        off.append(
+            float(activation(name).transformed(alpha, beta, gamma, -mean).q_map(1.0))
+            / (gamma**2 * variance)
+            - 1
+        )
+        one.append(
+            float(activation(name).transformed(alpha, beta, variance**-0.5, -mean).q_map(1.0))
+        )
+    yield bench.equal(
+        off, 0, "kcalc's $Q(1)$ over the variance by quadrature, random constants", 1e-11
+    )
     yield bench.equal(one, 1, r"$Q(1)$ with $\gamma=\mathrm{Var}^{-1/2}$", 1e-11)
     for name in ("tanh", "softplus", "relu"):
         k = shape(vanilla(20, name), method="dks", zeta=2.0).constants[name]
-        solved.append(KNOWN[name].shaped(float(k.alpha or 0), float(k.beta or 0)).values(np.zeros(1))[0] / k.transformed(0.0) - 1)
-    yield bench.equal(solved, 0, "kcalc's solutions at 0 against those with gamma and delta by quadrature", 1e-11)
+        solved.append(
+            KNOWN[name].shaped(float(k.alpha or 0), float(k.beta or 0)).values(np.zeros(1))[0]
+            / k.transformed(0.0)
+            - 1
+        )
+    yield bench.equal(
+        solved, 0, "kcalc's solutions at 0 against those with gamma and delta by quadrature", 1e-11
+    )
 
 
 @PAPER.claim(
     "DKS-184c",
     "Sec. 18.4",
-    r"Given $Q(1)=1$: $Q'(1)=E[\hat\varphi\hat\varphi'x]$, $C'(1)=E[\hat\varphi'^2]$, to be 1 and $\mu^{-1}(\zeta)$",
+    r"Given $Q(1)=1$: $Q'(1)=E[\hat\varphi\hat\varphi'x]$, $C'(1)=E[\hat\varphi'^2]$, to be 1 and "
+    r"$\mu^{-1}(\zeta)$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     off, quotients = [], []
     for name in NAMES:
         alpha, beta = _constants(bench)
         own = KNOWN[name].shaped(alpha, beta)
-        gamma = (own.values(np.ones(1)) - own.values(np.zeros(1)))[0] / (KNOWN[name].values(np.array([alpha + beta])) - KNOWN[name].values(
-            np.array([beta])))[0]  # fmt: skip
+        gamma = (own.values(np.ones(1)) - own.values(np.zeros(1)))[0] / (
+            KNOWN[name].values(np.array([alpha + beta])) - KNOWN[name].values(np.array([beta]))
+        )[0]
         delta = float(own.values(np.zeros(1))[0] / gamma - KNOWN[name].values(np.array([beta]))[0])
         phi = activation(name).transformed(alpha, beta, float(gamma), delta)
         square = own.integral(lambda x, f=own.slopes: f(x) ** 2)
-        off.append([phi.q_map.derivative(1)(1.0) - own.q_slope(), phi.c_map.derivative(1)(1.0) - square])
+        off.append(
+            [phi.q_map.derivative(1)(1.0) - own.q_slope(), phi.c_map.derivative(1)(1.0) - square]
+        )
         if name in SMOOTH_NAMES:
             h = 2e-3
             q = [own.q_map(1 + i * h) for i in (-2, -1, 1, 2)]
             c = [own.c_map(1 - i * h) for i in range(1, 6)]
-            one_sided = (137 / 60 - 5 * c[0] + 5 * c[1] - 10 / 3 * c[2] + 5 / 4 * c[3] - c[4] / 5) / h
-            quotients.append([(q[0] - 8 * q[1] + 8 * q[2] - q[3]) / (12 * h) - own.q_slope(), one_sided - square])
-    yield bench.equal(off, 0, "kcalc's slopes of transformed activations against the two expectations by quadrature", 1e-10)
-    yield bench.equal(quotients, 0, "difference quotients of Q and C by quadrature against the two expectations", 1e-8)
+            one_sided = (
+                137 / 60 - 5 * c[0] + 5 * c[1] - 10 / 3 * c[2] + 5 / 4 * c[3] - c[4] / 5
+            ) / h
+            quotients.append(
+                [(q[0] - 8 * q[1] + 8 * q[2] - q[3]) / (12 * h) - own.q_slope(), one_sided - square]
+            )
+    yield bench.equal(
+        off,
+        0,
+        "kcalc's slopes of transformed activations against the two expectations by quadrature",
+        1e-10,
+    )
+    yield bench.equal(
+        quotients,
+        0,
+        "difference quotients of Q and C by quadrature against the two expectations",
+        1e-8,
+    )
     solved = []
     for name in ("tanh", "softplus", "swish", "gelu", "selu")[: bench.size(3, 5)]:
         zeta, depth = float(bench.rng.uniform(1.2, 3)), int(bench.rng.integers(5, 150))
@@ -102,48 +152,80 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(solved, 0, "both conditions at kcalc's solutions, by quadrature", 1e-9)
 
 
-@PAPER.claim("DKS-prop26", "Sec. 18.5, Prop. 26", r"If $\varphi'(\beta)\ne0$, then $C'(1)\to1$ as $\alpha\to0$", theorem=True)
+@PAPER.claim(
+    "DKS-prop26",
+    "Sec. 18.5, Prop. 26",
+    r"If $\varphi'(\beta)\ne0$, then $C'(1)\to1$ as $\alpha\to0$",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     scales, rates, off = np.array([0.1, 1e-2, 1e-3]), [], []
     for name in SMOOTH_NAMES:
         beta = float(bench.rng.uniform(0.2, 1.2))
         f, h = KNOWN[name].slopes, 1e-5
-        first, second = (float(v) for v in (f(np.array([beta]))[0], (f(np.array([beta + h])) - f(np.array([beta - h])))[0] / (2 * h)))
+        first, second = (
+            float(v)
+            for v in (
+                f(np.array([beta]))[0],
+                (f(np.array([beta + h])) - f(np.array([beta - h])))[0] / (2 * h),
+            )
+        )
         excess = []
         for alpha in scales:
             own = KNOWN[name].shaped(alpha, beta)
             delta = -KNOWN[name].transformed(alpha, beta, 1, 0).mean()
-            found = float(activation(name).transformed(alpha, beta, 1.0, delta).c_map.derivative(1)(1.0))
+            found = float(
+                activation(name).transformed(alpha, beta, 1.0, delta).c_map.derivative(1)(1.0)
+            )
             off.append(found - own.slope())
             excess.append((found - 1) / alpha**2)
         rates.append(excess[1] - (second / first) ** 2 / 2)
-    yield bench.equal(off, 0, "kcalc's $C'(1)$ at alpha = 0.1, 0.01, 0.001 against quadrature", 1e-9)
-    yield bench.equal(rates, 0, r"$(C'(1)-1)/\alpha^2 \to \frac12(\varphi''/\varphi')^2$ at $\beta$: at alpha = 0.01", 5e-3)
-    kinked = [KNOWN[n].shaped(0.02, b).slope() - 1 for n, b in (("relu", 0.5), ("hard_tanh", 0.3), ("elu", 1.0))]
+    yield bench.equal(
+        off, 0, "kcalc's $C'(1)$ at alpha = 0.1, 0.01, 0.001 against quadrature", 1e-9
+    )
+    yield bench.equal(
+        rates,
+        0,
+        r"$(C'(1)-1)/\alpha^2 \to \frac12(\varphi''/\varphi')^2$ at $\beta$: at alpha = 0.01",
+        5e-3,
+    )
+    kinked = [
+        KNOWN[n].shaped(0.02, b).slope() - 1
+        for n, b in (("relu", 0.5), ("hard_tanh", 0.3), ("elu", 1.0))
+    ]
     yield bench.equal(kinked, 0, "kinked activations, away from the kink: alpha = 0.02", 1e-12)
-    flat = [activation("cos").transformed(a, 0, 1, -float(np.exp(-(a**2) / 2))).c_map.derivative(1)(1.0) for a in (0.1, 0.03)]
-    yield bench.equal(flat, 2, r"the hypothesis is needed: $\cos$ at $\beta=0$ tends to the slope 2", 5e-2)
+    flat = [
+        activation("cos").transformed(a, 0, 1, -float(np.exp(-(a**2) / 2))).c_map.derivative(1)(1.0)
+        for a in (0.1, 0.03)
+    ]
+    yield bench.equal(
+        flat, 2, r"the hypothesis is needed: $\cos$ at $\beta=0$ tends to the slope 2", 5e-2
+    )
 
 
 def _dimensions(f: Callable[[Array], Array], point: Array) -> int:
-    """The rank of the derivative of values on a grid with respect to (alpha, beta, gamma, delta)."""
+    """The rank of the derivative of values on a grid by (alpha, beta, gamma, delta)."""
     grid = np.linspace(-3.03, 2.97, 61)
 
     def values(p: Array) -> Array:
         return p[2] * (f(p[0] * grid + p[1]) + p[3])
 
-    columns = np.stack([(values(point + 1e-6 * e) - values(point - 1e-6 * e)) / 2e-6 for e in np.eye(4)])
+    columns = np.stack(
+        [(values(point + 1e-6 * e) - values(point - 1e-6 * e)) / 2e-6 for e in np.eye(4)]
+    )
     singular = np.linalg.svd(columns, compute_uv=False)
     return int((singular > 1e-6 * singular[0]).sum())
 
 
 @PAPER.claim(
-    "DKS-186", "Sec. 18.6",
+    "DKS-186",
+    "Sec. 18.6",
     r"For positively homogeneous $\varphi$ of degree $k$: "
     r"$\hat\varphi(u)=\tilde\gamma(\varphi(\mathrm{sign}(\alpha)u+\tilde\beta)+\tilde\delta)$ with "
-    r"$\tilde\gamma=|\alpha|^k\gamma$, $\tilde\beta=\beta/|\alpha|$, $\tilde\delta=\delta/|\alpha|^k$: three free variables "
+    r"$\tilde\gamma=|\alpha|^k\gamma$, $\tilde\beta=\beta/|\alpha|$, "
+    r"$\tilde\delta=\delta/|\alpha|^k$: three free variables "
     r"$\tilde\gamma,\tilde\beta,\tilde\delta$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     off, ranks, x = [], [], bench.rng.normal(size=40)
     for name, degree in (("relu", 1), ("leaky_relu", 1), ("abs", 1), ("square", 2), ("cube", 3)):
@@ -151,18 +233,27 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for _ in range(bench.size(3, 20)):
             alpha, beta, gamma, delta = bench.rng.normal(size=4)
             size = abs(alpha)
-            reduced = phi.transformed(float(np.sign(alpha)), beta / size, size**degree * gamma, delta / size**degree)
+            reduced = phi.transformed(
+                float(np.sign(alpha)), beta / size, size**degree * gamma, delta / size**degree
+            )
             off.append(reduced(x) - phi.transformed(alpha, beta, gamma, delta)(x))
         ranks.append(_dimensions(phi, np.array([0.7, 0.3, 1.1, 0.2])))
     yield bench.equal(off, 0, "both transformations at random points", 1e-11)
     yield bench.equal(
-        ranks, 3, "the transformed functions have three degrees of freedom: the rank of their derivative in the constants", 0.0
+        ranks,
+        3,
+        "the transformed functions have three degrees of freedom: the rank of their derivative in "
+        "the constants",
+        0.0,
     )
-    others = [_dimensions(KNOWN[name].values, np.array([0.7, 0.3, 1.1, 0.2])) for name in ("tanh", "softplus", "swish", "selu")]
+    others = [
+        _dimensions(KNOWN[name].values, np.array([0.7, 0.3, 1.1, 0.2]))
+        for name in ("tanh", "softplus", "swish", "selu")
+    ]
     yield bench.equal(others, 4, "those of tanh, softplus, swish and selu have four", 0.0)
 
 
-# -- the table ---------------------------------------------------------------------------------------------------------------------------
+# -- the table -------------------------------------------------------------------------------------
 
 PRINTS = {
     "tanh": ("0.090438", "-0.56011", "0.50500", "14.9025"),
@@ -187,21 +278,35 @@ def _conditions(name: str, constants: Array) -> Array:
     phi = KNOWN[name].transformed(alpha, beta, gamma, delta)
     slope = phi.integral(lambda x: phi.slopes(x) ** 2)
     found = [phi.q_map() - 1, phi.mean(), slope - SLOPE]
-    return np.array(found if name == "relu" else [*found, phi.integral(lambda x: phi.values(x) * phi.slopes(x) * x) - 1])
+    return np.array(
+        found
+        if name == "relu"
+        else [*found, phi.integral(lambda x: phi.values(x) * phi.slopes(x) * x) - 1]
+    )
 
 
 @lru_cache(maxsize=8)
 def _solved(name: str) -> tuple[float, ...]:
-    """(alpha, beta, delta, gamma) by SciPy's solver from the printed set, independent of the library."""
+    """(alpha, beta, delta, gamma) by SciPy's solver, independent of the library.
+
+    The solver starts from the printed set.
+    """
     start = _printed(name)
     if name == "relu":
         alpha = root(lambda a: KNOWN[name].shaped(a, 1.0).slope() - SLOPE, 0.3, 0.5)
         beta = 1.0
     else:
-        alpha, beta = optimize.root(lambda p: _two(KNOWN[name].shaped(p[0], p[1])), start[:2], tol=1e-13).x
+        alpha, beta = optimize.root(
+            lambda p: _two(KNOWN[name].shaped(p[0], p[1])), start[:2], tol=1e-13
+        ).x
     own = KNOWN[name].transformed(float(alpha), float(beta), 1.0, 0.0)
     delta = -own.mean()
-    return float(alpha), float(beta), delta, own.integral(lambda x: (own.values(x) + delta) ** 2) ** -0.5
+    return (
+        float(alpha),
+        float(beta),
+        delta,
+        own.integral(lambda x: (own.values(x) + delta) ** 2) ** -0.5,
+    )
 
 
 def _two(phi: Phi) -> list[float]:
@@ -210,7 +315,10 @@ def _two(phi: Phi) -> list[float]:
 
 def _statement(name: str) -> str:
     alpha, beta, delta, gamma = PRINTS[name]
-    return rf"{name}, vanilla network of 100 layers, $\zeta=1.5$: $\alpha={alpha}$, $\beta={beta}$, $\delta={delta}$, $\gamma={gamma}$"
+    return (
+        rf"{name}, vanilla network of 100 layers, $\zeta=1.5$: $\alpha={alpha}$, $\beta={beta}$, "
+        rf"$\delta={delta}$, $\gamma={gamma}$"
+    )
 
 
 def _kcalc(name: str, near: Array) -> Array:
@@ -222,15 +330,25 @@ def _kcalc(name: str, near: Array) -> Array:
 
 def _same(bench: Bench, name: str) -> Evidence:
     solved = np.array(_solved(name))
-    return bench.equal(_kcalc(name, solved) / solved, 1, "kcalc's constants against a solver and quadrature of our own", 1e-8,
-                       constants=[float(v) for v in solved])  # fmt: skip
+    return bench.equal(
+        _kcalc(name, solved) / solved,
+        1,
+        "kcalc's constants against a solver and quadrature of our own",
+        1e-8,
+        constants=[float(v) for v in solved],
+    )
 
 
 def _digits(bench: Bench, name: str, about: str | None = None) -> Evidence:
     """Whether printed constants are within half a unit of the last digit of the solution."""
     off = np.abs(_printed(name) - np.array(_solved(name))) / [_unit(text) for text in PRINTS[name]]
     return bench.at_most(
-        off, 0.5, "the printed digits: units of the last one by which they are off", 1e-3, about, off=[float(v) for v in off]
+        off,
+        0.5,
+        "the printed digits: units of the last one by which they are off",
+        1e-3,
+        about,
+        off=[float(v) for v in off],
     )
 
 
@@ -240,7 +358,9 @@ for _name in ("tanh", "softplus", "swish"):
     def _(bench: Bench, name: str = _name) -> Iterator[Evidence]:
         yield _digits(bench, name)
         yield _same(bench, name)
-        yield bench.equal(_conditions(name, np.array(_solved(name))), 0, "the conditions at the solution", 1e-10)
+        yield bench.equal(
+            _conditions(name, np.array(_solved(name))), 0, "the conditions at the solution", 1e-10
+        )
 
 
 @lru_cache(maxsize=1)
@@ -278,10 +398,13 @@ def _by_unsplit_rule(name: str) -> Array:
 
 
 CAVEATS = {
-    "relu": r"with integrals split at the kink $\alpha=0.387591$, $\gamma=2.59168$; the printed digits are those of the rule of Sec. 22.2, "
+    "relu": r"with integrals split at the kink $\alpha=0.387591$, $\gamma=2.59168$; the printed "
+    r"digits are those of the rule of Sec. 22.2, "
     "which is not split; they meet the conditions to 5e-5",
-    "selu": r"with integrals split at the kink $\alpha=0.0883000$, $\beta=-0.252465$, $\delta=0.386968$, $\gamma=8.25390$; the printed "
-    "digits are nearly those of the rule of Sec. 22.2, which is not split; they meet the conditions to 6e-5",
+    "selu": r"with integrals split at the kink $\alpha=0.0883000$, $\beta=-0.252465$, "
+    r"$\delta=0.386968$, $\gamma=8.25390$; the printed "
+    "digits are nearly those of the rule of Sec. 22.2, which is not split; they meet the "
+    "conditions to 6e-5",
 }
 
 for _name in ("relu", "selu"):
@@ -290,8 +413,15 @@ for _name in ("relu", "selu"):
     def _(bench: Bench, name: str = _name) -> Iterator[Evidence]:
         yield _digits(bench, name, PRINTED)
         yield _same(bench, name)
-        yield bench.equal(_conditions(name, np.array(_solved(name))), 0, "the conditions at that solution", 1e-10)
-        yield bench.at_most(np.abs(_conditions(name, _printed(name))), 6e-5, "the conditions at the printed set", 0.0)
+        yield bench.equal(
+            _conditions(name, np.array(_solved(name))), 0, "the conditions at that solution", 1e-10
+        )
+        yield bench.at_most(
+            np.abs(_conditions(name, _printed(name))),
+            6e-5,
+            "the conditions at the printed set",
+            0.0,
+        )
         near, exact, printed = _by_unsplit_rule(name), np.array(_solved(name)), _printed(name)
         ratio = [float(np.abs(v / printed - 1).max()) for v in (near, exact)]
         yield bench.at_most(

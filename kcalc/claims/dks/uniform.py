@@ -24,51 +24,82 @@ Array = np.ndarray
 
 
 @PAPER.claim(
-    "DKS-pln", "Sec. 10.2",
-    r"an extra channel $s$, $s^2=\frac1k E_j\|x_j\|^2$ over the locations (or $s=1$), and the factor "
-    r"$(k+1)^{1/2}(\|x_i\|^2+s^2)^{-1/2}$ give $q=1$ everywhere; with one location $s=\|x\|/\sqrt k$ gives "
+    "DKS-pln",
+    "Sec. 10.2",
+    r"an extra channel $s$, $s^2=\frac1k E_j\|x_j\|^2$ over the locations (or $s=1$), and the "
+    r"factor "
+    r"$(k+1)^{1/2}(\|x_i\|^2+s^2)^{-1/2}$ give $q=1$ everywhere; with one location $s=\|x\|/\sqrt "
+    r"k$ gives "
     r"$[\sqrt k\,x/\|x\|,\,1]$, which has lost $\|x\|$, and $s=1$ has not",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for k, locations in ((1, 6), (3, 5), (16, 4)):
         x = bench.rng.normal(size=(4, locations, k)) * bench.rng.uniform(0.01, 30, size=(4, 1, 1))
         own = normalise_locations(x)
         squares = (x**2).sum(axis=2, keepdims=True)
         s2 = squares.mean(axis=1, keepdims=True) / k
-        direct = np.concatenate([x, np.broadcast_to(np.sqrt(s2), squares.shape)], axis=2) * np.sqrt((k + 1) / (squares + s2))
+        direct = np.concatenate([x, np.broadcast_to(np.sqrt(s2), squares.shape)], axis=2) * np.sqrt(
+            (k + 1) / (squares + s2)
+        )
         yield bench.equal(own, direct, f"the library and the formula, {k} channels", 1e-13)
         yield bench.equal((direct**2).mean(axis=2), 1.0, "q values by the formula", 1e-13)
-        yield bench.equal((normalise_locations(x, "constant") ** 2).mean(axis=2), 1.0, "q values with the constant", 1e-13)
+        yield bench.equal(
+            (normalise_locations(x, "constant") ** 2).mean(axis=2),
+            1.0,
+            "q values with the constant",
+            1e-13,
+        )
     x = bench.rng.normal(size=(7, 1, 5))
     norm = np.sqrt((x**2).sum(axis=2, keepdims=True))
     alone = np.concatenate([math.sqrt(5) * x / norm, np.ones_like(norm)], axis=2)
     yield bench.equal(normalise_locations(x), alone, "one location: the special form", 1e-13)
-    yield bench.equal(normalise_locations(3.7 * x), normalise_locations(x), "one location: the norm is lost", 1e-13)
+    yield bench.equal(
+        normalise_locations(3.7 * x),
+        normalise_locations(x),
+        "one location: the norm is lost",
+        1e-13,
+    )
     kept = normalise_locations(x, "constant")
-    yield bench.equal(kept[..., :5] / kept[..., 5:], x, "with s = 1 the vector can be recovered", 1e-12)
+    yield bench.equal(
+        kept[..., :5] / kept[..., 5:], x, "with s = 1 the vector can be recovered", 1e-12
+    )
 
 
 @PAPER.claim(
-    "DKS-eq14", "Sec. 11.1, eq. 14", r"$C_f^{(i)}(0) = \dfrac{q^i}{Q_f(q)}\,E[\phi^{(i)}(\sqrt q x)]^2 \ge 0$",
+    "DKS-eq14",
+    "Sec. 11.1, eq. 14",
+    r"$C_f^{(i)}(0) = \dfrac{q^i}{Q_f(q)}\,E[\phi^{(i)}(\sqrt q x)]^2 \ge 0$",
     hypotheses="uniform q values",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
-    # q^{i/2} E phi^(i)(sqrt q x) = E[phi(sqrt q x) He_i(x)], by parts i times: no derivative, so kinks do no harm
+    # q^{i/2} E phi^(i)(sqrt q x) = E[phi(sqrt q x) He_i(x)], by parts i times: no derivative, so
+    # kinks do no harm
     names = bench.size(NAMES[::2], NAMES)
     own, truth = [], []
     for name in names:
         q = float(bench.rng.uniform(0.3, 0.6 if name == "exp" else 2.5))
         own.append(activation(name).c_map.series(9, q))
         truth.append(reference.power_series(name, 9, q))
-    yield bench.equal(own, truth, "$C^{(i)}(0)/i!$ for i = 0 ... 8 against Hermite integrals", 1e-11, activations=len(names))
+    yield bench.equal(
+        own,
+        truth,
+        "$C^{(i)}(0)/i!$ for i = 0 ... 8 against Hermite integrals",
+        1e-11,
+        activations=len(names),
+    )
     found, formula = [], []
     for name in ("tanh", "relu", "gelu", "exp", "selu", "hard_tanh", "softplus"):
         phi, q = reference.FUNCTIONS[name], 0.6
         size = reference.second_moment(name, q)
         C = activation(name).c_map
         found += [float(C(0.0, q)), float(C.derivative(1)(0.0, q))]
-        formula += [reference.mean(phi.value, q, phi.kinks) ** 2 / size, q * reference.mean(phi.slope, q, phi.kinks) ** 2 / size]
-    yield bench.equal(found, formula, "i = 0, 1: C and C' at 0 against the means of phi and phi'", 1e-11)
+        formula += [
+            reference.mean(phi.value, q, phi.kinks) ** 2 / size,
+            q * reference.mean(phi.slope, q, phi.kinks) ** 2 / size,
+        ]
+    yield bench.equal(
+        found, formula, "i = 0, 1: C and C' at 0 against the means of phi and phi'", 1e-11
+    )
     yield bench.at_most(0.0, truth, "the derivatives at 0 are not negative", 0.0)
     zero = [float(activation(name).c_map(0.0)) for name in ("tanh", "sin", "erf", "cube", "asinh")]
     yield bench.equal(zero, 0.0, "C(0) = 0 for functions of mean 0", 1e-15)
@@ -81,7 +112,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _series(rng: np.random.Generator, degree: int) -> list[Fraction]:
-    return [Fraction(int(a), 7) for a in rng.integers(0, 6, size=degree + 1) * (rng.random(degree + 1) < 0.7)]
+    return [
+        Fraction(int(a), 7)
+        for a in rng.integers(0, 6, size=degree + 1) * (rng.random(degree + 1) < 0.7)
+    ]
 
 
 def _product(a: list[Fraction], b: list[Fraction]) -> list[Fraction]:
@@ -101,10 +135,13 @@ def _composed(a: list[Fraction], b: list[Fraction]) -> list[Fraction]:
 
 
 @PAPER.claim(
-    "DKS-pd", "Sec. 11.2",
-    r"positive definite functions $\sum b_ic^i$, $b_i\ge0$, are closed under derivatives, composition and averages with weights $\ge0$; "
-    r"they are $\ge0$, non-decreasing and convex for $c\ge0$", theorem=True,
-)  # fmt: skip
+    "DKS-pd",
+    "Sec. 11.2",
+    r"positive definite functions $\sum b_ic^i$, $b_i\ge0$, are closed under derivatives, "
+    r"composition and averages with weights $\ge0$; "
+    r"they are $\ge0$, non-decreasing and convex for $c\ge0$",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     composed, averaged, derived, values = [], [], [], []
     for _ in range(bench.size(20, 200)):
@@ -113,19 +150,30 @@ def _(bench: Bench) -> Iterator[Evidence]:
         point = Fraction(3, 8)
         values.append(float(_at(inner, point) - _at(a, _at(b, point))))
         composed.append(float(min(inner)))
-        averaged.append(float(min(2 * x + 3 * y for x, y in zip(a, [*b, Fraction(0)], strict=True))))
+        averaged.append(
+            float(min(2 * x + 3 * y for x, y in zip(a, [*b, Fraction(0)], strict=True)))
+        )
         derived.append(float(min(i * x for i, x in enumerate(a))))
-    yield bench.equal(values, 0.0, "compositions of power series, in fractions, have the right values", 0.0)
+    yield bench.equal(
+        values, 0.0, "compositions of power series, in fractions, have the right values", 0.0
+    )
     yield bench.proved(composed, "the least coefficients of compositions")
     yield bench.proved(averaged, "of averages")
     yield bench.proved(derived, "of derivatives")
     for C in power_maps(bench.rng, bench.size(5, 40)):
         for order, what in ((0, "value"), (1, "slope"), (2, "curvature")):
             weights = C.derivative(order).weights
-            yield bench.certified(lambda c, weights=weights: _horner(weights, c), 0, 1, f"the {what} of a random C map over [0, 1]")
+            yield bench.certified(
+                lambda c, weights=weights: _horner(weights, c),
+                0,
+                1,
+                f"the {what} of a random C map over [0, 1]",
+            )
     for name in ("tanh", "gelu", "softplus"):
         series = c_map(residual_network(bench.rng, name)).series(6)
-        yield bench.at_most(0.0, series, f"the series of a random network of residual blocks with {name}", 1e-12)
+        yield bench.at_most(
+            0.0, series, f"the series of a random network of residual blocks with {name}", 1e-12
+        )
 
 
 def _at(series: list[Fraction], x: Fraction) -> Fraction:
@@ -142,9 +190,12 @@ def _horner(weights: Array, c: Any) -> Any:
 
 
 @PAPER.claim(
-    "DKS-dual", "Sec. 11.4", r"the dual activation is $\tilde\phi(c)=\Gamma_\phi(c,1,1)$, the C map without its normalisation",
+    "DKS-dual",
+    "Sec. 11.4",
+    r"the dual activation is $\tilde\phi(c)=\Gamma_\phi(c,1,1)$, the C map without its "
+    r"normalisation",
     hypotheses="input q value 1",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     c = np.linspace(-1, 1, 21)
     known = {
@@ -162,7 +213,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     }
     for name, dual in known.items():
         phi = activation(name)
-        yield bench.equal(phi.c_map(c) * float(phi.q_map(1.0)), dual, f"{name}: a closed form", 1e-13)
+        yield bench.equal(
+            phi.c_map(c) * float(phi.q_map(1.0)), dual, f"{name}: a closed form", 1e-13
+        )
     for n in (1, 2, 3, 4):
         z, w = reference.line()
         size = float(w @ (reference.density(z) * special.eval_hermitenorm(n, z) ** 2))
@@ -176,4 +229,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
     phi = activation("gelu")
     unit = phi.transformed(output_scale=1 / math.sqrt(reference.second_moment("gelu")))
     yield bench.equal(unit.q_map(1.0), 1.0, "normalised by quadrature", 1e-13)
-    yield bench.equal(unit.c_map(c), phi.c_map(c), "for a normalised function the dual is the C map", 1e-13)
+    yield bench.equal(
+        unit.c_map(c), phi.c_map(c), "for a normalised function the dual is the C map", 1e-13
+    )

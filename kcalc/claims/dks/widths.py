@@ -31,8 +31,14 @@ def _unit(name: str) -> tuple[Activation, Callable[[Array], Array], float]:
     plain = reference.FUNCTIONS[name]
     x = np.linspace(-12, 12, 24001)
     curvature = np.gradient(plain.slope(x), x)
-    largest = scale * max(np.abs(plain.value(x)).max(), np.abs(plain.slope(x)).max(), np.abs(curvature).max())
-    return activation(name).transformed(output_scale=scale), lambda u: scale * plain.value(u), float(largest)
+    largest = scale * max(
+        np.abs(plain.value(x)).max(), np.abs(plain.slope(x)).max(), np.abs(curvature).max()
+    )
+    return (
+        activation(name).transformed(output_scale=scale),
+        lambda u: scale * plain.value(u),
+        float(largest),
+    )
 
 
 def _normals(covariance: Array, rng: np.random.Generator, width: int) -> Array:
@@ -41,10 +47,18 @@ def _normals(covariance: Array, rng: np.random.Generator, width: int) -> Array:
     root = np.sqrt(a)
     x = rng.normal(size=(2, len(covariance), width))
     rest = np.sqrt(np.maximum(d - b**2 / a, 0))
-    return np.stack([root[:, None] * x[0], (b / root)[:, None] * x[0] + rest[:, None] * x[1]], axis=2)
+    return np.stack(
+        [root[:, None] * x[0], (b / root)[:, None] * x[0] + rest[:, None] * x[1]], axis=2
+    )
 
 
-def _gaussian_errors(f: Callable[[Array], Array], limits: list[float], width: int, draws: int, rng: np.random.Generator) -> Array:
+def _gaussian_errors(
+    f: Callable[[Array], Array],
+    limits: list[float],
+    width: int,
+    draws: int,
+    rng: np.random.Generator,
+) -> Array:
     """Errors of the off-diagonal kernel after each layer of random networks, (depth, draws)."""
     covariance = np.broadcast_to(np.array([[1.0, _C], [_C, 1.0]]), (draws, 2, 2))
     out = []
@@ -57,23 +71,33 @@ def _gaussian_errors(f: Callable[[Array], Array], limits: list[float], width: in
 
 def _limits(phi: Activation, depth: int) -> list[float]:
     """The library's m values after 1, ..., depth layers; all q values are 1."""
-    return [float(c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), d)))(_C)) for d in range(1, depth + 1)]
+    return [
+        float(c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), d)))(_C))
+        for d in range(1, depth + 1)
+    ]
 
 
 def _exponents(errors: list[Array], widths: Array) -> Array:
     """The power of the width in the root mean square error, from each of forty groups of draws."""
-    rms = np.array([[np.sqrt((part**2).mean()) for part in np.array_split(e, _GROUPS)] for e in errors])
+    rms = np.array(
+        [[np.sqrt((part**2).mean()) for part in np.array_split(e, _GROUPS)] for e in errors]
+    )
     return np.array([np.polyfit(np.log(widths), np.log(column), 1)[0] for column in rms.T])
 
 
 @PAPER.claim(
-    "DKS-thm1", "Sec. 5.8, Theorem 1",
-    r"with probability $1-\delta$ kernels of Gaussian fully-connected networks are within $\varepsilon$ of their limits for widths "
-    r"$\ge (4C^4)^D\log(8L/\delta)/\varepsilon^2$, where $\|\phi\|_\infty,\|\phi'\|_\infty,\|\phi''\|_\infty\le C$",
+    "DKS-thm1",
+    "Sec. 5.8, Theorem 1",
+    r"with probability $1-\delta$ kernels of Gaussian fully-connected networks are within "
+    r"$\varepsilon$ of their limits for widths "
+    r"$\ge (4C^4)^D\log(8L/\delta)/\varepsilon^2$, where "
+    r"$\|\phi\|_\infty,\|\phi'\|_\infty,\|\phi''\|_\infty\le C$",
     hypotheses=r"$E\phi(x)^2=1$, inputs with $\|z\|^2=\dim z$, independent layers",
-    caveat="a bound of the literature: its constants are not proved here; its $1/\\varepsilon^2$ is the law that errors follow, and "
-    "errors lie below it by the factors in the evidence", theorem=True,
-)  # fmt: skip
+    caveat="a bound of the literature: its constants are not proved here; its $1/\\varepsilon^2$ "
+    "is the law that errors follow, and "
+    "errors lie below it by the factors in the evidence",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     widths = np.array(bench.size((128, 256, 512, 1024), (256, 512, 1024, 2048, 4096)))
     draws, depth = bench.size(200, 400), 3
@@ -86,23 +110,46 @@ def _(bench: Bench) -> Iterator[Evidence]:
             quantiles = np.array([np.quantile(np.abs(e), 1 - _DELTA) for e in own])
             curve = np.sqrt((4 * largest**4) ** d * math.log(8 * d / _DELTA) / widths)
             yield bench.at_most(
-                quantiles, curve, f"{name}, depth {d}: 95 % of errors are within the bound's epsilon at that width", widths=widths.tolist(),
-                measured=quantiles.tolist(), bound=curve.tolist(), C=largest, looseness=float((curve / quantiles).min()),
-            )  # fmt: skip
+                quantiles,
+                curve,
+                f"{name}, depth {d}: 95 % of errors are within the bound's epsilon at that width",
+                widths=widths.tolist(),
+                measured=quantiles.tolist(),
+                bound=curve.tolist(),
+                C=largest,
+                looseness=float((curve / quantiles).min()),
+            )
             slopes = _exponents(own, widths)
-            yield bench.statistical(slopes, -0.5, f"{name}, depth {d}: the fitted power of the width", bound=-0.5, widths=widths.tolist())
-        yield bench.statistical(errors[-1][0], 0.0, f"{name}, depth 1: the limit by the library is the mean over random layers")
+            yield bench.statistical(
+                slopes,
+                -0.5,
+                f"{name}, depth {d}: the fitted power of the width",
+                bound=-0.5,
+                widths=widths.tolist(),
+            )
+        yield bench.statistical(
+            errors[-1][0],
+            0.0,
+            f"{name}, depth 1: the limit by the library is the mean over random layers",
+        )
     phi, f, largest = _unit("tanh")
     deep = _gaussian_errors(f, _limits(phi, 6), 512, bench.size(300, 2000), bench.rng)
     rms = np.sqrt((deep**2).mean(axis=1))
     growth = rms[1:] / rms[:-1]
-    yield bench.at_most(growth, 2 * largest**2, "tanh: growth of the error per layer, and that of the bound", rms=rms.tolist())
+    yield bench.at_most(
+        growth,
+        2 * largest**2,
+        "tanh: growth of the error per layer, and that of the bound",
+        rms=rms.tolist(),
+    )
 
 
 @PAPER.claim(
-    "DKS-rem3", "Sec. 5.8, Remark 3", r"$1 = \sqrt{E\phi(u)^2} \le \|\phi\|_\infty$, so that $C\ge1$ in Theorem 1",
+    "DKS-rem3",
+    "Sec. 5.8, Remark 3",
+    r"$1 = \sqrt{E\phi(u)^2} \le \|\phi\|_\infty$, so that $C\ge1$ in Theorem 1",
     hypotheses=r"$E\phi(x)^2=1$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for name in _BOUNDED:
         phi, f, largest = _unit(name)
@@ -110,8 +157,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.equal(phi.q_map(1.0), 1.0, f"{name}: normalised", 1e-12)
         yield bench.at_most(1.0, np.abs(f(x)).max(), f"{name}: its largest value", C=largest)
     steep = [1 / math.sqrt(float(activation("tanh").q_map(float(s) ** 2))) for s in (1, 10, 1000)]
-    yield bench.at_most(1.0, steep, "tanh(s x), s = 1, 10, 1000: the sup after normalisation", sups=steep)
-    yield bench.equal(steep[-1], 1.0, "this sup tends to 1 as s grows, so that no larger lower bound holds", 1e-2)
+    yield bench.at_most(
+        1.0, steep, "tanh(s x), s = 1, 10, 1000: the sup after normalisation", sups=steep
+    )
+    yield bench.equal(
+        steep[-1], 1.0, "this sup tends to 1 as s grows, so that no larger lower bound holds", 1e-2
+    )
 
 
 def _frames(rng: np.random.Generator, draws: int, m: int, k: int) -> Array:
@@ -146,15 +197,20 @@ def _slope_bound(name: str) -> float:
 
 
 @PAPER.claim(
-    "DKS-thm6", "Sec. 5.9, Theorem 6",
-    r"with probability $1-\delta$ the kernel of a layer with SUO weights ($m\times k$, $n=\max(m,k)$) is within $\varepsilon$ of its "
+    "DKS-thm6",
+    "Sec. 5.9, Theorem 6",
+    r"with probability $1-\delta$ the kernel of a layer with SUO weights ($m\times k$, "
+    r"$n=\max(m,k)$) is within $\varepsilon$ of its "
     r"limit if "
-    r"$\dfrac{m^{5/2}}{(n+1)^2}\ge\log(2/\delta)$ and $\dfrac{n-1}{m^{3/4}}\ge\dfrac{8\sqrt2\,C^2}{\varepsilon}$",
+    r"$\dfrac{m^{5/2}}{(n+1)^2}\ge\log(2/\delta)$ and "
+    r"$\dfrac{n-1}{m^{3/4}}\ge\dfrac{8\sqrt2\,C^2}{\varepsilon}$",
     hypotheses=r"$\|\phi\|_\infty,\|\phi'\|_\infty\le C$, inputs with $\|z\|^2=k$",
-    caveat=r"a bound of the literature, read from a damaged formula: its constants are not proved here; errors fall like $m^{-1/2}$, "
+    caveat=r"a bound of the literature, read from a damaged formula: its constants are not proved "
+    r"here; errors fall like $m^{-1/2}$, "
     r"faster "
-    r"than its $\varepsilon\sim m^{-1/4}$, and lie below it by the factors in the evidence", theorem=True,
-)  # fmt: skip
+    r"than its $\varepsilon\sim m^{-1/4}$, and lie below it by the factors in the evidence",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     widths = np.array(bench.size((256, 512, 1024, 2048), (256, 512, 1024, 2048, 4096)))
     draws = bench.size(200, 400)
@@ -165,20 +221,32 @@ def _(bench: Bench) -> Iterator[Evidence]:
             n = np.maximum(widths, (share * widths).astype(int))
             epsilon = 8 * math.sqrt(2) * largest**2 * widths**0.75 / (n - 1)
             delta = np.minimum(1, 2 * np.exp(-(widths**2.5) / (n + 1.0) ** 2))
-            failures = np.array([np.mean(np.abs(e) > at) for e, at in zip(errors, epsilon, strict=True)])
+            failures = np.array(
+                [np.mean(np.abs(e) > at) for e, at in zip(errors, epsilon, strict=True)]
+            )
             worst = np.array([np.abs(e).max() for e in errors])
             yield bench.at_most(
-                failures, delta, f"{name}, k = {share} m: the share of errors beyond the bound's epsilon", widths=widths.tolist(),
-                epsilon=epsilon.tolist(), delta=delta.tolist(), largest_error=worst.tolist(), looseness=float((epsilon / worst).min()),
-            )  # fmt: skip
+                failures,
+                delta,
+                f"{name}, k = {share} m: the share of errors beyond the bound's epsilon",
+                widths=widths.tolist(),
+                epsilon=epsilon.tolist(),
+                delta=delta.tolist(),
+                largest_error=worst.tolist(),
+                looseness=float((epsilon / worst).min()),
+            )
             slopes = _exponents(errors, widths)
-            yield bench.statistical(slopes, -0.5, f"{name}, k = {share} m: the fitted power of the width", bound=-0.25)
+            yield bench.statistical(
+                slopes, -0.5, f"{name}, k = {share} m: the fitted power of the width", bound=-0.25
+            )
     z = np.array([[1.0, 1, 1, 1], [1, 1, 1, -1]])  # c = 1/2
     for m, k in ((6, 4), (3, 4)):
         out = np.tanh(polar(bench.rng, bench.size(10000, 100000), m, k) @ z.T)
         pair = np.tanh(_frames(bench.rng, len(out), m, k)[..., :1])
         yield bench.statistical(
-            (out[..., 0] ** 2).mean(axis=1) - (pair[..., 0] ** 2).mean(axis=1), 0.0, f"{m} x {k}: matrices and the pairs used here agree"
+            (out[..., 0] ** 2).mean(axis=1) - (pair[..., 0] ** 2).mean(axis=1),
+            0.0,
+            f"{m} x {k}: matrices and the pairs used here agree",
         )
 
 
@@ -187,22 +255,45 @@ _FIRST, _SECOND = _M ** sp.Rational(5, 2) / (_M + 1) ** 2, (_M - 1) / _M ** sp.R
 
 
 @PAPER.claim(
-    "DKS-rem7", "Sec. 5.9, Remark 7",
-    r"for $m\ge k$ the left sides of Theorem 6 are about $m^{1/2}$ and $m^{1/4}$, so that $\tilde\kappa$ is the limit in "
+    "DKS-rem7",
+    "Sec. 5.9, Remark 7",
+    r"for $m\ge k$ the left sides of Theorem 6 are about $m^{1/2}$ and $m^{1/4}$, so that "
+    r"$\tilde\kappa$ is the limit in "
     r"probability as $m\to\infty$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
-    yield bench.exact(sp.limit(sp.simplify(_FIRST / sp.sqrt(_M)), _M, sp.oo) - 1, "the first, over $m^{1/2}$")
-    yield bench.exact(sp.limit(sp.simplify(_SECOND / _M ** sp.Rational(1, 4)), _M, sp.oo) - 1, "the second, over $m^{1/4}$")
+    yield bench.exact(
+        sp.limit(sp.simplify(_FIRST / sp.sqrt(_M)), _M, sp.oo) - 1, "the first, over $m^{1/2}$"
+    )
+    yield bench.exact(
+        sp.limit(sp.simplify(_SECOND / _M ** sp.Rational(1, 4)), _M, sp.oo) - 1,
+        "the second, over $m^{1/4}$",
+    )
     sizes = np.geomspace(10, 1e6, 6)
-    yield bench.at_most(np.abs(sizes**2.5 / (sizes + 1) ** 2 / np.sqrt(sizes) - 1), 2 / sizes, "the first is within 2/m of it")
-    yield bench.at_most(np.abs((sizes - 1) / sizes**0.75 / sizes**0.25 - 1), 1.01 / sizes, "the second within 1/m")
-    spread = [float(np.abs(_suo_errors("tanh", bench.rng, 100, m, m // 2)).max()) for m in (100, 6400)]
-    yield bench.at_most(4 * spread[1], spread[0], "measured: 64 times the width, less than a quarter of the largest error", errors=spread)
+    yield bench.at_most(
+        np.abs(sizes**2.5 / (sizes + 1) ** 2 / np.sqrt(sizes) - 1),
+        2 / sizes,
+        "the first is within 2/m of it",
+    )
+    yield bench.at_most(
+        np.abs((sizes - 1) / sizes**0.75 / sizes**0.25 - 1), 1.01 / sizes, "the second within 1/m"
+    )
+    spread = [
+        float(np.abs(_suo_errors("tanh", bench.rng, 100, m, m // 2)).max()) for m in (100, 6400)
+    ]
+    yield bench.at_most(
+        4 * spread[1],
+        spread[0],
+        "measured: 64 times the width, less than a quarter of the largest error",
+        errors=spread,
+    )
 
 
 def _least_width(first: float, second: float) -> float:
-    """The least m with m^(5/2)/(m+1)^2 >= first and (m-1)/m^(3/4) >= second, by bisection; both rise for m > 3."""
+    """The least m with m^(5/2)/(m+1)^2 >= first and (m-1)/m^(3/4) >= second, by bisection.
+
+    Both rise for m > 3.
+    """
     low, high = 4.0, 1e40
     for _ in range(400):
         middle = math.sqrt(low * high)
@@ -212,18 +303,24 @@ def _least_width(first: float, second: float) -> float:
 
 
 @PAPER.claim(
-    "DKS-rem8", "Sec. 5.9, Remark 8",
+    "DKS-rem8",
+    "Sec. 5.9, Remark 8",
     r"for $m\ge k$ the conditions of Theorem 6 are $m \gtrsim \max\bigl(\log(2/\delta)^2,\ "
-    r"(8\sqrt2\,C^2/\varepsilon)^4\bigr)$", printed=r"they imply $m \gtrsim 128\,C^4\log(2/\delta)^2/\varepsilon^2$",
+    r"(8\sqrt2\,C^2/\varepsilon)^4\bigr)$",
+    printed=r"they imply $m \gtrsim 128\,C^4\log(2/\delta)^2/\varepsilon^2$",
     hypotheses="Theorem 6 as far as it is legible",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     bound, logarithm = 8 * math.sqrt(2), 127.0  # C = epsilon = 1
     m = _least_width(logarithm, bound)
     yield bench.counterexample(
-        128 * logarithm**2 / m - 1, "C = 1, epsilon = 1, log(2/delta) = 127: m = 16400 meets both, the remark asks for 2.1 million",
-        m=m, remark=128 * logarithm**2, ratio=128 * logarithm**2 / m,
-    )  # fmt: skip
+        128 * logarithm**2 / m - 1,
+        "C = 1, epsilon = 1, log(2/delta) = 127: m = 16400 meets both, the remark asks for 2.1 "
+        "million",
+        m=m,
+        remark=128 * logarithm**2,
+        ratio=128 * logarithm**2 / m,
+    )
     ratios, shares = [], []
     for _ in range(bench.size(100, 1000)):
         size, epsilon, log_two = (
@@ -235,7 +332,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
         least = _least_width(log_two, second)
         ratios.append(least / max(log_two**2, second**4))
         shares.append(128 * size**4 * log_two**2 / epsilon**2 / least)
-    yield bench.counterexample(max(shares) - 1, "random C, epsilon, delta: the remark's width over the least that the conditions allow")
-    yield bench.equal(ratios, 1.0, "random C, epsilon, delta: the least width over that of the corrected form", 0.6)
-    near = [_least_width(a, b) / max(a**2, b**4) for a, b in ((1e4, 3.0), (10.0, 200.0), (1e6, 1e3))]
+    yield bench.counterexample(
+        max(shares) - 1,
+        "random C, epsilon, delta: the remark's width over the least that the conditions allow",
+    )
+    yield bench.equal(
+        ratios,
+        1.0,
+        "random C, epsilon, delta: the least width over that of the corrected form",
+        0.6,
+    )
+    near = [
+        _least_width(a, b) / max(a**2, b**4) for a, b in ((1e4, 3.0), (10.0, 200.0), (1e6, 1e3))
+    ]
     yield bench.equal(near, 1.0, "large widths", 1e-3)

@@ -9,31 +9,45 @@ from itertools import pairwise
 import numpy as np
 
 
-def relu_step(state: tuple[float, float, float], n: int, c: float, excess: float) -> tuple[float, float, float]:
+def relu_step(
+    state: tuple[float, float, float], n: int, c: float, excess: float
+) -> tuple[float, float, float]:
     """(E|y|^2, E|y|^4, E sum y_i^4) through relu(W^T y)."""
     m, A, B = state
     kap = excess * c * c
-    return n * c / 2 * m, c * c / 4 * n * (n + 5) * A + n / 2 * kap * B, n / 2 * (3 * c * c * A + kap * B)
+    return (
+        n * c / 2 * m,
+        c * c / 4 * n * (n + 5) * A + n / 2 * kap * B,
+        n / 2 * (3 * c * c * A + kap * B),
+    )
 
 
-def linear_step(state: tuple[float, float, float], n: int, c: float, excess: float) -> tuple[float, float, float]:
+def linear_step(
+    state: tuple[float, float, float], n: int, c: float, excess: float
+) -> tuple[float, float, float]:
     """(E|y|^2, E|y|^4, E sum y_i^4) through W^T y."""
     m, A, B = state
     kap = excess * c * c
     return n * c * m, c * c * n * (n + 2) * A + n * kap * B, n * (3 * c * c * A + kap * B)
 
 
-def forward(widths: Sequence[int], excess: float, alpha: float = 1.0, linear: bool = False) -> list[tuple[float, float, float]]:
+def forward(
+    widths: Sequence[int], excess: float, alpha: float = 1.0, linear: bool = False
+) -> list[tuple[float, float, float]]:
     """The states of a vanilla network for a flat input of norm 1, layer by layer from the input."""
     states = [(1.0, 1.0, 1 / widths[0])]
     for before, n in pairwise(widths):
         states.append(
-            linear_step(states[-1], n, alpha / before, excess) if linear else relu_step(states[-1], n, 2 * alpha / before, excess)
+            linear_step(states[-1], n, alpha / before, excess)
+            if linear
+            else relu_step(states[-1], n, 2 * alpha / before, excess)
         )
     return states
 
 
-def jacobian_fourth(widths: Sequence[int], k: int, excess: float, alpha: float = 1.0, linear: bool = False) -> float:
+def jacobian_fourth(
+    widths: Sequence[int], k: int, excess: float, alpha: float = 1.0, linear: bool = False
+) -> float:
     """E|J^k|^4 of a vanilla network by the recursion of (T, S, D)."""
     n = widths[k]
     T, S, D = (n * n, n, n) if linear else (n * (n + 1) / 4, n / 2, n / 2)
@@ -43,7 +57,11 @@ def jacobian_fourth(widths: Sequence[int], k: int, excess: float, alpha: float =
         if linear:
             T, S, D = n * d + n * (n - 1) * c * c * T, n * d + n * (n - 1) * c * c * S, n * d
         else:
-            T, S, D = n / 2 * d + n * (n - 1) / 4 * c * c * T, n / 2 * d + n * (n - 1) / 4 * c * c * S, n / 2 * d
+            T, S, D = (
+                n / 2 * d + n * (n - 1) / 4 * c * c * T,
+                n / 2 * d + n * (n - 1) / 4 * c * c * S,
+                n / 2 * d,
+            )
     return forward(widths, excess, alpha, linear)[k - 1][1] * T
 
 
@@ -65,7 +83,10 @@ def resnet_fourth(L: int, m: int, n: int, alpha: float, k: int, j: int) -> float
 
 
 def dense_levels(L: int, n: int, alpha: float, k: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """(mu_l, C_{l,l'}) of the DenseNet; ``k`` > 0: of the reduced network, by the recursions (96), (98), (102)."""
+    """(mu_l, C_{l,l'}) of the DenseNet.
+
+    ``k`` > 0: of the reduced network, by the recursions (96), (98), (102).
+    """
     mu, C = np.zeros(L + 1), np.zeros((L + 1, L + 1))
     mu[0] = C[0, 0] = 1
     for i in range(1, L + 1):
@@ -80,5 +101,7 @@ def dense_factors(L: int, n: int, alpha: float, skip: int = 0) -> tuple[float, f
     """The products over l of g(l) and f_1(l), l = ``skip`` left out."""
     levels = [i for i in range(1, L + 1) if i != skip]
     g = [1 + (alpha - 1) / i for i in levels]
-    f = [(1 + (alpha - 1) / i) ** 2 * (1 + 5 * alpha**2 / (n * (i + alpha - 1) ** 2)) for i in levels]
+    f = [
+        (1 + (alpha - 1) / i) ** 2 * (1 + 5 * alpha**2 / (n * (i + alpha - 1) ** 2)) for i in levels
+    ]
     return math.prod(g), math.prod(f)

@@ -29,13 +29,22 @@ def vanilla(widths: list[int], alpha: Any = 1, phi: str = "relu") -> Network:
     """relu(W ... relu(W x)), E w^2 = 2 alpha/fan-in (alpha/fan-in where phi is the identity)."""
     steps: list[Any] = [("y0", layers.Input(widths[0]), ())]
     for i, n in enumerate(widths[1:], 1):
-        steps.append((f"W{i}", layers.Affine(n, sigma_w=sp.sqrt((2 if phi == "relu" else 1) * sp.sympify(alpha))), (f"y{i - 1}",)))
+        steps.append(
+            (
+                f"W{i}",
+                layers.Affine(n, sigma_w=sp.sqrt((2 if phi == "relu" else 1) * sp.sympify(alpha))),
+                (f"y{i - 1}",),
+            )
+        )
         steps.append((f"y{i}", layers.Nonlinear(phi), (f"W{i}",)))
     return Network.from_steps(steps)
 
 
 def resnet(blocks: int, branch: int, n: int, alpha: Any = 1, without: int | None = None) -> Network:
-    """y + W_m relu(... relu(W_1 y)), hidden 2 alpha/n, the last alpha/n; ``without``: the block whose skip is taken away, from 1."""
+    """y + W_m relu(... relu(W_1 y)), hidden 2 alpha/n, the last alpha/n.
+
+    ``without``: the block whose skip is taken away, from 1.
+    """
     steps: list[Any] = [("y0", layers.Input(n), ())]
     for b in range(1, blocks + 1):
         h = f"y{b - 1}"
@@ -47,29 +56,53 @@ def resnet(blocks: int, branch: int, n: int, alpha: Any = 1, without: int | None
             h = f"r{b}{j}"
         steps.append((f"W{b}{branch}", layers.Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), (h,)))
         own = (f"W{b}{branch}",)
-        steps.append((f"y{b}", layers.Sum() if b != without else layers.Scale(1), (f"y{b - 1}", *own) if b != without else own))
+        steps.append(
+            (
+                f"y{b}",
+                layers.Sum() if b != without else layers.Scale(1),
+                (f"y{b - 1}", *own) if b != without else own,
+            )
+        )
     return Network.from_steps(steps)
 
 
 def densenet(count: int, n: int, alpha: Any = 1, without: int | None = None) -> Network:
-    """y_l = relu(W [y_0 ... y_{l-1}]), E w^2 = 2 alpha/(n l); ``without`` = k: layers above k read y_k, y_{k+1}, ... only."""
+    """y_l = relu(W [y_0 ... y_{l-1}]), E w^2 = 2 alpha/(n l).
+
+    ``without`` = k: layers above k read y_k, y_{k+1}, ... only.
+    """
     steps: list[Any] = [("y0", layers.Input(n), ())]
     for i in range(1, count + 1):
         first = without if without is not None and i > without else 0
         read = tuple(f"y{j}" for j in range(first, i))
         steps.append((f"c{i}", layers.Concat(), read))
-        steps.append((f"W{i}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha) * sp.Rational(len(read), i))), (f"c{i}",)))
+        steps.append(
+            (
+                f"W{i}",
+                layers.Affine(
+                    n, sigma_w=sp.sqrt(2 * sp.sympify(alpha) * sp.Rational(len(read), i))
+                ),
+                (f"c{i}",),
+            )
+        )
         steps.append((f"y{i}", layers.Nonlinear("relu"), (f"W{i}",)))
     return Network.from_steps(steps)
 
 
 def crelu(depth: int, n: int, alpha: Any = 1) -> Network:
     """W [relu(y), relu(-y)] repeated behind a first linear layer, entries of variance alpha/n."""
-    steps: list[Any] = [("y0", layers.Input(n), ()), ("W0", layers.Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), ("y0",))]
+    steps: list[Any] = [
+        ("y0", layers.Input(n), ()),
+        ("W0", layers.Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), ("y0",)),
+    ]
     for i in range(1, depth + 1):
-        steps += [(f"p{i}", layers.Nonlinear("relu"), (f"W{i - 1}",)), (f"m{i}", layers.Scale(-1), (f"W{i - 1}",)),
-                  (f"n{i}", layers.Nonlinear("relu"), (f"m{i}",)), (f"c{i}", layers.Concat(), (f"p{i}", f"n{i}")),
-                  (f"W{i}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (f"c{i}",))]  # fmt: skip
+        steps += [
+            (f"p{i}", layers.Nonlinear("relu"), (f"W{i - 1}",)),
+            (f"m{i}", layers.Scale(-1), (f"W{i - 1}",)),
+            (f"n{i}", layers.Nonlinear("relu"), (f"m{i}",)),
+            (f"c{i}", layers.Concat(), (f"p{i}", f"n{i}")),
+            (f"W{i}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (f"c{i}",)),
+        ]
     return Network.from_steps(steps)
 
 
@@ -78,7 +111,13 @@ def flat(n: int) -> Array:
     return np.full(n, n**-0.5)
 
 
-def draw(network: Network, draws: int, rng: np.random.Generator, law: str = "gaussian", x: Array | None = None) -> tuple[Any, Any]:
+def draw(
+    network: Network,
+    draws: int,
+    rng: np.random.Generator,
+    law: str = "gaussian",
+    x: Array | None = None,
+) -> tuple[Any, Any]:
     """({node: |y|^2}, {Affine: |J|^2}) of many draws, each an array (draws,)."""
     values: dict[Node, Array] = {}
     weights: dict[Node, Array] = {}
@@ -88,24 +127,38 @@ def draw(network: Network, draws: int, rng: np.random.Generator, law: str = "gau
         match layer:
             case layers.Affine():
                 n = below[0].shape[1]
-                weights[node] = LAWS[law](rng, (draws, layer.features or 1, n)) * float(layer.sigma_w) / n**0.5
+                weights[node] = (
+                    LAWS[law](rng, (draws, layer.features or 1, n)) * float(layer.sigma_w) / n**0.5
+                )
                 values[node] = (weights[node] @ below[0][:, :, None])[:, :, 0]
             case layers.Input():
                 values[node] = np.tile(flat(layer.features or 1) if x is None else x, (draws, 1))
             case layers.Sum():
-                values[node] = np.sum([float(w) * h for w, h in zip(sum_weights(layer, len(below)), below, strict=True)], axis=0)
+                values[node] = np.sum(
+                    [
+                        float(w) * h
+                        for w, h in zip(sum_weights(layer, len(below)), below, strict=True)
+                    ],
+                    axis=0,
+                )
             case layers.Concat():
                 values[node] = np.concatenate(below, axis=1)
             case layers.Scale():
                 values[node] = float(layer.factor) * below[0]
             case layers.Nonlinear():
-                values[node] = np.maximum(below[0], 0) if layer.activation.name == "relu" else below[0]
+                values[node] = (
+                    np.maximum(below[0], 0) if layer.activation.name == "relu" else below[0]
+                )
             case _:
                 raise TypeError(layer)
-    return {node: (v**2).sum(axis=1) for node, v in values.items()}, dict(_jacobians(network, steps, values, weights))
+    return {node: (v**2).sum(axis=1) for node, v in values.items()}, dict(
+        _jacobians(network, steps, values, weights)
+    )
 
 
-def _jacobians(network: Network, steps: list[Any], values: dict[Node, Array], weights: dict[Node, Array]) -> Iterator[tuple[Node, Array]]:
+def _jacobians(
+    network: Network, steps: list[Any], values: dict[Node, Array], weights: dict[Node, Array]
+) -> Iterator[tuple[Node, Array]]:
     draws, n = values[network.outputs[0]].shape
     back: dict[Node, Any] = dict.fromkeys(values, 0.0)
     back[network.outputs[0]] = np.broadcast_to(np.eye(n), (draws, n, n))
@@ -125,7 +178,11 @@ def _jacobians(network: Network, steps: list[Any], values: dict[Node, Array], we
                 for p, part in zip(parents, np.split(own, ends, axis=2), strict=True):
                     back[p] = back[p] + part
             case layers.Nonlinear():
-                mask = (values[parents[0]] > 0) if layer.activation.name == "relu" else np.ones_like(values[parents[0]])
+                mask = (
+                    (values[parents[0]] > 0)
+                    if layer.activation.name == "relu"
+                    else np.ones_like(values[parents[0]])
+                )
                 back[parents[0]] = back[parents[0]] + own * mask[:, None, :]
             case layers.Scale():
                 back[parents[0]] = back[parents[0]] + float(layer.factor) * own
@@ -133,7 +190,9 @@ def _jacobians(network: Network, steps: list[Any], values: dict[Node, Array], we
                 pass
 
 
-def agree(bench: Bench, found: dict[Any, Array], table: Any, what: str, powers: tuple[int, ...] = (1, 2)) -> Iterator[Evidence]:
+def agree(
+    bench: Bench, found: dict[Any, Array], table: Any, what: str, powers: tuple[int, ...] = (1, 2)
+) -> Iterator[Evidence]:
     """Drawn squared norms against the means and fourth moments of a :class:`kcalc.Moments` table.
 
     One piece of evidence per power: for the node with the greatest deviation, or an undecided one
@@ -144,7 +203,16 @@ def agree(bench: Bench, found: dict[Any, Array], table: Any, what: str, powers: 
         for node, sample in found.items():
             truth = float(table[node].mean if power == 1 else table[node].fourth)
             if np.ptp(sample) > 1e-9 * truth:
-                items.append((str(node), bench.statistical(sample**power, truth, f"{what}, {'means' if power == 1 else 'fourth moments'}")))
+                items.append(
+                    (
+                        str(node),
+                        bench.statistical(
+                            sample**power,
+                            truth,
+                            f"{what}, {'means' if power == 1 else 'fourth moments'}",
+                        ),
+                    )
+                )
         if items:
             node, worst = min(items, key=_worse)
             yield replace(worst, data=dict(worst.data) | {"comparisons": len(items), "worst": node})
@@ -153,4 +221,6 @@ def agree(bench: Bench, found: dict[Any, Array], table: Any, what: str, powers: 
 def _worse(item: tuple[str, Evidence]) -> tuple[int, float]:
     """Sort key of evidence: refuted first, then undecided, then by margin."""
     found = item[1]
-    return {False: 0, None: 1, True: 2}[found.holds], -math.inf if found.margin is None else found.margin
+    return {False: 0, None: 1, True: 2}[
+        found.holds
+    ], -math.inf if found.margin is None else found.margin

@@ -23,7 +23,11 @@ def _families(bench: Bench) -> Iterator[tuple[str, str, object]]:
         law = list(EXCESS)[i % 3 if i > 2 else 0]
         n, L = int(bench.rng.integers(4, 8)), int(bench.rng.integers(2, 4))
         if i % 3 == 0:
-            yield f"vanilla {i}", law, vanilla([int(v) for v in bench.rng.integers(4, 9, size=L + 1)], 0.9)
+            yield (
+                f"vanilla {i}",
+                law,
+                vanilla([int(v) for v in bench.rng.integers(4, 9, size=L + 1)], 0.9),
+            )
         elif i % 3 == 1:
             yield f"ResNet {i}", law, resnet(L, 2, n, sp.Rational(1, 2))
         else:
@@ -41,21 +45,39 @@ def _(bench: Bench) -> Iterator[Evidence]:
         _, J = draw(net, bench.size(6000, 30000), bench.rng, law)  # type: ignore[arg-type]
         yield from agree(bench, J, found.weights, f"{name}, {law}", powers=(1,))
     for L, k in ((3, 1), (3, 2), (3, 3)):
-        full, cut = resnet(L, 2, 6, sp.Rational(1, 2)), resnet(L, 2, 6, sp.Rational(1, 2), without=k)
+        full, cut = (
+            resnet(L, 2, 6, sp.Rational(1, 2)),
+            resnet(L, 2, 6, sp.Rational(1, 2), without=k),
+        )
         truth = moments(cut).out.mean / (1 / 6), moments(cut).out.mean / (0.5 / 6)
         own = moments(full).weights
-        yield bench.equal([own[f"W{k}1"].mean, own[f"W{k}2"].mean], truth, f"kcalc: ResNet against its reduced network, k = {k}", 1e-12)
+        yield bench.equal(
+            [own[f"W{k}1"].mean, own[f"W{k}2"].mean],
+            truth,
+            f"kcalc: ResNet against its reduced network, k = {k}",
+            1e-12,
+        )
         y, _ = draw(cut, bench.size(4000, 30000), bench.rng)
         yield bench.statistical(y[f"y{L}"], truth[0] / 6, f"the reduced ResNet drawn, k = {k}")
         dense, reduced = densenet(L, 6), densenet(L, 6, without=k)
         c = 2 / (6 * k)
-        yield bench.equal(moments(dense).weights[f"W{k}"].mean, moments(reduced).out.mean / c, f"kcalc: DenseNet, k = {k}", 1e-12)
-    signs = np.array(list(itertools.product([-1.0, 1.0], repeat=6))).reshape(-1, 3, 2)  # W1 = 2 x 2, W2 = 2 -> 1, all of them
+        yield bench.equal(
+            moments(dense).weights[f"W{k}"].mean,
+            moments(reduced).out.mean / c,
+            f"kcalc: DenseNet, k = {k}",
+            1e-12,
+        )
+    signs = np.array(list(itertools.product([-1.0, 1.0], repeat=6))).reshape(
+        -1, 3, 2
+    )  # W1 = 2 x 2, W2 = 2 -> 1, all of them
     h = np.maximum(np.einsum("dij,j->di", signs[:, :2], np.array([1.0, 1.0]) / 2**0.5), 0)
     z = np.einsum("di,di->d", h, signs[:, 2])
     y2, j2 = (np.maximum(z, 0) ** 2).mean(), ((z > 0) * (h**2).sum(axis=1)).mean()
     yield bench.counterexample(
-        abs(j2 - y2), "signs as weights, all 64 networks 2-2-1: E|J^2|^2 against E|y|^2 (c_2 = 1)", jacobian=j2, output=y2
+        abs(j2 - y2),
+        "signs as weights, all 64 networks 2-2-1: E|J^2|^2 against E|y|^2 (c_2 = 1)",
+        jacobian=j2,
+        output=y2,
     )
 
 
@@ -77,30 +99,51 @@ def _(bench: Bench) -> Iterator[Evidence]:
         widths = [5, 7, 4, 6]
         found, c = moments(vanilla(widths), weights=law), 2 / 5
         yield bench.equal(
-            found.weights["W1"].variance, closed.jacobian_fourth(widths, 1, excess) - (found.out.mean / c) ** 2, f"kcalc, {law}", 1e-9
+            found.weights["W1"].variance,
+            closed.jacobian_fourth(widths, 1, excess) - (found.out.mean / c) ** 2,
+            f"kcalc, {law}",
+            1e-9,
         )
     yield bench.at_most(left, right, "over random widths, depths and three laws", 1e-9)
     for n, L, k in ((6, 3, 1), (6, 3, 2), (8, 4, 3)):
-        net, cut = moments(resnet(L, 2, n, sp.Rational(1, 2))), moments(resnet(L, 2, n, sp.Rational(1, 2), without=k)).out
-        yield bench.at_most(net.weights[f"W{k}1"].variance, cut.variance * n**2, f"ResNet, n = {n}, k = {k}")
+        net, cut = (
+            moments(resnet(L, 2, n, sp.Rational(1, 2))),
+            moments(resnet(L, 2, n, sp.Rational(1, 2), without=k)).out,
+        )
+        yield bench.at_most(
+            net.weights[f"W{k}1"].variance, cut.variance * n**2, f"ResNet, n = {n}, k = {k}"
+        )
         dense, cut = moments(densenet(L, n)), moments(densenet(L, n, without=k)).out
-        yield bench.at_most(dense.weights[f"W{k}"].variance, cut.variance * (n * k / 2) ** 2, f"DenseNet, n = {n}, k = {k}")
+        yield bench.at_most(
+            dense.weights[f"W{k}"].variance,
+            cut.variance * (n * k / 2) ** 2,
+            f"DenseNet, n = {n}, k = {k}",
+        )
 
 
 @PAPER.claim(
-    "PLG-thm1-lower", "Sec. 4, Theorem 1, lower bound",
-    r"$E\|y^L_{(k)}\|^4/c_4^k - (E\|y^L_{(k)}\|^2/c_2^k)^2 \le \mathrm{var}\,\|J^k\|^2$ for weights of kurtosis at least 3; "
-    r"the exact recursion of $E\|J\|^4$ is better", printed=r"$\mathrm{var}\,\|y^L_{(k)}\|^2/c_4^k \le \mathrm{var}\,\|J^k\|^2$",
+    "PLG-thm1-lower",
+    "Sec. 4, Theorem 1, lower bound",
+    r"$E\|y^L_{(k)}\|^4/c_4^k - (E\|y^L_{(k)}\|^2/c_2^k)^2 \le \mathrm{var}\,\|J^k\|^2$ for "
+    r"weights of kurtosis at least 3; "
+    r"the exact recursion of $E\|J\|^4$ is better",
+    printed=r"$\mathrm{var}\,\|y^L_{(k)}\|^2/c_4^k \le \mathrm{var}\,\|J^k\|^2$",
     theorem=True,
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     n = 20
     c2, c4 = 2 / n, 12 / n**2
-    yield bench.counterexample((n * 1 / 4 * 5 / n * n) / 3 - n / 4, "one relu layer, n = 20: Var|J|^2 = n/4 = 5, the bound 25/3",
-                               variance=n / 4, bound=5 / n / c4)  # fmt: skip
+    yield bench.counterexample(
+        (n * 1 / 4 * 5 / n * n) / 3 - n / 4,
+        "one relu layer, n = 20: Var|J|^2 = n/4 = 5, the bound 25/3",
+        variance=n / 4,
+        bound=5 / n / c4,
+    )
     _, J = draw(vanilla([n, n]), bench.size(20000, 100000), bench.rng)
     yield bench.statistical((J["W1"] - J["W1"].mean()) ** 2, n / 4, "that variance, drawn")
-    yield bench.equal(moments(vanilla([n, n])).weights["W1"].variance, n / 4, "that variance by kcalc", 1e-10)
+    yield bench.equal(
+        moments(vanilla([n, n])).weights["W1"].variance, n / 4, "that variance by kcalc", 1e-10
+    )
     left, right = [], []
     for excess in (0.0, 3.0):
         for _ in range(bench.size(30, 300)):
@@ -110,90 +153,141 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 c = 2 / widths[k - 1]
                 right.append(closed.jacobian_fourth(widths, k, excess))
                 left.append(last[1] / ((3 + excess) * c * c))
-    yield bench.at_most(left, right, "$E|y|^4/c_4 \\le E|J|^4$, normal and Laplace weights, random networks", 1e-9)
+    yield bench.at_most(
+        left, right, "$E|y|^4/c_4 \\le E|J|^4$, normal and Laplace weights, random networks", 1e-9
+    )
     fail = [math.prod([1 + 5 / 20] * (k - 1) + [1 - 1 / 20] * (6 - k)) < 1 for k in range(1, 6)]
     widths = [20] * 6
     last = closed.forward(widths, 0.0)[-1]
-    below = [closed.jacobian_fourth(widths, k, 0.0) - (last[0] / c2) ** 2 < (last[1] - last[0] ** 2) / c4 for k in range(1, 6)]
-    yield bench.equal(below, fail, "it fails iff $\\prod_{l<k}(1+5/n)\\prod_{l\\ge k}(1-1/n) < 1$, L = 5", 0.0)
+    below = [
+        closed.jacobian_fourth(widths, k, 0.0) - (last[0] / c2) ** 2 < (last[1] - last[0] ** 2) / c4
+        for k in range(1, 6)
+    ]
+    yield bench.equal(
+        below, fail, "it fails iff $\\prod_{l<k}(1+5/n)\\prod_{l\\ge k}(1-1/n) < 1$, L = 5", 0.0
+    )
 
 
 @PAPER.claim(
-    "PLG-eq50", "Sec. 7.2, eqs. 49 and 50",
-    r"$E\|J^k\|^4 \ge E\|y^L_{(k)}\|^4/c_4^k$ for weights of kurtosis at least 3; for normal weights $E\|y\|^4/(3c_2^2) \le "
-    r"E\|J\|^4 \le E\|y\|^4/c_2^2$", printed=r"$E\|J^k\|^4 \ge E\|y^L_{(k)}\|^4/c_4^k$ for all weights",
-)  # fmt: skip
+    "PLG-eq50",
+    "Sec. 7.2, eqs. 49 and 50",
+    r"$E\|J^k\|^4 \ge E\|y^L_{(k)}\|^4/c_4^k$ for weights of kurtosis at least 3; for normal "
+    r"weights $E\|y\|^4/(3c_2^2) \le "
+    r"E\|J\|^4 \le E\|y\|^4/c_2^2$",
+    printed=r"$E\|J^k\|^4 \ge E\|y^L_{(k)}\|^4/c_4^k$ for all weights",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     last, c = closed.forward([20, 1], -1.2)[-1], 2 / 20
     bound = last[1] / (1.8 * c * c)
-    yield bench.counterexample(bound - 0.5, "uniform weights, a flat input of 20 entries, one output: E|J|^4 = P(z > 0) = 1/2", bound=bound)
+    yield bench.counterexample(
+        bound - 0.5,
+        "uniform weights, a flat input of 20 entries, one output: E|J|^4 = P(z > 0) = 1/2",
+        bound=bound,
+    )
     y, J = draw(vanilla([20, 1]), bench.size(20000, 100000), bench.rng, "uniform")
     yield bench.statistical(J["W1"] ** 2, 0.5, "the same drawn: E|J|^4")
     yield bench.statistical(y["y1"] ** 2 / (1.8 * c * c), 0.81667, "the same drawn: the bound")
     found = moments(vanilla([20, 1]), weights="uniform")
-    yield bench.equal([found.weights["W1"].fourth, found.out.fourth / (1.8 * c * c)], [0.5, bound], "the same by kcalc", 1e-12)
+    yield bench.equal(
+        [found.weights["W1"].fourth, found.out.fourth / (1.8 * c * c)],
+        [0.5, bound],
+        "the same by kcalc",
+        1e-12,
+    )
     for _ in range(bench.size(20, 200)):
         widths = [int(v) for v in bench.rng.integers(1, 40, size=int(bench.rng.integers(2, 9)))]
         top = closed.forward(widths, 0.0)[-1][1]
-        J4 = np.array([closed.jacobian_fourth(widths, k, 0.0) * (2 / widths[k - 1]) ** 2 for k in range(1, len(widths))])
+        J4 = np.array(
+            [
+                closed.jacobian_fourth(widths, k, 0.0) * (2 / widths[k - 1]) ** 2
+                for k in range(1, len(widths))
+            ]
+        )
         yield bench.at_most([*(top / 3 / J4), *(J4 / top)], 1.0, "normal weights, both sides", 1e-9)
 
 
 @PAPER.claim(
-    "PLG-eq57", "Sec. 7.2, eqs. 53 to 57",
-    r"in wide vanilla networks of normal weights $\mathrm{var}\,\|J^k\|^2$ over $\mathrm{var}\,\|y^L_{(k)}\|^2/(c_2^k)^2$ "
-    r"tends to $(L+4k-4)/(5L)$", printed="in wide networks that ratio tends to 1, whatever the depth of k",
-)  # fmt: skip
+    "PLG-eq57",
+    "Sec. 7.2, eqs. 53 to 57",
+    r"in wide vanilla networks of normal weights $\mathrm{var}\,\|J^k\|^2$ over "
+    r"$\mathrm{var}\,\|y^L_{(k)}\|^2/(c_2^k)^2$ "
+    r"tends to $(L+4k-4)/(5L)$",
+    printed="in wide networks that ratio tends to 1, whatever the depth of k",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     n, L = 10**6, 10
     found = moments(vanilla([n] * (L + 1)))
-    ratio = np.array([w.variance * (2 / n) ** 2 / found.out.variance for w in found.weights.values()])
+    ratio = np.array(
+        [w.variance * (2 / n) ** 2 / found.out.variance for w in found.weights.values()]
+    )
     limit = np.array([(L + 4 * k - 4) / (5 * L) for k in range(1, L + 1)])
-    yield bench.counterexample(1 - ratio.min(), "kcalc at width 10^6, L = 10, k = 1", ratio=float(ratio.min()))
+    yield bench.counterexample(
+        1 - ratio.min(), "kcalc at width 10^6, L = 10, k = 1", ratio=float(ratio.min())
+    )
     yield bench.equal(ratio, limit, "the ratios of all k at width 10^6", 1e-3)
     N, K, D = sp.symbols("N k L", positive=True)
     top = (1 + 5 / N) ** D
     variance = top / 3 * (1 + 2 * ((N - 1) / (N + 5)) ** (D - K + 1)) - 1
     slope = sp.limit(variance.subs({D: 10, K: 3}) / (top.subs(D, 10) - 1), N, sp.oo)
-    yield bench.exact(slope - sp.Rational(10 + 8, 50), "the limit of the closed form, L = 10, k = 3")
+    yield bench.exact(
+        slope - sp.Rational(10 + 8, 50), "the limit of the closed form, L = 10, k = 3"
+    )
 
 
 @PAPER.claim(
-    "PLG-lem1", "Sec. 4, Lemma 1", r"$E\|y^L_{(k)}\|^m = E\|y^{L,k}\|^m$, m = 2, 4: the paths through $W^k$ of the full network",
+    "PLG-lem1",
+    "Sec. 4, Lemma 1",
+    r"$E\|y^L_{(k)}\|^m = E\|y^{L,k}\|^m$, m = 2, 4: the paths through $W^k$ of the full network",
     theorem=True,
     hypotheses="weights i.i.d., symmetric, without atoms",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     n, L, draws = 5, bench.size(2, 3), bench.size(20000, 100000)
     for k in range(1, L + 1):
-        W = bench.rng.standard_normal((draws, L, 2, n, n)) * np.sqrt([1 / n, 0.5 / n])[:, None, None]
+        W = (
+            bench.rng.standard_normal((draws, L, 2, n, n))
+            * np.sqrt([1 / n, 0.5 / n])[:, None, None]
+        )
         y = through = np.tile(np.full(n, n**-0.5), (draws, 1))
         for b in range(L):
             z = np.einsum("dij,dj->di", W[:, b, 0], y)
             mask = z > 0
-            branch = np.einsum("dij,dj->di", W[:, b, 1], mask * np.einsum("dij,dj->di", W[:, b, 0], through))
+            branch = np.einsum(
+                "dij,dj->di", W[:, b, 1], mask * np.einsum("dij,dj->di", W[:, b, 0], through)
+            )
             through = branch if b == k - 1 else through + branch  # the masks are the full network's
             y = y + np.einsum("dij,dj->di", W[:, b, 1], mask * z)
         truth = moments(resnet(L, 2, n, sp.Rational(1, 2), without=k), jacobian=False).out
         norm = (through**2).sum(axis=1)
-        yield bench.statistical(norm, truth.mean, f"m = 2, k = {k}: drawn paths against kcalc's reduced network")
+        yield bench.statistical(
+            norm, truth.mean, f"m = 2, k = {k}: drawn paths against kcalc's reduced network"
+        )
         yield bench.statistical(norm**2, truth.fourth, f"m = 4, k = {k}")
         reduced, _ = draw(resnet(L, 2, n, sp.Rational(1, 2), without=k), draws // 2, bench.rng)
-        yield bench.statistical(reduced[f"y{L}"] ** 2, truth.fourth, f"m = 4, k = {k}: the reduced network drawn")
+        yield bench.statistical(
+            reduced[f"y{L}"] ** 2, truth.fourth, f"m = 4, k = {k}: the reduced network drawn"
+        )
 
 
 @PAPER.claim(
-    "PLG-lem2", "Sec. 4.1, Lemma 2", r"for $\alpha=1$ $\mathrm{var}\,\|J^k\|^2$ lies between $C_1\exp\sum(5-|\Delta|)/(2n_l)-C_2$ and "
+    "PLG-lem2",
+    "Sec. 4.1, Lemma 2",
+    r"for $\alpha=1$ $\mathrm{var}\,\|J^k\|^2$ lies between $C_1\exp\sum(5-|\Delta|)/(2n_l)-C_2$ "
+    r"and "
     r"$C_3\exp\sum(5+|\Delta|)/n_l-C_4$ (up to "
-    r"constants)", caveat=r"the lower bound needs $|\Delta|<5$, $\Delta=2(c_4-3c_2^2)/c_2^2$, and $n_l\ge(5-|\Delta|)/2.5$",
+    r"constants)",
+    caveat=r"the lower bound needs $|\Delta|<5$, $\Delta=2(c_4-3c_2^2)/c_2^2$, and "
+    r"$n_l\ge(5-|\Delta|)/2.5$",
     theorem=True,
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     lower, value, upper, data = [], [], [], []
     for excess in (0.0, -1.2, 2.0):
         delta = 2 * excess
         for _ in range(bench.size(40, 400)):
-            widths = [int(v) for v in bench.rng.integers(3, 60, size=int(bench.rng.integers(2, 12)))]
+            widths = [
+                int(v) for v in bench.rng.integers(3, 60, size=int(bench.rng.integers(2, 12)))
+            ]
             found = closed.forward(widths, excess)[-1]
             ratio = found[1] / (widths[-1] / widths[0]) ** 2
             sum_ = sum(1 / n for n in widths[1:])
@@ -201,11 +295,24 @@ def _(bench: Bench) -> Iterator[Evidence]:
             upper.append(math.exp((5 + abs(delta)) * sum_ + abs(delta) / widths[0]))
             value.append(ratio)
             data.append(delta)
-    yield bench.at_most(lower, value, "$E|y|^4/(n_L/n_0)^2$ from below over random widths and laws", 1e-9)
+    yield bench.at_most(
+        lower, value, "$E|y|^4/(n_L/n_0)^2$ from below over random widths and laws", 1e-9
+    )
     yield bench.at_most(value, upper, "and from above", 1e-9)
     x = sp.Rational(-1, 2)
-    yield bench.counterexample(float(sp.exp(x / 2) - (1 + x)), "the proof's $e^{x/2}\\le1+x$ for |x| <= 1, at x = -1/2 ($|\\Delta|>5$)")
-    yield bench.at_most(np.exp(np.linspace(0, 2.5, 500) / 2), 1 + np.linspace(0, 2.5, 500), "$e^{x/2}\\le1+x$ on [0, 2.5]", 1e-12)
+    yield bench.counterexample(
+        float(sp.exp(x / 2) - (1 + x)),
+        "the proof's $e^{x/2}\\le1+x$ for |x| <= 1, at x = -1/2 ($|\\Delta|>5$)",
+    )
+    yield bench.at_most(
+        np.exp(np.linspace(0, 2.5, 500) / 2),
+        1 + np.linspace(0, 2.5, 500),
+        "$e^{x/2}\\le1+x$ on [0, 2.5]",
+        1e-12,
+    )
     yield from agree(
-        bench, draw(vanilla([6, 8, 5, 7]), bench.size(8000, 40000), bench.rng)[0], moments(vanilla([6, 8, 5, 7])).nodes, "drawn"
+        bench,
+        draw(vanilla([6, 8, 5, 7]), bench.size(8000, 40000), bench.rng)[0],
+        moments(vanilla([6, 8, 5, 7])).nodes,
+        "drawn",
     )

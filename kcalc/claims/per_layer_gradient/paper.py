@@ -2,4 +2,6 @@
 
 from ..claim import Paper
 
-PAPER = Paper("gradient", "The effect of residual architecture on the per-layer gradient of deep networks")
+PAPER = Paper(
+    "gradient", "The effect of residual architecture on the per-layer gradient of deep networks"
+)

@@ -59,7 +59,10 @@ class Signs:
 
     def inputs(self, n: int) -> list[Unit]:
         """n inputs of generic values, each with the empty path."""
-        return [Unit(np.full(2**self.count, v), {(): np.ones(2**self.count)}) for v in self.rng.uniform(0.5, 1.5, n)]
+        return [
+            Unit(np.full(2**self.count, v), {(): np.ones(2**self.count)})
+            for v in self.rng.uniform(0.5, 1.5, n)
+        ]
 
     def affine(self, below: list[Unit], n: int, gated: bool = True) -> list[Unit]:
         """n units that read all units of ``below``, with a relu if ``gated``."""
@@ -118,7 +121,9 @@ def _densenet(rng: np.random.Generator, first: int, count: int, n: int) -> tuple
 
 
 def _networks(bench: Bench) -> Iterator[tuple[str, Signs, list[Unit]]]:
-    for widths in bench.size(((2, 2, 2), (3, 2, 1)), ((2, 2, 2), (3, 2, 1), (2, 2, 2, 2), (3, 3, 2))):
+    for widths in bench.size(
+        ((2, 2, 2), (3, 2, 1)), ((2, 2, 2), (3, 2, 1), (2, 2, 2, 2), (3, 3, 2))
+    ):
         yield f"vanilla {'-'.join(map(str, widths))}", *_vanilla(bench.rng, widths)
     for blocks, n in bench.size(((1, 2),), ((1, 2), (2, 2), (3, 1))):
         yield f"ResNet, {blocks} blocks of width {n}", *_resnet(bench.rng, blocks, n)
@@ -135,8 +140,16 @@ def _fourth(four: Sequence[Route], of: Moments) -> float:
     """The product over layers of Prop. 3 for paths (t1, t2, s1, s2), all three pairings."""
     total = 1.0
     for layer in {step.layer for route in four for step in route}:
-        t1, t2, s1, s2 = (next((step for step in route if step.layer == layer), None) for route in four)
-        pair = (t1, s1) if t1 == t2 and s1 == s2 else (t1, t2) if (t1, t2) in ((s1, s2), (s2, s1)) else None
+        t1, t2, s1, s2 = (
+            next((step for step in route if step.layer == layer), None) for route in four
+        )
+        pair = (
+            (t1, s1)
+            if t1 == t2 and s1 == s2
+            else (t1, t2)
+            if (t1, t2) in ((s1, s2), (s2, s1))
+            else None
+        )
         if pair is None:
             return 0.0
         total *= _pair(*pair, of)
@@ -157,24 +170,40 @@ _CAVEAT = "for weights without atoms: with signs as weights w.y = 0 may have a p
 
 
 @PAPER.claim(
-    "PLG-prop2", "Sec. 7, Proposition 2, eqs. 32 to 36", r"for paths $\gamma_1,\gamma_2$ to one unit $E(Q_{\gamma_1}Q_{\gamma_2})$ is 0 "
-    r"where they differ, and $\prod_lE(q_{\gamma,l}^2)$ where $\gamma_1=\gamma_2=\gamma$", caveat=_CAVEAT,
-    hypotheses="weights independent, symmetric; relu behind weights only", theorem=True,
-)  # fmt: skip
+    "PLG-prop2",
+    "Sec. 7, Proposition 2, eqs. 32 to 36",
+    r"for paths $\gamma_1,\gamma_2$ to one unit $E(Q_{\gamma_1}Q_{\gamma_2})$ is 0 "
+    r"where they differ, and $\prod_lE(q_{\gamma,l}^2)$ where $\gamma_1=\gamma_2=\gamma$",
+    caveat=_CAVEAT,
+    hypotheses="weights independent, symmetric; relu behind weights only",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for name, signs, units in _networks(bench):
         found, truth = [], []
         for unit in units:
             routes, products = list(unit.paths), np.array(list(unit.paths.values()))
             found += (products @ products.T / products.shape[1]).ravel().tolist()
-            truth += [_square(a, signs.moments) if a == b else 0.0 for a, b in itertools.product(routes, routes)]
-        yield bench.equal(found, truth, f"{name}: all pairs of paths, all {2**signs.count} signs of weights of random size", 1e-11)
+            truth += [
+                _square(a, signs.moments) if a == b else 0.0
+                for a, b in itertools.product(routes, routes)
+            ]
+        yield bench.equal(
+            found,
+            truth,
+            f"{name}: all pairs of paths, all {2**signs.count} signs of weights of random size",
+            1e-11,
+        )
     w = np.array(list(itertools.product([-1.0, 1.0], repeat=2)))
     crossed = float((w[:, 0] * w[:, 1] * (w.sum(axis=1) > 0)).mean())
-    yield bench.counterexample(crossed, "two signs and y = (1, 1): $E(w_1w_2z)=1/4$, not 0", value=crossed)
+    yield bench.counterexample(
+        crossed, "two signs and y = (1, 1): $E(w_1w_2z)=1/4$, not 0", value=crossed
+    )
 
 
-def _quadruples(bench: Bench, units: list[Unit], most: int) -> list[tuple[int, int, int, int, int, int]]:
+def _quadruples(
+    bench: Bench, units: list[Unit], most: int
+) -> list[tuple[int, int, int, int, int, int]]:
     """(unit t, its paths t1, t2, unit s, its paths s1, s2): all, or ``most`` random ones.
 
     Random ones include paired paths.
@@ -190,7 +219,9 @@ def _quadruples(bench: Bench, units: list[Unit], most: int) -> list[tuple[int, i
         a, b = (int(v) for v in bench.rng.integers(counts[t], size=2))
         c, d = (int(v) for v in bench.rng.integers(counts[s], size=2))
         kind = int(bench.rng.integers(4))
-        out.append([(t, a, b, s, c, d), (t, a, a, s, c, c), (t, a, b, t, a, b), (t, a, b, t, b, a)][kind])
+        out.append(
+            [(t, a, b, s, c, d), (t, a, a, s, c, c), (t, a, b, t, a, b), (t, a, b, t, b, a)][kind]
+        )
     return out
 
 
@@ -202,36 +233,70 @@ def _summed(signs: Signs, units: list[Unit], of: Moments, entry: float) -> float
 
 
 @PAPER.claim(
-    "PLG-prop3", "Sec. 7, Proposition 3, eqs. 37 and 38",
-    r"for paths $t_1,t_2$ to one unit and $s_1,s_2$ to another $E(Q_{t_1}Q_{t_2}Q_{s_1}Q_{s_2})=\prod_lE\xi_l$, with "
-    r"$\xi=q_{t_1}^2q_{s_1}^2$ where $q_{t_1}=q_{t_2}$, $q_{s_1}=q_{s_2}$, with $\xi=q_{t_1}^2q_{t_2}^2$ where "
+    "PLG-prop3",
+    "Sec. 7, Proposition 3, eqs. 37 and 38",
+    r"for paths $t_1,t_2$ to one unit and $s_1,s_2$ to another "
+    r"$E(Q_{t_1}Q_{t_2}Q_{s_1}Q_{s_2})=\prod_lE\xi_l$, with "
+    r"$\xi=q_{t_1}^2q_{s_1}^2$ where $q_{t_1}=q_{t_2}$, $q_{s_1}=q_{s_2}$, with "
+    r"$\xi=q_{t_1}^2q_{t_2}^2$ where "
     r"$q_{t_1}=q_{s_1}$, $q_{t_2}=q_{s_2}$ or $q_{t_1}=q_{s_2}$, $q_{t_2}=q_{s_1}$, and 0 else",
     printed=r"$\xi=0$ where $q_{t_1}=q_{s_2}$, $q_{t_2}=q_{s_1}$",
-    hypotheses="weights independent, symmetric, without atoms; relu behind weights only", theorem=True,
-)  # fmt: skip
+    hypotheses="weights independent, symmetric, without atoms; relu behind weights only",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     w = np.array(list(itertools.product([-1.0, 1.0], repeat=2)))
     crossed = float((w[:, 0] ** 2 * w[:, 1] ** 2 * (w @ [1.0, math.sqrt(2)] > 0)).mean())
-    yield bench.counterexample(crossed, "one relu unit of two inputs, $t_1=s_2$ along $w_1$, $t_2=s_1$ along $w_2$: "
-                               "$E(w_1^2w_2^2z)=1/2$, not 0", value=crossed)  # fmt: skip
+    yield bench.counterexample(
+        crossed,
+        "one relu unit of two inputs, $t_1=s_2$ along $w_1$, $t_2=s_1$ along $w_2$: "
+        "$E(w_1^2w_2^2z)=1/2$, not 0",
+        value=crossed,
+    )
     for name, signs, units in _networks(bench):
-        routes, products = [list(unit.paths) for unit in units], [np.array(list(unit.paths.values())) for unit in units]
+        routes, products = (
+            [list(unit.paths) for unit in units],
+            [np.array(list(unit.paths.values())) for unit in units],
+        )
         found, truth = [], []
-        for t, a, b, s, c, d in _quadruples(bench, units, bench.size(3000, 20000 if signs.count <= 12 else 500)):
-            found.append(float((products[t][a] * products[t][b]) @ (products[s][c] * products[s][d])) / 2**signs.count)
-            truth.append(_fourth((routes[t][a], routes[t][b], routes[s][c], routes[s][d]), signs.moments))
+        for t, a, b, s, c, d in _quadruples(
+            bench, units, bench.size(3000, 20000 if signs.count <= 12 else 500)
+        ):
+            found.append(
+                float((products[t][a] * products[t][b]) @ (products[s][c] * products[s][d]))
+                / 2**signs.count
+            )
+            truth.append(
+                _fourth((routes[t][a], routes[t][b], routes[s][c], routes[s][d]), signs.moments)
+            )
         yield bench.equal(
-            found, truth, f"{name}: quadruples of paths, all {2**signs.count} signs", 1e-11, nonzero=int(np.count_nonzero(truth))
+            found,
+            truth,
+            f"{name}: quadruples of paths, all {2**signs.count} signs",
+            1e-11,
+            nonzero=int(np.count_nonzero(truth)),
         )
     for name, net, (signs, units), variances in (
         ("vanilla 2-2-2", vanilla([2, 2, 2]), _vanilla(bench.rng, (2, 2, 2)), {1: 1.0, 2: 1.0}),
-        ("ResNet, a block", resnet(1, 2, 2, sp.Rational(1, 2)), _resnet(bench.rng, 1, 2), {1: 0.5, 2: 0.25}),
+        (
+            "ResNet, a block",
+            resnet(1, 2, 2, sp.Rational(1, 2)),
+            _resnet(bench.rng, 1, 2),
+            {1: 0.5, 2: 0.25},
+        ),
         ("DenseNet, two layers", densenet(2, 2), _densenet(bench.rng, 2, 2, 2), {1: 1.0, 2: 0.5}),
     ):
         for law, excess in EXCESS.items():
 
-            def of(step: Step, excess: float = excess, variances: dict[int, float] = variances) -> tuple[float, float]:
+            def of(
+                step: Step, excess: float = excess, variances: dict[int, float] = variances
+            ) -> tuple[float, float]:
                 return variances[step.layer], (3 + excess) * variances[step.layer] ** 2
 
             told = moments(net, weights=law, jacobian=False).out.fourth
-            yield bench.equal(_summed(signs, units, of, 0.5**0.5), told, f"{name}, {law}: the sum over quadruples is kcalc's E|y|^4", 1e-11)
+            yield bench.equal(
+                _summed(signs, units, of, 0.5**0.5),
+                told,
+                f"{name}, {law}: the sum over quadruples is kcalc's E|y|^4",
+                1e-11,
+            )

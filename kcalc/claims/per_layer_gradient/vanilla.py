@@ -1,4 +1,7 @@
-"""Forward moments of vanilla, linear and concatenated-relu networks: sec. 4.1 and 5, sec. 7.3 to 7.7."""
+"""Forward moments of vanilla, linear and concatenated-relu networks.
+
+Sec. 4.1 and 5, sec. 7.3 to 7.7.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +24,30 @@ from .draws import EXCESS, agree, crelu, draw, vanilla
 from .paper import PAPER
 
 
-@PAPER.claim("PLG-eq62", "Sec. 7.3, eqs. 61 and 62", r"$E\|y^L\|^2 = n_L/n_0$ for $\alpha=1$ ($\alpha^Ln_L/n_0$)")
+@PAPER.claim(
+    "PLG-eq62",
+    "Sec. 7.3, eqs. 61 and 62",
+    r"$E\|y^L\|^2 = n_L/n_0$ for $\alpha=1$ ($\alpha^Ln_L/n_0$)",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for law in EXCESS:
         widths = [int(v) for v in bench.rng.integers(3, 9, size=4)]
         found = moments(vanilla(widths, 0.8), weights=law)
         yield bench.equal(found.out.mean, 0.8**3 * widths[-1] / widths[0], f"kcalc, {law}", 1e-12)
         yield bench.statistical(
-            draw(vanilla(widths, 0.8), bench.size(6000, 40000), bench.rng, law)[0]["y3"], found.out.mean, f"drawn, {law}"
+            draw(vanilla(widths, 0.8), bench.size(6000, 40000), bench.rng, law)[0]["y3"],
+            found.out.mean,
+            f"drawn, {law}",
         )
 
 
 @PAPER.claim(
-    "PLG-eq72", "Sec. 7.3, eqs. 68 to 73, with Delta of sec. 3",
-    r"$E\|y^l\|^4$ follows the recursion with factors between $n_l(n_l+5\mp|\Delta|)/n_{l-1}^2$, $\Delta = "
+    "PLG-eq72",
+    "Sec. 7.3, eqs. 68 to 73, with Delta of sec. 3",
+    r"$E\|y^l\|^4$ follows the recursion with factors between $n_l(n_l+5\mp|\Delta|)/n_{l-1}^2$, "
+    r"$\Delta = "
     r"2(c_4-3c_2^2)/c_2^2$, exactly so for every law",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for law, excess in EXCESS.items():
         for widths in ([4, 6, 5, 7], [9, 3, 8], [2, 2, 2, 2, 2]):
@@ -48,19 +59,32 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 f"kcalc, {law}, {widths}",
                 1e-11,
             )
-            for (_, A, _), (_, B, _), n, m in zip(states, states[1:], widths, widths[1:], strict=False):
-                ends = sorted([m * (m + 5 - 2 * abs(excess)) / n**2, m * (m + 5 + 2 * abs(excess)) / n**2])
-                yield bench.at_most([ends[0], B / A], [B / A, ends[1]], f"{law}: between the two factors", 1e-12)
+            for (_, A, _), (_, B, _), n, m in zip(
+                states, states[1:], widths, widths[1:], strict=False
+            ):
+                ends = sorted(
+                    [m * (m + 5 - 2 * abs(excess)) / n**2, m * (m + 5 + 2 * abs(excess)) / n**2]
+                )
+                yield bench.at_most(
+                    [ends[0], B / A], [B / A, ends[1]], f"{law}: between the two factors", 1e-12
+                )
         y, J = draw(vanilla([4, 6, 5, 7]), bench.size(24000, 60000), bench.rng, law)
         found = moments(vanilla([4, 6, 5, 7]), weights=law)
         yield from agree(bench, y, found.nodes, f"|y|, {law}")
         yield from agree(bench, J, found.weights, f"|J|, {law}")
         truth = [closed.jacobian_fourth([4, 6, 5, 7], k, excess) for k in (1, 2, 3)]
-        yield bench.equal([w.fourth for w in found.weights.values()], truth, f"kcalc's E|J|^4 by (T, S, D), {law}", 1e-11)
+        yield bench.equal(
+            [w.fourth for w in found.weights.values()],
+            truth,
+            f"kcalc's E|J|^4 by (T, S, D), {law}",
+            1e-11,
+        )
     signs = np.array(list(itertools.product([-1.0, 1.0], repeat=8))).reshape(-1, 2, 2, 2)
     h = np.maximum(signs[:, 0] @ np.array([0.6, 0.8]), 0)
     out = np.maximum(np.einsum("dij,dj->di", signs[:, 1], h), 0)
-    state = closed.relu_step(closed.relu_step((1.0, 1.0, 0.6**4 + 0.8**4), 2, 1.0, -2.0), 2, 1.0, -2.0)
+    state = closed.relu_step(
+        closed.relu_step((1.0, 1.0, 0.6**4 + 0.8**4), 2, 1.0, -2.0), 2, 1.0, -2.0
+    )
     norm = (out**2).sum(axis=1)
     yield bench.equal(
         [norm.mean(), (norm**2).mean(), (out**4).sum(axis=1).mean()],
@@ -68,49 +92,93 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "all 256 networks 2-2-2 with signs as weights",
         1e-12,
     )
-    told = moments(vanilla([2, 2, 2]), weights="rademacher", jacobian=False, input_fourth=0.6**4 + 0.8**4).out
+    told = moments(
+        vanilla([2, 2, 2]), weights="rademacher", jacobian=False, input_fourth=0.6**4 + 0.8**4
+    ).out
     yield bench.equal([told.mean, told.fourth], state[:2], "the same by kcalc", 1e-11)
 
 
 @PAPER.claim(
-    "PLG-eq76", "Sec. 7.3, eq. 76",
-    r"$\mathrm{var}\,\|y^L\|^2 = (n_L/n_0)^2[\prod_{l=1}^L(1+5/n_l)-1]$ for normal weights; $\|y^l\|^2/\|y^{l-1}\|^2 \sim "
+    "PLG-eq76",
+    "Sec. 7.3, eq. 76",
+    r"$\mathrm{var}\,\|y^L\|^2 = (n_L/n_0)^2[\prod_{l=1}^L(1+5/n_l)-1]$ for normal weights; "
+    r"$\|y^l\|^2/\|y^{l-1}\|^2 \sim "
     r"c_l\chi^2_K$, $K\sim\mathrm{Bin}(n_l,1/2)$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in range(bench.size(10, 100)):
         widths = [int(v) for v in bench.rng.integers(1, 50, size=int(bench.rng.integers(2, 8)))]
         truth = (widths[-1] / widths[0]) ** 2 * (math.prod(1 + 5 / n for n in widths[1:]) - 1)
-        yield bench.equal(moments(vanilla(widths), jacobian=False).out.variance, truth, f"kcalc, {len(widths) - 1} layers", 1e-11)
+        yield bench.equal(
+            moments(vanilla(widths), jacobian=False).out.variance,
+            truth,
+            f"kcalc, {len(widths) - 1} layers",
+            1e-11,
+        )
     n: Any = sp.Symbol("n", positive=True, integer=True)
-    block = combinators.chain(Input(n), Affine(n, sigma_w=sp.sqrt(2)), Nonlinear(activation("relu")))
-    yield bench.exact(moments_at_depth(block).relative_factor - (1 + 5 / n), "kcalc's factor of one layer in closed form")
+    block = combinators.chain(
+        Input(n), Affine(n, sigma_w=sp.sqrt(2)), Nonlinear(activation("relu"))
+    )
+    yield bench.exact(
+        moments_at_depth(block).relative_factor - (1 + 5 / n),
+        "kcalc's factor of one layer in closed form",
+    )
     fourth = (n / 4 + n**2 / 4) + 2 * (n / 2)  # E[K^2 + 2 K], K binomial
-    yield bench.exact((2 / n) ** 2 * fourth - (1 + 5 / n), "the fourth moment of the mixture of chi-squares")
-    chi = bench.rng.chisquare(np.maximum(bench.rng.binomial(7, 0.5, size=bench.size(40000, 400000)), 1e-300)) * 2 / 5
+    yield bench.exact(
+        (2 / n) ** 2 * fourth - (1 + 5 / n), "the fourth moment of the mixture of chi-squares"
+    )
+    chi = (
+        bench.rng.chisquare(
+            np.maximum(bench.rng.binomial(7, 0.5, size=bench.size(40000, 400000)), 1e-300)
+        )
+        * 2
+        / 5
+    )
     y, _ = draw(vanilla([5, 7]), bench.size(40000, 200000), bench.rng)
     for power in (1, 2, 3):
-        spread = math.hypot(np.std(chi**power) / len(chi) ** 0.5, np.std(y["y1"] ** power) / len(y["y1"]) ** 0.5)
-        yield bench.statistical((chi**power).mean() - (y["y1"] ** power).mean(), 0.0, f"moment {power} of the two laws", error=spread)
+        spread = math.hypot(
+            np.std(chi**power) / len(chi) ** 0.5, np.std(y["y1"] ** power) / len(y["y1"]) ** 0.5
+        )
+        yield bench.statistical(
+            (chi**power).mean() - (y["y1"] ** power).mean(),
+            0.0,
+            f"moment {power} of the two laws",
+            error=spread,
+        )
 
 
 @PAPER.claim(
-    "PLG-sec4.1", "Sec. 4.1", r"with $n_l=nl$ the factor $\exp\sum_l5/n_l$ grows as $L^{5/n}$, polynomially",
+    "PLG-sec4.1",
+    "Sec. 4.1",
+    r"with $n_l=nl$ the factor $\exp\sum_l5/n_l$ grows as $L^{5/n}$, polynomially",
     printed="it is asymptotically constant",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     n = 10
     logs = np.array([sum(5 / (n * i) for i in range(1, L + 1)) for L in (100, 10000)])
-    yield bench.counterexample(float(np.exp(logs[1] - logs[0]) - 1), "from L = 100 to L = 10^4, n = 10, it grows by this share")
-    yield bench.equal(logs[1] - logs[0], 5 / n * math.log(100), "the exponent of growth is 5/n", 5e-3)
-    found = [moments(vanilla([n, *[n * i for i in range(1, L + 1)]]), jacobian=False).out.relative for L in (10, 40)]
+    yield bench.counterexample(
+        float(np.exp(logs[1] - logs[0]) - 1),
+        "from L = 100 to L = 10^4, n = 10, it grows by this share",
+    )
+    yield bench.equal(
+        logs[1] - logs[0], 5 / n * math.log(100), "the exponent of growth is 5/n", 5e-3
+    )
+    found = [
+        moments(vanilla([n, *[n * i for i in range(1, L + 1)]]), jacobian=False).out.relative
+        for L in (10, 40)
+    ]
     rate = math.log((1 + found[1]) / (1 + found[0])) / math.log(4)
     yield bench.equal(rate, 5 / n, "by kcalc, L = 10 to 40: near 5/n", 0.05)
 
 
-@PAPER.claim("PLG-lem3", "Sec. 5, Lemma 3", r"linear networks: $\mathrm{var}\,\|y^L\|^2 = (n_L/n_0)^2[\prod(1+2/n_l)-1]$ for normal "
+@PAPER.claim(
+    "PLG-lem3",
+    "Sec. 5, Lemma 3",
+    r"linear networks: $\mathrm{var}\,\|y^L\|^2 = (n_L/n_0)^2[\prod(1+2/n_l)-1]$ for normal "
     r"weights of variance "
-             r"$1/n_{l-1}$", theorem=True)  # fmt: skip
+    r"$1/n_{l-1}$",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in range(bench.size(10, 100)):
         widths = [int(v) for v in bench.rng.integers(1, 50, size=int(bench.rng.integers(2, 8)))]
@@ -127,28 +195,49 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "PLG-lem4", "Sec. 5, Lemma 4",
-    r"given $y^{l-1}$, $W_1^T\phi(y^{l-1})-W_2^T\phi(-y^{l-1})$ with normal weights is distributed as $W^Ty^{l-1}$, and "
-    r"$\|J\|^2$ of the one is that of both others together", theorem=True,
-)  # fmt: skip
+    "PLG-lem4",
+    "Sec. 5, Lemma 4",
+    r"given $y^{l-1}$, $W_1^T\phi(y^{l-1})-W_2^T\phi(-y^{l-1})$ with normal weights is "
+    r"distributed as $W^Ty^{l-1}$, and "
+    r"$\|J\|^2$ of the one is that of both others together",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     y = bench.rng.standard_normal(6)
     cover = np.maximum(y, 0) ** 2 + np.maximum(-y, 0) ** 2
-    yield bench.equal(cover, y**2, "each entry reads one of the two weights: the same variance, entry by entry", 1e-14)
+    yield bench.equal(
+        cover,
+        y**2,
+        "each entry reads one of the two weights: the same variance, entry by entry",
+        1e-14,
+    )
     for depth, n in ((1, 4), (2, 5), (3, 6)):
         mixed, plain = moments(crelu(depth, n)), moments(vanilla([n] * (depth + 2), phi="identity"))
-        yield bench.equal([mixed.out.mean, mixed.out.fourth], [plain.out.mean, plain.out.fourth], f"kcalc: |y|, depth {depth}", 1e-12)
+        yield bench.equal(
+            [mixed.out.mean, mixed.out.fourth],
+            [plain.out.mean, plain.out.fourth],
+            f"kcalc: |y|, depth {depth}",
+            1e-12,
+        )
         ours = [mixed.weights[f"W{i}"].fourth for i in range(1, depth + 1)]
-        yield bench.equal(ours, [plain.weights[f"W{i + 1}"].fourth for i in range(1, depth + 1)], f"kcalc: |J|, depth {depth}", 1e-12)
+        yield bench.equal(
+            ours,
+            [plain.weights[f"W{i + 1}"].fourth for i in range(1, depth + 1)],
+            f"kcalc: |J|, depth {depth}",
+            1e-12,
+        )
         norms, J = draw(crelu(depth, n), bench.size(8000, 40000), bench.rng)
-        yield from agree(bench, {f"W{depth}": norms[f"W{depth}"]}, mixed.nodes, f"|y| drawn, depth {depth}")
+        yield from agree(
+            bench, {f"W{depth}": norms[f"W{depth}"]}, mixed.nodes, f"|y| drawn, depth {depth}"
+        )
         yield from agree(bench, J, mixed.weights, f"|J| drawn, depth {depth}")
 
 
 @PAPER.claim(
     "PLG-sec5",
     "Sec. 5, budget",
-    r"at equal numbers of weights ($n/\sqrt2$ channels) concatenated relu has the exponent $2\sqrt2/n$ per layer, below $5/n$",
+    r"at equal numbers of weights ($n/\sqrt2$ channels) concatenated relu has the exponent "
+    r"$2\sqrt2/n$ per layer, below $5/n$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     n = sp.Symbol("n", positive=True)
@@ -157,5 +246,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for width, depth in ((40, 3), (100, 10)):
         budget = crelu_budget(width, depth)
         truth = (1 + 2 * math.sqrt(2) / width) ** depth - 1, (1 + 5 / width) ** depth - 1
-        yield bench.equal([budget.crelu_variance, budget.relu_variance], truth, f"kcalc's budget, n = {width}, L = {depth}", 1e-12)
-        yield bench.equal(moments(vanilla([width] * (depth + 1)), jacobian=False).out.relative, truth[1], "the relu network itself", 1e-11)
+        yield bench.equal(
+            [budget.crelu_variance, budget.relu_variance],
+            truth,
+            f"kcalc's budget, n = {width}, L = {depth}",
+            1e-12,
+        )
+        yield bench.equal(
+            moments(vanilla([width] * (depth + 1)), jacobian=False).out.relative,
+            truth[1],
+            "the relu network itself",
+            1e-11,
+        )

@@ -21,55 +21,96 @@ from .paper import PAPER
 from .propagation import RELU
 
 
-def stack(widths: list[int], squares: list[float], kernels: list[int] | None = None, first_relu: bool = False) -> Network:
+def stack(
+    widths: list[int],
+    squares: list[float],
+    kernels: list[int] | None = None,
+    first_relu: bool = False,
+) -> Network:
     """Weights of the given E[W^2] with relu in between, on 6 x 6 images if kernels are given."""
-    parts: list[Any] = [layers.Input(widths[0], None if kernels is None else (6, 6))] + [RELU] * first_relu
+    parts: list[Any] = [layers.Input(widths[0], None if kernels is None else (6, 6))] + [
+        RELU
+    ] * first_relu
     for i, (n, m, w) in enumerate(zip(widths[:-1], widths[1:], squares, strict=True)):
         k = 1 if kernels is None else kernels[i]
-        parts += [RELU] * (i > 0) + [layers.Affine(m, kernel=k, padding="circular", sigma_w=math.sqrt(w * n * k * k))]
+        parts += [RELU] * (i > 0) + [
+            layers.Affine(m, kernel=k, padding="circular", sigma_w=math.sqrt(w * n * k * k))
+        ]
     return combinators.chain(*parts)
 
 
 def _shapes(bench: Bench, depth: int = 4) -> tuple[list[int], list[int]]:
-    return [int(v) for v in bench.rng.integers(2, 40, size=depth + 1)], [int(v) for v in bench.rng.integers(1, 4, size=depth)]
+    return [int(v) for v in bench.rng.integers(2, 40, size=depth + 1)], [
+        int(v) for v in bench.rng.integers(1, 4, size=depth)
+    ]
 
 
 @PAPER.claim(
-    "SC-T1-avgpool", "Table 1 and App. B.3, average pooling",
-    r"average pooling with stride equal to the kernel's size multiplies $\varsigma$ by $1+(k^2-1)r$, r the correlation "
-    r"$E[x_px_q]/E[x^2]$ within a window: 0 for uncorrelated data of mean 0, $1/\pi$ behind relu", printed=r"it keeps $\varsigma$",
-)  # fmt: skip
+    "SC-T1-avgpool",
+    "Table 1 and App. B.3, average pooling",
+    r"average pooling with stride equal to the kernel's size multiplies $\varsigma$ by "
+    r"$1+(k^2-1)r$, r the correlation "
+    r"$E[x_px_q]/E[x^2]$ within a window: 0 for uncorrelated data of mean 0, $1/\pi$ behind relu",
+    printed=r"it keeps $\varsigma$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     conv = layers.Affine(6, kernel=1)
-    for name, parts in (("relu", [conv, RELU]), ("relu and a convolution", [layers.Affine(12), RELU, conv])):
+    for name, parts in (
+        ("relu", [conv, RELU]),
+        ("relu and a convolution", [layers.Affine(12), RELU, conv]),
+    ):
         for k in (2, 3):
             size = 2 * k
             net = combinators.chain(layers.Input(8, (size, size)), *parts, layers.Pool("mean", k))
             s, run = scaling(net), Draws(net, bench.size(4000, 30000), bench.rng)
             above = net.parents("pool_1")[0]
             ratio = 1 + (k * k - 1) / math.pi
-            yield bench.equal(s.tensors["pool_1"].scaling / s.tensors[above].scaling, ratio, f"kcalc: behind {name}, k = {k}", 1e-10)
-            yield bench.statistical(run.f("pool_1") - run.f(above) * ratio / k**2, 0.0, f"f drawn behind {name}, k = {k}")
+            yield bench.equal(
+                s.tensors["pool_1"].scaling / s.tensors[above].scaling,
+                ratio,
+                f"kcalc: behind {name}, k = {k}",
+                1e-10,
+            )
             yield bench.statistical(
-                run.f("pool_1") - run.f(above) / k**2, 0.0, f"f drawn behind {name}, k = {k}, without correlation", PRINTED
+                run.f("pool_1") - run.f(above) * ratio / k**2,
+                0.0,
+                f"f drawn behind {name}, k = {k}",
+            )
+            yield bench.statistical(
+                run.f("pool_1") - run.f(above) / k**2,
+                0.0,
+                f"f drawn behind {name}, k = {k}, without correlation",
+                PRINTED,
             )
             yield bench.equal(run.b(above) * k**4, run.b("pool_1"), "$b/k^4$ (App. B.3)", 1e-12)
             if name != "relu":
                 w = s.weights["affine_2"]
-                yield bench.statistical(run.nu["affine_2"], w.gamma * ratio, "nu of the convolution before it is as much larger")
+                yield bench.statistical(
+                    run.nu["affine_2"],
+                    w.gamma * ratio,
+                    "nu of the convolution before it is as much larger",
+                )
                 yield bench.equal((w.ratio or 0) / w.gamma, ratio, "kcalc's nu over gamma", 1e-10)
     white = combinators.chain(layers.Input(3, (4, 4)), layers.Affine(4), layers.Pool("mean", 2))
     s = scaling(white)
-    yield bench.equal(s.tensors["pool_1"].scaling, s.tensors["affine_1"].scaling, "data without correlation and mean", 1e-12)
+    yield bench.equal(
+        s.tensors["pool_1"].scaling,
+        s.tensors["affine_1"].scaling,
+        "data without correlation and mean",
+        1e-12,
+    )
 
 
 @PAPER.claim(
     "SC-T1-maxpool",
     "Table 1, max pooling",
-    r"max pooling changes $\varsigma$: by $E[\max^2]/E[x^2]$, $1+\sqrt3/\pi$ for 2 x 2 normal values",
+    r"max pooling changes $\varsigma$: by $E[\max^2]/E[x^2]$, $1+\sqrt3/\pi$ for 2 x 2 normal "
+    r"values",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    net = combinators.chain(layers.Input(4, (4, 4)), layers.Pool("max", 2), layers.Flatten(), layers.Affine(3))
+    net = combinators.chain(
+        layers.Input(4, (4, 4)), layers.Pool("max", 2), layers.Flatten(), layers.Affine(3)
+    )
     s, run = scaling(net), Draws(net, bench.size(8000, 60000), bench.rng)
     x, y = s.tensors["input"], s.tensors["pool_1"]
     truth = 1 + math.sqrt(3) / math.pi
@@ -85,121 +126,212 @@ def _corrected(bench: Bench) -> Evidence:
     w = [2 / (k**2 * n) for n, k in zip(widths[:-1], kernels, strict=True)]
     s = scaling(stack(widths, w, kernels))
     zeta = s.tensors["input"].scaling
-    size = np.array([n * m * k**2 for n, m, k in zip(widths[:-1], widths[1:], kernels, strict=True)])
+    size = np.array(
+        [n * m * k**2 for n, m, k in zip(widths[:-1], widths[1:], kernels, strict=True)]
+    )
     gammas = zeta / (size * np.array(w) ** 2)
     found = zeta / (size * (np.array(w) * [x.correction for x in s.weights.values()]) ** 2)
-    return bench.equal(found / np.exp(np.log(gammas).mean()), 1.0, "kcalc's corrections of E[W^2] give all layers the mean gamma", 1e-10)
+    return bench.equal(
+        found / np.exp(np.log(gammas).mean()),
+        1.0,
+        "kcalc's corrections of E[W^2] give all layers the mean gamma",
+        1e-10,
+    )
 
 
 @PAPER.claim(
     "SC-eq3",
     "Sec. 6, eq. 3",
-    r"$E[W^2] = c/(k\sqrt{n_ln_{l+1}})$ gives $\gamma_l=\varsigma/c^2$, the same in every layer where $\varsigma$ is",
+    r"$E[W^2] = c/(k\sqrt{n_ln_{l+1}})$ gives $\gamma_l=\varsigma/c^2$, the same in every layer "
+    r"where $\varsigma$ is",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     n, m, k, c, z = sp.symbols("n m k c zeta", positive=True)
-    yield bench.exact(z / (n * m * k**2 * (c / (k * sp.sqrt(n * m))) ** 2) - z / c**2, "eq. 3 put into eq. 2")
+    yield bench.exact(
+        z / (n * m * k**2 * (c / (k * sp.sqrt(n * m))) ** 2) - z / c**2, "eq. 3 put into eq. 2"
+    )
     for i in range(bench.size(6, 30)):
         widths, kernels = _shapes(bench)
         value = float(bench.rng.uniform(0.3, 2))
-        w = [value / (k * math.sqrt(a * b)) for a, b, k in zip(widths[:-1], widths[1:], kernels, strict=True)]
+        w = [
+            value / (k * math.sqrt(a * b))
+            for a, b, k in zip(widths[:-1], widths[1:], kernels, strict=True)
+        ]
         s = scaling(stack(widths, w, kernels))
         truth = s.tensors["input"].scaling / value**2
-        yield bench.equal([x.gamma / truth for x in s.weights.values()], 1.0, f"kcalc: random widths and kernels {i}", 1e-10)
+        yield bench.equal(
+            [x.gamma / truth for x in s.weights.values()],
+            1.0,
+            f"kcalc: random widths and kernels {i}",
+            1e-10,
+        )
         shaped = shaping.shape(stack(widths, w, kernels), method="geometric")
         values = [x.gamma for x in scaling(shaped.network).weights.values()]
-        yield bench.equal(np.array(values) / values[0], 1.0, f"kc.shape(method='geometric') {i}", 1e-9)
+        yield bench.equal(
+            np.array(values) / values[0], 1.0, f"kc.shape(method='geometric') {i}", 1e-9
+        )
     yield _corrected(bench)
     net = stack([6, 24, 12, 4], [1 / math.sqrt(a * b) for a, b in ((6, 24), (24, 12), (12, 4))])
     run = Draws(net, bench.size(8000, 60000), bench.rng)
     base = run.nu["affine_1"]
     yield all_agree(
-        bench, {str(v): run.nu[v] - base for v in ("affine_2", "affine_3")}, {"affine_2": 0, "affine_3": 0}, "nu drawn: differences"
+        bench,
+        {str(v): run.nu[v] - base for v in ("affine_2", "affine_3")},
+        {"affine_2": 0, "affine_3": 0},
+        "nu drawn: differences",
     )
 
 
 @PAPER.claim(
-    "SC-eq4", "Sec. 6.1, eq. 4", r"$2/(nk^2)$ keeps forward moments through relu networks, $2/(mk^2)$ backward ones; $\gamma$ is "
-        r"$\varsigma nk^2/(4m)$ and "
+    "SC-eq4",
+    "Sec. 6.1, eq. 4",
+    r"$2/(nk^2)$ keeps forward moments through relu networks, $2/(mk^2)$ backward ones; $\gamma$ "
+    r"is "
+    r"$\varsigma nk^2/(4m)$ and "
     r"$\varsigma mk^2/(4n)$ then, so that neither equalises it",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for fan in ("in", "out"):
         widths, kernels = _shapes(bench)
         pairs = list(zip(widths[:-1], widths[1:], kernels, strict=True))
-        s = scaling(stack(widths, [2 / ((n if fan == "in" else m) * k * k) for n, m, k in pairs], kernels))
+        s = scaling(
+            stack(widths, [2 / ((n if fan == "in" else m) * k * k) for n, m, k in pairs], kernels)
+        )
         nodes = list(s.network.nodes_of(layers.Affine))
-        values = [s.tensors[v].forward for v in nodes] if fan == "in" else [s.tensors[v].backward for v in nodes[:-1]]
+        values = (
+            [s.tensors[v].forward for v in nodes]
+            if fan == "in"
+            else [s.tensors[v].backward for v in nodes[:-1]]
+        )
         flat = [v / values[0] for v in values]
         yield bench.equal(flat, 1.0, f"fan-{fan}: moments before every relu", 1e-11)
         zeta = s.tensors["input"].scaling
         truth = [zeta * k * k * (n / m if fan == "in" else m / n) / 4 for n, m, k in pairs]
         found = [w.gamma for w in s.weights.values()]
         yield bench.equal(np.array(found) / truth, 1.0, f"fan-{fan}: kcalc's gamma", 1e-10)
-        net = stack([6, 24, 12, 4], [2 / (n if fan == "in" else m) for n, m in ((6, 24), (24, 12), (12, 4))])
+        net = stack(
+            [6, 24, 12, 4], [2 / (n if fan == "in" else m) for n, m in ((6, 24), (24, 12), (12, 4))]
+        )
         yield from compared(bench, net, scaling(net), bench.size(4000, 30000), f"drawn, fan-{fan}")
 
 
 @PAPER.claim(
-    "SC-eq5", "Sec. 6.1, eq. 5",
-    "Xavier's rule with the arithmetic mean of fans, $2/((n_l+n_{l+1})k_l^2)$, keeps moments of linear networks of equal "
-    "widths; twice that keeps those of relu networks", printed=r"the rule is $2/(\tfrac12(n_l+n_{l+1})k_l^2)$",
-)  # fmt: skip
+    "SC-eq5",
+    "Sec. 6.1, eq. 5",
+    "Xavier's rule with the arithmetic mean of fans, $2/((n_l+n_{l+1})k_l^2)$, keeps moments of "
+    "linear networks of equal "
+    "widths; twice that keeps those of relu networks",
+    printed=r"the rule is $2/(\tfrac12(n_l+n_{l+1})k_l^2)$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     n = 16
     for about, square in ((PRINTED, 2 / n), (None, 2 / (2 * n))):
-        linear = combinators.chain(layers.Input(n), *[layers.Affine(n, sigma_w=math.sqrt(square * n)) for _ in range(3)])
+        linear = combinators.chain(
+            layers.Input(n), *[layers.Affine(n, sigma_w=math.sqrt(square * n)) for _ in range(3)]
+        )
         run = Draws(linear, bench.size(2000, 20000), bench.rng)
-        yield bench.statistical(run.f("affine_3") - run.f("input"), 0.0, "a linear network keeps f", about)
+        yield bench.statistical(
+            run.f("affine_3") - run.f("input"), 0.0, "a linear network keeps f", about
+        )
         yield bench.equal(scaling(linear).output_moment, 1.0, "the same by kcalc", 1e-12, about)
     relu = scaling(stack([n] * 4, [2 / n] * 3))
-    yield bench.equal(relu.tensors["affine_3"].forward, relu.tensors["affine_1"].forward, "with relu twice that keeps f", 1e-12)
+    yield bench.equal(
+        relu.tensors["affine_3"].forward,
+        relu.tensors["affine_1"].forward,
+        "with relu twice that keeps f",
+        1e-12,
+    )
 
 
 @PAPER.claim(
-    "SC-alpha", "Sec. 6.2", r"with $c=2/k$ a layer whose kernel differs is preceded by $\alpha$, $\sqrt{1/3}$ for 3 x 3 where 1 x 1 is "
-        r"typical: $\sqrt{k_{typ}/k}$"
-)  # fmt: skip
+    "SC-alpha",
+    "Sec. 6.2",
+    r"with $c=2/k$ a layer whose kernel differs is preceded by $\alpha$, $\sqrt{1/3}$ for 3 x 3 "
+    r"where 1 x 1 is "
+    r"typical: $\sqrt{k_{typ}/k}$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     k, t, n, m = sp.symbols("k t n m", positive=True)
     factor = n * k**2 * (2 / t) / (k * sp.sqrt(n * m)) * (t / k) / 2
-    yield bench.exact(factor - sp.sqrt(n / m), "f through alpha, relu and the layer is $\\sqrt{n/m}$")
+    yield bench.exact(
+        factor - sp.sqrt(n / m), "f through alpha, relu and the layer is $\\sqrt{n/m}$"
+    )
     yield bench.exact(sp.sqrt(t / k).subs({t: 1, k: 3}) - sp.sqrt(sp.Rational(1, 3)), "the example")
     net = combinators.chain(
-        layers.Input(6, (4, 4)), layers.Affine(8), RELU, layers.Affine(12, kernel=3, padding="circular"), RELU, layers.Affine(5)
+        layers.Input(6, (4, 4)),
+        layers.Affine(8),
+        RELU,
+        layers.Affine(12, kernel=3, padding="circular"),
+        RELU,
+        layers.Affine(5),
     )
     s = shaping.shape(net, method="geometric", input_scaling=False)
     scale: Any = s.network.layer("affine_2: scale")
-    yield bench.equal(float(scale.factor), math.sqrt(1 / 3), "kc.shape puts it before the 3 x 3 layer", 1e-12)
+    yield bench.equal(
+        float(scale.factor), math.sqrt(1 / 3), "kc.shape puts it before the 3 x 3 layer", 1e-12
+    )
     run = Draws(s.network, bench.size(3000, 20000), bench.rng)
-    yield bench.statistical(run.f("affine_2") - math.sqrt(8 / 12) * run.f("affine_1"), 0.0, "f drawn")
+    yield bench.statistical(
+        run.f("affine_2") - math.sqrt(8 / 12) * run.f("affine_1"), 0.0, "f drawn"
+    )
     yield all_agree(
-        bench, {"2": run.nu["affine_2"] - run.nu["affine_1"], "3": run.nu["affine_3"] - run.nu["affine_1"]}, {"2": 0, "3": 0}, "nu drawn"
+        bench,
+        {
+            "2": run.nu["affine_2"] - run.nu["affine_1"],
+            "3": run.nu["affine_3"] - run.nu["affine_1"],
+        },
+        {"2": 0, "3": 0},
+        "nu drawn",
     )
 
 
 @PAPER.claim(
-    "SC-eq6", "Sec. 7, eq. 6 and the product behind "
-    "it", r"with $c=2/k$: $E[x_{l+1}^2] = \sqrt{n_l/n_{l+1}}\,E[x_l^2]$, and $E[x_L^2] = \sqrt{n_0/n_L}\,E[x_0^2]$",
-    caveat=r"$x_l$ is what relu reads; where no relu precedes the first layer the product is $2\sqrt{n_0/n_L}$",
-)  # fmt: skip
+    "SC-eq6",
+    "Sec. 7, eq. 6 and the product behind it",
+    r"with $c=2/k$: $E[x_{l+1}^2] = \sqrt{n_l/n_{l+1}}\,E[x_l^2]$, and $E[x_L^2] = "
+    r"\sqrt{n_0/n_L}\,E[x_0^2]$",
+    caveat=r"$x_l$ is what relu reads; where no relu precedes the first layer the product is "
+    r"$2\sqrt{n_0/n_L}$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     n, m, k, f = sp.symbols("n m k f", positive=True)
-    yield bench.exact(k**2 * n * (2 / k) / (k * sp.sqrt(n * m)) * f / 2 - sp.sqrt(n / m) * f, "eq. 6")
+    yield bench.exact(
+        k**2 * n * (2 / k) / (k * sp.sqrt(n * m)) * f / 2 - sp.sqrt(n / m) * f, "eq. 6"
+    )
     for first in (True, False):
         for _ in range(bench.size(3, 20)):
             widths, _ = _shapes(bench, 3)
             k_ = int(bench.rng.integers(1, 4))
-            net = stack(widths, [2 / k_ / (k_ * math.sqrt(a * b)) for a, b in pairwise(widths)], [k_] * 3, first)
+            net = stack(
+                widths,
+                [2 / k_ / (k_ * math.sqrt(a * b)) for a, b in pairwise(widths)],
+                [k_] * 3,
+                first,
+            )
             truth = math.sqrt(widths[0] / widths[-1]) * (1 if first else 2)
-            yield bench.equal(scaling(net).output_moment, truth, f"kcalc, relu first: {first}", 1e-10)
-        net = stack([9, 14, 12, 4], [2 / math.sqrt(a * b) for a, b in ((9, 14), (14, 12), (12, 4))], None, first)
+            yield bench.equal(
+                scaling(net).output_moment, truth, f"kcalc, relu first: {first}", 1e-10
+            )
+        net = stack(
+            [9, 14, 12, 4],
+            [2 / math.sqrt(a * b) for a, b in ((9, 14), (14, 12), (12, 4))],
+            None,
+            first,
+        )
         run = Draws(net, bench.size(6000, 40000), bench.rng)
-        yield bench.statistical(run.f("affine_3"), 1.5 * (1 if first else 2), f"drawn, relu first: {first}")
-    yield bench.statistical(run.f("affine_3"), 1.5, "drawn without a relu first: the product as printed", PRINTED)
+        yield bench.statistical(
+            run.f("affine_3"), 1.5 * (1 if first else 2), f"drawn, relu first: {first}"
+        )
+    yield bench.statistical(
+        run.f("affine_3"), 1.5, "drawn without a relu first: the product as printed", PRINTED
+    )
 
 
-@PAPER.claim("SC-bias-equal", "Sec. 8", r"with $c=2/k$, $n_{l+1}E[x_{l+1}^2]^2 = n_lE[x_l^2]^2$, so that biases are scaled alike")
+@PAPER.claim(
+    "SC-bias-equal",
+    "Sec. 8",
+    r"with $c=2/k$, $n_{l+1}E[x_{l+1}^2]^2 = n_lE[x_l^2]^2$, so that biases are scaled alike",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     n, m, f = sp.symbols("n m f", positive=True)
     yield bench.exact(m * (sp.sqrt(n / m) * f) ** 2 - n * f**2, "from eq. 6")
@@ -216,10 +348,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "SC-8.1", "Sec. 8.1", r"first weights and biases are scaled alike where $E[x_0^2] = 1/\sqrt{n_0k_0^2}$, about 0.2 for 3 channels "
-        r"and k = 3; "
+    "SC-8.1",
+    "Sec. 8.1",
+    r"first weights and biases are scaled alike where $E[x_0^2] = 1/\sqrt{n_0k_0^2}$, about 0.2 "
+    r"for 3 channels "
+    r"and k = 3; "
     r"unit data are multiplied by $(n_0k_0^2)^{-1/4}$, and without it biases learn more slowly",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     n, k, q, p, b, y = sp.symbols("n k q p b y", positive=True)
     weight, bias = n * k**2 * p * q**2 * b / y, p * b / y
@@ -228,28 +363,58 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(abs(1 / math.sqrt(27) - 0.2), 0.01, "about 0.2")
     for channels, kernel in ((3, 3), (1, 5), (4, 1)):
         conv = layers.Affine(8, kernel=kernel, padding="circular")
-        s = scaling(combinators.chain(layers.Input(channels, (6, 6)), conv, RELU, conv), input_moment=1 / math.sqrt(channels * kernel**2))
-        yield bench.equal(s.weights["affine_1"].gamma / s.biases["affine_1"], 1.0, f"kcalc, {channels} channels, k = {kernel}", 1e-11)
+        s = scaling(
+            combinators.chain(layers.Input(channels, (6, 6)), conv, RELU, conv),
+            input_moment=1 / math.sqrt(channels * kernel**2),
+        )
+        yield bench.equal(
+            s.weights["affine_1"].gamma / s.biases["affine_1"],
+            1.0,
+            f"kcalc, {channels} channels, k = {kernel}",
+            1e-11,
+        )
         unit = scaling(combinators.chain(layers.Input(channels, (6, 6)), conv, RELU, conv))
         ratio = unit.biases["affine_1"] / unit.weights["affine_1"].gamma
         yield bench.equal(ratio, 1 / (channels * kernel**2), "unit data: the bias' share", 1e-11)
-        shaped = shaping.shape(combinators.chain(layers.Input(channels, (6, 6)), conv, RELU, conv), method="geometric").network
+        shaped = shaping.shape(
+            combinators.chain(layers.Input(channels, (6, 6)), conv, RELU, conv), method="geometric"
+        ).network
         factor: Any = shaped.layer("affine_1: scale")
-        yield bench.equal(float(factor.factor), (channels * kernel**2) ** -0.25, "kc.shape's input factor", 1e-12)
+        yield bench.equal(
+            float(factor.factor), (channels * kernel**2) ** -0.25, "kc.shape's input factor", 1e-12
+        )
 
 
-PAPER.undecidable("SC-fig1", "Sec. 5.1 and 6.1, Fig. 1 and 2", "predicted and measured blocks of a strided LeNet's Hessian agree well; "
+PAPER.undecidable(
+    "SC-fig1",
+    "Sec. 5.1 and 6.1, Fig. 1 and 2",
+    "predicted and measured blocks of a strided LeNet's Hessian agree well; "
     "geometric initialisation "
-                  "equalises them", "an experiment whose network and data are not given in full; the formula behind it is "
-                  "SC-prop4")  # fmt: skip
-PAPER.undecidable("SC-sec9", "Sec. 9, Table 2", "geometric initialisation is the most consistent of four over 26 LIBSVM data sets",
-                  "training runs on data sets that are not part of this library; the text refers to Table 1 and means Table 2")  # fmt: skip
-PAPER.undecidable("SC-sec10", "Sec. 10 and 11.2", "preconditioned AlexNet beats arithmetic mean and fan-in initialisation; the "
+    "equalises them",
+    "an experiment whose network and data are not given in full; the formula behind it is SC-prop4",
+)
+PAPER.undecidable(
+    "SC-sec9",
+    "Sec. 9, Table 2",
+    "geometric initialisation is the most consistent of four over 26 LIBSVM data sets",
+    "training runs on data sets that are not part of this library; the text refers to Table 1 and "
+    "means Table 2",
+)
+PAPER.undecidable(
+    "SC-sec10",
+    "Sec. 10 and 11.2",
+    "preconditioned AlexNet beats arithmetic mean and fan-in initialisation; the "
     "ResNet-50 reaches 76.18 %",
-                  "training runs on CIFAR-10 and ImageNet")  # fmt: skip
+    "training runs on CIFAR-10 and ImageNet",
+)
 
 
-@PAPER.claim("SC-table2", "Table 2", "the four methods are worst on 14, 3, 9, 0 and best on 3, 5, 12, 6 of 26 data sets: both add up to 26",
-             hypotheses="the counts are taken as printed; only their sums are checked")  # fmt: skip
+@PAPER.claim(
+    "SC-table2",
+    "Table 2",
+    "the four methods are worst on 14, 3, 9, 0 and best on 3, 5, 12, 6 of 26 data sets: both add "
+    "up to 26",
+    hypotheses="the counts are taken as printed; only their sums are checked",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal([sum((14, 3, 9, 0)), sum((3, 5, 12, 6))], 26, "sums", 0.0)

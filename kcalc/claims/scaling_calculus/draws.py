@@ -28,19 +28,30 @@ LAWS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
     "gaussian": lambda rng, shape: rng.standard_normal(shape),
     "uniform": lambda rng, shape: rng.uniform(-(3**0.5), 3**0.5, shape),
     "laplace": lambda rng, shape: rng.laplace(0, 0.5**0.5, shape),
-    "sparse": lambda rng, shape: rng.choice([-1.0, 1.0], shape) * (rng.random(shape) < 0.2) * 5**0.5,
+    "sparse": lambda rng, shape: (
+        rng.choice([-1.0, 1.0], shape) * (rng.random(shape) < 0.2) * 5**0.5
+    ),
 }
 
 
-def taps_of(sizes: tuple[int, int], window: int, stride: int, padding: Any) -> tuple[Array, tuple[int, int]]:
-    """(output locations, taps) of input locations, -1 outside the image, and the extents of the output."""
+def taps_of(
+    sizes: tuple[int, int], window: int, stride: int, padding: Any
+) -> tuple[Array, tuple[int, int]]:
+    """Input locations by (output location, tap), and the extents of the output.
+
+    Taps outside the image have the location -1.
+    """
     lines = []
     for size in sizes:
         count = -(-size // stride) if padding != "valid" else (size - window) // stride + 1
         before = max((count - 1) * stride + window - size, 0) // 2 if padding != "valid" else 0
         lines.append([[i * stride - before + j for j in range(window)] for i in range(count)])
     rows, columns = lines
-    out = [[_place(r, c, sizes, padding) for r in row for c in column] for row in rows for column in columns]
+    out = [
+        [_place(r, c, sizes, padding) for r in row for c in column]
+        for row in rows
+        for column in columns
+    ]
     return np.array(out), (len(rows), len(columns))
 
 
@@ -63,12 +74,22 @@ def _scattered(g: Array, places: Array, size: int) -> Array:
 
 
 class Draws:
-    """``draws`` networks, each with its own weights, input and cotangent at the outputs (standard normals unless given).
+    """``draws`` networks, each with its own weights, input and cotangent at the outputs.
 
-    ``x``, ``g``: {node: (draws, locations, channels)}, feature maps and gradients; ``nu``: {Affine: (draws,) of mean gW^2 over E W^2}.
+    They are standard normals unless given.
+
+    ``x``, ``g``: {node: (draws, locations, channels)}, feature maps and gradients; ``nu``: {Affine:
+    (draws,) of mean gW^2 over E W^2}.
     """
 
-    def __init__(self, network: Network, draws: int, rng: np.random.Generator, law: str = "gaussian", **given: Any) -> None:
+    def __init__(
+        self,
+        network: Network,
+        draws: int,
+        rng: np.random.Generator,
+        law: str = "gaussian",
+        **given: Any,
+    ) -> None:
         self.network, self.draws, self.rng, self.law, self.given = network, draws, rng, law, given
         self.x: dict[Node, Array] = {}
         self.nu: dict[Node, Array] = {}
@@ -76,7 +97,12 @@ class Draws:
         self._shape: dict[Node, Any] = {}
         self._back: dict[Node, Callable[[Array], list[Array]]] = {}
         for node, layer, parents in network.steps():
-            self._forward(node, layer, [self.x[p] for p in parents], self._shape[parents[0]] if parents else None)
+            self._forward(
+                node,
+                layer,
+                [self.x[p] for p in parents],
+                self._shape[parents[0]] if parents else None,
+            )
         self.g: dict[Node, Array] = {node: np.zeros_like(x) for node, x in self.x.items()}
         for node in network.outputs:
             self.g[node] = self.g[node] + rng.standard_normal(self.x[node].shape)
@@ -97,10 +123,12 @@ class Draws:
         match layer:
             case layers.Input():
                 self._shape[node] = layer.image_shape
-                size = 1 if layer.image_shape is None else layer.image_shape[0] * layer.image_shape[1]
-                self.x[node] = self.given.get("mean", 0.0) + self.given.get("std", 1.0) * self.rng.standard_normal(
-                    (self.draws, size, layer.features or 1)
+                size = (
+                    1 if layer.image_shape is None else layer.image_shape[0] * layer.image_shape[1]
                 )
+                self.x[node] = self.given.get("mean", 0.0) + self.given.get(
+                    "std", 1.0
+                ) * self.rng.standard_normal((self.draws, size, layer.features or 1))
                 self._back[node] = lambda g: []
             case layers.Affine():
                 self._affine(node, layer, xs[0], shape)
@@ -120,7 +148,9 @@ class Draws:
                 self.x[node] = float(layer.factor) * xs[0]
                 self._back[node] = lambda g: [float(layer.factor) * g]
             case layers.Dropout():
-                mask = (self.rng.uniform(size=xs[0].shape) >= float(layer.rate)) / (1 - float(layer.rate))
+                mask = (self.rng.uniform(size=xs[0].shape) >= float(layer.rate)) / (
+                    1 - float(layer.rate)
+                )
                 self.x[node] = mask * xs[0]
                 self._back[node] = lambda g: [g * mask]
             case layers.Flatten():
@@ -152,7 +182,9 @@ class Draws:
         self._back[node] = back
 
     def _pool(self, node: Node, layer: Any, x: Array, shape: Any) -> None:
-        places, self._shape[node] = taps_of(shape, layer.window, layer.stride or layer.window, "valid")
+        places, self._shape[node] = taps_of(
+            shape, layer.window, layer.stride or layer.window, "valid"
+        )
         seen = _gathered(x, places)
         share = np.full_like(seen, 1 / places.shape[1])
         if layer.kind == "max":
@@ -162,7 +194,13 @@ class Draws:
         self._back[node] = lambda g: [_scattered(share * g[:, :, None], places, x.shape[1])]
 
 
-def all_agree(bench: Bench, samples: dict[str, Array], truths: dict[str, float], what: str, about: str | None = None) -> Evidence:
+def all_agree(
+    bench: Bench,
+    samples: dict[str, Array],
+    truths: dict[str, float],
+    what: str,
+    about: str | None = None,
+) -> Evidence:
     """The comparison with the greatest deviation in standard errors, or an undecided one.
 
     Its data has the number of comparisons.
@@ -175,15 +213,41 @@ def all_agree(bench: Bench, samples: dict[str, Array], truths: dict[str, float],
 def _worse(item: tuple[str, Evidence]) -> tuple[int, float]:
     """Sort key of evidence: refuted first, then undecided, then by margin."""
     found = item[1]
-    return {False: 0, None: 1, True: 2}[found.holds], -math.inf if found.margin is None else found.margin
+    return {False: 0, None: 1, True: 2}[
+        found.holds
+    ], -math.inf if found.margin is None else found.margin
 
 
-def compared(bench: Bench, network: Network, found: Any, draws: int, what: str, law: str = "gaussian", **given: Any) -> Iterator[Evidence]:
-    """f and b of every node and nu of every weight of a :class:`kcalc.Scaling` against networks drawn at random."""
+def compared(
+    bench: Bench,
+    network: Network,
+    found: Any,
+    draws: int,
+    what: str,
+    law: str = "gaussian",
+    **given: Any,
+) -> Iterator[Evidence]:
+    """Compare a :class:`kcalc.Scaling` with networks drawn at random.
+
+    Compared are f and b of every node and nu of every weight.
+    """
     run = Draws(network, draws, bench.rng, law, **given)
     nodes = list(network)
-    yield all_agree(bench, {str(n): run.f(n) for n in nodes}, {str(n): found.tensors[n].forward for n in nodes}, f"{what}: f of every node")
     yield all_agree(
-        bench, {str(n): run.b(n) for n in nodes}, {str(n): found.tensors[n].backward for n in nodes}, f"{what}: b of every node"
+        bench,
+        {str(n): run.f(n) for n in nodes},
+        {str(n): found.tensors[n].forward for n in nodes},
+        f"{what}: f of every node",
     )
-    yield all_agree(bench, {str(n): v for n, v in run.nu.items()}, {str(n): found.weights[n].gamma for n in run.nu}, f"{what}: nu = gamma")
+    yield all_agree(
+        bench,
+        {str(n): run.b(n) for n in nodes},
+        {str(n): found.tensors[n].backward for n in nodes},
+        f"{what}: b of every node",
+    )
+    yield all_agree(
+        bench,
+        {str(n): v for n, v in run.nu.items()},
+        {str(n): found.weights[n].gamma for n in run.nu},
+        f"{what}: nu = gamma",
+    )

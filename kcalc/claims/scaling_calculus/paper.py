@@ -2,4 +2,7 @@
 
 from ..claim import Paper
 
-PAPER = Paper("scaling", "Beyond Folklore: a scaling calculus for the design and initialization of ReLU networks")
+PAPER = Paper(
+    "scaling",
+    "Beyond Folklore: a scaling calculus for the design and initialization of ReLU networks",
+)

@@ -29,7 +29,9 @@ def dense(rng: np.random.Generator, depth: int = 3) -> Network:
     for i in range(depth):
         phi = [RELU, LEAKY, ABS][int(rng.integers(3))]
         width = 12 if phi is RELU else int(rng.integers(3, 12))
-        parts += [layers.Affine(width, sigma_w=float(rng.uniform(0.7, 1.6)))] + [phi] * (i < depth - 1)
+        parts += [layers.Affine(width, sigma_w=float(rng.uniform(0.7, 1.6)))] + [phi] * (
+            i < depth - 1
+        )
     return combinators.chain(*parts)
 
 
@@ -40,34 +42,61 @@ def images(rng: np.random.Generator, depth: int = 3) -> Network:
         phi = [RELU, LEAKY][int(rng.integers(2))]
         stride, kernel = (int(rng.integers(1, 4)), int(rng.integers(1, 4))) if i < 2 else (1, 1)
         width = 12 if phi is RELU and i < depth - 1 else int(rng.integers(2, 5))
-        parts += [layers.Affine(width, kernel=kernel, stride=stride, padding="circular", sigma_w=float(rng.uniform(0.8, 1.5)))]
+        parts += [
+            layers.Affine(
+                width,
+                kernel=kernel,
+                stride=stride,
+                padding="circular",
+                sigma_w=float(rng.uniform(0.8, 1.5)),
+            )
+        ]
         parts += [phi] * (i < depth - 1)
     return combinators.chain(*parts)
 
 
 def zetas(bench: Bench, network: Network, draws: int, what: str) -> Evidence:
-    """Whether the products of measured f and b, n P f b, are the same at all nodes; errors by the delta method."""
+    """Whether the products of measured f and b, n P f b, are the same at all nodes.
+
+    Errors by the delta method.
+    """
     run = Draws(network, draws, bench.rng)
     samples = {}
     for node, x in run.x.items():
         f, b = run.f(node), run.b(node)
-        samples[str(node)] = x.shape[1] * x.shape[2] * (f.mean() * b + f * b.mean() - f.mean() * b.mean())
+        samples[str(node)] = (
+            x.shape[1] * x.shape[2] * (f.mean() * b + f * b.mean() - f.mean() * b.mean())
+        )
     out = samples.pop(str(network.outputs[0]))
-    return all_agree(bench, {node: s - out for node, s in samples.items()}, dict.fromkeys(samples, 0.0), what)
+    return all_agree(
+        bench, {node: s - out for node, s in samples.items()}, dict.fromkeys(samples, 0.0), what
+    )
 
 
 @PAPER.claim(
-    "SC-eq1", "Sec. 4, Def. 1 and eq. 1", r"$\varsigma_l = n_l\rho_l^2E[\Delta x_l^2]E[x_l^2]$ is kept by $x_{l+1}=\sqrt2\,x_l$, as by "
-        r"$x_{l+1}=ux_l$"
-)  # fmt: skip
+    "SC-eq1",
+    "Sec. 4, Def. 1 and eq. 1",
+    r"$\varsigma_l = n_l\rho_l^2E[\Delta x_l^2]E[x_l^2]$ is kept by $x_{l+1}=\sqrt2\,x_l$, as by "
+    r"$x_{l+1}=ux_l$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     n, p, f, b = sp.symbols("n p f b", positive=True)
-    yield bench.exact(n * p * (b / 2) * (2 * f) - n * p * b * f, "doubling forward and halving back")
+    yield bench.exact(
+        n * p * (b / 2) * (2 * f) - n * p * b * f, "doubling forward and halving back"
+    )
     for u in (sp.sqrt(2), sp.Rational(-3, 7)):
         s = scaling(combinators.chain(layers.Input(4), layers.Scale(u), layers.Affine(3)))
         first, second = (s.tensors[node] for node in list(s.tensors)[:2])
-        yield bench.equal([second.forward / first.forward, first.backward / second.backward, second.scaling / first.scaling],
-                          [float(u) ** 2, float(u) ** 2, 1.0], f"kcalc: f, b and zeta through u = {u}", 1e-13)  # fmt: skip
+        yield bench.equal(
+            [
+                second.forward / first.forward,
+                first.backward / second.backward,
+                second.scaling / first.scaling,
+            ],
+            [float(u) ** 2, float(u) ** 2, 1.0],
+            f"kcalc: f, b and zeta through u = {u}",
+            1e-13,
+        )
         run = Draws(s.network, bench.size(4000, 40000), bench.rng)
         ratio = run.b("input") / float(u) ** 2 - run.b("scale_1")
         yield bench.equal(ratio, 0.0, f"drawn gradients, u = {u}", 1e-12)
@@ -87,16 +116,22 @@ def _(bench: Bench) -> Iterator[Evidence]:
             n, taps = run.x[parent].shape[2], int(net.layer(node).kernel) ** 2
             samples[str(node)] = run.f(node) - n * taps * run.variance[node] * run.f(parent)
             truths[str(node)] = 0.0
-            own.append(s.tensors[node].forward / (n * taps * run.variance[node] * s.tensors[parent].forward))
+            own.append(
+                s.tensors[node].forward
+                / (n * taps * run.variance[node] * s.tensors[parent].forward)
+            )
         yield all_agree(bench, samples, truths, f"drawn network {i}")
         yield bench.equal(own, 1.0, "kcalc's f", 1e-12)
 
 
 @PAPER.claim(
-    "SC-eq10", "App. A, eq. 10", r"$E[\Delta x_{l+1}^2] = \rho_l^2E[\Delta x_l^2]/(\rho_{l+1}^2n_{l+1}k_l^2E[W^2])$ through a "
-        r"convolution",
-    hypotheses="weights i.i.d., symmetric; cotangents independent over locations; borders periodic or none",
-)  # fmt: skip
+    "SC-eq10",
+    "App. A, eq. 10",
+    r"$E[\Delta x_{l+1}^2] = \rho_l^2E[\Delta x_l^2]/(\rho_{l+1}^2n_{l+1}k_l^2E[W^2])$ through a "
+    r"convolution",
+    hypotheses="weights i.i.d., symmetric; cotangents independent over locations; borders periodic "
+    "or none",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for i in range(bench.size(4, 16)):
         net = [images, dense][i % 2](bench.rng)
@@ -113,24 +148,33 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "SC-B1", "App. B.1, B.2 and Table 1, rows 1 and 2", r"linear layers and convolutions keep $\varsigma$",
+    "SC-B1",
+    "App. B.1, B.2 and Table 1, rows 1 and 2",
+    r"linear layers and convolutions keep $\varsigma$",
     hypotheses="weights i.i.d., symmetric; borders periodic or none",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     n, m, k2, w, f, b, p, q = sp.symbols("n m k2 w f b p q", positive=True)
-    yield bench.exact(m * q * (p * b / (q * m * k2 * w)) * (n * k2 * w * f) - n * p * b * f, "eqs. 9 and 10 put into eq. 1")
+    yield bench.exact(
+        m * q * (p * b / (q * m * k2 * w)) * (n * k2 * w * f) - n * p * b * f,
+        "eqs. 9 and 10 put into eq. 1",
+    )
     for i in range(bench.size(4, 12)):
         net = [images, dense][i % 2](bench.rng)
         yield zetas(bench, net, bench.size(2000, 8000), f"drawn network {i}: zeta at all nodes")
         found = [t.scaling for t in scaling(net).tensors.values()]
-        yield bench.equal(np.array(found) / found[0], 1.0, f"kcalc's zeta at all nodes of network {i}", 1e-12)
+        yield bench.equal(
+            np.array(found) / found[0], 1.0, f"kcalc's zeta at all nodes of network {i}", 1e-12
+        )
 
 
 @PAPER.claim(
-    "SC-T1-conv", "Table 1, convolution",
-    r"convolutions keep $\varsigma$ at any stride, kernels that overlap or leave gaps included, and $\nu=\gamma$ with it",
+    "SC-T1-conv",
+    "Table 1, convolution",
+    r"convolutions keep $\varsigma$ at any stride, kernels that overlap or leave gaps included, "
+    r"and $\nu=\gamma$ with it",
     printed=r"they keep $\varsigma$ only where the stride equals the kernel's size",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for kernel, stride in ((3, 1), (3, 2), (2, 3)):
         conv = layers.Affine(3, kernel=kernel, stride=stride, padding="circular", sigma_w=1.2)
@@ -140,18 +184,28 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found = np.array([t.scaling for t in s.tensors.values()])
         off = float(np.abs(found / found[0] - 1).max())
         what = f"{name}: that zeta changes where the stride is not the size"
-        yield bench.counterexample(1.0 if off <= 1e-6 else 1e-6 - off, what, kernel=kernel, stride=stride, largest_change=off)
+        yield bench.counterexample(
+            1.0 if off <= 1e-6 else 1e-6 - off,
+            what,
+            kernel=kernel,
+            stride=stride,
+            largest_change=off,
+        )
         yield from compared(bench, net, s, bench.size(2500, 20000), name)
 
 
 @PAPER.claim(
-    "SC-A6-padding", "Sec. 4 and App. A, taken to zero padding",
+    "SC-A6-padding",
+    "Sec. 4 and App. A, taken to zero padding",
     r"with zero padding too $\varsigma = n\sum_pf(p)b(p)$ is kept and $\nu=\varsigma/(nmk^2w^2)$",
-    caveat="f and b are maps of positions: with averages over positions nu and gamma are several per cent apart in a stack",
-)  # fmt: skip
+    caveat="f and b are maps of positions: with averages over positions nu and gamma are several "
+    "per cent apart in a stack",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     conv = [layers.Affine(4, kernel=3, padding="same", sigma_w=1.3) for _ in range(4)]
-    net = combinators.chain(layers.Input(3, (4, 4)), conv[0], RELU, conv[1], RELU, conv[2], RELU, conv[3])
+    net = combinators.chain(
+        layers.Input(3, (4, 4)), conv[0], RELU, conv[1], RELU, conv[2], RELU, conv[3]
+    )
     s = scaling(net)
     run = Draws(net, bench.size(8000, 40000), bench.rng)
     f, b, average = 1.0, 1.0, {}
@@ -168,84 +222,161 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for node, up, down in zip(nodes, forward, backward, strict=True):
         average[node] = 100 / 9 * up * down / run.variance[node]
     yield all_agree(
-        bench, {str(n): run.nu[n] for n in nodes}, {str(n): average[n] for n in nodes}, "nu from averages over positions", PRINTED
+        bench,
+        {str(n): run.nu[n] for n in nodes},
+        {str(n): average[n] for n in nodes},
+        "nu from averages over positions",
+        PRINTED,
     )
-    yield all_agree(bench, {str(n): run.nu[n] for n in nodes}, {str(n): s.weights[n].gamma for n in nodes}, "nu from maps")
+    yield all_agree(
+        bench,
+        {str(n): run.nu[n] for n in nodes},
+        {str(n): s.weights[n].gamma for n in nodes},
+        "nu from maps",
+    )
     f_maps = {f"{n} {p}": (run.x[n][:, p] ** 2).mean(axis=1) for n in nodes for p in (0, 1, 5)}
-    told = {f"{n} {p}": float(np.ravel(s.tensors[n].forward_map)[p]) for n in nodes for p in (0, 1, 5)}
+    told = {
+        f"{n} {p}": float(np.ravel(s.tensors[n].forward_map)[p]) for n in nodes for p in (0, 1, 5)
+    }
     yield all_agree(bench, f_maps, told, "f at a corner, an edge and inside")
     found = [t.scaling for t in s.tensors.values()]
-    yield bench.equal(found, found[0], "zeta from maps at all nodes", 1e-12, spread_of_averages=float(max(
-        abs(average[n] / s.weights[n].gamma - 1) for n in nodes)))  # fmt: skip
+    yield bench.equal(
+        found,
+        found[0],
+        "zeta from maps at all nodes",
+        1e-12,
+        spread_of_averages=float(max(abs(average[n] / s.weights[n].gamma - 1) for n in nodes)),
+    )
 
 
 @PAPER.claim(
-    "SC-B4", "App. B.4 and Table 1, ReLU", r"relu, leaky relu and any positively homogeneous function of degree 1 keep $\varsigma$; "
-        r"relu halves both moments "
+    "SC-B4",
+    "App. B.4 and Table 1, ReLU",
+    r"relu, leaky relu and any positively homogeneous function of degree 1 keep $\varsigma$; "
+    r"relu halves both moments "
     r"where its input is symmetric",
-    caveat="the input must be symmetric and 0 with probability 0: behind weights that read n relu channels it is 0 with probability "
-        "2^-n, and the backward "
+    caveat="the input must be symmetric and 0 with probability 0: behind weights that read n relu "
+    "channels it is 0 with probability "
+    "2^-n, and the backward "
     "factor of relu is (1 - 2^-n)/2",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     a, f, b = sp.symbols("a f b", positive=True)
     half = (1 + a**2) / 2
-    yield bench.exact((half * f) * (b / half) - f * b, "slopes 1 and a: the same factor (1 + a^2)/2 forward and back")
-    for name, layer, factor in (("relu", RELU, 0.5), ("leaky relu", LEAKY, 0.52), ("abs", ABS, 1.0)):
+    yield bench.exact(
+        (half * f) * (b / half) - f * b,
+        "slopes 1 and a: the same factor (1 + a^2)/2 forward and back",
+    )
+    for name, layer, factor in (
+        ("relu", RELU, 0.5),
+        ("leaky relu", LEAKY, 0.52),
+        ("abs", ABS, 1.0),
+    ):
         s = scaling(combinators.chain(layers.Input(5), layer, layers.Affine(3)))
         x, y = (s.tensors[node] for node in list(s.tensors)[:2])
-        yield bench.equal([y.forward, x.backward / y.backward], factor, f"kcalc: {name}, f and b", 1e-12)
+        yield bench.equal(
+            [y.forward, x.backward / y.backward], factor, f"kcalc: {name}, f and b", 1e-12
+        )
         run = Draws(s.network, bench.size(4000, 40000), bench.rng)
-        yield bench.statistical(run.f("nonlinear_1") - factor * run.f("input"), 0.0, f"{name}: f drawn")
-        yield bench.statistical(run.b("input") - factor * run.b("nonlinear_1"), 0.0, f"{name}: b drawn")
+        yield bench.statistical(
+            run.f("nonlinear_1") - factor * run.f("input"), 0.0, f"{name}: f drawn"
+        )
+        yield bench.statistical(
+            run.b("input") - factor * run.b("nonlinear_1"), 0.0, f"{name}: b drawn"
+        )
     mu = 0.5
-    Phi, density = (1 + math.erf(mu / math.sqrt(2))) / 2, math.exp(-mu * mu / 2) / math.sqrt(2 * math.pi)
+    Phi, density = (
+        (1 + math.erf(mu / math.sqrt(2))) / 2,
+        math.exp(-mu * mu / 2) / math.sqrt(2 * math.pi),
+    )
     ratio = 1 + mu * density / ((1 + mu * mu) * Phi)
     yield bench.counterexample(
-        ratio - 1, "relu of N(1/2, 1): $\\varsigma_{out}/\\varsigma_{in} = 1 + \\mu\\varphi(\\mu)/((1+\\mu^2)\\Phi(\\mu))$", ratio=ratio
+        ratio - 1,
+        "relu of N(1/2, 1): $\\varsigma_{out}/\\varsigma_{in} = 1 + "
+        "\\mu\\varphi(\\mu)/((1+\\mu^2)\\Phi(\\mu))$",
+        ratio=ratio,
     )
-    run = Draws(combinators.chain(layers.Input(5), RELU, layers.Affine(3)), bench.size(20000, 100000), bench.rng, mean=mu)
+    run = Draws(
+        combinators.chain(layers.Input(5), RELU, layers.Affine(3)),
+        bench.size(20000, 100000),
+        bench.rng,
+        mean=mu,
+    )
     forward = (1 + mu * mu) * Phi + mu * density
     yield bench.statistical(run.f("nonlinear_1"), forward, "the same drawn: f behind relu")
-    yield bench.statistical(run.b("input") - Phi * run.b("nonlinear_1"), 0.0, "the same drawn: b before it")
-    two = combinators.chain(layers.Input(3), layers.Affine(2), RELU, layers.Affine(6), RELU, layers.Affine(3))
+    yield bench.statistical(
+        run.b("input") - Phi * run.b("nonlinear_1"), 0.0, "the same drawn: b before it"
+    )
+    two = combinators.chain(
+        layers.Input(3), layers.Affine(2), RELU, layers.Affine(6), RELU, layers.Affine(3)
+    )
     narrow = Draws(two, bench.size(20000, 100000), bench.rng)
     back = narrow.b("affine_2"), narrow.b("nonlinear_2")
-    yield bench.statistical(back[0] - back[1] / 2, 0.0, "relu behind weights that read 2 relu channels: b/2", PRINTED)
-    yield bench.statistical(back[0] - 0.375 * back[1], 0.0, "there (1 - 1/4)/2: both channels are off with probability 1/4")
-    found = scaling(combinators.chain(layers.Input(5), RELU, layers.Affine(3)), input_symmetric=False)
+    yield bench.statistical(
+        back[0] - back[1] / 2, 0.0, "relu behind weights that read 2 relu channels: b/2", PRINTED
+    )
+    yield bench.statistical(
+        back[0] - 0.375 * back[1],
+        0.0,
+        "there (1 - 1/4)/2: both channels are off with probability 1/4",
+    )
+    found = scaling(
+        combinators.chain(layers.Input(5), RELU, layers.Affine(3)), input_symmetric=False
+    )
     told = any("symmetric" in note.text for note in found.violations)
     yield bench.equal(told, True, "kcalc reports inputs that are not symmetric", 0.0)
 
 
-@PAPER.claim("SC-B5", "App. B.5 and Table 1, dropout", r"dropout multiplies both moments by $1-p$ ($1/(1-p)$ where outputs are divided "
+@PAPER.claim(
+    "SC-B5",
+    "App. B.5 and Table 1, dropout",
+    r"dropout multiplies both moments by $1-p$ ($1/(1-p)$ where outputs are divided "
     r"by $1-p$) and "
-             r"keeps $\varsigma$")  # fmt: skip
+    r"keeps $\varsigma$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for rate in (0.1, 0.4, 0.75):
         net = combinators.chain(layers.Input(6), layers.Dropout(rate), layers.Affine(4))
         s, run = scaling(net), Draws(net, bench.size(4000, 40000), bench.rng)
         x, y = s.tensors["input"], s.tensors["dropout_1"]
         yield bench.equal(
-            [y.forward, x.backward / y.backward, y.scaling / x.scaling], [1 / (1 - rate)] * 2 + [1], f"kcalc, p = {rate}", 1e-12
+            [y.forward, x.backward / y.backward, y.scaling / x.scaling],
+            [1 / (1 - rate)] * 2 + [1],
+            f"kcalc, p = {rate}",
+            1e-12,
         )
-        yield bench.statistical(run.f("dropout_1") - run.f("input") / (1 - rate), 0.0, f"f drawn, p = {rate}")
-        yield bench.statistical(run.b("input") - run.b("dropout_1") / (1 - rate), 0.0, f"b drawn, p = {rate}")
+        yield bench.statistical(
+            run.f("dropout_1") - run.f("input") / (1 - rate), 0.0, f"f drawn, p = {rate}"
+        )
+        yield bench.statistical(
+            run.b("input") - run.b("dropout_1") / (1 - rate), 0.0, f"b drawn, p = {rate}"
+        )
         mask = bench.rng.random((4000, 6)) >= rate
         yield bench.statistical(
-            (mask * run.x["input"][:4000, 0] ** 2).mean(axis=1) - (1 - rate) * run.f("input")[:4000], 0.0, "the mask alone"
+            (mask * run.x["input"][:4000, 0] ** 2).mean(axis=1)
+            - (1 - rate) * run.f("input")[:4000],
+            0.0,
+            "the mask alone",
         )
 
 
 def _ratio(bench: Bench, name: str, std: float, draws: int) -> tuple[float, np.ndarray]:
-    """(kcalc's zeta_out/zeta_in, samples whose mean is 1 times it) of an activation at N(0, std^2)."""
-    net = combinators.chain(layers.Input(4), layers.Nonlinear(activations.activation(name)), layers.Affine(3))
+    """(kcalc's zeta_out/zeta_in, samples with this mean) of an activation at N(0, std^2)."""
+    net = combinators.chain(
+        layers.Input(4), layers.Nonlinear(activations.activation(name)), layers.Affine(3)
+    )
     s, run = scaling(net, input_moment=std**2), Draws(net, draws, bench.rng, std=std)
     slope = run.b("input").mean() / run.b("nonlinear_1").mean()
-    return s.tensors["nonlinear_1"].scaling / s.tensors["input"].scaling, run.f("nonlinear_1") / (slope * std**2)
+    return s.tensors["nonlinear_1"].scaling / s.tensors["input"].scaling, run.f("nonlinear_1") / (
+        slope * std**2
+    )
 
 
-@PAPER.claim("SC-T1-smooth", "Table 1, sigmoid and tanh", r"sigmoid and tanh change $\varsigma$; tanh keeps it within its linear part")
+@PAPER.claim(
+    "SC-T1-smooth",
+    "Table 1, sigmoid and tanh",
+    r"sigmoid and tanh change $\varsigma$; tanh keeps it within its linear part",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     nodes, weights = np.polynomial.hermite_e.hermegauss(120)
     weights = weights / weights.sum()
@@ -257,24 +388,55 @@ def _(bench: Bench) -> Iterator[Evidence]:
         value, slope = forms[name]
         exact = (weights @ value(std * nodes) ** 2) / (weights @ slope(std * nodes) ** 2 * std**2)
         found, _ = _ratio(bench, name, std, 10)
-        yield bench.equal(found, exact, f"{name} at N(0, {std}^2): kcalc against $E[\\phi^2]/(E[\\phi'^2]E[x^2])$ by quadrature", 1e-7)
+        yield bench.equal(
+            found,
+            exact,
+            f"{name} at N(0, {std}^2): kcalc against $E[\\phi^2]/(E[\\phi'^2]E[x^2])$ by "
+            f"quadrature",
+            1e-7,
+        )
         yield bench.equal(found, told, f"{name}: the number", 5e-5)
         if std == 1.0:
             away = abs(exact - 1)
             yield bench.at_most(0.1, away, f"{name}: zeta changes by more than 10 %")
-            run = Draws(combinators.chain(layers.Input(4), layers.Nonlinear(activations.activation(name)), layers.Affine(3)),
-                        bench.size(8000, 60000), bench.rng)  # fmt: skip
-            yield bench.statistical(run.f("nonlinear_1") - weights @ value(nodes) ** 2, 0.0, f"{name}: E[phi^2] drawn")
+            run = Draws(
+                combinators.chain(
+                    layers.Input(4),
+                    layers.Nonlinear(activations.activation(name)),
+                    layers.Affine(3),
+                ),
+                bench.size(8000, 60000),
+                bench.rng,
+            )
+            yield bench.statistical(
+                run.f("nonlinear_1") - weights @ value(nodes) ** 2, 0.0, f"{name}: E[phi^2] drawn"
+            )
             back = run.b("input") - (weights @ slope(nodes) ** 2) * run.b("nonlinear_1")
             yield bench.statistical(back, 0.0, f"{name}: b drawn")
 
 
-@PAPER.claim("SC-B6", "App. B.6", r"$x_{l+1}=u_lx_l$ multiplies both moments by $u_l^2$, which keeps $\varsigma$")
+@PAPER.claim(
+    "SC-B6",
+    "App. B.6",
+    r"$x_{l+1}=u_lx_l$ multiplies both moments by $u_l^2$, which keeps $\varsigma$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in range(bench.size(5, 30)):
         u = float(bench.rng.normal())
-        net = combinators.chain(layers.Input(5), layers.Affine(4), layers.Scale(u), layers.Affine(3))
+        net = combinators.chain(
+            layers.Input(5), layers.Affine(4), layers.Scale(u), layers.Affine(3)
+        )
         s, run = scaling(net), Draws(net, 50, bench.rng)
         x, y = s.tensors["affine_1"], s.tensors["scale_1"]
-        yield bench.equal([y.forward / x.forward, x.backward / y.backward, y.scaling / x.scaling], [u * u, u * u, 1], f"u = {u:.4f}", 1e-12)
-        yield bench.equal([run.f("scale_1"), run.b("affine_1")], [u * u * run.f("affine_1"), u * u * run.b("scale_1")], "drawn", 1e-12)
+        yield bench.equal(
+            [y.forward / x.forward, x.backward / y.backward, y.scaling / x.scaling],
+            [u * u, u * u, 1],
+            f"u = {u:.4f}",
+            1e-12,
+        )
+        yield bench.equal(
+            [run.f("scale_1"), run.b("affine_1")],
+            [u * u * run.f("affine_1"), u * u * run.b("scale_1")],
+            "drawn",
+            1e-12,
+        )

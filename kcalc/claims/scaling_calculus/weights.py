@@ -1,4 +1,7 @@
-"""Ratios of gradients to weights, Gauss-Newton blocks, biases and scalars: sec. 4, 5 and 8, App. C to G."""
+"""Ratios of gradients to weights, Gauss-Newton blocks, biases and scalars.
+
+Sec. 4, 5 and 8, App. C to G.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ from .draws import Draws, all_agree
 from .paper import PAPER
 from .propagation import LEAKY, RELU, dense, images
 
-_N, _M, _K, _P, _Q, _W, _F, _B = sp.symbols("n m k P Q w f b", positive=True)  # Q: locations of the output
+_N, _M, _K, _P, _Q, _W, _F, _B = sp.symbols(
+    "n m k P Q w f b", positive=True
+)  # Q: locations of the output
 _F_OUT = _N * _K**2 * _W * _F
 _B_IN = _Q / _P * _M * _K**2 * _W * _B
 _ZETA = _N * _P * _F * _B_IN
@@ -24,29 +29,54 @@ _INTRINSIC = _ZETA / (_N * _M * _K**2 * _W**2)
 _EXTRINSIC = _N * _K**2 * _Q * _F**2 * _B / _F_OUT
 
 
-def _family(bench: Bench, laws: tuple[str, ...] = ("gaussian", "laplace", "uniform")) -> Iterator[Evidence]:
+def _family(
+    bench: Bench, laws: tuple[str, ...] = ("gaussian", "laplace", "uniform")
+) -> Iterator[Evidence]:
     for i in range(bench.size(6, 18)):
         net, law = [dense, images][i % 2](bench.rng), laws[i % len(laws)]
         s, run = scaling(net, weights=law), Draws(net, bench.size(2500, 10000), bench.rng, law)
         truths = {str(n): w.gamma for n, w in s.weights.items()}
-        yield all_agree(bench, {str(n): v for n, v in run.nu.items()}, truths, f"network {i}, {law} weights")
+        yield all_agree(
+            bench, {str(n): v for n, v in run.nu.items()}, truths, f"network {i}, {law} weights"
+        )
 
 
 @PAPER.claim(
-    "SC-prop3", "Sec. 5, Proposition 3", r"$\nu_l = E[\Delta W_l^2]/E[W_l^2]$ equals $\gamma_l$ for linear layers and convolutions",
-    caveat="exactly so at every width, but only where no pre-activation is 0 with positive probability (weights without atoms), and "
-        "where cotangents of "
+    "SC-prop3",
+    "Sec. 5, Proposition 3",
+    r"$\nu_l = E[\Delta W_l^2]/E[W_l^2]$ equals $\gamma_l$ for linear layers and convolutions",
+    caveat="exactly so at every width, but only where no pre-activation is 0 with positive "
+    "probability (weights without atoms), and "
+    "where cotangents of "
     "different locations are uncorrelated (no averaging above)",
-    hypotheses="weights i.i.d., symmetric; cotangents i.i.d., independent of the weights", theorem=True,
-)  # fmt: skip
+    hypotheses="weights i.i.d., symmetric; cotangents i.i.d., independent of the weights",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
-    yield bench.exact(_Q * _F * _B / _W - _INTRINSIC, "$E[\\Delta W^2] = QE[x^2]E[\\Delta y^2]$ over $E[W^2]$, by eqs. 9 and 10")
+    yield bench.exact(
+        _Q * _F * _B / _W - _INTRINSIC,
+        "$E[\\Delta W^2] = QE[x^2]E[\\Delta y^2]$ over $E[W^2]$, by eqs. 9 and 10",
+    )
     yield from _family(bench)
-    net = combinators.chain(layers.Input(4), layers.Affine(5), RELU, layers.Affine(5), RELU, layers.Affine(5), LEAKY, layers.Affine(3))
+    net = combinators.chain(
+        layers.Input(4),
+        layers.Affine(5),
+        RELU,
+        layers.Affine(5),
+        RELU,
+        layers.Affine(5),
+        LEAKY,
+        layers.Affine(3),
+    )
     run = Draws(net, bench.size(20000, 100000), bench.rng, "sparse")
     s = scaling(net)
-    yield all_agree(bench, {str(n): v for n, v in run.nu.items()}, {str(n): w.gamma for n, w in s.weights.items()},
-                    "weights that are 0 with probability 4/5: symmetric, but with an atom", PRINTED)  # fmt: skip
+    yield all_agree(
+        bench,
+        {str(n): v for n, v in run.nu.items()},
+        {str(n): w.gamma for n, w in s.weights.items()},
+        "weights that are 0 with probability 4/5: symmetric, but with an atom",
+        PRINTED,
+    )
     told = any("atoms" in note.text for note in scaling(net, weights="ternary").violations)
     yield bench.equal(told, True, "kcalc reports laws with atoms", 0.0)
 
@@ -61,56 +91,101 @@ def _(bench: Bench) -> Iterator[Evidence]:
         s, run = scaling(net, weights=law), Draws(net, bench.size(2500, 20000), bench.rng, law)
         truths = {}
         for node, w in s.weights.items():  # eq. 2 from eqs. 9 and 10, written out anew
-            above = [n for n in net.nodes_of(layers.Affine) if list(net).index(n) > list(net).index(node)]
+            above = [
+                n for n in net.nodes_of(layers.Affine) if list(net).index(n) > list(net).index(node)
+            ]
             n_in, m = run.x[net.parents(node)[0]].shape[2], run.x[node].shape[2]
             zeta = run.x[net.outputs[0]].shape[2] * s.tensors[net.outputs[0]].forward
             truths[str(node)] = zeta / (n_in * m * run.variance[node] ** 2)
-            yield bench.equal(w.gamma, truths[str(node)], f"kcalc's gamma, {len(above)} layers below the output", 1e-11)
-        yield all_agree(bench, {str(n): v for n, v in run.nu.items()}, truths, f"network {i}, {law} weights")
-    net = combinators.chain(layers.Input(3), layers.Affine(4), RELU, layers.Affine(4), LEAKY, layers.Affine(3))
+            yield bench.equal(
+                w.gamma,
+                truths[str(node)],
+                f"kcalc's gamma, {len(above)} layers below the output",
+                1e-11,
+            )
+        yield all_agree(
+            bench, {str(n): v for n, v in run.nu.items()}, truths, f"network {i}, {law} weights"
+        )
+    net = combinators.chain(
+        layers.Input(3), layers.Affine(4), RELU, layers.Affine(4), LEAKY, layers.Affine(3)
+    )
     run, s = Draws(net, bench.size(20000, 100000), bench.rng, "sparse"), scaling(net)
-    yield all_agree(bench, {str(n): v for n, v in run.nu.items()}, {str(n): w.gamma for n, w in s.weights.items()}, "sparse signs", PRINTED)
+    yield all_agree(
+        bench,
+        {str(n): v for n, v in run.nu.items()},
+        {str(n): w.gamma for n, w in s.weights.items()},
+        "sparse signs",
+        PRINTED,
+    )
 
 
-@PAPER.claim("SC-extrinsic", "Sec. 4, display behind eq. 2", r"$\gamma_l = n_lk_l^2\rho_{l+1}^2E[x_l^2]^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2]$")
+@PAPER.claim(
+    "SC-extrinsic",
+    "Sec. 4, display behind eq. 2",
+    r"$\gamma_l = n_lk_l^2\rho_{l+1}^2E[x_l^2]^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2]$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(_EXTRINSIC - _INTRINSIC, "with the locations of the output")
     for kernel, stride in ((2, 2), (3, 2), (3, 1)):
         conv = layers.Affine(4, kernel=kernel, stride=stride, padding="circular", sigma_w=1.1)
         net = combinators.chain(layers.Input(3, (4, 4)), conv, layers.Flatten(), layers.Affine(3))
         run, s = Draws(net, bench.size(6000, 40000), bench.rng), scaling(net)
-        f, b, q = s.tensors["affine_1"].forward, s.tensors["affine_1"].backward, run.x["affine_1"].shape[1]
+        f, b, q = (
+            s.tensors["affine_1"].forward,
+            s.tensors["affine_1"].backward,
+            run.x["affine_1"].shape[1],
+        )
         right = 3 * kernel**2 * q * b / f
-        yield bench.statistical(run.nu["affine_1"], right, f"kernel {kernel}, stride {stride}: nu drawn")
+        yield bench.statistical(
+            run.nu["affine_1"], right, f"kernel {kernel}, stride {stride}: nu drawn"
+        )
         yield bench.equal(s.weights["affine_1"].extrinsic, right, "kcalc's extrinsic form", 1e-12)
 
 
 @PAPER.claim(
-    "SC-appC", "App. C, chain of displays", r"the extrinsic form with $\rho_{l+1}^2$ equals $\varsigma_l/(n_{l+1}n_lk^2E[W_l^2]^2)$, eq. 2"
+    "SC-appC",
+    "App. C, chain of displays",
+    r"the extrinsic form with $\rho_{l+1}^2$ equals $\varsigma_l/(n_{l+1}n_lk^2E[W_l^2]^2)$, eq. 2",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(_EXTRINSIC - _INTRINSIC, "by eqs. 9 and 10")
     for _ in range(bench.size(10, 60)):
-        s = scaling([dense, images][int(bench.rng.integers(2))](bench.rng, int(bench.rng.integers(2, 6))))
+        s = scaling(
+            [dense, images][int(bench.rng.integers(2))](bench.rng, int(bench.rng.integers(2, 6)))
+        )
         found = [(w.gamma, w.extrinsic) for w in s.weights.values()]
-        yield bench.equal([w[0] for w in found], [w[1] for w in found], "kcalc's two forms over a random network", 1e-11)
+        yield bench.equal(
+            [w[0] for w in found],
+            [w[1] for w in found],
+            "kcalc's two forms over a random network",
+            1e-11,
+        )
 
 
 @PAPER.claim(
-    "SC-appD-dW", "App. D, second display",
-    r"$E[\Delta W_l^2] = \rho_{l+1}^2E[x_l^2]E[\Delta x_{l+1}^2]$, and the ratio that follows keeps $\rho_{l+1}^2$",
-)  # fmt: skip
+    "SC-appD-dW",
+    "App. D, second display",
+    r"$E[\Delta W_l^2] = \rho_{l+1}^2E[x_l^2]E[\Delta x_{l+1}^2]$, and the ratio that follows "
+    r"keeps $\rho_{l+1}^2$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for stride in (2, 3):
-        net = combinators.chain(layers.Input(2, (6, 6)), layers.Affine(3, kernel=2, stride=stride, padding="circular"))
+        net = combinators.chain(
+            layers.Input(2, (6, 6)), layers.Affine(3, kernel=2, stride=stride, padding="circular")
+        )
         run = Draws(net, bench.size(4000, 40000), bench.rng)
         square, q = run.nu["affine_1"] * run.variance["affine_1"], (6 // stride) ** 2
         yield bench.statistical(square, float(q), f"stride {stride}: with those of the output")
-        yield bench.equal(scaling(net).weights["affine_1"].gamma * run.variance["affine_1"], q, "kcalc", 1e-12)
+        yield bench.equal(
+            scaling(net).weights["affine_1"].gamma * run.variance["affine_1"], q, "kcalc", 1e-12
+        )
 
 
 def _blocks(bench: Bench, n: int, m: int, p: int, draws: int) -> tuple[np.ndarray, float]:
-    """(mean squares of G r of draws, b/f) for y = W relu(z), z normal, loss |Phi y|^2 / 2 with normal Phi of variance 1/p."""
+    """(mean squares of G r by draw, b/f) for y = W relu(z) with normal z.
+
+    The loss is |Phi y|^2 / 2 with normal Phi of variance 1/p.
+    """
     x = np.maximum(bench.rng.standard_normal((draws, n)), 0)
     phi = bench.rng.standard_normal((draws, p, m)) / p**0.5
     r = bench.rng.standard_normal((draws, m, n))
@@ -120,23 +195,34 @@ def _blocks(bench: Bench, n: int, m: int, p: int, draws: int) -> tuple[np.ndarra
 
 
 @PAPER.claim(
-    "SC-prop4", "Sec. 5.1, Proposition 4; App. G, eqs. 13 to 16",
-    r"the average squared singular value of a linear layer's Gauss-Newton block is $n_l\,(E\|x_l\|^4/n_l^2)\,E[\Delta "
+    "SC-prop4",
+    "Sec. 5.1, Proposition 4; App. G, eqs. 13 to 16",
+    r"the average squared singular value of a linear layer's Gauss-Newton block is "
+    r"$n_l\,(E\|x_l\|^4/n_l^2)\,E[\Delta "
     r"y^2]/E[y^2]$ up to $O(n_lE[x_l^2]^2/(n_{l+1}E[y^2]))$",
-    printed=r"it is $n_lE[x_l^2]^2E[\Delta y^2]/E[y^2]$ up to that term; for $x$ = relu of a normal vector the factor $1+5/n_l$ is "
-    r"missing", hypotheses="cotangents that are linear in y, weights independent", theorem=True,
-)  # fmt: skip
+    printed=r"it is $n_lE[x_l^2]^2E[\Delta y^2]/E[y^2]$ up to that term; for $x$ = relu of a "
+    r"normal vector the factor $1+5/n_l$ is "
+    r"missing",
+    hypotheses="cotangents that are linear in y, weights independent",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     n = sp.Symbol("n", positive=True)
     fourth = n * sp.Rational(3, 2) + n * (n - 1) / 4
-    yield bench.exact(fourth / (n / 2) ** 2 - (1 + 5 / n), "$E\\|x\\|^4/(nE[x^2])^2$ for relu of normals")
+    yield bench.exact(
+        fourth / (n / 2) ** 2 - (1 + 5 / n), "$E\\|x\\|^4/(nE[x^2])^2$ for relu of normals"
+    )
     for size, m, p in ((4, 6, 5), (8, 60, 40), (30, 4, 4)):
         samples, ratio = _blocks(bench, size, m, p, bench.size(8000, 60000))
         printed = size * 0.25 * ratio
         data: dict[str, Any] = {"n": size, "m": m}
         if size < 30:
             yield bench.statistical(
-                samples, printed, f"n = {size}, m = {m}, no target: as printed, without its O term, which is 0", PRINTED, **data
+                samples,
+                printed,
+                f"n = {size}, m = {m}, no target: as printed, without its O term, which is 0",
+                PRINTED,
+                **data,
             )
         yield bench.statistical(samples, printed * (1 + 5 / size), f"n = {size}, m = {m}", **data)
     wide, ratio = _blocks(bench, 1000, 3, 3, bench.size(2000, 10000))
@@ -145,42 +231,69 @@ def _(bench: Bench) -> Iterator[Evidence]:
     x, R = bench.rng.standard_normal(5), phi.T @ phi
     J = np.kron(np.eye(4), x[None, :])
     values = np.linalg.svd(J.T @ R @ J, compute_uv=False)
-    yield bench.equal((values**2).mean(), (x @ x) ** 2 * (R**2).sum() / 20, "a block by its singular values: $|x|^4\\|R\\|^2/(nm)$", 1e-12)
+    yield bench.equal(
+        (values**2).mean(),
+        (x @ x) ** 2 * (R**2).sum() / 20,
+        "a block by its singular values: $|x|^4\\|R\\|^2/(nm)$",
+        1e-12,
+    )
 
 
-@PAPER.claim("SC-eq13", "App. G, eqs. 13 and 14", r"$E[(J_lr)^2] = n_lE[x_l^2]$ and $E[(J_l^Tu)^2] = E[u^2]E[x_l^2]$, $J_l = I\otimes x_l$")
+@PAPER.claim(
+    "SC-eq13",
+    "App. G, eqs. 13 and 14",
+    r"$E[(J_lr)^2] = n_lE[x_l^2]$ and $E[(J_l^Tu)^2] = E[u^2]E[x_l^2]$, $J_l = I\otimes x_l$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for n, m in ((3, 4), (6, 2), (1, 5)):
         x = np.maximum(bench.rng.standard_normal(n), 0) + 0.1
         J = np.kron(np.eye(m), x[None, :])
         yield bench.equal((J**2).sum() / m, n * (x**2).mean(), f"rows, n = {n}, m = {m}", 1e-13)
-        yield bench.equal((J**2).sum() / (n * m), (x**2).mean(), f"columns, n = {n}, m = {m}", 1e-13)
+        yield bench.equal(
+            (J**2).sum() / (n * m), (x**2).mean(), f"columns, n = {n}, m = {m}", 1e-13
+        )
     r = bench.rng.standard_normal((bench.size(20000, 100000), 12))
     x = np.array([0.0, 1.0, 2.0])
-    yield bench.statistical(((r @ np.kron(np.eye(4), x[None, :]).T) ** 2).mean(axis=1), 5.0, "drawn r")
+    yield bench.statistical(
+        ((r @ np.kron(np.eye(4), x[None, :]).T) ** 2).mean(axis=1), 5.0, "drawn r"
+    )
 
 
 @PAPER.claim(
-    "SC-eq7", "Sec. 8, Def. 5, eq. 7",
-    r"with $x_{l+1} = C_l(x_l)+b_l$ a bias has the scaling $\rho_{l+1}^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2]$ of what it is "
+    "SC-eq7",
+    "Sec. 8, Def. 5, eq. 7",
+    r"with $x_{l+1} = C_l(x_l)+b_l$ a bias has the scaling $\rho_{l+1}^2E[\Delta "
+    r"x_{l+1}^2]/E[x_{l+1}^2]$ of what it is "
     r"added to, its average squared singular value",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     net = combinators.chain(
-        layers.Input(3, (4, 4)), layers.Affine(5, kernel=3, stride=2, padding="circular", sigma_w=1.7), layers.Affine(2)
+        layers.Input(3, (4, 4)),
+        layers.Affine(5, kernel=3, stride=2, padding="circular", sigma_w=1.7),
+        layers.Affine(2),
     )
     s = scaling(net)
     y = s.tensors["affine_1"]
     run = Draws(net, bench.size(6000, 40000), bench.rng)
     over = run.b("affine_1") * 4 / y.forward
-    yield bench.statistical(over, s.biases["affine_1"], "kcalc's scaling of the bias against drawn gradients")
-    yield bench.equal(s.biases["affine_1"], 4 * y.backward / y.forward, "P b/f behind the layer", 1e-13)
+    yield bench.statistical(
+        over, s.biases["affine_1"], "kcalc's scaling of the bias against drawn gradients"
+    )
+    yield bench.equal(
+        s.biases["affine_1"], 4 * y.backward / y.forward, "P b/f behind the layer", 1e-13
+    )
     draws = bench.size(4000, 30000)
-    R = bench.rng.standard_normal((draws, 2, 3, 2, 3))  # the Hessian at y: 2 locations of 3 channels, loss y^T R y / 2 with R as in Fig. 1
+    R = bench.rng.standard_normal(
+        (draws, 2, 3, 2, 3)
+    )  # the Hessian at y: 2 locations of 3 channels, loss y^T R y / 2 with R as in Fig. 1
     block = R.sum(axis=(1, 3))
     value = (block**2).sum(axis=(1, 2)) / 3
     cotangent = (R**2).sum(axis=(1, 2, 3, 4)) / 6  # E[(R y)^2] over y with E y^2 = 1
-    yield bench.statistical(value - 2 * cotangent, 0.0, "the bias' block of the Hessian: $\\|\\sum_{pq}R_{pq}\\|^2/m = P\\,b/f$ at y")
+    yield bench.statistical(
+        value - 2 * cotangent,
+        0.0,
+        "the bias' block of the Hessian: $\\|\\sum_{pq}R_{pq}\\|^2/m = P\\,b/f$ at y",
+    )
 
 
 @PAPER.claim("SC-eq8", "Sec. 8, eq. 8", r"$\gamma^b = \rho^2b/f = \varsigma/(nE[x^2]^2)$")
@@ -188,18 +301,31 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(_P * _B / _F - (_N * _P * _F * _B) / (_N * _F**2), "by eq. 1")
     for _ in range(bench.size(6, 30)):
         s = scaling(dense(bench.rng, 4))
-        pairs = [(s.biases[n], s.tensors[n].scaling / (s.tensors[n].channels * s.tensors[n].forward ** 2)) for n in s.biases]
-        yield bench.equal([p[0] for p in pairs], [p[1] for p in pairs], "kcalc over a random network", 1e-12)
+        pairs = [
+            (
+                s.biases[n],
+                s.tensors[n].scaling / (s.tensors[n].channels * s.tensors[n].forward ** 2),
+            )
+            for n in s.biases
+        ]
+        yield bench.equal(
+            [p[0] for p in pairs], [p[1] for p in pairs], "kcalc over a random network", 1e-12
+        )
 
 
 @PAPER.claim(
-    "SC-eq11", "App. E, eq. 11", r"a learnable scalar has $\nu = n\rho^2E[x_l^2]^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2] = \varsigma/u^4$; it "
-        r"matches convolutions "
+    "SC-eq11",
+    "App. E, eq. 11",
+    r"a learnable scalar has $\nu = n\rho^2E[x_l^2]^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2] = "
+    r"\varsigma/u^4$; it "
+    r"matches convolutions "
     r"of constant $c$ where $u=\sqrt c$, and one scalar per channel does not",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     u = sp.Symbol("u", positive=True)
-    yield bench.exact(_N * _P * _F**2 * (_B / (u**2 * _F)) - _N * _P * _F * (u**2 * _B) / u**4, "the two forms")
+    yield bench.exact(
+        _N * _P * _F**2 * (_B / (u**2 * _F)) - _N * _P * _F * (u**2 * _B) / u**4, "the two forms"
+    )
     for value in (0.7, 1.9):
         conv = layers.Affine(3, kernel=2, padding="circular")
         net = combinators.chain(layers.Input(3, (3, 3)), conv, LEAKY, layers.Scale(value), conv)
@@ -207,17 +333,28 @@ def _(bench: Bench) -> Iterator[Evidence]:
         products = run.x["nonlinear_1"] * run.g["scale_1"]
         zeta = s.tensors["scale_1"].scaling
         yield bench.equal(s.scalars["scale_1"], zeta / value**4, f"kcalc, u = {value}", 1e-12)
-        yield bench.statistical(products.sum(axis=(1, 2)) ** 2 / value**2, zeta / value**4, f"nu drawn, u = {value}")
         yield bench.statistical(
-            (products.sum(axis=1) ** 2).mean(axis=1) / value**2, zeta / (3 * value**4), f"a scalar per channel, u = {value}"
+            products.sum(axis=(1, 2)) ** 2 / value**2, zeta / value**4, f"nu drawn, u = {value}"
+        )
+        yield bench.statistical(
+            (products.sum(axis=1) ** 2).mean(axis=1) / value**2,
+            zeta / (3 * value**4),
+            f"a scalar per channel, u = {value}",
         )
     c = 0.49
     sides = sp.sqrt(c * sp.sqrt(sp.Rational(4, 4)))
     s = scaling(
         combinators.chain(
-            layers.Input(4), layers.Affine(4, sigma_w=sides), LEAKY, layers.Scale(sp.sqrt(c)), layers.Affine(4, sigma_w=sides)
+            layers.Input(4),
+            layers.Affine(4, sigma_w=sides),
+            LEAKY,
+            layers.Scale(sp.sqrt(c)),
+            layers.Affine(4, sigma_w=sides),
         )
     )
     yield bench.equal(
-        s.scalars["scale_1"], [w.gamma for w in s.weights.values()], "$u = \\sqrt c$: kcalc's gamma of scalar and weights", 1e-12
+        s.scalars["scale_1"],
+        [w.gamma for w in s.weights.values()],
+        "$u = \\sqrt c$: kcalc's gamma of scalar and weights",
+        1e-12,
     )

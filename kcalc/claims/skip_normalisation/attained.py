@@ -17,9 +17,12 @@ from ..bench import Bench
 from ..claim import Evidence
 
 STEEPEST = {  # sup |phi|, sup |phi'|, sup |phi''| over all x, by hand
-    "tanh": (1.0, 1.0, 4 / (3 * math.sqrt(3))), "sin": (1.0, 1.0, 1.0), "sigmoid": (1.0, 0.25, 1 / (6 * math.sqrt(3))),
-    "atan": (math.pi / 2, 1.0, 3 * math.sqrt(3) / 8), "erf": (1.0, 2 / math.sqrt(math.pi), 2 * math.sqrt(2 / (math.pi * math.e))),
-}  # fmt: skip
+    "tanh": (1.0, 1.0, 4 / (3 * math.sqrt(3))),
+    "sin": (1.0, 1.0, 1.0),
+    "sigmoid": (1.0, 0.25, 1 / (6 * math.sqrt(3))),
+    "atan": (math.pi / 2, 1.0, 3 * math.sqrt(3) / 8),
+    "erf": (1.0, 2 / math.sqrt(math.pi), 2 * math.sqrt(2 / (math.pi * math.e))),
+}
 
 
 def attained(bench: Bench) -> Iterator[Evidence]:
@@ -27,7 +30,10 @@ def attained(bench: Bench) -> Iterator[Evidence]:
     yield from _residuals(bench)
     found = [activation_bounds(activation(name)) for name in STEEPEST]
     yield bench.equal(
-        [(b.value, b.slope, b.curvature) for b in found], list(STEEPEST.values()), "largest values and derivatives of activations", 1e-8
+        [(b.value, b.slope, b.curvature) for b in found],
+        list(STEEPEST.values()),
+        "largest values and derivatives of activations",
+        1e-8,
     )
     yield from _one_layer(bench)
     yield from _one_neuron(bench)
@@ -38,7 +44,12 @@ def _residuals(bench: Bench) -> Iterator[Evidence]:
     off = z - y
     for name, factor in (("square", 1.0), ("half_square", 0.5)):
         level, slopes = factor * (off**2).sum() / 7, 2 * factor * np.linalg.norm(off)
-        yield bench.equal(LOSSES[name].residual(level, 7), slopes, f"{name}: the norm of the slopes at a given loss", 1e-12)
+        yield bench.equal(
+            LOSSES[name].residual(level, 7),
+            slopes,
+            f"{name}: the norm of the slopes at a given loss",
+            1e-12,
+        )
 
 
 def _one_layer(bench: Bench) -> Iterator[Evidence]:
@@ -46,8 +57,20 @@ def _one_layer(bench: Bench) -> Iterator[Evidence]:
     X, y = bench.rng.normal(size=(5, 3)), bench.rng.normal(size=(5, 2))
     top = float(np.linalg.norm(X, 2)) ** 2 / 5
     for loss, factor in (("half_square", 1.0), ("square", 2.0)):
-        s = smoothness(combinators.chain(Input(3), Affine(2)), X=X, radius=1.0, biases=False, loss=loss, targets=y)
-        yield bench.equal(s.beta, factor * top, f"one linear layer, {loss}: beta is the largest eigenvalue of the Hessian", 1e-9)
+        s = smoothness(
+            combinators.chain(Input(3), Affine(2)),
+            X=X,
+            radius=1.0,
+            biases=False,
+            loss=loss,
+            targets=y,
+        )
+        yield bench.equal(
+            s.beta,
+            factor * top,
+            f"one linear layer, {loss}: beta is the largest eigenvalue of the Hessian",
+            1e-9,
+        )
 
 
 def _one_neuron(bench: Bench) -> Iterator[Evidence]:
@@ -60,8 +83,12 @@ def _one_neuron(bench: Bench) -> Iterator[Evidence]:
         _, slope, curvature = STEEPEST[name]
         net = combinators.chain(Input(1), Affine(1), Nonlinear(activation(name)))
         level = float(bench.rng.uniform(0.5, 2.0))
-        s = smoothness(net, X=np.array([[x]]), radius=6 / x, biases=False, loss="half_square", level=level)
+        s = smoothness(
+            net, X=np.array([[x]]), radius=6 / x, biases=False, loss="half_square", level=level
+        )
         own = [s.parameter_lipschitz, s.parameter_curvature, s.beta]
         steep, bent = x * slope, x * x * curvature
         truth = [steep, bent, steep**2 + math.sqrt(2 * level) * bent]
-        yield bench.equal(own, truth, f"one neuron, {name}: slope, curvature, and beta at loss {level:.3g}", 1e-8)
+        yield bench.equal(
+            own, truth, f"one neuron, {name}: slope, curvature, and beta at loss {level:.3g}", 1e-8
+        )

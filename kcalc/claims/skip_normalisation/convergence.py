@@ -27,19 +27,30 @@ def descend(gradient: Callable[[Array], Array], start: Array, eta: float, steps:
 
 
 @PAPER.claim(
-    "SKIP-eq1", "Sec. 2.1, eqs. 1 and 2", r"$\beta$-Lipschitz gradients give $\ell(y)-\ell(x)\le\nabla\ell(x)^T(y-x)+\tfrac\beta2\|y-x\|^2$"
+    "SKIP-eq1",
+    "Sec. 2.1, eqs. 1 and 2",
+    r"$\beta$-Lipschitz gradients give "
+    r"$\ell(y)-\ell(x)\le\nabla\ell(x)^T(y-x)+\tfrac\beta2\|y-x\|^2$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     x, y = bench.rng.normal(size=(2, bench.size(2000, 20000))) * 3
-    for name, f, d, beta in (("x^2+3 sin^2 x", lambda v: v * v + 3 * np.sin(v) ** 2, lambda v: 2 * v + 3 * np.sin(2 * v), 8.0),
-                             ("log cosh", lambda v: np.log(np.cosh(v)), np.tanh, 1.0)):  # fmt: skip
+    for name, f, d, beta in (
+        (
+            "x^2+3 sin^2 x",
+            lambda v: v * v + 3 * np.sin(v) ** 2,
+            lambda v: 2 * v + 3 * np.sin(2 * v),
+            8.0,
+        ),
+        ("log cosh", lambda v: np.log(np.cosh(v)), np.tanh, 1.0),
+    ):
         yield bench.at_most(f(y) - f(x), d(x) * (y - x) + beta / 2 * (y - x) ** 2, name, 1e-10)
 
 
 @PAPER.claim(
     "SKIP-thm2.3",
     "Sec. 2.1, Theorem 2.3, eq. 4",
-    r"$\beta$-smooth, $\mu$-PL and $\eta<2/\beta$: $\ell_t-\ell^*\le(1-\mu\eta(1-\beta\eta/2))^t(\ell_0-\ell^*)$",
+    r"$\beta$-smooth, $\mu$-PL and $\eta<2/\beta$: "
+    r"$\ell_t-\ell^*\le(1-\mu\eta(1-\beta\eta/2))^t(\ell_0-\ell^*)$",
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -52,7 +63,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         path = descend(lambda x, A=A, b=b: A.T @ (A @ x - b), bench.rng.normal(size=n), eta, 40)
         loss = ((path @ A.T - b) ** 2).sum(axis=1) / 2
         yield bench.at_most(
-            loss, loss[0] * (1 - mu * eta * (1 - beta * eta / 2)) ** np.arange(41), "least squares, more unknowns than equations", 1e-10
+            loss,
+            loss[0] * (1 - mu * eta * (1 - beta * eta / 2)) ** np.arange(41),
+            "least squares, more unknowns than equations",
+            1e-10,
         )
     x = np.linspace(-20, 20, 200001)
     x = x[np.abs(x) > 1e-6]
@@ -62,20 +76,34 @@ def _(bench: Bench) -> Iterator[Evidence]:
         path = descend(lambda v: 2 * v + 3 * np.sin(2 * v), np.array([9.0]), eta, 60)[:, 0]
         loss = path**2 + 3 * np.sin(path) ** 2
         yield bench.at_most(
-            loss, loss[0] * (1 - mu * eta * (1 - beta * eta / 2)) ** np.arange(61), f"$x^2+3\\sin^2x$, not convex, eta = {eta}", 1e-12
+            loss,
+            loss[0] * (1 - mu * eta * (1 - beta * eta / 2)) ** np.arange(61),
+            f"$x^2+3\\sin^2x$, not convex, eta = {eta}",
+            1e-12,
         )
     b, e = sp.symbols("beta eta", positive=True)
-    yield bench.exact((1 - b * e) ** 2 - (1 - 2 * b * e * (1 - b * e / 2)), "attained by $\\beta x^2/2$, for which $\\mu=2\\beta$")
+    yield bench.exact(
+        (1 - b * e) ** 2 - (1 - 2 * b * e * (1 - b * e / 2)),
+        "attained by $\\beta x^2/2$, for which $\\mu=2\\beta$",
+    )
 
 
-@PAPER.claim("SKIP-thm2.4", "Sec. 2.2, Theorem 2.4, eq. 7", r"$\|\nabla\ell\|^2\ge\mu\,\lambda(DF)\,(\ell-\gamma^*)$; $\mu=2/N$ for "
+@PAPER.claim(
+    "SKIP-thm2.4",
+    "Sec. 2.2, Theorem 2.4, eq. 7",
+    r"$\|\nabla\ell\|^2\ge\mu\,\lambda(DF)\,(\ell-\gamma^*)$; $\mu=2/N$ for "
     r"$|z-y|^2/2$ and $4/N$ for $|z-y|^2$",
-             theorem=True)  # fmt: skip
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     left, right = [], []
     for _ in range(bench.size(40, 400)):
         d, N = int(bench.rng.integers(2, 5)), int(bench.rng.integers(1, 4))
-        net, X, y = Residual([d, d], 1, ("entry", "weight"), 0.8, 0.6), bench.rng.normal(size=(d, N)), bench.rng.normal(size=(d, N))
+        net, X, y = (
+            Residual([d, d], 1, ("entry", "weight"), 0.8, 0.6),
+            bench.rng.normal(size=(d, N)),
+            bench.rng.normal(size=(d, N)),
+        )
         theta = bench.rng.normal(size=net.size)
         D, r = jacobian(lambda t, net=net, X=X: net(t, X), theta), (net(theta, X) - y).ravel()
         for half, mu in ((0.5, 2 / N), (1.0, 4 / N)):
@@ -85,39 +113,73 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(left, right, "random normalised residual networks", 1e-9)
     theta, shift = sp.symbols("theta s", real=True)
     loss = theta**2 / 2 + shift
-    yield bench.exact(sp.diff(loss, theta) ** 2 - 2 * (loss - shift), "$\\theta^2/2+s$: equality for every least value s")
+    yield bench.exact(
+        sp.diff(loss, theta) ** 2 - 2 * (loss - shift),
+        "$\\theta^2/2+s$: equality for every least value s",
+    )
     z = bench.rng.normal(size=6)
-    yield bench.equal([(z @ z) / 9 / ((z @ z) / 6), (4 * z @ z) / 9 / ((z @ z) / 3)], [2 / 3, 4 / 3], "mu for N = 3, with equality", 1e-12)
+    yield bench.equal(
+        [(z @ z) / 9 / ((z @ z) / 6), (4 * z @ z) / 9 / ((z @ z) / 3)],
+        [2 / 3, 4 / 3],
+        "mu for N = 3, with equality",
+        1e-12,
+    )
     graph, nodes = kc_network([3, 3], 1)
     X = bench.rng.normal(size=(2, 3))
     for loss, mu in (("half_square", 1.0), ("square", 2.0)):
-        s = smoothness(graph, X=X, weights={n: np.eye(3) for n in nodes}, normalisation="weight", scale=0.5, loss=loss, level=1.0)
-        yield bench.equal(s.pl_constant or 0.0, mu * s.regularity, f"kcalc's PL constant, {loss}, N = 2", 1e-12)
+        s = smoothness(
+            graph,
+            X=X,
+            weights={n: np.eye(3) for n in nodes},
+            normalisation="weight",
+            scale=0.5,
+            loss=loss,
+            level=1.0,
+        )
+        yield bench.equal(
+            s.pl_constant or 0.0, mu * s.regularity, f"kcalc's PL constant, {loss}, N = 2", 1e-12
+        )
 
 
 @PAPER.claim(
-    "SKIP-eq37", "Sec. 5, idea of proof, and eq. 37",
-    r"for $\eta<2/\beta$ a step lowers the loss by at least $\alpha\,|\nabla\ell|^2$, $\alpha=\eta(1-\beta\eta/2)>0$",
-)  # fmt: skip
+    "SKIP-eq37",
+    "Sec. 5, idea of proof, and eq. 37",
+    r"for $\eta<2/\beta$ a step lowers the loss by at least $\alpha\,|\nabla\ell|^2$, "
+    r"$\alpha=\eta(1-\beta\eta/2)>0$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     b, e = sp.symbols("beta eta", positive=True)
-    yield bench.exact(e - b / 2 * e**2 - e * (1 - b * e / 2), "eq. 1 along a step: the loss falls by alpha |grad|^2")
+    yield bench.exact(
+        e - b / 2 * e**2 - e * (1 - b * e / 2),
+        "eq. 1 along a step: the loss falls by alpha |grad|^2",
+    )
     etas = np.linspace(0.01, 1.99, 50)
-    yield bench.at_most(1e-3, etas * (1 - etas / 2), "positive for all eta < 2/beta (beta = 1)", 0.0)
+    yield bench.at_most(
+        1e-3, etas * (1 - etas / 2), "positive for all eta < 2/beta (beta = 1)", 0.0
+    )
 
 
 @PAPER.claim(
-    "SKIP-eq37-end", "Sec. 5, idea of proof, and App. B, eq. 37",
+    "SKIP-eq37-end",
+    "Sec. 5, idea of proof, and App. B, eq. 37",
     r"$\ell_t-\ell^*\le\prod_{i=0}^{t-1}(1-\mu_i\alpha)\,(\ell_0-\ell^*)$ for $t\ge0$",
-    hypotheses=r"$|\nabla\ell|^2\ge\mu_i\,(\ell-\ell^*)$ along the way, $\alpha=\eta(1-\beta\eta/2)$",
-)  # fmt: skip
+    hypotheses=r"$|\nabla\ell|^2\ge\mu_i\,(\ell-\ell^*)$ along the way, "
+    r"$\alpha=\eta(1-\beta\eta/2)$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     scale = bench.rng.uniform(0.1, 1.0, size=(20, 3))
-    theta, least, rate = bench.rng.normal(size=(20, 3)), scale.min(axis=1), bench.rng.uniform(0.1, 1.9, size=20)
+    theta, least, rate = (
+        bench.rng.normal(size=(20, 3)),
+        scale.min(axis=1),
+        bench.rng.uniform(0.1, 1.9, size=20),
+    )
     first, bound, worst = (scale * theta**2).sum(axis=1) / 2, np.ones(20), []
     for _ in range(30):
         worst.append((scale * theta**2).sum(axis=1) / 2 / first - bound)
-        theta, bound = theta - rate[:, None] * scale * theta, bound * (1 - 2 * least * rate * (1 - rate / 2))
+        theta, bound = (
+            theta - rate[:, None] * scale * theta,
+            bound * (1 - 2 * least * rate * (1 - rate / 2)),
+        )
     yield bench.at_most(worst, 0, "random quadratics of curvature at most 1, t = 0 to 29", 1e-12)
 
 
@@ -133,7 +195,8 @@ def euler(C: float, eps: float, eta: float, steps: int) -> Array:
 @PAPER.claim(
     "SKIP-eq42",
     "App. B, eqs. 41 to 43",
-    r"the steps $C\epsilon r^{-3}$ lead to $r_t\le\gamma_1+\gamma_2(t+\gamma_3)^{1/4}$, and $\dot r=C\epsilon r^{-3}$ to $(4C\epsilon "
+    r"the steps $C\epsilon r^{-3}$ lead to $r_t\le\gamma_1+\gamma_2(t+\gamma_3)^{1/4}$, and $\dot "
+    r"r=C\epsilon r^{-3}$ to $(4C\epsilon "
     r"t+1)^{1/4}$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -142,17 +205,22 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(sp.diff(r, t) - k / r**3, "the flow")
     path = euler(1.0, 1.0, 0.5, bench.size(100000, 1000000))
     t_ = np.arange(path.size)
-    yield bench.at_most(path, 1 + (2 * (t_ + 1.0)) ** 0.25, "the discrete steps, $\\eta C\\epsilon=1/2$")
+    yield bench.at_most(
+        path, 1 + (2 * (t_ + 1.0)) ** 0.25, "the discrete steps, $\\eta C\\epsilon=1/2$"
+    )
     rate = math.log(path[-1] / path[path.size // 10]) / math.log(path.size / (path.size // 10))
     yield bench.equal(rate, 0.25, "the power of t", 0.01)
 
 
 @PAPER.claim(
-    "SKIP-eq44", "App. B, eqs. 43 to 45",
-    r"in the worst case $\mu_t$ is proportional to $\lambda=\sigma^2\sim t^{-3/2}$ (Theorem 2.4), a convergent series: the "
+    "SKIP-eq44",
+    "App. B, eqs. 43 to 45",
+    r"in the worst case $\mu_t$ is proportional to $\lambda=\sigma^2\sim t^{-3/2}$ (Theorem 2.4), "
+    r"a convergent series: the "
     r"argument for convergence does not close",
-    printed=r"$\mu_t\ge\Gamma t^{-3/4}$, so that $\sum\mu_t$ diverges and the loss tends to its infimum",
-)  # fmt: skip
+    printed=r"$\mu_t\ge\Gamma t^{-3/4}$, so that $\sum\mu_t$ diverges and the loss tends to its "
+    r"infimum",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     count = bench.size(200000, 2000000)
     path = euler(1.0, 1.0, 0.5, count)
@@ -168,13 +236,30 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     tail = np.cumsum(slope**2)
     yield bench.at_most(
-        tail[-1] - tail[tenth], 0.05 * tail[tenth], "the last nine tenths of the steps add little to the sum of lambda", 0.0
+        tail[-1] - tail[tenth],
+        0.05 * tail[tenth],
+        "the last nine tenths of the steps add little to the sum of lambda",
+        0.0,
     )
     product = np.exp(np.log1p(-0.1 * slope**2).sum())
-    yield bench.at_most(0.1, product, "the product of $1-\\mu_t\\alpha$ stays away from 0", 0.0, product=float(product))
+    yield bench.at_most(
+        0.1,
+        product,
+        "the product of $1-\\mu_t\\alpha$ stays away from 0",
+        0.0,
+        product=float(product),
+    )
     net = Residual([1, 1], 1, ("entry", "weight"), 1.0, 0.5)
-    D = [jacobian(lambda th: net(th, np.ones((1, 1))), np.array([r, 0.0, 0.0]))[0, 0] ** 2 for r in (10.0, 100.0)]
-    yield bench.equal(math.log10(D[1] / D[0]), -6, "lambda of the first layer falls as $r^{-6}$, sigma as $r^{-3}$", 0.02)
+    D = [
+        jacobian(lambda th: net(th, np.ones((1, 1))), np.array([r, 0.0, 0.0]))[0, 0] ** 2
+        for r in (10.0, 100.0)
+    ]
+    yield bench.equal(
+        math.log10(D[1] / D[0]),
+        -6,
+        "lambda of the first layer falls as $r^{-6}$, sigma as $r^{-3}$",
+        0.02,
+    )
 
 
 def _wave(t: float) -> tuple[float, float]:
@@ -183,7 +268,10 @@ def _wave(t: float) -> tuple[float, float]:
 
 
 def trap(w: Array) -> tuple[float, float, Array]:
-    """(loss, t, gradient): f = u + .99 en(w_3) phi(t), t = .99 en(w_2) u, u = 3 en(w_1), logistic cost of label 1."""
+    """(loss, t, gradient) for f = u + .99 en(w_3) phi(t).
+
+    t = .99 en(w_2) u and u = 3 en(w_1); the loss is the logistic cost of label 1.
+    """
     e, slope = w / np.sqrt(1 + w * w), (1 + w * w) ** -1.5
     u, a, b = 3 * e[0], 0.99 * e[1], 0.99 * e[2]
     value, steep = _wave(a * u)
@@ -193,11 +281,16 @@ def trap(w: Array) -> tuple[float, float, Array]:
 
 
 @PAPER.claim(
-    "SKIP-thm5.1", "Sec. 5, Theorem 5.1",
-    r"gradient descent on a normalised residual network with linearly independent data: as long as the first layer's "
-    r"parameters stay in a ball, the loss falls at a linear rate, $\lambda(DF)$ bounded below there",
-    printed=r"with a $C^1$ convex cost it converges from every initialisation to a global minimum, for some $\eta>0$", theorem=True,
-)  # fmt: skip
+    "SKIP-thm5.1",
+    "Sec. 5, Theorem 5.1",
+    r"gradient descent on a normalised residual network with linearly independent data: as long "
+    r"as the first layer's "
+    r"parameters stay in a ball, the loss falls at a linear rate, $\lambda(DF)$ bounded below "
+    r"there",
+    printed=r"with a $C^1$ convex cost it converges from every initialisation to a global minimum, "
+    r"for some $\eta>0$",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     top, barrier = (
         math.acos(-2 / 3) / 6,
@@ -216,11 +309,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
             point = point - step
         loss[i, 1], t = trap(point)[:2]
         if i == 0:
-            yield bench.at_most([trap(start)[1], t], barrier, "start A: t is below the minimum of phi at .664 and stays there", 0.0)
+            yield bench.at_most(
+                [trap(start)[1], t],
+                barrier,
+                "start A: t is below the minimum of phi at .664 and stays there",
+                0.0,
+            )
             yield bench.at_most(
                 [loss[0, 0], jump],
                 [gate, 0.05],
-                "its loss is below the least loss at that barrier, and steps are shorter than the barrier",
+                "its loss is below the least loss at that barrier, and steps are shorter than the "
+                "barrier",
                 0.0,
             )
     yield bench.counterexample(
@@ -233,7 +332,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield bench.at_most(floor, loss[0, 1], "start A after the last step", 0.0)
     d, N = 3, 2
-    net, X, y = Residual([d, d], 1, ("entry", "weight"), 1.0, 0.4), bench.rng.normal(size=(d, N)), 0.1 * bench.rng.normal(size=(d, N))
+    net, X, y = (
+        Residual([d, d], 1, ("entry", "weight"), 1.0, 0.4),
+        bench.rng.normal(size=(d, N)),
+        0.1 * bench.rng.normal(size=(d, N)),
+    )
     theta, eta, seen = 0.3 * bench.rng.normal(size=net.size), 0.1, []
     for _ in range(bench.size(150, 1000)):
         D, r = jacobian(lambda th: net(th, X), theta), (net(theta, X) - y).ravel()
@@ -241,31 +344,59 @@ def _(bench: Bench) -> Iterator[Evidence]:
         theta = theta - eta * D.T @ r / N
     losses, lambdas, radius = (np.array(v) for v in zip(*seen, strict=True))
     rate = 1 - 2 / N * float(lambdas.min()) * eta / 2  # 1 - beta eta / 2 is at least 1/2
-    yield bench.at_most(losses, losses[0] * rate ** np.arange(len(losses)), "a run in a ball: the linear rate of the smallest lambda "
-        "seen", 1e-9,
-                        radius=float(radius.max()), smallest=float(lambdas.min()))  # fmt: skip
+    yield bench.at_most(
+        losses,
+        losses[0] * rate ** np.arange(len(losses)),
+        "a run in a ball: the linear rate of the smallest lambda seen",
+        1e-9,
+        radius=float(radius.max()),
+        smallest=float(lambdas.min()),
+    )
 
 
 @PAPER.claim(
-    "SKIP-thm5.1-cost", "Sec. 5, Theorem 5.1",
-    r"the gradient of the cost must be Lipschitz on sublevel sets: $|z-y|^{3/2}$ stalls in a 2-cycle of loss $(3\eta/4)^3$ "
-    r"at every fixed step size", printed="any continuously differentiable convex cost will do",
-)  # fmt: skip
+    "SKIP-thm5.1-cost",
+    "Sec. 5, Theorem 5.1",
+    r"the gradient of the cost must be Lipschitz on sublevel sets: $|z-y|^{3/2}$ stalls in a "
+    r"2-cycle of loss $(3\eta/4)^3$ "
+    r"at every fixed step size",
+    printed="any continuously differentiable convex cost will do",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for eta in (0.1, 0.01):
         z = (0.75 * eta) ** 2
         cycle = z - eta * 1.5 * math.sqrt(z)
-        yield bench.counterexample(z**1.5, f"$z=(3\\eta/4)^2$, eta = {eta}: one step leads to -z, and back", eta=eta, next=cycle)
-        yield bench.equal([cycle / z, z**1.5 / eta**3], [-1, 0.75**3], "the cycle and its loss", 1e-12)
-        path = descend(lambda v: 1.5 * np.sign(v) * np.abs(v) ** 0.5, np.array([1.0]), eta, bench.size(4000, 40000))[:, 0]
-        yield bench.equal(np.abs(path[-2:]) ** 1.5 / eta**3, 0.75**3, f"descent from 1 ends in it, eta = {eta}", 1e-3)
+        yield bench.counterexample(
+            z**1.5,
+            f"$z=(3\\eta/4)^2$, eta = {eta}: one step leads to -z, and back",
+            eta=eta,
+            next=cycle,
+        )
+        yield bench.equal(
+            [cycle / z, z**1.5 / eta**3], [-1, 0.75**3], "the cycle and its loss", 1e-12
+        )
+        path = descend(
+            lambda v: 1.5 * np.sign(v) * np.abs(v) ** 0.5,
+            np.array([1.0]),
+            eta,
+            bench.size(4000, 40000),
+        )[:, 0]
+        yield bench.equal(
+            np.abs(path[-2:]) ** 1.5 / eta**3,
+            0.75**3,
+            f"descent from 1 ends in it, eta = {eta}",
+            1e-3,
+        )
 
 
 @PAPER.claim(
-    "SKIP-intro", "Sec. 1 and 8",
-    "F is bounded for normalised networks, so that the infimum of their cross-entropy is positive, if small",
-    printed="networks of this class are trained to optima at infinity, where the cross-entropy vanishes",
-)  # fmt: skip
+    "SKIP-intro",
+    "Sec. 1 and 8",
+    "F is bounded for normalised networks, so that the infimum of their cross-entropy is "
+    "positive, if small",
+    printed="networks of this class are trained to optima at infinity, where the cross-entropy "
+    "vanishes",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     d, N = 3, 2
     net, X = Residual([d, d], 1, ("entry", "weight"), 1.0, 0.5), bench.rng.normal(size=(d, N))
@@ -274,11 +405,24 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in range(bench.size(500, 5000)):
         z = net(bench.rng.normal(size=net.size) * 10 ** bench.rng.uniform(-1, 4), X)
         sizes.append(np.linalg.norm(z))
-        losses.append(float(np.mean(np.log(np.exp(z - z.max(axis=0)).sum(axis=0)) - (z - z.max(axis=0))[0])))
+        losses.append(
+            float(np.mean(np.log(np.exp(z - z.max(axis=0)).sum(axis=0)) - (z - z.max(axis=0))[0]))
+        )
     floor = math.log1p((d - 1) * math.exp(-math.sqrt(2) * reach))
-    yield bench.counterexample(floor, "a positive lower bound of the cross-entropy over all parameters", floor=floor, tolerance=0.0)
+    yield bench.counterexample(
+        floor,
+        "a positive lower bound of the cross-entropy over all parameters",
+        floor=floor,
+        tolerance=0.0,
+    )
     yield bench.at_most(sizes, reach, "outputs over all of parameter space", 0.0)
     yield bench.at_most(floor, losses, "the loss is never below it", 0.0)
     graph, nodes = kc_network([d, d], 1)
-    s = smoothness(graph, X=X.T, normalisation={nodes[0]: "entry", None: "weight"}, scale={nodes[0]: 1.0, None: 0.5}, biases=False)
+    s = smoothness(
+        graph,
+        X=X.T,
+        normalisation={nodes[0]: "entry", None: "weight"},
+        scale={nodes[0]: 1.0, None: 0.5},
+        biases=False,
+    )
     yield bench.at_most(sizes, s.size, "kcalc's bound of |F|", 0.0, bound=float(s.size))

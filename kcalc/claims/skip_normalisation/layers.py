@@ -1,4 +1,7 @@
-"""Layers and their derivatives, smoothness: App. A, Lemmas B.1 to B.3, Prop. 4.2 and 4.3, Cor. 4.4, Theorem 4.5."""
+"""Layers and their derivatives, smoothness: App. A, Lemmas B.1 to B.3, Prop.
+
+4.2 and 4.3, Cor. 4.4, Theorem 4.5.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,12 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ...calculi.smoothness import BatchNormalisation, EntryNormalisation, WeightNormalisation, smoothness
+from ...calculi.smoothness import (
+    BatchNormalisation,
+    EntryNormalisation,
+    WeightNormalisation,
+    smoothness,
+)
 from ...network import combinators
 from ...network.layers import Affine, Input, Nonlinear
 from ..bench import PRINTED, Bench
@@ -25,7 +33,12 @@ def _delta(w: np.ndarray, s: Any) -> np.ndarray:
     """3 w_j w_l w_n / s - delta_jl w_n - delta_ln w_j - delta_jn w_l."""
     eye = np.eye(len(w))
     third = 3 * np.einsum("j,l,n->jln", w, w, w) / s
-    return third - np.einsum("jl,n->jln", eye, w) - np.einsum("ln,j->jln", eye, w) - np.einsum("jn,l->jln", eye, w)
+    return (
+        third
+        - np.einsum("jl,n->jln", eye, w)
+        - np.einsum("ln,j->jln", eye, w)
+        - np.einsum("jn,l->jln", eye, w)
+    )
 
 
 def kc_network(widths: list[int], blocks: int) -> Any:
@@ -42,22 +55,41 @@ def kc_network(widths: list[int], blocks: int) -> Any:
 @PAPER.claim(
     "SKIP-eq17",
     "App. A, eqs. 17 and 18",
-    r"$J\,\mathrm{aff} = A\otimes I_N$ and $D\,\mathrm{aff} = (I_{d_1}\otimes X^T,\ I_{d_1}\otimes1_N)$, rows first",
+    r"$J\,\mathrm{aff} = A\otimes I_N$ and $D\,\mathrm{aff} = (I_{d_1}\otimes X^T,\ "
+    r"I_{d_1}\otimes1_N)$, rows first",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for d0, d1, N in ((2, 3, 4), (4, 2, 3), (1, 1, 1)):
-        A, b, X = bench.rng.normal(size=(d1, d0)), bench.rng.normal(size=(d1, 1)), bench.rng.normal(size=(d0, N))
-        yield bench.equal(jacobian(lambda x, A=A, b=b: A @ x + b, X), np.kron(A, np.eye(N)), f"J, {d0}, {d1}, {N}", 1e-13)
-        yield bench.equal(jacobian(lambda a, X=X, b=b: a @ X + b, A), np.kron(np.eye(d1), X.T), f"D in A, {d0}, {d1}, {N}", 1e-13)
+        A, b, X = (
+            bench.rng.normal(size=(d1, d0)),
+            bench.rng.normal(size=(d1, 1)),
+            bench.rng.normal(size=(d0, N)),
+        )
         yield bench.equal(
-            jacobian(lambda c, A=A, X=X: A @ X + c, b), np.kron(np.eye(d1), np.ones((N, 1))), f"D in b, {d0}, {d1}, {N}", 1e-13
+            jacobian(lambda x, A=A, b=b: A @ x + b, X),
+            np.kron(A, np.eye(N)),
+            f"J, {d0}, {d1}, {N}",
+            1e-13,
+        )
+        yield bench.equal(
+            jacobian(lambda a, X=X, b=b: a @ X + b, A),
+            np.kron(np.eye(d1), X.T),
+            f"D in A, {d0}, {d1}, {N}",
+            1e-13,
+        )
+        yield bench.equal(
+            jacobian(lambda c, A=A, X=X: A @ X + c, b),
+            np.kron(np.eye(d1), np.ones((N, 1))),
+            f"D in b, {d0}, {d1}, {N}",
+            1e-13,
         )
 
 
 @PAPER.claim(
     "SKIP-eq21",
     "App. A, eqs. 20 and 21",
-    r"$J\,\mathrm{aff}_P = P(w)\otimes I_N$ and $D\,\mathrm{aff}_P = ((I\otimes X^T)DP(w),\ I\otimes1)$",
+    r"$J\,\mathrm{aff}_P = P(w)\otimes I_N$ and $D\,\mathrm{aff}_P = ((I\otimes X^T)DP(w),\ "
+    r"I\otimes1)$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for name, P in (
@@ -65,19 +97,36 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ("wn", lambda w: wn(w, 0.7)),
         ("circulant", lambda w: np.stack([w, np.roll(w, 1), np.roll(w, 2)])),
     ):
-        w, X = bench.rng.normal(size=3 if name == "circulant" else (3, 4)), bench.rng.normal(size=(3 if name == "circulant" else 4, 2))
-        yield bench.equal(jacobian(lambda v, P=P, X=X: P(v) @ X, w), np.kron(np.eye(3), X.T) @ jacobian(P, w), f"D, {name}", 1e-12)
-        yield bench.equal(jacobian(lambda x, P=P, w=w: P(w) @ x, X), np.kron(P(w), np.eye(2)), f"J, {name}", 1e-12)
+        w, X = (
+            bench.rng.normal(size=3 if name == "circulant" else (3, 4)),
+            bench.rng.normal(size=(3 if name == "circulant" else 4, 2)),
+        )
+        yield bench.equal(
+            jacobian(lambda v, P=P, X=X: P(v) @ X, w),
+            np.kron(np.eye(3), X.T) @ jacobian(P, w),
+            f"D, {name}",
+            1e-12,
+        )
+        yield bench.equal(
+            jacobian(lambda x, P=P, w=w: P(w) @ x, X), np.kron(P(w), np.eye(2)), f"J, {name}", 1e-12
+        )
 
 
-@PAPER.claim("SKIP-lemB1", "App. B, Lemma B.1", r"products of matrix functions bounded by $b_i$ and $c_i$-Lipschitz are bounded by "
+@PAPER.claim(
+    "SKIP-lemB1",
+    "App. B, Lemma B.1",
+    r"products of matrix functions bounded by $b_i$ and $c_i$-Lipschitz are bounded by "
     r"$\prod b_i$ and "
-             r"$\sum_ic_i\prod_{j\ne i}b_j$-Lipschitz", theorem=True)  # fmt: skip
+    r"$\sum_ic_i\prod_{j\ne i}b_j$-Lipschitz",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for count in (2, 3, 5):
         A = bench.rng.normal(size=(count, 3, 3))
         B = bench.rng.normal(size=(count, 3, 3))
-        size = [np.linalg.norm(a, 2) + np.linalg.norm(b, 2) for a, b in zip(A, B, strict=True)]  # of A + B sin(theta)
+        size = [
+            np.linalg.norm(a, 2) + np.linalg.norm(b, 2) for a, b in zip(A, B, strict=True)
+        ]  # of A + B sin(theta)
         slope = [np.linalg.norm(b, 2) for b in B]
 
         def product(theta: float, A: np.ndarray = A, B: np.ndarray = B) -> np.ndarray:
@@ -87,18 +136,27 @@ def _(bench: Bench) -> Iterator[Evidence]:
         thetas[::2, 1] = thetas[::2, 0] + 1e-4
         lip = sum(c * math.prod(size[:i] + size[i + 1 :]) for i, c in enumerate(slope))
         steps = [np.linalg.norm(product(s) - product(t), 2) / abs(s - t) for s, t in thetas]
-        yield bench.at_most([np.linalg.norm(product(s), 2) for s, _ in thetas], math.prod(size), f"the bound, {count} factors")
+        yield bench.at_most(
+            [np.linalg.norm(product(s), 2) for s, _ in thetas],
+            math.prod(size),
+            f"the bound, {count} factors",
+        )
         yield bench.at_most(steps, lip, f"the Lipschitz constant, {count} factors", 1e-9)
     b, c = sp.symbols("b c", positive=True)
     t = sp.Symbol("t", positive=True)
     yield bench.exact(
-        sp.diff((b - c * t) ** 3, t).subs(t, 0) + 3 * c * b**2, "attained at theta = 0 by equal scalar functions $b-c\\theta$"
+        sp.diff((b - c * t) ** 3, t).subs(t, 0) + 3 * c * b**2,
+        "attained at theta = 0 by equal scalar functions $b-c\\theta$",
     )
 
 
-@PAPER.claim("SKIP-lemB2", "App. B, Lemma B.2, eqs. 25 to "
-    "29", r"batch normalisation is $v\circ m$, with the stated first and second derivatives of v and "
-             r"$\partial m = \delta-1/N$", theorem=True)  # fmt: skip
+@PAPER.claim(
+    "SKIP-lemB2",
+    "App. B, Lemma B.2, eqs. 25 to 29",
+    r"batch normalisation is $v\circ m$, with the stated first and second derivatives of v and "
+    r"$\partial m = \delta-1/N$",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in range(bench.size(10, 60)):
         N, eps = int(bench.rng.integers(2, 6)), float(np.exp(bench.rng.normal()))
@@ -107,16 +165,31 @@ def _(bench: Bench) -> Iterator[Evidence]:
         first = root * s**-0.5 * (np.eye(N) - np.outer(x, x) / s)
         second = root * s**-1.5 * _delta(x, s)
         own = BatchNormalisation(eps)
-        yield bench.equal((x - x.mean()) / np.sqrt(eps + x.var()), bn_scale(centred(x), eps), "eq. 22 against $v\\circ m$", 1e-12)
+        yield bench.equal(
+            (x - x.mean()) / np.sqrt(eps + x.var()),
+            bn_scale(centred(x), eps),
+            "eq. 22 against $v\\circ m$",
+            1e-12,
+        )
         yield bench.equal(first, jacobian(lambda y, e=eps: bn_scale(y, e), x), "eq. 27", 1e-11)
         yield bench.equal(jacobian(centred, x), np.eye(N) - 1 / N, "eq. 29", 1e-12)
-        numeric = jacobian(lambda y, n=N, e=eps: (lambda q: n**0.5 * q**-0.5 * (np.eye(n) - np.outer(y, y) / q))(n * e + y @ y), x).reshape(
-            N, N, N
-        )
+        numeric = jacobian(
+            lambda y, n=N, e=eps: (lambda q: n**0.5 * q**-0.5 * (np.eye(n) - np.outer(y, y) / q))(
+                n * e + y @ y
+            ),
+            x,
+        ).reshape(N, N, N)
         yield bench.equal(second, numeric, "eq. 28", 1e-11)
         yield bench.equal(own.scaling_derivative(x), first, "kcalc's first derivative of v", 1e-12)
-        yield bench.equal(own.scaling_second_derivative(x), second, "kcalc's second derivative of v", 1e-12)
-        yield bench.equal(own.derivative(x), jacobian(lambda y, e=eps: bn_scale(centred(y), e), x), "kcalc's derivative of bn", 1e-11)
+        yield bench.equal(
+            own.scaling_second_derivative(x), second, "kcalc's second derivative of v", 1e-12
+        )
+        yield bench.equal(
+            own.derivative(x),
+            jacobian(lambda y, e=eps: bn_scale(centred(y), e), x),
+            "kcalc's derivative of bn",
+            1e-11,
+        )
 
 
 @PAPER.claim("SKIP-lemB3", "App. B, Lemma B.3, eqs. 30 to "
@@ -129,39 +202,77 @@ def _(bench: Bench) -> Iterator[Evidence]:
         s = eps + w @ w
         first, second = s**-0.5 * (np.eye(d) - np.outer(w, w) / s), s**-1.5 * _delta(w, s)
         yield bench.equal(first, jacobian(lambda v, e=eps: wn(v, e), w), "eq. 30", 1e-11)
-        numeric = jacobian(lambda v, n=d, e=eps: (lambda q: q**-0.5 * (np.eye(n) - np.outer(v, v) / q))(e + v @ v), w).reshape(d, d, d)
+        numeric = jacobian(
+            lambda v, n=d, e=eps: (lambda q: q**-0.5 * (np.eye(n) - np.outer(v, v) / q))(e + v @ v),
+            w,
+        ).reshape(d, d, d)
         yield bench.equal(second, numeric, "eq. 31", 1e-11)
-        yield bench.equal(np.diag(eps * (eps + w * w) ** -1.5), jacobian(lambda v, e=eps: en(v, e), w), "eq. 32", 1e-11)
+        yield bench.equal(
+            np.diag(eps * (eps + w * w) ** -1.5),
+            jacobian(lambda v, e=eps: en(v, e), w),
+            "eq. 32",
+            1e-11,
+        )
         own = WeightNormalisation(eps)
         yield bench.equal(own.derivative(w), first, "kcalc: weight normalisation, first", 1e-12)
-        yield bench.equal(own.second_derivative(w), second, "kcalc: weight normalisation, second", 1e-12)
-        yield bench.equal(EntryNormalisation(eps).derivative(w), eps * (eps + w * w) ** -1.5, "kcalc: entry normalisation, first", 1e-12)
+        yield bench.equal(
+            own.second_derivative(w), second, "kcalc: weight normalisation, second", 1e-12
+        )
+        yield bench.equal(
+            EntryNormalisation(eps).derivative(w),
+            eps * (eps + w * w) ** -1.5,
+            "kcalc: entry normalisation, first",
+            1e-12,
+        )
         values = np.linalg.svd(first, compute_uv=False)
-        yield bench.equal(own.smallest_slope(w), values[-1], "kcalc: the smallest singular value of D wn", 1e-11)
-
-
-@PAPER.claim("SKIP-eq33", "App. B, Lemma B.3, eq. 33", r"entry normalisation has the second derivative $-3\epsilon w(\epsilon+w^2)^{-5/2}$")
-def _(bench: Bench) -> Iterator[Evidence]:
-    w, e = sp.symbols("w epsilon", positive=True)
-    second = sp.diff(w / sp.sqrt(e + w**2), w, 2)
-    yield bench.exact(second + 3 * e * w * (e + w**2) ** sp.Rational(-5, 2), "with the exponent -5/2")
-    x = bench.rng.normal(size=50)
-    numeric = np.diag(jacobian(lambda v: 0.7 * (0.7 + v * v) ** -1.5, x))
-    yield bench.equal(EntryNormalisation(0.7).second_derivative(x), numeric, "kcalc against a derivative by complex steps", 1e-11)
+        yield bench.equal(
+            own.smallest_slope(w), values[-1], "kcalc: the smallest singular value of D wn", 1e-11
+        )
 
 
 @PAPER.claim(
-    "SKIP-bounds", "App. B, proof of Theorem 4.5", r"first and second derivatives of the normalisers are bounded over all parameters: "
-        r"by $\epsilon^{-1/2}$ and "
-    r"$\tfrac32(4/5)^{5/2}/\epsilon$ (over $\sqrt N$ for batch normalisation); $\|wn\|_2<\sqrt{d_1}$, $\|en\|_2<\sqrt{d_1d_0}$",
-)  # fmt: skip
+    "SKIP-eq33",
+    "App. B, Lemma B.3, eq. 33",
+    r"entry normalisation has the second derivative $-3\epsilon w(\epsilon+w^2)^{-5/2}$",
+)
+def _(bench: Bench) -> Iterator[Evidence]:
+    w, e = sp.symbols("w epsilon", positive=True)
+    second = sp.diff(w / sp.sqrt(e + w**2), w, 2)
+    yield bench.exact(
+        second + 3 * e * w * (e + w**2) ** sp.Rational(-5, 2), "with the exponent -5/2"
+    )
+    x = bench.rng.normal(size=50)
+    numeric = np.diag(jacobian(lambda v: 0.7 * (0.7 + v * v) ** -1.5, x))
+    yield bench.equal(
+        EntryNormalisation(0.7).second_derivative(x),
+        numeric,
+        "kcalc against a derivative by complex steps",
+        1e-11,
+    )
+
+
+@PAPER.claim(
+    "SKIP-bounds",
+    "App. B, proof of Theorem 4.5",
+    r"first and second derivatives of the normalisers are bounded over all parameters: "
+    r"by $\epsilon^{-1/2}$ and "
+    r"$\tfrac32(4/5)^{5/2}/\epsilon$ (over $\sqrt N$ for batch normalisation); "
+    r"$\|wn\|_2<\sqrt{d_1}$, $\|en\|_2<\sqrt{d_1d_0}$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     u = sp.Symbol("u")  # t^2: the square of the inequality, a polynomial with a double root at 1/4
-    whole, rest = sp.div(sp.Rational(9, 4) * sp.Rational(4, 5) ** 5 * (1 + u) ** 5 - 9 * u, (u - sp.Rational(1, 4)) ** 2, u)
+    whole, rest = sp.div(
+        sp.Rational(9, 4) * sp.Rational(4, 5) ** 5 * (1 + u) ** 5 - 9 * u,
+        (u - sp.Rational(1, 4)) ** 2,
+        u,
+    )
     yield bench.exact(rest, "$\\tfrac94(4/5)^5(1+u)^5-9u$ has the factor $(u-1/4)^2$")
-    yield bench.proved([float(c) for c in sp.Poly(whole, u).all_coeffs()], "the other factor has no negative coefficient, so that "
+    yield bench.proved(
+        [float(c) for c in sp.Poly(whole, u).all_coeffs()],
+        "the other factor has no negative coefficient, so that "
         "$3t(1+t^2)^{-5/2}$ is at most "
-                       "its value at 1/2")  # fmt: skip
+        "its value at 1/2",
+    )
     yield bench.equal(3 * 0.5 * 1.25**-2.5, BOUND, "attained at t = 1/2", 1e-14)
     steep, bent, sizes, told_bounds = [], [], [], []
     for _ in range(bench.size(60, 600)):
@@ -176,11 +287,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
             steep.append(np.linalg.norm(first, 2) / told.first)
             u = w / np.linalg.norm(w)
             other = bench.rng.normal(size=(5, d))
-            values = [np.linalg.norm(np.einsum("jln,l,n->j", second, v, v)) / (v @ v) for v in (u, *other)]
+            values = [
+                np.linalg.norm(np.einsum("jln,l,n->j", second, v, v)) / (v @ v) for v in (u, *other)
+            ]
             bent.append(max(values) / told.second)
             told_bounds.append((told.first * eps**0.5, told.second * math.sqrt(n) * eps / BOUND))
         W = bench.rng.normal(size=(3, d)) * 10
-        sizes += [np.linalg.norm(wn(W, eps), 2) / math.sqrt(3), np.linalg.norm(en(W, eps), 2) / math.sqrt(3 * d)]
+        sizes += [
+            np.linalg.norm(wn(W, eps), 2) / math.sqrt(3),
+            np.linalg.norm(en(W, eps), 2) / math.sqrt(3 * d),
+        ]
     yield bench.equal(told_bounds, 1.0, "kcalc's bounds", 1e-12)
     yield bench.at_most(steep, 1.0, "first derivatives over random points, over the bound", 1e-9)
     yield bench.at_most(bent, 1.0, "second derivatives, over the bound", 1e-9)
@@ -198,31 +314,58 @@ def _bn_derivatives(w: np.ndarray, eps: float) -> tuple[np.ndarray, np.ndarray]:
     return len(w) ** 0.5 * first, len(w) ** 0.5 * second
 
 
-@PAPER.claim("SKIP-prop4.2", "Sec. 4, Proposition 4.2, eqs. 10 and 11", r"$D_{\theta_l}F = (\prod_{j=L}^{l+1}Jf_j)\,Df_l$", theorem=True)
+@PAPER.claim(
+    "SKIP-prop4.2",
+    "Sec. 4, Proposition 4.2, eqs. 10 and 11",
+    r"$D_{\theta_l}F = (\prod_{j=L}^{l+1}Jf_j)\,Df_l$",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for i in range(bench.size(8, 60)):
         d0, d, N, blocks = (int(v) for v in bench.rng.integers(1, 4, size=4))
-        net = Residual([d0, d], blocks, [("entry", "weight"), (None, None), ("weight", "entry")][i % 3], 0.8, 0.7)
+        net = Residual(
+            [d0, d],
+            blocks,
+            [("entry", "weight"), (None, None), ("weight", "entry")][i % 3],
+            0.8,
+            0.7,
+        )
         theta, X = bench.rng.normal(size=net.size), bench.rng.normal(size=(d0, N))
         whole = jacobian(lambda t, net=net, X=X: net(t, X), theta)
         parts = np.split(theta, net.ends[:-1])
         z = net.weights(theta)[0] @ X
-        columns = [jacobian(lambda w, net=net, X=X: net._normal(w, net.kinds[0]) @ X, parts[0].reshape(net.shapes[0]))]
+        columns = [
+            jacobian(
+                lambda w, net=net, X=X: net._normal(w, net.kinds[0]) @ X,
+                parts[0].reshape(net.shapes[0]),
+            )
+        ]
         for b in range(blocks):
             A, B = net.weights(theta)[1 + 2 * b : 3 + 2 * b]
             J = jacobian(lambda x, net=net, A=A, B=B: net.block(A, B, x), z)
             pair = np.concatenate(parts[1 + 2 * b : 3 + 2 * b])
 
-            def layer(v: np.ndarray, net: Residual = net, z: np.ndarray = z, d: int = d) -> np.ndarray:
-                first, second = (net.shrink * net._normal(u.reshape(d, d), net.kinds[1]) for u in np.split(v, 2))
+            def layer(
+                v: np.ndarray, net: Residual = net, z: np.ndarray = z, d: int = d
+            ) -> np.ndarray:
+                first, second = (
+                    net.shrink * net._normal(u.reshape(d, d), net.kinds[1]) for u in np.split(v, 2)
+                )
                 return net.block(first, second, z)
 
             columns = [J @ c for c in columns] + [jacobian(layer, pair)]
             z = net.block(A, B, z)
-        yield bench.equal(np.concatenate(columns, axis=1), whole, f"a random network of {blocks} blocks, {d0} x {N} data", 1e-10)
+        yield bench.equal(
+            np.concatenate(columns, axis=1),
+            whole,
+            f"a random network of {blocks} blocks, {d0} x {N} data",
+            1e-10,
+        )
 
 
-def _worst(bench: Bench, net: Residual, X: np.ndarray, draws: int) -> tuple[list[float], list[float], list[np.ndarray]]:
+def _worst(
+    bench: Bench, net: Residual, X: np.ndarray, draws: int
+) -> tuple[list[float], list[float], list[np.ndarray]]:
     """(|DF|, |DF(s) - DF(t)|/|s - t|, s) over random pairs of parameters s, t, near and far."""
     first, bent, points = [], [], []
     for i in range(draws):
@@ -235,33 +378,73 @@ def _worst(bench: Bench, net: Residual, X: np.ndarray, draws: int) -> tuple[list
     return first, bent, points
 
 
-@PAPER.claim("SKIP-prop4.3", "Sec. 4.1, Proposition 4.3", r"if $f_l, Df_l, Jf_l$ are bounded and Lipschitz on $S_l\times B_l$ for "
+@PAPER.claim(
+    "SKIP-prop4.3",
+    "Sec. 4.1, Proposition 4.3",
+    r"if $f_l, Df_l, Jf_l$ are bounded and Lipschitz on $S_l\times B_l$ for "
     r"bounded $B_l$, DF is bounded and Lipschitz on "
-             r"$\prod S_l$", theorem=True, hypotheses="kcalc's constants are compared with Jacobians at random "
-                 "parameters")  # fmt: skip
+    r"$\prod S_l$",
+    theorem=True,
+    hypotheses="kcalc's constants are compared with Jacobians at random parameters",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for d, N, blocks, eps in ((3, 2, 1, 1.0), (3, 3, 2, 0.5)):
-        net, X = Residual([d, d], blocks, ("entry", "weight"), eps, 0.6), bench.rng.normal(size=(d, N))
+        net, X = (
+            Residual([d, d], blocks, ("entry", "weight"), eps, 0.6),
+            bench.rng.normal(size=(d, N)),
+        )
         graph, nodes = kc_network([d, d], blocks)
-        s = smoothness(graph, X=X.T, normalisation={nodes[0]: "entry", None: "weight"}, epsilon=eps, scale={nodes[0]: 1.0, None: 0.6})
+        s = smoothness(
+            graph,
+            X=X.T,
+            normalisation={nodes[0]: "entry", None: "weight"},
+            epsilon=eps,
+            scale={nodes[0]: 1.0, None: 0.6},
+        )
         first, bent, _ = _worst(bench, net, X, bench.size(40, 400))
-        yield bench.at_most(first, s.parameter_lipschitz, f"|DF| against kcalc's bound over all parameters, {blocks} blocks")
-        yield bench.at_most(bent, s.parameter_curvature, f"the Lipschitz quotient of DF against kcalc's bound, {blocks} blocks")
         yield bench.at_most(
-            [s.parameter_lipschitz / max(first), s.parameter_curvature / max(bent)], [60, 3000], "the bounds are not vacuous", 0.0
+            first,
+            s.parameter_lipschitz,
+            f"|DF| against kcalc's bound over all parameters, {blocks} blocks",
+        )
+        yield bench.at_most(
+            bent,
+            s.parameter_curvature,
+            f"the Lipschitz quotient of DF against kcalc's bound, {blocks} blocks",
+        )
+        yield bench.at_most(
+            [s.parameter_lipschitz / max(first), s.parameter_curvature / max(bent)],
+            [60, 3000],
+            "the bounds are not vacuous",
+            0.0,
         )
     plain, X = Residual([2, 2], 1, (None, None), 1.0, 1.0), bench.rng.normal(size=(2, 2))
     sizes = [
-        float(np.linalg.norm(jacobian(lambda t: plain(t, X), r * np.repeat([0.0, 1.0], [4, plain.size - 4])), 2))
+        float(
+            np.linalg.norm(
+                jacobian(lambda t: plain(t, X), r * np.repeat([0.0, 1.0], [4, plain.size - 4])), 2
+            )
+        )
         for r in (1.0, 10.0, 100.0)
     ]
-    yield bench.at_most(5 * np.array(sizes[:-1]), sizes[1:], "without normalisation |DF| grows with the parameters")
+    yield bench.at_most(
+        5 * np.array(sizes[:-1]), sizes[1:], "without normalisation |DF| grows with the parameters"
+    )
 
 
-@PAPER.claim("SKIP-cor4.4", "Sec. 4.1, Corollary 4.4", r"then $\ell=\gamma\circ F$ has Lipschitz gradients", theorem=True)
+@PAPER.claim(
+    "SKIP-cor4.4",
+    "Sec. 4.1, Corollary 4.4",
+    r"then $\ell=\gamma\circ F$ has Lipschitz gradients",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     d, N, eps = 3, 2, 1.0
-    net, X, y = Residual([d, d], 1, ("entry", "weight"), eps, 0.6), bench.rng.normal(size=(d, N)), bench.rng.normal(size=(d, N))
+    net, X, y = (
+        Residual([d, d], 1, ("entry", "weight"), eps, 0.6),
+        bench.rng.normal(size=(d, N)),
+        bench.rng.normal(size=(d, N)),
+    )
     graph, nodes = kc_network([d, d], 1)
     for loss in ("half_square", "cross_entropy"):
         targets: dict[str, Any] = {"targets": y.T} if loss == "half_square" else {}
@@ -285,41 +468,66 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for i in range(bench.size(30, 300)):
             theta = bench.rng.normal(size=net.size) * math.exp(bench.rng.normal())
             other = theta + bench.rng.normal(size=net.size) * (1e-3 if i % 2 else 1.0)
-            quotients.append(np.linalg.norm(gradient(theta) - gradient(other)) / np.linalg.norm(theta - other))
+            quotients.append(
+                np.linalg.norm(gradient(theta) - gradient(other)) / np.linalg.norm(theta - other)
+            )
         yield bench.at_most(
-            quotients, s.beta, f"{loss}: Lipschitz quotients of the gradient against kcalc's beta", largest=float(max(quotients))
+            quotients,
+            s.beta,
+            f"{loss}: Lipschitz quotients of the gradient against kcalc's beta",
+            largest=float(max(quotients)),
         )
     yield from attained(bench)
 
 
 @PAPER.claim(
-    "SKIP-thm4.5", "Sec. 4.1, Theorem 4.5", r"continuously differentiable nonlinearities, bias-free normalised affine layers and "
-        r"residual blocks of them meet the hypotheses of "
+    "SKIP-thm4.5",
+    "Sec. 4.1, Theorem 4.5",
+    r"continuously differentiable nonlinearities, bias-free normalised affine layers and "
+    r"residual blocks of them meet the hypotheses of "
     r"Prop. 4.3 over all parameters, so that gradients are Lipschitz",
-    caveat="a nonlinearity needs a locally Lipschitz derivative: being continuously differentiable is not enough", theorem=True,
-)  # fmt: skip
+    caveat="a nonlinearity needs a locally Lipschitz derivative: being continuously differentiable "
+    "is not enough",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     h = 1e-8
     yield bench.counterexample(
-        1.5 * h**0.5 / h - 1e3, "$|x|^{3/2}$ is continuously differentiable: $(\\phi'(h)-\\phi'(0))/h = 1.5\\,h^{-1/2}$", PRINTED, h=h
+        1.5 * h**0.5 / h - 1e3,
+        "$|x|^{3/2}$ is continuously differentiable: $(\\phi'(h)-\\phi'(0))/h = 1.5\\,h^{-1/2}$",
+        PRINTED,
+        h=h,
     )
     for kinds in (("entry", "weight"), ("weight", "entry"), ("weight", "weight")):
         net, X = Residual([2, 3], 2, kinds, 0.7, 0.5), bench.rng.normal(size=(2, 2))
         names = {"first": kinds[0], None: kinds[1]}
         graph, nodes = kc_network([2, 3], 2)
         s = smoothness(
-            graph, X=X.T, normalisation={nodes[0]: names["first"], None: kinds[1]}, epsilon=0.7, scale={nodes[0]: 1.0, None: 0.5}
+            graph,
+            X=X.T,
+            normalisation={nodes[0]: names["first"], None: kinds[1]},
+            epsilon=0.7,
+            scale={nodes[0]: 1.0, None: 0.5},
         )
         first, bent, _ = _worst(bench, net, X, bench.size(25, 250))
         yield bench.at_most(first, s.parameter_lipschitz, f"{kinds}: |DF|", 1e-12)
-        yield bench.at_most(bent, s.parameter_curvature, f"{kinds}: the Lipschitz quotient of DF", 1e-12)
+        yield bench.at_most(
+            bent, s.parameter_curvature, f"{kinds}: the Lipschitz quotient of DF", 1e-12
+        )
     X = np.array([[1.0, 2.0, 4.0]])
-    far = [np.linalg.norm(jacobian(lambda x, a=a: bn_scale(centred(a * x), 1.0), X), 2) for a in (1.0, 10.0, 1000.0)]
+    far = [
+        np.linalg.norm(jacobian(lambda x, a=a: bn_scale(centred(a * x), 1.0), X), 2)
+        for a in (1.0, 10.0, 1000.0)
+    ]
     yield bench.at_most(
         far,
         1.0 * math.sqrt(3) / np.linalg.norm(centred(X)) * 1.0001,
         "batch normalisation of data with covariance: J bounded in A",
         1e-9,
     )
-    same = [np.linalg.norm(jacobian(lambda x, a=a: bn_scale(centred(a * x), 1.0), np.ones((1, 3))), 2) / a for a in (1.0, 1000.0)]
+    same = [
+        np.linalg.norm(jacobian(lambda x, a=a: bn_scale(centred(a * x), 1.0), np.ones((1, 3))), 2)
+        / a
+        for a in (1.0, 1000.0)
+    ]
     yield bench.equal(same, 1.0, "without covariance it grows with A", 1e-9)

@@ -1,4 +1,7 @@
-"""Smallest eigenvalues and singular values: Prop. 4.6, Theorem 4.7, Lemmas B.4 and B.5, sec. 6.1."""
+"""Smallest eigenvalues and singular values: Prop.
+
+4.6, Theorem 4.7, Lemmas B.4 and B.5, sec. 6.1.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,44 @@ from .systems import Residual, en, jacobian, least, sigma, wn
 
 
 @PAPER.claim(
-    "SKIP-prop4.6", "Sec. 4.2, Proposition 4.6, eq. 12", r"$\lambda(DF)\ge\sum_l\lambda(Df_l)\prod_{j>l}\lambda(Jf_j)$", theorem=True
+    "SKIP-prop4.6",
+    "Sec. 4.2, Proposition 4.6, eq. 12",
+    r"$\lambda(DF)\ge\sum_l\lambda(Df_l)\prod_{j>l}\lambda(Jf_j)$",
+    theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     left, right, told, share = [], [], [], []
     for i in range(bench.size(40, 400)):
         d0, N = int(bench.rng.integers(2, 5)), int(bench.rng.integers(1, 4))
-        d, eps, shrink = int(bench.rng.integers(1, d0 + 1)), float(np.exp(bench.rng.normal())), float(bench.rng.uniform(0.2, 1.2))
-        net, X = Residual([d0, d], 2, ("entry", "weight"), eps, shrink), bench.rng.normal(size=(d0, N))
+        d, eps, shrink = (
+            int(bench.rng.integers(1, d0 + 1)),
+            float(np.exp(bench.rng.normal())),
+            float(bench.rng.uniform(0.2, 1.2)),
+        )
+        net, X = (
+            Residual([d0, d], 2, ("entry", "weight"), eps, shrink),
+            bench.rng.normal(size=(d0, N)),
+        )
         theta = bench.rng.normal(size=net.size) * math.exp(bench.rng.normal())
         W = net.weights(theta)
         parts = np.split(theta, net.ends[:-1])
         z = W[0] @ X
-        lambdas, J = [least(jacobian(lambda w, net=net, X=X: en(w, net.eps) @ X, parts[0].reshape(net.shapes[0])))], []
+        lambdas, J = (
+            [
+                least(
+                    jacobian(
+                        lambda w, net=net, X=X: en(w, net.eps) @ X, parts[0].reshape(net.shapes[0])
+                    )
+                )
+            ],
+            [],
+        )
         for b in (0, 1):
             A, B = W[1 + 2 * b : 3 + 2 * b]
 
-            def own(v: np.ndarray, net: Residual = net, z: np.ndarray = z, d: int = d) -> np.ndarray:
+            def own(
+                v: np.ndarray, net: Residual = net, z: np.ndarray = z, d: int = d
+            ) -> np.ndarray:
                 first, second = (net.shrink * wn(u.reshape(d, d), net.eps) for u in np.split(v, 2))
                 return net.block(first, second, z)
 
@@ -44,16 +68,31 @@ def _(bench: Bench) -> Iterator[Evidence]:
         right.append(true)
         if d == d0 and i % 2 == 0:
             graph, nodes = kc_network([d0, d], 2)
-            weights = {node: w.reshape(s).T for node, w, s in zip(nodes, parts, net.shapes, strict=True)}
-            s = smoothness(graph, X=X.T, weights=weights, normalisation={nodes[0]: "entry", None: "weight"}, epsilon=eps,
-                           scale={nodes[0]: 1.0, None: shrink}, biases=False)  # fmt: skip
+            weights = {
+                node: w.reshape(s).T for node, w, s in zip(nodes, parts, net.shapes, strict=True)
+            }
+            s = smoothness(
+                graph,
+                X=X.T,
+                weights=weights,
+                normalisation={nodes[0]: "entry", None: "weight"},
+                epsilon=eps,
+                scale={nodes[0]: 1.0, None: shrink},
+                biases=False,
+            )
             told.append(s.regularity - true * (1 + 1e-9))
             share.append(s.regularity > 0)
     yield bench.at_most(left, right, "random normalised residual networks", 1e-9)
-    yield bench.at_most(told, 0.0, "kcalc's bound of lambda(DF) against the smallest eigenvalue", 1e-12)
+    yield bench.at_most(
+        told, 0.0, "kcalc's bound of lambda(DF) against the smallest eigenvalue", 1e-12
+    )
     yield bench.at_most(0.2, float(np.mean(share)), "and it is positive on a good part of them")
     A, B = bench.rng.normal(size=(3, 4)), bench.rng.normal(size=(4, 5))
-    yield bench.at_most(least(A) * least(B), least(A @ B), "$\\lambda(AB)\\ge\\lambda(A)\\lambda(B)$ for wide matrices")
+    yield bench.at_most(
+        least(A) * least(B),
+        least(A @ B),
+        "$\\lambda(AB)\\ge\\lambda(A)\\lambda(B)$ for wide matrices",
+    )
 
 
 @PAPER.claim(
@@ -76,7 +115,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     graph, _ = kc_network([3, 3], 1)
     s = smoothness(graph, X=np.eye(3), normalisation="weight", scale="contracting")
     low = next(piece for pair, piece in s.blocks.items() if pair[1] == "sum_1")[0]
-    yield bench.equal(low, 1 - 0.99**2, "kcalc's bound for a contracting branch of two layers", 1e-6)
+    yield bench.equal(
+        low, 1 - 0.99**2, "kcalc's bound for a contracting branch of two layers", 1e-6
+    )
 
 
 def _b5(bench: Bench, p: int, N: int) -> tuple[float, float, float]:
@@ -87,55 +128,103 @@ def _b5(bench: Bench, p: int, N: int) -> tuple[float, float, float]:
 
 
 @PAPER.claim(
-    "SKIP-lemB5", "App. B, Lemma B.5, eq. 35",
-    r"$\sigma(D\,\mathrm{aff}_P)\ge\sigma(X)\sigma(DP(w))$ for $N\le d_0$ and $p\ge d_1d_0$; with $\lambda$ in place of "
-    r"$\sigma$ always", printed=r"with $\sigma$ for every parameterisation", theorem=True,
-)  # fmt: skip
+    "SKIP-lemB5",
+    "App. B, Lemma B.5, eq. 35",
+    r"$\sigma(D\,\mathrm{aff}_P)\ge\sigma(X)\sigma(DP(w))$ for $N\le d_0$ and $p\ge d_1d_0$; with "
+    r"$\lambda$ in place of "
+    r"$\sigma$ always",
+    printed=r"with $\sigma$ for every parameterisation",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     d = np.array([[1.0], [0.0]])
-    yield bench.counterexample(sigma(np.array([[1.0]])) * sigma(d) - sigma(np.array([[0.0, 1.0]]) @ d),
-                               "$d_1=1$, $d_0=2$, p = 1: DP = (1, 0), X = (0, 1): D = 0, yet both factors are 1")  # fmt: skip
+    yield bench.counterexample(
+        sigma(np.array([[1.0]])) * sigma(d) - sigma(np.array([[0.0, 1.0]]) @ d),
+        "$d_1=1$, $d_0=2$, p = 1: DP = (1, 0), X = (0, 1): D = 0, yet both factors are 1",
+    )
     few = [_b5(bench, 5, 3) for _ in range(bench.size(500, 4000))]
-    yield bench.at_most([v[1] for v in few], [v[0] for v in few], "random draws with p = 5 < d_1 d_0 = 8", about=PRINTED)
-    enough = [_b5(bench, p, N) for p, N in ((8, 3), (8, 4), (11, 2)) for _ in range(bench.size(200, 1500))]
-    yield bench.at_most([v[1] for v in enough], [v[0] for v in enough], "random draws with $N\\le d_0$, $p\\ge d_1d_0$", 1e-9)
-    every = [_b5(bench, p, N)[2] for p, N in ((5, 3), (8, 4), (8, 6), (3, 5), (11, 2)) for _ in range(bench.size(100, 1000))]
+    yield bench.at_most(
+        [v[1] for v in few],
+        [v[0] for v in few],
+        "random draws with p = 5 < d_1 d_0 = 8",
+        about=PRINTED,
+    )
+    enough = [
+        _b5(bench, p, N) for p, N in ((8, 3), (8, 4), (11, 2)) for _ in range(bench.size(200, 1500))
+    ]
+    yield bench.at_most(
+        [v[1] for v in enough],
+        [v[0] for v in enough],
+        "random draws with $N\\le d_0$, $p\\ge d_1d_0$",
+        1e-9,
+    )
+    every = [
+        _b5(bench, p, N)[2]
+        for p, N in ((5, 3), (8, 4), (8, 6), (3, 5), (11, 2))
+        for _ in range(bench.size(100, 1000))
+    ]
     yield bench.at_most(0.0, every, "lambda in place of sigma, all sizes", 1e-9)
 
 
-@PAPER.claim("SKIP-eq36", "App. B, eq. 36", r"$\sigma(D\,en(w)) = \min_{ij}\epsilon(\epsilon+w_{ij}^2)^{-3/2}$")
+@PAPER.claim(
+    "SKIP-eq36",
+    "App. B, eq. 36",
+    r"$\sigma(D\,en(w)) = \min_{ij}\epsilon(\epsilon+w_{ij}^2)^{-3/2}$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in range(bench.size(10, 80)):
-        w, eps = bench.rng.normal(size=(2, 3)) * math.exp(bench.rng.normal()), float(np.exp(bench.rng.normal()))
+        w, eps = (
+            bench.rng.normal(size=(2, 3)) * math.exp(bench.rng.normal()),
+            float(np.exp(bench.rng.normal())),
+        )
         true = sigma(jacobian(lambda v, e=eps: en(v, e), w))
         yield bench.equal(
-            [(eps * (eps + w * w) ** -1.5).min(), EntryNormalisation(eps).smallest_slope(w)], true, "the formula and kcalc", 1e-11
+            [(eps * (eps + w * w) ** -1.5).min(), EntryNormalisation(eps).smallest_slope(w)],
+            true,
+            "the formula and kcalc",
+            1e-11,
         )
 
 
 @PAPER.claim(
-    "SKIP-thm4.7", "Sec. 4.2, Theorem 4.7", r"with $d_{l-1}\ge d_l$, $\|Jg_l\|<1$, $N\le d_0$, X and DP of full rank, $\lambda(DF)>0$ "
-        r"everywhere, but not uniformly so",
-    theorem=True, hypotheses=r"all singular values of the $I_l$ are 1",
-)  # fmt: skip
+    "SKIP-thm4.7",
+    "Sec. 4.2, Theorem 4.7",
+    r"with $d_{l-1}\ge d_l$, $\|Jg_l\|<1$, $N\le d_0$, X and DP of full rank, $\lambda(DF)>0$ "
+    r"everywhere, but not uniformly so",
+    theorem=True,
+    hypotheses=r"all singular values of the $I_l$ are 1",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     margin, bound, ratio = [], [], []
     for i in range(bench.size(40, 400)):
         d0 = int(bench.rng.integers(2, 5))
-        N, d, eps = int(bench.rng.integers(1, d0 + 1)), int(bench.rng.integers(1, d0 + 1)), float(np.exp(bench.rng.normal()))
+        N, d, eps = (
+            int(bench.rng.integers(1, d0 + 1)),
+            int(bench.rng.integers(1, d0 + 1)),
+            float(np.exp(bench.rng.normal())),
+        )
         shrink = 0.99 / math.sqrt(d)
-        net, X = Residual([d0, d], 1 + i % 2, ("entry", "weight"), eps, shrink), bench.rng.normal(size=(d0, N))
+        net, X = (
+            Residual([d0, d], 1 + i % 2, ("entry", "weight"), eps, shrink),
+            bench.rng.normal(size=(d0, N)),
+        )
         theta = bench.rng.normal(size=net.size) * math.exp(bench.rng.normal())
         W = net.weights(theta)
         true = least(jacobian(lambda t, net=net, X=X: net(t, X), theta))
         slope = (eps * (eps + theta[: net.ends[0]] ** 2) ** -1.5).min()
-        blocks = [(1 - np.linalg.norm(A, 2) * np.linalg.norm(B, 2)) ** 2 for A, B in zip(W[1::2], W[2::2], strict=True)]
+        blocks = [
+            (1 - np.linalg.norm(A, 2) * np.linalg.norm(B, 2)) ** 2
+            for A, B in zip(W[1::2], W[2::2], strict=True)
+        ]
         bound.append((sigma(X) * slope) ** 2 * math.prod(blocks))
         margin.append(true)
         ratio.append(true / bound[-1])
     yield bench.at_most(1e-300, margin, "lambda(DF) is positive", 0.0, smallest=float(min(margin)))
     yield bench.at_most(
-        np.ones(len(ratio)), ratio, "and at least $\\sigma(X)^2\\min(\\epsilon(\\epsilon+w^2)^{-3/2})^2\\prod(1-\\|Jg\\|)^2$", 1e-8
+        np.ones(len(ratio)),
+        ratio,
+        "and at least $\\sigma(X)^2\\min(\\epsilon(\\epsilon+w^2)^{-3/2})^2\\prod(1-\\|Jg\\|)^2$",
+        1e-8,
     )
     net, X = Residual([2, 2], 1, ("entry", "weight"), 1.0, 0.5), np.eye(2)
     far = []
@@ -143,51 +232,102 @@ def _(bench: Bench) -> Iterator[Evidence]:
         theta = np.concatenate([np.full(4, r), np.zeros(net.size - 4)])
         far.append(least(jacobian(lambda t: net(t, X), theta)[:, :4]))
     yield bench.equal(
-        np.diff(np.log(far)) / math.log(10), [-4.8, -6], "not uniformly: lambda of the first layer's part falls as $r^{-6}$", 0.12
+        np.diff(np.log(far)) / math.log(10),
+        [-4.8, -6],
+        "not uniformly: lambda of the first layer's part falls as $r^{-6}$",
+        0.12,
     )
     graph, nodes = kc_network([3, 3], 2)
     w, X = bench.rng.normal(size=(3, 3)), bench.rng.normal(size=(2, 3))
-    s = smoothness(graph, X=X, weights={nodes[0]: w}, radius={nodes[0]: 0.7}, normalisation={nodes[0]: "entry", None: "weight"},
-                   epsilon=0.5, scale={nodes[0]: 1.0, None: "contracting"}, biases=False)  # fmt: skip
+    s = smoothness(
+        graph,
+        X=X,
+        weights={nodes[0]: w},
+        radius={nodes[0]: 0.7},
+        normalisation={nodes[0]: "entry", None: "weight"},
+        epsilon=0.5,
+        scale={nodes[0]: 1.0, None: "contracting"},
+        biases=False,
+    )
     slope = 0.5 * (0.5 + (np.abs(w).max() + 0.7) ** 2) ** -1.5
     yield bench.equal(
-        s.regularity / ((sigma(X) * slope) ** 2 * (1 - 0.99**2) ** 4), 1.0, "kcalc's explicit bound over a ball of the first layer", 1e-5
+        s.regularity / ((sigma(X) * slope) ** 2 * (1 - 0.99**2) ** 4),
+        1.0,
+        "kcalc's explicit bound over a ball of the first layer",
+        1e-5,
     )
 
 
-@PAPER.claim("SKIP-fig1", "Sec. 6.1, Fig. 1", r"adding the identity to a 500 x 500 matrix of entries uniform on "
+@PAPER.claim(
+    "SKIP-fig1",
+    "Sec. 6.1, Fig. 1",
+    r"adding the identity to a 500 x 500 matrix of entries uniform on "
     r"$(-1/\sqrt{500},1/\sqrt{500})$ shifts its singular values upwards: "
-             r"from $[0,2/\sqrt3]$ to $[1/(2\sqrt3),4\sqrt2/3]$")  # fmt: skip
+    r"from $[0,2/\sqrt3]$ to $[1/(2\sqrt3),4\sqrt2/3]$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     n, t = 500, 1 / math.sqrt(3)
     A = bench.rng.uniform(-1, 1, size=(n, n)) / math.sqrt(n)
     plain, shifted = (np.linalg.svd(M, compute_uv=False) for M in (A, np.eye(n) + A))
     law, bare = residual_spectrum(t), residual_spectrum(t, 0)
-    yield bench.equal([*law.support, *bare.support], [1 / (2 * math.sqrt(3)), 4 * math.sqrt(2) / 3, 0, 2 * t], "kcalc's supports", 1e-12)
-    yield bench.equal([shifted[-1], shifted[0], plain[-1], plain[0]], [*law.support, *bare.support], "a drawn matrix: the ends", 0.03)
-    yield bench.equal([shifted.mean(), plain.mean()], [law.mean(), 8 * t / (3 * math.pi)], "the means", 0.01)
+    yield bench.equal(
+        [*law.support, *bare.support],
+        [1 / (2 * math.sqrt(3)), 4 * math.sqrt(2) / 3, 0, 2 * t],
+        "kcalc's supports",
+        1e-12,
+    )
+    yield bench.equal(
+        [shifted[-1], shifted[0], plain[-1], plain[0]],
+        [*law.support, *bare.support],
+        "a drawn matrix: the ends",
+        0.03,
+    )
+    yield bench.equal(
+        [shifted.mean(), plain.mean()], [law.mean(), 8 * t / (3 * math.pi)], "the means", 0.01
+    )
     yield bench.equal([(shifted**2).mean(), law.mean_square], 1 + 1 / 3, "mean squares", 0.02)
     quantiles = np.arange(0.1, 1, 0.1)
-    yield bench.equal(law.cdf(np.quantile(shifted, quantiles)), quantiles, "kcalc's distribution at the drawn deciles", 0.02)
-    yield bench.at_most(np.quantile(plain, quantiles), np.quantile(shifted, quantiles), "every decile is larger")
+    yield bench.equal(
+        law.cdf(np.quantile(shifted, quantiles)),
+        quantiles,
+        "kcalc's distribution at the drawn deciles",
+        0.02,
+    )
+    yield bench.at_most(
+        np.quantile(plain, quantiles), np.quantile(shifted, quantiles), "every decile is larger"
+    )
 
 
-@PAPER.claim("SKIP-hyp6.1", "Sec. 6.1, Hypothesis 6.1", r"a skip connection with singular values 1 shifts the singular values of the "
+@PAPER.claim(
+    "SKIP-hyp6.1",
+    "Sec. 6.1, Hypothesis 6.1",
+    r"a skip connection with singular values 1 shifts the singular values of the "
     r"Jacobian upwards",
-             caveat="for wide random layers, not for every one: A = -I/2 has no shift, A = -0.9 I one downwards")  # fmt: skip
+    caveat="for wide random layers, not for every one: A = -I/2 has no shift, A = -0.9 I one "
+    "downwards",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     for a in (0.6, 0.9):
         yield bench.counterexample(
-            a - sigma(np.eye(4) - a * np.eye(4)), f"A = -{a} I: the singular values of I + A are smaller than {a}", a=a
+            a - sigma(np.eye(4) - a * np.eye(4)),
+            f"A = -{a} I: the singular values of I + A are smaller than {a}",
+            a=a,
         )
     for width in (60, 200):
         A = bench.rng.normal(size=(width, width)) * 0.5 / math.sqrt(width)
         mask = np.diag((bench.rng.normal(size=width) > 0) * 1.0)
         for name, G in (("a matrix", A), ("weights, relu, weights", A @ mask @ A * 2)):
-            shifted, plain = (np.sort(np.linalg.svd(M, compute_uv=False)) for M in (np.eye(width) + G, G))
-            yield bench.at_most(plain, shifted, f"{name}, width {width}: every ordered singular value", 1e-12)
+            shifted, plain = (
+                np.sort(np.linalg.svd(M, compute_uv=False)) for M in (np.eye(width) + G, G)
+            )
+            yield bench.at_most(
+                plain, shifted, f"{name}, width {width}: every ordered singular value", 1e-12
+            )
 
 
-PAPER.undecidable("SKIP-sec6", "Sec. 6.2 and 6.3, Fig. 2 and 3, Tables 1 to 3", "average-pooling skips speed up training on MNIST, "
-    "CIFAR and ImageNet",
-                  "training runs on data sets that are not part of this library")  # fmt: skip
+PAPER.undecidable(
+    "SKIP-sec6",
+    "Sec. 6.2 and 6.3, Fig. 2 and 3, Tables 1 to 3",
+    "average-pooling skips speed up training on MNIST, CIFAR and ImageNet",
+    "training runs on data sets that are not part of this library",
+)

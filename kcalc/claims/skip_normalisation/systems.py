@@ -1,4 +1,7 @@
-"""Multilayer parameterised systems in NumPy, and derivatives by complex steps: independent of the library's formulas."""
+"""Multilayer parameterised systems in NumPy, and derivatives by complex steps.
+
+Independent of the library's formulas.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ def bn_scale(y: Array, eps: float) -> Array:
 
 
 def jacobian(function: Map, at: Array) -> Array:
-    """d function / d at, rows of outputs and columns of inputs in row-major order, exact to rounding."""
+    """The Jacobian d function / d at, exact to rounding.
+
+    Rows are outputs and columns inputs, in row-major order.
+    """
     flat = np.asarray(at, dtype=float).ravel()
     columns = []
     for i in range(flat.size):
@@ -56,10 +62,18 @@ def least(A: Array) -> float:
 class Residual:
     """f_1 = P(W_0) X, then x + c2 P(W_2) tanh(c1 P(W_1) x) and so on; all weights in one vector.
 
-    ``kinds``: the normalisation of the first layer and of the others, "entry", "weight" or None; ``shrink``: the factor of the others.
+    ``kinds``: the normalisation of the first layer and of the others, "entry", "weight" or None;
+    ``shrink``: the factor of the others.
     """
 
-    def __init__(self, widths: list[int], blocks: int, kinds: tuple[str | None, str | None], eps: float, shrink: float) -> None:
+    def __init__(
+        self,
+        widths: list[int],
+        blocks: int,
+        kinds: tuple[str | None, str | None],
+        eps: float,
+        shrink: float,
+    ) -> None:
         d = widths[1]
         self.shapes = [(d, widths[0])] + [(d, d)] * (2 * blocks)
         self.kinds, self.eps, self.shrink = kinds, eps, shrink
@@ -68,8 +82,13 @@ class Residual:
 
     def weights(self, theta: Array) -> list[Array]:
         """The normalised weights."""
-        parts = [part.reshape(shape) for part, shape in zip(np.split(theta, self.ends[:-1]), self.shapes, strict=True)]
-        return [self._normal(parts[0], self.kinds[0])] + [self.shrink * self._normal(w, self.kinds[1]) for w in parts[1:]]
+        parts = [
+            part.reshape(shape)
+            for part, shape in zip(np.split(theta, self.ends[:-1]), self.shapes, strict=True)
+        ]
+        return [self._normal(parts[0], self.kinds[0])] + [
+            self.shrink * self._normal(w, self.kinds[1]) for w in parts[1:]
+        ]
 
     def _normal(self, w: Array, kind: str | None) -> Array:
         return w if kind is None else en(w, self.eps) if kind == "entry" else wn(w, self.eps)

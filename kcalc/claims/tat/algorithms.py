@@ -19,16 +19,21 @@ from .tailored import SHAPED
 
 
 @PAPER.claim(
-    "TAT-b5a", "App. B.5", r"rescaled ResNets: $\mu_f^2(\mathcal C''(1))=\max\{3,L(1-w^2)\}\,\mathcal C''(1)$",
-    hypotheses="w is the weight of the shortcut, three nonlinear layers to a branch, L of them in all",
-)  # fmt: skip
+    "TAT-b5a",
+    "App. B.5",
+    r"rescaled ResNets: $\mu_f^2(\mathcal C''(1))=\max\{3,L(1-w^2)\}\,\mathcal C''(1)$",
+    hypotheses="w is the weight of the shortcut, three nonlinear layers to a branch, L of them in "
+    "all",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     found, printed = [], []
     for blocks in (1, 2, 10, 16, *bench.rng.integers(1, 60, bench.size(6, 30))):
         w = float(bench.rng.uniform(0, 1))
         found.append(maximal_curvature(rescaled_resnet(int(blocks), 3, w, "tanh")).multiplier)
         printed.append(max(3, 3 * int(blocks) * (1 - w**2)))
-    yield bench.equal(found, printed, "random numbers of blocks and weights, by the calculus", 1e-12)
+    yield bench.equal(
+        found, printed, "random numbers of blocks and weights, by the calculus", 1e-12
+    )
     ours, formula = [], []
     for blocks, w in ((1, 0.5), *([(2, 0.3)] if bench.budget == "full" else [])):
         ours.append(greatest(rescaled_resnet(blocks, 3, w, "tanh"), 0.0, lambda x: x + 1.0))
@@ -37,11 +42,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "TAT-b5b", "App. B.5, last display",
+    "TAT-b5b",
+    "App. B.5, last display",
     r"ResNet with four transition blocks and a final layer: $\max\{(L-6)(1-w^2)+5,\,3\}\,\mathcal "
     r"C''(1)=[(L-6)(1-w^2)+5]\,\mathcal C''(1)$",
-    hypotheses=r"L is the depth parameter (50, 101), of which $L-1$ are nonlinear layers on the long path",
-)  # fmt: skip
+    hypotheses=r"L is the depth parameter (50, 101), of which $L-1$ are nonlinear layers on the "
+    r"long path",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     found, formula, small, counted, blocks = [], [], [], [], []
     for depth in (50, 101, 152):
@@ -54,12 +61,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
             small.append((depth - 6) * (1 - w**2) + 5)
             blocks.append(float(maximal_slope(net).depth) - (depth - 1))
     yield bench.equal(found, formula, "ResNet-50, -101, -152 by the calculus", 1e-12)
-    yield bench.equal(counted, small, "(L - 2)/3 blocks, four of them with a nonlinear shortcut, added up", 1e-12)
+    yield bench.equal(
+        counted, small, "(L - 2)/3 blocks, four of them with a nonlinear shortcut, added up", 1e-12
+    )
     yield bench.equal(blocks, 0.0, "the longest path has L - 1 nonlinear layers", 1e-12)
     yield bench.at_most(3, small, "the branch alone never has the maximum: the first entry is >= 5")
 
 
-# -- B.6 -----------------------------------------------------------------------------------------------------------------------------------
+# -- B.6 -------------------------------------------------------------------------------------------
 
 
 def _shapeable(bench: Bench, phi: str) -> Network:
@@ -86,26 +95,44 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
         found.append(float(maximal_c_value(net).inverse(eta)))
         truth.append(float(optimize.bisect(miss, 0.0, 1.0, xtol=1e-11)))  # pyright: ignore[reportArgumentType]
-    yield bench.equal(found, truth, "random networks: bisection over all subsets of layers against the calculus", 1e-9)
+    yield bench.equal(
+        found,
+        truth,
+        "random networks: bisection over all subsets of layers against the calculus",
+        1e-9,
+    )
     for _ in range(bench.size(5, 30)):
         dag = random_dag(bench.rng, 14)
         most = maximal_c_value(dag.network("relu"))
         eta = 0.8 * float(most(0.0))
-        slope = float(next(iter(shape(dag.network("relu"), method="tat", eta=eta).constants.values())).negative_slope or 0.0)
-        values.append(maximal(dag.network("relu"), lambda c, a=slope: tailored_map(a, c))(0.0) / eta)
+        slope = float(
+            next(
+                iter(shape(dag.network("relu"), method="tat", eta=eta).constants.values())
+            ).negative_slope
+            or 0.0
+        )
+        values.append(
+            maximal(dag.network("relu"), lambda c, a=slope: tailored_map(a, c))(0.0) / eta
+        )
     yield bench.equal(values, 1.0, "shaped networks: the greatest C_g(0) is eta", 1e-11)
 
 
 @PAPER.claim(
-    "TAT-alg2", "App. B.6, Algorithm 2",
-    r"smooth activations: $\mathcal C''(1)$ from $\mu_f^2=\tau$, then $\alpha,\beta,\gamma,\delta$ from eq. 16 with it",
-)  # fmt: skip
+    "TAT-alg2",
+    "App. B.6, Algorithm 2",
+    r"smooth activations: $\mathcal C''(1)$ from $\mu_f^2=\tau$, then "
+    r"$\alpha,\beta,\gamma,\delta$ from eq. 16 with it",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     reached, conditions = [], []
     for name in SHAPED[: bench.size(5, 10)]:
         net, tau = _shapeable(bench, name), float(bench.rng.choice([0.2, 0.3, 0.5]))
         phi, slope, bend = transformed(name, shape(net, method="tat", tau=tau).constants[name])
-        squares = (lambda z, f=phi: f(z) ** 2, lambda z, f=phi, g=slope: f(z) * g(z) * z, lambda z, g=slope: g(z) ** 2)
+        squares = (
+            lambda z, f=phi: f(z) ** 2,
+            lambda z, f=phi, g=slope: f(z) * g(z) * z,
+            lambda z, g=slope: g(z) ** 2,
+        )
         conditions.append([one(square) for square in squares])
         curvature = one(lambda z, f=bend: f(z) ** 2)
         reached.append(float(maximal(net, lambda x, k=curvature: x + k)(0.0)) / tau)
@@ -114,7 +141,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
     small = [small_network(bench.rng, 7, "tanh") for _ in range(bench.size(3, 15))]
     values = []
     for net in small:
-        if net.nodes_of(Nonlinear) and len(net.outputs) == 1 and greatest(net, 0.0, lambda x: x + 1.0) > 0:
+        if (
+            net.nodes_of(Nonlinear)
+            and len(net.outputs) == 1
+            and greatest(net, 0.0, lambda x: x + 1.0) > 0
+        ):
             bend = float(maximal_curvature(net).inverse(0.3))
             values.append(greatest(net, 0.0, lambda x, k=bend: x + k))
-    yield bench.equal(values or [0.3], 0.3, "small networks: over all subsets of layers", 1e-12, networks=len(values))
+    yield bench.equal(
+        values or [0.3],
+        0.3,
+        "small networks: over all subsets of layers",
+        1e-12,
+        networks=len(values),
+    )

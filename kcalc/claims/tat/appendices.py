@@ -1,4 +1,7 @@
-"""The proof of Lemma 1 (App. C, eqs. 21-24), orthogonal weights (App. D) and empirical c values (App. E.1)."""
+"""Appendices: the proof of Lemma 1 (C), orthogonal weights (D), empirical c values (E.1).
+
+The equations of App. C are 21 to 24.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,13 @@ _C = np.cos(np.linspace(0, np.pi, 31))
 
 
 @PAPER.claim(
-    "TAT-eq21", "App. C, eq. 21",
-    r"$\phi_\alpha(x)=\alpha x+(1-\alpha)\phi_0(x)$, so $\mathcal C_{\phi_\alpha}(c)=\frac{2}{1+\alpha^2}"
-    r"[\alpha^2c+(1-\alpha)^2\mathcal C_{\phi_0}(c)\mathcal Q_{\phi_0}(1)+2\alpha(1-\alpha)E[(cz_1+\sqrt{1-c^2}z_2)\phi_0(z_1)]]$",
-)  # fmt: skip
+    "TAT-eq21",
+    "App. C, eq. 21",
+    r"$\phi_\alpha(x)=\alpha x+(1-\alpha)\phi_0(x)$, so $\mathcal "
+    r"C_{\phi_\alpha}(c)=\frac{2}{1+\alpha^2}"
+    r"[\alpha^2c+(1-\alpha)^2\mathcal C_{\phi_0}(c)\mathcal "
+    r"Q_{\phi_0}(1)+2\alpha(1-\alpha)E[(cz_1+\sqrt{1-c^2}z_2)\phi_0(z_1)]]$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     a, x = sp.symbols("a x", positive=True)
     yield bench.exact(x - (a * x + (1 - a) * x), "phi_a for x > 0")
@@ -39,48 +45,98 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found.append(leaky_relu(float(slope)).c_map(_C))
         square = [homogeneous_pair(leaky(0.0), leaky(0.0), c) for c in _C]  # C_0(c) Q_0(1)
         mixed = [homogeneous_pair(leaky(1.0), leaky(0.0), c) for c in _C]
-        parts = slope**2 * _C + (1 - slope) ** 2 * np.array(square) + 2 * slope * (1 - slope) * np.array(mixed)
+        parts = (
+            slope**2 * _C
+            + (1 - slope) ** 2 * np.array(square)
+            + 2 * slope * (1 - slope) * np.array(mixed)
+        )
         truth.append(2 / (1 + slope**2) * parts)
-    yield bench.equal(found, truth, "the expansion by angular integrals against the C map of the calculus", 1e-12)
+    yield bench.equal(
+        found, truth, "the expansion by angular integrals against the C map of the calculus", 1e-12
+    )
 
 
-@PAPER.claim("TAT-eq22", "App. C, eq. 22", r"ReLU: $\mathcal C_{\phi_0}(c)=\frac1\pi(\sqrt{1-c^2}+(\pi-\cos^{-1}c)\,c)$")
+@PAPER.claim(
+    "TAT-eq22",
+    "App. C, eq. 22",
+    r"ReLU: $\mathcal C_{\phi_0}(c)=\frac1\pi(\sqrt{1-c^2}+(\pi-\cos^{-1}c)\,c)$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     exact, t, a = exact_tailored_map()
     formula = (sp.sin(t) + (sp.pi - t) * sp.cos(t)) / sp.pi
-    yield bench.exact(sp.expand_trig(sp.expand(exact.subs(a, 0) - formula)), "the angular integral at slope 0 less the formula")
+    yield bench.exact(
+        sp.expand_trig(sp.expand(exact.subs(a, 0) - formula)),
+        "the angular integral at slope 0 less the formula",
+    )
     q1, q2 = np.exp(bench.rng.uniform(-3, 3, 2))
     numbers = (np.sqrt((1 - _C) * (1 + _C)) + (np.pi - np.arccos(_C)) * _C) / np.pi
-    yield bench.equal(activation("relu").c_map(_C, q1, q2), numbers, "the C map of the calculus, at unequal q too", 1e-12)
-    yield bench.equal([2 * homogeneous_pair(leaky(0.0), leaky(0.0), c) for c in _C], numbers, "the angular integral", 1e-12)
+    yield bench.equal(
+        activation("relu").c_map(_C, q1, q2),
+        numbers,
+        "the C map of the calculus, at unequal q too",
+        1e-12,
+    )
+    yield bench.equal(
+        [2 * homogeneous_pair(leaky(0.0), leaky(0.0), c) for c in _C],
+        numbers,
+        "the angular integral",
+        1e-12,
+    )
 
 
 @PAPER.claim("TAT-eq23", "App. C, eq. 23", r"$E[(cz_1+\sqrt{1-c^2}z_2)\,\phi_0(z_1)]=c/2$")
 def _(bench: Bench) -> Iterator[Evidence]:
     z = sp.Symbol("z", positive=True)
     yield bench.exact(
-        sp.integrate(z**2 * sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi), (z, 0, sp.oo)) - sp.Rational(1, 2), "E[z^2; z > 0] = 1/2"
+        sp.integrate(z**2 * sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi), (z, 0, sp.oo))
+        - sp.Rational(1, 2),
+        "E[z^2; z > 0] = 1/2",
     )
     yield bench.equal(pair_expectation("identity", "relu", _C), _C / 2, "the calculus", 1e-13)
-    yield bench.equal([homogeneous_pair(leaky(1.0), leaky(0.0), c) for c in _C], _C / 2, "the angular integral", 1e-13)
+    yield bench.equal(
+        [homogeneous_pair(leaky(1.0), leaky(0.0), c) for c in _C],
+        _C / 2,
+        "the angular integral",
+        1e-13,
+    )
 
 
 @PAPER.claim(
-    "TAT-eq24", "App. C, eq. 24",
-    r"$\mathcal C(c)=\frac{(1-\alpha)^2(\sqrt{1-c^2}+c(\pi-\cos^{-1}c))+2\pi\alpha c}{(1+\alpha^2)\pi}$ before rearranging",
-)  # fmt: skip
+    "TAT-eq24",
+    "App. C, eq. 24",
+    r"$\mathcal C(c)=\frac{(1-\alpha)^2(\sqrt{1-c^2}+c(\pi-\cos^{-1}c))+2\pi\alpha "
+    r"c}{(1+\alpha^2)\pi}$ before rearranging",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     t, a = sp.symbols("t a", positive=True)
-    before = ((1 - a) ** 2 * (sp.sin(t) + sp.cos(t) * (sp.pi - t)) + 2 * sp.pi * a * sp.cos(t)) / ((1 + a**2) * sp.pi)
-    inner = a**2 * sp.cos(t) + (1 - a) ** 2 / 2 * (sp.sin(t) + (sp.pi - t) * sp.cos(t)) / sp.pi + a * (1 - a) * sp.cos(t)
-    yield bench.exact(sp.simplify(before - 2 / (1 + a**2) * inner), "eq. 24 less eq. 21 with eqs. 22 and 23 put in")
+    before = ((1 - a) ** 2 * (sp.sin(t) + sp.cos(t) * (sp.pi - t)) + 2 * sp.pi * a * sp.cos(t)) / (
+        (1 + a**2) * sp.pi
+    )
+    inner = (
+        a**2 * sp.cos(t)
+        + (1 - a) ** 2 / 2 * (sp.sin(t) + (sp.pi - t) * sp.cos(t)) / sp.pi
+        + a * (1 - a) * sp.cos(t)
+    )
+    yield bench.exact(
+        sp.simplify(before - 2 / (1 + a**2) * inner),
+        "eq. 24 less eq. 21 with eqs. 22 and 23 put in",
+    )
     yield bench.exact(sp.simplify(before - printed_tailored_map(t, a)), "eq. 24 less Lemma 1")
     slopes = bench.rng.uniform(-2, 3, bench.size(8, 60))
     numbers = [
-        ((1 - s) ** 2 * (np.sqrt((1 - _C) * (1 + _C)) + _C * (np.pi - np.arccos(_C))) + 2 * np.pi * s * _C) / ((1 + s**2) * np.pi)
+        (
+            (1 - s) ** 2 * (np.sqrt((1 - _C) * (1 + _C)) + _C * (np.pi - np.arccos(_C)))
+            + 2 * np.pi * s * _C
+        )
+        / ((1 + s**2) * np.pi)
         for s in slopes
     ]
-    yield bench.equal([leaky_relu(float(s)).c_map(_C) for s in slopes], numbers, "the C map of the calculus, random slopes", 1e-12)
+    yield bench.equal(
+        [leaky_relu(float(s)).c_map(_C) for s in slopes],
+        numbers,
+        "the C map of the calculus, random slopes",
+        1e-12,
+    )
 
 
 def _orthogonal(rng: np.random.Generator, m: int, k: int) -> np.ndarray:
@@ -92,38 +148,60 @@ def _orthogonal(rng: np.random.Generator, m: int, k: int) -> np.ndarray:
 
 
 @PAPER.claim(
-    "TAT-suo", "App. D",
-    r"orthogonal weights, $m\times k$: $(XX^\top)^{-1/2}X$ times $\max\{\sqrt{m/k},1\}$, which has an effect only when $k<m$",
-)  # fmt: skip
+    "TAT-suo",
+    "App. D",
+    r"orthogonal weights, $m\times k$: $(XX^\top)^{-1/2}X$ times $\max\{\sqrt{m/k},1\}$, which "
+    r"has an effect only when $k<m$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     sizes = [(4, 4), (6, 4), (4, 6), (9, 2), (2, 9)]
     factor = [max(math.sqrt(m / k), 1.0) for m, k in sizes]
-    yield bench.equal([f != 1 for f in factor], [k < m for m, k in sizes], "the factor differs from 1 exactly for k < m", 0.5)
+    yield bench.equal(
+        [f != 1 for f in factor],
+        [k < m for m, k in sizes],
+        "the factor differs from 1 exactly for k < m",
+        0.5,
+    )
     norms, entries, ours = [], [], []
     for m, k in sizes:
         noise = bench.rng.normal(size=(m, k))
-        w, law = _orthogonal(bench.rng, m, k), np.asarray(LAWS["orthogonal"].matrix(noise)) / math.sqrt(k)
+        w, law = (
+            _orthogonal(bench.rng, m, k),
+            np.asarray(LAWS["orthogonal"].matrix(noise)) / math.sqrt(k),
+        )
         z = bench.rng.normal(size=k)
         gram = law @ law.T if m <= k else law.T @ law
         ours.append(np.abs(gram - max(m / k, 1.0) * np.eye(min(m, k))).max())
         entries += [(w**2).mean() * k, (law**2).mean() * k]
         if m >= k:
             norms += [float(v @ v) / m / (float(z @ z) / k) for v in (w @ z, law @ z)]
-    yield bench.equal(entries, 1.0, "the mean square of an entry is 1/k, by the recipe and by the law of kcalc", 1e-5)
-    yield bench.equal(norms, 1.0, "|Wz|^2/m = |z|^2/k for m >= k, by the recipe and by the law of kcalc", 1e-5)
+    yield bench.equal(
+        entries,
+        1.0,
+        "the mean square of an entry is 1/k, by the recipe and by the law of kcalc",
+        1e-5,
+    )
+    yield bench.equal(
+        norms, 1.0, "|Wz|^2/m = |z|^2/k for m >= k, by the recipe and by the law of kcalc", 1e-5
+    )
     yield bench.equal(ours, 0.0, "the law's rows (columns) are orthogonal and of equal norm", 1e-5)
-    samples = [float(np.sum(_orthogonal(bench.rng, 3, 6)[0, :2]) ** 2) for _ in range(bench.size(1500, 20000))]
+    samples = [
+        float(np.sum(_orthogonal(bench.rng, 3, 6)[0, :2]) ** 2)
+        for _ in range(bench.size(1500, 20000))
+    ]
     yield bench.statistical(samples, 2 / 6, "rows are uniform on the sphere: E (w_1 + w_2)^2 = 2/k")
 
 
-# -- empirical c values --------------------------------------------------------------------------------------------------------------------
+# -- empirical c values ----------------------------------------------------------------------------
 
 
 @PAPER.claim(
-    "TAT-e1", "App. E.1",
-    r"inputs with $\|x_1^0\|^2=\|x_2^0\|^2=d_0$ and $x_1^{0\top}x_2^0=0$ are orthogonal inputs of $q=1$; $\hat "
+    "TAT-e1",
+    "App. E.1",
+    r"inputs with $\|x_1^0\|^2=\|x_2^0\|^2=d_0$ and $x_1^{0\top}x_2^0=0$ are orthogonal inputs of "
+    r"$q=1$; $\hat "
     r"c^l=x_1^{l\top}x_2^l/(\|x_1^l\|\|x_2^l\|)$ is near $\mathcal C^l(0)$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     slope = float(shape(vanilla(30), method="tat", eta=0.9).constants["relu"].negative_slope or 0.0)
     depth, widths, draws = 30, (30, 100, 300), bench.size(24, 200)
@@ -137,16 +215,30 @@ def _(bench: Bench) -> Iterator[Evidence]:
             found.append([])
             for _ in range(depth):
                 y = forward(bench.rng, tailored(slope), y, (width,))
-                found[-1].append(float(y[0] @ y[1]) / float(np.linalg.norm(y[0]) * np.linalg.norm(y[1])))
-        theory = [float(chain_of(n)(0.0, lambda c: tailored_map(slope, c))) for n in range(1, depth + 1)]
+                found[-1].append(
+                    float(y[0] @ y[1]) / float(np.linalg.norm(y[0]) * np.linalg.norm(y[1]))
+                )
+        theory = [
+            float(chain_of(n)(0.0, lambda c: tailored_map(slope, c))) for n in range(1, depth + 1)
+        ]
         errors.append(float(np.sqrt(np.mean((np.array(found) - theory) ** 2))))
         if width == widths[-1]:
             final = np.array(found)[:, -1]
-            near = 4.5 * final.std() / math.sqrt(draws) + 10 / width  # errors of the sample, and a bias of order 1/width
-            yield bench.at_most(abs(final.mean() - theory[-1]), near, "the mean of the last c value", width=width)
+            near = (
+                4.5 * final.std() / math.sqrt(draws) + 10 / width
+            )  # errors of the sample, and a bias of order 1/width
+            yield bench.at_most(
+                abs(final.mean() - theory[-1]), near, "the mean of the last c value", width=width
+            )
     order = float(np.polyfit(np.log(widths), np.log(errors), 1)[0])
-    yield bench.equal(order, -0.5, "the error of empirical c values falls like the root of the width", 0.2,
-                      widths=list(widths), errors=errors)  # fmt: skip
+    yield bench.equal(
+        order,
+        -0.5,
+        "the error of empirical c values falls like the root of the width",
+        0.2,
+        widths=list(widths),
+        errors=errors,
+    )
     network = vanilla(depth, leaky_relu(slope), readout=False)
     yield bench.equal(float(c_map(network)(0.0)), theory[-1], "the calculus", 1e-11)
 
@@ -162,10 +254,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
     maps = power_maps(bench.rng, bench.size(300, 3000), zero=True)
     yield bench.at_most([C(c) for C in maps], c, "random positive definite maps with C(0) = 0")
     values = []
-    for name, zeta in [("softplus", 10.0), ("tanh", 1.5), ("relu", 1.5), ("gelu", 3.0), ("swish", 1.2)][: bench.size(3, 5)]:
+    for name, zeta in [
+        ("softplus", 10.0),
+        ("tanh", 1.5),
+        ("relu", 1.5),
+        ("gelu", 3.0),
+        ("swish", 1.2),
+    ][: bench.size(3, 5)]:
         shaped = shape(vanilla(20, name), method="dks", zeta=zeta).network
         local = shaped.activations[0]
         values += [local.c_map(c), c_map(shaped)(c)]
-    yield bench.at_most(values, np.tile(c, (len(values), 1)), "local and global maps of shaped networks", 1e-10)
+    yield bench.at_most(
+        values, np.tile(c, (len(values), 1)), "local and global maps of shaped networks", 1e-10
+    )
     without = float(leaky_relu(0.5).c_map(0.0))
-    yield bench.equal(without, corner(0.5), "without C(0) = 0 it fails: a leaky ReLU has C(0) = k > 0", 1e-12)
+    yield bench.equal(
+        without, corner(0.5), "without C(0) = 0 it fails: a leaky ReLU has C(0) = k > 0", 1e-12
+    )

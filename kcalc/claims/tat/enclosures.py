@@ -40,7 +40,10 @@ def least(*balls: Ball) -> Ball:
 
 
 def rectifier_balls(slope: Ball) -> tuple[Callable[[Ball], Ball], Callable[[Ball], Ball]]:
-    """C and C' of a tailored rectifier of slope >= 0: both increase with c, so that their values at the ends enclose them."""
+    """C and C' of a tailored rectifier of slope >= 0.
+
+    Both increase with c, so that their values at the ends enclose them.
+    """
     from flint import arb
 
     k = (1 - slope) ** 2 / (arb.pi() * (1 + slope**2))
@@ -90,7 +93,10 @@ def _erf(x: Ball, _: bool) -> tuple[Ball, Ball, Ball]:
 def _gelu(x: Ball, _: bool) -> tuple[Ball, Ball, Ball]:
     import flint
 
-    phi, bell = (1 + (x / flint.arb(2).sqrt()).erf()) / 2, (-x * x / 2).exp() / (2 * flint.arb.pi()).sqrt()
+    phi, bell = (
+        (1 + (x / flint.arb(2).sqrt()).erf()) / 2,
+        (-x * x / 2).exp() / (2 * flint.arb.pi()).sqrt(),
+    )
     return x * phi, phi + x * bell, (2 - x * x) * bell
 
 
@@ -98,7 +104,11 @@ def _atan(x: Ball, analytic: bool) -> tuple[Ball, Ball, Ball]:
     import flint
 
     i, square = flint.acb(0, 1), 1 / (1 + x * x)
-    return i / 2 * ((1 - i * x).log(analytic=analytic) - (1 + i * x).log(analytic=analytic)), square, -2 * x * square * square
+    return (
+        i / 2 * ((1 - i * x).log(analytic=analytic) - (1 + i * x).log(analytic=analytic)),
+        square,
+        -2 * x * square * square,
+    )
 
 
 def _asinh(x: Ball, analytic: bool) -> tuple[Ball, Ball, Ball]:
@@ -116,7 +126,11 @@ SMOOTH_BALLS: dict[str, Callable[[Ball, bool], tuple[Ball, Ball, Ball]]] = {
     "erf": _erf,
     "atan": _atan,
     "asinh": _asinh,
-    "gaussian": lambda x, _: ((-x * x).exp(), -2 * x * (-x * x).exp(), (4 * x * x - 2) * (-x * x).exp()),
+    "gaussian": lambda x, _: (
+        (-x * x).exp(),
+        -2 * x * (-x * x).exp(),
+        (4 * x * x - 2) * (-x * x).exp(),
+    ),
 }
 """phi, phi', phi'' of a complex ball; |phi| <= 1 + |x|, |phi'| and |phi''| <= 2 on the line."""
 
@@ -140,19 +154,39 @@ class SmoothBalls:
 
         constants = shape(dag.network(name), method="tat", tau=tau).constants[name]
         with working(53):
-            alpha, beta, gamma, delta = (arb(float(getattr(constants, k))) for k in ("alpha", "beta", "gamma", "delta"))
+            alpha, beta, gamma, delta = (
+                arb(float(getattr(constants, k))) for k in ("alpha", "beta", "gamma", "delta")
+            )
             root = (2 * arb.pi()).sqrt()
 
             def mean(f: Callable[[Ball, tuple[Ball, Ball, Ball]], Ball]) -> Ball:
                 def integrand(z: Ball, analytic: bool) -> Ball:
                     phi, first, second = SMOOTH_BALLS[name](alpha * z + beta, analytic)
-                    return f(z, (gamma * (phi + delta), gamma * alpha * first, gamma * alpha**2 * second)) * (-z * z / 2).exp()
+                    return (
+                        f(
+                            z,
+                            (
+                                gamma * (phi + delta),
+                                gamma * alpha * first,
+                                gamma * alpha**2 * second,
+                            ),
+                        )
+                        * (-z * z / 2).exp()
+                    )
 
                 return acb.integral(integrand, -_RADIUS, _RADIUS).real / root + arb(0, _TAIL)
 
             size = mean(lambda z, p: p[0] * p[0])
-            weights = [mean(lambda z, p, n=n: p[0] * _hermite(n, z)) ** 2 / (size * math.factorial(n)) for n in range(TERMS)]
-            return cls(constants.transformed, tuple(weights), mean(lambda z, p: p[1] * p[1]) / size, mean(lambda z, p: p[2] * p[2]) / size)
+            weights = [
+                mean(lambda z, p, n=n: p[0] * _hermite(n, z)) ** 2 / (size * math.factorial(n))
+                for n in range(TERMS)
+            ]
+            return cls(
+                constants.transformed,
+                tuple(weights),
+                mean(lambda z, p: p[1] * p[1]) / size,
+                mean(lambda z, p: p[2] * p[2]) / size,
+            )
 
     def value(self, c: Ball) -> Ball:
         """C(c)."""
@@ -174,7 +208,9 @@ class SmoothBalls:
     def curvature(self, dag: Dag) -> Ball:
         """C_f''(1) of a network."""
         one = rational("1")
-        return dag.derivatives(one, (lambda c: one, lambda c: self.slope_at_1, lambda c: self.curvature_at_1), rational)[2]
+        return dag.derivatives(
+            one, (lambda c: one, lambda c: self.slope_at_1, lambda c: self.curvature_at_1), rational
+        )[2]
 
 
 def _hermite(n: int, z: Ball) -> Ball:

@@ -23,7 +23,7 @@ Array = np.ndarray
 Function = Callable[[Any], Any]
 Node = Any
 
-# -- activations with their first two derivatives ------------------------------------------------------------------------------------------
+# -- activations with their first two derivatives --------------------------------------------------
 
 
 def _bell(x: Array) -> Array:
@@ -36,7 +36,11 @@ def _sigmoid(x: Array) -> list[Array]:
 
 
 SMOOTH: dict[str, tuple[Function, Function, Function]] = {
-    "tanh": (np.tanh, lambda x: 1 - np.tanh(x) ** 2, lambda x: -2 * np.tanh(x) * (1 - np.tanh(x) ** 2)),
+    "tanh": (
+        np.tanh,
+        lambda x: 1 - np.tanh(x) ** 2,
+        lambda x: -2 * np.tanh(x) * (1 - np.tanh(x) ** 2),
+    ),
     "erf": (
         special.erf,
         lambda x: 2 / math.sqrt(math.pi) * np.exp(-(x**2)),
@@ -56,15 +60,24 @@ SMOOTH: dict[str, tuple[Function, Function, Function]] = {
         lambda x: special.ndtr(x) + x * _bell(x),
         lambda x: (2 - x**2) * _bell(x),
     ),
-    "gaussian": (lambda x: np.exp(-(x**2)), lambda x: -2 * x * np.exp(-(x**2)), lambda x: (4 * x**2 - 2) * np.exp(-(x**2))),
+    "gaussian": (
+        lambda x: np.exp(-(x**2)),
+        lambda x: -2 * x * np.exp(-(x**2)),
+        lambda x: (4 * x**2 - 2) * np.exp(-(x**2)),
+    ),
     "atan": (np.arctan, lambda x: 1 / (1 + x**2), lambda x: -2 * x / (1 + x**2) ** 2),
     "asinh": (np.arcsinh, lambda x: (1 + x**2) ** -0.5, lambda x: -x * (1 + x**2) ** -1.5),
-}  # fmt: skip
+}
 
 
 def transformed(name: str, constants: Any) -> list[Function]:
-    """gamma (phi(alpha x + beta) + delta) and its first two derivatives, for the constants of a shaped activation."""
-    alpha, beta, gamma, delta = (float(getattr(constants, k)) for k in ("alpha", "beta", "gamma", "delta"))
+    """gamma (phi(alpha x + beta) + delta) and its first two derivatives.
+
+    ``constants``: the constants of a shaped activation.
+    """
+    alpha, beta, gamma, delta = (
+        float(getattr(constants, k)) for k in ("alpha", "beta", "gamma", "delta")
+    )
     phi, slope, bend = SMOOTH[name]
     return [
         lambda x: gamma * (phi(alpha * x + beta) + delta),
@@ -105,7 +118,7 @@ def corner(slope: Any) -> Any:
     return (1 - slope) ** 2 / (math.pi * (1 + slope**2))
 
 
-# -- Gaussian integrals --------------------------------------------------------------------------------------------------------------------
+# -- Gaussian integrals ----------------------------------------------------------------------------
 
 _STEP = 0.1
 _POINTS = _STEP * np.arange(-95, 96)
@@ -113,7 +126,10 @@ _WEIGHTS = _STEP * _bell(_POINTS)
 
 
 def one(f: Function) -> float:
-    """E f(z) for a function analytic near the line, by the trapezoidal rule (error e^(-2 pi d/h), d the width of the strip)."""
+    """E f(z) by the trapezoidal rule, for a function that is analytic near the line.
+
+    The error is e^(-2 pi d/h), with d the width of the strip.
+    """
     return float(np.sum(_WEIGHTS * f(_POINTS)))
 
 
@@ -139,7 +155,7 @@ def homogeneous_pair(f: Function, g: Function, c: float) -> float:
     return total / math.pi
 
 
-# -- networks ------------------------------------------------------------------------------------------------------------------------------
+# -- networks --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -152,26 +168,42 @@ class Dag:
 
     nodes: tuple[tuple[str, tuple[int, ...], tuple[Any, ...]], ...]
 
-    def values(self, start: Any, r: Function, number: Function = float, mix: Function | None = None) -> list[Any]:
+    def values(
+        self, start: Any, r: Function, number: Function = float, mix: Function | None = None
+    ) -> list[Any]:
         """The value of every node by the definition of U_{f,r}: r at nonlinear layers."""
         found = [start]
         for kind, parents, squares in self.nodes:
             if kind == "phi":
                 found.append(r(found[parents[0]]))
             else:
-                found.append(sum((number(w) * found[p] for w, p in zip(squares, parents, strict=True)), start=0 * found[0]))
+                found.append(
+                    sum(
+                        (number(w) * found[p] for w, p in zip(squares, parents, strict=True)),
+                        start=0 * found[0],
+                    )
+                )
         return found
 
     def __call__(self, start: Any, r: Function, number: Function = float) -> Any:
         return self.values(start, r, number)[-1]
 
-    def derivatives(self, c: Any, maps: Sequence[Function], number: Function = float) -> tuple[Any, ...]:
-        """(C_f, C_f') or (C_f, C_f', C_f'') at c, by the chain rule from the local map and its derivatives."""
+    def derivatives(
+        self, c: Any, maps: Sequence[Function], number: Function = float
+    ) -> tuple[Any, ...]:
+        """(C_f, C_f') or (C_f, C_f', C_f'') at c, by the chain rule.
+
+        ``maps``: the local map and its derivatives.
+        """
 
         def step(jet: tuple[Any, ...]) -> tuple[Any, ...]:
             first = maps[1](jet[0])
             out = (maps[0](jet[0]), first * jet[1])
-            return out if len(maps) == 2 else (*out, maps[2](jet[0]) * jet[1] * jet[1] + first * jet[2])
+            return (
+                out
+                if len(maps) == 2
+                else (*out, maps[2](jet[0]) * jet[1] * jet[1] + first * jet[2])
+            )
 
         start = (c, 1 + 0 * c) if len(maps) == 2 else (c, 1 + 0 * c, 0 * c)
         found: list[tuple[Any, ...]] = [start]
@@ -179,8 +211,13 @@ class Dag:
             if kind == "phi":
                 found.append(step(found[parents[0]]))
             else:
-                terms = [[number(w) * part for part in found[p]] for w, p in zip(squares, parents, strict=True)]
-                found.append(tuple(sum(parts[1:], start=parts[0]) for parts in zip(*terms, strict=True)))
+                terms = [
+                    [number(w) * part for part in found[p]]
+                    for w, p in zip(squares, parents, strict=True)
+                ]
+                found.append(
+                    tuple(sum(parts[1:], start=parts[0]) for parts in zip(*terms, strict=True))
+                )
         return found[-1]
 
     def network(self, phi: str | Activation) -> Network:
@@ -221,7 +258,9 @@ def random_dag(rng: np.random.Generator, size: int = 10) -> Dag:
             nodes.append(("phi", tuple(parents), ()))
         unread = (unread - set(parents)) | {i}
     if len(unread) > 1:
-        nodes.append(("sum", tuple(sorted(unread)), tuple(sp.Rational(1, len(unread)) for _ in unread)))
+        nodes.append(
+            ("sum", tuple(sorted(unread)), tuple(sp.Rational(1, len(unread)) for _ in unread))
+        )
     return Dag(tuple(nodes))
 
 
@@ -254,7 +293,11 @@ def small_network(rng: np.random.Generator, layers: int = 8, phi: str = "relu") 
 
 @lru_cache(maxsize=32)
 def subnetworks(net: Network) -> tuple[tuple[frozenset[Node], Node, Node], ...]:
-    """All sets of layers that read one feature map from outside, and of which one is used outside, with (entry, exit): by enumeration."""
+    """All subnetworks with their (entry, exit), by enumeration.
+
+    A subnetwork is a set of layers that read one feature map from outside, and of which one is used
+    outside.
+    """
     steps = [step for step in net.steps() if step[2]]
     names = [name for name, _, _ in steps]
     parents = {name: frozenset(above) for name, _, above in steps}
@@ -271,7 +314,9 @@ def subnetworks(net: Network) -> tuple[tuple[frozenset[Node], Node, Node], ...]:
     return tuple(found)
 
 
-def read(net: Network, members: frozenset[Node], entry: Node, start: Any, r: Function) -> Mapping[Node, Any]:
+def read(
+    net: Network, members: frozenset[Node], entry: Node, start: Any, r: Function
+) -> Mapping[Node, Any]:
     """{node: value} on a set of layers by the definition of U_{g,r}."""
     values = {entry: start}
     for name, op, parents in net.operations:
@@ -290,7 +335,10 @@ def read(net: Network, members: frozenset[Node], entry: Node, start: Any, r: Fun
 
 def greatest(net: Network, start: float, r: Function) -> float:
     """max_g U_{g,r}(start) over all subnetworks."""
-    return max((read(net, members, entry, start, r)[out] for members, entry, out in subnetworks(net)), default=start)
+    return max(
+        (read(net, members, entry, start, r)[out] for members, entry, out in subnetworks(net)),
+        default=start,
+    )
 
 
 def forward(rng: np.random.Generator, phi: Function, x: Array, widths: Sequence[int]) -> Array:

@@ -21,13 +21,27 @@ from ..claim import Evidence
 from .independent import SMOOTH, Function, forward, homogeneous_pair, leaky, one, pair
 from .paper import PAPER
 
-NAMES = ("tanh", "erf", "sin", "sigmoid", "softplus", "swish", "gelu", "gaussian", "atan", "asinh", "cos")
+NAMES = (
+    "tanh",
+    "erf",
+    "sin",
+    "sigmoid",
+    "softplus",
+    "swish",
+    "gelu",
+    "gaussian",
+    "atan",
+    "asinh",
+    "cos",
+)
 
 
 def _inputs(bench: Bench, q1: float, q2: float, c: float, size: int = 16) -> np.ndarray:
     """Two inputs with exactly these q values and cosine."""
     basis = np.linalg.qr(bench.rng.normal(size=(size, 2)))[0].T
-    return math.sqrt(size) * np.stack([math.sqrt(q1) * basis[0], math.sqrt(q2) * (c * basis[0] + math.sqrt(1 - c * c) * basis[1])])
+    return math.sqrt(size) * np.stack(
+        [math.sqrt(q1) * basis[0], math.sqrt(q2) * (c * basis[0] + math.sqrt(1 - c * c) * basis[1])]
+    )
 
 
 def _square(phi: Function, q: float) -> float:
@@ -37,21 +51,30 @@ def _square(phi: Function, q: float) -> float:
 
 def _points(bench: Bench, count: int) -> Iterator[tuple[float, float, float]]:
     for _ in range(count):
-        yield float(bench.rng.uniform(-0.95, 0.95)), float(np.exp(bench.rng.uniform(-1, 1))), float(np.exp(bench.rng.uniform(-1, 1)))
+        yield (
+            float(bench.rng.uniform(-0.95, 0.95)),
+            float(np.exp(bench.rng.uniform(-1, 1))),
+            float(np.exp(bench.rng.uniform(-1, 1))),
+        )
 
 
 @PAPER.claim(
-    "TAT-eq3", "Sec. 2.1, eq. 3",
-    r"$\Sigma^{l+1} = E_{z\sim N(0,\Sigma^l)}[\phi(z)\phi(z)^\top]$: the entries of the kernel of wide networks, layer by layer",
-    hypotheses="independent Gaussian weights of variance 1/fan-in, biases 0, widths to infinity; one layer is exact in the mean",
-)  # fmt: skip
+    "TAT-eq3",
+    "Sec. 2.1, eq. 3",
+    r"$\Sigma^{l+1} = E_{z\sim N(0,\Sigma^l)}[\phi(z)\phi(z)^\top]$: the entries of the kernel of "
+    r"wide networks, layer by layer",
+    hypotheses="independent Gaussian weights of variance 1/fan-in, biases 0, widths to infinity; "
+    "one layer is exact in the mean",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth = [], []
     for name in NAMES[: bench.size(5, 11)]:
         for c, q1, q2 in _points(bench, 2):
             found.append(pair_expectation(name, name, c, q1, q2))
             truth.append(pair(SMOOTH[name][0], SMOOTH[name][0], c, q1, q2))
-    yield bench.equal(found, truth, "E[phi(u) phi(v)] against a trapezoidal rule in the plane", 1e-10)
+    yield bench.equal(
+        found, truth, "E[phi(u) phi(v)] against a trapezoidal rule in the plane", 1e-10
+    )
     for name, phi in (("tanh", np.tanh), ("relu", leaky(0.0)), ("softplus", SMOOTH["softplus"][0])):
         x = _inputs(bench, 0.7, 1.6, -0.4)
         samples = []
@@ -59,12 +82,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
             y = forward(bench.rng, phi, x, (64,))
             samples.append(float(y[0] @ y[1]) / 64)
         expected = float(pair_expectation(name, name, -0.4, 0.7, 1.6))
-        yield bench.statistical(samples, expected, f"one layer of 64 {name} units with weights drawn", width=64)
+        yield bench.statistical(
+            samples, expected, f"one layer of 64 {name} units with weights drawn", width=64
+        )
 
 
 @PAPER.claim(
-    "TAT-eq4", "Sec. 2.2, eq. 4", r"$q^{l+1} = \mathcal Q(q^l) = E[\phi(\sqrt{q^l}\,z)^2]$ with $q^0 = \|x\|^2/d_0$",
-)  # fmt: skip
+    "TAT-eq4",
+    "Sec. 2.2, eq. 4",
+    r"$q^{l+1} = \mathcal Q(q^l) = E[\phi(\sqrt{q^l}\,z)^2]$ with $q^0 = \|x\|^2/d_0$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth = [], []
     for name in NAMES[: bench.size(6, 11)]:
@@ -76,23 +103,37 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 root = math.sqrt(steps[-1])
                 steps.append(one(lambda z, phi=phi, root=root: phi(root * z) ** 2))
             truth += steps[1::2]
-    yield bench.equal(found, truth, "the Q map, and three layers of it, against a trapezoidal rule", 1e-10)
+    yield bench.equal(
+        found, truth, "the Q map, and three layers of it, against a trapezoidal rule", 1e-10
+    )
     x = _inputs(bench, 1.7, 1.0, 0.0)[:1]
-    samples = [float((forward(bench.rng, np.tanh, x, (64,)) ** 2).mean()) for _ in range(bench.size(400, 4000))]
-    yield bench.statistical(samples, float(activation("tanh").q_map(1.7)), "one layer of 64 tanh units, |x|^2/d_0 = 1.7")
+    samples = [
+        float((forward(bench.rng, np.tanh, x, (64,)) ** 2).mean())
+        for _ in range(bench.size(400, 4000))
+    ]
+    yield bench.statistical(
+        samples, float(activation("tanh").q_map(1.7)), "one layer of 64 tanh units, |x|^2/d_0 = 1.7"
+    )
 
 
 @PAPER.claim(
-    "TAT-eq5", "Sec. 2.2, eq. 5",
-    r"$c^{l+1} = \mathcal C(c^l,q_1^l,q_2^l) = E[\phi(z_1)\phi(z_2)]/\sqrt{\mathcal Q(q_1^l)\mathcal Q(q_2^l)}$ "
+    "TAT-eq5",
+    "Sec. 2.2, eq. 5",
+    r"$c^{l+1} = \mathcal C(c^l,q_1^l,q_2^l) = E[\phi(z_1)\phi(z_2)]/\sqrt{\mathcal "
+    r"Q(q_1^l)\mathcal Q(q_2^l)}$ "
     r"with $c^0 = x_1^\top x_2/d_0$",
-    caveat=r"$c^0 = x_1^\top x_2/d_0$ only where $\|x_1\| = \|x_2\| = \sqrt{d_0}$; in general $c^0 = x_1^\top x_2/(\|x_1\|\,\|x_2\|)$",
-)  # fmt: skip
+    caveat=r"$c^0 = x_1^\top x_2/d_0$ only where $\|x_1\| = \|x_2\| = \sqrt{d_0}$; in general $c^0 "
+    r"= x_1^\top x_2/(\|x_1\|\,\|x_2\|)$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     same = np.array([2.0, 2.0])
     printed, cosine = float(same @ same) / 2, float(same @ same) / float(np.linalg.norm(same) ** 2)
     yield bench.counterexample(
-        abs(printed - cosine), "x_1 = x_2 = (2, 2) has c = 1, and x_1.x_2/d_0 = 4", x=[2, 2], c=cosine, printed=printed
+        abs(printed - cosine),
+        "x_1 = x_2 = (2, 2) has c = 1, and x_1.x_2/d_0 = 4",
+        x=[2, 2],
+        c=cosine,
+        printed=printed,
     )
     found, truth = [], []
     for name in NAMES[: bench.size(5, 11)]:
@@ -106,20 +147,29 @@ def _(bench: Bench) -> Iterator[Evidence]:
     x = _inputs(bench, q1, q2, c)
     cosine = float(x[0] @ x[1] / np.sqrt((x[0] @ x[0]) * (x[1] @ x[1])))
     phi = activation("tanh")
-    expected = float(phi.c_map(cosine, q1, q2)) * math.sqrt(float(phi.q_map(q1)) * float(phi.q_map(q2)))
+    expected = float(phi.c_map(cosine, q1, q2)) * math.sqrt(
+        float(phi.q_map(q1)) * float(phi.q_map(q2))
+    )
     samples = []
     for _ in range(bench.size(400, 4000)):
         y = forward(bench.rng, np.tanh, x, (64,))
         samples.append(float(y[0] @ y[1]) / 64)
-    yield bench.statistical(samples, expected, "C sqrt(Q Q) at c^0 = x_1.x_2/(|x_1||x_2|), weights drawn")
+    yield bench.statistical(
+        samples, expected, "C sqrt(Q Q) at c^0 = x_1.x_2/(|x_1||x_2|), weights drawn"
+    )
 
 
 def _two_branches(first: str, second: str, w: float) -> Network:
     steps = [
-        ("x", Input(), ()), ("a", Affine(), ("x",)), ("f", Nonlinear(activation(first)), ("a",)), ("fa", Affine(), ("f",)),
-        ("b", Affine(), ("x",)), ("g", Nonlinear(activation(second)), ("b",)), ("gb", Affine(), ("g",)),
+        ("x", Input(), ()),
+        ("a", Affine(), ("x",)),
+        ("f", Nonlinear(activation(first)), ("a",)),
+        ("fa", Affine(), ("f",)),
+        ("b", Affine(), ("x",)),
+        ("g", Nonlinear(activation(second)), ("b",)),
+        ("gb", Affine(), ("g",)),
         ("sum", Sum((w, math.sqrt(1 - w * w))), ("fa", "gb")),
-    ]  # fmt: skip
+    ]
     return Network.from_steps(steps)
 
 
@@ -130,20 +180,29 @@ def _branch_values(name: str, c: float, q1: float, q2: float) -> tuple[float, fl
 
 
 @PAPER.claim(
-    "TAT-sum", "Sec. 2.3", r"a weighted sum has $q=\sum_i w_i^2 q_i$ and $c=\frac1q\sum_i w_i^2 q_i c_i$",
+    "TAT-sum",
+    "Sec. 2.3",
+    r"a weighted sum has $q=\sum_i w_i^2 q_i$ and $c=\frac1q\sum_i w_i^2 q_i c_i$",
     hypotheses="the terms are outputs of independent affine layers",
     caveat=r"c as printed needs both inputs to have the same $q_i$; in general "
     r"$c = \sum_i w_i^2\sqrt{q_{i1}q_{i2}}\,c_i\big/\sqrt{\sum_i w_i^2q_{i1}\,\sum_i w_i^2q_{i2}}$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     w, c = 0.6, 0.3
     a, b = _branch_values("tanh", c, 0.25, 9.0), _branch_values("gelu", c, 0.25, 9.0)
-    true = (w**2 * math.sqrt(a[0] * a[1]) * a[2] + (1 - w**2) * math.sqrt(b[0] * b[1]) * b[2]) / math.sqrt(
-        (w**2 * a[0] + (1 - w**2) * b[0]) * (w**2 * a[1] + (1 - w**2) * b[1])
+    true = (
+        w**2 * math.sqrt(a[0] * a[1]) * a[2] + (1 - w**2) * math.sqrt(b[0] * b[1]) * b[2]
+    ) / math.sqrt((w**2 * a[0] + (1 - w**2) * b[0]) * (w**2 * a[1] + (1 - w**2) * b[1]))
+    printed = [
+        (w**2 * a[j] * a[2] + (1 - w**2) * b[j] * b[2]) / (w**2 * a[j] + (1 - w**2) * b[j])
+        for j in (0, 1)
+    ]
+    yield bench.counterexample(
+        min(abs(p - true) for p in printed),
+        "tanh and gelu branches, q_1 = .25, q_2 = 9: neither input's q gives c",
+        printed=printed,
+        true=true,
     )
-    printed = [(w**2 * a[j] * a[2] + (1 - w**2) * b[j] * b[2]) / (w**2 * a[j] + (1 - w**2) * b[j]) for j in (0, 1)]
-    yield bench.counterexample(min(abs(p - true) for p in printed), "tanh and gelu branches, q_1 = .25, q_2 = 9: neither input's q gives c",
-                               printed=printed, true=true)  # fmt: skip
     general, uniform, general_true, uniform_true = [], [], [], []
     pairs = [("tanh", "gelu"), ("erf", "softplus"), ("sin", "sigmoid"), ("atan", "swish")]
     for first, second in pairs[: bench.size(3, 4)]:
@@ -151,32 +210,50 @@ def _(bench: Bench) -> Iterator[Evidence]:
             net, w = _two_branches(first, second, 0.6), 0.6
             a, b = _branch_values(first, c, q1, q2), _branch_values(second, c, q1, q2)
             q = [w**2 * a[j] + (1 - w**2) * b[j] for j in (0, 1)]
-            cross = w**2 * math.sqrt(a[0] * a[1]) * a[2] + (1 - w**2) * math.sqrt(b[0] * b[1]) * b[2]
+            cross = (
+                w**2 * math.sqrt(a[0] * a[1]) * a[2] + (1 - w**2) * math.sqrt(b[0] * b[1]) * b[2]
+            )
             general += [float(v) for v in node_values(net, c, q1, q2)["sum"]]
             general_true += [q[0], q[1], cross / math.sqrt(q[0] * q[1])]
             a, b = _branch_values(first, c, q1, q1), _branch_values(second, c, q1, q1)
             uniform.append(c_map(net)(c, q1))
-            uniform_true.append((w**2 * a[0] * a[2] + (1 - w**2) * b[0] * b[2]) / (w**2 * a[0] + (1 - w**2) * b[0]))
-    yield bench.equal(general, general_true, "q_1, q_2 and c of a sum at unequal q, general form", 1e-9)
+            uniform_true.append(
+                (w**2 * a[0] * a[2] + (1 - w**2) * b[0] * b[2]) / (w**2 * a[0] + (1 - w**2) * b[0])
+            )
+    yield bench.equal(
+        general, general_true, "q_1, q_2 and c of a sum at unequal q, general form", 1e-9
+    )
     yield bench.equal(uniform, uniform_true, "c of a sum at uniform q, as printed", 1e-9)
 
 
 @PAPER.claim(
-    "TAT-eq7", "Sec. 2.4, eq. 7",
-    r"a block $w\,x + \sqrt{1-w^2}\,\mathcal R(x)$ has $c \mapsto w^2c+(1-w^2)\,\mathcal C_{\mathcal R}(c)$ and keeps $q=1$",
-    hypotheses="w is the weight of the shortcut, Q = 1 for the branch, which ends in an affine layer",
-)  # fmt: skip
+    "TAT-eq7",
+    "Sec. 2.4, eq. 7",
+    r"a block $w\,x + \sqrt{1-w^2}\,\mathcal R(x)$ has $c \mapsto w^2c+(1-w^2)\,\mathcal "
+    r"C_{\mathcal R}(c)$ and keeps $q=1$",
+    hypotheses="w is the weight of the shortcut, Q = 1 for the branch, which ends in an affine "
+    "layer",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, squares = [], [], []
     for _ in range(bench.size(8, 40)):
-        w, slope, c = float(bench.rng.uniform(0, 1)), float(bench.rng.uniform(0, 1)), float(bench.rng.uniform(-1, 1))
+        w, slope, c = (
+            float(bench.rng.uniform(0, 1)),
+            float(bench.rng.uniform(0, 1)),
+            float(bench.rng.uniform(-1, 1)),
+        )
         net = _tailored_block(w, slope)
         inner = homogeneous_pair(leaky(slope), leaky(slope), c) * 2 / (1 + slope**2)
         twice = homogeneous_pair(leaky(slope), leaky(slope), inner) * 2 / (1 + slope**2)
         found.append(c_map(net)(c))
         truth.append(w**2 * c + (1 - w**2) * twice)
         squares.append(q_map(net)(1.0))
-    yield bench.equal(found, truth, "blocks with two tailored rectifiers in the branch, by the angular integral", 1e-11)
+    yield bench.equal(
+        found,
+        truth,
+        "blocks with two tailored rectifiers in the branch, by the angular integral",
+        1e-11,
+    )
     yield bench.equal(squares, 1.0, "q of the block at q = 1", 1e-12)
     w, c, width = 0.7, -0.3, 16
     x = _inputs(bench, 1, 1, c, width)
@@ -187,7 +264,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         samples.append(float(y[0] @ y[1]) / width)
     relu = combinators.chain(Affine(), Nonlinear(activation("relu")))
     expected = w**2 * c + (1 - w**2) * float(c_map(relu)(c))
-    yield bench.statistical(samples, expected, "a block with one layer of ReLUs and weights drawn, width 16")
+    yield bench.statistical(
+        samples, expected, "a block with one layer of ReLUs and weights drawn, width 16"
+    )
 
 
 def _tailored_block(w: float, slope: float) -> Network:
@@ -197,7 +276,7 @@ def _tailored_block(w: float, slope: float) -> Network:
     return combinators.residual(branch, shortcut_weight=w)
 
 
-# -- derivatives ---------------------------------------------------------------------------------------------------------------------------
+# -- derivatives -----------------------------------------------------------------------------------
 
 
 def _moment(name: str, i: int, c: float, q1: float, q2: float) -> float:
@@ -226,8 +305,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(truth, difference, "the printed expectation against differences of C", 1e-8)
     slopes = [(0.0, 0.3), (0.3, -0.6), (-0.5, 0.8)]
     step = [(lambda x, a=a: np.where(x > 0, 1.0, a), a, c) for a, c in slopes]
-    kinked = [homogeneous_pair(lambda x, g=g: g(x), g, c) / 2 * 2 / (1 + a * a) for g, a, c in step]  # degree 0: E r^0 = 1, not 2
-    yield bench.equal([leaky_relu(a).c_map.derivative(1)(c) for a, c in slopes], kinked, "leaky ReLUs, by the angular integral", 1e-11)
+    kinked = [
+        homogeneous_pair(lambda x, g=g: g(x), g, c) / 2 * 2 / (1 + a * a) for g, a, c in step
+    ]  # degree 0: E r^0 = 1, not 2
+    yield bench.equal(
+        [leaky_relu(a).c_map.derivative(1)(c) for a, c in slopes],
+        kinked,
+        "leaky ReLUs, by the angular integral",
+        1e-11,
+    )
 
 
 @PAPER.claim(
@@ -242,30 +328,49 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for c, q1, q2 in _points(bench, 2):
             found.append(activation(name).c_map.derivative(2)(c, q1, q2))
             truth.append(_moment(name, 2, c, q1, q2))
-    yield bench.equal(found, truth, "i = 2: C'' of the calculus against the printed expectation", 1e-8)
+    yield bench.equal(
+        found, truth, "i = 2: C'' of the calculus against the printed expectation", 1e-8
+    )
     found, truth = [], []
     for i in range(bench.size(5, 8)):
         for c, q1, q2 in _points(bench, 2):
             wave = SMOOTH["sin"][i % 2]
             sizes = [_square(np.sin, q) for q in (q1, q2)]
-            found.append(activation("sin").c_map.derivative(i)(c, q1, q2) if i else activation("sin").c_map(c, q1, q2))
-            truth.append((q1 * q2) ** (i / 2) / math.sqrt(sizes[0] * sizes[1]) * pair(wave, wave, c, q1, q2))
+            found.append(
+                activation("sin").c_map.derivative(i)(c, q1, q2)
+                if i
+                else activation("sin").c_map(c, q1, q2)
+            )
+            truth.append(
+                (q1 * q2) ** (i / 2) / math.sqrt(sizes[0] * sizes[1]) * pair(wave, wave, c, q1, q2)
+            )
     yield bench.equal(found, truth, "i = 0 to 4 and more for the sine", 1e-9)
     c, a, b = sp.symbols("c a b", positive=True)
-    exact = sp.exp(-(a + b) / 2) * sp.sinh(c * sp.sqrt(a * b))  # E sin u sin v; E cos u cos v has cosh in its place
+    exact = sp.exp(-(a + b) / 2) * sp.sinh(
+        c * sp.sqrt(a * b)
+    )  # E sin u sin v; E cos u cos v has cosh in its place
     yield bench.exact(
-        sp.diff(exact, c) - sp.sqrt(a * b) * sp.exp(-(a + b) / 2) * sp.cosh(c * sp.sqrt(a * b)), "i = 1 for the sine, exactly"
+        sp.diff(exact, c) - sp.sqrt(a * b) * sp.exp(-(a + b) / 2) * sp.cosh(c * sp.sqrt(a * b)),
+        "i = 1 for the sine, exactly",
     )
 
 
 @PAPER.claim(
-    "TAT-eq19", "App. A.4, eq. 19", r"$\mathcal C^{(i)}(0)=E[\phi^{(i)}(z)]^2 \ge 0$",
-    caveat=r"needs $q=1$ and $\mathcal Q(1)=1$; in general $\mathcal C^{(i)}(0)=q^i\,E[\phi^{(i)}(\sqrt q z)]^2/\mathcal Q(q)$",
-)  # fmt: skip
+    "TAT-eq19",
+    "App. A.4, eq. 19",
+    r"$\mathcal C^{(i)}(0)=E[\phi^{(i)}(z)]^2 \ge 0$",
+    caveat=r"needs $q=1$ and $\mathcal Q(1)=1$; in general $\mathcal "
+    r"C^{(i)}(0)=q^i\,E[\phi^{(i)}(\sqrt q z)]^2/\mathcal Q(q)$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     slope = float(abrelu(2, 2).c_map.derivative(1)(0.0))
     printed = one(lambda z: 2.0 + 0 * z) ** 2
-    yield bench.counterexample(abs(printed - slope), "phi = 2x has C'(0) = 1, and E[phi']^2 = 4 (Q(1) = 4)", slope=slope, printed=printed)
+    yield bench.counterexample(
+        abs(printed - slope),
+        "phi = 2x has C'(0) = 1, and E[phi']^2 = 4 (Q(1) = 4)",
+        slope=slope,
+        printed=printed,
+    )
     found, truth = [], []
     for name in NAMES[: bench.size(6, 11)]:
         for _, q, _ in _points(bench, 2):
@@ -273,6 +378,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
             series = np.asarray(activation(name).c_map.series(3, q), dtype=float) * [1, 1, 2]
             size = one(lambda z, r=root, f=SMOOTH[name][0]: f(r * z) ** 2)
             found += list(series)
-            truth += [q**i * one(lambda z, r=root, f=SMOOTH[name][i]: f(r * z)) ** 2 / size for i in range(3)]
-    yield bench.equal(found, truth, "C(0), C'(0), C''(0) of the calculus against means of derivatives", 1e-9)
+            truth += [
+                q**i * one(lambda z, r=root, f=SMOOTH[name][i]: f(r * z)) ** 2 / size
+                for i in range(3)
+            ]
+    yield bench.equal(
+        found, truth, "C(0), C'(0), C''(0) of the calculus against means of derivatives", 1e-9
+    )
     yield bench.at_most(np.zeros(len(found)), found, "all of them are >= 0", 1e-15)

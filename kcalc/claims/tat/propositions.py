@@ -21,7 +21,15 @@ from ...shaping.limits import depth_limit, flow, flow_slope, flow_time
 from ..bench import Bench
 from ..claim import Evidence
 from ..families import power_maps
-from .independent import SMOOTH, homogeneous_pair, leaky, one, pair, tailored_map, tailored_rectifier
+from .independent import (
+    SMOOTH,
+    homogeneous_pair,
+    leaky,
+    one,
+    pair,
+    tailored_map,
+    tailored_rectifier,
+)
 from .paper import PAPER
 from .tailored import printed_tailored_map
 
@@ -33,26 +41,42 @@ def _relu_map(c: np.ndarray) -> np.ndarray:
 
 
 def _resnet(square: float, depth: int) -> Network:
-    """Blocks of an affine layer, normalised ReLUs and an affine layer, squared shortcut weight ``square``."""
+    """Residual blocks of an affine layer, normalised ReLUs and an affine layer.
+
+    ``square``: the squared shortcut weight.
+    """
     branch = combinators.chain(Affine(), Nonlinear(tailored_rectifier(0.0)), Affine())
-    return combinators.repeat(combinators.residual(branch, shortcut_weight=math.sqrt(square)), depth)
+    return combinators.repeat(
+        combinators.residual(branch, shortcut_weight=math.sqrt(square)), depth
+    )
 
 
 @PAPER.claim(
-    "TAT-prop1", "Sec. 4.1 and App. C, Proposition 1",
-    r"a network of tailored rectifiers has the C map of a rescaled ResNet of ReLUs with shortcut weight "
+    "TAT-prop1",
+    "Sec. 4.1 and App. C, Proposition 1",
+    r"a network of tailored rectifiers has the C map of a rescaled ResNet of ReLUs with shortcut "
+    r"weight "
     r"$\sqrt{2\alpha/(1+\alpha^2)}$ and squared residual weight $(1-\alpha)^2/(1+\alpha^2)$",
-    printed=r"the shortcut weight is $\sqrt{\alpha/(1+\alpha^2)}$", hypotheses=r"$\alpha\ge0$", theorem=True,
-)  # fmt: skip
+    printed=r"the shortcut weight is $\sqrt{\alpha/(1+\alpha^2)}$",
+    hypotheses=r"$\alpha\ge0$",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     a, c = 0.37, 0.2
     printed, true = float(c_map(_resnet(a / (1 + a * a), 1))(c)), float(tailored_map(a, c))
-    yield bench.counterexample(abs(printed - true), "one layer of slope .37 at c = .2", printed=printed, rectifier=true)
+    yield bench.counterexample(
+        abs(printed - true), "one layer of slope .37 at c = .2", printed=printed, rectifier=true
+    )
     t, s = sp.symbols("t a", positive=True)
     relu = printed_tailored_map(t, sp.Integer(0))
     mixed = 2 * s / (1 + s**2) * sp.cos(t) + (1 - s) ** 2 / (1 + s**2) * relu
-    yield bench.exact(sp.simplify(mixed - printed_tailored_map(t, s)), "the block's C map less the rectifier's")
-    yield bench.exact(sp.simplify(2 * s / (1 + s**2) + (1 - s) ** 2 / (1 + s**2) - 1), "the squared weights add up to 1")
+    yield bench.exact(
+        sp.simplify(mixed - printed_tailored_map(t, s)), "the block's C map less the rectifier's"
+    )
+    yield bench.exact(
+        sp.simplify(2 * s / (1 + s**2) + (1 - s) ** 2 / (1 + s**2) - 1),
+        "the squared weights add up to 1",
+    )
     plain, blocks, iterated = [], [], []
     for slope in bench.rng.uniform(0, 3, bench.size(6, 30)):
         depth = int(bench.rng.integers(1, 12))
@@ -62,45 +86,65 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for _ in range(depth):
             c = tailored_map(float(slope), c)
         iterated.append(c)
-    yield bench.equal(plain, blocks, "global C maps of both networks, random slopes and depths", 1e-11)
+    yield bench.equal(
+        plain, blocks, "global C maps of both networks, random slopes and depths", 1e-11
+    )
     yield bench.equal(blocks, iterated, "the blocks against iterates of eq. 9", 1e-11)
 
 
 @PAPER.claim(
-    "TAT-eq25", "App. C, eq. 25", r"$\mathcal C_{\mathcal B}(c)=w^2c+(1-w^2)\,\mathcal C_{\phi_0}(c)$ for a block with one layer of ReLUs",
-)  # fmt: skip
+    "TAT-eq25",
+    "App. C, eq. 25",
+    r"$\mathcal C_{\mathcal B}(c)=w^2c+(1-w^2)\,\mathcal C_{\phi_0}(c)$ for a block with one "
+    r"layer of ReLUs",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     squares = bench.rng.uniform(0.01, 0.99, bench.size(8, 50))
     found = [c_map(_resnet(float(w), 1))(_C) for w in squares]
     integral = np.array([2 * homogeneous_pair(leaky(0.0), leaky(0.0), float(c)) for c in _C])
-    yield bench.equal(found, squares[:, None] * _C + (1 - squares[:, None]) * integral, "blocks against the angular integral", 1e-12)
+    yield bench.equal(
+        found,
+        squares[:, None] * _C + (1 - squares[:, None]) * integral,
+        "blocks against the angular integral",
+        1e-12,
+    )
 
 
 @PAPER.claim(
-    "TAT-eq26", "App. C, eq. 26",
+    "TAT-eq26",
+    "App. C, eq. 26",
     r"$\mathcal C_{\mathcal "
     r"B}(c)=\frac{2\alpha}{1+\alpha^2}\,c+\frac{(1-\alpha)^2}{1+\alpha^2}\,\frac{\sqrt{1-c^2}+c(\pi-\cos^{-1}c)}{\pi}$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     slopes = bench.rng.uniform(0, 3, bench.size(10, 60))
     found = [c_map(_resnet(2 * s / (1 + s * s), 1))(_C) for s in slopes]
-    formula = [2 * s / (1 + s * s) * _C + (1 - s) ** 2 / (1 + s * s) * _relu_map(_C) for s in slopes]
+    formula = [
+        2 * s / (1 + s * s) * _C + (1 - s) ** 2 / (1 + s * s) * _relu_map(_C) for s in slopes
+    ]
     yield bench.equal(found, formula, "the block's C map by the calculus, random slopes", 1e-12)
 
 
-# -- degenerate limits ---------------------------------------------------------------------------------------------------------------------
+# -- degenerate limits -----------------------------------------------------------------------------
 
 
 @PAPER.claim(
-    "TAT-prop2", "App. A.2, Proposition 2", r"$\lim_{L\to\infty}\mathcal C_f(c)=c^*\in[0,1]$ for all $c\in(-1,1)$",
-    caveat="the activation must not be linear: the identity map keeps every c", theorem=True,
-)  # fmt: skip
+    "TAT-prop2",
+    "App. A.2, Proposition 2",
+    r"$\lim_{L\to\infty}\mathcal C_f(c)=c^*\in[0,1]$ for all $c\in(-1,1)$",
+    caveat="the activation must not be linear: the identity map keeps every c",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     C = c_map(vanilla(50, "identity"))
     yield bench.counterexample(
-        abs(float(C(0.8) - C(0.2))), "50 linear layers keep c = .2 and c = .8 apart", values=[float(C(0.2)), float(C(0.8))]
+        abs(float(C(0.8) - C(0.2))),
+        "50 linear layers keep c = .2 and c = .8 apart",
+        values=[float(C(0.2)), float(C(0.8))],
     )
-    weights = np.array([C.weights for C in power_maps(bench.rng, bench.size(100, 1000)) if C.weights[1] < 0.9])
+    weights = np.array(
+        [C.weights for C in power_maps(bench.rng, bench.size(100, 1000)) if C.weights[1] < 0.9]
+    )
     values = np.tile([-0.99, -0.5, 0.0, 0.3, 0.9, 0.999], (len(weights), 1))
     for _ in range(bench.size(3000, 20000)):
         total = np.zeros_like(values)
@@ -108,7 +152,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
             total = total * values + weights[:, n, None]
         values = total
     close = bench.size(2e-2, 4e-3)
-    yield bench.at_most(np.ptp(values, axis=1), close, "random maps, C'(0) < .9, iterated: all c within this of each other")
+    yield bench.at_most(
+        np.ptp(values, axis=1),
+        close,
+        "random maps, C'(0) < .9, iterated: all c within this of each other",
+    )
     yield bench.at_most([-values.min(), values.max() - 1], 1e-9, "the limits lie in [0, 1]")
     limits, iterated = [], []
     for name in ("softplus", "gelu", "sigmoid", "cos", "gaussian", "swish")[: bench.size(4, 6)]:
@@ -119,7 +167,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         block = combinators.chain(Affine(), Nonlinear(activation(name)), Affine(sigma_w=size**-0.5))
         limits.append(depth_limit(block, 1.0).c)
         iterated.append(x)
-    yield bench.equal(limits, iterated, "c* of the calculus against own iterates, weights that keep q = 1", 2e-2)
+    yield bench.equal(
+        limits, iterated, "c* of the calculus against own iterates, weights that keep q = 1", 2e-2
+    )
     refused = 0.0
     try:
         depth_limit(combinators.chain(Affine(), Nonlinear(activation("identity")), Affine()))
@@ -131,7 +181,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _psi(c: float, time: float) -> float:
     """The flow psi by a Runge-Kutta method in the angle: dt/ds = -(sin t - t cos t)/sin t."""
     angle = math.acos(c)
-    run = integrate.solve_ivp(lambda _, t: -(np.sin(t) - t * np.cos(t)) / np.sin(t), (0, time), [angle], "DOP853", rtol=1e-12, atol=1e-14)
+    run = integrate.solve_ivp(
+        lambda _, t: -(np.sin(t) - t * np.cos(t)) / np.sin(t),
+        (0, time),
+        [angle],
+        "DOP853",
+        rtol=1e-12,
+        atol=1e-14,
+    )
     return float(np.cos(run.y[0, -1]))
 
 
@@ -144,17 +201,38 @@ def _psi(c: float, time: float) -> float:
 def _(bench: Bench) -> Iterator[Evidence]:
     etas = (0.5, 0.9, 0.95)
     times = [flow_time(eta) for eta in etas]
-    yield bench.equal([_psi(0.0, t) for t in times], etas, "the flow from 0 in time T(eta), integrated by Runge-Kutta, is eta", 1e-10)
+    yield bench.equal(
+        [_psi(0.0, t) for t in times],
+        etas,
+        "the flow from 0 in time T(eta), integrated by Runge-Kutta, is eta",
+        1e-10,
+    )
     starts = (-0.9, -0.5, 0.3, 0.8)
-    yield bench.equal([[flow(c, t) for c in starts] for t in times], [[_psi(c, t) for c in starts] for t in times], "psi(c, T)", 1e-9)
-    yield bench.equal([times[1], flow(-0.5, times[1])], [4.50994, 0.888242], "T and psi(-1/2, T) at eta = .9", 1e-5)
+    yield bench.equal(
+        [[flow(c, t) for c in starts] for t in times],
+        [[_psi(c, t) for c in starts] for t in times],
+        "psi(c, T)",
+        1e-9,
+    )
+    yield bench.equal(
+        [times[1], flow(-0.5, times[1])],
+        [4.50994, 0.888242],
+        "T and psi(-1/2, T) at eta = .9",
+        1e-5,
+    )
     depths = (100, 200, 400) if bench.budget == "quick" else (100, 400, 1600, 6400)
     for eta, time in list(zip(etas, times, strict=True))[1 : bench.size(2, 3)]:
         limit, errors = np.array([flow(x, time) for x in starts]), []
         c, predicted = np.zeros(1), flow_slope(vanilla(4000), eta)
         for _ in range(4000):
             c = tailored_map(predicted, c)
-        yield bench.equal(c, eta, f"4000 layers of the slope that the flow predicts map 0 to eta = {eta}", 2e-3, slope=predicted)
+        yield bench.equal(
+            c,
+            eta,
+            f"4000 layers of the slope that the flow predicts map 0 to eta = {eta}",
+            2e-3,
+            slope=predicted,
+        )
         for depth in depths:
             slope = shape(vanilla(depth), method="tat", eta=eta).constants["relu"].negative_slope
             c = np.array(starts)
@@ -162,18 +240,36 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 c = tailored_map(float(slope or 0.0), c)
             errors.append(float(np.abs(c - limit).max()))
         order = np.polyfit(np.log(depths), np.log(errors), 1)[0]
-        yield bench.equal(order, -1.0, f"eta = {eta}: |C_f - psi| falls like 1/L", 0.1, depths=list(depths), errors=errors)
+        yield bench.equal(
+            order,
+            -1.0,
+            f"eta = {eta}: |C_f - psi| falls like 1/L",
+            0.1,
+            depths=list(depths),
+            errors=errors,
+        )
 
 
-@PAPER.claim("TAT-eq30", "App. C, eq. 30", r"$g(x)=\sqrt{1-x^2}-x\cos^{-1}x>0$ on $(-1,1)$, $g(1)=0$, $g'(x)=-\cos^{-1}x$")
+@PAPER.claim(
+    "TAT-eq30",
+    "App. C, eq. 30",
+    r"$g(x)=\sqrt{1-x^2}-x\cos^{-1}x>0$ on $(-1,1)$, $g(1)=0$, $g'(x)=-\cos^{-1}x$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     x = sp.Symbol("x", real=True)
     g = sp.sqrt(1 - x**2) - x * sp.acos(x)
     yield bench.exact(sp.diff(g, x) + sp.acos(x), "g' + arccos x")
     yield bench.exact(g.subs(x, 1), "g(1)")
-    yield bench.certified(_direct, "0.5", "3.14159265358979323846264338328", "g(cos t)/t^3 for t in [1/2, pi]")
+    yield bench.certified(
+        _direct, "0.5", "3.14159265358979323846264338328", "g(cos t)/t^3 for t in [1/2, pi]"
+    )
     # sin t - t cos t = t^3/3 - t^5/30 + ... alternates with falling terms for t <= 1/2
-    yield bench.certified(lambda t: 1 / (3 + 0 * t) - t**2 / 30, 0, "0.5", "g(cos t)/t^3 >= 1/3 - t^2/30 for t in [0, 1/2]")
+    yield bench.certified(
+        lambda t: 1 / (3 + 0 * t) - t**2 / 30,
+        0,
+        "0.5",
+        "g(cos t)/t^3 >= 1/3 - t^2/30 for t in [0, 1/2]",
+    )
     c = np.append(_C[1:-1], 0.999)
     corner = np.asarray(activation("relu").c_map(c)) - c
     yield bench.at_most(1e-9, corner, "C(c) - c = g(c)/pi of ReLUs by the calculus")
@@ -189,15 +285,23 @@ def _(bench: Bench) -> Iterator[Evidence]:
     t, x = sp.symbols("t x", positive=True)
     half = 2 * sp.sqrt(2) / 3 * (2 * sp.sin(t / 2) ** 2) ** sp.Rational(3, 2)
     yield bench.exact(
-        sp.simplify(half.subs(t, x) - sp.Rational(8, 3) * sp.Abs(sp.sin(x / 2)) ** 3), "at x = cos t the right side is (8/3) sin(t/2)^3"
+        sp.simplify(half.subs(t, x) - sp.Rational(8, 3) * sp.Abs(sp.sin(x / 2)) ** 3),
+        "at x = cos t the right side is (8/3) sin(t/2)^3",
     )
 
     def far(t):
         return (t.sin() - t * t.cos() - (t / 2).sin() ** 3 * 8 / 3) / t**5
 
-    yield bench.certified(far, "0.5", "3.14159265358979323846264338328", "(difference)/t^5 for t in [1/2, pi]")
+    yield bench.certified(
+        far, "0.5", "3.14159265358979323846264338328", "(difference)/t^5 for t in [1/2, pi]"
+    )
     u = t / 2
-    near = sp.Poly(sp.expand((t**3 / 3 - t**5 / 30 - sp.Rational(8, 3) * (u - u**3 / 6 + u**5 / 120) ** 3) / t**5), t)
+    near = sp.Poly(
+        sp.expand(
+            (t**3 / 3 - t**5 / 30 - sp.Rational(8, 3) * (u - u**3 / 6 + u**5 / 120) ** 3) / t**5
+        ),
+        t,
+    )
     terms = [(int(n), c) for (n,), c in near.terms()]
     yield bench.exact(near.eval(0) - sp.Rational(1, 120), "its value at t = 0 is 1/120")
     yield bench.certified(
@@ -205,34 +309,58 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "a lower bound of (difference)/t^5 for t in [0, 1/2], by alternating series",
     )  # fmt: skip
     slope = sp.sqrt(2) * sp.sqrt(1 - x)
-    yield bench.exact(sp.diff(2 * sp.sqrt(2) / 3 * (1 - x) ** sp.Rational(3, 2), x) + slope, "h' = -arccos x + sqrt(2 - 2x)")
+    yield bench.exact(
+        sp.diff(2 * sp.sqrt(2) / 3 * (1 - x) ** sp.Rational(3, 2), x) + slope,
+        "h' = -arccos x + sqrt(2 - 2x)",
+    )
 
 
 @PAPER.claim(
-    "TAT-eq31sol", "App. C, proof of Proposition 3",
-    r"$\dot x=\frac{2\sqrt2}{3}(1-x)^{3/2}$, $x(0)=0$ has the solution $1-\left(3/(\sqrt2\,t+3)\right)^2$; it tends to 1 "
+    "TAT-eq31sol",
+    "App. C, proof of Proposition 3",
+    r"$\dot x=\frac{2\sqrt2}{3}(1-x)^{3/2}$, $x(0)=0$ has the solution "
+    r"$1-\left(3/(\sqrt2\,t+3)\right)^2$; it tends to 1 "
     r"and lies below $\psi(0,t)$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     t = sp.Symbol("t", positive=True)
     root = 3 / (sp.sqrt(2) * t + 3)
-    yield bench.exact(sp.diff(1 - root**2, t) - 2 * sp.sqrt(2) / 3 * root**3, "the differential equation")
+    yield bench.exact(
+        sp.diff(1 - root**2, t) - 2 * sp.sqrt(2) / 3 * root**3, "the differential equation"
+    )
     yield bench.exact((1 - root**2).subs(t, 0), "the initial value")
     times = np.linspace(0, 60, 31)
     below = 1 - (3 / (math.sqrt(2) * times + 3)) ** 2
-    yield bench.at_most(below, [flow(0.0, float(s)) for s in times], "it lies below psi(0, t) of the calculus", 1e-11)
-    run = integrate.solve_ivp(lambda _, x: 2 * math.sqrt(2) / 3 * (1 - x) ** 1.5, (0, 7), [0.0], "DOP853", rtol=1e-12, atol=1e-13)
-    yield bench.equal(1 - (3 / (7 * math.sqrt(2) + 3)) ** 2, run.y[0, -1], "t = 7, by Runge-Kutta", 1e-10)
+    yield bench.at_most(
+        below,
+        [flow(0.0, float(s)) for s in times],
+        "it lies below psi(0, t) of the calculus",
+        1e-11,
+    )
+    run = integrate.solve_ivp(
+        lambda _, x: 2 * math.sqrt(2) / 3 * (1 - x) ** 1.5,
+        (0, 7),
+        [0.0],
+        "DOP853",
+        rtol=1e-12,
+        atol=1e-13,
+    )
+    yield bench.equal(
+        1 - (3 / (7 * math.sqrt(2) + 3)) ** 2, run.y[0, -1], "t = 7, by Runge-Kutta", 1e-10
+    )
 
 
-# -- rectifiers from rectifiers ------------------------------------------------------------------------------------------------------------
+# -- rectifiers from rectifiers --------------------------------------------------------------------
 
 
 @PAPER.claim(
-    "TAT-prop4", "App. C, Proposition 4, eqs. 38-39",
-    r"$\phi_0(x)=\frac{1}{1-\alpha^2}(\phi_\alpha(x)+\alpha\phi_\alpha(-x))$, so that leaky ReLUs of double width compute any ReLU network",
-    hypotheses=r"$\alpha\ne\pm1$", theorem=True,
-)  # fmt: skip
+    "TAT-prop4",
+    "App. C, Proposition 4, eqs. 38-39",
+    r"$\phi_0(x)=\frac{1}{1-\alpha^2}(\phi_\alpha(x)+\alpha\phi_\alpha(-x))$, so that leaky ReLUs "
+    r"of double width compute any ReLU network",
+    hypotheses=r"$\alpha\ne\pm1$",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     a, x = sp.symbols("a x", positive=True)
     phi = {1: x, -1: -a * x}  # phi_a(x) and phi_a(-x) for x > 0
@@ -247,25 +375,42 @@ def _(bench: Bench) -> Iterator[Evidence]:
         y, numeric = v, leaky(float(slope))
         for w, b in ((weights[0], weights[1]), (weights[2], weights[3])):
             doubled = numeric(y @ np.concatenate([w, -w], axis=1) + np.concatenate([b, -b]))
-            y = doubled @ np.concatenate([np.eye(len(b)), slope * np.eye(len(b))]) / (1 - slope**2)  # goes into the next weights
+            y = (
+                doubled @ np.concatenate([np.eye(len(b)), slope * np.eye(len(b))]) / (1 - slope**2)
+            )  # goes into the next weights
         found.append(y @ weights[4])
-    yield bench.equal(found, truth, "networks of two hidden layers with random weights, random slopes", 1e-8)
+    yield bench.equal(
+        found, truth, "networks of two hidden layers with random weights, random slopes", 1e-8
+    )
 
 
 @PAPER.claim(
-    "TAT-eq40", "App. C, eq. 40", r"$\phi_\alpha(-x)=-\alpha\,\phi_{1/\alpha}(x)$ (used in the last step)",
+    "TAT-eq40",
+    "App. C, eq. 40",
+    r"$\phi_\alpha(-x)=-\alpha\,\phi_{1/\alpha}(x)$ (used in the last step)",
     caveat=r"needs $\alpha\ne0$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     a, x = sp.symbols("a x", positive=True)
-    for sign in (1, -1):  # the slope's sign does not matter: both sides are linear on each side of 0
+    for sign in (
+        1,
+        -1,
+    ):  # the slope's sign does not matter: both sides are linear on each side of 0
         slope = sign * a
         for at, where in ((x, "x > 0"), (-x, "x < 0")):
-            sides = [sp.Piecewise((u, u >= 0), (s * u, True)) for s, u in ((slope, -at), (1 / slope, at))]
+            sides = [
+                sp.Piecewise((u, u >= 0), (s * u, True)) for s, u in ((slope, -at), (1 / slope, at))
+            ]
             yield bench.exact(sides[0] + slope * sides[1], f"{where}, slope of sign {sign}")
     v = bench.rng.normal(size=200)
     slopes = np.append(bench.rng.uniform(-3, 3, 20), [1e-3, -1.0, 1.0])
     left = [leaky(float(s))(-v) for s in slopes]
-    yield bench.equal(left, [-s * leaky(float(1 / s))(v) for s in slopes], "random x and slopes", 1e-11)
+    yield bench.equal(
+        left, [-s * leaky(float(1 / s))(v) for s in slopes], "random x and slopes", 1e-11
+    )
     zero = float(leaky(0.0)(np.array(1.0)))
-    yield bench.counterexample(zero, "slope 0 at x = -1: the left side is 1, the right side 0 times something undefined", left=zero)
+    yield bench.counterexample(
+        zero,
+        "slope 0 at x = -1: the left side is 1, the right side 0 times something undefined",
+        left=zero,
+    )

@@ -1,4 +1,7 @@
-"""Appendix B: maxima over subnetworks, the recipe for U_{f,r}, rescaled ResNets, and the two algorithms."""
+"""Appendix B: maxima over subnetworks, U_{f,r}, rescaled ResNets and the two algorithms.
+
+U_{f,r} is computed by the recipe of the appendix.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,16 @@ from ...network.network import Network
 from ...shaping import shape
 from ..bench import Bench
 from ..claim import Evidence
-from .independent import greatest, one, random_dag, read, small_network, subnetworks, tailored_map, tailored_rectifier
+from .independent import (
+    greatest,
+    one,
+    random_dag,
+    read,
+    small_network,
+    subnetworks,
+    tailored_map,
+    tailored_rectifier,
+)
 from .paper import PAPER
 
 
@@ -36,7 +48,12 @@ def _curvature(net: Network, members: frozenset[Any], entry: Any, out: Any, bend
     return float(read(net, members, entry, np.array([1.0, 0.0]), step)[out][1])
 
 
-@PAPER.claim("TAT-mu1", "App. B.1", r"$\mu_f^1(\mathcal C'(1))=\max_{g\subseteq f}\mathcal C_g'(1)$, a function of $\mathcal C'(1)$ alone")
+@PAPER.claim(
+    "TAT-mu1",
+    "App. B.1",
+    r"$\mu_f^1(\mathcal C'(1))=\max_{g\subseteq f}\mathcal C_g'(1)$, a function of $\mathcal "
+    r"C'(1)$ alone",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, several = [], [], 0
     for net in _networks(bench, bench.size(40, 200)):
@@ -44,7 +61,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found.append(maximal_slope(net)(psi))
         truth.append(greatest(net, 1.0, lambda x, psi=psi: psi * x))
         several += len(subnetworks(net))
-    yield bench.equal(found, truth, "random networks against all subsets of their layers", 1e-12, subnetworks=several)
+    yield bench.equal(
+        found,
+        truth,
+        "random networks against all subsets of their layers",
+        1e-12,
+        subnetworks=several,
+    )
     size = one(lambda z: np.tanh(z) ** 2)
     psi = one(lambda z: (1 - np.tanh(z) ** 2) ** 2) / size
     scaled = activation(sp.tanh(sp.Symbol("x", real=True)) / math.sqrt(size))  # pyright: ignore[reportArgumentType]
@@ -53,10 +76,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
         dag = random_dag(bench.rng, 6)
         slopes.append(c_map(dag.network(scaled)).derivative(1)(1.0))
         rule.append(dag(1.0, lambda x: psi * x))
-    yield bench.equal(slopes, rule, "C_f'(1) of networks of tanh, scaled to Q(1) = 1, is the same function of C'(1)", 1e-10)
+    yield bench.equal(
+        slopes,
+        rule,
+        "C_f'(1) of networks of tanh, scaled to Q(1) = 1, is the same function of C'(1)",
+        1e-10,
+    )
 
 
-@PAPER.claim("TAT-mu0", "App. B.1", r"$\mu_f^0(\alpha)=\max_{g\subseteq f}\mathcal C_g(0)$, and it is $M_{f,r_0}(0)$ with $r_0=\mathcal C$")
+@PAPER.claim(
+    "TAT-mu0",
+    "App. B.1",
+    r"$\mu_f^0(\alpha)=\max_{g\subseteq f}\mathcal C_g(0)$, and it is $M_{f,r_0}(0)$ with "
+    r"$r_0=\mathcal C$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     found, generic, truth = [], [], []
     for net in _networks(bench, bench.size(40, 200)):
@@ -75,16 +108,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "TAT-mu2", "App. B.1",
-    r"$\mu_f^2(\mathcal C''(1))=\max_{g\subseteq f}\mathcal C_g''(1)$, a multiple of $\mathcal C''(1)$, by "
+    "TAT-mu2",
+    "App. B.1",
+    r"$\mu_f^2(\mathcal C''(1))=\max_{g\subseteq f}\mathcal C_g''(1)$, a multiple of $\mathcal "
+    r"C''(1)$, by "
     r"$(a\circ b)''=a''(b)b'^2+a'(b)b''$",
     hypotheses=r"$\mathcal C'(1)=1$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     x = sp.Symbol("x")
     a, b = sp.Function("a"), sp.Function("b")
     y = sp.Symbol("y")
-    rule = sp.diff(a(y), y, 2).subs(y, b(x)) * sp.diff(b(x), x) ** 2 + sp.diff(a(y), y).subs(y, b(x)) * sp.diff(b(x), x, 2)
+    rule = sp.diff(a(y), y, 2).subs(y, b(x)) * sp.diff(b(x), x) ** 2 + sp.diff(a(y), y).subs(
+        y, b(x)
+    ) * sp.diff(b(x), x, 2)
     yield bench.exact((sp.diff(a(b(x)), x, 2) - rule).doit(), "the chain rule of second order")
     found, multiple, truth = [], [], []
     for net in _networks(bench, bench.size(40, 200)):
@@ -97,10 +134,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(multiple, truth, "the multiplier times C''(1)", 1e-12)
 
 
-# -- B.2 -----------------------------------------------------------------------------------------------------------------------------------
+# -- B.2 -------------------------------------------------------------------------------------------
 
 
-@PAPER.claim("TAT-r2", "App. B.2", r"$\mu_f^2(\mathcal C''(1))=M_{f,r_2}(0)$ with $r_2(x)=x+\mathcal C''(1)$")
+@PAPER.claim(
+    "TAT-r2", "App. B.2", r"$\mu_f^2(\mathcal C''(1))=M_{f,r_2}(0)$ with $r_2(x)=x+\mathcal C''(1)$"
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     found, ours, truth = [], [], []
     for net in _networks(bench, bench.size(40, 200)):
@@ -108,24 +147,40 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found.append(maximal(net, lambda x, k=bend: x + k)(0.0))
         ours.append(greatest(net, 0.0, lambda x, k=bend: x + k))
         truth.append(max((_curvature(net, *g, bend) for g in subnetworks(net)), default=0.0))
-    yield bench.equal([found, ours], [truth, truth], "random networks: the greatest C_g''(1) by the chain rule", 1e-12)
+    yield bench.equal(
+        [found, ours],
+        [truth, truth],
+        "random networks: the greatest C_g''(1) by the chain rule",
+        1e-12,
+    )
 
 
 def _composes(pair: tuple[Any, Any], pairs: set[tuple[Any, Any]]) -> bool:
     """Whether a subnetwork composes with another one to a larger subnetwork."""
     entry, out = pair
-    return any((e == out and (entry, o) in pairs) or (o == entry and (e, out) in pairs) for e, o in pairs)
+    return any(
+        (e == out and (entry, o) in pairs) or (o == entry and (e, out) in pairs) for e, o in pairs
+    )
 
 
 @PAPER.claim(
-    "TAT-mono", "App. B.2",
-    r"for non-decreasing $r$ with $r(x)\ge x$ on the values that occur ($\mathcal C$ of leaky ReLUs, $\psi x$ with "
-    r"$\psi\ge1$, $x+\kappa$), $U_{g\circ h,r}(x)\ge U_{g,r}(x),U_{h,r}(x)$, so that subnetworks that compose to larger "
-    r"ones can be left out", printed="this holds for every non-decreasing $r$",
-)  # fmt: skip
+    "TAT-mono",
+    "App. B.2",
+    r"for non-decreasing $r$ with $r(x)\ge x$ on the values that occur ($\mathcal C$ of leaky "
+    r"ReLUs, $\psi x$ with "
+    r"$\psi\ge1$, $x+\kappa$), $U_{g\circ h,r}(x)\ge U_{g,r}(x),U_{h,r}(x)$, so that subnetworks "
+    r"that compose to larger "
+    r"ones can be left out",
+    printed="this holds for every non-decreasing $r$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     half = 0.7
-    yield bench.counterexample(half - half * half, "r(x) = .7x and two layers at x = 1: U = .49, for one layer .7", both=half**2, one=half)
+    yield bench.counterexample(
+        half - half * half,
+        "r(x) = .7x and two layers at x = 1: U = .49, for one layer .7",
+        both=half**2,
+        one=half,
+    )
     found, truth, short, wrong = [], [], 0, 0
     for net in _networks(bench, bench.size(60, 300)):
         sets = subnetworks(net)
@@ -136,36 +191,65 @@ def _(bench: Bench) -> Iterator[Evidence]:
             found.append(best)
             truth.append(greatest(net, x, r))
         shrinks = lambda v: 0.7 * v  # noqa: E731
-        wrong += max((read(net, *g[:2], 1.0, shrinks)[g[2]] for g in largest), default=1.0) < greatest(net, 1.0, shrinks) - 1e-12
+        wrong += (
+            max((read(net, *g[:2], 1.0, shrinks)[g[2]] for g in largest), default=1.0)
+            < greatest(net, 1.0, shrinks) - 1e-12
+        )
         short += 1
-    yield bench.equal(found, truth, "random networks, r(x) >= x: those that compose to no larger one give the maximum", 1e-12,
-                      networks=short, wrong_for_r_below_x=int(wrong))  # fmt: skip
+    yield bench.equal(
+        found,
+        truth,
+        "random networks, r(x) >= x: those that compose to no larger one give the maximum",
+        1e-12,
+        networks=short,
+        wrong_for_r_below_x=int(wrong),
+    )
     drawn = bench.rng.uniform(0, 1, (bench.size(200, 2000), 3))
-    composed = [max(tailored_map(a, c), tailored_map(b, c)) - tailored_map(a, tailored_map(b, c)) for a, b, c in drawn]
-    yield bench.at_most(composed, 0, "U of a composition against its parts for maps of rectifiers", 1e-12)
+    composed = [
+        max(tailored_map(a, c), tailored_map(b, c)) - tailored_map(a, tailored_map(b, c))
+        for a, b, c in drawn
+    ]
+    yield bench.at_most(
+        composed, 0, "U of a composition against its parts for maps of rectifiers", 1e-12
+    )
     below = []
-    for net in _networks(bench, bench.size(20, 100)):  # where r(x) < x, kcalc still finds the maximum
-        below.append(float(maximal(net, lambda v: 0.7 * v)(1.0)) - greatest(net, 1.0, lambda v: 0.7 * v))
-    yield bench.equal(below, 0.0, "r(x) = .7x: the calculus finds the maximum over all subnetworks", 1e-12)
+    for net in _networks(
+        bench, bench.size(20, 100)
+    ):  # where r(x) < x, kcalc still finds the maximum
+        below.append(
+            float(maximal(net, lambda v: 0.7 * v)(1.0)) - greatest(net, 1.0, lambda v: 0.7 * v)
+        )
+    yield bench.equal(
+        below, 0.0, "r(x) = .7x: the calculus finds the maximum over all subnetworks", 1e-12
+    )
 
 
-# -- B.3, B.4 ------------------------------------------------------------------------------------------------------------------------------
+# -- B.3, B.4 --------------------------------------------------------------------------------------
 
 
 @PAPER.claim(
-    "TAT-b3", "App. B.3",
-    r"$\mathcal C(c)$ of leaky ReLUs is a strictly decreasing function of $\alpha$, for $\alpha\in[-1,1)$ and $c<1$; so is "
+    "TAT-b3",
+    "App. B.3",
+    r"$\mathcal C(c)$ of leaky ReLUs is a strictly decreasing function of $\alpha$, for "
+    r"$\alpha\in[-1,1)$ and $c<1$; so is "
     r"$\mu_f^0(\alpha)$ where it is not 0",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     a = sp.Symbol("a", real=True)
     k = (1 - a) ** 2 / (sp.pi * (1 + a**2))
-    yield bench.exact(sp.simplify(sp.diff(k, a) + 2 * (1 - a**2) / (sp.pi * (1 + a**2) ** 2)), "dk/da = -2 (1 - a^2)/(pi (1 + a^2)^2) < 0")
-    yield bench.exact(sp.simplify(k.subs(a, 1 / a) - k), "k(1/a) = k(a): beyond a = 1 it rises again")
+    yield bench.exact(
+        sp.simplify(sp.diff(k, a) + 2 * (1 - a**2) / (sp.pi * (1 + a**2) ** 2)),
+        "dk/da = -2 (1 - a^2)/(pi (1 + a^2)^2) < 0",
+    )
+    yield bench.exact(
+        sp.simplify(k.subs(a, 1 / a) - k), "k(1/a) = k(a): beyond a = 1 it rises again"
+    )
     grid = np.linspace(-1, 1, 41)
     c = np.array([-1.0, -0.4, 0.0, 0.7])
     values = np.array([np.asarray(tailored_rectifier(float(s)).c_map(c)) for s in grid])
-    yield bench.at_most(1e-9, -np.diff(values, axis=0), "C(c) of the calculus falls along a grid of slopes")
+    yield bench.at_most(
+        1e-9, -np.diff(values, axis=0), "C(c) of the calculus falls along a grid of slopes"
+    )
     steps = []
     for net in _networks(bench, bench.size(20, 100)):
         if net.nodes_of(Nonlinear) and float(maximal_c_value(net)(0.0)) > 0:
@@ -174,15 +258,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "TAT-b4", "App. B.4, rules 1-5",
-    r"$U_{f,r}$: compositions map to compositions, affine layers to the identity, nonlinear ones to $r$, normalised "
+    "TAT-b4",
+    "App. B.4, rules 1-5",
+    r"$U_{f,r}$: compositions map to compositions, affine layers to the identity, nonlinear ones "
+    r"to $r$, normalised "
     r"sums to $\sum w_i^2U_{g_i,r}(x_i)$",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     c = np.array([-1.0, -0.6, 0.0, 0.5, 1.0])
     maps, recipe, slopes, powers = [], [], [], []
     for _ in range(bench.size(15, 80)):
-        dag, slope = random_dag(bench.rng, int(bench.rng.integers(2, 12))), float(bench.rng.uniform(-1, 2))
+        dag, slope = (
+            random_dag(bench.rng, int(bench.rng.integers(2, 12))),
+            float(bench.rng.uniform(-1, 2)),
+        )
         maps.append(c_map(dag.network(tailored_rectifier(slope)))(c))
         recipe.append(dag(c, lambda x, a=slope: tailored_map(a, x)))
         psi = sp.Rational(int(bench.rng.integers(5, 30)), 10)
@@ -194,10 +283,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "TAT-b4b", "App. B.4, special rules",
-    r"$U_{f,r_2}(0)$: compositions add, affine layers give 0, nonlinear ones $\mathcal C''(1)$, sums $\sum "
+    "TAT-b4b",
+    "App. B.4, special rules",
+    r"$U_{f,r_2}(0)$: compositions add, affine layers give 0, nonlinear ones $\mathcal C''(1)$, "
+    r"sums $\sum "
     r"w_i^2U_{g_i,r_2}(0)$; the input maps to 0",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, second = [], [], []
     for i in range(bench.size(12, 60)):
@@ -209,7 +300,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         if i < bench.size(4, 12):
             whole = dag.network("tanh")
             shaped = shape(whole, method="tat", tau=0.3)
-            local = float(next(iter(shaped.constants.values())).transformed.c_map.derivative(2)(1.0))
+            local = float(
+                next(iter(shaped.constants.values())).transformed.c_map.derivative(2)(1.0)
+            )
             second.append(float(c_map(shaped.network).derivative(2)(1.0)) / local - added)
-    yield bench.equal(found, truth, "the additive rules with 0 at the input against the chain rule", 1e-12)
+    yield bench.equal(
+        found, truth, "the additive rules with 0 at the input against the chain rule", 1e-12
+    )
     yield bench.equal(second, 0.0, "C_f''(1)/C''(1) of shaped networks, by the calculus", 1e-9)

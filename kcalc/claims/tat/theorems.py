@@ -23,7 +23,11 @@ def _pairs(bench: Bench, count: int) -> list[tuple[str, Dag]]:
     """(slope, network): chains first, then random networks."""
     out = []
     for i in range(count):
-        dag = chain_of(int(bench.rng.integers(1, 12))) if i < 5 else random_dag(bench.rng, int(bench.rng.integers(3, 12)))
+        dag = (
+            chain_of(int(bench.rng.integers(1, 12)))
+            if i < 5
+            else random_dag(bench.rng, int(bench.rng.integers(3, 12)))
+        )
         out.append((SLOPES[i % len(SLOPES)], dag))
     return out
 
@@ -36,7 +40,12 @@ def _measured(dag: Dag, slope: float) -> tuple[float, float, float, float]:
     """(C_f(0), C_f'(0), max |C_f - c|, max |C_f' - 1|) on a grid."""
     value, first = dag.derivatives(_GRID, _maps(slope))  # pyright: ignore[reportArgumentType]
     zero, flat = dag.derivatives(0.0, _maps(slope))  # pyright: ignore[reportArgumentType]
-    return float(zero), float(flat), float(np.abs(value - _GRID).max()), float(np.abs(first - 1).max())
+    return (
+        float(zero),
+        float(flat),
+        float(np.abs(value - _GRID).max()),
+        float(np.abs(first - 1).max()),
+    )
 
 
 def _against_calculus(bench: Bench, pairs: list[tuple[str, Dag]]) -> Evidence:
@@ -48,15 +57,20 @@ def _against_calculus(bench: Bench, pairs: list[tuple[str, Dag]]) -> Evidence:
         whole = c_map(dag.network(tailored_rectifier(a)))
         found.append([whole(c), whole.derivative(1)(c)])
         truth.append([value, first])
-    return bench.equal(found, truth, "C_f and C_f' of the calculus against the networks used for enclosures", 1e-11)
+    return bench.equal(
+        found, truth, "C_f and C_f' of the calculus against the networks used for enclosures", 1e-11
+    )
 
 
 @PAPER.claim(
-    "TAT-eq10", "Sec. 4.1, Theorem 1, eq. 10",
+    "TAT-eq10",
+    "Sec. 4.1, Theorem 1, eq. 10",
     r"$\max_c|\mathcal C_f(c)-c|\le\min\{4\mathcal C_f(0),1+\mathcal C_f(0)\}$ and "
-    r"$\max_c|\mathcal C_f'(c)-1|\le\min\{4\mathcal C_f(0),1\}$ for tailored rectifiers with $\alpha\ge0$",
-    hypotheses="networks of combined layers and normalised sums", theorem=True,
-)  # fmt: skip
+    r"$\max_c|\mathcal C_f'(c)-1|\le\min\{4\mathcal C_f(0),1\}$ for tailored rectifiers with "
+    r"$\alpha\ge0$",
+    hypotheses="networks of combined layers and normalised sums",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     pairs = _pairs(bench, 20)
     bounds, shapes = [], []
@@ -66,14 +80,23 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
         def slack(c, dag=dag, local=local, first=first, zero=zero):
             value, rise = dag.derivatives(c, (local, first), rational)
-            return least(4 * zero - abs(value - c), 1 + zero - abs(value - c), 4 * zero - abs(rise - 1), 1 - abs(rise - 1))
+            return least(
+                4 * zero - abs(value - c),
+                1 + zero - abs(value - c),
+                4 * zero - abs(rise - 1),
+                1 - abs(rise - 1),
+            )
 
         found = bench.certified(slack, -1, 1, f"slope {slope}, {dag.depth} layers", digits=14)
         if not found.holds:
             yield found
         bounds.append(float(found.margin or 0.0))
         shapes.append([slope, dag.depth, len(dag.nodes)])
-    yield bench.proved(bounds, "the least slack of all four inequalities over [-1, 1], for each slope and network", pairs=shapes)
+    yield bench.proved(
+        bounds,
+        "the least slack of all four inequalities over [-1, 1], for each slope and network",
+        pairs=shapes,
+    )
     yield _against_calculus(bench, pairs)
     rows = []
     for _ in range(bench.size(100, 1000)):
@@ -83,14 +106,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         rows.append(_measured(dag, slope))
     zero, _, far, steep = np.array(rows).T
-    yield bench.at_most(far, np.minimum(4 * zero, 1 + zero), "the first bound on a grid, slope 0 among the slopes")
-    yield bench.at_most(steep, np.minimum(4 * zero, 1), "the second bound on a grid, slope 0 among the slopes")
+    yield bench.at_most(
+        far, np.minimum(4 * zero, 1 + zero), "the first bound on a grid, slope 0 among the slopes"
+    )
+    yield bench.at_most(
+        steep, np.minimum(4 * zero, 1), "the second bound on a grid, slope 0 among the slopes"
+    )
 
 
 @PAPER.claim(
-    "TAT-thm1txt", "App. C, proof of Theorem 1, after eq. 33",
-    r"$0\le\mathcal C_f'(c)\le1$ and $|\mathcal C_f(c)|\le1$ for all $c\in[-1,1]$", hypotheses=r"$\alpha\ge0$",
-)  # fmt: skip
+    "TAT-thm1txt",
+    "App. C, proof of Theorem 1, after eq. 33",
+    r"$0\le\mathcal C_f'(c)\le1$ and $|\mathcal C_f(c)|\le1$ for all $c\in[-1,1]$",
+    hypotheses=r"$\alpha\ge0$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     bounds = []
     pairs = _pairs(bench, bench.size(8, 20))
@@ -110,12 +139,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 @PAPER.claim(
-    "TAT-eq34", "App. C, eq. 34", r"$\max_c|\mathcal C_f(c)-c| = \mathcal C_f(-1)+1\le\mathcal C_f(0)+1$", hypotheses=r"$\alpha\ge0$",
-)  # fmt: skip
+    "TAT-eq34",
+    "App. C, eq. 34",
+    r"$\max_c|\mathcal C_f(c)-c| = \mathcal C_f(-1)+1\le\mathcal C_f(0)+1$",
+    hypotheses=r"$\alpha\ge0$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     far, ends, zeros = [], [], []
     for _ in range(bench.size(15, 150)):
-        dag, slope = random_dag(bench.rng, int(bench.rng.integers(2, 20))), float(bench.rng.uniform(0, 3))
+        dag, slope = (
+            random_dag(bench.rng, int(bench.rng.integers(2, 20))),
+            float(bench.rng.uniform(0, 3)),
+        )
         zero, _, distance, _ = _measured(dag, slope)
         far.append(distance)
         zeros.append(zero)
@@ -124,7 +159,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(ends, 1 + np.array(zeros), "it is at most 1 + C_f(0)")
 
 
-# -- smooth activations --------------------------------------------------------------------------------------------------------------------
+# -- smooth activations ----------------------------------------------------------------------------
 
 
 @PAPER.claim(
@@ -149,17 +184,40 @@ def _(bench: Bench) -> Iterator[Evidence]:
         if not proof.holds:
             yield proof
         bounds.append(float(proof.margin or 0.0))
-        cases.append({"activation": name, "layers": dag.depth, "curvature": float(bend.mid()), "slope at 1": float(balls.slope_at_1.mid())})
+        cases.append(
+            {
+                "activation": name,
+                "layers": dag.depth,
+                "curvature": float(bend.mid()),
+                "slope at 1": float(balls.slope_at_1.mid()),
+            }
+        )
         ours = [balls.value(rational("-1/2")), balls.value(rational("1/2")), bend]
-        theirs = [*np.asarray(balls.shaped.c_map([-0.5, 0.5])), c_map(dag.network(balls.shaped)).derivative(2)(1.0)]
+        theirs = [
+            *np.asarray(balls.shaped.c_map([-0.5, 0.5])),
+            c_map(dag.network(balls.shaped)).derivative(2)(1.0),
+        ]
         found += [abs(value - float(ball.mid())) for value, ball in zip(theirs, ours, strict=True)]
         truth += [float(ball.rad()) for ball in ours]
-    yield bench.proved(bounds, "the least slack of both inequalities over [-1, 1], ten shaped activations", cases=cases)
-    yield bench.at_most(found, truth, "C(-1/2), C(1/2) and C_f''(1) of the calculus lie within the enclosures' radii", 1e-11)
+    yield bench.proved(
+        bounds,
+        "the least slack of both inequalities over [-1, 1], ten shaped activations",
+        cases=cases,
+    )
+    yield bench.at_most(
+        found,
+        truth,
+        "C(-1/2), C(1/2) and C_f''(1) of the calculus lie within the enclosures' radii",
+        1e-11,
+    )
     maps = slope_one_maps(bench, bench.size(300, 3000))
     bends, far, steep = np.array([(float(C.derivative(2)(1.0)), *_deviations(C)) for C in maps]).T
-    yield bench.at_most(far, 2 * bends, "the first bound for random positive definite maps with slope 1 at 1")
-    yield bench.at_most(steep, 2 * bends, "the second bound for random positive definite maps with slope 1 at 1")
+    yield bench.at_most(
+        far, 2 * bends, "the first bound for random positive definite maps with slope 1 at 1"
+    )
+    yield bench.at_most(
+        steep, 2 * bends, "the second bound for random positive definite maps with slope 1 at 1"
+    )
 
 
 def slope_one_maps(bench: Bench, count: int) -> list[PowerMap]:
@@ -184,35 +242,52 @@ def _series(bench: Bench) -> tuple[np.ndarray, np.ndarray]:
     """(b_0, b_1) of networks of tailored rectifiers, by the calculus."""
     rows = []
     for _ in range(bench.size(15, 100)):
-        dag, slope = random_dag(bench.rng, int(bench.rng.integers(2, 12))), float(bench.rng.uniform(-1, 3))
-        rows.append(np.asarray(c_map(dag.network(tailored_rectifier(slope))).series(2), dtype=float))
+        dag, slope = (
+            random_dag(bench.rng, int(bench.rng.integers(2, 12))),
+            float(bench.rng.uniform(-1, 3)),
+        )
+        rows.append(
+            np.asarray(c_map(dag.network(tailored_rectifier(slope))).series(2), dtype=float)
+        )
     return tuple(np.array(rows).T)  # pyright: ignore[reportReturnType]
 
 
 @PAPER.claim(
-    "TAT-eq32", "App. C, eq. 32",
-    r"$\sum b_n=\sum nb_n=1$ gives $b_0=\sum_{n\ge2}(n-1)b_n$ and $2b_0+b_1\ge1$ for $\mathcal C_f(c)=\sum b_nc^n$, $b_n\ge0$",
-)  # fmt: skip
+    "TAT-eq32",
+    "App. C, eq. 32",
+    r"$\sum b_n=\sum nb_n=1$ gives $b_0=\sum_{n\ge2}(n-1)b_n$ and $2b_0+b_1\ge1$ for $\mathcal "
+    r"C_f(c)=\sum b_nc^n$, $b_n\ge0$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     maps = slope_one_maps(bench, bench.size(300, 3000))
     b = np.array([C.weights for C in maps])
     n = np.arange(b.shape[1])
-    yield bench.equal(b[:, 0], ((n - 1) * b)[:, 2:].sum(axis=1), "b_0 for random maps with slope 1 at 1", 1e-13)
+    yield bench.equal(
+        b[:, 0], ((n - 1) * b)[:, 2:].sum(axis=1), "b_0 for random maps with slope 1 at 1", 1e-13
+    )
     yield bench.at_most(1, 2 * b[:, 0] + b[:, 1], "2 b_0 + b_1 for random maps with slope 1 at 1")
     first, second = _series(bench)
-    yield bench.at_most(1, 2 * first + second, "2 b_0 + b_1 for networks of tailored rectifiers, by the calculus")
+    yield bench.at_most(
+        1, 2 * first + second, "2 b_0 + b_1 for networks of tailored rectifiers, by the calculus"
+    )
 
 
 @PAPER.claim(
-    "TAT-eq33", "App. C, eq. 33", r"$\max_c|\mathcal C_f(c)-c|\le2(1-\mathcal C_f'(0))\le4\,\mathcal C_f(0)$ where $\mathcal C_f'(1)=1$",
-)  # fmt: skip
+    "TAT-eq33",
+    "App. C, eq. 33",
+    r"$\max_c|\mathcal C_f(c)-c|\le2(1-\mathcal C_f'(0))\le4\,\mathcal C_f(0)$ where $\mathcal "
+    r"C_f'(1)=1$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     yield from _chain(bench, 0)
 
 
 @PAPER.claim(
-    "TAT-eq35", "App. C, eq. 35", r"$\max_c|\mathcal C_f'(c)-1|\le2(1-\mathcal C_f'(0))\le4\,\mathcal C_f(0)$ where $\mathcal C_f'(1)=1$",
-)  # fmt: skip
+    "TAT-eq35",
+    "App. C, eq. 35",
+    r"$\max_c|\mathcal C_f'(c)-1|\le2(1-\mathcal C_f'(0))\le4\,\mathcal C_f(0)$ where $\mathcal "
+    r"C_f'(1)=1$",
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     yield from _chain(bench, 1)
 
@@ -225,20 +300,27 @@ def _chain(bench: Bench, which: int) -> Iterator[Evidence]:
     yield bench.at_most(2 * (1 - b[1]), 4 * b[0], "the second step, random maps with slope 1 at 1")
     rows = []
     for _ in range(bench.size(20, 100)):
-        dag, slope = random_dag(bench.rng, int(bench.rng.integers(2, 15))), float(bench.rng.uniform(-1, 3))
+        dag, slope = (
+            random_dag(bench.rng, int(bench.rng.integers(2, 15))),
+            float(bench.rng.uniform(-1, 3)),
+        )
         C = c_map(dag.network(tailored_rectifier(slope)))
         off = np.abs(C(_GRID) - _GRID) if which == 0 else np.abs(C.derivative(1)(_GRID) - 1)
         rows.append((off.max(), 2 * (1 - C.derivative(1)(0.0)), 4 * C(0.0)))
     far, middle, right = np.array(rows).T
     yield bench.at_most(far, middle, "the first step, networks of tailored rectifiers of any slope")
-    yield bench.at_most(middle, right, "the second step, networks of tailored rectifiers of any slope")
+    yield bench.at_most(
+        middle, right, "the second step, networks of tailored rectifiers of any slope"
+    )
 
 
 @PAPER.claim(
-    "TAT-eq36", "App. C, eqs. 36-37",
-    r"$\mathcal C_f'(0)\ge\mathcal C_f'(1)-\mathcal C_f''(1)=1-\mathcal C_f''(1)$, hence $2(1-\mathcal C_f'(0))\le2\,\mathcal C_f''(1)$",
+    "TAT-eq36",
+    "App. C, eqs. 36-37",
+    r"$\mathcal C_f'(0)\ge\mathcal C_f'(1)-\mathcal C_f''(1)=1-\mathcal C_f''(1)$, hence "
+    r"$2(1-\mathcal C_f'(0))\le2\,\mathcal C_f''(1)$",
     hypotheses="smooth activations",
-)  # fmt: skip
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     maps = slope_one_maps(bench, bench.size(300, 3000))
     flat = np.array([C.weights[1] for C in maps])

@@ -18,7 +18,14 @@ from .independent import SMOOTH, Function, leaky, one
 from .paper import PAPER
 
 
-def kernels(rng: np.random.Generator, phi: Function, start: Sequence[float], width: int, depth: int, draws: int) -> np.ndarray:
+def kernels(
+    rng: np.random.Generator,
+    phi: Function,
+    start: Sequence[float],
+    width: int,
+    depth: int,
+    draws: int,
+) -> np.ndarray:
     """kappa^L(x_1, x_2) of random networks, (draws,).
 
     Given a layer, the rows of W x are independent normals whose covariance is the layer's empirical
@@ -31,13 +38,18 @@ def kernels(rng: np.random.Generator, phi: Function, start: Sequence[float], wid
             u = rng.normal(size=width)
             v = rng.normal(size=width) if first * second > cross**2 else u
             along = cross / math.sqrt(first) if first else 0.0
-            x, y = phi(math.sqrt(first) * u), phi(along * u + math.sqrt(max(second - along**2, 0.0)) * v)
+            x, y = (
+                phi(math.sqrt(first) * u),
+                phi(along * u + math.sqrt(max(second - along**2, 0.0)) * v),
+            )
             first, cross, second = float(x @ x) / width, float(x @ y) / width, float(y @ y) / width
         out[i] = cross
     return out
 
 
-def rarely(bench: Bench, failures: int, draws: int, delta: float, what: str, **data: float) -> Evidence:
+def rarely(
+    bench: Bench, failures: int, draws: int, delta: float, what: str, **data: float
+) -> Evidence:
     """Whether failures / draws exceeds ``delta`` by at most the threshold in standard errors.
 
     Undecided where there are so few draws that all of them could fail.
@@ -46,7 +58,14 @@ def rarely(bench: Bench, failures: int, draws: int, delta: float, what: str, **d
     z = (failures / draws - delta) / error
     decides = delta + THRESHOLD * error < 1
     found = {"failures": failures, "draws": draws, "delta": delta, "z": z} | data
-    return Evidence(STATEMENT, Method.STATISTICAL, z <= THRESHOLD if decides else None, what, THRESHOLD - z, found)
+    return Evidence(
+        STATEMENT,
+        Method.STATISTICAL,
+        z <= THRESHOLD if decides else None,
+        what,
+        THRESHOLD - z,
+        found,
+    )
 
 
 def _limit(phi: str | Activation, depth: int, c: float, sigma_w: float = 1.0) -> float:
@@ -56,8 +75,18 @@ def _limit(phi: str | Activation, depth: int, c: float, sigma_w: float = 1.0) ->
     return float(np.sqrt(q1 * q2) * cosine)
 
 
-def _scan(bench: Bench, phi: Function, c: float, truth: float, depth: int, widths: Sequence[int], draws: int) -> np.ndarray:
-    return np.array([np.abs(kernels(bench.rng, phi, (1.0, c, 1.0), n, depth, draws) - truth) for n in widths])
+def _scan(
+    bench: Bench,
+    phi: Function,
+    c: float,
+    truth: float,
+    depth: int,
+    widths: Sequence[int],
+    draws: int,
+) -> np.ndarray:
+    return np.array(
+        [np.abs(kernels(bench.rng, phi, (1.0, c, 1.0), n, depth, draws) - truth) for n in widths]
+    )
 
 
 def _bounded() -> list[tuple[str, Function, Activation, float]]:
@@ -67,19 +96,34 @@ def _bounded() -> list[tuple[str, Function, Activation, float]]:
     wave = activation(sp.sqrt(2) * sp.sin(x + sp.pi / 4))  # pyright: ignore[reportArgumentType]
     bell = one(lambda z: SMOOTH["sigmoid"][0](z) ** 2) ** -0.5
     return [
-        ("sqrt(2) sin(x + pi/4)", lambda z: math.sqrt(2) * np.sin(z + math.pi / 4), wave, math.sqrt(2)),
+        (
+            "sqrt(2) sin(x + pi/4)",
+            lambda z: math.sqrt(2) * np.sin(z + math.pi / 4),
+            wave,
+            math.sqrt(2),
+        ),
         ("tanh, scaled", lambda z: size * np.tanh(z), activation(size * sp.tanh(x)), size),  # pyright: ignore[reportArgumentType]
-        ("sigmoid, scaled", lambda z: bell * SMOOTH["sigmoid"][0](z), activation(bell / (1 + sp.exp(-x))), bell),  # pyright: ignore
+        (
+            "sigmoid, scaled",
+            lambda z: bell * SMOOTH["sigmoid"][0](z),
+            activation(bell / (1 + sp.exp(-x))),
+            bell,
+        ),  # pyright: ignore
     ]
 
 
 @PAPER.claim(
-    "TAT-thm3", "App. A.1, Theorem 3",
-    r"width $\ge(4C^4)^L\log(8L/\delta)/\epsilon^2$ suffices for $|\kappa_f^L-\tilde\kappa_f^L|\le\epsilon$ with probability $\ge1-\delta$",
-    hypotheses=r"Gaussian fan-in weights, $|\phi|,|\phi'|,|\phi''|\le C$, $E\phi(z)^2=1$, $\|x_1\|^2=\|x_2\|^2=\dim x$",
-    caveat="measured at the widths that can be afforded, for three activations and few layers; the constants are those of the literature, "
-    "and far from sharp", theorem=True,
-)  # fmt: skip
+    "TAT-thm3",
+    "App. A.1, Theorem 3",
+    r"width $\ge(4C^4)^L\log(8L/\delta)/\epsilon^2$ suffices for "
+    r"$|\kappa_f^L-\tilde\kappa_f^L|\le\epsilon$ with probability $\ge1-\delta$",
+    hypotheses=r"Gaussian fan-in weights, $|\phi|,|\phi'|,|\phi''|\le C$, $E\phi(z)^2=1$, "
+    r"$\|x_1\|^2=\|x_2\|^2=\dim x$",
+    caveat="measured at the widths that can be afforded, for three activations and few layers; the "
+    "constants are those of the literature, "
+    "and far from sharp",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     delta, draws, c = 0.2, bench.size(60, 400), 0.3
     for name, phi, local, bound in _bounded():
@@ -89,22 +133,53 @@ def _(bench: Bench) -> Iterator[Evidence]:
             if width * draws * depth > bench.size(4e6, 6e7):
                 continue
             off = _scan(bench, phi, c, _limit(local, depth, c), depth, [width], draws)[0]
-            yield rarely(bench, int((off > epsilon).sum()), draws, delta, f"{name}, {depth} layers at the width of the bound",
-                         width=width, epsilon=epsilon, C=bound, quantile=float(np.quantile(off, 1 - delta)))  # fmt: skip
+            yield rarely(
+                bench,
+                int((off > epsilon).sum()),
+                draws,
+                delta,
+                f"{name}, {depth} layers at the width of the bound",
+                width=width,
+                epsilon=epsilon,
+                C=bound,
+                quantile=float(np.quantile(off, 1 - delta)),
+            )
     widths, growth = [64, 256, 1024, 4096], []
     for depth in (1, 2, 4):
         name, phi, local, bound = _bounded()[1]
         off = _scan(bench, phi, c, _limit(local, depth, c), depth, widths, bench.size(100, 300))
         measured = np.sqrt((off**2).mean(axis=1))
-        promised = [math.sqrt((4 * bound**4) ** depth * math.log(8 * depth / delta) / n) for n in widths]
+        promised = [
+            math.sqrt((4 * bound**4) ** depth * math.log(8 * depth / delta) / n) for n in widths
+        ]
         exponent = float(np.polyfit(np.log(widths), np.log(measured), 1)[0])
-        curve = {"widths": widths, "measured": measured.tolist(), "bound": promised, "exponent": exponent, "layers": depth}
-        yield bench.equal(exponent, -0.5, f"{name}, {depth} layers: the error against the width, fitted exponent", 0.12, **curve)
-        yield bench.at_most(np.quantile(off, 1 - delta, axis=1), promised, "the 1 - delta quantile against the bound's epsilon", **curve)
+        curve = {
+            "widths": widths,
+            "measured": measured.tolist(),
+            "bound": promised,
+            "exponent": exponent,
+            "layers": depth,
+        }
+        yield bench.equal(
+            exponent,
+            -0.5,
+            f"{name}, {depth} layers: the error against the width, fitted exponent",
+            0.12,
+            **curve,
+        )
+        yield bench.at_most(
+            np.quantile(off, 1 - delta, axis=1),
+            promised,
+            "the 1 - delta quantile against the bound's epsilon",
+            **curve,
+        )
         growth.append(float(np.mean(np.log(measured**2 * widths))))
     rate = float(np.polyfit([1, 2, 4], growth, 1)[0])
     yield bench.at_most(
-        rate, math.log(4 * _bounded()[1][3] ** 4), "the measured growth of log width per layer against log 4C^4", measured=rate
+        rate,
+        math.log(4 * _bounded()[1][3] ** 4),
+        "the measured growth of log width per layer against log 4C^4",
+        measured=rate,
     )
 
 
@@ -115,42 +190,96 @@ def _one_layer(width: int, epsilon: float) -> float:
     """
     k = np.arange(1, width + 1)
     low, high = (1 - epsilon) * width / 2, (1 + epsilon) * width / 2
-    return float((stats.binom.pmf(k, width, 0.5) * (stats.chi2.cdf(high, k) - stats.chi2.cdf(low, k))).sum())
+    return float(
+        (stats.binom.pmf(k, width, 0.5) * (stats.chi2.cdf(high, k) - stats.chi2.cdf(low, k))).sum()
+    )
 
 
 @PAPER.claim(
-    "TAT-thm4", "App. A.1, Theorem 4",
-    r"ReLUs with He initialisation: width $\gtrsim L^2\log(L/\delta)/\epsilon^2$ suffices up to a constant, with "
-    r"probability $\ge1-\delta$, for $\epsilon\lesssim1/L$; $16L^2\log(2L/\delta)/\epsilon^2$ suffices in all that was "
-    r"measured", printed=r"width $\ge L^2\log(L/\delta)/\epsilon^2$ suffices", hypotheses=r"$\|x_1\|^2=\|x_2\|^2=\dim x$", theorem=True,
-)  # fmt: skip
+    "TAT-thm4",
+    "App. A.1, Theorem 4",
+    r"ReLUs with He initialisation: width $\gtrsim L^2\log(L/\delta)/\epsilon^2$ suffices up to a "
+    r"constant, with "
+    r"probability $\ge1-\delta$, for $\epsilon\lesssim1/L$; $16L^2\log(2L/\delta)/\epsilon^2$ "
+    r"suffices in all that was "
+    r"measured",
+    printed=r"width $\ge L^2\log(L/\delta)/\epsilon^2$ suffices",
+    hypotheses=r"$\|x_1\|^2=\|x_2\|^2=\dim x$",
+    theorem=True,
+)
 def _(bench: Bench) -> Iterator[Evidence]:
     delta = 0.5
     for epsilon in (0.1, 0.01):
         width = math.ceil(math.log(1 / delta) / epsilon**2)
         chance = _one_layer(width, epsilon)
-        yield bench.counterexample(1 - delta - chance, "one layer and x_1 = x_2: the printed width misses epsilon more often than not",
-                                   width=width, epsilon=epsilon, delta=delta, probability=chance)  # fmt: skip
+        yield bench.counterexample(
+            1 - delta - chance,
+            "one layer and x_1 = x_2: the printed width misses epsilon more often than not",
+            width=width,
+            epsilon=epsilon,
+            delta=delta,
+            probability=chance,
+        )
     draws, width = bench.size(2000, 20000), math.ceil(math.log(1 / delta) / 0.1**2)
-    inside = np.abs(kernels(bench.rng, lambda z: math.sqrt(2) * leaky(0.0)(z), (1.0, 1.0, 1.0), width, 1, draws) - 1) <= 0.1
+    inside = (
+        np.abs(
+            kernels(
+                bench.rng, lambda z: math.sqrt(2) * leaky(0.0)(z), (1.0, 1.0, 1.0), width, 1, draws
+            )
+            - 1
+        )
+        <= 0.1
+    )
     yield bench.statistical(inside, _one_layer(width, 0.1), "that probability, drawn", width=width)
     he = lambda z: math.sqrt(2) * np.maximum(z, 0)  # noqa: E731
     for depth in (1, 2, 4, 8)[: bench.size(3, 4)]:
         for c, delta in ((1.0, 0.1), (0.0, 0.3)):
             epsilon, draws = 1 / depth, bench.size(60, 100) if depth < 4 else bench.size(20, 30)
             width = math.ceil(16 * depth**2 * math.log(2 * depth / delta) / epsilon**2)
-            off = _scan(bench, he, c, _limit("relu", depth, c, math.sqrt(2)), depth, [width], draws)[0]
-            yield rarely(bench, int((off > epsilon).sum()), draws, delta, f"{depth} layers, c = {c:g}, near 16 times the printed width",
-                         width=width, epsilon=epsilon, quantile=float(np.quantile(off, 1 - delta)))  # fmt: skip
+            off = _scan(
+                bench, he, c, _limit("relu", depth, c, math.sqrt(2)), depth, [width], draws
+            )[0]
+            yield rarely(
+                bench,
+                int((off > epsilon).sum()),
+                draws,
+                delta,
+                f"{depth} layers, c = {c:g}, near 16 times the printed width",
+                width=width,
+                epsilon=epsilon,
+                quantile=float(np.quantile(off, 1 - delta)),
+            )
     widths, spread = [64, 256, 1024, 4096], []
     for depth in (2, 8, 16):
-        off = _scan(bench, he, 0.3, _limit("relu", depth, 0.3, math.sqrt(2)), depth, widths, bench.size(80, 300))
+        off = _scan(
+            bench,
+            he,
+            0.3,
+            _limit("relu", depth, 0.3, math.sqrt(2)),
+            depth,
+            widths,
+            bench.size(80, 300),
+        )
         measured = np.sqrt((off**2).mean(axis=1))
         printed = [math.sqrt(depth**2 * math.log(depth / 0.1) / n) for n in widths]
         exponent = float(np.polyfit(np.log(widths[1:]), np.log(measured[1:]), 1)[0])
-        yield bench.equal(exponent, -0.5, f"{depth} layers: the error against the width, fitted exponent", 0.2, widths=widths,
-                          measured=measured.tolist(), printed_bound=printed, exponent=exponent)  # fmt: skip
+        yield bench.equal(
+            exponent,
+            -0.5,
+            f"{depth} layers: the error against the width, fitted exponent",
+            0.2,
+            widths=widths,
+            measured=measured.tolist(),
+            printed_bound=printed,
+            exponent=exponent,
+        )
         spread.append(float(measured[-1] ** 2 * widths[-1]))
     power = float(np.polyfit(np.log([2, 8, 16]), np.log(spread), 1)[0])
-    yield bench.at_most(power, 2, "the width that an epsilon needs grows like this power of L (the bound: 2)",
-                        power=power, layers=[2, 8, 16], width_times_square=spread)  # fmt: skip
+    yield bench.at_most(
+        power,
+        2,
+        "the width that an epsilon needs grows like this power of L (the bound: 2)",
+        power=power,
+        layers=[2, 8, 16],
+        width_times_square=spread,
+    )

@@ -51,7 +51,9 @@ def interpolated(values: Any, theta: Any) -> Any:
     from jax import lax
 
     shape = (NEAR + FAR, DEGREE + 1)
-    coefficients = jnp.broadcast_to(values, angular_nodes().shape).reshape(shape) @ jnp.asarray(_matrix().T, theta.dtype)
+    coefficients = jnp.broadcast_to(values, angular_nodes().shape).reshape(shape) @ jnp.asarray(
+        _matrix().T, theta.dtype
+    )
     upper = theta > np.pi / 2
     x = jnp.where(upper, np.pi - theta, theta) / (np.pi / 2)
     last = jnp.where(upper, FAR - 1, NEAR - 1)

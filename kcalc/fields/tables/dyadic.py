@@ -1,8 +1,9 @@
 """Piecewise polynomials on intervals that shrink dyadically towards both ends of [0, 2].
 
-A point lies ``w`` = u from the lower end (u <= 1) or ``w`` = 2 - u from the upper one.  Each octave [2^-k, 2^(1-k)) of w is cut into 2^BITS
-equal intervals, so that the exponent and the leading mantissa bits of w are the index of its interval, and the bits that follow its
-coordinate t in [-1/2, 1/2): no search, no division.
+A point lies ``w`` = u from the lower end (u <= 1) or ``w`` = 2 - u from the upper one. Each octave
+[2^-k, 2^(1-k)) of w is cut into 2^BITS equal intervals, so that the exponent and the leading
+mantissa bits of w are the index of its interval, and the bits that follow its coordinate t in
+[-1/2, 1/2): no search, no division.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ _FRACTION, _ONE, _EXPONENT = (1 << 52) - 1, 1023 << 52, 2047 << 52
 
 
 def locate(w: Array, upper: Array) -> tuple[Array, Array, Array]:
-    """(row, t, width of the row's octave) of distances w <= 1 (float64; w <= 0 is row 0), ``upper`` saying from which end."""
+    """(row, t, width of the row's octave) of distances w <= 1.
+
+    ``w``: float64; w <= 0 is row 0. ``upper``: from which end the distances are measured.
+    """
     bits = w.view(np.int64)
     row = bits >> _SHIFT
     row -= _FIRST
@@ -52,13 +56,16 @@ def polynomial(coefficients: Array, row: Array, t: Array) -> Array:
 
 
 def slope(coefficients: Array, row: Array, t: Array, octave: Array, ends: Array) -> Array:
-    """The derivative in w; in the rows w < 2^-OCTAVES it is ``ends`` = (at the lower end, at the upper end)."""
+    """The derivative in w.
+
+    In the rows w < 2^-OCTAVES it is ``ends`` = (at the lower end, at the upper end).
+    """
     rising = coefficients[1:] * np.arange(1, DEGREE + 1)[:, None]
     inner = polynomial(rising, row, t) * PARTS / np.where(octave > 0, octave, 1.0)
     return np.where(row % ROWS == 0, np.where(row == 0, ends[0], ends[1]), inner)
 
 
-# --- from values at Chebyshev nodes to coefficients ------------------------------------------------------------------------------------
+# --- from values at Chebyshev nodes to coefficients -----------------------------------------------
 
 NODES = 24
 """Nodes a panel.  A C map is sum_n b_n c^n with sum |b_n| <= 1, so it is analytic and at most 1 in |c| < 1; the largest ellipse in that
@@ -71,7 +78,11 @@ def chebyshev_points(terms: int = NODES) -> Array:
 
 
 def chebyshev_fit(x: Array, values: Array) -> Array:
-    """Chebyshev coefficients of the polynomials with the given values at the points x in (0, 1), row by row; noise is set to zero."""
+    """Chebyshev coefficients of the polynomials through given values, row by row.
+
+    The values are given at the points x in (0, 1). Coefficients at the level of noise are set to
+    zero.
+    """
     matrix = np.cos(np.arange(x.shape[-1]) * np.arccos(np.clip(2 * x[..., None] - 1, -1, 1)))
     fitted = np.linalg.solve(matrix, values[..., None])[..., 0]
     largest = np.abs(fitted).max(axis=-1, keepdims=True)
@@ -80,9 +91,12 @@ def chebyshev_fit(x: Array, values: Array) -> Array:
 
 @lru_cache(maxsize=8)
 def _conversion(panels: int) -> Array:
-    """T_n on one of ``panels`` panels of an octave as its PARTS/panels polynomials in t: shape (NODES, PARTS/panels, DEGREE + 1).
+    """T_n on one of ``panels`` panels of an octave as its PARTS/panels polynomials in t.
 
-    Expanded in t to twice the degree by the recurrence, for the rounding; the highest powers, tiny, are then interpolated by the lower.
+    shape (NODES, PARTS/panels, DEGREE + 1).
+
+    Expanded in t to twice the degree by the recurrence, for the rounding; the highest powers, tiny,
+    are then interpolated by the lower.
     """
     parts, order = PARTS // panels, 2 * DEGREE + 2
     middle = (2 * np.arange(parts) + 1) / parts - 1  # x = middle + 2 t/parts on [-1, 1]
@@ -93,17 +107,25 @@ def _conversion(panels: int) -> Array:
         waves[n] = 2 * middle[:, None] * waves[n - 1] - waves[n - 2]
         waves[n, :, 1:] += 4 / parts * waves[n - 1, :, :-1]
     t = chebyshev_points(DEGREE + 1) - 0.5
-    folded = np.linalg.solve(np.vander(t, increasing=True), t[:, None] ** np.arange(DEGREE + 1, order))
+    folded = np.linalg.solve(
+        np.vander(t, increasing=True), t[:, None] ** np.arange(DEGREE + 1, order)
+    )
     return waves[..., : DEGREE + 1] + waves[..., DEGREE + 1 :] @ folded.T
 
 
 def octave_rows(fitted: Array) -> Array:
-    """Polynomials in t of the PARTS intervals of an octave from the Chebyshev coefficients of its panels (panels, NODES)."""
+    """Polynomials in t of the PARTS intervals of an octave.
+
+    They are computed from the Chebyshev coefficients of the octave's panels (panels, NODES).
+    """
     return np.einsum("pn,nki->pki", fitted, _conversion(len(fitted))).reshape(PARTS, DEGREE + 1)
 
 
 def assemble(rows: Array, end: float) -> Array:
-    """One side of a table, shape (DEGREE + 1, ROWS), from its octaves k = 1, 2, ... (OCTAVES, PARTS, DEGREE + 1) and its value at w = 0."""
+    """One side of a table, shape (DEGREE + 1, ROWS), from its octaves k = 1, 2, ...
+
+    (OCTAVES, PARTS, DEGREE + 1) and its value at w = 0.
+    """
     out = np.zeros((ROWS, DEGREE + 1))
     out[0, 0] = end
     out[1:-1] = rows[::-1].reshape(-1, DEGREE + 1)

@@ -1,4 +1,7 @@
-"""Tables evaluated by JAX: one gather and one Horner pass, inside jit and vmap, with the table's slope as gradient."""
+"""Tables evaluated by JAX, inside jit and vmap.
+
+An evaluation is one gather and one Horner pass, with the table's slope as gradient.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,15 @@ from ...foundation.errors import KcalcError
 from .dyadic import BITS, DEGREE, OCTAVES, PARTS, ROWS
 
 
-def table_function(kind: str, coefficients: np.ndarray, end_slopes: tuple[np.ndarray, np.ndarray]) -> Callable[[Any], Any]:
-    """The function of a table on JAX arrays, in the array's precision (half precisions: computed in float32).
+def table_function(
+    kind: str, coefficients: np.ndarray, end_slopes: tuple[np.ndarray, np.ndarray]
+) -> Callable[[Any], Any]:
+    """The function of a table on JAX arrays, in the precision of the array.
 
-    kind: "value" c -> C, "slope" c -> C', "gap" 1 - c -> 1 - C, "angle" theta -> arccos C.  nan outside the domain.
+    Half precisions are computed in float32.
+
+    kind: "value" c -> C, "slope" c -> C', "gap" 1 - c -> 1 - C, "angle" theta -> arccos C. nan
+    outside the domain.
     """
     import jax
     import jax.numpy as jnp
@@ -26,7 +34,10 @@ def table_function(kind: str, coefficients: np.ndarray, end_slopes: tuple[np.nda
         if double not in known:
             kept = np.float64 if double else np.float32
             with jax.ensure_compile_time_eval():
-                known[double] = jnp.asarray(coefficients.astype(kept)), jnp.asarray(end_slopes[0 if double else 1].astype(kept))
+                known[double] = (
+                    jnp.asarray(coefficients.astype(kept)),
+                    jnp.asarray(end_slopes[0 if double else 1].astype(kept)),
+                )
         return known[double]
 
     def evaluate(x: Any) -> Any:
@@ -58,13 +69,17 @@ def _kernels() -> dict[str, Callable[..., Any]]:
         upper = c < 0
         value, rate = drop(1 - jnp.abs(c), upper, coefficients, ends)
         bad = outside(c, -1, 1)
-        return jnp.where(bad, jnp.nan, 1 - value), jnp.where(bad, jnp.nan, jnp.where(upper, -rate, rate))
+        return jnp.where(bad, jnp.nan, 1 - value), jnp.where(
+            bad, jnp.nan, jnp.where(upper, -rate, rate)
+        )
 
     def at_gap(gap: Any, coefficients: Any, ends: Any) -> tuple[Any, Any]:
         upper = gap > 1
         value, rate = drop(jnp.where(upper, 2 - gap, gap), upper, coefficients, ends)
         bad = outside(gap, 0, 2)
-        return jnp.where(bad, jnp.nan, value), jnp.where(bad, jnp.nan, jnp.where(upper, -rate, rate))
+        return jnp.where(bad, jnp.nan, value), jnp.where(
+            bad, jnp.nan, jnp.where(upper, -rate, rate)
+        )
 
     def at_angle(theta: Any, coefficients: Any, ends: Any) -> tuple[Any, Any]:
         upper = theta > jnp.pi / 2
@@ -72,8 +87,12 @@ def _kernels() -> dict[str, Callable[..., Any]]:
         value, rate = drop(distance, upper, coefficients, ends)
         value, rate = jnp.clip(value, 0, 2), jnp.where(upper, -rate, rate)
         sine, bad = jnp.sqrt(value * (2 - value)), outside(theta, 0, jnp.pi)
-        turned = jnp.where(sine > 0, rate * jnp.sin(theta) / jnp.where(sine > 0, sine, 1), jnp.sqrt(jnp.abs(rate)))
-        return jnp.where(bad, jnp.nan, 2 * jnp.arctan2(jnp.sqrt(value), jnp.sqrt(2 - value))), jnp.where(bad, jnp.nan, turned)
+        turned = jnp.where(
+            sine > 0, rate * jnp.sin(theta) / jnp.where(sine > 0, sine, 1), jnp.sqrt(jnp.abs(rate))
+        )
+        return jnp.where(
+            bad, jnp.nan, 2 * jnp.arctan2(jnp.sqrt(value), jnp.sqrt(2 - value))
+        ), jnp.where(bad, jnp.nan, turned)
 
     pairs = {"value": at_cosine, "gap": at_gap, "angle": at_angle}
     return {kind: jax.jit(_differentiable(pair)) for kind, pair in pairs.items()} | {
@@ -99,20 +118,28 @@ def _differentiable(pair: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
 
 
 def _once(rate: Callable[..., Any]) -> Callable[..., Any]:
-    """``rate`` refusing to be differentiated: bit operations would give a derivative of zero in silence."""
+    """``rate`` refusing to be differentiated.
+
+    Bit operations would give a derivative of zero in silence.
+    """
     import jax
 
     protected = jax.custom_jvp(rate)
 
     @protected.defjvp
     def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-        raise KcalcError("a table has a first derivative only; for higher ones use the map's own .derivative(n)")
+        raise KcalcError(
+            "a table has a first derivative only; for higher ones use the map's own .derivative(n)"
+        )
 
     return protected
 
 
 def _drop_and_rate(w: Any, upper: Any, coefficients: Any, ends: Any) -> tuple[Any, Any]:
-    """(1 - C, its derivative in w) at the distance w from the lower or ``upper`` end; see :func:`kcalc.fields.tables.dyadic.locate`."""
+    """(1 - C, its derivative in w) at the distance w from the lower or ``upper`` end.
+
+    See :func:`kcalc.fields.tables.dyadic.locate`.
+    """
     import jax.numpy as jnp
     from jax import lax
 
@@ -120,7 +147,9 @@ def _drop_and_rate(w: Any, upper: Any, coefficients: Any, ends: Any) -> tuple[An
     integer, mantissa, bias = (jnp.int64, 52, 1023) if double else (jnp.int32, 23, 127)
     bits = lax.bitcast_convert_type(w, integer)
     side = jnp.where(upper, ROWS, 0).astype(jnp.int32)
-    row = jnp.clip((bits >> (mantissa - BITS)) - (((bias - OCTAVES) << BITS) - 1), 0, ROWS - 1).astype(jnp.int32)
+    row = jnp.clip(
+        (bits >> (mantissa - BITS)) - (((bias - OCTAVES) << BITS) - 1), 0, ROWS - 1
+    ).astype(jnp.int32)
     one = bias << mantissa
     t = lax.bitcast_convert_type(((bits << BITS) & ((1 << mantissa) - 1)) | one, w.dtype) - 1.5
     octave = lax.bitcast_convert_type(bits & ((2 * bias + 1) << mantissa), w.dtype)

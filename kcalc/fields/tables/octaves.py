@@ -1,4 +1,7 @@
-"""The octaves of a table while it is built: nodes, polynomials, their errors, and the end where float64 sees no differences."""
+"""The octaves of a table while it is built.
+
+Nodes, polynomials, their errors, and the end where float64 sees no differences.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,35 @@ import math
 
 import numpy as np
 
-from .dyadic import BITS, DEGREE, NODES, OCTAVES, PARTS, assemble, chebyshev_fit, chebyshev_points, octave_rows
+from .dyadic import (
+    BITS,
+    DEGREE,
+    NODES,
+    OCTAVES,
+    PARTS,
+    assemble,
+    chebyshev_fit,
+    chebyshev_points,
+    octave_rows,
+)
 
 Array = np.ndarray
 
 FINEST = 36
 """Below 2 - u = 2^-36 a float64 gap u has too few digits left to be a node."""
 
-_CHECKS = np.array([0.0021, 0.137, 0.3309, 0.51, 0.7093, 0.8977, 0.9985])  # where a panel is checked: none is a node
+_CHECKS = np.array(
+    [0.0021, 0.137, 0.3309, 0.51, 0.7093, 0.8977, 0.9985]
+)  # where a panel is checked: none is a node
 _RELATIVE = 100  # times the tolerance: the relative error asked of 1 - C
 _NOISY = 1e-6  # relative errors of 1 - C above this say that it was computed as a difference
 
 
 class Side:
-    """The octaves of one end, the upper one or not: ask for ``points``, give the values there to ``refine``, until none is wanted."""
+    """The octaves of one end, the upper one or not.
+
+    Ask for ``points``, give the values there to ``refine``, until none is wanted.
+    """
 
     def __init__(self, upper: bool, tolerance: float) -> None:
         self.upper, self.tolerance = upper, tolerance
@@ -31,13 +49,21 @@ class Side:
         self.data: list[tuple[Array, Array]] = []  # gaps and values there
 
     def points(self, panels: int) -> Array:
-        """Gaps at the nodes and then at the checks of every pending octave: shape (octaves, panels, NODES + checks)."""
+        """Gaps at the nodes and then at the checks of every pending octave.
+
+        shape (octaves, panels, NODES + checks).
+        """
         inside = np.concatenate([chebyshev_points(), _CHECKS])
-        w = 0.5 ** (self.pending[:, None, None] + 1.0) * (1 + (np.arange(panels)[:, None] + inside) / panels)
+        w = 0.5 ** (self.pending[:, None, None] + 1.0) * (
+            1 + (np.arange(panels)[:, None] + inside) / panels
+        )
         return 2 - w if self.upper else w
 
     def refine(self, panels: int, gap: Array, values: Array) -> None:
-        """Take the new panels where they are better; octaves that still miss the tolerance and may gain from a bisection stay pending."""
+        """Take the new panels where they are better.
+
+        Octaves that still miss the tolerance and may gain from a bisection stay pending.
+        """
         octaves, self.pending = self.pending, self.pending[:0]
         if not octaves.size:
             return
@@ -47,21 +73,33 @@ class Side:
         rows = np.array([octave_rows(part) for part in fitted])
         error = np.abs(_inside(rows, w) - values)[..., NODES:].max(axis=(1, 2))
         better = error < self.error[octaves] / 2
-        wanted = self.tolerance * (1.0 if self.upper else np.minimum(1.0, _RELATIVE * np.abs(values).max(axis=(1, 2))))
+        wanted = self.tolerance * (
+            1.0 if self.upper else np.minimum(1.0, _RELATIVE * np.abs(values).max(axis=(1, 2)))
+        )
         self.pending = octaves[better & (error > wanted)]
         kept = octaves[better]
-        self.rows[kept], self.error[kept], self.size[kept] = rows[better], error[better], np.abs(values[better]).min(axis=(1, 2))
+        self.rows[kept], self.error[kept], self.size[kept] = (
+            rows[better],
+            error[better],
+            np.abs(values[better]).min(axis=(1, 2)),
+        )
         self.data.append((gap.ravel(), values.ravel()))
 
     def finished(self, end: float) -> tuple[Array, float | None]:
-        """(the side's coefficients, its slope at the end: infinite where it is, None where the polynomials have to tell)."""
+        """(the coefficients of the side, the slope of the side at its end).
+
+        The slope is infinite where the function's slope is, and None where it has to be taken from
+        the polynomials.
+        """
         with np.errstate(divide="ignore", invalid="ignore"):
             noisy = not np.all(self.error <= _NOISY * self.size)
         limit = self._fit_end(end, noisy) if self.upper or end > 0 or noisy else None
         return assemble(self.rows, end), limit
 
     def _fit_end(self, end: float, noisy: bool) -> float | None:
-        """Where 1 - C is nearly constant, or noise, its differences are lost: there a polynomial in sqrt w through the end takes over.
+        """Where 1 - C is nearly constant, or noise, its differences are lost.
+
+        There a polynomial in sqrt w through the end takes over.
 
         It has no term sqrt w where it can do without: C' is finite there.
         """
@@ -69,7 +107,11 @@ class Side:
         w = 2 - gap if self.upper else gap
         must = self.upper or noisy
         deepest = FINEST - 2 if must else OCTAVES - 8
-        allowed = max(self.tolerance / 2, 2 * float(self.error.max())) if must else self.tolerance / 2 * end
+        allowed = (
+            max(self.tolerance / 2, 2 * float(self.error.max()))
+            if must
+            else self.tolerance / 2 * end
+        )
         for octave in range(10, deepest + 1, 6):
             here = w < 0.5**octave
             scaled, rise = w[here] * 2.0**octave, values[here] - end
@@ -87,7 +129,9 @@ class Side:
         inside = chebyshev_points()
         for k in range(octave, OCTAVES):
             scaled = (1 + inside) * 2.0 ** (octave - k - 1)
-            self.rows[k] = octave_rows(chebyshev_fit(inside[None], (scaled[:, None] ** exponents @ weights)[None]))
+            self.rows[k] = octave_rows(
+                chebyshev_fit(inside[None], (scaled[:, None] ** exponents @ weights)[None])
+            )
             self.rows[k, :, 0] += end
 
 

@@ -1,4 +1,7 @@
-"""Q maps by table: log Q as a function of log q, by Chebyshev polynomials on equal panels of [low, high]."""
+"""Tables of Q maps: log Q as a function of log q.
+
+A table consists of Chebyshev polynomials on equal panels of [low, high].
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,8 @@ _HALVINGS = 8
 class QTable(Shown):
     """Q(q) for low <= q <= high by table; call it with q, arrays welcome.
 
-    error_bound: of |table - Q| / Q, from the residuals measured between the nodes, times 4, plus rounding.
-    nodes, values: the q values where Q was evaluated, ascending, and Q there.
+    error_bound: of |table - Q| / Q, from the residuals measured between the nodes, times 4, plus
+    rounding. nodes, values: the q values where Q was evaluated, ascending, and Q there.
     """
 
     name: str
@@ -43,43 +46,82 @@ class QTable(Shown):
     def __call__(self, q: Any) -> Any:
         """Q at q, of any shape. Raises: KcalcError for q outside [low, high] and for nan."""
         array = self._inside(q)
-        return finished(chunked(array, lambda part: np.exp(self._log(part, self.coefficients))), array.shape, single_precision(q))
+        return finished(
+            chunked(array, lambda part: np.exp(self._log(part, self.coefficients))),
+            array.shape,
+            single_precision(q),
+        )
 
     def slope(self, q: Any) -> Any:
-        """Q'(q), of any shape, to about 1e-11 of itself and of Q(q) / q. Raises: KcalcError for q outside [low, high] and for nan."""
+        """Q'(q), of any shape, to about 1e-11 of itself and of Q(q) / q.
+
+        Raises: KcalcError for q outside [low, high] and for nan.
+        """
         array = self._inside(q)
         scale = 2 * self.coefficients.shape[1] / np.log(self.high / self.low)  # d t / d log q
         rising = chebder(self.coefficients, axis=0) * scale
-        found = chunked(array, lambda part: self._log(part, rising) * np.exp(self._log(part, self.coefficients)) / part)
+        found = chunked(
+            array,
+            lambda part: (
+                self._log(part, rising) * np.exp(self._log(part, self.coefficients)) / part
+            ),
+        )
         return finished(found, array.shape, single_precision(q))
 
     def verify(self, points: int = 1000, seed: int = 0) -> float:
         """The largest |table - Q| / Q over random q, log q being uniform on [log low, log high]."""
         random = np.random.default_rng(whole(seed, "seed"))
-        q = np.exp(random.uniform(np.log(self.low), np.log(self.high), whole(points, "points", 1, 10**8)))
+        q = np.exp(
+            random.uniform(np.log(self.low), np.log(self.high), whole(points, "points", 1, 10**8))
+        )
         exact = _evaluated(self.q_function, np.clip(q, self.low, self.high), self.name)
         return float(np.abs(self(np.clip(q, self.low, self.high)) / exact - 1).max())
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
         """Name, range, error bound and sampled values, as plain data."""
-        q = np.clip(np.geomspace(self.low, self.high, whole(points, "points", 1, 10**6)), self.low, self.high)
-        return {"table": self.name, "error_bound": self.error_bound, "nodes": self.nodes.size, "q": q.tolist(), "Q": self(q).tolist()}
+        q = np.clip(
+            np.geomspace(self.low, self.high, whole(points, "points", 1, 10**6)),
+            self.low,
+            self.high,
+        )
+        return {
+            "table": self.name,
+            "error_bound": self.error_bound,
+            "nodes": self.nodes.size,
+            "q": q.tolist(),
+            "Q": self(q).tolist(),
+        }
 
     def _frame(self) -> dict[str, Array]:
         return {"q": self.nodes, "Q": self.values}
 
     def _rows(self) -> list[tuple[str, str]]:
-        sizes = (("map", self.name), ("q", f"{self.low:g} ... {self.high:g}"), ("nodes", str(self.nodes.size)))
-        return [("", "value"), *sizes, ("error bound", f"{self.error_bound:.2g}"), ("tolerance", f"{self.tolerance:.2g}")]
+        sizes = (
+            ("map", self.name),
+            ("q", f"{self.low:g} ... {self.high:g}"),
+            ("nodes", str(self.nodes.size)),
+        )
+        return [
+            ("", "value"),
+            *sizes,
+            ("error bound", f"{self.error_bound:.2g}"),
+            ("tolerance", f"{self.tolerance:.2g}"),
+        ]
 
     def __repr__(self) -> str:
-        return f"QTable({self.name}, q from {self.low:g} to {self.high:g}, {self.nodes.size} nodes, error <= {self.error_bound:.1e})"
+        return (
+            f"QTable({self.name}, q from {self.low:g} to {self.high:g}, {self.nodes.size} nodes, "
+            f"error <= {self.error_bound:.1e})"
+        )
 
     def _inside(self, q: Any) -> Array:
         array = np.asarray(q_array(q), dtype=float)
         outside = (array < self.low) | (array > self.high)
         if outside.any():
-            raise KcalcError(f"q = {array[outside].ravel()[0]:g} is outside the table's range [{self.low:g}, {self.high:g}]: tabulate more")
+            raise KcalcError(
+                f"q = {array[outside].ravel()[0]:g} is outside the table's range [{self.low:g}, "
+                f"{self.high:g}]: tabulate more"
+            )
         return array
 
     def _log(self, q: Array, coefficients: Array) -> Array:
@@ -89,31 +131,50 @@ class QTable(Shown):
         return chebval(2 * (place - panel) - 1, coefficients[:, panel], tensor=False)
 
 
-def tabulate_q(q_function: Callable[[Array], Array], low: float, high: float, tolerance: float = 1e-13, name: str = "") -> QTable:
+def tabulate_q(
+    q_function: Callable[[Array], Array],
+    low: float,
+    high: float,
+    tolerance: float = 1e-13,
+    name: str = "",
+) -> QTable:
     """The table of a Q map, a function of float64 arrays of q values, for low <= q <= high.
 
-    Panels are halved until their polynomials are within ``tolerance`` of Q between the nodes, relatively, 8 times at most.
-    Raises: KcalcError unless 0 < low < high, for functions that are not finite and positive there, and for those missed by 1e-6 or more.
+    Panels are halved until their polynomials are within ``tolerance`` of Q between the nodes,
+    relatively, 8 times at most.
+    Raises: KcalcError unless 0 < low < high, for functions that are not finite and positive there,
+    and for those missed by 1e-6 or more.
     """
     if not 0 < tolerance < 1:
         raise KcalcError(f"tolerance = {tolerance}: a number between 0 and 1 is needed")
     if not low < high:
         raise KcalcError(f"a table needs low < high, got {low:g} and {high:g}")
-    spread, sets = np.log(high / low), (chebyshev_points(), chebyshev_points(NODES + 1))  # two sets of points that interlace
+    spread, sets = (
+        np.log(high / low),
+        (chebyshev_points(), chebyshev_points(NODES + 1)),
+    )  # two sets of points that interlace
     for panels in (2**k for k in range(_HALVINGS + 1)):
-        nodes, probes = (np.clip(low * np.exp((np.arange(panels)[:, None] + t) / panels * spread), low, high) for t in sets)
+        nodes, probes = (
+            np.clip(low * np.exp((np.arange(panels)[:, None] + t) / panels * spread), low, high)
+            for t in sets
+        )
         values, truth = (_evaluated(q_function, points, name) for points in (nodes, probes))
         x = np.log(nodes / low) / spread * panels - np.arange(panels)[:, None]
         coefficients = chebyshev_fit(x, np.log(values)).T
         order = np.argsort(every := np.concatenate([nodes.ravel(), probes.ravel()]))
         known = np.concatenate([values.ravel(), truth.ravel()])[order]
-        table = QTable(name, low, high, tolerance, 0.0, every[order], known, q_function, coefficients)
+        table = QTable(
+            name, low, high, tolerance, 0.0, every[order], known, q_function, coefficients
+        )
         error = _SAFETY * float(np.abs(table(probes) / truth - 1).max()) + _ROUNDING
         table = replace(table, error_bound=error)
         if error <= max(tolerance, 2 * _ROUNDING):
             break
     if not table.error_bound < _USELESS:
-        raise KcalcError(f"the Q map{f' of {name}' if name else ''} is too rough for a table: its error would be {error:.1e}")
+        raise KcalcError(
+            f"the Q map{f' of {name}' if name else ''} is too rough for a table: its error would "
+            f"be {error:.1e}"
+        )
     return table
 
 
@@ -121,5 +182,8 @@ def _evaluated(q_function: Callable[[Array], Array], q: Array, name: str) -> Arr
     values = np.asarray(q_function(q), dtype=float)
     good = np.isfinite(values) & (values > 0)
     if not good.all():
-        raise KcalcError(f"the Q map{f' of {name}' if name else ''} is {glimpse(float(values[~good][0]))} at q = {q[~good][0]:.17g}")
+        raise KcalcError(
+            f"the Q map{f' of {name}' if name else ''} is {glimpse(float(values[~good][0]))} at q "
+            f"= {q[~good][0]:.17g}"
+        )
     return values

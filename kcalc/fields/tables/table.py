@@ -1,7 +1,8 @@
 """C maps by table: 10^6 values in the time of a few arccos, from a few thousand exact ones.
 
-``tabulate`` fits the gap 1 - C as a function of the gap u = 1 - c by polynomials on dyadic intervals (:mod:`.dyadic`); near
-u = 0 they hold it to a relative error, so that a table serves C, the gap itself, and angles however small.
+``tabulate`` fits the gap 1 - C as a function of the gap u = 1 - c by polynomials on dyadic
+intervals (:mod:`.dyadic`); near u = 0 they hold it to a relative error, so that a table serves C,
+the gap itself, and angles however small.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ import numpy as np
 from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import whole
 from ...foundation.printing import Shown
-from ..arguments import angle_array, cosine_array, finished, real_array, series_length, single_precision
+from ..arguments import (
+    angle_array,
+    cosine_array,
+    finished,
+    real_array,
+    series_length,
+    single_precision,
+)
 from ..jax_field import is_jax
 from .dyadic import SMALLEST, locate, polynomial, slope
 from .octaves import FINEST, Side
@@ -32,11 +40,14 @@ _USELESS = 1e-6
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Table(Shown):
-    """C(c) at fixed q values by table; call it with c. NumPy in, NumPy out; JAX in, JAX out (jit, vmap, grad).
+    """C(c) at fixed q values by table; call it with c.
 
-    error_bound: of |table - C|, from the residuals measured between the nodes, times 4, plus rounding (float32 arrays: 2e-7 more).
-    relative_bound: the same of ``gap`` and its input in (0, 1], relative.
-    nodes, values: the gaps 1 - c where ``gap_function`` was evaluated, ascending, and 1 - C there.
+    NumPy in, NumPy out; JAX in, JAX out (jit, vmap, grad).
+
+    error_bound: of |table - C|, from the residuals measured between the nodes, times 4, plus
+    rounding (float32 arrays: 2e-7 more). relative_bound: the same of ``gap`` and its input in (0,
+    1], relative. nodes, values: the gaps 1 - c where ``gap_function`` was evaluated, ascending, and
+    1 - C there.
     """
 
     name: str
@@ -51,7 +62,10 @@ class Table(Shown):
     _cache: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __call__(self, c: Any) -> Any:
-        """C at c in [-1, 1], of any shape. Raises: KcalcError where |c| > 1 beyond rounding and for nan (JAX arrays: nan there)."""
+        """C at c in [-1, 1], of any shape.
+
+        Raises: KcalcError where |c| > 1 beyond rounding and for nan (JAX arrays: nan there).
+        """
         if is_jax(c):
             return self._jax("value")(c)
         array = _floats(c)
@@ -59,9 +73,13 @@ class Table(Shown):
         return out.astype(np.float32) if single_precision(c) else out[()]
 
     def slope(self, c: Any) -> Any:
-        """C'(c). At c = +-1 its limit, or where that is infinite the slope at the neighbouring float64 (JAX float32: float32).
+        """C'(c).
 
-        Near c = -1 it comes from differences of values of order 1: its error grows like 1e-15/(1 + c) there, until a fit takes over.
+        At c = +-1 its limit, or where that is infinite the slope at the neighbouring float64 (JAX
+        float32: float32).
+
+        Near c = -1 it comes from differences of values of order 1: its error grows like 1e-15/(1 +
+        c) there, until a fit takes over.
         """
         if is_jax(c):
             return self._jax("slope")(c)
@@ -69,34 +87,61 @@ class Table(Shown):
         return out.astype(np.float32) if single_precision(c) else out[()]
 
     def gap(self, gap: Any) -> Any:
-        """1 - C at c = 1 - gap, gap in [0, 2], relatively accurate however small. Raises: KcalcError for other gaps and nan."""
+        """1 - C at c = 1 - gap, gap in [0, 2], relatively accurate however small.
+
+        Raises: KcalcError for other gaps and nan.
+        """
         if is_jax(gap):
             return self._jax("gap")(gap)
         array = real_array(gap, "gap")
         if np.any((array < -1e-12) | (array > 2 + 1e-12)):
-            raise KcalcError(f"a gap is 1 - c and must lie in [0, 2], got {array[(array < -1e-12) | (array > 2 + 1e-12)].ravel()[0]}")
-        out = chunked(np.clip(array, 0.0, 2.0), lambda part: self._drop(np.minimum(part, 2 - part), part > 1))
+            raise KcalcError(
+                f"a gap is 1 - c and must lie in [0, 2], got "
+                f"{array[(array < -1e-12) | (array > 2 + 1e-12)].ravel()[0]}"
+            )
+        out = chunked(
+            np.clip(array, 0.0, 2.0), lambda part: self._drop(np.minimum(part, 2 - part), part > 1)
+        )
         return finished(out, array.shape, single_precision(gap))
 
     def at_angle(self, theta: Any) -> Any:
-        """The angle arccos C at c = cos theta, theta in [0, pi], accurate however small. Raises: KcalcError for others and nan."""
+        """The angle arccos C at c = cos theta, theta in [0, pi], accurate however small.
+
+        Raises: KcalcError for others and nan.
+        """
         if is_jax(theta):
             return self._jax("angle")(theta)
         array = np.minimum(angle_array(theta), np.pi)
         return finished(chunked(array, self._turned), array.shape, single_precision(theta))
 
     def verify(self, points: int = 1000, seed: int = 0) -> float:
-        """The largest |table - C| over random c: half uniform in [-1, 1], half close to the ends on a logarithmic scale."""
-        points, random = whole(points, "points", 1, 10**8), np.random.default_rng(whole(seed, "seed"))
+        """The largest |table - C| over random c.
+
+        Half uniform in [-1, 1], half close to the ends on a logarithmic scale.
+        """
+        points, random = (
+            whole(points, "points", 1, 10**8),
+            np.random.default_rng(whole(seed, "seed")),
+        )
         near = 2.0 ** -random.uniform(0, 52, points)
-        gap = np.where(random.random(points) < 0.5, random.uniform(0, 2, points), np.where(random.random(points) < 0.5, near, 2 - near))
+        gap = np.where(
+            random.random(points) < 0.5,
+            random.uniform(0, 2, points),
+            np.where(random.random(points) < 0.5, near, 2 - near),
+        )
         exact = _evaluated(self.gap_function, gap, self.name)
         return float(np.abs(self.gap(gap) - exact).max(initial=0.0))
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
         """Name, error bound and sampled values, as plain data."""
         c = np.cos(np.linspace(np.pi, 0, series_length(points)))
-        return {"table": self.name, "error_bound": self.error_bound, "nodes": self.nodes.size, "c": c.tolist(), "C": self(c).tolist()}
+        return {
+            "table": self.name,
+            "error_bound": self.error_bound,
+            "nodes": self.nodes.size,
+            "c": c.tolist(),
+            "C": self(c).tolist(),
+        }
 
     def _frame(self) -> dict[str, Array]:
         return {"c": 1 - self.nodes, "C": 1 - self.values}
@@ -104,12 +149,16 @@ class Table(Shown):
     def _rows(self) -> list[tuple[str, str]]:
         names = ("error_bound", "relative_bound", "tolerance")
         sizes = (("map", self.name), ("nodes", str(self.nodes.size)))
-        return [("", "value"), *sizes, *((name.replace("_", " "), f"{getattr(self, name):.2g}") for name in names)]
+        return [
+            ("", "value"),
+            *sizes,
+            *((name.replace("_", " "), f"{getattr(self, name):.2g}") for name in names),
+        ]
 
     def __repr__(self) -> str:
         return f"Table({self.name}, {self.nodes.size} nodes, error <= {self.error_bound:.1e})"
 
-    # --- evaluation --------------------------------------------------------------------------------------------------------------------
+    # --- evaluation -------------------------------------------------------------------------------
 
     def _values(self, c: Array) -> Array:
         row, t, _ = locate(_distance(c), np.signbit(c))
@@ -127,9 +176,14 @@ class Table(Shown):
         out = polynomial(self.coefficients, row, t)
         tiny = (w < SMALLEST) & (w > 0) & ~upper
         if tiny.any():
-            end, one, two = (float(a) for a in self._drop(np.array([0.0, SMALLEST, 2 * SMALLEST]), np.zeros(3, bool)))
+            end, one, two = (
+                float(a)
+                for a in self._drop(np.array([0.0, SMALLEST, 2 * SMALLEST]), np.zeros(3, bool))
+            )
             power = math.log2((two - end) / (one - end)) if two > one > end else 1.0
-            power = round(64 * power) / 64 if abs(64 * power % 1 - 0.5) > 0.499 else power  # 1, or 1/2 where jumps meet, 1/4 ...
+            power = (
+                round(64 * power) / 64 if abs(64 * power % 1 - 0.5) > 0.499 else power
+            )  # 1, or 1/2 where jumps meet, 1/4 ...
             out[tiny] = end + (one - end) * (w[tiny] / SMALLEST) ** power
         return out
 
@@ -149,7 +203,11 @@ class Table(Shown):
 
 def _floats(c: Any) -> Array:
     """c as a float64 array, values not yet checked."""
-    return c.astype(np.float64, copy=False) if isinstance(c, np.ndarray) and c.dtype.kind == "f" else real_array(c, "c")
+    return (
+        c.astype(np.float64, copy=False)
+        if isinstance(c, np.ndarray) and c.dtype.kind == "f"
+        else real_array(c, "c")
+    )
 
 
 def _distance(c: Array) -> Array:
@@ -172,20 +230,25 @@ def chunked(array: Array, function: Callable[[Array], Array]) -> Array:
     return out.reshape(array.shape)
 
 
-# --- building --------------------------------------------------------------------------------------------------------------------------
+# --- building -------------------------------------------------------------------------------------
 
 
 def tabulate(gap_function: GapFunction, tolerance: float = 1e-14, name: str = "") -> Table:
-    """The table of the C map whose gap 1 - C at a float64 array of gaps 1 - c in [0, 2] is ``gap_function``.
+    """The table of a C map given by its gap function.
 
-    ``tolerance`` is of C, and 100 times it of 1 - C relatively near c = 1.  Panels that miss it are bisected, three times at most, as long
-    as that helps; the result is the table's ``error_bound``.  Raises: KcalcError for functions that are not real and finite on [0, 2],
-    and for those that no table holds to 1e-6.
+    ``gap_function``: the gap 1 - C at a float64 array of gaps 1 - c in [0, 2].
+
+    ``tolerance`` is of C, and 100 times it of 1 - C relatively near c = 1. Panels that miss it are
+    bisected, three times at most, as long as that helps; the result is the table's ``error_bound``.
+    Raises: KcalcError for functions that are not real and finite on [0, 2], and for those that no
+    table holds to 1e-6.
     """
     if not 0 < tolerance < 1:
         raise KcalcError(f"tolerance = {tolerance}: a number between 0 and 1 is needed")
     sides = [Side(False, tolerance), Side(True, tolerance)]
-    close = 2 - np.unique(np.round(2.0 ** np.linspace(0, 52 - FINEST, 24))) * 2.0**-52  # the float64 numbers next to c = -1
+    close = (
+        2 - np.unique(np.round(2.0 ** np.linspace(0, 52 - FINEST, 24))) * 2.0**-52
+    )  # the float64 numbers next to c = -1
     fixed = np.concatenate([[0.0, 2.0], close])
     low, high, *near = _evaluated(gap_function, fixed, name)
     sides[1].data.append((close, np.array(near)))
@@ -193,16 +256,25 @@ def tabulate(gap_function: GapFunction, tolerance: float = 1e-14, name: str = ""
         wanted = [side.points(panels) for side in sides]
         if not any(points.size for points in wanted):
             break
-        values = _evaluated(gap_function, np.concatenate([points.ravel() for points in wanted]), name)
-        for side, points, part in zip(sides, wanted, np.split(values, [wanted[0].size]), strict=True):
+        values = _evaluated(
+            gap_function, np.concatenate([points.ravel() for points in wanted]), name
+        )
+        for side, points, part in zip(
+            sides, wanted, np.split(values, [wanted[0].size]), strict=True
+        ):
             side.refine(panels, points, part.reshape(points.shape))
     table = _finished(Table(name, gap_function, tolerance, 0.0, 0.0, *_joined(sides, low, high)))
     if not table.error_bound < _USELESS:
-        raise KcalcError(f"the C map{f' of {name}' if name else ''} is too rough for a table: its error would be {table.error_bound:.1e}")
+        raise KcalcError(
+            f"the C map{f' of {name}' if name else ''} is too rough for a table: its error would "
+            f"be {table.error_bound:.1e}"
+        )
     return table
 
 
-def _joined(sides: list[Side], low: float, high: float) -> tuple[Array, Array, Array, tuple[Array, Array]]:
+def _joined(
+    sides: list[Side], low: float, high: float
+) -> tuple[Array, Array, Array, tuple[Array, Array]]:
     """(nodes, values, coefficients, slopes at the ends in double and in single precision)."""
     built = [side.finished(float(end)) for side, end in zip(sides, (low, high), strict=True)]
     coefficients = np.ascontiguousarray(np.concatenate([part for part, _ in built], axis=1))
@@ -210,7 +282,12 @@ def _joined(sides: list[Side], low: float, high: float) -> tuple[Array, Array, A
     values = np.concatenate([[low, high], *(value for side in sides for _, value in side.data)])
     nodes, first = np.unique(gaps, return_index=True)
     ends = tuple(
-        np.array([_end_slope(coefficients, upper, limit, neighbour) for upper, (_, limit) in enumerate(built)])
+        np.array(
+            [
+                _end_slope(coefficients, upper, limit, neighbour)
+                for upper, (_, limit) in enumerate(built)
+            ]
+        )
         for neighbour in (2.0**-53, 2.0**-24)
     )
     return nodes, values[first], coefficients, ends  # pyright: ignore[reportReturnType]
@@ -237,7 +314,13 @@ def _finished(table: Table) -> Table:
 def _evaluated(gap_function: GapFunction, gap: Array, name: str) -> Array:
     values = np.asarray(gap_function(gap))
     if values.shape != gap.shape or values.dtype.kind not in "iuf":
-        raise KcalcError(f"the function to tabulate{f' ({name})' if name else ''} must return a real array of its argument's shape")
+        raise KcalcError(
+            f"the function to tabulate{f' ({name})' if name else ''} must return a real array of "
+            f"its argument's shape"
+        )
     if not np.isfinite(values).all():
-        raise KcalcError(f"the C map{f' of {name}' if name else ''} is not finite at c = {1 - gap[~np.isfinite(values)][0]:.17g}")
+        raise KcalcError(
+            f"the C map{f' of {name}' if name else ''} is not finite at c = "
+            f"{1 - gap[~np.isfinite(values)][0]:.17g}"
+        )
     return values.astype(np.float64)

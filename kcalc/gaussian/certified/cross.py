@@ -1,8 +1,11 @@
-"""Certified Gamma(c) = E[phi(u) psi(v)] and its Taylor coefficients at any c in [-1, 1], for arguments that are balls.
+"""Certified Gamma(c) = E[phi(u) psi(v)] and its Taylor coefficients at any c in [-1, 1].
 
-|c| up to about 0.9: Hermite series, whose table serves every such c.  Smooth functions: the series also beyond, where it converges fast
-enough.  Else the rotated plane.  c = +-1: one dimension.  Balls are evaluated at their midpoints; how far the value moves over the radii is
-bounded by |d Gamma^(k)/k!| <= sup_n binom(n, k) |c|^(n-k) times norms.
+Arguments are balls.
+
+|c| up to about 0.9: Hermite series, whose table serves every such c. Smooth functions: the series
+also beyond, where it converges fast enough. Else the rotated plane. c = +-1: one dimension. Balls
+are evaluated at their midpoints; how far the value moves over the radii is bounded by |d
+Gamma^(k)/k!| <= sup_n binom(n, k) |c|^(n-k) times norms.
 """
 
 from __future__ import annotations
@@ -24,11 +27,13 @@ _TERMS_PER_DIGIT = 24
 _FIRST_TABLE = 96
 
 
-def cross(phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, order: int, field: BallField) -> list[Ball]:
+def cross(
+    phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, order: int, field: BallField
+) -> list[Ball]:
     """Gamma^(k)(c)/k! at c = 1 - gap for k = 0 ... order.
 
-    Raises KcalcError for infinite derivatives, functions that are not known to the ball arithmetic, and inexact arguments where phi jumps
-    and no bound of the change is known.
+    Raises KcalcError for infinite derivatives, functions that are not known to the ball arithmetic,
+    and inexact arguments where phi jumps and no bound of the change is known.
     """
     from flint import arb
 
@@ -51,18 +56,34 @@ def _key(x: Ball) -> Any:
     return x.man_exp()
 
 
-def _at_end(phi: Any, psi: Any, sign: int, q1: Ball, q2: Ball, order: int, field: BallField) -> list[Ball]:
+def _at_end(
+    phi: Any, psi: Any, sign: int, q1: Ball, q2: Ball, order: int, field: BallField
+) -> list[Ball]:
     if phi is psi and q1 is q2 and sign > 0:
         values = [moment(phi, "second_moment", q1, field)]
     else:
         second = seen(psi, q2, field)
-        factors = [(seen(phi, q1, field), q1.sqrt()), (second if sign > 0 else second.mirrored(), q2.sqrt())]
-        values = [expect(factors, field.bits, what=f"E {phi.name}(u) {psi.name}(v) at c = {sign}, q = {q1.str(6, radius=False)}")]
-    return values + [end_derivative(phi, psi, q1, q2, sign, k, field) / math.factorial(k) for k in range(1, order + 1)]
+        factors = [
+            (seen(phi, q1, field), q1.sqrt()),
+            (second if sign > 0 else second.mirrored(), q2.sqrt()),
+        ]
+        values = [
+            expect(
+                factors,
+                field.bits,
+                what=f"E {phi.name}(u) {psi.name}(v) at c = {sign}, q = {q1.str(6, radius=False)}",
+            )
+        ]
+    return values + [
+        end_derivative(phi, psi, q1, q2, sign, k, field) / math.factorial(k)
+        for k in range(1, order + 1)
+    ]
 
 
 @lru_cache(maxsize=4096)
-def _exact(phi: Any, psi: Any, gap_key: Any, key1: Any, key2: Any, order: int, field: BallField) -> tuple[Ball, ...]:
+def _exact(
+    phi: Any, psi: Any, gap_key: Any, key1: Any, key2: Any, order: int, field: BallField
+) -> tuple[Ball, ...]:
     """The coefficients at exact arguments with 0 <= gap <= 2."""
     from flint import arb
 
@@ -75,7 +96,10 @@ def _exact(phi: Any, psi: Any, gap_key: Any, key1: Any, key2: Any, order: int, f
     if found is not None:
         return tuple(found)
     if order > 2:
-        raise KcalcError(f"Taylor coefficients of order {order} > 2 of {phi.name} near |c| = 1 have no certified rule")
+        raise KcalcError(
+            f"Taylor coefficients of order {order} > 2 of {phi.name} near |c| = 1 have no "
+            f"certified rule"
+        )
     return tuple(_by_plane(phi, psi, gap, q1, q2, order, scale, field))
 
 
@@ -85,10 +109,12 @@ def _log_scale(phi: Any, psi: Any, q1: Ball, q2: Ball, field: BallField) -> floa
     return log_upper(product) / 2 - (field.digits + _SPARE) * math.log(10)
 
 
-# --- by Hermite series -------------------------------------------------------------------------------------------------------------------
+# --- by Hermite series ----------------------------------------------------------------------------
 
 
-def _by_series(phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, order: int, scale: float, field: BallField) -> list[Ball] | None:
+def _by_series(
+    phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, order: int, scale: float, field: BallField
+) -> list[Ball] | None:
     """The series where some table of affordable length reaches the digits; None else."""
     c = 1 - gap
     fall = -log_upper(c)
@@ -119,22 +145,34 @@ def _ladder(most: int) -> list[int]:
     return [*(n for n in (_FIRST_TABLE, 192, 384) if n < most), most]
 
 
-def _pair(phi: Any, psi: Any, q1: Ball, q2: Ball, field: BallField, terms: int) -> tuple[Hermite, Hermite]:
+def _pair(
+    phi: Any, psi: Any, q1: Ball, q2: Ball, field: BallField, terms: int
+) -> tuple[Hermite, Hermite]:
     with field.working():
         first = hermite(seen(phi, q1, field), q1, terms, field)
-        return first, (first if phi == psi and q1 is q2 else hermite(seen(psi, q2, field), q2, terms, field))
+        return first, (
+            first if phi == psi and q1 is q2 else hermite(seen(psi, q2, field), q2, terms, field)
+        )
 
 
-def _series_of(first: Hermite, second: Hermite, c: Ball, order: int, scale: float) -> list[Ball] | None:
+def _series_of(
+    first: Hermite, second: Hermite, c: Ball, order: int, scale: float
+) -> list[Ball] | None:
     values = cross_series(first, second, c, order)
     goal = math.exp(scale + 2.3)
-    return values if all(v.is_finite() and float(v.rad()) <= goal * max(1.0, abs(float(v))) for v in values) else None
+    return (
+        values
+        if all(v.is_finite() and float(v.rad()) <= goal * max(1.0, abs(float(v))) for v in values)
+        else None
+    )
 
 
-# --- otherwise ---------------------------------------------------------------------------------------------------------------------------
+# --- otherwise ------------------------------------------------------------------------------------
 
 
-def _by_plane(phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, order: int, scale: float, field: BallField) -> list[Ball]:
+def _by_plane(
+    phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, order: int, scale: float, field: BallField
+) -> list[Ball]:
     """The rotated plane; c < 0 by reflecting v."""
     lost = -order * min(0.0, log_upper(gap.min(2 - gap)) / math.log(2))
     bits = field.bits + 32 + math.ceil(lost)
@@ -146,39 +184,52 @@ def _by_plane(phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, order: int, sca
             second = (seen(psi, q2, field), q2.sqrt())
         if negative:
             second = (second[0].mirrored(), second[1])
-        plane = Plane(first, second, 2 - gap if negative else gap, [scale] * (order + 1), bits, field.digits)
+        plane = Plane(
+            first, second, 2 - gap if negative else gap, [scale] * (order + 1), bits, field.digits
+        )
         return [-v if negative and k % 2 else v for k, v in enumerate(plane.values())]
 
 
-# --- balls as arguments ------------------------------------------------------------------------------------------------------------------
+# --- balls as arguments ---------------------------------------------------------------------------
 
 
 def _movement(phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, k: int, field: BallField) -> Ball:
-    """A ball around 0 with everything that Gamma^(k)/k! can change by over the radii of its arguments."""
+    """A ball around 0 with every change of Gamma^(k)/k! over the radii of its arguments."""
     from flint import arb
 
     size = abs(1 - gap)
     size = arb(size.upper()).min(arb(1))
-    norms = [moment(f, "second_moment", q, field).abs_upper().sqrt() for f, q in ((phi, q1), (psi, q2))]
+    norms = [
+        moment(f, "second_moment", q, field).abs_upper().sqrt() for f, q in ((phi, q1), (psi, q2))
+    ]
     total = arb(0)
     if not gap.is_exact():
         total += _rate(phi, psi, size, q1, q2, k, norms, field) * gap.rad()
     for f, q, other in ((phi, q1, norms[1]), (psi, q2, norms[0])):
         if not q.is_exact():
             if not continuous(f):
-                raise KcalcError(f"{f.name} jumps, so its C map at a q value known only as a ball ({q.str(6)}) has no certified bound")
+                raise KcalcError(
+                    f"{f.name} jumps, so its C map at a q value known only as a ball ({q.str(6)}) "
+                    f"has no certified bound"
+                )
             radial = _radial_norm(f, q, field) / (2 * q)
             total += largest(size, k, 0) * radial * other * q.rad()
     if not total.is_finite():
-        raise KcalcError(f"derivative {k} in c of {phi.name} near |c| = 1 is not bounded over the balls given as c and q")
+        raise KcalcError(
+            f"derivative {k} in c of {phi.name} near |c| = 1 is not bounded over the balls given "
+            f"as c and q"
+        )
     return arb(0, total.abs_upper())
 
 
-def _rate(phi: Any, psi: Any, c: Ball, q1: Ball, q2: Ball, k: int, norms: list[Ball], field: BallField) -> Ball:
+def _rate(
+    phi: Any, psi: Any, c: Ball, q1: Ball, q2: Ball, k: int, norms: list[Ball], field: BallField
+) -> Ball:
     """A bound of Gamma^(k+1)/k! over the ball.
 
     With m such that phi^(m-1) and psi^(m-1) are continuous and j = k + 1 - m, it is
-    (q1 q2)^(m/2) times derivative j of E[phi^(m)(u) psi^(m)(v)], so at most j! sup_n binom(n, j) |c|^(n-j) times their norms.
+    (q1 q2)^(m/2) times derivative j of E[phi^(m)(u) psi^(m)(v)], so at most j! sup_n binom(n, j)
+    |c|^(n-j) times their norms.
     """
     m = 0
     while m <= k and continuous(phi, m) and continuous(psi, m):
@@ -186,13 +237,24 @@ def _rate(phi: Any, psi: Any, c: Ball, q1: Ball, q2: Ball, k: int, norms: list[B
     if m:
         norms = [_slope_norm(f, q, m, field) for f, q in ((phi, q1), (psi, q2))]
     j = k + 1 - m
-    return norms[0] * norms[1] * (q1 * q2).sqrt() ** m * largest(c, j, 0) * math.factorial(j) / math.factorial(k)
+    return (
+        norms[0]
+        * norms[1]
+        * (q1 * q2).sqrt() ** m
+        * largest(c, j, 0)
+        * math.factorial(j)
+        / math.factorial(k)
+    )
 
 
 def _slope_norm(phi: Any, q: Ball, order: int, field: BallField) -> Ball:
     factor = (seen(phi, q, field, order), q.sqrt())
     return (
-        expect([factor, factor], field.bits, what=f"E (derivative {order} of {phi.name})^2 at q = {q.str(6, radius=False)}")
+        expect(
+            [factor, factor],
+            field.bits,
+            what=f"E (derivative {order} of {phi.name})^2 at q = {q.str(6, radius=False)}",
+        )
         .abs_upper()
         .sqrt()
     )
@@ -204,7 +266,12 @@ def _radial_norm(phi: Any, q: Ball, field: BallField) -> Ball:
 
     factor = (seen(phi, q, field, 1), q.sqrt())
     return (
-        expect([factor, factor], field.bits, (arb(0), arb(0), q), what=f"E (u {phi.name}'(u))^2 at q = {q.str(6, radius=False)}")
+        expect(
+            [factor, factor],
+            field.bits,
+            (arb(0), arb(0), q),
+            what=f"E (u {phi.name}'(u))^2 at q = {q.str(6, radius=False)}",
+        )
         .abs_upper()
         .sqrt()
     )

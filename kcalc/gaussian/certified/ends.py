@@ -1,7 +1,10 @@
-"""Derivatives of the cross moment Gamma(c) at c = +-1, where they exist: one-dimensional integrals and point terms of corners.
+"""Derivatives of the cross moment Gamma(c) at c = +-1, where they exist.
 
-Gamma^(k)(1) = (q1 q2)^(k/2) E[phi^(k)(sqrt q1 z) psi^(k)(sqrt q2 z)] in the sense of distributions: a jump J of phi^(k-1) at kink x adds
-J n(x/sqrt q1)/sqrt q1 times psi^(k) at the same z.  Two jumps at one z make it infinite.
+One-dimensional integrals and point terms of corners.
+
+Gamma^(k)(1) = (q1 q2)^(k/2) E[phi^(k)(sqrt q1 z) psi^(k)(sqrt q2 z)] in the sense of distributions:
+a jump J of phi^(k-1) at kink x adds J n(x/sqrt q1)/sqrt q1 times psi^(k) at the same z. Two jumps
+at one z make it infinite.
 """
 
 from __future__ import annotations
@@ -18,12 +21,19 @@ Corner = tuple[Ball, Ball]
 """z and the jump of phi^(k-1) there."""
 
 
-def end_derivative(phi: Any, psi: Any, q1: Ball, q2: Ball, sign: int, k: int, field: BallField) -> Ball:
-    """Gamma^(k)(sign), k >= 1.  Raises KcalcError where it is infinite, saying so, or where no rule is known."""
+def end_derivative(
+    phi: Any, psi: Any, q1: Ball, q2: Ball, sign: int, k: int, field: BallField
+) -> Ball:
+    """Gamma^(k)(sign), k >= 1.
+
+    Raises KcalcError where it is infinite, saying so, or where no rule is known.
+    """
     names = f"derivative {k} of E[{phi.name}(u) {psi.name}(v)] at c = {sign}"
     for order in range(k - 1):
         if any(jumping(phi, order)) or any(jumping(psi, order)):
-            raise KcalcError(f"{names} is infinite, or has no rule: the activation is not smooth enough")
+            raise KcalcError(
+                f"{names} is infinite, or has no rule: the activation is not smooth enough"
+            )
     with field.working():
         r1, r2 = q1.sqrt(), q2.sqrt()
         first = (seen(phi, q1, field, k), r1)
@@ -45,13 +55,18 @@ def _turned(profile: Profile, sign: int) -> Profile:
 
 
 def _corners(phi: Any, q: Ball, sign: int, k: int, field: BallField) -> list[Corner]:
-    """Where phi^(k-1)(sign sqrt q z) jumps, and by how much as a function of sign z (so that signs cancel in the pair)."""
+    """The points z where phi^(k-1)(sign sqrt q z) jumps, and the jumps.
+
+    The jumps are those of a function of sign z (so that signs cancel in the pair).
+    """
     pattern = jumping(phi, k - 1)
     if not any(pattern):
         return []
     before = seen(phi, q, field, k - 1)
     if len(before.kinks) != len(pattern):
-        raise KcalcError(f"{phi.name}: derivatives at c = +-1 have no rule for saturated functions with corners")
+        raise KcalcError(
+            f"{phi.name}: derivatives at c = +-1 have no rule for saturated functions with corners"
+        )
     found = []
     for kink, left, right in zip(before.kinks, before.pieces, before.pieces[1:], strict=False):
         x = kink()
@@ -59,7 +74,9 @@ def _corners(phi: Any, q: Ball, sign: int, k: int, field: BallField) -> list[Cor
         if not jump.contains(0):
             found.append((sign * x / q.sqrt(), jump))
     if len(found) != sum(pattern):
-        raise KcalcError(f"{phi.name}: a jump of derivative {k - 1} is too small for the digits asked for")
+        raise KcalcError(
+            f"{phi.name}: a jump of derivative {k - 1} is too small for the digits asked for"
+        )
     return found
 
 

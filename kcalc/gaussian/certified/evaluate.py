@@ -1,8 +1,11 @@
-"""Smooth SymPy expressions as functions of balls: real ones, and complex ones whose analyticity is checked.
+"""Smooth SymPy expressions as functions of balls.
 
-A complex evaluation encloses f on the whole box, and is not finite unless f is analytic on all of it, so that error bounds of
-quadrature rules may rest on it.  Functions with branch cuts are refused on their cuts; log(1 + e^g), log cosh g and 1/(1 + e^g) are
-rewritten so that no cut, and no overestimation, stands where the function is harmless.
+Real ones, and complex ones whose analyticity is checked.
+
+A complex evaluation encloses f on the whole box, and is not finite unless f is analytic on all of
+it, so that error bounds of quadrature rules may rest on it. Functions with branch cuts are refused
+on their cuts; log(1 + e^g), log cosh g and 1/(1 + e^g) are rewritten so that no cut, and no
+overestimation, stands where the function is harmless.
 """
 
 from __future__ import annotations
@@ -27,7 +30,10 @@ _MEROMORPHIC = {"tan", "cot", "sec", "csc", "tanh", "coth", "sech", "csch", "gam
 
 @dataclass(frozen=True, eq=False)
 class Smooth:
-    """A smooth function on real balls (``real``) and, analyticity checked, on complex ones (``complex``)."""
+    """A smooth function on real balls and on complex balls.
+
+    ``real``: on real balls; ``complex``: on complex ones, with analyticity checked.
+    """
 
     real: Function
     complex: Function
@@ -99,7 +105,10 @@ class _Compiler:
         return self._function(expr)
 
     def _split(self, expr: Any) -> tuple[sp.Expr, list[Function]]:
-        rest, parts = expr.func(*(a for a in expr.args if not a.has(self.symbol))), [a for a in expr.args if a.has(self.symbol)]
+        rest, parts = (
+            expr.func(*(a for a in expr.args if not a.has(self.symbol))),
+            [a for a in expr.args if a.has(self.symbol)],
+        )
         return rest, [self.of(part) for part in parts]
 
     def _sum(self, expr: Any) -> Function:
@@ -130,7 +139,10 @@ class _Compiler:
         exponent: Any = expr.exp
         if exponent.has(self.symbol):
             if base.has(self.symbol) or not base.is_positive:
-                raise KcalcError(f"{str(expr)[:60]} has no certified evaluation: a variable exponent needs a positive constant base")
+                raise KcalcError(
+                    f"{str(expr)[:60]} has no certified evaluation: a variable exponent needs a "
+                    f"positive constant base"
+                )
             return self.of(sp.exp(exponent * sp.log(base)))
         if self.complex and exponent == -1:
             logistic = self._logistic(base)
@@ -140,7 +152,11 @@ class _Compiler:
         if isinstance(exponent, sp.Integer):
             return _whole_power(inner, int(exponent))
         if isinstance(exponent, sp.Rational) and exponent.q == 2:
-            root = (lambda x: inner(x).sqrt(analytic=True)) if self.complex else (lambda x: inner(x).sqrt())
+            root = (
+                (lambda x: inner(x).sqrt(analytic=True))
+                if self.complex
+                else (lambda x: inner(x).sqrt())
+            )
             return _whole_power(root, int(exponent.p))
         constant = Constant(exponent)
         if self.complex:
@@ -151,7 +167,9 @@ class _Compiler:
         method = METHODS.get(type(expr))
         known = _WHOLE | _MEROMORPHIC | _IMAGINARY_CUTS | _REAL_CUTS | {"log", "acosh"}
         if method not in known:
-            raise KcalcError(f"{type(expr).__name__} has no certified evaluation; it occurs in {str(expr)[:60]}")
+            raise KcalcError(
+                f"{type(expr).__name__} has no certified evaluation; it occurs in {str(expr)[:60]}"
+            )
         inner = self.of(expr.args[0])
         if not self.complex or method in _WHOLE or method in _MEROMORPHIC:
             return _method(inner, method)
@@ -159,11 +177,16 @@ class _Compiler:
             return lambda x: inner(x).log(analytic=True)
         return _off_cuts(inner, method)
 
-    # --- rewritten where the plain form has needless cuts ----------------------------------------------------------------------------
+    # --- rewritten where the plain form has needless cuts -----------------------------------------
 
     def _exponent(self, expr: Any) -> Any:
         """g of 1 + e^g, else None."""
-        if isinstance(expr, sp.Add) and len(expr.args) == 2 and expr.args[0] == 1 and isinstance(expr.args[1], sp.exp):
+        if (
+            isinstance(expr, sp.Add)
+            and len(expr.args) == 2
+            and expr.args[0] == 1
+            and isinstance(expr.args[1], sp.exp)
+        ):
             return expr.args[1].args[0]
         return None
 

@@ -16,8 +16,30 @@ from typing import Any
 import sympy as sp
 
 from ...foundation.process_state import cached_property
-from .ranges import Interval, above, below, bounded_exp, hull, meet, plus, real_power, times, whole_power
-from .scales import LOG, LOGLOG, ONE, VARIABLE, Scale, Stretch, Unresolved, bounds_of, combined, sign
+from .ranges import (
+    Interval,
+    above,
+    below,
+    bounded_exp,
+    hull,
+    meet,
+    plus,
+    real_power,
+    times,
+    whole_power,
+)
+from .scales import (
+    LOG,
+    LOGLOG,
+    ONE,
+    VARIABLE,
+    Scale,
+    Stretch,
+    Unresolved,
+    bounds_of,
+    combined,
+    sign,
+)
 
 _TERMS, _RESTS = 5, 3  # exact terms and remainders kept
 _OPERATIONS = 12  # in a coefficient kept exactly
@@ -159,7 +181,10 @@ class Germ:
         return (c, top, deviation) if max(-low, high) <= most else None
 
     def power(self, exponent: Any) -> Germ:
-        """self^exponent for a SymPy number, of positive values where the exponent is not an integer."""
+        """self^exponent for a SymPy number.
+
+        The values must be positive where the exponent is not an integer.
+        """
         if exponent == 0 or exponent == 1:
             return self.constant(1) if exponent == 0 else self
         if self.exact and (exponent == 2 or exponent == 3):

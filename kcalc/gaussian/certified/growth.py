@@ -1,4 +1,6 @@
-"""Proven growth: |f(x)| <= A (1 + |x|)^p exp(B |x| + G x^2) on an interval, and the Gaussian integral of that bound beyond a radius.
+"""Proven growth bounds on an interval, and their Gaussian integrals beyond a radius.
+
+The bound is |f(x)| <= A (1 + |x|)^p exp(B |x| + G x^2).
 
 The bound is derived from the expression's tree, or declared.  All numbers are floats rounded up.
 """
@@ -27,7 +29,9 @@ class Growth:
 
     def __mul__(self, other: Growth) -> Growth:
         sums = (a + b for a, b in zip(self._parts(), other._parts(), strict=True))
-        return Growth(*(above(total) if total else 0.0 for total in sums))  # a sum that is 0 is exact
+        return Growth(
+            *(above(total) if total else 0.0 for total in sums)
+        )  # a sum that is 0 is exact
 
     def __or__(self, other: Growth) -> Growth:
         """A bound for either of two functions."""
@@ -45,18 +49,30 @@ class Growth:
     def after(self, scale: float, shift: float) -> Growth:
         """The bound of x -> f(scale x + shift)."""
         s, b = abs(scale), abs(shift)
-        twist = self.power * math.log((1 + b) * max(1.0, s)) + self.rate * b + 2 * self.gauss * b * b
+        twist = (
+            self.power * math.log((1 + b) * max(1.0, s)) + self.rate * b + 2 * self.gauss * b * b
+        )
         gauss = self.gauss * s * s * (2.0 if b else 1.0)
         return Growth(above(self.log_scale + twist), self.power, above(self.rate * s), above(gauss))
 
     def at(self, x: float) -> float:
         """The logarithm of the bound for |x| <= x."""
-        return above(self.log_scale + self.power * math.log1p(x) + self.rate * x + self.gauss * x * x)
+        return above(
+            self.log_scale + self.power * math.log1p(x) + self.rate * x + self.gauss * x * x
+        )
 
 
-# --- from the tree -----------------------------------------------------------------------------------------------------------------------
+# --- from the tree --------------------------------------------------------------------------------
 
-_UNITY = {sp.tanh: 1.0, sp.sin: 1.0, sp.cos: 1.0, sp.sech: 1.0, sp.sinc: 1.0, sp.erf: 1.0, sp.erfc: 2.0}
+_UNITY = {
+    sp.tanh: 1.0,
+    sp.sin: 1.0,
+    sp.cos: 1.0,
+    sp.sech: 1.0,
+    sp.sinc: 1.0,
+    sp.erf: 1.0,
+    sp.erfc: 2.0,
+}
 _QUARTER = {sp.atan: 1.5708, sp.asin: 1.5708, sp.acos: 3.1416}
 
 
@@ -66,7 +82,9 @@ def _size(bound: float) -> Growth:
 
 def _logarithm(inner: Growth) -> Growth:
     """A bound of log(1 + |g|) from one of g: log(1 + A) + p log(1 + |x|) + B |x| + G x^2."""
-    start = above(math.log1p(math.exp(min(inner.log_scale, 700.0))) + max(0.0, inner.log_scale - 700.0))
+    start = above(
+        math.log1p(math.exp(min(inner.log_scale, 700.0))) + max(0.0, inner.log_scale - 700.0)
+    )
     if inner.gauss:
         return Growth(above(math.log(start + inner.power + inner.rate + inner.gauss)), 2.0)
     slope = inner.power + inner.rate
@@ -116,7 +134,11 @@ class _Deriver:
         low, high = constant(exponent)
         if low >= 0:
             base = self.of(expr.base)
-            return base**high if base.log_scale >= 0 else Growth(0.0, base.power, base.rate, base.gauss) ** high
+            return (
+                base**high
+                if base.log_scale >= 0
+                else Growth(0.0, base.power, base.rate, base.gauss) ** high
+            )
         floor = positive_floor(expr.base, self.symbol, self.low, self.high)  # type: ignore[arg-type]
         worst = low if floor < 1 else high
         return Growth(above(worst * math.log(floor)))
@@ -134,15 +156,24 @@ class _Deriver:
             for n, (bottom, upper) in bounds:
                 gain = self._greatest(n, bottom, upper)
                 if gain > 0 and n > 2:
-                    raise KcalcError(f"exp({str(sign * inner)[:50]}) grows faster than every Gaussian decays")
+                    raise KcalcError(
+                        f"exp({str(sign * inner)[:50]}) grows faster than every Gaussian decays"
+                    )
                 if n <= 2:
                     size[n] = gain if n else upper
             return Growth(above(size[0]), 0.0, max(0.0, size[1]), max(0.0, size[2]))
         growth = self.of(inner)
         if growth.rate or growth.gauss or growth.power > 2:
-            raise KcalcError(f"exp({str(sign * inner)[:50]}) is not proven to grow slower than a Gaussian decays")
+            raise KcalcError(
+                f"exp({str(sign * inner)[:50]}) is not proven to grow slower than a Gaussian decays"
+            )
         scale = above(math.exp(growth.log_scale))
-        return Growth(scale, 0.0, scale if growth.power <= 1 else above(2 * scale), 0.0 if growth.power <= 1 else scale)
+        return Growth(
+            scale,
+            0.0,
+            scale if growth.power <= 1 else above(2 * scale),
+            0.0 if growth.power <= 1 else scale,
+        )
 
     def _greatest(self, n: int, bottom: float, upper: float) -> float:
         """The greatest coefficient of |x|^n that c x^n has on the side(s) of the interval."""
@@ -165,42 +196,71 @@ class _Deriver:
         raise KcalcError(f"no growth bound is known for {kind.__name__}({str(inner)[:40]})")
 
 
-def derive(expr: sp.Expr, symbol: sp.Symbol, low: float = -math.inf, high: float = math.inf) -> Growth:
-    """A proven growth bound of ``expr`` for low <= symbol <= high.  Raises KcalcError where the tree gives none."""
+def derive(
+    expr: sp.Expr, symbol: sp.Symbol, low: float = -math.inf, high: float = math.inf
+) -> Growth:
+    """A proven growth bound of ``expr`` for low <= symbol <= high.
+
+    Raises KcalcError where the tree gives none.
+    """
     return _Deriver(symbol, low, high).of(expr)
 
 
-# --- under a Gaussian --------------------------------------------------------------------------------------------------------------------
+# --- under a Gaussian -----------------------------------------------------------------------------
 
 
 def check_moment(growths: Sequence[tuple[Growth, float]], what: str) -> None:
-    """Raises KcalcError unless the product of the functions f_i(r_i z) provably has a Gaussian expectation."""
+    """Check that the product of the functions f_i(r_i z) has a Gaussian expectation.
+
+    Raises KcalcError unless this is proven.
+    """
     gauss = sum(g.gauss * r * r for g, r in growths)
     if above(gauss) >= 0.5:
-        raise KcalcError(f"{what} diverges, or is not proven to converge: the growth exp(G x^2) needs G < 1/(4 q) here")
+        raise KcalcError(
+            f"{what} diverges, or is not proven to converge: the growth exp(G x^2) needs G < 1/(4 "
+            f"q) here"
+        )
 
 
 def tail(growths: Sequence[tuple[Growth, float]], reach: float, degree: int = 0) -> float:
-    """log of a bound of E[|z|^degree prod_i |f_i(r_i z)|; |z| > reach]; inf where reach is too small to tell."""
+    """log of a bound of E[|z|^degree prod_i |f_i(r_i z)|; |z| > reach].
+
+    Inf where reach is too small to tell.
+    """
     log_scale = sum(g.log_scale for g, _ in growths)
     if log_scale == -math.inf:
         return -math.inf
     rate = sum(g.rate * r for g, r in growths)
     gauss = sum(g.gauss * r * r for g, r in growths)
-    powers = sum(g.power * math.log1p(r * reach) for g, r in growths) + (degree * math.log(reach) if degree else 0.0)
+    powers = sum(g.power * math.log1p(r * reach) for g, r in growths) + (
+        degree * math.log(reach) if degree else 0.0
+    )
     slopes = sum(g.power * r / (1 + r * reach) for g, r in growths) + degree / reach
     decay = below(below((1 - 2 * gauss) * reach) - above(rate + slopes))
     if decay <= 0:
         return math.inf
-    return above(log_scale + powers + rate * reach + (gauss - 0.5) * reach * reach - 0.2257913526 - math.log(decay) + 1e-9)
+    return above(
+        log_scale
+        + powers
+        + rate * reach
+        + (gauss - 0.5) * reach * reach
+        - 0.2257913526
+        - math.log(decay)
+        + 1e-9
+    )
 
 
 def whole(growths: Sequence[tuple[Growth, float]], degree: int = 0) -> float:
-    """log of a bound of E[|z|^degree prod_i |f_i(r_i z)|]: Riemann sums from above, and the tail."""
+    """log of a bound of E[|z|^degree prod_i |f_i(r_i z)|].
+
+    Riemann sums from above, and the tail.
+    """
     step, total, left = 0.25, -math.inf, 0.0
     while all(g.log_scale > -math.inf for g, _ in growths):
         right = left + step
-        inside = sum(g.at(r * right) for g, r in growths) + (degree * math.log(right) if degree else 0.0)
+        inside = sum(g.at(r * right) for g, r in growths) + (
+            degree * math.log(right) if degree else 0.0
+        )
         total = log_sum(total, above(inside - left * left / 2 - 0.2257913526 + math.log(step)))
         rest = tail(growths, right, degree)
         if rest < total:
@@ -221,5 +281,8 @@ def radius(growths: Sequence[tuple[Growth, float]], log_target: float, degree: i
     while tail(growths, reach, degree) > log_target:
         reach += 0.25
         if reach > 1e4:
-            raise KcalcError("the activation grows too fast for a certified Gaussian integral of this width; use a smaller q")
+            raise KcalcError(
+                "the activation grows too fast for a certified Gaussian integral of this width; "
+                "use a smaller q"
+            )
     return reach

@@ -1,8 +1,11 @@
-"""Certified Hermite coefficients a_n(q) = E[phi(sqrt q z) h_n(z)], h_n orthonormal, and C maps from them for every c at once.
+"""Certified Hermite coefficients a_n(q) = E[phi(sqrt q z) h_n(z)], h_n orthonormal.
 
-Gamma^(k)(c)/k! = sum_n binom(n, k) a_n b_n c^(n-k), where the terms after N are at most sup_n binom(n, k) |c|^(n-k) times the norms of
-the remainder after N + 1 terms.  All a_n come from one composite Gauss-Legendre rule; |h_n| in the complex plane is bounded by Mehler's
-formula.  The recurrence amplifies radii by about 1.7^n, which extra bits pay for.
+C maps for every c at once are computed from them.
+
+Gamma^(k)(c)/k! = sum_n binom(n, k) a_n b_n c^(n-k), where the terms after N are at most sup_n
+binom(n, k) |c|^(n-k) times the norms of the remainder after N + 1 terms. All a_n come from one
+composite Gauss-Legendre rule; |h_n| in the complex plane is bounded by Mehler's formula. The
+recurrence amplifies radii by about 1.7^n, which extra bits pay for.
 """
 
 from __future__ import annotations
@@ -17,7 +20,16 @@ from typing import Any
 from kcalc.fields.balls import Ball, BallField, working
 from kcalc.foundation.errors import KcalcError
 from kcalc.gaussian.certified.growth import log_sum, radius, tail
-from kcalc.gaussian.certified.line import Factor, breaks, clear_of, expect, growths, log_upper, uncertainty, upper
+from kcalc.gaussian.certified.line import (
+    Factor,
+    breaks,
+    clear_of,
+    expect,
+    growths,
+    log_upper,
+    uncertainty,
+    upper,
+)
 from kcalc.gaussian.certified.profile import Profile
 from kcalc.gaussian.certified.ranges import above
 from kcalc.gaussian.certified.rules import Slab, best_rule, box, legendre, log_size
@@ -29,7 +41,10 @@ _WIDEST = 4.0
 
 @dataclass(frozen=True, eq=False)
 class Hermite:
-    """phi(sqrt q z) = sum_n a_n h_n(z) up to ``cut`` in the mean square, a_n known for n <= N = len - 1."""
+    """The series phi(sqrt q z) = sum_n a_n h_n(z) up to ``cut`` in the mean square.
+
+    a_n is known for n <= N = len - 1.
+    """
 
     coefficients: tuple[Ball, ...]
     second_moment: Ball
@@ -47,7 +62,10 @@ class Hermite:
 
 
 def cross_series(first: Hermite, second: Hermite, c: Ball, order: int) -> list[Ball]:
-    """Taylor coefficients Gamma^(k)(c)/k!, k = 0 ... order, at |c| < 1 (order 0 also at +-1), for two tables of one length."""
+    """Taylor coefficients Gamma^(k)(c)/k!, k = 0 ... order, at |c| < 1.
+
+    Order 0 is also available at c = +-1. The two tables have one length.
+    """
     from flint import arb
 
     products = [a * b for a, b in zip(first.coefficients, second.coefficients, strict=True)]
@@ -60,7 +78,9 @@ def cross_series(first: Hermite, second: Hermite, c: Ball, order: int) -> list[B
     for k in range(order + 1):
         total = arb(0)
         for n in range(k, len(products)):
-            total += (products[n] * math.comb(n, k)) * powers[n - k] if k else products[n] * powers[n]
+            total += (
+                (products[n] * math.comb(n, k)) * powers[n - k] if k else products[n] * powers[n]
+            )
         everywhere, later = largest(size, k, 0), largest(size, k, len(products))
         out.append(total + arb(0, 1) * (missed * everywhere + left_out * later).abs_upper())
     return out
@@ -82,11 +102,14 @@ def largest(c: Ball, k: int, first: int) -> Ball:
     return with_room.max(math.comb(n, k) * c ** (n - k))
 
 
-# --- the table ---------------------------------------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------------------
 
 
 def hermite(profile: Profile, q: Ball, terms: int, field: BallField) -> Hermite:
-    """a_0 ... a_terms of phi(sqrt q z) for an exact q, absolute errors about 10^-(digits + 6) of its norm."""
+    """The coefficients a_0 ... a_terms of phi(sqrt q z) for an exact q.
+
+    Their absolute errors are about 10^-(digits + 6) of the norm of phi(sqrt q z).
+    """
     return _table(profile, q.mid().man_exp(), terms, field)
 
 
@@ -111,10 +134,15 @@ def _table(profile: Profile, q: Any, terms: int, field: BallField) -> Hermite:
         even, odd, squares = _nodes(factor, panels, fine)
         sums = _projected(even, squares, terms, 0), _projected(odd, squares, terms, 1)
     with working(bits):
-        found = [sums[n % 2][n // 2] / arb(n).fac().sqrt() + uncertainty(error) for n in range(terms + 1)]
+        found = [
+            sums[n % 2][n // 2] / arb(n).fac().sqrt() + uncertainty(error) for n in range(terms + 1)
+        ]
         left = arb((moment - sum(a * a for a in found)).upper())
         if not left.is_finite():
-            raise KcalcError(f"the Hermite coefficients of {profile.name} lost all digits; use a smaller q, or other digits")
+            raise KcalcError(
+                f"the Hermite coefficients of {profile.name} lost all digits; use a smaller q, or "
+                f"other digits"
+            )
         rest = left.max(arb(0)).sqrt() + cut
         return Hermite(tuple(found), moment, arb(cut.abs_upper()), arb(rest.abs_upper()))
 
@@ -123,8 +151,13 @@ Panel = tuple[Ball, Ball, int, Any, Any]
 """Ends, number of nodes, and the pieces at z and at -z."""
 
 
-def _panels(factor: Factor, reach: float, terms: int, log_allowed: float, field: BallField) -> tuple[list[Panel], float]:
-    """Panels on [0, reach] with rules that integrate both halves against every h_n, n <= terms; and log of the summed errors."""
+def _panels(
+    factor: Factor, reach: float, terms: int, log_allowed: float, field: BallField
+) -> tuple[list[Panel], float]:
+    """Panels on [0, reach] with rules that integrate both halves against every h_n, n <= terms.
+
+    And log of the summed errors.
+    """
     profile, r = factor
     most, out, total = 12 + 4 * math.ceil(field.digits / 3), [], -math.inf
     share = log_allowed - math.log(64)
@@ -137,14 +170,21 @@ def _panels(factor: Factor, reach: float, terms: int, log_allowed: float, field:
             rule = None
             if float(b - a) < _WIDEST:
                 with working(_ROUGH):
-                    rule = best_rule(lambda cover, a=a, b=b, f=ahead, g=behind: _bound(cover, a, b, f, g, r, terms), share, most)
+                    rule = best_rule(
+                        lambda cover, a=a, b=b, f=ahead, g=behind: _bound(
+                            cover, a, b, f, g, r, terms
+                        ),
+                        share,
+                        most,
+                    )
             if rule is None:
                 middle = _between(a, b)
                 stack += [(middle, b), (a, middle)]
                 if len(out) + len(stack) > 4000 or float(b - a) < 1e-9:
                     size = (r * r).str(4, radius=False)
                     raise KcalcError(
-                        f"{profile.name} at q = {size} varies too fast for certified Hermite coefficients; use a smaller q or "
+                        f"{profile.name} at q = {size} varies too fast for certified Hermite "
+                        f"coefficients; use a smaller q or "
                         "fewer digits, or a call without ball, which gives double precision"
                     )
                 continue
@@ -169,7 +209,9 @@ def _pieces(profile: Profile, r: Ball, reach: float) -> list[tuple[Ball, Ball, A
         if point == 0 or point > reach:
             continue
         if point.contains(0):
-            raise KcalcError(f"{profile.name}: a kink cannot be told from 0; more digits are needed")
+            raise KcalcError(
+                f"{profile.name}: a kink cannot be told from 0; more digits are needed"
+            )
         if point.overlaps(cuts[-1]):
             cuts[-1] = cuts[-1].union(point)
         else:
@@ -182,36 +224,59 @@ def _pieces(profile: Profile, r: Ball, reach: float) -> list[tuple[Ball, Ball, A
     return out
 
 
-def _bound(cover: Iterable[Slab], a: Ball, b: Ball, ahead: Any, behind: Any, r: Ball, terms: int) -> float:
-    """log of a bound of (|f(r z)| + |f(-r z)|) |h_n(z)| exp(-z^2/2)/sqrt(2 pi) (b - a)/2, n <= terms, on z = middle + half w."""
+def _bound(
+    cover: Iterable[Slab], a: Ball, b: Ball, ahead: Any, behind: Any, r: Ball, terms: int
+) -> float:
+    """The log of a bound of the integrand of the Hermite coefficients on one panel.
+
+    The integrand is (|f(r z)| + |f(-r z)|) |h_n(z)| exp(-z^2/2)/sqrt(2 pi) (b - a)/2, n <= terms,
+    on z = middle + half w.
+    """
     middle, half = (a + b) / 2, (b - a) / 2
     worst = -math.inf
     for slab in cover:
         z = middle + half * box(slab)
-        sizes = [log_size(piece.complex(s * r * z)) for piece, s in ((ahead, 1), (behind, -1)) if not piece.zero]
+        sizes = [
+            log_size(piece.complex(s * r * z))
+            for piece, s in ((ahead, 1), (behind, -1))
+            if not piece.zero
+        ]
         if not all(size < math.inf for size in sizes):
             return math.inf
         x = sorted((abs(float(z.real.lower())), abs(float(z.real.upper()))))
         nearest = 0.0 if z.real.contains(0) else x[0] * (1 - 1e-12)
         height = above(float(z.imag.abs_upper()))
-        worst = max(worst, max(sizes) + 0.7 + (height**2 - nearest**2) / 2 + _mehler(above(x[1]), height, terms))
+        worst = max(
+            worst,
+            max(sizes) + 0.7 + (height**2 - nearest**2) / 2 + _mehler(above(x[1]), height, terms),
+        )
     return above(worst + float(half.log().upper()) - 0.9 + 1e-9)
 
 
 def _mehler(x: float, y: float, n: int) -> float:
-    """log of a bound of |h_k(x + i y)| for k <= n, from sum_k |h_k|^2 s^k = exp(s x^2/(1+s) + s y^2/(1-s))/sqrt(1 - s^2)."""
+    """The log of a bound of |h_k(x + i y)| for k <= n.
+
+    It follows from sum_k |h_k|^2 s^k = exp(s x^2/(1+s) + s y^2/(1-s))/sqrt(1 - s^2).
+    """
     best = math.inf
     centre = y / math.sqrt(n + 1)
     for factor in (0.6, 1.0, 1.6):
         away = min(0.9, max(centre * factor, 0.5 / (n + 1)))
         s = 1 - away
-        value = (s * x * x / (1 + s) + s * y * y / away - n * math.log(s) - math.log(away * (1 + s)) / 2) / 2
+        value = (
+            s * x * x / (1 + s) + s * y * y / away - n * math.log(s) - math.log(away * (1 + s)) / 2
+        ) / 2
         best = min(best, value)
     return above(best + 1e-9)
 
 
-def _nodes(factor: Factor, panels: list[Panel], bits: int) -> tuple[list[Ball], list[Ball], list[Ball]]:
-    """Weights of the even and the odd chain, w n(z) (f(r z) +- f(-r z)) [times z for odd], and z^2, at every node."""
+def _nodes(
+    factor: Factor, panels: list[Panel], bits: int
+) -> tuple[list[Ball], list[Ball], list[Ball]]:
+    """Weights of the even chain, weights of the odd chain, and z^2, at every node.
+
+    The weights are w n(z) (f(r z) +- f(-r z)) [times z for odd].
+    """
     from flint import arb
 
     _, r = factor
@@ -223,7 +288,10 @@ def _nodes(factor: Factor, panels: list[Panel], bits: int) -> tuple[list[Ball], 
             z = middle + half * x
             square = z * z
             weight = w * half * norm * (-square / 2).exp()
-            f, g = (arb(0) if piece.zero else weight * piece.real(s * r * z) for piece, s in ((ahead, 1), (behind, -1)))
+            f, g = (
+                arb(0) if piece.zero else weight * piece.real(s * r * z)
+                for piece, s in ((ahead, 1), (behind, -1))
+            )
             even.append(f + g)
             odd.append((f - g) * z)
             squares.append(square)
@@ -231,7 +299,10 @@ def _nodes(factor: Factor, panels: list[Panel], bits: int) -> tuple[list[Ball], 
 
 
 def _projected(weights: list[Ball], squares: list[Ball], terms: int, start: int) -> list[Ball]:
-    """sum_j weights_j He_n(z_j) / (z_j if odd) for n = start, start + 2, ...: He_(n+2) = (z^2 - 2n - 1) He_n - n (n-1) He_(n-2)."""
+    """sum_j weights_j He_n(z_j) / (z_j if odd) for n = start, start + 2, ....
+
+    He_(n+2) = (z^2 - 2n - 1) He_n - n (n-1) He_(n-2).
+    """
     from flint import arb
 
     current, previous = weights, [w * 0 for w in weights]
@@ -239,7 +310,10 @@ def _projected(weights: list[Ball], squares: list[Ball], terms: int, start: int)
     for n in range(start, terms - 1, 2):
         shift, factor = 2 * n + 1, n * (n - 1)
         if factor:
-            following = [(y - shift) * g - factor * h for y, g, h in zip(squares, current, previous, strict=True)]
+            following = [
+                (y - shift) * g - factor * h
+                for y, g, h in zip(squares, current, previous, strict=True)
+            ]
         else:
             following = [(y - shift) * g for y, g in zip(squares, current, strict=True)]
         previous, current = current, following

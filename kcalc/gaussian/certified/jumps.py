@@ -1,4 +1,7 @@
-"""Which kinks of an activation are jumps of phi or of one of its derivatives: decided, never guessed."""
+"""Which kinks of an activation are jumps of phi or of one of its derivatives.
+
+Decided, never guessed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,11 @@ def jumping(phi: Any, order: int) -> tuple[bool, ...]:
 
 
 def _derivative(piece: Any, order: int) -> Any:
-    return sp.diff(piece, *([next(iter(piece.free_symbols))] * order)) if order and piece.free_symbols else (0 * piece if order else piece)
+    return (
+        sp.diff(piece, *([next(iter(piece.free_symbols))] * order))
+        if order and piece.free_symbols
+        else (0 * piece if order else piece)
+    )
 
 
 def _jumps(name: str, left: Any, right: Any, kink: sp.Expr, where: Any, order: int) -> bool:
@@ -42,8 +49,13 @@ def _jumps(name: str, left: Any, right: Any, kink: sp.Expr, where: Any, order: i
         if difference.is_finite() and not difference.contains(0):
             return True
     if not difference.is_finite():
-        raise KcalcError(f"{name}: derivative {order} is not finite at its kink {kink}, so its Gaussian moments are not certified")
-    if difference == 0 or (order == 0 and not hasattr(where, "expr")):  # a refined crossing is where both sides meet
+        raise KcalcError(
+            f"{name}: derivative {order} is not finite at its kink {kink}, so its Gaussian "
+            f"moments are not certified"
+        )
+    if difference == 0 or (
+        order == 0 and not hasattr(where, "expr")
+    ):  # a refined crossing is where both sides meet
         return False
     gap = _at(left, kink) - _at(right, kink)
     if gap.has(sp.Float) or sp.simplify(gap) != 0:

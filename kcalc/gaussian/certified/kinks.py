@@ -1,4 +1,8 @@
-"""Kinks as balls.  Symbolic ones are exact; a float is taken as exact only where that is provable, else refined or refused."""
+"""Kinks as balls.
+
+Symbolic ones are exact; a float is taken as exact only where that is provable, else refined or
+refused.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,13 @@ _ROOM = 2.0**-38  # how far, relatively, a numeric kink may be from the true one
 def certain_kinks(phi: Any) -> tuple[Callable[[], Ball], ...]:
     """The kinks of an activation as functions that give balls at the current precision.
 
-    Raises KcalcError for a kink that was found numerically and at which the function jumps, so that nothing says where it is exactly.
+    Raises KcalcError for a kink that was found numerically and at which the function jumps, so that
+    nothing says where it is exactly.
     """
-    return tuple(_certain(phi, kink, pair) for kink, pair in zip(phi.kinks, pairwise(phi.pieces), strict=True))
+    return tuple(
+        _certain(phi, kink, pair)
+        for kink, pair in zip(phi.kinks, pairwise(phi.pieces), strict=True)
+    )
 
 
 def _certain(phi: Any, kink: sp.Expr, sides: tuple[sp.Expr, sp.Expr]) -> Callable[[], Ball]:
@@ -38,7 +46,8 @@ def _certain(phi: Any, kink: sp.Expr, sides: tuple[sp.Expr, sp.Expr]) -> Callabl
         if root.bracketed():
             return root
     raise KcalcError(
-        f"{phi.name}: the kink near x = {float(kink):.6g} is known to double precision only, and the function does not simply "
+        f"{phi.name}: the kink near x = {float(kink):.6g} is known to double precision only, and "
+        f"the function does not simply "
         "bend there; give it exactly in kinks=[...]"
     )
 
@@ -48,11 +57,17 @@ def _switches_exactly(expr: sp.Expr, kink: sp.Expr) -> bool:
     point = rational(kink)
     levels: list[Any] = [part.args[0] for part in expr.atoms(sp.Heaviside, sp.sign, sp.Abs)]
     for part in expr.atoms(sp.Piecewise):
-        relations = {r for _, condition in part.args for r in condition.atoms(sp.core.relational.Relational)}  # type: ignore[misc]
+        relations = {
+            r for _, condition in part.args for r in condition.atoms(sp.core.relational.Relational)
+        }  # type: ignore[misc]
         levels += [r.lhs - r.rhs for r in relations]
     for level in levels:
         symbols = level.free_symbols
-        if len(symbols) == 1 and level.is_polynomial() and rational(level).subs(symbols.pop(), point) == 0:
+        if (
+            len(symbols) == 1
+            and level.is_polynomial()
+            and rational(level).subs(symbols.pop(), point) == 0
+        ):
             return True
     return False
 
@@ -69,12 +84,21 @@ def _ratio(number: sp.Float) -> tuple[int, int]:
 
 
 class _Crossing:
-    """The point near ``start`` where two smooth pieces of a continuous function meet, by interval Newton."""
+    """The point near ``start`` where two smooth pieces of a continuous function meet.
 
-    def __init__(self, left: Smooth, right: Smooth, sides: tuple[sp.Expr, sp.Expr], start: float) -> None:
+    It is found by interval Newton.
+    """
+
+    def __init__(
+        self, left: Smooth, right: Smooth, sides: tuple[sp.Expr, sp.Expr], start: float
+    ) -> None:
         self.left, self.right, self.start = left, right, start
         difference: Any = sides[0] - sides[1]
-        self.slope = compile_smooth(sp.diff(difference, difference.free_symbols.pop())) if difference.free_symbols else None
+        self.slope = (
+            compile_smooth(sp.diff(difference, difference.free_symbols.pop()))
+            if difference.free_symbols
+            else None
+        )
 
     def _interval(self) -> Ball:
         from flint import arb

@@ -1,7 +1,9 @@
-"""Certified one-dimensional Gaussian expectations: acb.integral on every smooth piece, and a proven bound of the tails.
+"""Certified one-dimensional Gaussian expectations.
 
-All of it is E[w(z) prod_i f_i(r_i z)] for a standard normal z, a polynomial w and one or two piecewise smooth functions f_i; the r_i are
-balls, so that an uncertain q is enclosed by itself.
+Acb.integral on every smooth piece, and a proven bound of the tails.
+
+All of it is E[w(z) prod_i f_i(r_i z)] for a standard normal z, a polynomial w and one or two
+piecewise smooth functions f_i; the r_i are balls, so that an uncertain q is enclosed by itself.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ Factor = tuple[Profile, Ball]
 
 @dataclass(frozen=True)
 class Break:
-    """An interval of the z axis, usually a point to rounding, in which some factors change their piece."""
+    """An interval of the z axis in which some factors change their piece.
+
+    It is usually a point to rounding.
+    """
 
     low: Ball
     high: Ball
@@ -60,7 +65,10 @@ def growths(factors: Sequence[Factor]) -> list[tuple[Growth, float]]:
 
 
 def breaks(factors: Sequence[Factor]) -> list[Break]:
-    """Where the factors change their pieces on the z axis, in order; places that cannot be told apart are one."""
+    """Where the factors change their pieces on the z axis, in order.
+
+    Places that cannot be told apart are one.
+    """
     from flint import arb
 
     points = [(kink() / r, index) for index, (f, r) in enumerate(factors) for kink in f.kinks]
@@ -76,8 +84,15 @@ def breaks(factors: Sequence[Factor]) -> list[Break]:
     return out
 
 
-def expect(factors: Sequence[Factor], bits: int, weight: Sequence[Ball] = (1,), what: str = "the expectation") -> Ball:
-    """E[w(z) prod f_i(r_i z)], w = sum_k weight[k] z^k, to about ``bits`` bits relative to E of the growth bounds.
+def expect(
+    factors: Sequence[Factor],
+    bits: int,
+    weight: Sequence[Ball] = (1,),
+    what: str = "the expectation",
+) -> Ball:
+    """E[w(z) prod f_i(r_i z)], to about ``bits`` bits relative to E of the growth bounds.
+
+    w = sum_k weight[k] z^k.
 
     Raises KcalcError where the expectation is not proven to converge or the integral is not finite.
     """
@@ -92,12 +107,15 @@ def expect(factors: Sequence[Factor], bits: int, weight: Sequence[Ball] = (1,), 
             f.check_reach(reach * upper(r))
         total = uncertainty(size + tail(bounds, reach, degree)) + _slack(factors, size, degree)
         inside = [place for place in places if -reach < place.low and place.high < reach]
-        total += _integrated(factors, inside, reach, bits, weight, math.exp(min(max(target, -700.0), 700.0)))
+        total += _integrated(
+            factors, inside, reach, bits, weight, math.exp(min(max(target, -700.0), 700.0))
+        )
         for place in inside:
             total += _sliver(bounds, place, size, degree)
     if not total.is_finite():
         raise KcalcError(
-            f"{what} is infinite or has no certified integral; use a smaller q, c away from -1 and 1, or other digits; "
+            f"{what} is infinite or has no certified integral; use a smaller q, c away from -1 "
+            f"and 1, or other digits; "
             "a call without ball gives double precision"
         )
     return total
@@ -105,10 +123,15 @@ def expect(factors: Sequence[Factor], bits: int, weight: Sequence[Ball] = (1,), 
 
 def clear_of(places: Sequence[Break], reach: float) -> float:
     """A number slightly above ``reach`` that is certainly no break, nor minus one."""
-    while any(not (abs(p.low) < reach and abs(p.high) < reach) and not (p.low > reach or p.high < -reach) for p in places):
+    while any(
+        not (abs(p.low) < reach and abs(p.high) < reach) and not (p.low > reach or p.high < -reach)
+        for p in places
+    ):
         reach += 0.0625
         if reach > 1e5:
-            raise KcalcError("q is too uncertain, or kinks are too close: nothing certain can be said")
+            raise KcalcError(
+                "q is too uncertain, or kinks are too close: nothing certain can be said"
+            )
     return reach
 
 
@@ -128,15 +151,31 @@ def _sliver(bounds: Sequence[tuple[Growth, float]], place: Break, size: float, d
     if width == 0:
         return uncertainty(-math.inf)
     far = max(upper(place.low), upper(place.high))
-    return uncertainty(size + sum(g.at(r * far) for g, r in bounds) + degree * math.log(max(1.0, far)) + log_upper(width))
+    return uncertainty(
+        size
+        + sum(g.at(r * far) for g, r in bounds)
+        + degree * math.log(max(1.0, far))
+        + log_upper(width)
+    )
 
 
-def _integrated(factors: Sequence[Factor], places: list[Break], reach: float, bits: int, weight: Sequence[Ball], floor: float) -> Ball:
+def _integrated(
+    factors: Sequence[Factor],
+    places: list[Break],
+    reach: float,
+    bits: int,
+    weight: Sequence[Ball],
+    floor: float,
+) -> Ball:
     """The sum of the integrals between the breaks."""
     from flint import acb, arb
 
     counts = [sum(1 for kink in f.kinks if kink() / r <= -reach) for f, r in factors]
-    ends = [(arb(-reach), arb(-reach)), *((p.low, p.high) for p in places), (arb(reach), arb(reach))]
+    ends = [
+        (arb(-reach), arb(-reach)),
+        *((p.low, p.high) for p in places),
+        (arb(reach), arb(reach)),
+    ]
     total = arb(0)
     for number, ((_, left), (right, _)) in enumerate(pairwise(ends)):
         if number:
@@ -146,11 +185,15 @@ def _integrated(factors: Sequence[Factor], places: list[Break], reach: float, bi
         if any(piece.zero for piece in pieces):
             continue
         function = _integrand(pieces, [r for _, r in factors], weight)
-        total += acb.integral(function, left, right, rel_tol=arb(2) ** -bits, abs_tol=arb(floor)).real
+        total += acb.integral(
+            function, left, right, rel_tol=arb(2) ** -bits, abs_tol=arb(floor)
+        ).real
     return total
 
 
-def _integrand(pieces: list[Smooth], scales: list[Ball], weight: Sequence[Ball]) -> Callable[[Any, bool], Any]:
+def _integrand(
+    pieces: list[Smooth], scales: list[Ball], weight: Sequence[Ball]
+) -> Callable[[Any, bool], Any]:
     from flint import arb
 
     norm = 1 / (2 * arb.pi()).sqrt()
@@ -173,12 +216,20 @@ def _integrand(pieces: list[Smooth], scales: list[Ball], weight: Sequence[Ball])
     return function
 
 
-# --- the quantities ----------------------------------------------------------------------------------------------------------------------
+# --- the quantities -------------------------------------------------------------------------------
 
 
 def seen(phi: Any, q: Ball, field: BallField, order: int = 0) -> Profile:
-    """The profile of phi, or of a derivative away from kinks, as far out as integrals at this q reach."""
-    return profile(phi, order, float(math.ceil(upper(q.sqrt()) * (40 + 4 * math.sqrt(field.digits)))), field.digits)
+    """The profile of phi, as far out as integrals at this q reach.
+
+    With ``order`` > 0 it is the profile of that derivative away from kinks.
+    """
+    return profile(
+        phi,
+        order,
+        float(math.ceil(upper(q.sqrt()) * (40 + 4 * math.sqrt(field.digits)))),
+        field.digits,
+    )
 
 
 def moment(phi: Any, quantity: str, q: Ball, field: BallField) -> Ball:
@@ -188,7 +239,9 @@ def moment(phi: Any, quantity: str, q: Ball, field: BallField) -> Ball:
     "q_slope" E[phi^2 (z^2 - 1)]/(2q) (dQ/dq).  Raises KcalcError for divergent ones and q <= 0.
     """
     if not q > 0:
-        raise KcalcError(f"q = {q.str(8)}: a q value is a mean square and must be certainly positive")
+        raise KcalcError(
+            f"q = {q.str(8)}: a q value is a mean square and must be certainly positive"
+        )
     return _moment(phi, quantity, *_parts(q), field)
 
 
@@ -210,4 +263,9 @@ def _moment(phi: Any, quantity: str, mid: Any, rad: Any, field: BallField) -> Ba
             "mean_slope": [arb(0), 1 / one[1]],
             "q_slope": [-1 / (2 * q), arb(0), 1 / (2 * q)],
         }
-        return expect(factors, field.bits, weights[quantity], f"{quantity} of {phi.name} at q = {q.str(6, radius=False)}")
+        return expect(
+            factors,
+            field.bits,
+            weights[quantity],
+            f"{quantity} of {phi.name} at q = {q.str(6, radius=False)}",
+        )

@@ -1,4 +1,7 @@
-"""Local maps in a ball field: closed forms first, read with more digits where they cancel; certified integrals else."""
+"""Local maps in a ball field: closed forms first, read with more digits where they cancel.
+
+Certified integrals else.
+"""
 
 from __future__ import annotations
 
@@ -17,47 +20,68 @@ _MOST_DIGITS = 1000
 _COARSE = 1e-6  # a closed form wider than this is compared with the integral
 
 
-def moment_ball(phi: Any, closed: Callable[[Any, Any], Any], quantity: str, q: Ball, field: BallField) -> Ball:
+def moment_ball(
+    phi: Any, closed: Callable[[Any, Any], Any], quantity: str, q: Ball, field: BallField
+) -> Ball:
     """``quantity`` ("mean", "second_moment", "mean_slope", "q_slope") of phi at q as a ball.
 
-    Raises KcalcError for q that is not certainly positive, for divergent expectations and for unproven growth.
+    Raises KcalcError for q that is not certainly positive, for divergent expectations and for
+    unproven growth.
     """
     q = _positive(field.number(q))
     found = _closed(lambda deeper: _as_tuple(closed(q, deeper)), [q], field)
     return _better(found, lambda: (moment(phi, quantity, q, field),), field)[0]
 
 
-def taylor_balls(phi: Any, gap: Ball, q1: Ball, q2: Ball, order: int, field: BallField) -> tuple[Ball, ...]:
-    """(1 - C, C', C''/2, ...) at c = 1 - gap as balls.  Raises KcalcError for c outside [-1, 1] and for infinite derivatives."""
+def taylor_balls(
+    phi: Any, gap: Ball, q1: Ball, q2: Ball, order: int, field: BallField
+) -> tuple[Ball, ...]:
+    """(1 - C, C', C''/2, ...) at c = 1 - gap as balls.
+
+    Raises KcalcError for c outside [-1, 1] and for infinite derivatives.
+    """
     same = q1 is q2
     gap, q1 = _clipped(field.number(gap), field), _positive(field.number(q1))
     q2 = q1 if same else _positive(field.number(q2))
-    found = _closed(lambda deeper: phi._closed_taylor(gap, q1, q2, order, deeper), [gap, q1, q2], field)
+    found = _closed(
+        lambda deeper: phi._closed_taylor(gap, q1, q2, order, deeper), [gap, q1, q2], field
+    )
     return _better(found, lambda: _integrated(phi, gap, q1, q2, order, field), field)
 
 
 def hermite_coefficients(phi: Any, q: Any, count: int, field: BallField) -> tuple[Ball, ...]:
-    """a_0 ... a_(count-1) with phi(sqrt q z) = sum_n a_n h_n(z), h_n the orthonormal Hermite polynomials, for an exact q."""
+    """a_0 ... a_(count-1) of the series phi(sqrt q z) = sum_n a_n h_n(z), for an exact q.
+
+    h_n are the orthonormal Hermite polynomials.
+    """
     q = _positive(field.number(q))
     if not q.is_exact():
-        raise KcalcError("Hermite coefficients need an exact q: an integer, a fraction with denominator 2^k, or a float")
+        raise KcalcError(
+            "Hermite coefficients need an exact q: an integer, a fraction with denominator 2^k, "
+            "or a float"
+        )
     count = whole(count, "count, a number of coefficients,", 1, 4000)
     with field.working():
         table = hermite(seen(phi, q, field), q, max(count - 1, 16), field)
         return tuple(table.coefficient(n) for n in range(count))
 
 
-# --- arguments ---------------------------------------------------------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
 def _positive(q: Ball) -> Ball:
     if not q > 0:
-        raise KcalcError(f"q = {q.str(8)}: a q value is a mean square and must be certainly positive")
+        raise KcalcError(
+            f"q = {q.str(8)}: a q value is a mean square and must be certainly positive"
+        )
     return q
 
 
 def _clipped(gap: Ball, field: BallField) -> Ball:
-    """The part of the ball inside [0, 2], a little rounded outwards.  Raises KcalcError if there is none."""
+    """The part of the ball inside [0, 2], a little rounded outwards.
+
+    Raises KcalcError if there is none.
+    """
     from flint import arb
 
     if gap >= 0 and gap <= 2:
@@ -72,18 +96,29 @@ def _as_tuple(value: Any) -> tuple[Any, ...] | None:
     return None if value is None else (value,)
 
 
-# --- closed forms and integrals ----------------------------------------------------------------------------------------------------------
+# --- closed forms and integrals -------------------------------------------------------------------
 
 
-def _closed(read: Callable[[BallField], tuple[Any, ...] | None], given: list[Ball], field: BallField) -> tuple[Ball, ...] | None:
-    """The closed form at the digits of the field, and at more of them while its balls are wide; None where there is none."""
+def _closed(
+    read: Callable[[BallField], tuple[Any, ...] | None], given: list[Ball], field: BallField
+) -> tuple[Ball, ...] | None:
+    """The closed form at the digits of the field, and at more of them while its balls are wide.
+
+    None where there is none.
+    """
     best: tuple[Ball, ...] | None = None
     for factor in _DEEPER if all(x.is_exact() for x in given) else _DEEPER[:2]:
         deeper = ball_field(min(field.digits * factor, _MOST_DIGITS))
         try:
             with deeper.working():
                 values = read(deeper)
-                values = None if values is None else tuple(value if hasattr(value, "rad") else deeper.number(value) for value in values)
+                values = (
+                    None
+                    if values is None
+                    else tuple(
+                        value if hasattr(value, "rad") else deeper.number(value) for value in values
+                    )
+                )
         except KcalcError:
             continue
         if values is None:
@@ -95,7 +130,10 @@ def _closed(read: Callable[[BallField], tuple[Any, ...] | None], given: list[Bal
 
 
 def _width(values: tuple[Ball, ...]) -> float:
-    """The greatest radius, relative where the midpoint is greater than 1; infinite for a ball that is not finite."""
+    """The greatest radius, relative where the midpoint is greater than 1.
+
+    Infinite for a ball that is not finite.
+    """
     if not all(value.is_finite() for value in values):
         return float("inf")
     return max(float(value.rad()) / max(1.0, float(abs(value.mid()))) for value in values)
@@ -105,8 +143,13 @@ def _narrower(one: tuple[Ball, ...], other: tuple[Ball, ...]) -> tuple[Ball, ...
     return one if _width(one) <= _width(other) else other
 
 
-def _better(found: tuple[Ball, ...] | None, integrate: Callable[[], tuple[Ball, ...]], field: BallField) -> tuple[Ball, ...]:
-    """The closed form if it is narrow, else the integral, else whichever there is; rounded to the field's precision."""
+def _better(
+    found: tuple[Ball, ...] | None, integrate: Callable[[], tuple[Ball, ...]], field: BallField
+) -> tuple[Ball, ...]:
+    """The closed form if it is narrow, else the integral, else whichever there is.
+
+    Rounded to the field's precision.
+    """
     if found is None or _width(found) > _COARSE:
         try:
             integral = integrate()
@@ -119,7 +162,9 @@ def _better(found: tuple[Ball, ...] | None, integrate: Callable[[], tuple[Ball, 
         return tuple(+value for value in found)  # type: ignore[union-attr]
 
 
-def _integrated(phi: Any, gap: Ball, q1: Ball, q2: Ball, order: int, field: BallField) -> tuple[Ball, ...]:
+def _integrated(
+    phi: Any, gap: Ball, q1: Ball, q2: Ball, order: int, field: BallField
+) -> tuple[Ball, ...]:
     from flint import arb
 
     same = q1 is q2 or (q1.is_exact() and q2.is_exact() and q1 == q2)
@@ -128,6 +173,9 @@ def _integrated(phi: Any, gap: Ball, q1: Ball, q2: Ball, order: int, field: Ball
         first = phi.second_moment(q1, field)
         norm = first if same else (first * phi.second_moment(q2, field)).sqrt()
         if not norm > 0:
-            raise KcalcError(f"activation {phi.name!r} is not proven to have E phi^2 > 0: it has no certified C map")
+            raise KcalcError(
+                f"activation {phi.name!r} is not proven to have E phi^2 > 0: it has no certified "
+                f"C map"
+            )
         drop = arb(0) if same and gap == 0 else 1 - values[0] / norm
         return (drop, *(value / norm for value in values[1:]))

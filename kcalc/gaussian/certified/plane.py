@@ -1,9 +1,13 @@
-"""Certified E[f(r1 z1) g(r2 z2)] for a correlation c >= 0 close to 1, and its first two derivatives in c, by rotation.
+"""Certified E[f(r1 z1) g(r2 z2)] for a correlation c >= 0 close to 1, by rotation.
 
-z1 = A a + B b, z2 = A a - B b with A = sqrt((1+c)/2), B = sqrt((1-c)/2) and a, b independent standard normals.  On the (a, b) plane
-kinks are straight lines; between two lines, b within an interval where no two cross, the integrand is analytic in b and in the position t
-between the lines, and tensor Gauss-Legendre rules apply: their error is at most 2 (e_t + e_b), each the error of a one-dimensional rule,
-uniformly over the other variable.  Derivatives in c fall on the density: Gamma' = E[f g (He2(a)/(4A^2) - He2(b)/(4B^2))], and so on.
+The first two derivatives in c are certified too.
+
+z1 = A a + B b, z2 = A a - B b with A = sqrt((1+c)/2), B = sqrt((1-c)/2) and a, b independent
+standard normals. On the (a, b) plane kinks are straight lines; between two lines, b within an
+interval where no two cross, the integrand is analytic in b and in the position t between the lines,
+and tensor Gauss-Legendre rules apply: their error is at most 2 (e_t + e_b), each the error of a
+one-dimensional rule, uniformly over the other variable. Derivatives in c fall on the density:
+Gamma' = E[f g (He2(a)/(4A^2) - He2(b)/(4B^2))], and so on.
 """
 
 from __future__ import annotations
@@ -31,7 +35,10 @@ _STEEP, _TURNED = 3.0, 0.05
 
 @dataclass(frozen=True)
 class Line:
-    """a = place + slope b, where one of the factors (``owner`` 0 or 1) changes its piece; owner -1 if none does."""
+    """a = place + slope b, where one of the factors (``owner`` 0 or 1) changes its piece.
+
+    Owner -1 if none does.
+    """
 
     place: Ball
     slope: Ball
@@ -67,13 +74,24 @@ class Cell:
         """(c0, c1, h0, h1) with a = c0 + c1 b + (h0 + h1 b) tau, tau in [-1, 1]."""
         middle, half = (self.t0 + self.t1) / 2, (self.t1 - self.t0) / 2
         rise, turn = self.over.place - self.below.place, self.over.slope - self.below.slope
-        return self.below.place + middle * rise, self.below.slope + middle * turn, half * rise, half * turn
+        return (
+            self.below.place + middle * rise,
+            self.below.slope + middle * turn,
+            half * rise,
+            half * turn,
+        )
 
 
 class Plane:
-    """One expectation: two factors, 1 - c, the orders wanted and the logs of the absolute errors allowed for each."""
+    """One expectation of two factors on the rotated plane.
 
-    def __init__(self, first: Factor, second: Factor, gap: Ball, allowed: list[float], bits: int, digits: int) -> None:
+    It is given by the two factors, 1 - c, the orders wanted and the logs of the absolute errors
+    allowed for each.
+    """
+
+    def __init__(
+        self, first: Factor, second: Factor, gap: Ball, allowed: list[float], bits: int, digits: int
+    ) -> None:
         self.factors, self.bits, self.allowed = (first, second), bits, allowed
         self.order = len(allowed) - 1
         self.A, self.B = (1 - gap / 2).sqrt(), (gap / 2).sqrt()
@@ -82,61 +100,89 @@ class Plane:
         self.weights = [0.0, steep, 2 * steep + 1.1][: self.order + 1]
         self.most = 12 + 4 * math.ceil((digits + max(0.0, self.weights[-1]) / math.log(10)) / 3)
         strictest = min(target - w for target, w in zip(allowed, self.weights, strict=True))
-        self.along, self.across = self._bounds((0, 1), self.A), self._bounds((0, 1), self.B, scaled=False)
+        self.along, self.across = (
+            self._bounds((0, 1), self.A),
+            self._bounds((0, 1), self.B, scaled=False),
+        )
         self.reach = self._radius(strictest)
         for f, r in self.factors:
             f.check_reach(1.42 * self.reach * upper(r))
 
-    # --- neglected parts ------------------------------------------------------------------------------------------------------------
+    # --- neglected parts --------------------------------------------------------------------------
 
-    def _bounds(self, which: tuple[int, ...], factor: Ball, scaled: bool = True) -> list[tuple[Growth, float]]:
-        """Growth in a (or b) alone: (1 + r|Aa + Bb|)^p splits into a product, and exp(G z^2) too once both G r^2 are made equal."""
+    def _bounds(
+        self, which: tuple[int, ...], factor: Ball, scaled: bool = True
+    ) -> list[tuple[Growth, float]]:
+        """The growth of the factors in a (or b) alone.
+
+        (1 + r|Aa + Bb|)^p splits into a product, and exp(G z^2) too once both G r^2 are made equal.
+        """
         chosen = [self.factors[i] for i in which]
         gauss = max(f.growth.gauss * upper(r) ** 2 for f, r in chosen)
         out = [(Growth(power=2.0 * self.order), 1.0)]
         for f, r in chosen:
-            growth = f.growth if scaled else replace(f.growth, log_scale=min(0.0, f.growth.log_scale))
+            growth = (
+                f.growth if scaled else replace(f.growth, log_scale=min(0.0, f.growth.log_scale))
+            )
             shared = above(gauss / upper(r) ** 2) if gauss else 0.0
             out.append((replace(growth, gauss=shared), above(upper(r) * upper(factor))))
         return out
 
     def _radius(self, target: float) -> float:
         middle = max(whole(self.along), whole(self.across))
-        return max(radius(self.along, target - middle - 3), radius(self.across, target - middle - 3))
+        return max(
+            radius(self.along, target - middle - 3), radius(self.across, target - middle - 3)
+        )
 
     def _left_out(self, k: int) -> Ball:
         """A bound of the integral beyond |a|, |b| <= reach, and of the error of saturation."""
         log = self.weights[k] + log_sum(
-            tail(self.along, self.reach) + whole(self.across), whole(self.along) + tail(self.across, self.reach)
+            tail(self.along, self.reach) + whole(self.across),
+            whole(self.along) + tail(self.across, self.reach),
         )
         total = uncertainty(log)
         for i, (f, _) in enumerate(self.factors):
             if f.slack:
-                spread = whole(self._bounds((1 - i,), self.A)) + whole(self._bounds((1 - i,), self.B, scaled=False))
+                spread = whole(self._bounds((1 - i,), self.A)) + whole(
+                    self._bounds((1 - i,), self.B, scaled=False)
+                )
                 total += uncertainty(self.weights[k] + math.log(f.slack) + spread + 0.1)
         return total
 
     def _sliver(self, low: Ball, high: Ball, k: int) -> Ball:
-        """An enclosure of the integral over the strip low <= b <= high, where the order of lines is uncertain."""
+        """An enclosure of the integral over the strip low <= b <= high.
+
+        The order of the lines is uncertain in this strip.
+        """
         width = high - low
         if width <= 0:
             return uncertainty(-math.inf)
         far = max(upper(low), upper(high))
-        return uncertainty(self.weights[k] + whole(self.along) + sum(g.at(r * far) for g, r in self.across) + log_upper(width))
+        return uncertainty(
+            self.weights[k]
+            + whole(self.along)
+            + sum(g.at(r * far) for g, r in self.across)
+            + log_upper(width)
+        )
 
-    # --- geometry --------------------------------------------------------------------------------------------------------------------
+    # --- geometry ---------------------------------------------------------------------------------
 
     def _lines(self) -> list[Line]:
         lines = []
         for owner, (f, r) in enumerate(self.factors):
             slope = self.B / self.A if owner else -self.B / self.A
             lines += [Line(kink() / (r * self.A), slope, owner) for kink in f.kinks]
-            if f.centre is not None and r > _STEEP and self.B > _TURNED:  # poles near the real axis move with b: so do the cells
+            if (
+                f.centre is not None and r > _STEEP and self.B > _TURNED
+            ):  # poles near the real axis move with b: so do the cells
                 lines.append(Line(f.centre() / (r * self.A), slope, -1))
         return lines
 
     def _cuts(self, lines: list[Line], start: Ball) -> list[tuple[Ball, Ball]]:
-        """Intervals of b, merged where they touch, that hold every crossing of two lines or of one with the plane's ends."""
+        """Intervals of b that hold every crossing of two lines or of one with the plane's ends.
+
+        Intervals that touch are merged.
+        """
         from flint import arb
 
         crossings, ends = [], self._ends()
@@ -185,21 +231,28 @@ class Plane:
         for line in [*inside, ends[1]]:
             if not line.at(middle) > below.at(middle):
                 raise KcalcError("two kinks cannot be told apart: more digits are needed")
-            f, g = (profile.pieces[count] for (profile, _), count in zip(self.factors, counts, strict=True))
+            f, g = (
+                profile.pieces[count]
+                for (profile, _), count in zip(self.factors, counts, strict=True)
+            )
             if not (f.zero or g.zero):
                 yield Cell(below, line, (f, g), b0, b1)
             if line.owner >= 0:
                 counts[line.owner] += 1
             below = line
 
-    # --- bounds ----------------------------------------------------------------------------------------------------------------------
+    # --- bounds -----------------------------------------------------------------------------------
 
     def _log_weight(self, a: Any, b: Any) -> float:
         """log of a bound of the polynomial factors, as if order 0 were asked for."""
         spread = 2 * (math.log1p(upper(a)) + math.log1p(upper(b)))
-        return max(w + k * spread - self.allowed[k] + self.allowed[0] for k, w in enumerate(self.weights))
+        return max(
+            w + k * spread - self.allowed[k] + self.allowed[0] for k, w in enumerate(self.weights)
+        )
 
-    def _log_integrand(self, cell: Cell, affine: tuple[Ball, ...], tau: Any, b: Any, half: Ball) -> float:
+    def _log_integrand(
+        self, cell: Cell, affine: tuple[Ball, ...], tau: Any, b: Any, half: Ball
+    ) -> float:
         """log of a bound of the integrand, Jacobian included, on boxes of tau and b."""
         c0, c1, h0, h1 = affine
         total = 0.0
@@ -219,14 +272,22 @@ class Plane:
 
         affine, half = cell.affine, (cell.b1 - cell.b0) / 2
         parts = _subdivided(cell.b0, cell.b1, 3)
-        return _worst(self._log_integrand(cell, affine, box(slab), acb(b), half) for slab in cover for b in parts)
+        return _worst(
+            self._log_integrand(cell, affine, box(slab), acb(b), half)
+            for slab in cover
+            for b in parts
+        )
 
     def _bound_b(self, cell: Cell, cover: Iterable[Slab]) -> float:
         from flint import acb, arb
 
         affine, half, middle = cell.affine, (cell.b1 - cell.b0) / 2, (cell.b0 + cell.b1) / 2
         parts = _subdivided(arb(-1), arb(1), 3)
-        return _worst(self._log_integrand(cell, affine, acb(tau), middle + half * box(slab), half) for slab in cover for tau in parts)
+        return _worst(
+            self._log_integrand(cell, affine, acb(tau), middle + half * box(slab), half)
+            for slab in cover
+            for tau in parts
+        )
 
     def _negligible(self, cell: Cell, share: float) -> float | None:
         """log of a bound of the whole cell's integral by growth alone, if that is small enough."""
@@ -236,11 +297,20 @@ class Plane:
 
         half = h0 + h1 * b
         a = c0 + c1 * b + half * arb(0, 1)
-        total = sum(f.growth.at(upper(r) * upper(self.A * a + s * b)) for (f, r), s in zip(self.factors, (self.B, -self.B), strict=True))
-        size = total + _gauss_exponent(a) + _gauss_exponent(b) + self._log_weight(a, b) + log_upper(half * (cell.b1 - cell.b0) * 2)
+        total = sum(
+            f.growth.at(upper(r) * upper(self.A * a + s * b))
+            for (f, r), s in zip(self.factors, (self.B, -self.B), strict=True)
+        )
+        size = (
+            total
+            + _gauss_exponent(a)
+            + _gauss_exponent(b)
+            + self._log_weight(a, b)
+            + log_upper(half * (cell.b1 - cell.b0) * 2)
+        )
         return above(size) if size < share else None
 
-    # --- the sum ---------------------------------------------------------------------------------------------------------------------
+    # --- the sum ----------------------------------------------------------------------------------
 
     def values(self) -> list[Ball]:
         """Gamma^(k)(c)/k! for k = 0 ... order."""
@@ -262,7 +332,10 @@ class Plane:
         return totals
 
     def _integrate(self, first: Cell, totals: list[Ball]) -> float:
-        """Adds the cell's integrals to ``totals``, bisecting where no rule serves; returns the log of the error's bound for order 0."""
+        """Adds the cell's integrals to ``totals``, bisecting where no rule serves.
+
+        Returns the log of the error's bound for order 0.
+        """
         share = self.allowed[0] - math.log(4 * _SHARES)
         stack, error, seen = [first], -math.inf, 0
         while stack:
@@ -270,8 +343,14 @@ class Plane:
             seen += 1
             if seen > _MOST_CELLS:
                 (f, r), (g, s) = self.factors
-                names = f"E {f.name}(u) {g.name}(v) at q = {(r * r).str(4, radius=False)}, {(s * s).str(4, radius=False)}"
-                raise KcalcError(f"{names}: the certified double integral needs too many cells; use fewer digits or smaller q values")
+                names = (
+                    f"E {f.name}(u) {g.name}(v) at q = {(r * r).str(4, radius=False)}, "
+                    f"{(s * s).str(4, radius=False)}"
+                )
+                raise KcalcError(
+                    f"{names}: the certified double integral needs too many cells; use fewer "
+                    f"digits or smaller q values"
+                )
             with working(_ROUGH):
                 small = self._negligible(cell, share)
                 if small is not None:
@@ -286,7 +365,9 @@ class Plane:
             self._add(cell, n_t, n_b, totals)
         return error
 
-    def _rules(self, cell: Cell, share: float) -> bool | tuple[tuple[int, float], tuple[int, float]]:
+    def _rules(
+        self, cell: Cell, share: float
+    ) -> bool | tuple[tuple[int, float], tuple[int, float]]:
         """The rules for both directions; or whether to bisect across t (else across b)."""
         *_, h0, h1 = cell.affine
         width_b = upper(cell.b1 - cell.b0)
@@ -296,7 +377,13 @@ class Plane:
         for across_t in (t_first, not t_first):
             wide = width_t > 7 if across_t else width_b > 7
             bound = self._bound_t if across_t else self._bound_b
-            rule = None if wide else best_rule(lambda cover, bound=bound: bound(cell, cover), share, self.most, count=6)
+            rule = (
+                None
+                if wide
+                else best_rule(
+                    lambda cover, bound=bound: bound(cell, cover), share, self.most, count=6
+                )
+            )
             if rule is None:
                 return across_t
             found[across_t] = rule
@@ -316,7 +403,9 @@ class Plane:
             square, start, step = b * b, c0 + c1 * b, h0 + h1 * b
             along1, along2 = r1 * (self.A * start + self.B * b), r2 * (self.A * start - self.B * b)
             step1, step2 = r1 * self.A * step, r2 * self.A * step
-            moments = _moments(rows, (f.real, along1, step1), (g.real, along2, step2), start, step, self.order)
+            moments = _moments(
+                rows, (f.real, along1, step1), (g.real, along2, step2), start, step, self.order
+            )
             factor = weight * norm * step * (-square / 2).exp()
             totals[0] += factor * moments[0]
             if self.order:
@@ -324,10 +413,19 @@ class Plane:
                 totals[1] += factor * (p * moments[1] - q * h2 * moments[0])
             if self.order > 1:
                 h4 = (square - 6) * square + 3
-                totals[2] += factor * (p * p * moments[2] - 2 * p * q * h2 * moments[1] + q * q * h4 * moments[0])
+                totals[2] += factor * (
+                    p * p * moments[2] - 2 * p * q * h2 * moments[1] + q * q * h4 * moments[0]
+                )
 
 
-def _moments(rows: Any, first: tuple[Any, Ball, Ball], second: tuple[Any, Ball, Ball], start: Ball, step: Ball, order: int) -> list[Ball]:
+def _moments(
+    rows: Any,
+    first: tuple[Any, Ball, Ball],
+    second: tuple[Any, Ball, Ball],
+    start: Ball,
+    step: Ball,
+    order: int,
+) -> list[Ball]:
     """Integrals over tau of f g exp(-a^2/2) He_(2k)(a), k = 0 ... order."""
     from flint import arb
 
@@ -348,7 +446,11 @@ def _moments(rows: Any, first: tuple[Any, Ball, Ball], second: tuple[Any, Ball, 
 def _gauss_exponent(z: Any) -> float:
     """An upper bound of -Re z^2/2."""
     real = z.real
-    nearest = 0.0 if real.contains(0) else min(abs(float(real.lower())), abs(float(real.upper()))) * (1 - 1e-12)
+    nearest = (
+        0.0
+        if real.contains(0)
+        else min(abs(float(real.lower())), abs(float(real.upper()))) * (1 - 1e-12)
+    )
     return above((upper(z.imag) ** 2 - nearest**2) / 2)
 
 

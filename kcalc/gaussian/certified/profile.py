@@ -1,7 +1,10 @@
-"""The data of an activation for certified integrals: smooth pieces, the kinks between them as balls, growth bounds, saturation.
+"""The data of an activation for certified integrals.
 
-Where tanh of a polynomial of degree 2 or more has become 1 to far beyond the digits wanted, it is replaced by 1: its poles come too
-close to the real axis to be seen, and the error of leaving them out is bounded (``slack``).
+Smooth pieces, the kinks between them as balls, growth bounds, saturation.
+
+Where tanh of a polynomial of degree 2 or more has become 1 to far beyond the digits wanted, it is
+replaced by 1: its poles come too close to the real axis to be seen, and the error of leaving them
+out is bounded (``slack``).
 """
 
 from __future__ import annotations
@@ -28,10 +31,13 @@ Bound = Callable[[], Ball]
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """A function made of smooth pieces: ``kinks[i]()`` separates pieces i and i + 1, as a ball at the current precision.
+    """A function made of smooth pieces.
 
-    growth: a bound of the whole function on the line.  slack: a bound of |phi - this| for |x| <= reach, where pieces were saturated.
-    centre: where a function without kinks probably bends most; a hint, nothing rests on it.
+    ``kinks[i]()`` separates pieces i and i + 1, as a ball at the current precision.
+
+    growth: a bound of the whole function on the line. slack: a bound of |phi - this| for |x| <=
+    reach, where pieces were saturated. centre: where a function without kinks probably bends most;
+    a hint, nothing rests on it.
     """
 
     name: str
@@ -50,12 +56,19 @@ class Profile:
 
         kinks = tuple(negated(kink) for kink in reversed(self.kinks))
         centre = self.centre and negated(self.centre)
-        return replace(self, kinks=kinks, centre=centre, pieces=tuple(piece.mirrored() for piece in reversed(self.pieces)))
+        return replace(
+            self,
+            kinks=kinks,
+            centre=centre,
+            pieces=tuple(piece.mirrored() for piece in reversed(self.pieces)),
+        )
 
     def check_reach(self, x: float) -> None:
         """Raises KcalcError if the profile is asked about |x| beyond its reach."""
         if self.slack and x > self.reach:
-            raise KcalcError(f"{self.name} is saturated for |x| <= {self.reach:.4g} only, and {x:.4g} is needed")
+            raise KcalcError(
+                f"{self.name} is saturated for |x| <= {self.reach:.4g} only, and {x:.4g} is needed"
+            )
 
     def piece_at(self, x: Ball) -> Smooth:
         """The piece that holds at the ball x.  Raises KcalcError if x may be a kink."""
@@ -63,21 +76,30 @@ class Profile:
             if x < kink():
                 return piece
             if not x > kink():
-                raise KcalcError(f"{self.name} is evaluated at a kink, or too close to one for the precision")
+                raise KcalcError(
+                    f"{self.name} is evaluated at a kink, or too close to one for the precision"
+                )
         return self.pieces[-1]
 
 
 @lru_cache(maxsize=256)
 def profile(phi: Any, order: int = 0, reach: float = math.inf, digits: int = 30) -> Profile:
-    """The profile of an activation or of its derivative of some order away from kinks, good for |x| <= reach.
+    """The profile of an activation or of a derivative of it, good for |x| <= reach.
 
-    Raises KcalcError for functions that are not known to the ball arithmetic, for growth that is not proven, and for kinks that are
-    not known exactly.
+    ``order``: the order of the derivative, which is taken away from kinks.
+
+    Raises KcalcError for functions that are not known to the ball arithmetic, for growth that is
+    not proven, and for kinks that are not known exactly.
     """
     base, constants = phi.base, phi.transformation
     if constants is None:
         return _plain(phi, order, reach, digits)
-    a, b, scale, shift = (constants.input_scale, constants.input_shift, constants.output_scale, constants.output_shift)
+    a, b, scale, shift = (
+        constants.input_scale,
+        constants.input_shift,
+        constants.output_scale,
+        constants.output_shift,
+    )
     (a_low, a_high), (b_low, b_high) = constant(a), constant(b)
     size, offset = max(abs(a_low), abs(a_high)), max(abs(b_low), abs(b_high))
     inner = _plain(base, order, above(size * reach + offset), digits)
@@ -85,9 +107,19 @@ def profile(phi: Any, order: int = 0, reach: float = math.inf, digits: int = 30)
 
 
 def _transformed(
-    name: str, inner: Profile, order: int, a: sp.Expr, b: sp.Expr, scale: sp.Expr, shift: sp.Expr, sizes: tuple[float, float]
+    name: str,
+    inner: Profile,
+    order: int,
+    a: sp.Expr,
+    b: sp.Expr,
+    scale: sp.Expr,
+    shift: sp.Expr,
+    sizes: tuple[float, float],
 ) -> Profile:
-    """scale (phi(a x + b) + shift), or a derivative of it, from the profile of phi or of that derivative."""
+    """The profile of scale (phi(a x + b) + shift), or of a derivative of it.
+
+    ``inner``: the profile of phi or of that derivative.
+    """
     slope, offset = Constant(a), Constant(b)
     factor, added = Constant(scale * a**order), Constant(shift) if order == 0 else ZERO
     upward = constant(a)[0] > 0
@@ -105,7 +137,13 @@ def _transformed(
     if not upward:
         kinks, pieces = kinks[::-1], pieces[::-1]
     return Profile(
-        name, kinks, pieces, growth, slack, (inner.reach - sizes[1]) / sizes[0] * (1 - 1e-12), inner.centre and moved(inner.centre)
+        name,
+        kinks,
+        pieces,
+        growth,
+        slack,
+        (inner.reach - sizes[1]) / sizes[0] * (1 - 1e-12),
+        inner.centre and moved(inner.centre),
     )
 
 
@@ -117,28 +155,57 @@ def _size(value: sp.Expr) -> Growth:
 def _plain(phi: Any, order: int, reach: float, digits: int) -> Profile:
     known = getattr(phi, "reach", math.inf)
     if known < math.inf:
-        raise KcalcError(f"the kinks of {phi.name} never end and are known for |x| <= {known:g} only: nothing can be proven of it")
-    pieces: list[Any] = [_tidied(sp.diff(piece, *([_symbol(piece)] * order))) if order else piece for piece in phi.pieces]
+        raise KcalcError(
+            f"the kinks of {phi.name} never end and are known for |x| <= {known:g} only: nothing "
+            f"can be proven of it"
+        )
+    pieces: list[Any] = [
+        _tidied(sp.diff(piece, *([_symbol(piece)] * order))) if order else piece
+        for piece in phi.pieces
+    ]
     if order and any(piece.has(sp.DiracDelta, sp.Derivative, sp.Subs) for piece in pieces):
         raise KcalcError(f"{phi.name} has no derivative of order {order} away from its kinks")
     if any(piece.atoms(AppliedUndef) for piece in pieces):
-        raise KcalcError(f"{phi.name} is a callable, of which nothing can be proven; give a SymPy expression for certified results")
+        raise KcalcError(
+            f"{phi.name} is a callable, of which nothing can be proven; give a SymPy expression "
+            f"for certified results"
+        )
     for piece in pieces:
-        compile_smooth(piece)  # a function without enclosures is named before its growth is asked for
+        compile_smooth(
+            piece
+        )  # a function without enclosures is named before its growth is asked for
     kinks = certain_kinks(phi)
-    growth = _growth(phi, pieces, kinks) if order == 0 or getattr(phi, "growth", None) is None else _declared(phi, order)
-    cut = [_saturated(piece, *_ends(kinks, i), reach, digits, phi.name) for i, piece in enumerate(pieces)]
+    growth = (
+        _growth(phi, pieces, kinks)
+        if order == 0 or getattr(phi, "growth", None) is None
+        else _declared(phi, order)
+    )
+    cut = [
+        _saturated(piece, *_ends(kinks, i), reach, digits, phi.name)
+        for i, piece in enumerate(pieces)
+    ]
     all_kinks: list[Bound] = []
     all_pieces: list[Smooth] = []
     for index, (inner_kinks, parts) in enumerate(cut):
         all_kinks += [*inner_kinks, *kinks[index : index + 1]]
         all_pieces += [compile_smooth(part) for part, _ in parts]
     slack = max(loss for _, parts in cut for _, loss in parts)
-    return Profile(phi.name, tuple(all_kinks), tuple(all_pieces), growth, slack, reach, None if all_kinks else ZERO)
+    return Profile(
+        phi.name,
+        tuple(all_kinks),
+        tuple(all_pieces),
+        growth,
+        slack,
+        reach,
+        None if all_kinks else ZERO,
+    )
 
 
 def _tidied(expr: Any) -> Any:
-    """A derivative with sinh g/cosh g and e^g/(1 + e^g) written so that balls do not lose their digits for large g."""
+    """A derivative rewritten so that balls do not lose their digits for large g.
+
+    Rewritten are sinh g/cosh g and e^g/(1 + e^g).
+    """
 
     def ratio(product: Any) -> Any:
         powers = product.as_powers_dict()
@@ -154,7 +221,9 @@ def _tidied(expr: Any) -> Any:
 
 
 def _declared(phi: Any, order: int) -> Growth:
-    raise KcalcError(f"{phi.name}: a declared growth bound says nothing of the derivative of order {order}")
+    raise KcalcError(
+        f"{phi.name}: a declared growth bound says nothing of the derivative of order {order}"
+    )
 
 
 def _growth(phi: Any, pieces: list[sp.Expr], kinks: tuple[Bound, ...]) -> Growth:
@@ -169,7 +238,8 @@ def _growth(phi: Any, pieces: list[sp.Expr], kinks: tuple[Bound, ...]) -> Growth
             total = total | derive(piece, _symbol(piece), low, high)
         except KcalcError as error:
             raise KcalcError(
-                f"{phi.name}: {error}; declare growth=(A, p, B), meaning |phi(x)| <= A (1+|x|)^p exp(B|x|), to certify its integrals"
+                f"{phi.name}: {error}; declare growth=(A, p, B), meaning |phi(x)| <= A (1+|x|)^p "
+                f"exp(B|x|), to certify its integrals"
             ) from None
     return total
 
@@ -183,20 +253,31 @@ def _ends(kinks: tuple[Bound, ...], index: int) -> tuple[float, float]:
     """Floats around the interval of a piece."""
     with working(80):
         low = math.nextafter(float(kinks[index - 1]().lower()), -math.inf) if index else -math.inf
-        high = math.nextafter(float(kinks[index]().upper()), math.inf) if index < len(kinks) else math.inf
+        high = (
+            math.nextafter(float(kinks[index]().upper()), math.inf)
+            if index < len(kinks)
+            else math.inf
+        )
     return (0.0 if abs(low) < 1e-300 else low), (0.0 if abs(high) < 1e-300 else high)
 
 
-# --- saturation --------------------------------------------------------------------------------------------------------------------------
+# --- saturation -----------------------------------------------------------------------------------
 
 
 def _saturated(
     piece: sp.Expr, low: float, high: float, reach: float, digits: int, name: str
 ) -> tuple[list[Bound], list[tuple[sp.Expr, float]]]:
-    """Kinks and (expression, slack) of a piece with tanh(polynomial) cut off where it is +-1 within |x| <= reach."""
+    """Kinks and (expression, slack) of a piece whose tanh(polynomial) is cut off.
+
+    The tanh is cut off where it is +-1 within |x| <= reach.
+    """
     symbol = _symbol(piece)
     atoms: Any = piece.atoms(sp.tanh)
-    curved: list[Any] = [t for t in atoms if t.args[0].is_polynomial(symbol) and sp.Poly(t.args[0], symbol).degree() > 1]
+    curved: list[Any] = [
+        t
+        for t in atoms
+        if t.args[0].is_polynomial(symbol) and sp.Poly(t.args[0], symbol).degree() > 1
+    ]
     if len(curved) != 1 or not math.isfinite(reach):
         return [], [(piece, 0.0)]
     (function,) = curved
@@ -216,13 +297,26 @@ def _saturated(
         part = (sp.expand(opened.subs(mark, sign)), loss)
         (end if side > 0 else start).append((point, part))
     kinks = [point for point, _ in start + end]
-    return [Constant(sp.Rational(k)) for k in kinks], [*(p for _, p in start), middle, *(p for _, p in end)]
+    return [Constant(sp.Rational(k)) for k in kinks], [
+        *(p for _, p in start),
+        middle,
+        *(p for _, p in end),
+    ]
 
 
 def _cut(
-    inner: sp.Expr, factor: sp.Expr, symbol: sp.Symbol, side: int, edge: float, reach: float, digits: int
+    inner: sp.Expr,
+    factor: sp.Expr,
+    symbol: sp.Symbol,
+    side: int,
+    edge: float,
+    reach: float,
+    digits: int,
 ) -> tuple[float, int, float] | None:
-    """(x0, sign, slack): from x0 outwards, up to reach, factor tanh(inner) is factor * sign to within the slack."""
+    """(x0, sign, slack) of a cut-off tanh.
+
+    From x0 outwards, up to reach, factor tanh(inner) is factor * sign to within the slack.
+    """
     far = side * min(abs(edge), reach) if edge * side > 0 else edge
     allowed = -(digits + 12) * math.log(10)
     for step in range(1, 41):

@@ -1,6 +1,9 @@
-"""Proven ranges of real expressions on an interval, possibly unbounded: interval arithmetic on floats, widened at every step.
+"""Proven ranges of real expressions on an interval, possibly unbounded.
 
-They answer the questions of growth bounds: whether a denominator stays away from 0, whether an exponent is bounded above.
+Interval arithmetic on floats, widened at every step.
+
+They answer the questions of growth bounds: whether a denominator stays away from 0, whether an
+exponent is bounded above.
 """
 
 from __future__ import annotations
@@ -85,7 +88,10 @@ def real_power(x: Interval, p: Interval) -> Interval:
 
 
 def whole_power(x: Interval, n: int) -> Interval:
-    """An interval that contains the n-th powers of x, n an integer; the whole line for n < 0 where x has both signs."""
+    """An interval that contains the n-th powers of x, n an integer.
+
+    The whole line for n < 0 where x has both signs.
+    """
     if n < 0:
         return inverse(whole_power(x, -n))
     ends = [raised(end, n) for end in x]
@@ -133,17 +139,28 @@ _INCREASING: dict[Any, Callable[[float], float]] = {
     sp.asinh: math.asinh,
     sp.erf: math.erf,
 }
-_BOUNDED: dict[Any, Interval] = {sp.sin: (-1.0, 1.0), sp.cos: (-1.0, 1.0), sp.sech: (0.0, 1.0), sp.sinc: (-1.0, 1.0)}
+_BOUNDED: dict[Any, Interval] = {
+    sp.sin: (-1.0, 1.0),
+    sp.cos: (-1.0, 1.0),
+    sp.sech: (0.0, 1.0),
+    sp.sinc: (-1.0, 1.0),
+}
 
 
 def span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
-    """An interval that contains every value of ``expr`` for low <= symbol <= high; the whole line where nothing is known."""
+    """An interval that contains every value of ``expr`` for low <= symbol <= high.
+
+    The whole line where nothing is known.
+    """
     if not expr.has(symbol):
         return constant(expr)
     if expr == symbol:
         return low, high
     if expr.is_polynomial(symbol):
-        one, two = _polynomial_span(expr, symbol, low, high), _structural_span(expr, symbol, low, high)
+        one, two = (
+            _polynomial_span(expr, symbol, low, high),
+            _structural_span(expr, symbol, low, high),
+        )
         return max(one[0], two[0]), min(one[1], two[1])
     return _structural_span(expr, symbol, low, high)
 
@@ -167,7 +184,10 @@ def _power_span(expr: Any, base: Interval, exponent: Interval) -> Interval:
 
 
 def function_span(kind: Any, x: Interval) -> Interval:
-    """An interval that contains the values of a SymPy function on x; the whole line for functions without a rule."""
+    """An interval that contains the values of a SymPy function on x.
+
+    The whole line for functions without a rule.
+    """
     if kind in _INCREASING:
         f = _INCREASING[kind]
         return _wide(f(x[0]), f(x[1]))
@@ -182,19 +202,28 @@ def function_span(kind: Any, x: Interval) -> Interval:
 
 
 def _polynomial_span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
-    """Ends and subdivided middle: beyond its Cauchy bound the derivative has no zero, so the polynomial is monotone there."""
+    """Ends and subdivided middle.
+
+    Beyond its Cauchy bound the derivative has no zero, so the polynomial is monotone there.
+    """
     coefficients = [constant(c) for c in sp.Poly(expr, symbol).all_coeffs()]
     if any(c == ALL for c in coefficients) or _contains_zero(coefficients[0]):
         return ALL
     degree = len(coefficients) - 1
-    slopes = [times(c, (float(degree - i), float(degree - i))) for i, c in enumerate(coefficients[:-1])]
+    slopes = [
+        times(c, (float(degree - i), float(degree - i))) for i, c in enumerate(coefficients[:-1])
+    ]
     lead = min(abs(slopes[0][0]), abs(slopes[0][1]))
     radius = above(1 + max((max(abs(c[0]), abs(c[1])) for c in slopes[1:]), default=0.0) / lead)
     inner_low, inner_high = max(low, -radius), min(high, radius)
     values = [_end_value(coefficients, x) for x in (low, high)]
     if inner_low <= inner_high:
-        steps = [inner_low + (inner_high - inner_low) * i / _CELLS for i in range(_CELLS)] + [inner_high]
-        values += [_horner(coefficients, cell) for cell in pairwise(steps)] or [_horner(coefficients, (inner_low, inner_high))]
+        steps = [inner_low + (inner_high - inner_low) * i / _CELLS for i in range(_CELLS)] + [
+            inner_high
+        ]
+        values += [_horner(coefficients, cell) for cell in pairwise(steps)] or [
+            _horner(coefficients, (inner_low, inner_high))
+        ]
     return min(v[0] for v in values), max(v[1] for v in values)
 
 
@@ -209,12 +238,17 @@ def _horner(coefficients: list[Interval], x: Interval) -> Interval:
 def _end_value(coefficients: list[Interval], x: float) -> Interval:
     if math.isfinite(x):
         return _horner(coefficients, (x, x))
-    sign = math.copysign(1.0, coefficients[0][0]) * (1.0 if x > 0 or len(coefficients) % 2 else -1.0)
+    sign = math.copysign(1.0, coefficients[0][0]) * (
+        1.0 if x > 0 or len(coefficients) % 2 else -1.0
+    )
     return (math.inf, math.inf) if sign > 0 else (-math.inf, -math.inf)
 
 
 def positive_floor(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> float:
-    """A proven positive lower bound of |expr| on [low, high].  Raises KcalcError if none is found."""
+    """A proven positive lower bound of |expr| on [low, high].
+
+    Raises KcalcError if none is found.
+    """
     bottom, top = span(expr, symbol, low, high)
     floor = bottom if bottom > 0 else -top if top < 0 else 0.0
     if floor <= 0:

@@ -1,7 +1,10 @@
-"""Gauss-Legendre rules with certified nodes, and their error for functions that are bounded and analytic in an ellipse.
+"""Gauss-Legendre rules with certified nodes, and their errors.
 
-If |f| <= M inside the Bernstein ellipse of parameter rho (foci +-1, semi-axes (rho +- 1/rho)/2), then the n-point rule, exact to degree
-2n - 1, errs by at most (64/15) M rho^(-2n)/(1 - rho^(-2)): the Chebyshev coefficients of f fall like 2 M rho^(-k).
+The errors are for functions that are bounded and analytic in an ellipse.
+
+If |f| <= M inside the Bernstein ellipse of parameter rho (foci +-1, semi-axes (rho +- 1/rho)/2),
+then the n-point rule, exact to degree 2n - 1, errs by at most (64/15) M rho^(-2n)/(1 - rho^(-2)):
+the Chebyshev coefficients of f fall like 2 M rho^(-k).
 """
 
 from __future__ import annotations
@@ -40,19 +43,32 @@ def slabs(rho: float, count: int) -> tuple[Slab, ...]:
     out = []
     for left, right in pairwise(cuts):
         nearest = 0.0 if left <= 0 <= right else min(abs(left), abs(right))
-        out.append((left, right, above(short * math.sqrt(max(0.0, 1 - (nearest / long) ** 2)) + 1e-12)))
+        out.append(
+            (left, right, above(short * math.sqrt(max(0.0, 1 - (nearest / long) ** 2)) + 1e-12))
+        )
     return tuple(out)
 
 
 def log_error(log_bound: float, rho: float, n: int) -> float:
-    """log of the n-point rule's error on [-1, 1] for a function bounded by exp(log_bound) in the ellipse."""
-    return above(log_bound + math.log(64 / 15) - 2 * n * math.log(rho) - math.log1p(-(rho**-2)) + 1e-9)
+    """The log of the error of the n-point rule on [-1, 1].
+
+    It is for a function bounded by exp(log_bound) in the ellipse.
+    """
+    return above(
+        log_bound + math.log(64 / 15) - 2 * n * math.log(rho) - math.log1p(-(rho**-2)) + 1e-9
+    )
 
 
 def best_rule(
-    bound: Callable[[Iterable[Slab]], float], log_allowed: float, most: int, few: int = 8, count: int = 8
+    bound: Callable[[Iterable[Slab]], float],
+    log_allowed: float,
+    most: int,
+    few: int = 8,
+    count: int = 8,
 ) -> tuple[int, float] | None:
-    """The least n (a multiple of 4, at most ``most``) and the error bound's log that reach ``log_allowed``; None if none does.
+    """The least n, and the log of its error bound, that reaches ``log_allowed``, or None.
+
+    n is a multiple of 4 and at most ``most``; None if no such n reaches it.
 
     bound: covering boxes -> log of a bound of the function on them, inf where it is not analytic.
     """

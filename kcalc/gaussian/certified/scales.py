@@ -44,11 +44,11 @@ class Scale:
             return self
         return Scale(combined(self.parts, other.parts)) if self.parts else other
 
-    @lru_cache(maxsize=1 << 14)  # noqa: B019
+    @lru_cache(maxsize=1 << 14)  # noqa: B019  (scales are values)
     def __truediv__(self, other: Scale) -> Scale:
         return self * other ** sp.Integer(-1)
 
-    @lru_cache(maxsize=1 << 14)  # noqa: B019
+    @lru_cache(maxsize=1 << 14)  # noqa: B019  (scales are values)
     def __pow__(self, exponent: Any) -> Scale:
         return Scale({g: exponent * c for g, c in self.parts.items()}) if exponent != 0 else ONE
 

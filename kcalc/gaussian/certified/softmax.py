@@ -2,9 +2,10 @@
 
     S_self = T int E g(u + a) M(u)^(T-1) du,    f(x) = exp(-e^x),  g(x) = e^(2x) f(x),  M(u) = E f(u + a)
 
-Both integrals are trapezoidal sums. An integrand that is analytic for ``|Im| <= y`` and integrates to at most N on the lines ``Im = +-y``
-has the error ``2 N / (exp(2 pi y / h) - 1)``. On these lines ``|f| <= 1`` and ``|g(x + iy)| = e^(2x) exp(-e^x cos y)``, which is at most
-``(2 / (e cos y))^2`` and integrates to ``1 / cos^2 y``.
+Both integrals are trapezoidal sums. An integrand that is analytic for ``|Im| <= y`` and integrates
+to at most N on the lines ``Im = +-y`` has the error ``2 N / (exp(2 pi y / h) - 1)``. On these lines
+``|f| <= 1`` and ``|g(x + iy)| = e^(2x) exp(-e^x cos y)``, which is at most ``(2 / (e cos y))^2``
+and integrates to ``1 / cos^2 y``.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ MOST_VARIANCE = 25  # of scores: some seconds at 30 digits
 
 
 def self_overlap_ball(tokens: int, variance: Any, digits: int = 30) -> Enclosure:
-    """An enclosure of S_self to about ``digits`` digits after the point of ``T S_self``; proven, not estimated.
+    """An enclosure of S_self to about ``digits`` digits after the point of ``T S_self``.
 
-    ``tokens``: T >= 1. ``variance``: v in (0, 25], a Python or SymPy number, taken exactly. Returns: an
-    :class:`kcalc.fields.balls.Enclosure`. Raises: KcalcError for other arguments.
+    Proven, not estimated.
+
+    ``tokens``: T >= 1. ``variance``: v in (0, 25], a Python or SymPy number, taken exactly.
+    Returns: an :class:`kcalc.fields.balls.Enclosure`. Raises: KcalcError for other arguments.
     """
     count, digits = whole(tokens, "tokens", 1, 1 << 24), whole(digits, "digits", 1, MOST_DIGITS)
     goal = (digits + 3) * math.log(10)  # what is left out of T S_self is of the order exp(-goal)
@@ -33,7 +36,9 @@ def self_overlap_ball(tokens: int, variance: Any, digits: int = 30) -> Enclosure
     with field.working():
         v = field.number(variance)
         if not (v > 0 and v <= MOST_VARIANCE):
-            raise KcalcError(f"the variance of scores must lie in (0, {MOST_VARIANCE}], got {variance}")
+            raise KcalcError(
+                f"the variance of scores must lie in (0, {MOST_VARIANCE}], got {variance}"
+            )
         return Enclosure.of(_sum(count, v, goal + 2 * math.log(count), field.number))
 
 
@@ -53,8 +58,12 @@ def _sum(count: int, v: Ball, goal: float, number: Any) -> Ball:
     total = v * 0
     for k in range((below + above) + 1):
         rows = table[k * share : k * share + 2 * reach + 1]
-        mean = sum((w * f for w, (f, _) in zip(weights, rows, strict=True)), v * 0) + _within(error_f)
-        square = sum((w * g for w, (_, g) in zip(weights, rows, strict=True)), v * 0) + _within(error_g)
+        mean = sum((w * f for w, (f, _) in zip(weights, rows, strict=True)), v * 0) + _within(
+            error_f
+        )
+        square = sum((w * g for w, (_, g) in zip(weights, rows, strict=True)), v * 0) + _within(
+            error_g
+        )
         total += square * mean ** (count - 1)
     return count * (step * total + _within(_outer_error(v, step, step * below, step * above)))
 
@@ -71,7 +80,10 @@ def _within(bound: Ball) -> Ball:
 
 
 def _inner_errors(width: Ball, spacing: Ball, last: Ball) -> tuple[Ball, Ball]:
-    """Of ``E f(u + width z)`` and ``E g(u + width z)`` by nodes up to ``last``, at any u: the trapezoidal rule, and the nodes left out."""
+    """Of ``E f(u + width z)`` and ``E g(u + width z)`` by nodes up to ``last``, at any u.
+
+    The trapezoidal rule, and the nodes left out.
+    """
     pi = width.pi()
     y = min(2 * pi / spacing, pi / 2 / width * (1 - spacing * width / 6), key=float)
     off = (-last * last / 2).exp() * 2  # both functions are at most 1, and the spacing too

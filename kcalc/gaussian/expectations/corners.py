@@ -1,7 +1,8 @@
 """The terms of jumps of phi and phi' in derivatives of Gamma(c) = E[phi(u) psi(v)], in closed form.
 
-Gamma^(n) = (q1 q2)^(n/2) E[D^n phi(u) D^n psi(v)] with D^n phi in the sense of distributions: smooth between kinks, plus a delta at each
-jump of phi^(n-1), plus, for n = 2, the derivative of a delta at each jump of phi itself.  Each is conditioned on, or paired with another.
+Gamma^(n) = (q1 q2)^(n/2) E[D^n phi(u) D^n psi(v)] with D^n phi in the sense of distributions:
+smooth between kinks, plus a delta at each jump of phi^(n-1), plus, for n = 2, the derivative of a
+delta at each jump of phi itself. Each is conditioned on, or paired with another.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from kcalc.gaussian.expectations.smoothing import smoothed
 
 @dataclass(frozen=True)
 class Jumps:
-    """The points k where phi^(n) jumps, k/sqrt q, and by how much; those beyond any standard normal left out."""
+    """The points k where phi^(n) jumps, k/sqrt q, and by how much.
+
+    Those beyond any standard normal left out.
+    """
 
     points: Array
     standard: Array
@@ -44,7 +48,10 @@ def meet(a: Array, b: Array) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Corners:
-    """The jumps of phi at q1 and of psi at q2, at c = sign (1 - far) with far > 0 (or far = 0 where no two of them meet)."""
+    """The jumps of phi at q1 and of psi at q2, at c = sign (1 - far).
+
+    far > 0, or far = 0 where no two of the jumps meet.
+    """
 
     phi: Profile
     q1: float
@@ -54,12 +61,25 @@ class Corners:
     far: float
 
     def total(self, order: int, symmetric: bool) -> float:
-        """E[D^n phi D^n psi] less that of the smooth parts; ``symmetric`` if both functions and q values are the same."""
+        """E[D^n phi D^n psi] less that of the smooth parts.
+
+        ``symmetric`` if both functions and q values are the same.
+        """
         other = self if symmetric else self.turned
-        total = self._deltas(order) + (self._deltas(order) if symmetric else other._deltas(order)) + self._pairs(order - 1, order - 1, 0)
-        if order == 2 and (Jumps.of(self.phi, self.q1, 0).any or Jumps.of(self.psi, self.q2, 0).any):
+        total = (
+            self._deltas(order)
+            + (self._deltas(order) if symmetric else other._deltas(order))
+            + self._pairs(order - 1, order - 1, 0)
+        )
+        if order == 2 and (
+            Jumps.of(self.phi, self.q1, 0).any or Jumps.of(self.psi, self.q2, 0).any
+        ):
             one = self._dipoles() + self._pairs(0, 1, 1)
-            total += one + (one if symmetric else other._dipoles() + other._pairs(0, 1, 1)) + self._pairs(0, 0, 2)
+            total += (
+                one
+                + (one if symmetric else other._dipoles() + other._pairs(0, 1, 1))
+                + self._pairs(0, 0, 2)
+            )
         return total
 
     @cached_property
@@ -86,25 +106,45 @@ class Corners:
         return float(weights @ smoothed(self.psi, order, self._slope * jumps.points, self._spread))
 
     def _dipoles(self) -> float:
-        """sum_k J_k N(k; 0, q1) (k/q1 E[psi''(v) | u = k] - d E[psi''(v) | u = k]/du) over the jumps J_k of phi."""
+        """The contribution of the derivatives of deltas at the jumps J_k of phi.
+
+        sum_k J_k N(k; 0, q1) (k/q1 E[psi''(v) | u = k] - d E[psi''(v) | u = k]/du).
+        """
         jumps = Jumps.of(self.phi, self.q1, 0)
         if not jumps.any:
             return 0.0
-        weights, centres = jumps.sizes * normal_density(jumps.standard) / math.sqrt(self.q1), self._slope * jumps.points
+        weights, centres = (
+            jumps.sizes * normal_density(jumps.standard) / math.sqrt(self.q1),
+            self._slope * jumps.points,
+        )
         rate = smoothed(self.psi, 3, centres, self._spread)
         bends = Jumps.of(self.psi, self.q2, 2)
         if bends.any and self._spread:
             apart = self._conditional(jumps, bends)
             rate = rate + normal_density(apart) @ bends.sizes / self._spread
-        return float(weights @ (jumps.points / self.q1 * smoothed(self.psi, 2, centres, self._spread) - self._slope * rate))
+        return float(
+            weights
+            @ (
+                jumps.points / self.q1 * smoothed(self.psi, 2, centres, self._spread)
+                - self._slope * rate
+            )
+        )
 
     def _conditional(self, first: Jumps, second: Jumps) -> Array:
-        """(j - E[v | u = k])/spread for every pair of points, without cancellation where they meet."""
+        """(j - E[v | u = k])/spread for every pair of points.
+
+        It is computed without cancellation where the points meet.
+        """
         square = self.far * (2 - self.far)
-        return (self._difference(second, first) + self.sign * self.far * first.standard[:, None]) / math.sqrt(square)
+        return (
+            self._difference(second, first) + self.sign * self.far * first.standard[:, None]
+        ) / math.sqrt(square)
 
     def _difference(self, second: Jumps, first: Jumps) -> Array:
-        """j/sqrt q2 - sign k/sqrt q1 (rows k, columns j); for equal kinks from q1 - q2, and 0 where they meet."""
+        """j/sqrt q2 - sign k/sqrt q1 (rows k, columns j).
+
+        For equal kinks from q1 - q2, and 0 where they meet.
+        """
         a, b = first.standard[:, None], second.standard
         equal = first.points[:, None] == self.sign * second.points
         root1, root2 = math.sqrt(self.q1), math.sqrt(self.q2)
@@ -112,7 +152,11 @@ class Corners:
         return np.where(meet(b, self.sign * a), 0.0, np.where(equal, near, b - self.sign * a))
 
     def _pairs(self, first: int, second: int, dipoles: int) -> float:
-        """sum_kj J_k J_j times the density p of (u, v) at (k, j), -dp/du for one dipole (of phi), d^2p/du dv for two."""
+        """The sum over pairs of jumps, sum_kj J_k J_j times a density or its derivative.
+
+        The factor is the density p of (u, v) at (k, j), -dp/du for one dipole (of phi), d^2p/du dv
+        for two.
+        """
         one, two = Jumps.of(self.phi, self.q1, first), Jumps.of(self.psi, self.q2, second)
         square = self.far * (2 - self.far)
         if not (square and one.any and two.any):
@@ -123,8 +167,15 @@ class Corners:
             2 * math.pi * math.sqrt(self.q1) * math.sqrt(self.q2) * math.sqrt(square)
         )
         if dipoles:
-            pull, push = (self.far * b - apart) / square, (apart + self.far * a) / square  # (a - (1-far) b)/s^2, (b - (1-far) a)/s^2
-            extra = self.sign * (pull * push + (1 - self.far) / square) / math.sqrt(self.q2) if dipoles == 2 else pull
+            pull, push = (
+                (self.far * b - apart) / square,
+                (apart + self.far * a) / square,
+            )  # (a - (1-far) b)/s^2, (b - (1-far) a)/s^2
+            extra = (
+                self.sign * (pull * push + (1 - self.far) / square) / math.sqrt(self.q2)
+                if dipoles == 2
+                else pull
+            )
             density = density * extra / math.sqrt(self.q1)
         return float(one.sizes @ density @ two.sizes)
 

@@ -1,7 +1,10 @@
-"""E[phi(u) psi(v)] for correlated Gaussians u, v, as a function of their correlation c on all of [-1, 1].
+"""E[phi(u) psi(v)] for correlated Gaussians u, v, as a function of their correlation c.
 
-u = sqrt(q1) x, v = sqrt(q2) (c x + sqrt(1-c^2) y) and Gamma(c) = E[phi(u) psi(v)] = sum a_n c^n, a_n the products of the two functions'
-Hermite coefficients (Mehler).  For smooth functions the series serves every c; for others the end zones take over near |c| = 1.
+c lies anywhere on [-1, 1].
+
+u = sqrt(q1) x, v = sqrt(q2) (c x + sqrt(1-c^2) y) and Gamma(c) = E[phi(u) psi(v)] = sum a_n c^n,
+a_n the products of the two functions' Hermite coefficients (Mehler). For smooth functions the
+series serves every c; for others the end zones take over near |c| = 1.
 """
 
 from __future__ import annotations
@@ -24,13 +27,19 @@ _NEGLECTED = 6e-16  # of the size of a function: Hermite coefficients below are 
 
 
 def _needed(products: Array, size: float) -> int:
-    """How many terms of sum a_n c^n matter to its value and first two derivatives anywhere on [-1, 1]."""
+    """The number of terms of sum a_n c^n that matter anywhere on [-1, 1].
+
+    They matter to the value or to the first two derivatives.
+    """
     heights = np.abs(products) * np.arange(1, products.size + 1) ** 2
     return int(np.count_nonzero(np.maximum.accumulate(heights[::-1]) > 1e-17 * size))
 
 
 class PairMap:
-    """Gamma(c) = E[phi(sqrt(q1) x) psi(sqrt(q2) (c x + sqrt(1-c^2) y))] and its Taylor coefficients, for any c in [-1, 1]."""
+    """Gamma(c) = E[phi(sqrt(q1) x) psi(sqrt(q2) (c x + sqrt(1-c^2) y))] for c in [-1, 1].
+
+    It has its Taylor coefficients for any such c.
+    """
 
     def __init__(self, phi: Profile, q1: float, psi: Profile, q2: float) -> None:
         self.phi, self.q1, self.psi, self.q2 = phi, q1, psi, q2
@@ -42,8 +51,16 @@ class PairMap:
         needed = _needed(products, size)
         self.constant = first.mean * second.mean
         self.products = products[:needed]
-        self._all = products, size, np.abs(first.coefficients[:terms]), np.abs(second.coefficients[:terms])
-        self._tails = tuple(found.tail + float(found.coefficients[terms:] @ found.coefficients[terms:]) for found in (first, second))
+        self._all = (
+            products,
+            size,
+            np.abs(first.coefficients[:terms]),
+            np.abs(second.coefficients[:terms]),
+        )
+        self._tails = tuple(
+            found.tail + float(found.coefficients[terms:] @ found.coefficients[terms:])
+            for found in (first, second)
+        )
         ends = any(found.complete and found.coefficients.size == terms for found in (first, second))
         nothing_hidden = math.sqrt(self._tails[0]) * math.sqrt(self._tails[1]) <= 1e-13 * size
         self.complete = ends or (needed < terms - 32 and nothing_hidden)
@@ -60,12 +77,18 @@ class PairMap:
 
     @cached_property
     def whole(self) -> float:
-        """Gamma(1) as the series adds up to, so that Gamma(1) - Gamma(c) and Gamma(c) fit together to the last digit."""
+        """Gamma(1) as the sum of the series.
+
+        Gamma(1) - Gamma(c) and Gamma(c) thus fit together to the last digit.
+        """
         return self.constant + float(self.products.sum()) + self._missing
 
     @cached_property
     def _missing(self) -> float:
-        """Gamma(1) minus the sum of the series kept; through variances where that avoids a cancellation."""
+        """Gamma(1) minus the sum of the series kept.
+
+        Through variances where that avoids a cancellation.
+        """
         if self.complete:
             return 0.0
         if self.same:
@@ -74,7 +97,11 @@ class PairMap:
 
     @cached_property
     def _matrix(self) -> Array:
-        """Columns: coefficients in c^0, c^1, ... of (Gamma(1) - Gamma(c) - missing)/(1 - c), of Gamma' and of Gamma''/2."""
+        """The coefficients of three series in c^0, c^1, ..., one series per column.
+
+        The columns are those of (Gamma(1) - Gamma(c) - missing)/(1 - c), of Gamma' and of
+        Gamma''/2.
+        """
         if self.products.size == 0:
             return np.zeros((0, 3))
         n = np.arange(1, self.products.size + 1)
@@ -91,11 +118,15 @@ class PairMap:
     def _lower(self) -> EndZone:
         return EndZone(self.phi, self.q1, self.psi, self.q2, -1)
 
-    def taylor(self, gap: Array, order: int, absolute: bool = False, rest: Array | None = None) -> list[Array]:
-        """[Gamma(1) - Gamma(c), Gamma'(c), Gamma''(c)/2, ...] up to ``order`` at c = 1 - gap, gap a flat array in [0, 2].
+    def taylor(
+        self, gap: Array, order: int, absolute: bool = False, rest: Array | None = None
+    ) -> list[Array]:
+        """[Gamma(1) - Gamma(c), Gamma'(c), Gamma''(c)/2, ...] up to ``order`` at c = 1 - gap.
 
-        The first keeps relative accuracy near c = 1, unless ``absolute`` accuracy (cheaper at few points) is enough.
-        ``rest`` is 1 + c where that is known better than 2 - gap.
+        ``gap`` is a flat array in [0, 2].
+
+        The first keeps relative accuracy near c = 1, unless ``absolute`` accuracy (cheaper at few
+        points) is enough. ``rest`` is 1 + c where that is known better than 2 - gap.
 
         Raises KcalcError for orders above 2 where the Hermite series cannot deliver them.
         """
@@ -108,7 +139,8 @@ class PairMap:
         inside = ~(upper | lower)
         if order > 2 and not inside.all():
             raise KcalcError(
-                f"Taylor coefficients of order {order} > 2 of {self.phi.name!r} are available for |c| < {math.cos(ZONE):.2f} only"
+                f"Taylor coefficients of order {order} > 2 of {self.phi.name!r} are available for "
+                f"|c| < {math.cos(ZONE):.2f} only"
             )
         parts: list[list[Array]] = []
         if inside.any():
@@ -118,7 +150,9 @@ class PairMap:
         if lower.any():
             parts.append(self._zone(self._lower, beyond[lower], order, True))
             parts[-1][0] += self.at_one - self.at_minus_one
-        for here, part in zip((where for where in (inside, upper, lower) if where.any()), parts, strict=True):
+        for here, part in zip(
+            (where for where in (inside, upper, lower) if where.any()), parts, strict=True
+        ):
             for target, values in zip(out, part, strict=True):
                 target[here] = values
         if self.complete and order and self.phi.kink_points and self.psi.kink_points:
@@ -128,23 +162,35 @@ class PairMap:
 
     @staticmethod
     def _mark_infinite(out: list[Array], here: Any, zone: EndZone) -> None:
-        """Derivatives at c = +-1 that are infinite though the jumps behind them weigh less than rounding."""
+        """Add infinity to the derivatives at c = +-1 that are infinite.
+
+        The jumps behind an infinite derivative may weigh less than rounding.
+        """
         if here.any():
             for order in range(1, min(len(out), 3)):
                 out[order][here] += zone.infinity(order)
 
     @staticmethod
     def _zone(zone: EndZone, theta: Array, order: int, absolute: bool) -> list[Array]:
-        return [zone.drop(theta, absolute), *(zone.derivative(i, theta) / i for i in range(1, order + 1))]
+        return [
+            zone.drop(theta, absolute),
+            *(zone.derivative(i, theta) / i for i in range(1, order + 1)),
+        ]
 
     def _inside(self, gap: Array, order: int) -> list[Array]:
         c = 1 - gap
         terms = self._terms_needed(float(np.abs(c).max()))
         columns = self._matrix[:terms, : min(order, 2) + 1]
-        parts = np.array_split(c, c.size * terms // 2_000_000) if c.size * terms > 4_000_000 else [c]
+        parts = (
+            np.array_split(c, c.size * terms // 2_000_000) if c.size * terms > 4_000_000 else [c]
+        )
         values = np.concatenate([_powers(part, terms) @ columns for part in parts])
         drop = gap * values[:, 0] + self._missing
-        return [drop, *(values[:, i] for i in range(1, min(order, 2) + 1)), *(self._coefficient(c, k) for k in range(3, order + 1))]
+        return [
+            drop,
+            *(values[:, i] for i in range(1, min(order, 2) + 1)),
+            *(self._coefficient(c, k) for k in range(3, order + 1)),
+        ]
 
     def _terms_needed(self, largest: float) -> int:
         if largest >= 0.999 or self.products.size == 0:
@@ -154,25 +200,35 @@ class PairMap:
     def _coefficient(self, c: Array, k: int) -> Array:
         """Gamma^(k)(c)/k! = sum_n binom(n, k) a_n c^(n-k).
 
-        Coefficients are known to rounding beside the size of the functions, which high derivatives multiply.
+        Coefficients are known to rounding beside the size of the functions, which high derivatives
+        multiply.
         Raises KcalcError where C^(k) would be off by more than 1e-10 max(1, |C^(k)|).
         """
         products, size, first, second = self._all
         largest = float(np.abs(c).max())
-        n = np.arange(k, max(products.size, k) + 1 + 3 * _SPARE)  # terms beyond those kept are not known to vanish
-        logs = np.concatenate([[0.0], np.cumsum(np.log(n[1:] / (n[1:] - k)))]) + (n - k) * math.log(max(largest, 1e-300))
+        n = np.arange(
+            k, max(products.size, k) + 1 + 3 * _SPARE
+        )  # terms beyond those kept are not known to vanish
+        logs = np.concatenate([[0.0], np.cumsum(np.log(n[1:] / (n[1:] - k)))]) + (n - k) * math.log(
+            max(largest, 1e-300)
+        )
         doubt = np.full(n.size, _NEGLECTED**2 * size)
         kept = max(products.size + 1 - k, 0)
-        doubt[:kept] += (math.sqrt(size) * _NEGLECTED * (first + second) + 1e-15 * np.abs(products))[k - 1 :] / 2
+        doubt[:kept] += (
+            math.sqrt(size) * _NEGLECTED * (first + second) + 1e-15 * np.abs(products)
+        )[k - 1 :] / 2
         if not self.complete:
             doubt[kept:] = math.sqrt(self._tails[0]) * math.sqrt(self._tails[1])
-        binomial = np.exp(np.minimum(logs[:kept] - (n[:kept] - k) * math.log(max(largest, 1e-300)), 700.0))
+        binomial = np.exp(
+            np.minimum(logs[:kept] - (n[:kept] - k) * math.log(max(largest, 1e-300)), 700.0)
+        )
         total = _powers(c, kept) @ (binomial * products[k - 1 :]) if kept else np.zeros_like(c)
         error = math.exp(math.lgamma(k + 1)) * float(np.exp(np.minimum(logs, 700.0)) @ doubt) / size
         height = math.exp(math.lgamma(k + 1)) * float(np.abs(total).max()) / size
         if not error <= 1e-10 * max(1.0, height):
             raise KcalcError(
-                f"derivative {k} of the C map of {self.phi.name!r} at |c| = {largest:.3f} needs more digits than double precision has; "
+                f"derivative {k} of the C map of {self.phi.name!r} at |c| = {largest:.3f} needs "
+                f"more digits than double precision has; "
                 "choose a lower order or a smaller |c|"
             )
         return total

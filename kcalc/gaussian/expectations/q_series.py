@@ -1,8 +1,8 @@
 """Derivatives in q of expectations of functions of u = sqrt(q) z.
 
-They fall on the Gaussian, ``d^k/dq^k E f(u) = E[f(u) He_2k(z)] / (2q)^k``, so that kinks and jumps of f need no care; at small q that
-cancels. There they fall on f, ``E f^(2k)(u) / 2^k``, where a jump J of f^(j) at x adds the derivative of order 2k - 1 - j of
-J delta(u - x).
+They fall on the Gaussian, ``d^k/dq^k E f(u) = E[f(u) He_2k(z)] / (2q)^k``, so that kinks and jumps
+of f need no care; at small q that cancels. There they fall on f, ``E f^(2k)(u) / 2^k``, where a
+jump J of f^(j) at x adds the derivative of order 2k - 1 - j of J delta(u - x).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from kcalc.foundation.errors import KcalcError
 from kcalc.gaussian.expectations.quadrature import Array, Profile, Rule, normal_rule, rule, split
 from kcalc.gaussian.expectations.single import joint_edges
 
-ROUNDED = 1e-12  # of a coefficient: where more may be lost by the first formula, the second one is asked too
+# of a coefficient: where more may be lost by the first formula, the second one is asked too
+ROUNDED = 1e-12
 LOST = 1e-7  # of a coefficient, or of E |f| itself: larger errors are refused
 MOST = 12  # derivatives of f; expressions of higher ones grow beyond use
 EPS = float(np.finfo(float).eps)
@@ -27,23 +28,34 @@ Factors = tuple[Profile, ...]
 
 @lru_cache(maxsize=4096)
 def moment_series(profile: Profile, power: int, q: float, order: int) -> tuple[float, ...]:
-    """Taylor coefficients in q of E phi(u)^power. Raises: KcalcError where rounding leaves nothing of one."""
+    """Taylor coefficients in q of E phi(u)^power.
+
+    Raises: KcalcError where rounding leaves nothing of one.
+    """
     return _series((profile,) * power, rule(profile, q), q, order)
 
 
 @lru_cache(maxsize=4096)
 def product_series(phi: Profile, psi: Profile, q: float, order: int) -> tuple[float, ...]:
-    """Taylor coefficients in q of E[phi(u) psi(u)]. Raises: KcalcError where rounding leaves nothing of one."""
+    """Taylor coefficients in q of E[phi(u) psi(u)].
+
+    Raises: KcalcError where rounding leaves nothing of one.
+    """
     return _series((phi, psi), normal_rule(split(joint_edges(phi, q, psi, q, 1), 1.0)), q, order)
 
 
 @lru_cache(maxsize=4096)
 def slope_series(profile: Profile, q: float, order: int) -> tuple[float, ...]:
-    """Taylor coefficients in q of E phi'(u), by E[phi' He_n(z)] = E[phi He_(n+1)(z)] / sqrt(q). Raises: as :func:`moment_series`."""
+    """Taylor coefficients in q of E phi'(u), by E[phi' He_n(z)] = E[phi He_(n+1)(z)] / sqrt(q).
+
+    Raises: as :func:`moment_series`.
+    """
     return _series((profile,), rule(profile, q), q, order, first=1)
 
 
-def _series(factors: Factors, nodes: Rule, q: float, order: int, first: int = 0) -> tuple[float, ...]:
+def _series(
+    factors: Factors, nodes: Rule, q: float, order: int, first: int = 0
+) -> tuple[float, ...]:
     """E D^(2k + first) f(u) / (2^k k!) for k = 0 ... order, f the product of the factors."""
     u = math.sqrt(q) * nodes.z
     weighted = nodes.w * math.prod(factor.numeric(0)(u) for factor in factors)
@@ -53,14 +65,33 @@ def _series(factors: Factors, nodes: Rule, q: float, order: int, first: int = 0)
         k, odd = divmod(n - first, 2)
         if k >= 0 and not odd:
             size = q ** (k + first / 2) * 2**k * math.factorial(k)
-            found, error = float(weighted @ current) / size, EPS * float(np.abs(weighted) @ np.abs(current)) / size
-            out.append(found if error <= ROUNDED * abs(found) else _more_accurate(factors, u, nodes.w, q, n, k, (found, error), scale))
+            found, error = (
+                float(weighted @ current) / size,
+                EPS * float(np.abs(weighted) @ np.abs(current)) / size,
+            )
+            out.append(
+                found
+                if error <= ROUNDED * abs(found)
+                else _more_accurate(factors, u, nodes.w, q, n, k, (found, error), scale)
+            )
         previous, current = current, nodes.z * current - n * previous
     return tuple(out)
 
 
-def _more_accurate(factors: Factors, u: Array, w: Array, q: float, n: int, k: int, given: tuple[float, float], scale: float) -> float:
-    """The coefficient by the formula with the smaller error bound: the given (value, error), or by derivatives of f."""
+def _more_accurate(
+    factors: Factors,
+    u: Array,
+    w: Array,
+    q: float,
+    n: int,
+    k: int,
+    given: tuple[float, float],
+    scale: float,
+) -> float:
+    """The coefficient by the formula with the smaller error bound.
+
+    The given (value, error), or by derivatives of f.
+    """
     found, error = given
     if n and n <= MOST:
         try:
@@ -74,7 +105,8 @@ def _more_accurate(factors: Factors, u: Array, w: Array, q: float, n: int, k: in
     if n > 1 and error > LOST * max(abs(found), scale):
         names = " and ".join(dict.fromkeys(factor.name for factor in factors))
         raise KcalcError(
-            f"the derivative of order {k} in q of the moments of {names} loses its digits at q = {q:g}; ask for it at larger q, or give "
+            f"the derivative of order {k} in q of the moments of {names} loses its digits at q = "
+            f"{q:g}; ask for it at larger q, or give "
             "the activation as an expression"
         )
     return found
@@ -85,11 +117,16 @@ def _by_derivatives(factors: Factors, u: Array, w: Array, q: float, n: int) -> t
     smooth = w * _taylor(factors, u, n)[n] * math.factorial(n)
     total, size = float(smooth.sum()), float(np.abs(smooth).sum())
     for x in sorted({k for factor in factors for k in factor.kink_points}):
-        right, left = (_taylor(factors, np.array([np.nextafter(x, side)]), n - 1) for side in (math.inf, -math.inf))
+        right, left = (
+            _taylor(factors, np.array([np.nextafter(x, side)]), n - 1)
+            for side in (math.inf, -math.inf)
+        )
         tails = _delta_derivatives(x, q, n)
         for j in range(n):
             jump = float(right[j][0] - left[j][0])
-            if abs(jump) > max(8 * EPS * max(abs(float(right[j][0])), abs(float(left[j][0]))), TINY):
+            if abs(jump) > max(
+                8 * EPS * max(abs(float(right[j][0])), abs(float(left[j][0]))), TINY
+            ):
                 total += jump * math.factorial(j) * tails[n - 1 - j]
                 size += abs(jump * math.factorial(j) * tails[n - 1 - j])
     return total, EPS * size
@@ -97,16 +134,23 @@ def _by_derivatives(factors: Factors, u: Array, w: Array, q: float, n: int) -> t
 
 def _taylor(factors: Factors, u: Array, order: int) -> list[Array]:
     """f^(j)(u) / j! for j = 0 ... order, from those of the factors."""
-    rows = [[factor.numeric(j)(u) / math.factorial(j) for j in range(order + 1)] for factor in factors]
+    rows = [
+        [factor.numeric(j)(u) / math.factorial(j) for j in range(order + 1)] for factor in factors
+    ]
     return list(accumulate(rows, _multiplied))[-1]
 
 
 def _multiplied(a: list[Array], b: list[Array]) -> list[Array]:
-    return [sum((a[i] * b[j - i] for i in range(j + 1)), np.zeros_like(a[0])) for j in range(len(a))]
+    return [
+        sum((a[i] * b[j - i] for i in range(j + 1)), np.zeros_like(a[0])) for j in range(len(a))
+    ]
 
 
 def _delta_derivatives(x: float, q: float, count: int) -> list[float]:
-    """E delta^(m)(u - x) = He_m(x / sqrt q) q^(-m/2) times the density of u at x, for m = 0 ... count - 1."""
+    """The expectations E delta^(m)(u - x) for m = 0 ... count - 1.
+
+    They are He_m(x / sqrt q) q^(-m/2) times the density of u at x.
+    """
     at = x / math.sqrt(q)
     density = math.exp(-at * at / 2) / math.sqrt(2 * math.pi * q)
     if density == 0:

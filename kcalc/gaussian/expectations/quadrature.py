@@ -1,8 +1,11 @@
-"""Quadrature for one function under Gaussians of every width: a mesh on the pre-activation axis and the rules built from it.
+"""Quadrature for one function under Gaussians of every width.
 
-A :class:`Profile` is the data of a function phi for the numerics: its derivatives away from kinks, where the kinks are and how far
-phi and its derivatives jump there.  ``mesh(profile, radius)`` bisects [-radius, radius] until phi, phi' and phi'' are resolved by a
-degree-19 Legendre interpolant on every panel; ``rule(profile, q)`` turns it into Gauss-Legendre nodes for a standard normal z with
+a mesh on the pre-activation axis and the rules built from it.
+
+A :class:`Profile` is the data of a function phi for the numerics: its derivatives away from kinks,
+where the kinks are and how far phi and its derivatives jump there. ``mesh(profile, radius)``
+bisects [-radius, radius] until phi, phi' and phi'' are resolved by a degree-19 Legendre interpolant
+on every panel; ``rule(profile, q)`` turns it into Gauss-Legendre nodes for a standard normal z with
 phi evaluated at sqrt(q) z.
 """
 
@@ -23,13 +26,15 @@ Array = NDArray[np.float64]
 
 NODES = 20
 WINDOW = 8.5  # |y| <= WINDOW holds all but 2e-17 of a standard normal
-DEPTH = 78.0  # integrands are followed down to exp(-DEPTH) of their peak, so that Hermite projections keep 1e-17
+# integrands are followed down to exp(-DEPTH) of their peak, so that Hermite projections keep 1e-17
+DEPTH = 78.0
 _RESOLVED = 2e-14  # of phi's size nearby: last Legendre coefficients below this count as rounding
 _NOISY = 1e-12  # functions may carry rounding errors of this relative size, not more
 _NARROWEST = 1e-9
 _SHARE = 0.05
 _MOST = 20_000  # panels on one level
-_STEEP = 1e-6  # of the greatest value: a function that changes by more over a panel of the narrowest kind jumps
+# of the greatest value: a function that changes by more over a panel of the narrowest kind jumps
+_STEEP = 1e-6
 _STEPS = np.concatenate([[0.0], *([s * 2.0**k] for k in range(-1, 5) for s in (1, -1))])
 _SCAN = np.linspace(-40.0, 40.0, 321)
 
@@ -61,7 +66,10 @@ def gauss_legendre(n: int) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=1)
 def _last_legendre_rows() -> Array:
-    """Rows that map values at the nodes to the last eight Legendre coefficients of the interpolant."""
+    """Rows that map values at the nodes to the last eight Legendre coefficients.
+
+    The coefficients are those of the interpolant.
+    """
     nodes, weights = gauss_legendre(NODES)
     degrees = np.arange(NODES - 8, NODES)
     vander = np.polynomial.legendre.legvander(nodes, NODES - 1)[:, degrees]
@@ -69,19 +77,27 @@ def _last_legendre_rows() -> Array:
 
 
 def panel_nodes(edges: Array, n: int = NODES) -> tuple[Array, Array]:
-    """Nodes and weights of the composite n-point Gauss-Legendre rule on the panels between sorted ``edges``; shape (panels, n)."""
+    """Nodes and weights of the composite n-point Gauss-Legendre rule, shape (panels, n).
+
+    The panels lie between sorted ``edges``.
+    """
     nodes, weights = gauss_legendre(n)
     middle, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
     return middle[:, None] + half[:, None] * nodes, half[:, None] * weights
 
 
-def _envelope(values: Callable[[Array], Array], radius: float, landmarks: Any = ()) -> Callable[[Array], Array]:
+def _envelope(
+    values: Callable[[Array], Array], radius: float, landmarks: Any = ()
+) -> Callable[[Array], Array]:
     """x -> the size against which rounding errors at x are judged, from samples.
 
-    That is max |f| over [-|x|, |x|], or a share of the greatest |f| within reach of ordinary inputs and of narrow features: what
-    a function loses by cancellation is small beside its greatest values, not beside those nearby.
+    That is max |f| over [-|x|, |x|], or a share of the greatest |f| within reach of ordinary inputs
+    and of narrow features: what a function loses by cancellation is small beside its greatest
+    values, not beside those nearby.
     """
-    centres = np.array([c + w * step for c, w in landmarks for step in (-0.7, 0.0, 0.7)]).reshape(-1)
+    centres = np.array([c + w * step for c, w in landmarks for step in (-0.7, 0.0, 0.7)]).reshape(
+        -1
+    )
     reach = max(4.0, float(np.abs(centres).max()) if centres.size else 0.0)
     samples = np.unique(np.concatenate([[0.0], np.geomspace(1e-3, radius, 240), np.abs(centres)]))
     samples = samples[samples <= radius]
@@ -93,13 +109,21 @@ def _envelope(values: Callable[[Array], Array], radius: float, landmarks: Any = 
 
 
 def is_noise(last: Array, size: Array | float) -> NDArray[np.bool_]:
-    """Whether the last eight coefficients (on the last axis) are small and have stopped falling: rounding errors of the function."""
+    """Whether the last eight coefficients (on the last axis) are small and have stopped falling.
+
+    Rounding errors of the function.
+    """
     tail, before = last[..., 5:].max(axis=-1), last[..., :5].max(axis=-1)
     return (tail < _NOISY * size) & (tail > 0.3 * before)
 
 
-def _unresolved(profile: Profile, order: int, left: Array, right: Array, size: Callable[[Array], Array]) -> NDArray[np.bool_]:
-    """Which panels need bisection: their last Legendre coefficients exceed the rounding errors in phi^(order) and in x."""
+def _unresolved(
+    profile: Profile, order: int, left: Array, right: Array, size: Callable[[Array], Array]
+) -> NDArray[np.bool_]:
+    """Which panels need bisection.
+
+    Their last Legendre coefficients exceed the rounding errors in phi^(order) and in x.
+    """
     nodes, _ = gauss_legendre(NODES)
     x = ((left + right) / 2)[:, None] + ((right - left) / 2)[:, None] * nodes
     f = profile.numeric(order)(x)
@@ -116,7 +140,10 @@ def _unresolved(profile: Profile, order: int, left: Array, right: Array, size: C
 
 @lru_cache(maxsize=512)
 def mesh(profile: Profile, radius: float) -> Array:
-    """Edges on [-radius, radius], kinks among them, such that phi, phi', phi'' are polynomials of degree 19 to rounding on each panel.
+    """Edges of panels on [-radius, radius] that resolve phi and its first two derivatives.
+
+    Kinks are among the edges. phi, phi', phi'' are polynomials of degree 19 to rounding on each
+    panel.
 
     Raises KcalcError where no bisection helps: an undeclared kink, a jump or a pole.
     """
@@ -131,7 +158,10 @@ def mesh(profile: Profile, radius: float) -> Array:
 
 
 def _scale(profile: Profile, order: int, radius: float) -> Callable[[Array], Array]:
-    """The envelope of phi^(order); of phi as well where phi^(order) comes from its values, whose rounding errors it has."""
+    """The envelope of phi^(order).
+
+    Of phi as well where phi^(order) comes from its values, whose rounding errors it has.
+    """
     marks = getattr(profile, "landmarks", ())
     own = _envelope(profile.numeric(order), radius, marks)
     if not order or not getattr(profile, "numeric_only", False):
@@ -148,17 +178,27 @@ def _refine(profile: Profile, order: int, edges: Array) -> Array:
         bad = _unresolved(profile, order, left, right, size)
         left, right = left[bad], right[bad]
         if left.size > _MOST:
-            raise KcalcError(f"activation {profile.name!r} varies too fast to be resolved over the range that a Gaussian input covers")
+            raise KcalcError(
+                f"activation {profile.name!r} varies too fast to be resolved over the range that "
+                f"a Gaussian input covers"
+            )
         middle = (left + right) / 2
         narrow = (right - left) < _NARROWEST * (1 + np.abs(middle))
         if narrow.any():
             where = float(middle[narrow][0])
-            spread = np.ptp(profile.numeric(order)(np.stack([left[narrow], middle[narrow], right[narrow]])), axis=0)
+            spread = np.ptp(
+                profile.numeric(order)(np.stack([left[narrow], middle[narrow], right[narrow]])),
+                axis=0,
+            )
             left, right, middle = left[~narrow], right[~narrow], middle[~narrow]
-            if np.any(spread > _STEEP * size(np.array([edges[-1]]))):  # less is rounding, too narrow to matter
+            if np.any(
+                spread > _STEEP * size(np.array([edges[-1]]))
+            ):  # less is rounding, too narrow to matter
                 raise KcalcError(
-                    f"activation {profile.name!r} is not smooth near x = {where:.6g}: declare the point in kinks=[...] if the "
-                    "function (or a derivative) jumps there; a pole on the real line has no Gaussian moments"
+                    f"activation {profile.name!r} is not smooth near x = {where:.6g}: declare the "
+                    f"point in kinks=[...] if the "
+                    "function (or a derivative) jumps there; a pole on the real line has no "
+                    "Gaussian moments"
                 )
         done.extend(middle)
         left, right = np.concatenate([left, middle]), np.concatenate([middle, right])
@@ -176,7 +216,8 @@ def z_range(profile: Profile, q: float, depth: float = DEPTH) -> tuple[float, fl
     peak = logs.max()
     if peak > 650 or max(logs[0], logs[-1]) > peak - DEPTH:
         raise KcalcError(
-            f"activation {profile.name!r} grows too fast: E[phi(sqrt(q) z)^2] diverges (or overflows) at q = {q:g}; "
+            f"activation {profile.name!r} grows too fast: E[phi(sqrt(q) z)^2] diverges (or "
+            f"overflows) at q = {q:g}; "
             "growth must stay below exp(x^2/(4q))"
         )
     heavy = _SCAN[logs > peak - depth] if np.isfinite(peak) else _SCAN[:0]
@@ -194,7 +235,10 @@ class Rule:
 
 
 def z_edges(profile: Profile, q: float, depth: float = DEPTH) -> Array:
-    """Mesh edges on the axis of the standard normal z = x / sqrt q, clipped to where the integrand lives."""
+    """Mesh edges on the axis of the standard normal z = x / sqrt q.
+
+    They are clipped to the range where the integrand is not negligible.
+    """
     low, high = z_range(profile, q, depth)
     radius = 2.0 ** max(4, math.ceil(math.log2(max(-low, high) * math.sqrt(q))))
     edges = mesh(profile, radius) / math.sqrt(q)
@@ -215,14 +259,19 @@ def normal_density(z: Array) -> Array:
 
 
 def normal_rule(edges: Array) -> Rule:
-    """Composite Gauss-Legendre rule on ``edges`` with the standard normal density in the weights."""
+    """Composite Gauss-Legendre rule on ``edges``, with the normal density in the weights.
+
+    The density is that of the standard normal.
+    """
     z, w = panel_nodes(edges)
     z, w = z.ravel(), w.ravel()
     return Rule(z, w * normal_density(z))
 
 
 def neighbour(profile: Profile, q: float) -> float:
-    """The q value, within 2^-30 q, whose quadrature nodes serve q: q itself for functions with kinks.
+    """The q value, within 2^-30 q, whose quadrature nodes serve q.
+
+    q itself for functions with kinks.
 
     The q values of deep networks differ in their last digits, and share nodes by this.
     """
@@ -233,7 +282,10 @@ def neighbour(profile: Profile, q: float) -> float:
 
 
 def rule(profile: Profile, q: float) -> Rule:
-    """The rule for E f(sqrt(q) z) with f built from phi, phi', phi'' and polynomials; panels no wider than 1 in z."""
+    """The rule for E f(sqrt(q) z) with f built from phi, phi', phi'' and polynomials.
+
+    Panels no wider than 1 in z.
+    """
     return _rule(profile, neighbour(profile, q))
 
 

@@ -1,6 +1,7 @@
 """Gaussian expectations of one function: moments, the q derivative of Q, and Hermite coefficients.
 
-Everything here is float64 with errors at rounding level; u = sqrt(q) z with z standard normal throughout.
+Everything here is float64 with errors at rounding level; u = sqrt(q) z with z standard normal
+throughout.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ from kcalc.gaussian.expectations.quadrature import (
 MAX_TERMS = 640
 LONGEST = 16384  # terms of fast waves, whose greatest coefficients lie beyond MAX_TERMS
 _BLOCK = 32
-_MISSING = 1e-12  # of the variance: a fast oscillation hides behind a block of zeros, but not from Parseval
-_PHASE = 9.0  # a panel of the mesh, a polynomial of degree 19 to rounding, holds no wave of more radians
+# of the variance: a fast oscillation hides behind a block of zeros, but not from Parseval
+_MISSING = 1e-12
+_PHASE = (
+    9.0  # a panel of the mesh, a polynomial of degree 19 to rounding, holds no wave of more radians
+)
 _LARGEST_GRID = {MAX_TERMS: 1600, LONGEST: 3200}  # nodes on half the line
 _NEGLIGIBLE = 6e-16  # beside the standard deviation: coefficients below are rounding
 
@@ -68,7 +72,10 @@ def mean_slope(profile: Profile, q: float) -> float:
     """E phi'(u), phi' in the sense of distributions: a jump J of phi at k adds J N(k; 0, q)."""
     nodes = rule(profile, q)
     smooth = float(nodes.w @ profile.numeric(1)(math.sqrt(q) * nodes.z))
-    return smooth + sum(jump * _density(q, k) for k, jump in zip(profile.kink_points, profile.jump_sizes(0), strict=True))
+    return smooth + sum(
+        jump * _density(q, k)
+        for k, jump in zip(profile.kink_points, profile.jump_sizes(0), strict=True)
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -95,18 +102,32 @@ def pair_moment(phi: Profile, q1: float, psi: Profile, q2: float, sign: int = 1)
     if sign > 0 and phi == psi and q1 == q2:
         return second_moment(phi, q1)
     nodes = normal_rule(split(joint_edges(phi, q1, psi, q2, sign), 1.0))
-    return float(nodes.w @ (phi.numeric(0)(math.sqrt(q1) * nodes.z) * psi.numeric(0)(sign * math.sqrt(q2) * nodes.z)))
+    return float(
+        nodes.w
+        @ (phi.numeric(0)(math.sqrt(q1) * nodes.z) * psi.numeric(0)(sign * math.sqrt(q2) * nodes.z))
+    )
 
 
 def pair_distance(profile: Profile, q1: float, q2: float) -> float:
-    """1 - C(1, q1, q2) = E(phi(sqrt(q1) z)/sqrt(Q1) - phi(sqrt(q2) z)/sqrt(Q2))^2/2, never negative and small without cancellation."""
+    """1 - C(1, q1, q2), never negative, and small without cancellation.
+
+    It is E(phi(sqrt(q1) z)/sqrt(Q1) - phi(sqrt(q2) z)/sqrt(Q2))^2/2.
+    """
     nodes = normal_rule(split(joint_edges(profile, q1, profile, q2, 1), 1.0))
-    first, second = (profile.numeric(0)(math.sqrt(q) * nodes.z) / math.sqrt(second_moment(profile, q)) for q in (q1, q2))
+    first, second = (
+        profile.numeric(0)(math.sqrt(q) * nodes.z) / math.sqrt(second_moment(profile, q))
+        for q in (q1, q2)
+    )
     return float(nodes.w @ (first - second) ** 2) / 2
 
 
-def joint_edges(phi: Profile, q1: float, psi: Profile, q2: float, sign: int, depth: float = DEPTH) -> Array:
-    """The edges of both meshes on the z axis, the second reflected for sign = -1, over the wider of the two ranges."""
+def joint_edges(
+    phi: Profile, q1: float, psi: Profile, q2: float, sign: int, depth: float = DEPTH
+) -> Array:
+    """The edges of both meshes on the z axis, over the wider of the two ranges.
+
+    The second mesh is reflected for sign = -1.
+    """
     first, second = z_edges(phi, q1, depth), z_edges(psi, q2, depth)
     return np.unique(np.concatenate([first, second if sign > 0 else -second]))
 
@@ -117,7 +138,10 @@ def _highest(terms: int) -> int:
 
 
 class _Grid:
-    """The trapezoid rule z = 0, +-h, ... +-reach for a standard normal, and the Hermite functions on its half z >= 0."""
+    """The trapezoid rule z = 0, +-h, ... +-reach for a standard normal.
+
+    It also has the Hermite functions on its half z >= 0.
+    """
 
     def __init__(self, step: float, reach: int, terms: int) -> None:
         self.half: Array = np.arange(round(reach / step) + 1) * np.float64(step)
@@ -147,12 +171,18 @@ class _Grid:
         previous, current = last
         for row in range(_BLOCK):
             n = start + row
-            previous, current = current, (self.half * current - math.sqrt(n) * previous) / math.sqrt(n + 1)
+            previous, current = (
+                current,
+                (self.half * current - math.sqrt(n) * previous) / math.sqrt(n + 1),
+            )
             rows[row] = current
         return rows
 
     def projections(self, values: Array) -> Iterator[Array]:
-        """E[f(z) h_n(z)] for n = 1, 2, ... in blocks, f given at the nodes: even and odd parts apart, on half the line."""
+        """E[f(z) h_n(z)] for n = 1, 2, ... in blocks, f given at the nodes.
+
+        Even and odd parts apart, on half the line.
+        """
         right, left = values[self.half.size - 1 :], values[self.half.size - 1 :: -1]
         odd, even = (right - left) * self._decay, (right + left) * self._decay
         neither = np.zeros(_BLOCK // 2)
@@ -174,18 +204,21 @@ def _grid(profile: Profile, q: float, terms: int) -> _Grid | None:
 
     Returns: None for functions with kinks or narrow features.
 
-    The trapezoid errors of a step h are the square of those of 2h, so it is enough that the sums over the even nodes and over the odd
-    ones agree to 1e-10, for phi^2 and for phi times waves of every frequency that the Hermite functions have: no wave of phi comes back
-    as a slower one.  The first step resolves the fastest wave that the narrowest panel of the mesh
-    may hold, within the greatest number of nodes.  A shifted grid and the panels must give the same
-    E phi^2, so that no narrow feature and no wave of the grid's own frequency is missed.
+    The trapezoid errors of a step h are the square of those of 2h, so it is enough that the sums
+    over the even nodes and over the odd ones agree to 1e-10, for phi^2 and for phi times waves of
+    every frequency that the Hermite functions have: no wave of phi comes back as a slower one. The
+    first step resolves the fastest wave that the narrowest panel of the mesh may hold, within the
+    greatest number of nodes. A shifted grid and the panels must give the same E phi^2, so that no
+    narrow feature and no wave of the grid's own frequency is missed.
     """
     if profile.kink_points:
         return None
     edges = z_edges(profile, q)
     reach, truth = 2 * math.ceil(max(-edges[0], edges[-1]) / 2), second_moment(profile, q)
     narrowest = float(np.diff(edges)[1:-1].min()) if edges.size > 3 else 1.0
-    step = 2.0 ** math.floor(math.log2(min(0.125, 2 * math.pi / (_PHASE / narrowest + _highest(terms)))))
+    step = 2.0 ** math.floor(
+        math.log2(min(0.125, 2 * math.pi / (_PHASE / narrowest + _highest(terms))))
+    )
     step = max(step, 2.0 ** math.ceil(math.log2(reach / _LARGEST_GRID[terms])))
     while reach / step <= _LARGEST_GRID[terms]:
         grid = _kept_grid(step, reach, terms)
@@ -193,8 +226,15 @@ def _grid(profile: Profile, q: float, terms: int) -> _Grid | None:
         products = grid.nodes.w * values
         whole, half = grid.probes @ products, 2 * (grid.probes[:, ::2] @ products[::2])
         square, half_square = float(products @ values), 2 * float(products[::2] @ values[::2])
-        agrees = np.abs(whole - half).max() <= 1e-10 * math.sqrt(truth) and abs(square - half_square) <= 1e-10 * truth
-        if agrees and max(abs(square - truth), abs(_shifted(profile, q, grid.nodes.z) - truth)) <= 4e-15 * truth:
+        agrees = (
+            np.abs(whole - half).max() <= 1e-10 * math.sqrt(truth)
+            and abs(square - half_square) <= 1e-10 * truth
+        )
+        if (
+            agrees
+            and max(abs(square - truth), abs(_shifted(profile, q, grid.nodes.z) - truth))
+            <= 4e-15 * truth
+        ):
             return grid
         step /= 2
     return None
@@ -225,16 +265,22 @@ class Hermite:
     @property
     def tail(self) -> float:
         """sum of a_n^2 over the terms left out (an upper bound up to rounding)."""
-        return 0.0 if self.complete else max(self.variance - float(self.coefficients @ self.coefficients), 0.0)
+        return (
+            0.0
+            if self.complete
+            else max(self.variance - float(self.coefficients @ self.coefficients), 0.0)
+        )
 
 
 @lru_cache(maxsize=1024)
 def hermite(profile: Profile, q: float) -> Hermite:
-    """Hermite coefficients of phi(sqrt(q) .), computed on phi - E phi so that small ones keep their relative accuracy.
+    """Hermite coefficients of the function phi(sqrt(q) .).
 
-    Functions without kinks are sampled on an equidistant grid, whose Hermite functions are kept from
-    one q to the next. MAX_TERMS coefficients are computed, or up to LONGEST where that completes the
-    series of a smooth function.
+    They are computed on phi - E phi so that small ones keep their relative accuracy.
+
+    Functions without kinks are sampled on an equidistant grid, whose Hermite functions are kept
+    from one q to the next. MAX_TERMS coefficients are computed, or up to LONGEST where that
+    completes the series of a smooth function.
     Raises: KcalcError where the variance, or a square on the way to it, is beyond double precision.
     """
     with np.errstate(over="ignore", invalid="ignore"):
@@ -245,10 +291,16 @@ def hermite(profile: Profile, q: float) -> Hermite:
         centred = values - average
         variance = float(nodes.w @ centred**2)
     if not math.isfinite(variance):
-        raise KcalcError(f"activation {profile.name!r}: a moment at q = {q:g} is beyond double precision")
+        raise KcalcError(
+            f"activation {profile.name!r}: a moment at q = {q:g} is beyond double precision"
+        )
     if grid is None:
         half = np.exp(-(nodes.z**2) / 4)
-        blocks = _recurrence(nodes.z, half, np.where(half > 1e-150, nodes.w / np.maximum(half, 1e-150), 0.0) * centred)
+        blocks = _recurrence(
+            nodes.z,
+            half,
+            np.where(half > 1e-150, nodes.w / np.maximum(half, 1e-150), 0.0) * centred,
+        )
     else:
         blocks = grid.projections(centred)
     found = Hermite(average, variance, *_collect(blocks, math.sqrt(variance)))
@@ -258,7 +310,9 @@ def hermite(profile: Profile, q: float) -> Hermite:
     if finer is None:
         return found
     values = profile.numeric(0)(math.sqrt(q) * finer.nodes.z)
-    longer = Hermite(average, variance, *_collect(finer.projections(values - average), math.sqrt(variance)))
+    longer = Hermite(
+        average, variance, *_collect(finer.projections(values - average), math.sqrt(variance))
+    )
     return longer if longer.complete else found
 
 
@@ -270,16 +324,22 @@ def _goes_on(found: Hermite) -> bool:
     Terms matter where n^2 a_n^2 is not rounding.
     """
     sizes = np.maximum(np.abs(found.coefficients), np.finfo(float).tiny) / math.sqrt(found.variance)
-    middle, later, last = (float(sizes[start:][:_BLOCK].max()) for start in (MAX_TERMS // 2, 3 * MAX_TERMS // 4, -_BLOCK))
+    middle, later, last = (
+        float(sizes[start:][:_BLOCK].max())
+        for start in (MAX_TERMS // 2, 3 * MAX_TERMS // 4, -_BLOCK)
+    )
     if found.tail > 0.1 * found.variance or (last >= middle and last > _NEGLIGIBLE):
         return True
-    return (last * MAX_TERMS) ** 2 > 1e-17 and math.log(last / _NEGLIGIBLE) <= 8 * math.log(later / last)
+    return (last * MAX_TERMS) ** 2 > 1e-17 and math.log(last / _NEGLIGIBLE) <= 8 * math.log(
+        later / last
+    )
 
 
 def _recurrence(z: Array, half: Array, weighted: Array) -> Iterator[Array]:
     """sum_j weighted_j h_n(z_j) half_j for n = 1, 2, ... in blocks.
 
-    The recurrence runs on Hermite functions h_n(z) exp(-z^2/4) (``half`` being the exponential), which stay bounded.
+    The recurrence runs on Hermite functions h_n(z) exp(-z^2/4) (``half`` being the exponential),
+    which stay bounded.
     """
     functions = np.empty((_BLOCK, z.size))
     previous, current = np.zeros_like(z), half
@@ -292,13 +352,19 @@ def _recurrence(z: Array, half: Array, weighted: Array) -> Iterator[Array]:
 
 
 def _collect(blocks: Iterable[Array], size: float) -> tuple[Array, bool]:
-    """The coefficients until a block of them is negligible beside ``size``, and whether that happened."""
+    """The coefficients up to the first negligible block, and whether there is such a block.
+
+    A block is negligible beside ``size``.
+    """
     kept: list[Array] = []
     found = 0.0
     for block in blocks:
         kept.append(block)
         found += float(block @ block)
-        if np.abs(block).max() <= _NEGLIGIBLE * size and size * size - found <= _MISSING * size * size:
+        if (
+            np.abs(block).max() <= _NEGLIGIBLE * size
+            and size * size - found <= _MISSING * size * size
+        ):
             return _trimmed(np.concatenate(kept), size), True
     return np.concatenate(kept), False
 

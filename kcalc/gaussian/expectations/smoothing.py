@@ -1,4 +1,7 @@
-"""E phi^(n)(m + sigma y): a function with kinks, smoothed by a Gaussian narrower than anything else about it."""
+"""E phi^(n)(m + sigma y): a function with kinks, smoothed by a narrow Gaussian.
+
+The Gaussian is narrower than any other scale of the function.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,32 @@ from typing import Any
 import numpy as np
 
 from kcalc.foundation.errors import KcalcError
-from kcalc.gaussian.expectations.quadrature import WINDOW, Array, Profile, mesh, normal_density, panel_nodes
+from kcalc.gaussian.expectations.quadrature import (
+    WINDOW,
+    Array,
+    Profile,
+    mesh,
+    normal_density,
+    panel_nodes,
+)
 
 _WIDEST = 2 * WINDOW / 3  # of a Gauss-Legendre panel, in standard deviations
 _UNIT, _WEIGHTS = (part.ravel() for part in panel_nodes(np.array([0.0, 1.0])))
-_FINEST = 0.02  # below it, and for many samples, the panels of the mesh, fine only where they must be, take less than a grid
+# below it, and for many samples, the panels of the mesh, fine only where they must be, take less
+# than a grid
+_FINEST = 0.02
 _MOST = 400_000
 _SAMPLES = 1e7
 _STEP = 0.65  # trapezoid step for a standard normal: relative error exp(-2 pi^2/h^2) = 5e-21
 
 
 def smoothed(profile: Profile, n: int, centres: Array, sigma: float) -> Array:
-    """E phi^(n)(m + sigma y) at each centre m, phi^(n) away from kinks: jumps have terms of their own (:mod:`.corners`).
+    """E phi^(n)(m + sigma y) at each centre m, phi^(n) away from kinks.
 
-    Trapezoid rule where phi is analytic around the window |y| <= WINDOW, Gauss-Legendre on the panels of the mesh where it is not.
+    Jumps have terms of their own (:mod:`.corners`).
+
+    Trapezoid rule where phi is analytic around the window |y| <= WINDOW, Gauss-Legendre on the
+    panels of the mesh where it is not.
     """
     if sigma == 0:
         return profile.numeric(n)(centres)
@@ -32,17 +47,26 @@ def smoothed(profile: Profile, n: int, centres: Array, sigma: float) -> Array:
     if not profile.kink_points and (step > _FINEST or centres.size * 2 * WINDOW / step < _SAMPLES):
         return _full_integral(values, centres, sigma, step)
     low, high = centres - WINDOW * sigma, centres + WINDOW * sigma
-    first, last = np.searchsorted(edges, low, side="right") - 1, np.searchsorted(edges, high, side="left") - 1
+    first, last = (
+        np.searchsorted(edges, low, side="right") - 1,
+        np.searchsorted(edges, high, side="left") - 1,
+    )
     total, whole = np.zeros_like(centres), first == last
     if int((last - first).sum()) > _MOST:
-        raise KcalcError(f"activation {profile.name!r} varies too fast near |c| = 1 at so large a q: more than {_MOST} panels")
+        raise KcalcError(
+            f"activation {profile.name!r} varies too fast near |c| = 1 at so large a q: more than "
+            f"{_MOST} panels"
+        )
     if whole.any():
         total[whole] = _full_integral(values, centres[whole], sigma, _STEP)
     if not whole.all():
         cut = np.flatnonzero(~whole)
         owner, panel = _spread(first[cut], last[cut])
         owner = cut[owner]
-        starts, ends = np.maximum(low[owner], edges[panel]), np.minimum(high[owner], edges[panel + 1])
+        starts, ends = (
+            np.maximum(low[owner], edges[panel]),
+            np.minimum(high[owner], edges[panel + 1]),
+        )
         parts = _segments(values, centres[owner], sigma, starts, ends)
         total += np.bincount(owner, parts, minlength=centres.size)
     return total
@@ -57,18 +81,31 @@ def _spread(first: Any, last: Any) -> tuple[Any, Any]:
 
 
 def _full_integral(values: Callable[[Array], Array], m: Array, sigma: float, step: float) -> Array:
-    """E f(m + sigma y) by the trapezoid rule, exact to rounding for f analytic around the window."""
+    """E f(m + sigma y) by the trapezoid rule.
+
+    It is exact to rounding for f analytic around the window.
+    """
     reach = math.floor(WINDOW / step)
     y: Array = np.arange(-reach, reach + 1) * np.float64(step)
     return values(m[:, None] + sigma * y) @ (step * normal_density(y))
 
 
-def _segments(values: Callable[[Array], Array], m: Array, sigma: float, low: Array, high: Array) -> Array:
-    """The part of E f(m + sigma y) with m + sigma y in [low, high], f being smooth there; one interval for each centre."""
+def _segments(
+    values: Callable[[Array], Array], m: Array, sigma: float, low: Array, high: Array
+) -> Array:
+    """The part of E f(m + sigma y) with m + sigma y in [low, high], f being smooth there.
+
+    One interval for each centre.
+    """
     counts = np.maximum(np.ceil((high - low) / (sigma * _WIDEST)), 1).astype(int)
     owner, index = _spread(np.zeros_like(counts), counts - 1)
     width = (high - low)[owner] / counts[owner]
     x = (low[owner] + index * width)[:, None] + width[:, None] * _UNIT
-    parts = (values(x.ravel()).reshape(x.shape) * normal_density((x - m[owner][:, None]) / sigma)) @ _WEIGHTS * width / sigma
+    parts = (
+        (values(x.ravel()).reshape(x.shape) * normal_density((x - m[owner][:, None]) / sigma))
+        @ _WEIGHTS
+        * width
+        / sigma
+    )
     out: Any = np.bincount(owner, parts, minlength=m.size)
     return out

@@ -18,8 +18,9 @@ __all__ = ["apply_jax", "trace_jax", "trace_model"]
 def trace_model(model: Any, example_inputs: Sequence[Any]) -> Trace | None:
     """The trace of a JAX model of any kind; None for objects of other frameworks.
 
-    Kinds: an NNX or Equinox module, a Linen module (its variables first among the inputs, or as a pair with it), a Keras model on the JAX
-    backend, a function of the inputs, or of parameters and inputs.
+    Kinds: an NNX or Equinox module, a Linen module (its variables first among the inputs, or as a
+    pair with it), a Keras model on the JAX backend, a function of the inputs, or of parameters and
+    inputs.
     Raises: KcalcError for models of these kinds that cannot be traced.
     """
     inputs = tuple(example_inputs)
@@ -39,7 +40,12 @@ def trace_model(model: Any, example_inputs: Sequence[Any]) -> Trace | None:
         from .keras import trace_keras
 
         return trace_keras(model, inputs)
-    if not callable(model) or isinstance(model, type) or _foreign(model) or any(map(_foreign, _leaves(inputs))):
+    if (
+        not callable(model)
+        or isinstance(model, type)
+        or _foreign(model)
+        or any(map(_foreign, _leaves(inputs)))
+    ):
         return None
     return _function(model, inputs)
 
@@ -48,7 +54,10 @@ def _linen(module: Any, inputs: tuple[Any, ...]) -> Trace:
     from .flax import trace_linen
 
     if len(inputs) < 2:
-        raise KcalcError("flax: a Linen module is read with its variables and an example: kc.read((module, variables), x)")
+        raise KcalcError(
+            "flax: a Linen module is read with its variables and an example: kc.read((module, "
+            "variables), x)"
+        )
     return trace_linen(module, inputs[0], inputs[1:])
 
 
@@ -56,7 +65,10 @@ def _function(model: Any, inputs: tuple[Any, ...]) -> Trace:
     from .functions import is_array
 
     if not inputs:
-        raise KcalcError("a JAX function is read with its parameters and an example input: kc.read(function, params, x)")
+        raise KcalcError(
+            "a JAX function is read with its parameters and an example input: kc.read(function, "
+            "params, x)"
+        )
     if len(inputs) == 1 or is_array(inputs[0]) or all(map(is_shape, inputs)):
         return trace_jax(model, None, inputs)
     return trace_jax(model, inputs[0], inputs[1:])
@@ -71,7 +83,10 @@ def _is(model: Any, module: str, name: str) -> bool:
 
 def _foreign(value: Any) -> bool:
     """Whether a value belongs to a framework that JAX cannot trace."""
-    return any(base.__module__.split(".")[0] in ("torch", "tensorflow", "onnx") for base in type(value).__mro__)
+    return any(
+        base.__module__.split(".")[0] in ("torch", "tensorflow", "onnx")
+        for base in type(value).__mro__
+    )
 
 
 def _leaves(inputs: tuple[Any, ...]) -> list[Any]:

@@ -12,21 +12,29 @@ from .functions import JaxModel
 from .initial import checked_law, generator
 
 
-def apply_jax(model: Any, reading: Reading, shaping: Any, *, key: Any = 0, weights: str = "orthogonal_delta") -> Any:
-    """A new model that computes ``shaping.network``, of the same kind as ``model``, which is left as it is.
+def apply_jax(
+    model: Any, reading: Reading, shaping: Any, *, key: Any = 0, weights: str = "orthogonal_delta"
+) -> Any:
+    """A new model that computes ``shaping.network``, of the same kind as ``model``.
 
-    model: the model that ``reading`` is of. shaping: has ``network``, whose nodes are some of ``reading.network``.
-    key: a whole number or ``jax.random.key(seed)``, the source of randomness; equal keys give equal weights, and none gives the numbers of
-    ``np.random.default_rng``. weights: "orthogonal_delta" and "gaussian_delta" draw new weights with the sigma_w of
-    the shaped network (1) on the central tap of every kernel, biases become 0 (normal with sigma_b); "keep" takes those of the model.
+    ``model`` is left as it is.
 
-    The parameters have the tree of the model's; those of normalisation that the network does not have stay in it unused, but for the
-    biases of normalisation behind a layer without bias, which serve as that layer's. Dropout is the identity.
+    model: the model that ``reading`` is of. shaping: has ``network``, whose nodes are some of
+    ``reading.network``. key: a whole number or ``jax.random.key(seed)``, the source of randomness;
+    equal keys give equal weights, and none gives the numbers of ``np.random.default_rng``. weights:
+    "orthogonal_delta" and "gaussian_delta" draw new weights with the sigma_w of the shaped network
+    (1) on the central tap of every kernel, biases become 0 (normal with sigma_b); "keep" takes
+    those of the model.
 
-    Returns: for functions (function, parameters); for Linen (module, variables); for NNX, Equinox and Keras a model. All work under
-    ``jax.jit``, ``jax.grad`` and ``jax.vmap``.
+    The parameters have the tree of the model's; those of normalisation that the network does not
+    have stay in it unused, but for the biases of normalisation behind a layer without bias, which
+    serve as that layer's. Dropout is the identity.
 
-    Raises: KcalcError for nodes that are not the model's or that were not read, weights that are not parameters, even kernels.
+    Returns: for functions (function, parameters); for Linen (module, variables); for NNX, Equinox
+    and Keras a model. All work under ``jax.jit``, ``jax.grad`` and ``jax.vmap``.
+
+    Raises: KcalcError for nodes that are not the model's or that were not read, weights that are
+    not parameters, even kernels.
     """
     trace = reading.trace
     if trace is None or not isinstance(trace.model, JaxModel):

@@ -1,4 +1,4 @@
-"""Control flow: loops whose number of turns is known are unrolled, branches on known conditions taken."""
+"""Control flow: loops of known length are unrolled, branches on known conditions taken."""
 
 from __future__ import annotations
 
@@ -23,8 +23,14 @@ def _scan(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     consts, carried = _parts(params)
     length, inner = int(params["length"]), params["jaxpr"]
     if length > LONGEST:
-        return reader.not_read(eqn, values, "long loop", f"it has {length} turns; loops are unrolled up to {LONGEST}")
-    fixed, carry, rows = values[:consts], list(values[consts : consts + carried]), values[consts + carried :]
+        return reader.not_read(
+            eqn, values, "long loop", f"it has {length} turns; loops are unrolled up to {LONGEST}"
+        )
+    fixed, carry, rows = (
+        values[:consts],
+        list(values[consts : consts + carried]),
+        values[consts + carried :],
+    )
     made: list[list[Value]] = []
     literals = constants_of(inner)
     turns = range(length - 1, -1, -1) if params["reverse"] else range(length)
@@ -32,14 +38,25 @@ def _scan(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
         parts = [_row(reader, row, turn) for row in rows]
         if any(part is None for part in parts):
             return reader.not_read(
-                eqn, values, "loop over locations", "every turn reads another location or example, as in recurrent layers"
+                eqn,
+                values,
+                "loop over locations",
+                "every turn reads another location or example, as in recurrent layers",
             )
-        out = reader.run(inner.jaxpr, literals, [*fixed, *carry, *(p for p in parts if p is not None)])
+        out = reader.run(
+            inner.jaxpr, literals, [*fixed, *carry, *(p for p in parts if p is not None)]
+        )
         carry = out[:carried]
         made.append(out[carried:])
     if params["reverse"]:
         made.reverse()
-    return [*carry, *(_stacked(reader, eqn, k, [row[k] for row in made]) for k in range(len(eqn.outvars) - carried))]
+    return [
+        *carry,
+        *(
+            _stacked(reader, eqn, k, [row[k] for row in made])
+            for k in range(len(eqn.outvars) - carried)
+        ),
+    ]
 
 
 def _parts(params: Any) -> tuple[int, int]:
@@ -54,7 +71,12 @@ def _row(reader: Reader, value: Value, index: int) -> Value | None:
     """Entry ``index`` along the first axis."""
     if isinstance(value, Known):
         view = None if value.view is None else value.view.then(lambda array: array[index])
-        return Known(value.array[index], frozenset(f"{o}[{index}]" for o in value.origins), value.random, view)
+        return Known(
+            value.array[index],
+            frozenset(f"{o}[{index}]" for o in value.origins),
+            value.random,
+            view,
+        )
     if value.shape[0] != 1:
         return None
     return dropped(reader, value, [0])
@@ -66,11 +88,20 @@ def _stacked(reader: Reader, eqn: Any, index: int, rows: Sequence[Value]) -> Val
     if rows and all(isinstance(row, Known) for row in rows):
         known = [row for row in rows if isinstance(row, Known)]
         origins = frozenset[str]().union(*(row.origins for row in known))
-        return Known(np.stack([row.array for row in known]), origins, any(row.random for row in known))
+        return Known(
+            np.stack([row.array for row in known]), origins, any(row.random for row in known)
+        )
     reads = list(dict.fromkeys(row.name for row in rows if isinstance(row, Ref)))
     reason = "it stacks the outputs of all turns of a loop; kcalc has no rule for it"
     return reader.fresh(
-        reader.add(NotRead, reader.wish("stack"), variable.aval.shape, reads, what="stacked outputs of a loop", reason=reason)
+        reader.add(
+            NotRead,
+            reader.wish("stack"),
+            variable.aval.shape,
+            reads,
+            what="stacked outputs of a loop",
+            reason=reason,
+        )
     )
 
 
@@ -78,7 +109,11 @@ def _stacked(reader: Reader, eqn: Any, index: int, rows: Sequence[Value]) -> Val
 def _while(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     params = eqn.params
     tests, bodies = params["cond_nconsts"], params["body_nconsts"]
-    test_consts, body_consts, carry = values[:tests], values[tests : tests + bodies], list(values[tests + bodies :])
+    test_consts, body_consts, carry = (
+        values[:tests],
+        values[tests : tests + bodies],
+        list(values[tests + bodies :]),
+    )
     test, body = params["cond_jaxpr"], params["body_jaxpr"]
     before = set(reader.ops)
     for _ in range(LONGEST):
@@ -89,14 +124,18 @@ def _while(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
             return carry
         carry = reader.run(body.jaxpr, constants_of(body), [*body_consts, *carry])
     reader.forget(set(reader.ops) - before)
-    return reader.not_read(eqn, values, "data-dependent loop", f"how often it turns is not known; {DATA}")
+    return reader.not_read(
+        eqn, values, "data-dependent loop", f"how often it turns is not known; {DATA}"
+    )
 
 
 @rule("cond")
 def _cond(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     which, rest = values[0], values[1:]
     if not isinstance(which, Known):
-        return reader.not_read(eqn, values, "data-dependent branch", f"which branch runs is not known; {DATA}")
+        return reader.not_read(
+            eqn, values, "data-dependent branch", f"which branch runs is not known; {DATA}"
+        )
     branches = eqn.params["branches"]
     branch = branches[min(max(int(np.asarray(which.array)), 0), len(branches) - 1)]
     return reader.run(branch.jaxpr, constants_of(branch), rest)

@@ -30,7 +30,9 @@ def _is_state(value: Any) -> bool:
 
 
 def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
-    """An Equinox module called on one example; ``inputs`` hold one example each (and the state, where it has one), or shapes of several.
+    """An Equinox module called on one example.
+
+    ``inputs`` hold one example each (and the state, where it has one), or shapes of several.
 
     Raises: KcalcError where it cannot be traced.
     """
@@ -38,13 +40,19 @@ def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
     import jax
 
     if not callable(model):
-        raise KcalcError(f"equinox: {type(model).__name__} has no __call__, so it cannot be read; give a function of (params, x)")
+        raise KcalcError(
+            f"equinox: {type(model).__name__} has no __call__, so it cannot be read; give a "
+            f"function of (params, x)"
+        )
     kinds = {kind: name for name in KINDS if (kind := _library(name)) is not None}
 
     def is_known(node: Any) -> bool:
         return type(node) in kinds
 
-    names = {id(node): jax.tree_util.keystr(path, simple=True, separator=".") for path, node in _nodes(model, is_known)}
+    names = {
+        id(node): jax.tree_util.keystr(path, simple=True, separator=".")
+        for path, node in _nodes(model, is_known)
+    }
     order = [names.get(id(node)) for _, node in _nodes(model, is_known)]
 
     def run(params: Any, *values: Any, evaluating: bool = False) -> Any:
@@ -53,7 +61,11 @@ def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
 
         def stand_in(node: Any) -> Any:
             label = next(labels)
-            return _stand_in()(node, kinds[type(node)], label or kinds[type(node)].lower()) if is_known(node) else node
+            return (
+                _stand_in()(node, kinds[type(node)], label or kinds[type(node)].lower())
+                if is_known(node)
+                else node
+            )
 
         marked = jax.tree.map(stand_in, params, is_leaf=is_known)
         opened = [value.state if isinstance(value, Boxed) else value for value in values]
@@ -75,20 +87,38 @@ def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
 
 
 def _hint(trace: Callable[[Sequence[Any]], Trace], given: Sequence[Any], model: Any) -> str:
-    """The hint for a module that cannot be called on its examples takes them with one axis more or less."""
+    """The hint that a module takes its examples with one axis more or less.
+
+    It is given for a module that cannot be called on its examples.
+    """
     import jax
 
     whole = of_shapes(given, model)
-    one = jax.tree.map(lambda leaf: _example(leaf) if is_array(leaf) and not is_key(leaf) else leaf, whole)
-    shape = next((tuple(leaf.shape) for leaf in jax.tree.leaves(whole) if is_array(leaf) and not is_key(leaf)), ())
+    one = jax.tree.map(
+        lambda leaf: _example(leaf) if is_array(leaf) and not is_key(leaf) else leaf, whole
+    )
+    shape = next(
+        (
+            tuple(leaf.shape)
+            for leaf in jax.tree.leaves(whole)
+            if is_array(leaf) and not is_key(leaf)
+        ),
+        (),
+    )
     from_shapes = any(old is not new for old, new in zip(given, whole, strict=True))
     try:
         trace(whole if from_shapes else one)
     except KcalcError:
         return ""
     if from_shapes:
-        return f"; it takes one example of the shape {shape}: the examples come first in a shape, give {(1, *shape)}"
-    return f"; it takes one example at a time, without an axis of examples: give x[0], or the shape {shape}"
+        return (
+            f"; it takes one example of the shape {shape}: the examples come first in a shape, "
+            f"give {(1, *shape)}"
+        )
+    return (
+        f"; it takes one example at a time, without an axis of examples: give x[0], or the shape "
+        f"{shape}"
+    )
 
 
 def _example(array: Any) -> Any:
@@ -120,7 +150,10 @@ def _missing_key(model: Any, given: int) -> dict[str, Any]:
         return {}
     return (
         {"key": jax.random.key(0)}
-        if any(n == "key" and (k >= given or p.kind is p.KEYWORD_ONLY) for k, (n, p) in enumerate(parameters))
+        if any(
+            n == "key" and (k >= given or p.kind is p.KEYWORD_ONLY)
+            for k, (n, p) in enumerate(parameters)
+        )
         else {}
     )
 
@@ -154,7 +187,10 @@ def _marked(layer: Any, kind: str, label: str, x: Any, inference: bool | None) -
     if kind == "Dropout":
         on = not (layer.inference if inference is None else inference)
         return dropped(x, float(layer.p), label, on)
-    arrays: dict[str, Any] = {"gain": getattr(layer, "weight", None), "bias": getattr(layer, "bias", None)}
+    arrays: dict[str, Any] = {
+        "gain": getattr(layer, "weight", None),
+        "bias": getattr(layer, "bias", None),
+    }
     every = tuple(range(x.ndim))
     if kind == "BatchNorm":
         return normalised(x, "batch", every[1:], layer.eps, label, over_examples=True, **arrays)

@@ -24,17 +24,31 @@ class Plan:
     def __init__(self, trace: Trace, network: Any) -> None:
         self.model: JaxModel = trace.model
         self.trace, self.network = trace, network
-        self.layers = [(str(node), layer) for node, layer, _ in network.steps() if isinstance(layer, Affine)]
+        self.layers = [
+            (str(node), layer) for node, layer, _ in network.steps() if isinstance(layer, Affine)
+        ]
         missing = [node for node, _ in self.layers if node not in self.model.recipes]
         if missing:
-            raise KcalcError(f"node {missing[0]!r} of the shaped network is no layer of the model; shape the network that was read from it")
-        views = {node: view_of(self.model.recipes[node], self.model.leaves) for node, _ in self.layers}
+            raise KcalcError(
+                f"node {missing[0]!r} of the shaped network is no layer of the model; shape the "
+                f"network that was read from it"
+            )
+        views = {
+            node: view_of(self.model.recipes[node], self.model.leaves) for node, _ in self.layers
+        }
         self.executor = Executor(network, trace, views, self._biases())
         if len(trace.outputs) != len(network.outputs):
-            raise KcalcError(f"the shaped network has {len(network.outputs)} outputs, the model {len(trace.outputs)}; keep one for each")
+            raise KcalcError(
+                f"the shaped network has {len(network.outputs)} outputs, the model "
+                f"{len(trace.outputs)}; keep one for each"
+            )
 
     def _biases(self) -> dict[Any, View]:
-        own = {node: view for node, _ in self.layers if (view := self.model.recipes[node].bias) is not None}
+        own = {
+            node: view
+            for node, _ in self.layers
+            if (view := self.model.recipes[node].bias) is not None
+        }
         readers: Counter[str] = Counter(view.leaf for view in own.values())
         for node, _ in self.layers:
             view = self._behind(node) if self.model.recipes[node].op.bias is None else None
@@ -50,9 +64,17 @@ class Plan:
             norm = ops.get(name)
             if isinstance(norm, Normalise) and name not in self.network:
                 before = ops[norm.reads[0]]
-                while isinstance(before, KEPT) and before.name not in self.network and len(before.reads) == 1:
+                while (
+                    isinstance(before, KEPT)
+                    and before.name not in self.network
+                    and len(before.reads) == 1
+                ):
                     before = ops[before.reads[0]]
-                if before.name == node and self.model.leaves[view.leaf].size == self.model.recipes[node].op.weight.shape[0]:
+                if (
+                    before.name == node
+                    and self.model.leaves[view.leaf].size
+                    == self.model.recipes[node].op.weight.shape[0]
+                ):
                     return view
         return None
 
@@ -71,10 +93,15 @@ class Plan:
             bias = self.executor.biases.get(node)
             if bias is not None and (law != "keep" or op.bias is None):
                 values = (
-                    float(layer.sigma_b) * random.standard_normal(op.weight.shape[0]) if layer.sigma_b else np.zeros(op.weight.shape[0])
+                    float(layer.sigma_b) * random.standard_normal(op.weight.shape[0])
+                    if layer.sigma_b
+                    else np.zeros(op.weight.shape[0])
                 )
                 written(leaves, bias, values)
-        return {name: jnp.asarray(leaf, dtype=self.model.leaves[name].dtype) for name, leaf in leaves.items()}
+        return {
+            name: jnp.asarray(leaf, dtype=self.model.leaves[name].dtype)
+            for name, leaf in leaves.items()
+        }
 
     def run(self, leaves: dict[str, Any], inputs: tuple[Any, ...]) -> Any:
         """The result of the transformed model, in the structure of the model's own results."""
@@ -89,14 +116,23 @@ class Plan:
             entries = tuple(name for name in entries if name is not None)
             arrays = [a for a in arrays if not is_key(a)]
         if len(arrays) < len(entries):
-            raise KcalcError(f"the transformed model takes {len(entries)} arrays, like the model that was read, got {len(arrays)}")
-        given = {name: jnp.asarray(a) for name, a in zip(entries, arrays, strict=False) if name is not None}
+            raise KcalcError(
+                f"the transformed model takes {len(entries)} arrays, like the model that was "
+                f"read, got {len(arrays)}"
+            )
+        given = {
+            name: jnp.asarray(a)
+            for name, a in zip(entries, arrays, strict=False)
+            if name is not None
+        }
         if self.model.single:
             given = {name: a[None] for name, a in given.items()}
         values = self.executor.run(leaves, given)
         ends = dict(zip(self.trace.outputs, self.network.outputs, strict=True))
         out = [
-            (end.array[0] if self.model.single else end.array) if isinstance(end, Known) else self._end(values[ends[end]], end)
+            (end.array[0] if self.model.single else end.array)
+            if isinstance(end, Known)
+            else self._end(values[ends[end]], end)
             for end in self.model.outputs
         ]
         return jax.tree.unflatten(self.model.out_tree, out)

@@ -1,7 +1,7 @@
 """Runs a shaped network on JAX arrays with the parameters of the model it was read from.
 
-Between nodes feature maps are (examples, channels, locations...); strides, paddings, windows and the order in which locations become
-channels are those of the traced operations.
+Between nodes feature maps are (examples, channels, locations...); strides, paddings, windows and
+the order in which locations become channels are those of the traced operations.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ class Executor:
         for op in self.trace.ops:
             if isinstance(op, Transpose) and not keeps_locations(op, self.axes.get(op.reads[0])):
                 raise KcalcError(
-                    f"{op.name!r} exchanges the axes of locations, which a transformed model cannot; transpose the input instead"
+                    f"{op.name!r} exchanges the axes of locations, which a transformed model "
+                    f"cannot; transpose the input instead"
                 )
         for node in self.network:
             if node not in self.op_table:
                 raise KcalcError(
-                    f"node {node!r} of the shaped network is no operation of the model; shape the network that was read from it"
+                    f"node {node!r} of the shaped network is no operation of the model; shape the "
+                    f"network that was read from it"
                 )
 
     @cached_property
@@ -66,7 +68,7 @@ class Executor:
             raise KcalcError(f"{name!r} has no channels, so a transformed model cannot run it")
         return found
 
-    # -- running -----------------------------------------------------------------------------------------------------------------------
+    # -- running -----------------------------------------------------------------------------------
 
     def run(self, leaves: Mapping[str, Array], inputs: Mapping[str, Array]) -> dict[Any, Array]:
         """{node: feature map} for {parameter: array} and {input: array}."""
@@ -75,7 +77,12 @@ class Executor:
             if not parents:
                 values[node] = self.canonical(inputs[str(node)], str(node))
             else:
-                given = [values[p] if self.network.parents(p) else self._entered(str(node), str(p), inputs) for p in parents]
+                given = [
+                    values[p]
+                    if self.network.parents(p)
+                    else self._entered(str(node), str(p), inputs)
+                    for p in parents
+                ]
                 values[node] = self.rule(layer, str(node), given, leaves)
         return values
 
@@ -92,7 +99,10 @@ class Executor:
         return jnp.moveaxis(_placed(x, self._locations(name)), 1, self.axis(name))
 
     def _entered(self, node: str, entry: str, inputs: Mapping[str, Array]) -> Array:
-        """An input as a node reads it: the operations of the model before the first layer are applied here."""
+        """An input as a node reads it.
+
+        The operations of the model before the first layer are applied here.
+        """
         path = self.path(node, entry)
         x, last = inputs[entry], entry
         for name in path:
@@ -100,7 +110,10 @@ class Executor:
         return self.canonical(x, last)
 
     def path(self, node: str, entry: str) -> list[str]:
-        """The elementwise operations and reshapes between an input and a node; none where the network reads it another way."""
+        """The elementwise operations and reshapes between an input and a node.
+
+        None where the network reads it another way.
+        """
         open_ends: list[tuple[str, list[str]]] = [(read, []) for read in self.op_table[node].reads]
         while open_ends:
             name, after = open_ends.pop()
@@ -108,7 +121,11 @@ class Executor:
             if name == entry:
                 return after
             if isinstance(op, PASSING) and name not in self.network:
-                open_ends += [(read, [name, *after]) for read in op.reads if not isinstance(self.op_table[read], Held)]
+                open_ends += [
+                    (read, [name, *after])
+                    for read in op.reads
+                    if not isinstance(self.op_table[read], Held)
+                ]
         return []
 
     def _early(self, op: Op, x: Array) -> Array:
@@ -121,15 +138,19 @@ class Executor:
         assert isinstance(op, Pointwise)
         return _numeric(op)(*(_held(self.op_table[r], x) for r in op.reads))
 
-    # -- layers ------------------------------------------------------------------------------------------------------------------------
+    # -- layers ------------------------------------------------------------------------------------
 
     @singledispatchmethod
-    def rule(self, layer: L.Layer, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def rule(
+        self, layer: L.Layer, node: str, values: Sequence[Array], leaves: Mapping[str, Array]
+    ) -> Array:
         """The output of a node."""
         raise no_rule("transformed JAX models", layer, node)
 
     @rule.register
-    def _(self, layer: L.Affine, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(
+        self, layer: L.Affine, node: str, values: Sequence[Array], leaves: Mapping[str, Array]
+    ) -> Array:
         import jax.numpy as jnp
         from jax import lax
 
@@ -169,37 +190,63 @@ class Executor:
         return tuple(k for a, k in enumerate(self.op_table[name].shape) if a not in (0, axis))
 
     def _together(self, node: str, values: Sequence[Array]) -> list[Array]:
-        """Feature maps with the axes of locations of the node that they make, of size 1 where a map has fewer."""
+        """Feature maps with the location axes of the node that they make.
+
+        An axis has size 1 where a map has fewer location axes.
+        """
         there = self._locations(node)
-        return _ranked([_placed(x, there) if prod(x.shape[2:]) == prod(there) else x for x in values])
+        return _ranked(
+            [_placed(x, there) if prod(x.shape[2:]) == prod(there) else x for x in values]
+        )
 
     @rule.register
-    def _(self, layer: L.Nonlinear, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(
+        self, layer: L.Nonlinear, node: str, values: Sequence[Array], leaves: Mapping[str, Array]
+    ) -> Array:
         return jax_function(layer.activation)(values[0])
 
     @rule.register
-    def _(self, layer: L.Sum, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
-        return sum(float(w) * x for w, x in zip(sum_weights(layer, len(values)), self._together(node, values), strict=True))
+    def _(
+        self, layer: L.Sum, node: str, values: Sequence[Array], leaves: Mapping[str, Array]
+    ) -> Array:
+        return sum(
+            float(w) * x
+            for w, x in zip(
+                sum_weights(layer, len(values)), self._together(node, values), strict=True
+            )
+        )
 
     @rule.register
-    def _(self, layer: L.Product, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(
+        self, layer: L.Product, node: str, values: Sequence[Array], leaves: Mapping[str, Array]
+    ) -> Array:
         out, *rest = self._together(node, values)
         for x in rest:
             out = out * x
         return out
 
     @rule.register
-    def _(self, layer: L.Concat, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(
+        self, layer: L.Concat, node: str, values: Sequence[Array], leaves: Mapping[str, Array]
+    ) -> Array:
         import jax.numpy as jnp
 
         return jnp.concatenate(self._together(node, values), axis=1)
 
     @rule.register
-    def _(self, layer: L.Scale, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(
+        self, layer: L.Scale, node: str, values: Sequence[Array], leaves: Mapping[str, Array]
+    ) -> Array:
         return float(layer.factor) * values[0]
 
     @rule.register
-    def _(self, layer: L.Dropout | L.Identity, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(
+        self,
+        layer: L.Dropout | L.Identity,
+        node: str,
+        values: Sequence[Array],
+        leaves: Mapping[str, Array],
+    ) -> Array:
         import jax.numpy as jnp
 
         op, x = self.op_table[node], values[0]
@@ -212,12 +259,16 @@ class Executor:
         return x
 
     @rule.register
-    def _(self, layer: L.Flatten, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(
+        self, layer: L.Flatten, node: str, values: Sequence[Array], leaves: Mapping[str, Array]
+    ) -> Array:
         op = self.op_table[node]
         return self.canonical(self.given(values[0], op.reads[0]).reshape(-1, *op.shape[1:]), node)
 
     @rule.register
-    def _(self, layer: L.Pool, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(
+        self, layer: L.Pool, node: str, values: Sequence[Array], leaves: Mapping[str, Array]
+    ) -> Array:
         op: Any = self.op_table[node]
         assert isinstance(op, Pooling)
         if op.window is None:
@@ -226,20 +277,33 @@ class Executor:
         return _windowed(op, self._located(values[0], op))
 
     @rule.register
-    def _(self, layer: L.LayerNorm | L.RMSNorm | L.GroupNorm, node: str, values: Sequence[Array], leaves: Mapping[str, Array]) -> Array:
+    def _(
+        self,
+        layer: L.LayerNorm | L.RMSNorm | L.GroupNorm,
+        node: str,
+        values: Sequence[Array],
+        leaves: Mapping[str, Array],
+    ) -> Array:
         import jax.numpy as jnp
 
         op: Any = self.op_table[node]
         assert isinstance(op, Normalise)
         (x,) = values
-        split, axis = (x.reshape(x.shape[0], getattr(layer, "groups", 1), -1), 2) if layer.over == "positions" else (x, 1)
+        split, axis = (
+            (x.reshape(x.shape[0], getattr(layer, "groups", 1), -1), 2)
+            if layer.over == "positions"
+            else (x, 1)
+        )
         mean = split.mean(axis, keepdims=True) if layer.centred else 0.0
         variance = jnp.mean(jnp.square(split - mean), axis, keepdims=True)
         return ((split - mean) / jnp.sqrt(variance + op.epsilon)).reshape(x.shape)
 
 
 def _placed(x: Array, locations: tuple[int, ...]) -> Array:
-    """A feature map with these axes of locations; others stay where a network changed their number and there are as many axes."""
+    """A feature map with these axes of locations.
+
+    Others stay where a network changed their number and there are as many axes.
+    """
     found = x.shape[2:]
     same = found == locations or (len(found) == len(locations) and prod(found) != prod(locations))
     return x if same else x.reshape(*x.shape[:2], *locations)
@@ -267,7 +331,9 @@ def _windowed(op: Pooling, x: Array) -> Array:
 
 
 def _held(op: Op, x: Array) -> Array:
-    return x.dtype.type(0) + op.value.astype(np.float64).astype(x.dtype) if isinstance(op, Held) else x
+    return (
+        x.dtype.type(0) + op.value.astype(np.float64).astype(x.dtype) if isinstance(op, Held) else x
+    )
 
 
 def _numeric(op: Pointwise) -> Callable[..., Array]:

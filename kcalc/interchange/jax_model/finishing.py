@@ -1,4 +1,7 @@
-"""From the operations of a jaxpr to a trace: biases joined to their weights, normalisation found, unread operations left out."""
+"""From the operations of a jaxpr to a trace.
+
+Biases joined to their weights, normalisation found, unread operations left out.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +20,55 @@ from .reader import Reader
 from .softmax import with_softmax
 
 LEFT = {
-    Padded: ("padding", "the padding stands before no convolution or pooling that could take it in"),
-    WindowSum: ("average pooling with padding", "it divides by the full window at the border as well; use count_include_pad=False"),
+    Padded: (
+        "padding",
+        "the padding stands before no convolution or pooling that could take it in",
+    ),
+    WindowSum: (
+        "average pooling with padding",
+        "it divides by the full window at the border as well; use count_include_pad=False",
+    ),
     Masked: ("random mask", "entries are set to 0 at random without the rescaling of dropout"),
 }
 
 
-def finished(reader: Reader, outputs: tuple[str, ...]) -> tuple[list[Op], tuple[str, ...], dict[str, Recipe]]:
-    """The operations that the outputs need, the outputs, and where the weights of every Linear are in the parameters."""
+def finished(
+    reader: Reader, outputs: tuple[str, ...]
+) -> tuple[list[Op], tuple[str, ...], dict[str, Recipe]]:
+    """The operations that the outputs need, the outputs, and the recipes of weights.
+
+    The recipes say where the weights of every Linear are in the parameters.
+    """
     ops, recipes = dict(reader.ops), dict(reader.recipes)
     outputs = _with_biases(ops, recipes, outputs, reader.views)
     ops = with_softmax(with_norms(ops, outputs, reader.channel_axis))
     for name, op in ops.items():
         told = LEFT.get(type(op))
         if told is not None:
-            ops[name] = NotRead(name=name, shape=op.shape, reads=op.reads, source=op.source, what=told[0], reason=told[1])
+            ops[name] = NotRead(
+                name=name,
+                shape=op.shape,
+                reads=op.reads,
+                source=op.source,
+                what=told[0],
+                reason=told[1],
+            )
         elif isinstance(op, Pointwise) and any(r in reader.random for r in op.reads):
             reads = tuple(r for r in op.reads if r not in reader.random)
             reason = "it combines a feature map with random numbers other than a dropout mask"
-            ops[name] = NotRead(name=name, shape=op.shape, reads=reads, source=op.source, what="random numbers", reason=reason)
-    return _needed(ops, outputs), outputs, {name: recipe for name, recipe in recipes.items() if name in ops}
+            ops[name] = NotRead(
+                name=name,
+                shape=op.shape,
+                reads=reads,
+                source=op.source,
+                what="random numbers",
+                reason=reason,
+            )
+    return (
+        _needed(ops, outputs),
+        outputs,
+        {name: recipe for name, recipe in recipes.items() if name in ops},
+    )
 
 
 def _needed(ops: dict[str, Op], outputs: tuple[str, ...]) -> list[Op]:
@@ -49,8 +81,13 @@ def _needed(ops: dict[str, Op], outputs: tuple[str, ...]) -> list[Op]:
     return kept[::-1]
 
 
-def _with_biases(ops: dict[str, Op], recipes: dict[str, Recipe], outputs: tuple[str, ...], views: dict[str, View]) -> tuple[str, ...]:
-    """Every ``Linear + array`` whose array goes by output channel becomes one Linear; returns the outputs under their new names."""
+def _with_biases(
+    ops: dict[str, Op], recipes: dict[str, Recipe], outputs: tuple[str, ...], views: dict[str, View]
+) -> tuple[str, ...]:
+    """Every ``Linear + array`` whose array goes by output channel becomes one Linear.
+
+    Returns the outputs under their new names.
+    """
     readers = Counter(r for op in ops.values() for r in op.reads) + Counter(outputs)
     gone: dict[str, str] = {}
     for name, op in list(ops.items()):
@@ -76,9 +113,17 @@ def _bias(ops: dict[str, Op], op: Op) -> tuple[Linear, Held] | None:
     read = [ops[r] for r in op.reads]
     layer = next((o for o in read if isinstance(o, Linear)), None)
     held = next((o for o in read if isinstance(o, Held)), None)
-    if layer is None or held is None or layer.bias is not None or op.shape != layer.shape or len(held.value.shape) != len(op.shape):
+    if (
+        layer is None
+        or held is None
+        or layer.bias is not None
+        or op.shape != layer.shape
+        or len(held.value.shape) != len(op.shape)
+    ):
         return None
-    if any(size != 1 and axis != layer.out_axis for axis, size in enumerate(held.value.shape)) or not _is_sum(op):
+    if any(
+        size != 1 and axis != layer.out_axis for axis, size in enumerate(held.value.shape)
+    ) or not _is_sum(op):
         return None
     return layer, held
 
@@ -89,9 +134,14 @@ def _is_sum(op: Pointwise) -> bool:
 
 
 def labels_of(leaves: dict[str, Any]) -> dict[str, str]:
-    """{parameter: name of the layer it belongs to}: the module's path, or its own where one module has several matrices."""
+    """{parameter: name of the layer it belongs to}.
+
+    The module's path, or its own where one module has several matrices.
+    """
     prefix = {name: name.rsplit(".", 1)[0] if "." in name else name for name in leaves}
-    matrices = Counter(prefix[name] for name, leaf in leaves.items() if sum(k != 1 for k in np.shape(leaf)) >= 2)
+    matrices = Counter(
+        prefix[name] for name, leaf in leaves.items() if sum(k != 1 for k in np.shape(leaf)) >= 2
+    )
     out = {name: prefix[name] if matrices[prefix[name]] <= 1 else name for name in leaves}
     return {name: f"layer{label}" if label.isdigit() else label for name, label in out.items()}
 
@@ -99,4 +149,7 @@ def labels_of(leaves: dict[str, Any]) -> dict[str, str]:
 def require_output(outputs: tuple[str, ...], framework: str) -> None:
     """Raises: KcalcError for a model whose outputs depend on no input."""
     if not outputs:
-        raise KcalcError(f"{framework}: the outputs of the model do not depend on its input, so there is nothing to analyse")
+        raise KcalcError(
+            f"{framework}: the outputs of the model do not depend on its input, so there is "
+            f"nothing to analyse"
+        )

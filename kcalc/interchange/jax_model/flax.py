@@ -13,8 +13,20 @@ from ..trace import Trace
 from .functions import parameter_names, traced
 from .markers import dropped, marking, normalised
 
-NORMS = {"BatchNorm": "batch", "LayerNorm": "layer", "RMSNorm": "rms", "GroupNorm": "group", "InstanceNorm": "group"}
-SWITCHES = {"train": True, "training": True, "is_training": True, "deterministic": False, "use_running_average": False}
+NORMS = {
+    "BatchNorm": "batch",
+    "LayerNorm": "layer",
+    "RMSNorm": "rms",
+    "GroupNorm": "group",
+    "InstanceNorm": "group",
+}
+SWITCHES = {
+    "train": True,
+    "training": True,
+    "is_training": True,
+    "deterministic": False,
+    "use_running_average": False,
+}
 _here = threading.local()
 
 
@@ -33,7 +45,11 @@ def _settings(module: Any, x: Any, name: str) -> dict[str, Any]:
         return {"kind": kind, "axes": _axes(x, module.reduction_axes)}
     if name == "InstanceNorm":
         kept = _axes(x, module.feature_axes)
-        return {"kind": "group", "axes": tuple(a for a in range(1, x.ndim) if a not in kept), "groups": x.shape[kept[-1]]}
+        return {
+            "kind": "group",
+            "axes": tuple(a for a in range(1, x.ndim) if a not in kept),
+            "groups": x.shape[kept[-1]],
+        }
     groups = module.num_groups or x.shape[-1] // module.group_size
     return {"kind": "group", "axes": tuple(range(1, x.ndim)), "groups": groups}
 
@@ -45,7 +61,7 @@ def _value(variable: Any) -> Any:
     return variable[...] if hasattr(variable, "__getitem__") else variable
 
 
-# -- NNX -------------------------------------------------------------------------------------------------------------------------------
+# -- NNX -------------------------------------------------------------------------------------------
 
 
 def trace_nnx(model: Any, inputs: Sequence[Any]) -> Trace:
@@ -58,13 +74,20 @@ def trace_nnx(model: Any, inputs: Sequence[Any]) -> Trace:
     graph, state = nnx.split(model)
     call = type(model).__call__ if callable(model) else None
     if call is None:
-        raise KcalcError(f"flax: {type(model).__name__} has no __call__, so it cannot be read; give a function of (params, x)")
+        raise KcalcError(
+            f"flax: {type(model).__name__} has no __call__, so it cannot be read; give a function "
+            f"of (params, x)"
+        )
 
     def run(params: Any, *values: Any, evaluating: bool = False) -> Any:
         module = nnx.merge(graph, params)
         if evaluating:
             module.eval()
-        _here.paths = {id(node): ".".join(map(str, path)) for path, node in nnx.iter_graph(module) if path and isinstance(node, nnx.Module)}
+        _here.paths = {
+            id(node): ".".join(map(str, path))
+            for path, node in nnx.iter_graph(module)
+            if path and isinstance(node, nnx.Module)
+        }
         try:
             return module(*values)
         finally:
@@ -72,22 +95,45 @@ def trace_nnx(model: Any, inputs: Sequence[Any]) -> Trace:
 
     names = parameter_names(call)[1:]
     return traced(
-        "flax", "nnx", model, run, state, inputs, names, context=marking(_nnx_patches(model)), extra=graph, single=False,
-        rename=lambda name: name.removesuffix(".value"), evaluation=partial(run, evaluating=True),
-    )  # fmt: skip
+        "flax",
+        "nnx",
+        model,
+        run,
+        state,
+        inputs,
+        names,
+        context=marking(_nnx_patches(model)),
+        extra=graph,
+        single=False,
+        rename=lambda name: name.removesuffix(".value"),
+        evaluation=partial(run, evaluating=True),
+    )
 
 
 def _nnx_patches(model: Any) -> list[tuple[Any, str, Any]]:
-    """Replacements for the calls of the library's normalisation and dropout, and of the model's own modules, for their names."""
+    """Replacements for the calls of normalisation and dropout, and of the model's own modules.
+
+    Normalisation and dropout are the library's; the model's own modules are replaced for their
+    names.
+    """
     from flax import nnx
 
-    marks = {getattr(nnx, name): _nnx_norm(name) for name in NORMS if hasattr(nnx, name)} | {nnx.Dropout: _nnx_dropout}
+    marks = {getattr(nnx, name): _nnx_norm(name) for name in NORMS if hasattr(nnx, name)} | {
+        nnx.Dropout: _nnx_dropout
+    }
     classes = {type(node) for _, node in nnx.iter_graph(model) if isinstance(node, nnx.Module)}
     out = []
-    for kind in {base for cls in classes for base in cls.__mro__ if "__call__" in base.__dict__ and base not in (object, nnx.Module)}:
+    for kind in {
+        base
+        for cls in classes
+        for base in cls.__mro__
+        if "__call__" in base.__dict__ and base not in (object, nnx.Module)
+    }:
         own = kind.__dict__["__call__"]
         if inspect.isfunction(own):
-            out.append((kind, "__call__", _scoped(_marked(own, marks[kind]) if kind in marks else own)))
+            out.append(
+                (kind, "__call__", _scoped(_marked(own, marks[kind]) if kind in marks else own))
+            )
     return out
 
 
@@ -107,7 +153,11 @@ def _scoped(call: Callable[..., Any]) -> Callable[..., Any]:
         around = getattr(_here, "around", "")
         _here.around = path
         try:
-            with jax.named_scope(path.removeprefix(f"{around}.") if around and path.startswith(f"{around}.") else path):
+            with jax.named_scope(
+                path.removeprefix(f"{around}.")
+                if around and path.startswith(f"{around}.")
+                else path
+            ):
                 return call(self, *args, **kwargs)
         finally:
             _here.around = around
@@ -128,10 +178,19 @@ def _marked(own: Callable[..., Any], mark: Callable[..., Any]) -> Callable[..., 
 
 def _nnx_norm(name: str) -> Callable[..., Any]:
     def mark(self: Any, x: Any, _: Any) -> Any:
-        arrays = {"gain": _value(getattr(self, "scale", None)), "bias": _value(getattr(self, "bias", None))}
+        arrays = {
+            "gain": _value(getattr(self, "scale", None)),
+            "bias": _value(getattr(self, "bias", None)),
+        }
         if name == "BatchNorm":
             arrays |= {"mean": _value(self.mean), "variance": _value(self.var)}
-        return normalised(x, epsilon=self.epsilon, label=_path(self) or name.lower(), **_settings(self, x, name), **arrays)
+        return normalised(
+            x,
+            epsilon=self.epsilon,
+            label=_path(self) or name.lower(),
+            **_settings(self, x, name),
+            **arrays,
+        )
 
     return mark
 
@@ -146,11 +205,13 @@ def _deterministic(layer: Any, given: Any) -> bool:
     return bool(layer.deterministic if given is None else given)
 
 
-# -- Linen -----------------------------------------------------------------------------------------------------------------------------
+# -- Linen -----------------------------------------------------------------------------------------
 
 
 def trace_linen(module: Any, variables: Any, inputs: Sequence[Any]) -> Trace:
-    """A Linen module with its variables, applied to the inputs; switches such as ``train`` are set where they are missing.
+    """A Linen module with its variables, applied to the inputs.
+
+    Switches such as ``train`` are set where they are missing.
 
     Raises: KcalcError where it cannot be traced.
     """
@@ -167,9 +228,17 @@ def trace_linen(module: Any, variables: Any, inputs: Sequence[Any]) -> Trace:
             return dropped(args[0], layer.rate, label, not _deterministic(layer, given))
         if NORMS.get(name) is None or type(layer) is not getattr(nn, name):
             return call(*args, **kwargs)
-        found = {key: layer.get_variable("params", own) for key, own in (("gain", "scale"), ("bias", "bias"))}
-        found |= {key: layer.get_variable("batch_stats", own) for key, own in (("mean", "mean"), ("variance", "var"))}
-        return normalised(args[0], epsilon=layer.epsilon, label=label, **_settings(layer, args[0], name), **found)
+        found = {
+            key: layer.get_variable("params", own)
+            for key, own in (("gain", "scale"), ("bias", "bias"))
+        }
+        found |= {
+            key: layer.get_variable("batch_stats", own)
+            for key, own in (("mean", "mean"), ("variance", "var"))
+        }
+        return normalised(
+            args[0], epsilon=layer.epsilon, label=label, **_settings(layer, args[0], name), **found
+        )
 
     signature = inspect.signature(type(module).__call__)
     missing = {
@@ -191,10 +260,20 @@ def trace_linen(module: Any, variables: Any, inputs: Sequence[Any]) -> Trace:
 
     if not isinstance(variables, dict) and not hasattr(variables, "items"):
         raise KcalcError(
-            "flax: a Linen module is read with its variables: kc.read((module, variables), x), variables = module.init(key, x)"
+            "flax: a Linen module is read with its variables: kc.read((module, variables), x), "
+            "variables = module.init(key, x)"
         )
     return traced(
-        "flax", "linen", module, run, variables, inputs, parameter_names(type(module).__call__)[1:],
-        root=module.name or type(module).__name__, single=False, rename=lambda name: name.removeprefix("params."), extra=missing,
+        "flax",
+        "linen",
+        module,
+        run,
+        variables,
+        inputs,
+        parameter_names(type(module).__call__)[1:],
+        root=module.name or type(module).__name__,
+        single=False,
+        rename=lambda name: name.removeprefix("params."),
+        extra=missing,
         evaluation=evaluation,
-    )  # fmt: skip
+    )

@@ -16,7 +16,7 @@ from ...foundation.errors import KcalcError
 from ..batches import of_batches
 from ..example_shapes import example_shape, is_shape
 from ..trace import Drop, Entry, Normalise, Trace
-from . import control, indexing, linear, moving, windows  # noqa: F401  # their rules register themselves
+from . import control, indexing, linear, moving, windows  # noqa: F401  # register rules
 from .finishing import finished, labels_of, require_output
 from .jaxpr_values import Known, Recipe, Ref, View
 from .known import constants_of
@@ -28,10 +28,11 @@ from .reader import Reader
 class JaxModel:
     """The data from which a transformation builds a model of the same kind.
 
-    ``kind``: "function", "nnx", "linen", "equinox" or "keras"; ``leaves``: {name: array} in the order of ``tree``'s leaves, ``frozen`` the
-    others by place; ``entries``: the operation of every array among the inputs; ``outputs``: for every leaf of ``out_tree`` the operation,
-    or the array that it always is. ``norms``: where
-    the biases of normalisation are in the parameters. ``single``: the model takes one example, and was traced on several.
+    ``kind``: "function", "nnx", "linen", "equinox" or "keras"; ``leaves``: {name: array} in the
+    order of ``tree``'s leaves, ``frozen`` the others by place; ``entries``: the operation of every
+    array among the inputs; ``outputs``: for every leaf of ``out_tree`` the operation, or the array
+    that it always is. ``norms``: where the biases of normalisation are in the parameters.
+    ``single``: the model takes one example, and was traced on several.
     """
 
     kind: str
@@ -53,7 +54,9 @@ class JaxModel:
 
         arrays = iter(leaves[name] for name in self.leaves)
         count = len(self.leaves) + len(self.frozen)
-        return jax.tree.unflatten(self.tree, [self.frozen[k] if k in self.frozen else next(arrays) for k in range(count)])
+        return jax.tree.unflatten(
+            self.tree, [self.frozen[k] if k in self.frozen else next(arrays) for k in range(count)]
+        )
 
     def arrays(self, params: Any) -> dict[str, Any]:
         """{name: array} of such a tree."""
@@ -61,28 +64,58 @@ class JaxModel:
 
         flat = jax.tree.leaves(params)
         if len(flat) != len(self.leaves) + len(self.frozen):
-            raise KcalcError(f"the parameters have {len(flat)} leaves, the model that was read {len(self.leaves) + len(self.frozen)}")
-        return dict(zip(self.leaves, (leaf for k, leaf in enumerate(flat) if k not in self.frozen), strict=True))
+            raise KcalcError(
+                f"the parameters have {len(flat)} leaves, the model that was read "
+                f"{len(self.leaves) + len(self.frozen)}"
+            )
+        return dict(
+            zip(
+                self.leaves,
+                (leaf for k, leaf in enumerate(flat) if k not in self.frozen),
+                strict=True,
+            )
+        )
 
 
 def trace_jax(function: Callable[..., Any], params: Any, example_inputs: Sequence[Any]) -> Trace:
-    """``function(params, *example_inputs)`` as a trace; ``params`` None for functions of the inputs alone.
+    """``function(params, *example_inputs)`` as a trace.
 
-    Arrays among the parameters are named by their path in the tree; inputs are arrays with the examples on axis 0 (vectors: one example),
-    the shapes of all of them, random keys, or anything else that the function takes and that stays as it is.
+    ``params`` None for functions of the inputs alone.
+
+    Arrays among the parameters are named by their path in the tree; inputs are arrays with the
+    examples on axis 0 (vectors: one example), the shapes of all of them, random keys, or anything
+    else that the function takes and that stays as it is.
     Raises: KcalcError where the function cannot be traced.
     """
     if params is None:
         return traced(
-            "jax", "function", function, lambda p, *inputs: function(*inputs), (), example_inputs, names=parameter_names(function)
+            "jax",
+            "function",
+            function,
+            lambda p, *inputs: function(*inputs),
+            (),
+            example_inputs,
+            names=parameter_names(function),
         )
-    return traced("jax", "function", function, function, params, example_inputs, names=parameter_names(function)[1:])
+    return traced(
+        "jax",
+        "function",
+        function,
+        function,
+        params,
+        example_inputs,
+        names=parameter_names(function)[1:],
+    )
 
 
 def parameter_names(function: Any) -> list[str]:
     """The names of a function's arguments, as far as they are known."""
     try:
-        return [p.name for p in inspect.signature(function).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        return [
+            p.name
+            for p in inspect.signature(function).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
     except (TypeError, ValueError):
         return []
 
@@ -131,13 +164,29 @@ def traced(
 
     def of_count(count: int) -> Trace:
         shown = [_example(flat[k], single, size, count) for k in examples]
-        closed, shapes = _jaxpr(run, list(leaves.values()), [flat[k] for k in keys], shown, framework, inputs)
+        closed, shapes = _jaxpr(
+            run, list(leaves.values()), [flat[k] for k in keys], shown, framework, inputs
+        )
         reader = Reader(labels_of(leaves), channel_axis, root)
         entries = _entries(reader, [_input_name(in_tree, flat, k, names) for k in examples], shown)
-        args = [Known(np.asarray(leaf), frozenset((name,)), view=View(name)) for name, leaf in leaves.items()]
+        args = [
+            Known(np.asarray(leaf), frozenset((name,)), view=View(name))
+            for name, leaf in leaves.items()
+        ]
         args += [Known(flat[k], random=True) for k in keys]
         form = jax.tree.structure(shapes)
-        trace = _finish(framework, reader, model, closed, [*args, *entries], form, places, examples, channel_axis, remarks)
+        trace = _finish(
+            framework,
+            reader,
+            model,
+            closed,
+            [*args, *entries],
+            form,
+            places,
+            examples,
+            channel_axis,
+            remarks,
+        )
         drops.update(reader.drops)
         return trace
 
@@ -152,9 +201,17 @@ def traced(
 
 
 def _jaxpr(
-    run: Callable[..., Any], arrays: list[Any], keys: list[Any], shown: list[Any], framework: str, inputs: Sequence[Any]
+    run: Callable[..., Any],
+    arrays: list[Any],
+    keys: list[Any],
+    shown: list[Any],
+    framework: str,
+    inputs: Sequence[Any],
 ) -> tuple[Any, Any]:
-    """The model's jaxpr and the tree of its output shapes. Raises: KcalcError where JAX cannot trace the model."""
+    """The model's jaxpr and the tree of its output shapes.
+
+    Raises: KcalcError where JAX cannot trace the model.
+    """
     import jax
 
     try:
@@ -163,7 +220,8 @@ def _jaxpr(
         raise
     except Exception as error:  # the user's model may raise anything
         raise KcalcError(
-            f"{framework}: the model cannot be traced with these inputs: {_said(error)}{_beside(inputs)}{_of_ids(error, inputs)}"
+            f"{framework}: the model cannot be traced with these inputs: "
+            f"{_said(error)}{_beside(inputs)}{_of_ids(error, inputs)}"
         ) from error
 
 
@@ -175,9 +233,17 @@ def _lasting(trace: Trace, names: set[str]) -> Trace:
 
 
 def _finish(
-    framework: str, reader: Reader, model: JaxModel, closed: Any, args: list[Any], out_tree: Any, places: list[int], examples: list[int],
-    channel_axis: int, remarks: tuple[str, ...],
-) -> Trace:  # fmt: skip
+    framework: str,
+    reader: Reader,
+    model: JaxModel,
+    closed: Any,
+    args: list[Any],
+    out_tree: Any,
+    places: list[int],
+    examples: list[int],
+    channel_axis: int,
+    remarks: tuple[str, ...],
+) -> Trace:
     entries = [a.name for a in args if isinstance(a, Ref)]
     values = reader.run(closed.jaxpr, constants_of(closed), args)
     ends = [reader.plain(value) if isinstance(value, Ref) else value for value in values]
@@ -188,14 +254,31 @@ def _finish(
     told = tuple(next(renamed) if isinstance(end, Ref) else end for end in ends)
     by_place = dict(zip(examples, entries, strict=True))
     model = JaxModel(
-        model.kind, model.original, model.leaves, model.tree, model.frozen, tuple(by_place.get(k) for k in places), told, out_tree, recipes,
-        {name: reader.views[name] for name, op in reader.ops.items() if isinstance(op, Normalise) and name in reader.views}, model.single,
+        model.kind,
+        model.original,
+        model.leaves,
+        model.tree,
+        model.frozen,
+        tuple(by_place.get(k) for k in places),
+        told,
+        out_tree,
+        recipes,
+        {
+            name: reader.views[name]
+            for name, op in reader.ops.items()
+            if isinstance(op, Normalise) and name in reader.views
+        },
+        model.single,
         model.extra,
-    )  # fmt: skip
-    return Trace(framework, tuple(ops), tuple(dict.fromkeys(outputs)), channel_axis, remarks, model=model)
+    )
+    return Trace(
+        framework, tuple(ops), tuple(dict.fromkeys(outputs)), channel_axis, remarks, model=model
+    )
 
 
-def _leaves(params: Any, rename: Callable[[str], str]) -> tuple[dict[str, Any], Any, dict[int, Any]]:
+def _leaves(
+    params: Any, rename: Callable[[str], str]
+) -> tuple[dict[str, Any], Any, dict[int, Any]]:
     """{name: array}, the tree, and the other leaves, by place."""
     import jax
 
@@ -234,7 +317,9 @@ def is_key(leaf: Any) -> bool:
 
 
 def of_shapes(inputs: Sequence[Any], params: Any, skipped: int = 0) -> tuple[Any, ...]:
-    """Inputs whose shapes, (2, 3), became arrays without numbers of the parameters' dtype, the first ``skipped`` axes left out.
+    """Inputs whose shapes became arrays without numbers, in the parameters' dtype.
+
+    A shape is a tuple such as (2, 3); its first ``skipped`` axes are left out.
 
     Beside an array among the inputs a tuple of whole numbers is a setting, and stays as it is.
     """
@@ -247,15 +332,26 @@ def of_shapes(inputs: Sequence[Any], params: Any, skipped: int = 0) -> tuple[Any
     dtype = next((d for d in dtypes if jnp.issubdtype(d, jnp.floating)), jnp.zeros(()).dtype)
 
     def shown(where: str, leaf: Any) -> Any:
-        return jax.ShapeDtypeStruct(example_shape(leaf, where)[skipped:], dtype) if is_shape(leaf) else leaf
+        return (
+            jax.ShapeDtypeStruct(example_shape(leaf, where)[skipped:], dtype)
+            if is_shape(leaf)
+            else leaf
+        )
 
-    return tuple(jax.tree.map(partial(shown, f"example input {i + 1}"), value, is_leaf=is_shape) for i, value in enumerate(inputs))
+    return tuple(
+        jax.tree.map(partial(shown, f"example input {i + 1}"), value, is_leaf=is_shape)
+        for i, value in enumerate(inputs)
+    )
 
 
 def _beside(inputs: Sequence[Any]) -> str:
     """The hint for shapes that were taken for settings."""
     shape = next((value for value in inputs if is_shape(value)), None)
-    return f"; {shape} stays as it is beside an array: give arrays for all inputs, or shapes for all" if shape is not None else ""
+    return (
+        f"; {shape} stays as it is beside an array: give arrays for all inputs, or shapes for all"
+        if shape is not None
+        else ""
+    )
 
 
 def _of_ids(error: Exception, inputs: Sequence[Any]) -> str:
@@ -263,7 +359,10 @@ def _of_ids(error: Exception, inputs: Sequence[Any]) -> str:
     import jax
 
     shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(inputs))
-    hint = "; a shape stands for an array of floats: where the model reads ids, give an array of whole numbers"
+    hint = (
+        "; a shape stands for an array of floats: where the model reads ids, give an array of "
+        "whole numbers"
+    )
     return hint if shapes and "integer" in str(error) else ""
 
 
@@ -271,13 +370,25 @@ def _check_inputs(arrays: list[Any], framework: str) -> None:
     import jax.numpy as jnp
 
     if not any(not is_key(a) for a in arrays):
-        form = "one example as an array, x[0]" if framework == "equinox" else "an array with the examples on axis 0"
-        raise KcalcError(f"{framework}: give an example input, {form}, or a shape with the examples first, kc.read(model, (2, 64))")
+        form = (
+            "one example as an array, x[0]"
+            if framework == "equinox"
+            else "an array with the examples on axis 0"
+        )
+        raise KcalcError(
+            f"{framework}: give an example input, {form}, or a shape with the examples first, "
+            f"kc.read(model, (2, 64))"
+        )
     for array in arrays:
         if not is_key(array) and jnp.issubdtype(array.dtype, jnp.complexfloating):
-            raise KcalcError(f"{framework}: inputs must be real, got {array.dtype}{list(array.shape)}")
+            raise KcalcError(
+                f"{framework}: inputs must be real, got {array.dtype}{list(array.shape)}"
+            )
         if prod(array.shape) == 0:
-            raise KcalcError(f"{framework}: the example input of shape {tuple(array.shape)} is empty; give at least one example")
+            raise KcalcError(
+                f"{framework}: the example input of shape {tuple(array.shape)} is empty; give at "
+                f"least one example"
+            )
 
 
 def _example(leaf: Any, single: bool, size: int, count: int) -> Any:
@@ -295,15 +406,24 @@ def _example(leaf: Any, single: bool, size: int, count: int) -> Any:
 def _input_name(in_tree: Any, flat: list[Any], place: int, names: Sequence[str]) -> str:
     import jax
 
-    path, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(in_tree, list(range(len(flat)))))[0][place]
+    path, _ = jax.tree_util.tree_flatten_with_path(
+        jax.tree.unflatten(in_tree, list(range(len(flat))))
+    )[0][place]
     argument = path[0].idx
-    head = str(names[argument]) if argument < len(names) else ("x" if argument == 0 else f"input{argument + 1}")
+    head = (
+        str(names[argument])
+        if argument < len(names)
+        else ("x" if argument == 0 else f"input{argument + 1}")
+    )
     rest: str = jax.tree_util.keystr(path[1:], simple=True, separator=".")
     return f"{head}.{rest}" if rest else head
 
 
 def _entries(reader: Reader, names: list[str], shown: list[Any]) -> list[Ref]:
-    return [reader.fresh(reader.add(Entry, name, array.shape, [])) for name, array in zip(names, shown, strict=True)]
+    return [
+        reader.fresh(reader.add(Entry, name, array.shape, []))
+        for name, array in zip(names, shown, strict=True)
+    ]
 
 
 def _said(error: Exception) -> str:

@@ -12,16 +12,26 @@ from .jaxpr_values import Known, Ref, Value
 from .moving import dropped
 from .reader import Reader, rule
 
-PICKED = "it picks entries by index; kcalc reads rows of a table by ids that are an input, and nearest upsampling"
+PICKED = (
+    "it picks entries by index; kcalc reads rows of a table by ids that are an input, and nearest "
+    "upsampling"
+)
 
 
 @rule("gather")
 def _gather(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
-    """Embeddings; nearest upsampling, found by gathering the numbers of the entries. Other gathers are not read."""
+    """Embeddings; nearest upsampling, found by gathering the numbers of the entries.
+
+    Other gathers are not read.
+    """
     source, places = values[0], values[1]
     if isinstance(source, Known) and isinstance(places, Ref):
         found = _looked_up(reader, eqn, source, places)
-    elif isinstance(source, Ref) and isinstance(places, Known) and len(eqn.outvars[0].aval.shape) == len(source.shape):
+    elif (
+        isinstance(source, Ref)
+        and isinstance(places, Known)
+        and len(eqn.outvars[0].aval.shape) == len(source.shape)
+    ):
         found = _repeated(reader, eqn, source, places)
     else:
         found = None
@@ -34,10 +44,15 @@ def _looked_up(reader: Reader, eqn: Any, table: Known, places: Ref) -> Ref | Non
     start = tuple(numbers.start_index_map)
     if table.array.ndim != 2 or start not in ((0,), (0, 1)) or numbers.operand_batching_dims:
         return None
-    if tuple(eqn.params["slice_sizes"]) != (1, table.shape[1]) or not np.issubdtype(table.array.dtype, np.floating):
+    if tuple(eqn.params["slice_sizes"]) != (1, table.shape[1]) or not np.issubdtype(
+        table.array.dtype, np.floating
+    ):
         return None
     kept = 2 - len(numbers.collapsed_slice_dims)
-    if tuple(numbers.offset_dims) != tuple(range(len(shape) - kept, len(shape))) or 1 in numbers.collapsed_slice_dims:
+    if (
+        tuple(numbers.offset_dims) != tuple(range(len(shape) - kept, len(shape)))
+        or 1 in numbers.collapsed_slice_dims
+    ):
         return None
     ids = _ids(reader, places, len(start))
     if ids is None or len(ids.shape) < 1:
@@ -53,7 +68,12 @@ def _ids(reader: Reader, places: Ref, columns: int) -> Ref | None:
     if columns == 1:
         return dropped(reader, places, [last])
     op = reader.ops[places.name]
-    if not isinstance(op, Prefixed) or op.axis != places.order[last] or not op.behind or np.any(op.value):
+    if (
+        not isinstance(op, Prefixed)
+        or op.axis != places.order[last]
+        or not op.behind
+        or np.any(op.value)
+    ):
         return None
     first = reader.ops[op.reads[0]]
     if first.shape[op.axis] != 1 or prod(first.shape) * columns != prod(places.shape):
@@ -73,7 +93,9 @@ def _repeated(reader: Reader, eqn: Any, ref: Ref, places: Known) -> Ref | None:
     wanted = np.asarray(entries)
     for axis, (before, after) in enumerate(zip(ref.shape, shape, strict=True)):
         wanted = np.repeat(wanted, after // before, axis=axis)
-    if not np.array_equal(np.asarray(eqn.primitive.bind(entries, jnp.asarray(places.array), **eqn.params)), wanted):
+    if not np.array_equal(
+        np.asarray(eqn.primitive.bind(entries, jnp.asarray(places.array), **eqn.params)), wanted
+    ):
         return None
     ref = reader.spread(ref)
     base = [0] * len(shape)

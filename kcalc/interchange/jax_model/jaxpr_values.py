@@ -1,4 +1,7 @@
-"""Values of a jaxpr's variables while it is read: an array that depends on no input, or the output of an operation."""
+"""Values of a jaxpr's variables while it is read.
+
+An array that depends on no input, or the output of an operation.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,9 @@ class View:
 class Known:
     """An array that depends on no input.
 
-    ``origins``: the parameters it was computed from, slices by their indices; ``random``: whether it was drawn inside the model;
-    ``view``: how it comes from one parameter, None where numbers were changed. Axes along which it was broadcast have stride 0.
+    ``origins``: the parameters it was computed from, slices by their indices; ``random``: whether
+    it was drawn inside the model; ``view``: how it comes from one parameter, None where numbers
+    were changed. Axes along which it was broadcast have stride 0.
     """
 
     array: Any
@@ -51,8 +55,16 @@ class Known:
 
     @property
     def number(self) -> Any:
-        """The one number that a constant holds, as a NumPy scalar; None for parameters, random numbers and arrays of several numbers."""
-        if self.origins or self.random or not isinstance(self.array, np.ndarray) or self.array.size == 0:
+        """The one number that a constant holds, as a NumPy scalar.
+
+        None for parameters, random numbers and arrays of several numbers.
+        """
+        if (
+            self.origins
+            or self.random
+            or not isinstance(self.array, np.ndarray)
+            or self.array.size == 0
+        ):
             return None
         small = self.compact()
         return small.flat[0] if small.size == 1 or bool((small == small.flat[0]).all()) else None
@@ -61,13 +73,18 @@ class Known:
         """The array with axes along which it was broadcast reduced to size 1."""
         array = self.array
         return array[
-            tuple(slice(0, 1) if step == 0 and size > 1 else slice(None) for step, size in zip(array.strides, array.shape, strict=True))
+            tuple(
+                slice(0, 1) if step == 0 and size > 1 else slice(None)
+                for step, size in zip(array.strides, array.shape, strict=True)
+            )
         ]
 
 
 @dataclass(frozen=True, eq=False)
 class Ref:
-    """The output of operation ``name`` seen in another order of axes: axis i is axis ``order[i]`` of the operation's output.
+    """The output of operation ``name`` seen in another order of axes.
+
+    Axis i is axis ``order[i]`` of the operation's output.
 
     ``shape`` is larger than the operation's where an axis of size 1 was broadcast.
     """
@@ -82,7 +99,9 @@ Value = Known | Ref
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Padded(Op):
-    """A border of the constant ``value``, or of numbers by the ``mode`` of a Linear: (low, high) per axis.
+    """A border of the constant ``value``, or of numbers by the ``mode`` of a Linear.
+
+    (low, high) per axis.
 
     It becomes part of the window operation behind it; elsewhere it is not read.
     """
@@ -97,14 +116,20 @@ PADDINGS = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}  # as
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WindowSum(Op):
-    """Sums over padded windows, a mean once they are divided by the number of entries; else not read."""
+    """Sums over padded windows, a mean once they are divided by the number of entries.
+
+    Else not read.
+    """
 
     pooling: Pooling
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Masked(Op):
-    """Entries set to 0 at random, dropout once they are rescaled; else not read. ``kept``: the fraction kept in this draw of ``count``."""
+    """Entries set to 0 at random, dropout once they are rescaled; else not read.
+
+    ``kept``: the fraction kept in this draw of ``count``.
+    """
 
     kept: float
     count: int
@@ -112,7 +137,10 @@ class Masked(Op):
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """Where the numbers of a :class:`kcalc.interchange.trace.Linear` are in the parameters: views that give its weight and its bias."""
+    """Where the numbers of a :class:`kcalc.interchange.trace.Linear` are in the parameters.
+
+    Views that give its weight and its bias.
+    """
 
     op: Linear
     weight: View | None

@@ -12,24 +12,40 @@ from ..trace import Trace
 from .functions import traced
 from .markers import dropped, marking, normalised
 
-DROPS = ("Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D", "AlphaDropout", "GaussianDropout")
+DROPS = (
+    "Dropout",
+    "SpatialDropout1D",
+    "SpatialDropout2D",
+    "SpatialDropout3D",
+    "AlphaDropout",
+    "GaussianDropout",
+)
 
 
 def trace_keras(model: Any, inputs: Sequence[Any]) -> Trace:
     """A Keras model called in training; without inputs, on ones of the shape that it was built for.
 
-    Raises: KcalcError for other backends, models that are not built and give no input shape, and where it cannot be traced.
+    Raises: KcalcError for other backends, models that are not built and give no input shape, and
+    where it cannot be traced.
     """
     import keras
 
     if keras.backend.backend() != "jax":
-        raise KcalcError(f"keras runs on {keras.backend.backend()}; set the environment variable KERAS_BACKEND=jax before importing keras")
+        raise KcalcError(
+            f"keras runs on {keras.backend.backend()}; set the environment variable "
+            f"KERAS_BACKEND=jax before importing keras"
+        )
     shown = tuple(inputs) or (_example(model),)
     if not model.built:
-        raise KcalcError(f"keras: {model.name!r} has no variables yet; call it once on an example, model(x), before reading it")
+        raise KcalcError(
+            f"keras: {model.name!r} has no variables yet; call it once on an example, model(x), "
+            f"before reading it"
+        )
     trained, other = list(model.trainable_variables), list(model.non_trainable_variables)
     names = _paths([*trained, *other], model.name)
-    values = {name: variable.value for name, variable in zip(names, [*trained, *other], strict=True)}
+    values = {
+        name: variable.value for name, variable in zip(names, [*trained, *other], strict=True)
+    }
     state = {name: value for name, value in values.items() if not _is_seed(value)}
 
     def run(params: Any, *given: Any, training: bool = True) -> Any:
@@ -41,10 +57,21 @@ def trace_keras(model: Any, inputs: Sequence[Any]) -> Trace:
 
     axis = -1 if keras.config.image_data_format() == "channels_last" else 1
     return traced(
-        "keras", "keras", model, run, state, shown, ["x"], channel_axis=axis, root=model.name, single=False, context=marking(_patches()),
-        rename=lambda name: name.strip("[]'").replace("/", "."), extra=tuple(names),
+        "keras",
+        "keras",
+        model,
+        run,
+        state,
+        shown,
+        ["x"],
+        channel_axis=axis,
+        root=model.name,
+        single=False,
+        context=marking(_patches()),
+        rename=lambda name: name.strip("[]'").replace("/", "."),
+        extra=tuple(names),
         evaluation=partial(run, training=False),
-    )  # fmt: skip
+    )
 
 
 def _is_seed(value: Any) -> bool:
@@ -69,16 +96,22 @@ def _example(model: Any) -> Any:
 
     spec = getattr(model, "inputs", None) or getattr(model, "_inputs", None)
     if not spec:
-        raise KcalcError(f"keras: {model.name!r} does not say its input shape; give an example, kc.read(model, x)")
+        raise KcalcError(
+            f"keras: {model.name!r} does not say its input shape; give an example, kc.read(model, "
+            f"x)"
+        )
     given = getattr(model, "input", spec)
     given = given[0] if isinstance(given, list | tuple) and len(given) == 1 else given
 
     def shape(tensor: Any) -> Any:
         if any(k is None for k in tensor.shape[1:]):
             raise KcalcError(
-                f"keras: the input shape {tuple(tensor.shape)} of {model.name!r} is not fixed; give an example, kc.read(model, x)"
+                f"keras: the input shape {tuple(tensor.shape)} of {model.name!r} is not fixed; "
+                f"give an example, kc.read(model, x)"
             )
-        return jax.ShapeDtypeStruct((2, *tensor.shape[1:]), keras.backend.standardize_dtype(tensor.dtype))
+        return jax.ShapeDtypeStruct(
+            (2, *tensor.shape[1:]), keras.backend.standardize_dtype(tensor.dtype)
+        )
 
     return jax.tree.map(shape, given, is_leaf=lambda leaf: hasattr(leaf, "shape"))
 
@@ -87,21 +120,39 @@ def _patches() -> list[tuple[Any, str, Any]]:
     import keras
 
     marks: dict[str, Callable[..., Any]] = {
-        "BatchNormalization": _batch, "LayerNormalization": _layer, "RMSNormalization": _rms, "GroupNormalization": _group,
-    }  # fmt: skip
+        "BatchNormalization": _batch,
+        "LayerNormalization": _layer,
+        "RMSNormalization": _rms,
+        "GroupNormalization": _group,
+    }
     marks |= dict.fromkeys(DROPS, _dropout)
-    found = [(getattr(keras.layers, name), mark) for name, mark in marks.items() if hasattr(keras.layers, name)]
-    return [(kind, "call", _keeping(kind.__dict__["call"], mark)) for kind, mark in found if "call" in kind.__dict__]
+    found = [
+        (getattr(keras.layers, name), mark)
+        for name, mark in marks.items()
+        if hasattr(keras.layers, name)
+    ]
+    return [
+        (kind, "call", _keeping(kind.__dict__["call"], mark))
+        for kind, mark in found
+        if "call" in kind.__dict__
+    ]
 
 
 def _keeping(own: Callable[..., Any], mark: Callable[..., Any]) -> Callable[..., Any]:
-    """The mark where there is no mask and the layer is JAX's, else the library's call; this too in other threads than the reading one."""
+    """The mark where there is no mask and the layer is JAX's, else the library's call.
+
+    This too in other threads than the reading one.
+    """
     from jax.core import Tracer
 
     reader = threading.get_ident()
 
     def call(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("mask") is not None or not isinstance(inputs, Tracer) or threading.get_ident() != reader:
+        if (
+            kwargs.get("mask") is not None
+            or not isinstance(inputs, Tracer)
+            or threading.get_ident() != reader
+        ):
             return own(self, inputs, *args, **kwargs)
         mode = (bool(kwargs.get("training")),) if mark is _dropout else ()
         return mark(self, inputs, *mode)
@@ -110,7 +161,10 @@ def _keeping(own: Callable[..., Any], mark: Callable[..., Any]) -> Callable[...,
 
 
 def _arrays(layer: Any) -> dict[str, Any]:
-    return {"gain": _value(getattr(layer, "gamma", getattr(layer, "scale", None))), "bias": _value(getattr(layer, "beta", None))}
+    return {
+        "gain": _value(getattr(layer, "gamma", getattr(layer, "scale", None))),
+        "bias": _value(getattr(layer, "beta", None)),
+    }
 
 
 def _value(variable: Any) -> Any:
@@ -140,7 +194,9 @@ def _rms(layer: Any, x: Any) -> Any:
 
 def _group(layer: Any, x: Any) -> Any:
     groups = x.shape[_axes(layer, x)[0]] if layer.groups == -1 else layer.groups
-    return normalised(x, "group", range(1, x.ndim), layer.epsilon, layer.name, groups=groups, **_arrays(layer))
+    return normalised(
+        x, "group", range(1, x.ndim), layer.epsilon, layer.name, groups=groups, **_arrays(layer)
+    )
 
 
 def _dropout(layer: Any, x: Any, on: bool) -> Any:

@@ -8,7 +8,19 @@ import numpy as np
 
 from .jaxpr_values import Known, View
 
-MOVING = ("reshape", "squeeze", "expand_dims", "transpose", "slice", "rev", "broadcast_in_dim", "copy", "copy_p", "stop_gradient", "split")
+MOVING = (
+    "reshape",
+    "squeeze",
+    "expand_dims",
+    "transpose",
+    "slice",
+    "rev",
+    "broadcast_in_dim",
+    "copy",
+    "copy_p",
+    "stop_gradient",
+    "split",
+)
 
 
 def plain(array: Any) -> Any:
@@ -74,8 +86,13 @@ def view_after(eqn: Any, values: list[Known], index: int) -> View | None:
     before = values[0].array
     if name == "broadcast_in_dim" and eqn.outvars[index].aval.size > before.size:
         places = eqn.params["broadcast_dimensions"]
-        ones = [before.shape[places.index(a)] if a in places else 1 for a in range(eqn.outvars[index].aval.ndim)]
-        return values[0].view.then(lambda array: array.reshape(ones))  # broadcast entries are not in the parameter
+        ones = [
+            before.shape[places.index(a)] if a in places else 1
+            for a in range(eqn.outvars[index].aval.ndim)
+        ]
+        return values[0].view.then(
+            lambda array: array.reshape(ones)
+        )  # broadcast entries are not in the parameter
     if any(step == 0 and size > 1 for step, size in zip(before.strides, before.shape, strict=True)):
         return values[0].view if name == "broadcast_in_dim" else None
     primitive, params, many = eqn.primitive, eqn.params, eqn.primitive.multiple_results
@@ -95,5 +112,10 @@ def part(eqn: Any, values: list[Known], index: int) -> str:
     if eqn.primitive.name == "split":
         start = sum(params["sizes"][:index])
         return f"axis {params['axis']}: {start}:{start + params['sizes'][index]}"
-    spans = zip(params["start_indices"], params["limit_indices"], params["strides"] or [1] * len(params["start_indices"]), strict=True)
+    spans = zip(
+        params["start_indices"],
+        params["limit_indices"],
+        params["strides"] or [1] * len(params["start_indices"]),
+        strict=True,
+    )
     return ",".join(f"{a}:{b}" + (f":{s}" if s != 1 else "") for a, b, s in spans)

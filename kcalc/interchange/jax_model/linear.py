@@ -29,7 +29,9 @@ def _dot(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
         return _contraction(reader, eqn, values, "batched matrix product", reason)
     ref = reader.spread(ref)
     if 0 in [ref.order[a] for a in mine]:
-        return reader.not_read(eqn, values, "mixing of examples", "its weights act along the axis of the examples")
+        return reader.not_read(
+            eqn, values, "mixing of examples", "its weights act along the axis of the examples"
+        )
     free = [a for a in range(len(ref.shape)) if a not in mine]
     fresh = [a for a in range(weight.array.ndim) if a not in theirs]
     if not mine:
@@ -42,10 +44,14 @@ def _dot(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
         return array.transpose(*fresh, *theirs).reshape(count, -1)
 
     shape = tuple(count if axis == place else size for axis, size in enumerate(base))
-    name = reader.linear(weight, neutral, "dense", shape=shape, reads=(merged.name,), axis=place, out_axis=place)
+    name = reader.linear(
+        weight, neutral, "dense", shape=shape, reads=(merged.name,), axis=place, out_axis=place
+    )
     out = Ref(name, (*merged.order, place), (*(ref.shape[a] for a in free), count))
     if len(fresh) != 1:
-        out = reader.reshaped(out, [*(ref.shape[a] for a in free), *(weight.shape[a] for a in fresh)])
+        out = reader.reshaped(
+            out, [*(ref.shape[a] for a in free), *(weight.shape[a] for a in fresh)]
+        )
     if ref is not first:  # its axes come last
         total, own = len(out.shape), len(free)
         turn = (*range(own, total), *range(own))
@@ -53,8 +59,13 @@ def _dot(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     return [out]
 
 
-def _contraction(reader: Reader, eqn: Any, values: list[Value], what: str, reason: str) -> list[Value]:
-    """A product of two arrays of which none is the weights of one layer, axes named as in einsum."""
+def _contraction(
+    reader: Reader, eqn: Any, values: list[Value], what: str, reason: str
+) -> list[Value]:
+    """A product of two arrays of which none is the weights of one layer.
+
+    Its axes are named as in einsum.
+    """
     (left, right), (batch_left, batch_right) = eqn.params["dimension_numbers"]
     letters = iter("abcdefghijklmnopqrstuvwxyz")
     first = [next(letters) for _ in values[0].shape]
@@ -73,16 +84,33 @@ def _contraction(reader: Reader, eqn: Any, values: list[Value], what: str, reaso
             reads.append(ref.name)
             terms.append("".join(names[v] for v in inverse(ref.order)))
     shape = tuple(eqn.outvars[0].aval.shape)
-    told = {"what": what, "reason": reason, "terms": f"{','.join(terms)}->{''.join((*batch, *own, *other))}"}
-    return [reader.fresh(reader.add(Contract, reader.wish(what.replace(" ", "_")), shape, reads, **told))]
+    told = {
+        "what": what,
+        "reason": reason,
+        "terms": f"{','.join(terms)}->{''.join((*batch, *own, *other))}",
+    }
+    return [
+        reader.fresh(
+            reader.add(Contract, reader.wish(what.replace(" ", "_")), shape, reads, **told)
+        )
+    ]
 
 
 def _merged(reader: Reader, ref: Ref, mine: tuple[int, ...]) -> tuple[Ref, int]:
-    """The reference with the axes ``mine`` as one, the others first in their order; and that one's axis in the operation's output."""
+    """The reference with the axes ``mine`` as one, the others first in their order.
+
+    And that one's axis in the operation's output.
+    """
     free = [a for a in range(len(ref.shape)) if a not in mine]
     if len(mine) == 1:
-        return Ref(ref.name, tuple(ref.order[a] for a in free), tuple(ref.shape[a] for a in free)), ref.order[mine[0]]
-    turned = Ref(ref.name, tuple(ref.order[a] for a in (*free, *mine)), tuple(ref.shape[a] for a in (*free, *mine)))
+        return Ref(
+            ref.name, tuple(ref.order[a] for a in free), tuple(ref.shape[a] for a in free)
+        ), ref.order[mine[0]]
+    turned = Ref(
+        ref.name,
+        tuple(ref.order[a] for a in (*free, *mine)),
+        tuple(ref.shape[a] for a in (*free, *mine)),
+    )
     shape = [*(ref.shape[a] for a in free), prod(ref.shape[a] for a in mine)]
     flat = reader.reshaped(turned, shape, "flatten")
     return Ref(flat.name, flat.order[:-1], flat.shape[:-1]), len(shape) - 1
@@ -94,16 +122,28 @@ def _convolution(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     params = eqn.params
     if not isinstance(ref, Ref) or not isinstance(weight, Known):
         return reader.not_read(eqn, values, "convolution with a feature map as its kernel", BOTH)
-    if any(d != 1 for d in params["lhs_dilation"]) or any(low < 0 or high < 0 for low, high in params["padding"]):
-        return reader.not_read(eqn, values, "transposed convolution", "it spreads its input before convolving; kcalc has no rule for it")
+    if any(d != 1 for d in params["lhs_dilation"]) or any(
+        low < 0 or high < 0 for low, high in params["padding"]
+    ):
+        return reader.not_read(
+            eqn,
+            values,
+            "transposed convolution",
+            "it spreads its input before convolving; kcalc has no rule for it",
+        )
     if params["batch_group_count"] != 1:
-        return reader.not_read(eqn, values, "convolution in groups of examples", "it couples examples")
+        return reader.not_read(
+            eqn, values, "convolution in groups of examples", "it couples examples"
+        )
     numbers = params["dimension_numbers"]
     ref = reader.spread(ref)
     if ref.order[numbers.lhs_spec[0]] != 0:
         ref = reader.plain(ref)
         if numbers.lhs_spec[0] != 0:
-            turn = (numbers.lhs_spec[0], *(a for a in range(len(ref.shape)) if a != numbers.lhs_spec[0]))
+            turn = (
+                numbers.lhs_spec[0],
+                *(a for a in range(len(ref.shape)) if a != numbers.lhs_spec[0]),
+            )
             ref = _turned(reader.plain(_turned(ref, turn)), inverse(turn))
     spatial = [ref.order[a] for a in numbers.lhs_spec[2:]]
     sort = sorted(range(len(spatial)), key=lambda k: spatial[k])
@@ -124,10 +164,19 @@ def _convolution(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     for virtual, base in enumerate(order):
         shape[base] = sizes[virtual]
     made = reader.linear(
-        weight, neutral, "conv", shape=tuple(shape), reads=(name,), axis=axis, out_axis=axis,
-        stride=tuple(int(params["window_strides"][k]) for k in sort), padding=tuple(pads),
-        mode=mode, dilation=tuple(int(params["rhs_dilation"][k]) for k in sort), groups=int(params["feature_group_count"]),
-    )  # fmt: skip
+        weight,
+        neutral,
+        "conv",
+        shape=tuple(shape),
+        reads=(name,),
+        axis=axis,
+        out_axis=axis,
+        stride=tuple(int(params["window_strides"][k]) for k in sort),
+        padding=tuple(pads),
+        mode=mode,
+        dilation=tuple(int(params["rhs_dilation"][k]) for k in sort),
+        groups=int(params["feature_group_count"]),
+    )
     return [Ref(made, tuple(order), tuple(sizes))]
 
 
@@ -139,10 +188,17 @@ Pads = list[tuple[int, int]]
 
 
 def _unpadded(reader: Reader, name: str, axes: list[int], pads: Any) -> tuple[str, Pads, str]:
-    """(the array before padding along locations, that padding plus the convolution's own, its mode)."""
+    """(name of the array before padding along locations, total padding, mode).
+
+    The total padding is that padding plus the convolution's own; the mode is that of the padding.
+    """
     own = [(int(low), int(high)) for low, high in pads]
     op = reader.ops[name]
-    if not isinstance(op, Padded) or op.value != 0 or any(pad != (0, 0) for axis, pad in enumerate(op.pads) if axis not in axes):
+    if (
+        not isinstance(op, Padded)
+        or op.value != 0
+        or any(pad != (0, 0) for axis, pad in enumerate(op.pads) if axis not in axes)
+    ):
         return name, own, "zeros"
     if op.mode != "zeros" and any(low or high for low, high in own):
         return name, own, "zeros"
@@ -152,15 +208,22 @@ def _unpadded(reader: Reader, name: str, axes: list[int], pads: Any) -> tuple[st
 
 
 def sliced_linear(reader: Reader, name: str, start: int, stop: int) -> str | None:
-    """The part of a Linear that makes the channels from ``start`` to ``stop``; None for other operations and grouped ones."""
+    """The part of a Linear that makes the channels from ``start`` to ``stop``.
+
+    None for other operations and grouped ones.
+    """
     recipe = reader.recipes.get(name)
     if recipe is None or recipe.op.groups != 1 or recipe.op.bias is not None:
         return None
     op = recipe.op
-    shape = tuple(stop - start if axis == op.out_axis else size for axis, size in enumerate(op.shape))
+    shape = tuple(
+        stop - start if axis == op.out_axis else size for axis, size in enumerate(op.shape)
+    )
     made = reader.names(name)
     rows = op.rows or tuple(range(op.weight.shape[0]))
-    part = replace(op, name=made, shape=shape, weight=np.asarray(op.weight[start:stop]), rows=rows[start:stop])
+    part = replace(
+        op, name=made, shape=shape, weight=np.asarray(op.weight[start:stop]), rows=rows[start:stop]
+    )
     reader.ops[made] = part
     view = None if recipe.weight is None else recipe.weight.then(lambda array: array[start:stop])
     reader.recipes[made] = replace(recipe, op=part, weight=view)

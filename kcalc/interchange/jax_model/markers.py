@@ -1,7 +1,10 @@
-"""Marks for normalisation and dropout that frameworks' own modules leave in a jaxpr while it is traced for kcalc.
+"""Marks that normalisation and dropout modules leave in a jaxpr.
 
-The function of these modules is known from their settings, so that it need not be guessed from sums and square roots. Jaxprs that hold
-marks live in a tracing context of their own and never reach JAX's caches for the user's functions.
+The frameworks' own modules leave them while the jaxpr is traced for kcalc.
+
+The function of these modules is known from their settings, so that it need not be guessed from sums
+and square roots. Jaxprs that hold marks live in a tracing context of their own and never reach
+JAX's caches for the user's functions.
 """
 
 from __future__ import annotations
@@ -45,7 +48,9 @@ def _batched(arrays: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple
     import jax.numpy as jnp
 
     if any(d is not None for d in dims[1:]):
-        raise KcalcError("normalisation with gains that differ by example (an ensemble of models) cannot be read")
+        raise KcalcError(
+            "normalisation with gains that differ by example (an ensemble of models) cannot be read"
+        )
     x = jnp.moveaxis(arrays[0], dims[0], 0) if dims[0] is not None else arrays[0]
     if "axes" not in params:
         return _primitive(DROP).bind(x, **params), 0
@@ -64,16 +69,26 @@ def normalised(
     over_examples: bool = False,
     **arrays: Any,
 ) -> Any:
-    """``x`` with the mark of a normalisation; ``arrays``: gain, bias, mean, variance where there are any."""
+    """``x`` with the mark of a normalisation.
+
+    ``arrays``: gain, bias, mean, variance where there are any.
+    """
     import jax.numpy as jnp
 
     held = tuple(slot for slot in SLOTS if arrays.get(slot) is not None)
     x = jnp.asarray(x)
     axes = tuple(sorted(int(a) % x.ndim for a in axes))
     return _primitive(NORMALISE).bind(
-        x, *(jnp.asarray(arrays[slot]) for slot in held), kind=kind, axes=axes, groups=int(groups), epsilon=float(epsilon), label=label,
-        held=held, over_examples=over_examples,
-    )  # fmt: skip
+        x,
+        *(jnp.asarray(arrays[slot]) for slot in held),
+        kind=kind,
+        axes=axes,
+        groups=int(groups),
+        epsilon=float(epsilon),
+        label=label,
+        held=held,
+        over_examples=over_examples,
+    )
 
 
 def dropped(x: Any, rate: float, label: str, on: bool) -> Any:
@@ -108,15 +123,35 @@ def _normalise(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     if not isinstance(ref, Ref) or any(not isinstance(v, Known) for v in values[1:]):
         return reader.not_read(eqn, values, "normalisation", "its gains depend on the input")
     if params["over_examples"]:
-        return reader.not_read(eqn, values, "batch normalisation", "it averages over a named axis that no vmap has; trace a batch")
+        return reader.not_read(
+            eqn,
+            values,
+            "batch normalisation",
+            "it averages over a named axis that no vmap has; trace a batch",
+        )
     ref = reader.spread(ref)
-    arrays = {slot: _own(v) for slot, v in zip(params["held"], values[1:], strict=True) if isinstance(v, Known)}
-    running = (arrays["mean"], arrays["variance"]) if "mean" in arrays and "variance" in arrays else None
+    arrays = {
+        slot: _own(v)
+        for slot, v in zip(params["held"], values[1:], strict=True)
+        if isinstance(v, Known)
+    }
+    running = (
+        (arrays["mean"], arrays["variance"]) if "mean" in arrays and "variance" in arrays else None
+    )
     axes = tuple(sorted(ref.order[a] for a in params["axes"]))
     name = reader.add(
-        Normalise, _label(reader, params["label"]), reader.ops[ref.name].shape, [ref.name], kind=params["kind"], axes=axes,
-        groups=params["groups"], epsilon=params["epsilon"], gain=arrays.get("gain"), bias=arrays.get("bias"), running=running,
-    )  # fmt: skip
+        Normalise,
+        _label(reader, params["label"]),
+        reader.ops[ref.name].shape,
+        [ref.name],
+        kind=params["kind"],
+        axes=axes,
+        groups=params["groups"],
+        epsilon=params["epsilon"],
+        gain=arrays.get("gain"),
+        bias=arrays.get("bias"),
+        running=running,
+    )
     bias = dict(zip(params["held"], values[1:], strict=True)).get("bias")
     if isinstance(bias, Known) and bias.view is not None and bias.array.ndim == 1:
         reader.views[name] = bias.view
@@ -139,14 +174,23 @@ def _drop(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     ref = values[0]
     assert isinstance(ref, Ref)
     ref = reader.spread(ref)
-    name = reader.add(Drop, _label(reader, eqn.params["label"]), reader.ops[ref.name].shape, [ref.name], rate=round(eqn.params["rate"], 12))
+    name = reader.add(
+        Drop,
+        _label(reader, eqn.params["label"]),
+        reader.ops[ref.name].shape,
+        [ref.name],
+        rate=round(eqn.params["rate"], 12),
+    )
     reader.drops[name] = eqn.params["label"]
     return [Ref(name, ref.order, ref.shape)]
 
 
 @contextmanager
 def marking(patches: Sequence[tuple[Any, str, Any]] = ()) -> Iterator[None]:
-    """Within: JAX caches apart from the user's, and the attributes ``(owner, name, replacement)`` replaced; all as before afterwards."""
+    """Context with JAX caches apart from the user's, and with replaced attributes.
+
+    The attributes are ``(owner, name, replacement)``. All is as before afterwards.
+    """
     with ExitStack() as stack:
         stack.enter_context(_own_caches())
         for owner, name, replacement in patches:

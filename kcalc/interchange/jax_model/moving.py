@@ -1,4 +1,7 @@
-"""Primitives that move numbers about: reshapes, transposes, broadcasts, slices, padding, concatenation."""
+"""Primitives that move numbers about.
+
+Reshapes, transposes, broadcasts, slices, padding, concatenation.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ from .linear import sliced_linear
 from .pointwise import inner_jaxpr
 from .reader import Reader, inverse, rule
 
-ENTRIES = 2**24  # compared to recognise a padding, and the largest that single precision tells apart
+ENTRIES = (
+    2**24
+)  # compared to recognise a padding, and the largest that single precision tells apart
 
 
 @rule("transpose")
@@ -52,11 +57,18 @@ def dropped(reader: Reader, ref: Ref, axes: list[int]) -> Ref:
         shape = [size for b, size in enumerate(reader.ops[ref.name].shape) if b not in bases]
         name = reader.add(Reshape, reader.wish("squeeze"), shape, [ref.name])
     kept = [a for a in range(len(ref.shape)) if a not in axes]
-    return Ref(name, tuple(ref.order[a] - sum(b < ref.order[a] for b in bases) for a in kept), tuple(ref.shape[a] for a in kept))
+    return Ref(
+        name,
+        tuple(ref.order[a] - sum(b < ref.order[a] for b in bases) for a in kept),
+        tuple(ref.shape[a] for a in kept),
+    )
 
 
 def lifted(reader: Reader, ref: Ref, busy: Sequence[int]) -> tuple[Ref, list[int]]:
-    """The array before axes of size 1 were added, where none of them is ``busy``, and the places of those in the reference."""
+    """The array before axes of size 1 were added, and the places of those axes.
+
+    The places are those in the reference. The array is unchanged where one of the axes is ``busy``.
+    """
     bases = reader.expanded.get(ref.name, ())
     axes = [a for a, b in enumerate(ref.order) if b in bases]
     return (dropped(reader, ref, axes), axes) if axes and not set(axes) & set(busy) else (ref, [])
@@ -74,10 +86,19 @@ def inserted(reader: Reader, ref: Ref, axes: list[int]) -> Ref:
         if isinstance(token, tuple):
             base.insert(0 if place == 0 else base.index(tokens[place - 1]) + 1, token)
     before = reader.ops[ref.name].shape
-    name = reader.add(Reshape, reader.wish("expand"), [1 if isinstance(t, tuple) else before[t] for t in base], [ref.name])
+    name = reader.add(
+        Reshape,
+        reader.wish("expand"),
+        [1 if isinstance(t, tuple) else before[t] for t in base],
+        [ref.name],
+    )
     reader.expanded[name] = tuple(b for b, t in enumerate(base) if isinstance(t, tuple))
     sizes = iter(ref.shape)
-    return Ref(name, tuple(base.index(t) for t in tokens), tuple(1 if isinstance(t, tuple) else next(sizes) for t in tokens))
+    return Ref(
+        name,
+        tuple(base.index(t) for t in tokens),
+        tuple(1 if isinstance(t, tuple) else next(sizes) for t in tokens),
+    )
 
 
 @rule("squeeze")
@@ -97,9 +118,17 @@ def _expand(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 
 @rule("broadcast_in_dim")
 def _broadcast(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
-    ref, shape, places = values[0], tuple(eqn.outvars[0].aval.shape), tuple(eqn.params["broadcast_dimensions"])
+    ref, shape, places = (
+        values[0],
+        tuple(eqn.outvars[0].aval.shape),
+        tuple(eqn.params["broadcast_dimensions"]),
+    )
     assert isinstance(ref, Ref)
-    return [replace(inserted(reader, ref, [a for a in range(len(shape)) if a not in places]), shape=shape)]
+    return [
+        replace(
+            inserted(reader, ref, [a for a in range(len(shape)) if a not in places]), shape=shape
+        )
+    ]
 
 
 @rule("concatenate")
@@ -118,7 +147,10 @@ def _concatenate(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 
 def _prefixed(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     """Concatenation with arrays that depend on no input, such as class tokens."""
-    what, reason = "concatenation with a constant", "it puts an array beside a feature map; kcalc has no rule for it"
+    what, reason = (
+        "concatenation with a constant",
+        "it puts an array beside a feature map; kcalc has no rule for it",
+    )
     (ref, *others), axis = [v for v in values if isinstance(v, Ref)], eqn.params["dimension"]
     behind = values[0] is ref
     if others or not (behind or values[-1] is ref):
@@ -126,8 +158,17 @@ def _prefixed(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     arrays = [np.asarray(v.array) for v in values if isinstance(v, Known)]
     ref = reader.spread(ref)
     value = np.concatenate(arrays, axis).transpose(inverse(ref.order))
-    shape = [n + (value.shape[b] if b == ref.order[axis] else 0) for b, n in enumerate(reader.ops[ref.name].shape)]
-    fields = {"what": what, "reason": reason, "axis": ref.order[axis], "value": value, "behind": behind}
+    shape = [
+        n + (value.shape[b] if b == ref.order[axis] else 0)
+        for b, n in enumerate(reader.ops[ref.name].shape)
+    ]
+    fields = {
+        "what": what,
+        "reason": reason,
+        "axis": ref.order[axis],
+        "value": value,
+        "behind": behind,
+    }
     made = reader.add(Prefixed, reader.wish(what.replace(" ", "_")), shape, [ref.name], **fields)
     return [Ref(made, ref.order, tuple(eqn.outvars[0].aval.shape))]
 
@@ -136,9 +177,16 @@ def _prefixed(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 def _pad(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     ref, value = values
     config = [tuple(int(k) for k in triple) for triple in eqn.params["padding_config"]]
-    if not isinstance(ref, Ref) or not isinstance(value, Known) or any(low < 0 or high < 0 or inner for low, high, inner in config):
+    if (
+        not isinstance(ref, Ref)
+        or not isinstance(value, Known)
+        or any(low < 0 or high < 0 or inner for low, high, inner in config)
+    ):
         return reader.not_read(
-            eqn, values, "padding", "it crops or spreads a feature map, or pads with something that depends on the input"
+            eqn,
+            values,
+            "padding",
+            "it crops or spreads a feature map, or pads with something that depends on the input",
         )
     if all(low == high == 0 for low, high, _ in config):
         return [ref]
@@ -171,7 +219,10 @@ def _numpy_pad(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _around(reader: Reader, inner: Any, ref: Ref, shape: tuple[int, ...]) -> Ref | None:
-    """A padding found by padding the numbers of the entries; None for constants and unnamed modes."""
+    """A padding found by padding the numbers of the entries.
+
+    None for constants and unnamed modes.
+    """
     from jax.core import eval_jaxpr
 
     totals = [after - before for before, after in zip(ref.shape, shape, strict=True)]
@@ -195,7 +246,11 @@ def _around(reader: Reader, inner: Any, ref: Ref, shape: tuple[int, ...]) -> Ref
 def _slice(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     params = eqn.params
     steps = params["strides"] or (1,) * len(params["start_indices"])
-    found = sliced(reader, values[0], tuple(zip(params["start_indices"], params["limit_indices"], steps, strict=True)))
+    found = sliced(
+        reader,
+        values[0],
+        tuple(zip(params["start_indices"], params["limit_indices"], steps, strict=True)),
+    )
     return [found] if found is not None else _no_slice(reader, eqn, values)
 
 
@@ -216,7 +271,9 @@ def _dynamic_slice(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]
 def _split(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     ref, axis, out, start = values[0], eqn.params["axis"], [], 0
     for size in map(int, eqn.params["sizes"]):
-        spans = tuple((start, start + size, 1) if a == axis else (0, n, 1) for a, n in enumerate(ref.shape))
+        spans = tuple(
+            (start, start + size, 1) if a == axis else (0, n, 1) for a, n in enumerate(ref.shape)
+        )
         found = sliced(reader, ref, spans)
         if found is None:
             return _no_slice(reader, eqn, values)
@@ -226,47 +283,94 @@ def _split(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _no_slice(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
-    reason = "it takes some of the channels or locations; kcalc reads that only where weights can be cut instead"
+    reason = (
+        "it takes some of the channels or locations; kcalc reads that only where weights can be "
+        "cut instead"
+    )
     ref, sizes = values[0], [v.aval.shape for v in eqn.outvars]
     if eqn.primitive.name not in ("slice", "split") or not isinstance(ref, Ref):
         return reader.not_read(eqn, values, "slice", reason)
     if eqn.primitive.name == "split":
-        axis, ends = eqn.params["axis"], np.cumsum([shape[eqn.params["axis"]] for shape in sizes]).tolist()
+        axis, ends = (
+            eqn.params["axis"],
+            np.cumsum([shape[eqn.params["axis"]] for shape in sizes]).tolist(),
+        )
         cuts = [(axis, start, stop, 1) for start, stop in zip([0, *ends], ends, strict=False)]
     else:
         steps = eqn.params["strides"] or (1,) * len(ref.shape)
         spans = zip(eqn.params["start_indices"], eqn.params["limit_indices"], steps, strict=True)
-        cuts = [(a, *map(int, span)) for a, (span, n) in enumerate(zip(spans, ref.shape, strict=True)) if span != (0, n, 1)]
+        cuts = [
+            (a, *map(int, span))
+            for a, (span, n) in enumerate(zip(spans, ref.shape, strict=True))
+            if span != (0, n, 1)
+        ]
         if len(cuts) != 1:
             return reader.not_read(eqn, values, "slice", reason)
     ref = reader.spread(ref)
     return [_part(reader, ref, shape, reason, *cut) for shape, cut in zip(sizes, cuts, strict=True)]
 
 
-def _part(reader: Reader, ref: Ref, shape: Sequence[int], reason: str, axis: int, start: int, stop: int, step: int) -> Ref:
+def _part(
+    reader: Reader,
+    ref: Ref,
+    shape: Sequence[int],
+    reason: str,
+    axis: int,
+    start: int,
+    stop: int,
+    step: int,
+) -> Ref:
     base = list(reader.ops[ref.name].shape)
     base[ref.order[axis]] = int(shape[axis])
-    fields = {"what": "slice", "reason": reason, "axis": ref.order[axis], "start": start, "stop": stop, "step": step}
-    return Ref(reader.add(Part, reader.wish("slice"), base, [ref.name], **fields), ref.order, tuple(int(n) for n in shape))
+    fields = {
+        "what": "slice",
+        "reason": reason,
+        "axis": ref.order[axis],
+        "start": start,
+        "stop": stop,
+        "step": step,
+    }
+    return Ref(
+        reader.add(Part, reader.wish("slice"), base, [ref.name], **fields),
+        ref.order,
+        tuple(int(n) for n in shape),
+    )
 
 
 def sliced(reader: Reader, ref: Value, spans: tuple[tuple[int, int, int], ...]) -> Ref | None:
-    """Part of a feature map: every second location, or channels that one layer makes; None for others."""
+    """Part of a feature map: every second location, or channels that one layer makes.
+
+    None for others.
+    """
     assert isinstance(ref, Ref)
-    cut = {ref.order[a]: span for a, (span, n) in enumerate(zip(spans, ref.shape, strict=True)) if span != (0, n, 1)}
+    cut = {
+        ref.order[a]: span
+        for a, (span, n) in enumerate(zip(spans, ref.shape, strict=True))
+        if span != (0, n, 1)
+    }
     shape = tuple(len(range(*span)) for span in spans)
     if not cut:
         return ref
     ref = reader.spread(ref)
     before = reader.ops[ref.name].shape
-    if all(start == 0 and step > 1 and len(range(0, stop, step)) == -(-before[b] // step) for b, (start, stop, step) in cut.items()):
+    if all(
+        start == 0 and step > 1 and len(range(0, stop, step)) == -(-before[b] // step)
+        for b, (start, stop, step) in cut.items()
+    ):
         axes = location_axes(reader, len(before), set(cut))
         if axes is None or 0 in cut:
             return None
         stride = tuple(cut[b][2] if b in cut else 1 for b in axes)
         made = tuple(len(range(*cut[b])) if b in cut else size for b, size in enumerate(before))
         name = reader.add(
-            Pooling, reader.wish("subsample"), made, [ref.name], kind="mean", axes=axes, window=(1,) * len(axes), stride=stride
+            Pooling,
+            reader.wish("subsample"),
+            made,
+            [ref.name],
+            kind="mean",
+            axes=axes,
+            window=(1,) * len(axes),
+            stride=stride,
         )
         return Ref(name, ref.order, shape)
     if len(cut) == 1:
@@ -277,7 +381,10 @@ def sliced(reader: Reader, ref: Value, spans: tuple[tuple[int, int, int], ...]) 
 
 
 def location_axes(reader: Reader, rank: int, moved: set[int]) -> tuple[int, ...] | None:
-    """The axes of locations, from those along which something happens: all but the examples' and one, the channels'."""
+    """The axes of locations, from those along which something happens.
+
+    All but the examples' and one, the channels'.
+    """
     still = [a for a in range(1, rank) if a not in moved]
     habit = reader.channel_axis % rank
     if not still:
@@ -287,7 +394,10 @@ def location_axes(reader: Reader, rank: int, moved: set[int]) -> tuple[int, ...]
 
 
 def _cut(reader: Reader, name: str, axis: int, start: int, stop: int) -> str | None:
-    """Entries from ``start`` to ``stop`` along an axis, by cutting weights: of a Linear, or of the inputs of elementwise functions."""
+    """Entries from ``start`` to ``stop`` along an axis, by cutting weights.
+
+    Of a Linear, or of the inputs of elementwise functions.
+    """
     key = (name, axis, start, stop)
     if key not in reader.cuts:
         made = _new_cut(reader, name, axis, start, stop)
@@ -300,15 +410,33 @@ def _cut(reader: Reader, name: str, axis: int, start: int, stop: int) -> str | N
 def _new_cut(reader: Reader, name: str, axis: int, start: int, stop: int) -> str | None:
     op = reader.ops[name]
     if name in reader.recipes:
-        return sliced_linear(reader, name, start, stop) if reader.recipes[name].op.out_axis == axis else None
+        return (
+            sliced_linear(reader, name, start, stop)
+            if reader.recipes[name].op.out_axis == axis
+            else None
+        )
     if isinstance(op, Held):
         value = op.value[(*(slice(None),) * axis, slice(start, stop))]
         part = f"{op.parameter}[{start}:{stop}]" if op.parameter else None
-        return reader.add(Held, f"{op.name}[{start}:{stop}]", value.shape, [], value=value, parameter=part)
-    if not isinstance(op, Pointwise) or any(len(reader.ops[r].shape) != len(op.shape) for r in op.reads):
+        return reader.add(
+            Held, f"{op.name}[{start}:{stop}]", value.shape, [], value=value, parameter=part
+        )
+    if not isinstance(op, Pointwise) or any(
+        len(reader.ops[r].shape) != len(op.shape) for r in op.reads
+    ):
         return None
-    reads = [_cut(reader, r, axis, start, stop) if reader.ops[r].shape[axis] != 1 else r for r in op.reads]
+    reads = [
+        _cut(reader, r, axis, start, stop) if reader.ops[r].shape[axis] != 1 else r
+        for r in op.reads
+    ]
     if any(r is None for r in reads):
         return None
     shape = [stop - start if a == axis else size for a, size in enumerate(op.shape)]
-    return reader.add(Pointwise, op.name, shape, [r for r in reads if r is not None], function=op.function, label=op.label)
+    return reader.add(
+        Pointwise,
+        op.name,
+        shape,
+        [r for r in reads if r is not None],
+        function=op.function,
+        label=op.label,
+    )

@@ -1,7 +1,8 @@
 """Normalisation written out in sums and square roots: proved to be one, or left as it is.
 
-An operation computes ``F(x, m1, m2)`` from a feature map x and its means m1 of x and m2 of x^2 over some axes.  It normalises if, put
-``x = m1 + s z`` and ``m2 = m1^2 + s^2 - epsilon``, it is ``gain z + bias`` for all m1 and s (without m1: ``x = s z``).
+An operation computes ``F(x, m1, m2)`` from a feature map x and its means m1 of x and m2 of x^2 over
+some axes. It normalises if, put ``x = m1 + s z`` and ``m2 = m1^2 + s^2 - epsilon``, it is
+``gain z + bias`` for all m1 and s (without m1: ``x = s z``).
 """
 
 from __future__ import annotations
@@ -21,14 +22,21 @@ from ..fusion import tidied
 from ..trace import Held, Normalise, Op, Pass, Pointwise, Pooling, Reshape
 
 X, Z = sp.Symbol("x", real=True), sp.Symbol("z", real=True)
-M1, M2, S = sp.Symbol("m1", real=True), sp.Symbol("m2", positive=True), sp.Symbol("s", positive=True)
+M1, M2, S = (
+    sp.Symbol("m1", real=True),
+    sp.Symbol("m2", positive=True),
+    sp.Symbol("s", positive=True),
+)
 FAR = 60  # operations within which a normalisation is written
 LARGEST = 300
 
 
 @dataclass(frozen=True)
 class Found:
-    """A normalisation: its last operation; ``gain`` and ``bias`` are expressions in the symbols of held arrays."""
+    """A normalisation: its last operation.
+
+    ``gain`` and ``bias`` are expressions in the symbols of held arrays.
+    """
 
     end: str
     kind: str
@@ -47,7 +55,9 @@ def with_norms(ops: dict[str, Op], outputs: tuple[str, ...], channel_axis: int) 
     return ops
 
 
-def _replace_norm(ops: dict[str, Op], mean: Pooling, outputs: tuple[str, ...], channel_axis: int) -> None:
+def _replace_norm(
+    ops: dict[str, Op], mean: Pooling, outputs: tuple[str, ...], channel_axis: int
+) -> None:
     for base in _bases(ops, mean):
         found = Search(ops, base, mean.axes, outputs).run()
         if found is not None:
@@ -56,7 +66,10 @@ def _replace_norm(ops: dict[str, Op], mean: Pooling, outputs: tuple[str, ...], c
 
 
 def _bases(ops: dict[str, Op], mean: Pooling) -> Iterator[str]:
-    """Candidates for the array of whose power this is the mean: its input, and the inputs of that."""
+    """Candidates for the array of whose power this is the mean.
+
+    Its input, and the inputs of that.
+    """
     name = mean.reads[0]
     for _ in range(4):
         yield name
@@ -70,7 +83,9 @@ def _bases(ops: dict[str, Op], mean: Pooling) -> Iterator[str]:
 class Search:
     """Follows the expressions of operations behind ``base`` until one is a normalisation."""
 
-    def __init__(self, ops: dict[str, Op], base: str, axes: tuple[int, ...], outputs: tuple[str, ...]) -> None:
+    def __init__(
+        self, ops: dict[str, Op], base: str, axes: tuple[int, ...], outputs: tuple[str, ...]
+    ) -> None:
         self.ops, self.base, self.axes = ops, base, axes
         self.shape = ops[base].shape
         self.reduced = tuple(size for a, size in enumerate(self.shape) if a not in axes)
@@ -78,7 +93,10 @@ class Search:
         self.readers = Counter(r for op in ops.values() for r in op.reads) + Counter(outputs)
 
     def run(self) -> Found | None:
-        """The normalisation, with its gain and bias, unless other operations read the values before them."""
+        """The normalisation, with its gain and bias, or None where there is none.
+
+        Gain and bias are left out where other operations read the values before them.
+        """
         found: Found | None = None
         names = list(self.ops)
         start = names.index(self.base)
@@ -89,7 +107,9 @@ class Search:
             self.expr[name] = expr
             if self.ops[name].shape != self.shape or not expr.has(X) or not expr.has(M2):
                 continue
-            if found is not None and (found.end not in self.ops[name].reads or self.readers[found.end] != 1):
+            if found is not None and (
+                found.end not in self.ops[name].reads or self.readers[found.end] != 1
+            ):
                 continue
             found = self._normalisation(name, expr) or found
         return found
@@ -98,16 +118,30 @@ class Search:
         if isinstance(op, Held):
             return None
         if isinstance(op, Pooling):
-            same = op.kind == "mean" and op.window is None and op.axes == self.axes and self.ops[op.reads[0]].shape == self.shape
+            same = (
+                op.kind == "mean"
+                and op.window is None
+                and op.axes == self.axes
+                and self.ops[op.reads[0]].shape == self.shape
+            )
             return self._mean(self.expr[op.reads[0]]) if same and op.reads[0] in self.expr else None
         if isinstance(op, Reshape | Pass):
             inner = self.expr.get(op.reads[0])
             kept = tuple(1 if a in self.axes else size for a, size in enumerate(self.shape))
-            return inner if inner is not None and not inner.has(X) and op.shape in (kept, self.reduced) else None
+            return (
+                inner
+                if inner is not None and not inner.has(X) and op.shape in (kept, self.reduced)
+                else None
+            )
         if not isinstance(op, Pointwise) or not any(r in self.expr for r in op.reads):
             return None
-        values = [self.expr[r] if r in self.expr else sp.Symbol(f"held:{r}", real=True) for r in op.reads]
-        if any(r not in self.expr and not isinstance(self.ops[r], Held) for r in op.reads) or sum(map(sp.count_ops, values)) > LARGEST:
+        values = [
+            self.expr[r] if r in self.expr else sp.Symbol(f"held:{r}", real=True) for r in op.reads
+        ]
+        if (
+            any(r not in self.expr and not isinstance(self.ops[r], Held) for r in op.reads)
+            or sum(map(sp.count_ops, values)) > LARGEST
+        ):
             return None
         try:
             expr = tidied(op.function(*values))
@@ -116,7 +150,10 @@ class Search:
         return _unguarded(expr) if isinstance(expr, sp.Expr) else None
 
     def _mean(self, expr: Any) -> Any:
-        """The mean of a polynomial in x of degree at most 2, means being the same for all it is taken over."""
+        """The mean of a polynomial in x of degree at most 2.
+
+        Means in it count as constants, as they are the same for all values averaged over.
+        """
         if any(str(s).startswith("held:") for s in expr.free_symbols):
             return None
         try:
@@ -152,14 +189,22 @@ class Search:
         gain: Any
         bias: Any
         gain, bias = sp.expand(moved).coeff(Z, 1), sp.expand(moved).coeff(Z, 0)
-        if sp.expand(moved - gain * Z - bias) != 0 or gain.has(Z) or (gain.is_number and gain != 1) or (bias.is_number and bias != 0):
+        if (
+            sp.expand(moved - gain * Z - bias) != 0
+            or gain.has(Z)
+            or (gain.is_number and gain != 1)
+            or (bias.is_number and bias != 0)
+        ):
             return None
         return Found(name, kind, float(epsilon), gain, bias)
 
 
 def _settled(expr: Any) -> Any:
     """Powers with their bases expanded, so that roots of s^2 show."""
-    return expr.replace(lambda e: e.is_Pow and e.exp.is_Rational and e.exp.q == 2, lambda e: sp.Pow(sp.expand(e.base), e.exp))
+    return expr.replace(
+        lambda e: e.is_Pow and e.exp.is_Rational and e.exp.q == 2,
+        lambda e: sp.Pow(sp.expand(e.base), e.exp),
+    )
 
 
 def _unguarded(expr: Any) -> Any:
@@ -167,15 +212,31 @@ def _unguarded(expr: Any) -> Any:
     variance = M2 - M1**2
 
     def is_guard(e: Any) -> bool:
-        return isinstance(e, sp.Max) and len(e.args) == 2 and 0 in e.args and sp.expand(sum(e.args) - variance) == 0  # pyright: ignore
+        return (
+            isinstance(e, sp.Max)
+            and len(e.args) == 2
+            and 0 in e.args
+            and sp.expand(sum(e.args) - variance) == 0
+        )  # pyright: ignore
 
     return expr.replace(is_guard, lambda e: variance)
 
 
-def _write(ops: dict[str, Op], base: str, axes: tuple[int, ...], found: Found, outputs: tuple[str, ...], channel_axis: int) -> None:
+def _write(
+    ops: dict[str, Op],
+    base: str,
+    axes: tuple[int, ...],
+    found: Found,
+    outputs: tuple[str, ...],
+    channel_axis: int,
+) -> None:
     end, shape, rank = ops[found.end], ops[base].shape, len(ops[base].shape)
     kept = [a for a in range(rank) if a not in axes]
-    arrays = {key: _array(ops, expr, shape, kept) for key, expr in (("gain", found.gain), ("bias", found.bias)) if not expr.is_number}
+    arrays = {
+        key: _array(ops, expr, shape, kept)
+        for key, expr in (("gain", found.gain), ("bias", found.bias))
+        if not expr.is_number
+    }
     grouped = _grouped(ops, base, axes, found, outputs)
     if grouped is not None and not arrays:
         name, source, groups, over = grouped
@@ -191,11 +252,27 @@ def _write(ops: dict[str, Op], base: str, axes: tuple[int, ...], found: Found, o
     ops[found.end] = _norm(end, base, kind, axes, groups, found.epsilon, arrays)
 
 
-def _norm(op: Op, source: str, kind: str, axes: tuple[int, ...], groups: int, epsilon: float, arrays: dict[str, Any]) -> Normalise:
+def _norm(
+    op: Op,
+    source: str,
+    kind: str,
+    axes: tuple[int, ...],
+    groups: int,
+    epsilon: float,
+    arrays: dict[str, Any],
+) -> Normalise:
     return Normalise(
-        name=op.name, shape=op.shape, reads=(source,), source=op.source, kind=kind, axes=axes, groups=groups, epsilon=epsilon,
-        gain=arrays.get("gain"), bias=arrays.get("bias"),
-    )  # fmt: skip
+        name=op.name,
+        shape=op.shape,
+        reads=(source,),
+        source=op.source,
+        kind=kind,
+        axes=axes,
+        groups=groups,
+        epsilon=epsilon,
+        gain=arrays.get("gain"),
+        bias=arrays.get("bias"),
+    )
 
 
 def _array(ops: dict[str, Op], expr: Any, shape: tuple[int, ...], kept: list[int]) -> np.ndarray:
@@ -211,17 +288,35 @@ def _array(ops: dict[str, Op], expr: Any, shape: tuple[int, ...], kept: list[int
 
 def _grouped(ops: dict[str, Op], base: str, axes: tuple[int, ...], found: Found,
              outputs: tuple[str, ...]) -> tuple[str, str, int, tuple[int, ...]] | None:  # fmt: skip
-    """Group normalisation: channels split in two axes before, joined again after. (last operation, source, groups, axes)."""
+    """Group normalisation: channels split in two axes before, joined again after.
+
+    (last operation, source, groups, axes).
+    """
     split = ops[base]
     if not isinstance(split, Reshape):
         return None
     before, after = ops[split.reads[0]].shape, split.shape
-    places = [a for a in range(len(before)) if before[:a] == after[:a] and before[a + 1 :] == after[a + 2 :] and a + 1 < len(after)]
     places = [
-        a for a in places if len(after) == len(before) + 1 and prod(after[a : a + 2]) == before[a] and a + 1 in axes and a not in axes
+        a
+        for a in range(len(before))
+        if before[:a] == after[:a] and before[a + 1 :] == after[a + 2 :] and a + 1 < len(after)
+    ]
+    places = [
+        a
+        for a in places
+        if len(after) == len(before) + 1
+        and prod(after[a : a + 2]) == before[a]
+        and a + 1 in axes
+        and a not in axes
     ]
     readers = [op for op in ops.values() if found.end in op.reads]
-    if not places or len(readers) != 1 or not isinstance(readers[0], Reshape) or readers[0].shape != before or found.end in outputs:
+    if (
+        not places
+        or len(readers) != 1
+        or not isinstance(readers[0], Reshape)
+        or readers[0].shape != before
+        or found.end in outputs
+    ):
         return None
     place = places[0]
     over = tuple(sorted({a if a < place else a - 1 for a in axes if a != place}))

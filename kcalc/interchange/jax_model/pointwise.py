@@ -1,4 +1,4 @@
-"""Elementwise primitives of JAX as functions of SymPy expressions, and whole jaxprs made of them."""
+"""Elementwise primitives of JAX, and jaxprs made of them, as functions of SymPy expressions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ def _size(value: Any) -> Any:
     """A number or a relation as a number, 0 or 1."""
     if not _is_truth(value):
         return value
-    return sp.Integer(value == sp.true) if value in (sp.true, sp.false) else sp.Piecewise((1, value), (0, True))
+    return (
+        sp.Integer(value == sp.true)
+        if value in (sp.true, sp.false)
+        else sp.Piecewise((1, value), (0, True))
+    )
 
 
 def select(which: Any, *cases: Any) -> Any:
@@ -37,11 +41,15 @@ def select(which: Any, *cases: Any) -> Any:
         if condition in (sp.true, sp.false):
             return cases[condition == sp.true]
         if any(_is_truth(case) for case in cases):
-            return sp.Or(sp.And(condition, _truth(cases[1])), sp.And(sp.Not(condition), _truth(cases[0])))
+            return sp.Or(
+                sp.And(condition, _truth(cases[1])), sp.And(sp.Not(condition), _truth(cases[0]))
+            )
         return sp.Piecewise((cases[1], condition), (cases[0], True))
     if getattr(which, "is_Integer", False):
         return cases[int(which)]
-    return sp.Piecewise(*((case, sp.Eq(which, k)) for k, case in enumerate(cases[:-1])), (cases[-1], True))
+    return sp.Piecewise(
+        *((case, sp.Eq(which, k)) for k, case in enumerate(cases[:-1])), (cases[-1], True)
+    )
 
 
 def _sigmoid(x: Any) -> Any:
@@ -115,14 +123,36 @@ TABLE: dict[str, Function] = {
     "xor": lambda x, y: sp.Xor(_truth(x), _truth(y)),
 }  # fmt: skip
 OF_TRUTHS = ("and", "or", "xor", "not")
-LABELS = {"logistic": "sigmoid", "integer_pow": "pow", "select_n": "where", "add_any": "add", "convert_element_type": "cast"}
-PASSING = ("stop_gradient", "copy", "copy_p", "reduce_precision", "optimization_barrier", "real", "sharding_constraint", "name", "pvary",
-           "device_put", "mesh_cast", "reshard", "cast")  # fmt: skip
+LABELS = {
+    "logistic": "sigmoid",
+    "integer_pow": "pow",
+    "select_n": "where",
+    "add_any": "add",
+    "convert_element_type": "cast",
+}
+PASSING = (
+    "stop_gradient",
+    "copy",
+    "copy_p",
+    "reduce_precision",
+    "optimization_barrier",
+    "real",
+    "sharding_constraint",
+    "name",
+    "pvary",
+    "device_put",
+    "mesh_cast",
+    "reshard",
+    "cast",
+)
 SHAPED = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
 
 
 def function_of(primitive: str, params: dict[str, Any], kinds: Sequence[Any]) -> Function | None:
-    """The elementwise function of a primitive; ``kinds``: the dtypes of its inputs. None for primitives that are not elementwise."""
+    """The elementwise function of a primitive; ``kinds``: the dtypes of its inputs.
+
+    None for primitives that are not elementwise.
+    """
     if primitive == "integer_pow":
         power = int(params["y"])
         return lambda x: x**power
@@ -131,10 +161,16 @@ def function_of(primitive: str, params: dict[str, Any], kinds: Sequence[Any]) ->
     if primitive in PASSING:
         return lambda x: x
     whole = kinds[0] is not None and np.issubdtype(kinds[0], np.integer)
-    if primitive not in TABLE or (whole and primitive in (*OF_TRUTHS, "div")):  # of bits, or cut off
+    if primitive not in TABLE or (
+        whole and primitive in (*OF_TRUTHS, "div")
+    ):  # of bits, or cut off
         return None
     function = TABLE[primitive]
-    return function if primitive in (*OF_TRUTHS, "select_n") else lambda *values: function(*map(_size, values))
+    return (
+        function
+        if primitive in (*OF_TRUTHS, "select_n")
+        else lambda *values: function(*map(_size, values))
+    )
 
 
 def _conversion(before: Any, after: Any) -> Function | None:
@@ -164,7 +200,10 @@ def number(value: Any) -> Any:
 
 
 def closed_function(jaxpr: Any, consts: Sequence[Any]) -> Function | None:
-    """A jaxpr of elementwise primitives with one output as a function of SymPy expressions, one per input; None for others."""
+    """A jaxpr of elementwise primitives as a function of SymPy expressions, one per input.
+
+    The jaxpr must have one output; None for others.
+    """
     if len(jaxpr.outvars) != 1 or any(np.size(c) != 1 for c in consts):
         return None
     if any(map(makes_complex, jaxpr.eqns)):
@@ -175,7 +214,9 @@ def closed_function(jaxpr: Any, consts: Sequence[Any]) -> Function | None:
         if len(eqn.outvars) != 1:
             return None
         if inner is not None:
-            function = named_function(called(eqn), inner) or closed_function(inner.jaxpr, inner.consts)
+            function = named_function(called(eqn), inner) or closed_function(
+                inner.jaxpr, inner.consts
+            )
         elif eqn.primitive.name in SHAPED and _spreads(eqn):
             function = _first
         else:
@@ -223,7 +264,10 @@ def _read(known: dict[Any, Any], variable: Any) -> Any:
 
 
 def inner_jaxpr(eqn: Any) -> Any:
-    """The closed jaxpr that an equation calls once (jit, custom derivatives, remat); None for other equations."""
+    """The closed jaxpr that an equation calls once (jit, custom derivatives, remat).
+
+    None for other equations.
+    """
     from jax.extend.core import ClosedJaxpr, Jaxpr
 
     name = eqn.primitive.name
@@ -245,4 +289,6 @@ def called(eqn: Any) -> str:
         return name
     inner = inner_jaxpr(eqn)
     info = getattr(getattr(inner, "jaxpr", None), "debug_info", None)
-    return str(getattr(info, "func_name", None) or getattr(info, "func_src_info", "") or "").split(" at ")[0]
+    return str(getattr(info, "func_name", None) or getattr(info, "func_src_info", "") or "").split(
+        " at "
+    )[0]

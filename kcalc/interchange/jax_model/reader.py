@@ -1,4 +1,7 @@
-"""Reads a jaxpr equation by equation: equations that depend on no input are evaluated, the rest becomes operations of a trace."""
+"""Reads a jaxpr equation by equation.
+
+Equations that depend on no input are evaluated, the rest becomes operations of a trace.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,31 @@ from typing import Any
 import numpy as np
 
 from ...foundation.errors import KcalcError
-from ..trace import Held, Linear, Lookup, Names, NotRead, Op, Pointwise, Repeat, Reshape, Softmax, Transpose
+from ..trace import (
+    Held,
+    Linear,
+    Lookup,
+    Names,
+    NotRead,
+    Op,
+    Pointwise,
+    Repeat,
+    Reshape,
+    Softmax,
+    Transpose,
+)
 from .jaxpr_values import Known, Recipe, Ref, Value, View
 from .known import constants_of, given, moved, part, plain, view_after
 from .named import named_function
-from .pointwise import LABELS, called, closed_function, function_of, inner_jaxpr, makes_complex, number
+from .pointwise import (
+    LABELS,
+    called,
+    closed_function,
+    function_of,
+    inner_jaxpr,
+    makes_complex,
+    number,
+)
 
 Rule = Callable[["Reader", Any, list[Value]], list[Value]]
 RULES: dict[str, Rule] = {}
@@ -62,7 +85,10 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 class Reader:
-    """The state of one reading: the operations so far, in order, and where in the model the reading is."""
+    """The state of one reading of a model.
+
+    It consists of the operations so far, in order, and the place of the reading in the model.
+    """
 
     def __init__(self, labels: Mapping[str, str], channel_axis: int, root: str = "") -> None:
         self.ops: dict[str, Op] = {}
@@ -71,29 +97,43 @@ class Reader:
         self.random: set[str] = set()
         self.drops: dict[str, str] = {}  # {dropout: the label that its module marked it with}
         self.views: dict[str, View] = {}
-        self.expanded: dict[str, tuple[int, ...]] = {}  # the axes of size 1 that an operation only adds
+        self.expanded: dict[
+            str, tuple[int, ...]
+        ] = {}  # the axes of size 1 that an operation only adds
         self.cuts: dict[tuple[str, int, int, int], str] = {}  # parts of layers made so far
         self.labels, self.channel_axis, self.root = labels, channel_axis, root
         self.scope: tuple[str, ...] = ()
         self.source = ""
         self._held: dict[tuple[int, tuple[int, ...]], tuple[Known, str]] = {}
 
-    # -- the loop ----------------------------------------------------------------------------------------------------------------------
+    # -- the loop ----------------------------------------------------------------------------------
 
     def run(self, jaxpr: Any, consts: Sequence[Value], args: Sequence[Value]) -> list[Value]:
         """The outputs of a jaxpr for given inputs."""
-        known: dict[Any, Value] = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
+        known: dict[Any, Value] = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(
+            zip(jaxpr.invars, args, strict=True)
+        )
         scope, source = self.scope, self.source
         for eqn in jaxpr.eqns:
             self.scope = scope
             self.scope, self.source = scope + self._scopes(eqn), _place(eqn) or source
-            known.update(zip(eqn.outvars, self.equation(eqn, [_value(known, v) for v in eqn.invars]), strict=True))
+            known.update(
+                zip(
+                    eqn.outvars,
+                    self.equation(eqn, [_value(known, v) for v in eqn.invars]),
+                    strict=True,
+                )
+            )
         self.scope, self.source = scope, source
         return [_value(known, v) for v in jaxpr.outvars]
 
     def _scopes(self, eqn: Any) -> tuple[str, ...]:
         stack = getattr(eqn.source_info.name_stack, "stack", ())
-        names = [str(s.name) for s in stack if type(s).__name__ == "Scope" and not _foreign_scope(str(s.name))]
+        names = [
+            str(s.name)
+            for s in stack
+            if type(s).__name__ == "Scope" and not _foreign_scope(str(s.name))
+        ]
         parts = [part for name in names for part in name.split("/")]
         return tuple(parts[1:] if parts and not self.scope and parts[0] == self.root else parts)
 
@@ -101,7 +141,9 @@ class Reader:
         """The results of an equation."""
         inner, name = inner_jaxpr(eqn), eqn.primitive.name
         if "callback" in name or not eqn.outvars:
-            return self.not_read(eqn, values, "callback", "it leaves JAX for Python, where nothing can be traced")
+            return self.not_read(
+                eqn, values, "callback", "it leaves JAX for Python, where nothing can be traced"
+            )
         if inner is not None:
             return self._call(eqn, inner, values)
         if all(isinstance(v, Known) for v in values):
@@ -116,28 +158,43 @@ class Reader:
     def elementwise(self, eqn: Any, values: list[Value]) -> list[Value]:
         """The results of a primitive in the table; others are not read."""
         name = eqn.primitive.name
-        function = function_of(name, eqn.params, [getattr(v.aval, "dtype", None) for v in eqn.invars])
+        function = function_of(
+            name, eqn.params, [getattr(v.aval, "dtype", None) for v in eqn.invars]
+        )
         if function is not None and len(eqn.outvars) == 1:
             return [self.pointwise(eqn, values, function, str(LABELS.get(name, name)))]
-        return self.not_read(eqn, values, name, REASONS.get(name, f"kcalc has no rule for the JAX primitive {name!r}"))
+        return self.not_read(
+            eqn,
+            values,
+            name,
+            REASONS.get(name, f"kcalc has no rule for the JAX primitive {name!r}"),
+        )
 
     def _call(self, eqn: Any, inner: Any, values: list[Value]) -> list[Value]:
         name, refs = called(eqn), {id(v): v for v in values if isinstance(v, Ref)}
         numbers = [v.number for v in values if isinstance(v, Known)]
         if name == "_pad":
             return RULES[name](self, eqn, values)
-        if name in ("softmax", "_softmax") and len(refs) == 1 and (made := softmax_call(self, inner, next(iter(refs.values())))):
+        if (
+            name in ("softmax", "_softmax")
+            and len(refs) == 1
+            and (made := softmax_call(self, inner, next(iter(refs.values()))))
+        ):
             return [made]
         if name in ("softmax", "log_softmax", "_softmax") and refs:
             return self.not_read(eqn, values, name.strip("_"), COUPLES)
-        whole = [v for v in refs.values() if len(eqn.outvars) == 1 and v.shape == tuple(eqn.outvars[0].aval.shape)]
+        whole = [
+            v
+            for v in refs.values()
+            if len(eqn.outvars) == 1 and v.shape == tuple(eqn.outvars[0].aval.shape)
+        ]
         if len(refs) == 1 and whole and all(n is not None for n in numbers):
             function = named_function(name, inner) or closed_function(inner.jaxpr, inner.consts)
             if function is not None:
                 return [self.pointwise(eqn, values, function, name.strip("_") or "function")]
         return self.run(inner.jaxpr, constants_of(inner), values)
 
-    # -- arrays that depend on no input ------------------------------------------------------------------------------------------------
+    # -- arrays that depend on no input ------------------------------------------------------------
 
     def evaluate(self, eqn: Any, values: list[Known]) -> list[Value]:
         """The outputs of an equation whose inputs are known, and where they come from."""
@@ -165,7 +222,13 @@ class Reader:
         if key not in self._held:
             value = Known(np.transpose(known.array, order)).compact()
             parameter = "+".join(sorted(known.origins)) or None
-            kind = Held(name=self.names(parameter or "constant"), shape=value.shape, source=self.source, value=value, parameter=parameter)
+            kind = Held(
+                name=self.names(parameter or "constant"),
+                shape=value.shape,
+                source=self.source,
+                value=value,
+                parameter=parameter,
+            )
             if known.view is not None:
                 self.views[kind.name] = known.view
             if known.random:
@@ -174,16 +237,30 @@ class Reader:
             self._held[key] = (known, kind.name)
         return self._held[key][1]
 
-    # -- operations --------------------------------------------------------------------------------------------------------------------
+    # -- operations --------------------------------------------------------------------------------
 
     def wish(self, label: str) -> str:
         """The name of an operation here, by the modules around it."""
         return ".".join([*self.scope, label])
 
-    def add(self, kind: type[Op], label: str, shape: Sequence[int], reads: Sequence[str], /, **fields: Any) -> str:
+    def add(
+        self,
+        kind: type[Op],
+        label: str,
+        shape: Sequence[int],
+        reads: Sequence[str],
+        /,
+        **fields: Any,
+    ) -> str:
         """Append an operation; returns its name."""
         name = self.names(label)
-        self.ops[name] = kind(name=name, shape=tuple(int(k) for k in shape), reads=tuple(reads), source=self.source, **fields)
+        self.ops[name] = kind(
+            name=name,
+            shape=tuple(int(k) for k in shape),
+            reads=tuple(reads),
+            source=self.source,
+            **fields,
+        )
         return name
 
     def forget(self, names: set[str]) -> None:
@@ -202,7 +279,16 @@ class Reader:
         """One operation that is not understood for every output of an equation."""
         reads = list(dict.fromkeys(v.name for v in values if isinstance(v, Ref)))
         return [
-            self.fresh(self.add(NotRead, self.wish(what.replace(" ", "_")), v.aval.shape, reads, what=what, reason=reason))
+            self.fresh(
+                self.add(
+                    NotRead,
+                    self.wish(what.replace(" ", "_")),
+                    v.aval.shape,
+                    reads,
+                    what=what,
+                    reason=reason,
+                )
+            )
             for v in eqn.outvars
         ]
 
@@ -211,7 +297,9 @@ class Reader:
         ref = self.spread(ref)
         if ref.order == tuple(range(len(ref.order))):
             return ref
-        return self.fresh(self.add(Transpose, self.wish("transpose"), ref.shape, [ref.name], order=ref.order))
+        return self.fresh(
+            self.add(Transpose, self.wish("transpose"), ref.shape, [ref.name], order=ref.order)
+        )
 
     def spread(self, ref: Ref) -> Ref:
         """The same array with axes of size 1 that are broadcast written out."""
@@ -228,23 +316,39 @@ class Reader:
         return tuple(shape)
 
     def aligned(self, ref: Ref, order: tuple[int, ...]) -> str:
-        """The operation whose output shows a reference's axes in the given order (see Ref.order)."""
+        """The operation with the axes of a reference in the given order (see Ref.order).
+
+        The axes are those of the operation's output.
+        """
         if ref.order == order or not ref.order:
             return ref.name
         move = tuple(ref.order[v] for v in inverse(order))
         shape = self.ops[ref.name].shape
-        return self.add(Transpose, self.wish("transpose"), [shape[a] for a in move], [ref.name], order=move)
+        return self.add(
+            Transpose, self.wish("transpose"), [shape[a] for a in move], [ref.name], order=move
+        )
 
     def reshaped(self, ref: Ref, shape: Sequence[int], label: str = "reshape") -> Ref:
         """The numbers of an output whose axes are in order, in another shape."""
         return self.fresh(self.add(Reshape, self.wish(label), shape, [self.plain(ref).name]))
 
-    def pointwise(self, eqn: Any, values: Sequence[Value], function: Callable[..., Any], label: str) -> Value:
+    def pointwise(
+        self, eqn: Any, values: Sequence[Value], function: Callable[..., Any], label: str
+    ) -> Value:
         """An elementwise function of values; constants that are one number are closed over."""
         shape = tuple(eqn.outvars[0].aval.shape)
         refs = [v for v in values if isinstance(v, Ref)]
-        order = next((v.order for v in refs if v.shape == shape and self.base_shape(v) == self.ops[v.name].shape), None)
-        order = order or next((v.order for v in refs if len(v.order) == len(shape)), tuple(range(len(shape))))
+        order = next(
+            (
+                v.order
+                for v in refs
+                if v.shape == shape and self.base_shape(v) == self.ops[v.name].shape
+            ),
+            None,
+        )
+        order = order or next(
+            (v.order for v in refs if len(v.order) == len(shape)), tuple(range(len(shape)))
+        )
         fixed: dict[int, Any] = {}
         reads: list[str] = []
         for slot, value in enumerate(values):
@@ -253,7 +357,14 @@ class Reader:
             elif value.number is not None:
                 fixed[slot] = number(value.number)
             else:
-                reads.append(self.held(value, inverse(order) if value.array.ndim == len(order) else tuple(range(value.array.ndim))))
+                reads.append(
+                    self.held(
+                        value,
+                        inverse(order)
+                        if value.array.ndim == len(order)
+                        else tuple(range(value.array.ndim)),
+                    )
+                )
         filled = _filled(function, fixed, len(values)) if fixed else function
         if len(reads) == 1 and len(refs) == 1 and _is_identity(filled):
             return replace(refs[0], shape=shape) if len(refs[0].shape) == len(shape) else refs[0]
@@ -272,31 +383,53 @@ class Reader:
         """Append a Lookup of the rows of a table."""
         parameter, name = self._owned(table, "embedding")
         fields = {"weight": np.asarray(table.array), "parameter": parameter}
-        self.ops[name] = Lookup(name=name, shape=tuple(shape), reads=(ids,), source=self.source, **fields)
+        self.ops[name] = Lookup(
+            name=name, shape=tuple(shape), reads=(ids,), source=self.source, **fields
+        )
         return self.fresh(name)
 
-    def linear(self, weight: Known, neutral: Callable[[Any], Any], label: str, **fields: Any) -> str:
-        """Append a Linear; ``neutral`` puts the weight into the layout (outputs, inputs / groups, kernel...)."""
+    def linear(
+        self, weight: Known, neutral: Callable[[Any], Any], label: str, **fields: Any
+    ) -> str:
+        """Append a Linear operation.
+
+        ``neutral`` puts the weight into the layout (outputs, inputs / groups, kernel...).
+        """
         parameter, name = self._owned(weight, label)
         array = np.asarray(neutral(np.asarray(weight.array)))
         op = Linear(name=name, source=self.source, weight=array, parameter=parameter, **fields)
         self.ops[name] = op
-        self.recipes[name] = Recipe(op, None if weight.view is None else weight.view.then(neutral), None, weight.origins)
+        self.recipes[name] = Recipe(
+            op, None if weight.view is None else weight.view.then(neutral), None, weight.origins
+        )
         return name
 
 
 def softmax_call(reader: Reader, inner: Any, ref: Ref) -> Ref | None:
     """A call of softmax along one axis."""
-    axes = {tuple(e.params["axes"]) for e in inner.jaxpr.eqns if e.primitive.name in ("reduce_max", "reduce_sum")}
+    axes = {
+        tuple(e.params["axes"])
+        for e in inner.jaxpr.eqns
+        if e.primitive.name in ("reduce_max", "reduce_sum")
+    }
     if len(axes) != 1 or len(axis := next(iter(axes))) != 1:
         return None
     ref = reader.spread(ref)
     fields = {"what": "softmax", "reason": COUPLES, "axis": ref.order[axis[0]]}
-    return Ref(reader.add(Softmax, reader.wish("softmax"), reader.ops[ref.name].shape, [ref.name], **fields), ref.order, ref.shape)
+    return Ref(
+        reader.add(
+            Softmax, reader.wish("softmax"), reader.ops[ref.name].shape, [ref.name], **fields
+        ),
+        ref.order,
+        ref.shape,
+    )
 
 
 def _foreign_scope(name: str) -> bool:
-    """Whether a scope is a library's and no module of the model: Equinox's layers, the equations of einsum."""
+    """Whether a scope is a library's and no module of the model.
+
+    Equinox's layers, the equations of einsum.
+    """
     return name.startswith("eqx.nn.") or "->" in name
 
 
@@ -336,6 +469,8 @@ def _place(eqn: Any) -> str:
     """file:line of the user's own code where it is known."""
     frames = getattr(getattr(eqn.source_info, "traceback", None), "frames", None) or ()
     for frame in frames:
-        if not any(part in frame.file_name for part in FOREIGN) and not frame.file_name.startswith("<"):
+        if not any(part in frame.file_name for part in FOREIGN) and not frame.file_name.startswith(
+            "<"
+        ):
             return f"{frame.file_name.rsplit('/', 1)[-1]}:{frame.line_num}"
     return ""

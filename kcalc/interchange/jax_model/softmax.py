@@ -1,4 +1,7 @@
-"""Softmax written out in exponentials and sums: named, so that its note says why no rule reads it."""
+"""Softmax written out in exponentials and sums.
+
+Named, so that its note says why no rule reads it.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,20 @@ import sympy as sp
 from ...foundation.errors import KcalcError
 from ..trace import NotRead, Op, Pass, Pointwise, Pooling, Reshape, Softmax, Transpose
 
-X, TOP, MEAN = sp.Symbol("x", real=True), sp.Symbol("top", real=True), sp.Symbol("mean", positive=True)
+X, TOP, MEAN = (
+    sp.Symbol("x", real=True),
+    sp.Symbol("top", real=True),
+    sp.Symbol("mean", positive=True),
+)
 REASON = "it couples all entries along an axis (attention); kcalc has no rule for it"
 FAR = 16  # operations within which a softmax is written
 
 
 def with_softmax(ops: dict[str, Op]) -> dict[str, Op]:
-    """The operations, the last of every written-out softmax or log_softmax replaced by a NotRead of that name."""
+    """The operations, with every written-out softmax or log_softmax as one NotRead.
+
+    The last operation of each is replaced by a NotRead of that name.
+    """
     ops = dict(ops)
     for name in list(ops):
         mean = ops[name]
@@ -25,7 +35,14 @@ def with_softmax(ops: dict[str, Op]) -> dict[str, Op]:
             found = _search(ops, base, mean)
             if found is not None:
                 end = ops[found[0]]
-                told = {"name": end.name, "shape": end.shape, "reads": (base,), "source": end.source, "what": found[1], "reason": REASON}
+                told = {
+                    "name": end.name,
+                    "shape": end.shape,
+                    "reads": (base,),
+                    "source": end.source,
+                    "what": found[1],
+                    "reason": REASON,
+                }
                 one = found[1] == "softmax" and len(mean.axes) == 1
                 ops[end.name] = Softmax(**told, axis=mean.axes[0]) if one else NotRead(**told)
                 break
@@ -37,7 +54,9 @@ def _bases(ops: dict[str, Op], name: str) -> list[str]:
     found: list[str] = []
     level = [name]
     for _ in range(3):
-        level = [r for n in level if isinstance(ops[n], Pointwise | Reshape | Pass) for r in ops[n].reads]
+        level = [
+            r for n in level if isinstance(ops[n], Pointwise | Reshape | Pass) for r in ops[n].reads
+        ]
         found += [r for r in level if ops[r].shape == ops[name].shape and r not in found]
     return found
 
@@ -59,7 +78,9 @@ def _search(ops: dict[str, Op], base: str, mean: Pooling) -> tuple[str, str] | N
             continue
         expr[name] = found
         for what, forms in wanted.items():
-            if ops[name].shape == ops[base].shape and any(sp.expand(found - form, log=True) == 0 for form in forms):
+            if ops[name].shape == ops[base].shape and any(
+                sp.expand(found - form, log=True) == 0 for form in forms
+            ):
                 return name, what
     return None
 

@@ -36,7 +36,11 @@ def _reduce(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     fields = {"kind": "mean" if kind == "sum" else "max", "axes": bases, "told": told}
     name = reader.add(Pooling, reader.wish(label), shape, [ref.name], **fields)
     kept = [a for a in range(len(ref.shape)) if a not in axes]
-    out = Ref(name, tuple(ref.order[a] - sum(b < ref.order[a] for b in bases) for a in kept), tuple(ref.shape[a] for a in kept))
+    out = Ref(
+        name,
+        tuple(ref.order[a] - sum(b < ref.order[a] for b in bases) for a in kept),
+        tuple(ref.shape[a] for a in kept),
+    )
     if kind == "sum":
         count = sp.Integer(prod(before[b] for b in bases))
         return [_applied(reader, out, lambda x: x * count, "sum")]
@@ -44,7 +48,14 @@ def _reduce(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _applied(reader: Reader, ref: Ref, function: Any, label: str) -> Ref:
-    name = reader.add(Pointwise, reader.wish(label), reader.ops[ref.name].shape, [ref.name], function=function, label=label)
+    name = reader.add(
+        Pointwise,
+        reader.wish(label),
+        reader.ops[ref.name].shape,
+        [ref.name],
+        function=function,
+        label=label,
+    )
     return Ref(name, ref.order, ref.shape)
 
 
@@ -53,7 +64,9 @@ def _window(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     ref, params = values[0], dict(eqn.params)
     assert isinstance(ref, Ref)
     if any(d != 1 for d in (*params["base_dilation"], *params["window_dilation"])):
-        return reader.not_read(eqn, values, "dilated pooling", "its windows have gaps; kcalc has no rule for it")
+        return reader.not_read(
+            eqn, values, "dilated pooling", "its windows have gaps; kcalc has no rule for it"
+        )
     ref = reader.spread(ref)
     busy = [
         a
@@ -65,14 +78,28 @@ def _window(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     ref, extra = lifted(reader, ref, busy)
     kept = [a for a in range(len(eqn.invars[0].aval.shape)) if a not in extra]
     found = _pooled(
-        reader, eqn, ref, {key: [params[key][a] for a in kept] for key in ("window_dimensions", "window_strides", "padding")}, kept
+        reader,
+        eqn,
+        ref,
+        {
+            key: [params[key][a] for a in kept]
+            for key in ("window_dimensions", "window_strides", "padding")
+        },
+        kept,
     )
     if found is None:
-        return reader.not_read(eqn, values, "pooling over channels or examples", "its windows run over more than locations")
+        return reader.not_read(
+            eqn,
+            values,
+            "pooling over channels or examples",
+            "its windows run over more than locations",
+        )
     return [inserted(reader, found, extra)]
 
 
-def _pooled(reader: Reader, eqn: Any, ref: Ref, params: dict[str, Any], kept: list[int]) -> Ref | None:
+def _pooled(
+    reader: Reader, eqn: Any, ref: Ref, params: dict[str, Any], kept: list[int]
+) -> Ref | None:
     sizes = [int(eqn.outvars[0].aval.shape[a]) for a in kept]
     busy = [
         a
@@ -94,26 +121,41 @@ def _pooled(reader: Reader, eqn: Any, ref: Ref, params: dict[str, Any], kept: li
     label = reader.wish("max_pool" if kind == "max" else "mean_pool")
     fields = {"kind": kind, "axes": axes, "window": window, "stride": stride, "padding": pads}
     if kind == "mean" and any(pad != (0, 0) for pad in pads):
-        pooling = Pooling(name=label, shape=tuple(shape), reads=(name,), source=reader.source, **fields)  # type: ignore[arg-type]
-        return Ref(reader.add(WindowSum, f"{label}.sum", shape, [name], pooling=pooling), ref.order, tuple(sizes))
+        pooling = Pooling(
+            name=label, shape=tuple(shape), reads=(name,), source=reader.source, **fields
+        )  # type: ignore[arg-type]
+        return Ref(
+            reader.add(WindowSum, f"{label}.sum", shape, [name], pooling=pooling),
+            ref.order,
+            tuple(sizes),
+        )
     out = Ref(reader.add(Pooling, label, shape, [name], **fields), ref.order, tuple(sizes))
     count = sp.Integer(prod(window))
     return out if kind == "max" else _applied(reader, out, lambda x: x * count, "window_sum")
 
 
-def _unpadded(reader: Reader, name: str, axes: tuple[int, ...], pads: Any, value: float | None) -> tuple[str, Any]:
+def _unpadded(
+    reader: Reader, name: str, axes: tuple[int, ...], pads: Any, value: float | None
+) -> tuple[str, Any]:
     op = reader.ops[name]
     if value is None or not isinstance(op, Padded) or op.value != value or op.mode != "zeros":
         return name, pads
     if any(p != (0, 0) for a, p in enumerate(op.pads) if a not in axes):
         return name, pads
-    return op.reads[0], tuple((low + op.pads[a][0], high + op.pads[a][1]) for (low, high), a in zip(pads, axes, strict=True))
+    return op.reads[0], tuple(
+        (low + op.pads[a][0], high + op.pads[a][1])
+        for (low, high), a in zip(pads, axes, strict=True)
+    )
 
 
 @rule("div")
 def _divide(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     first, second = values
-    if isinstance(first, Ref) and isinstance(second, Known) and isinstance(reader.ops[first.name], WindowSum):
+    if (
+        isinstance(first, Ref)
+        and isinstance(second, Known)
+        and isinstance(reader.ops[first.name], WindowSum)
+    ):
         found = _window_mean(reader, first, second)
         if found is not None:
             return [found]
@@ -125,7 +167,9 @@ def _window_mean(reader: Reader, ref: Ref, counts: Known) -> Ref | None:
     op: Any = reader.ops[ref.name]
     pooling, before = op.pooling, reader.ops[op.reads[0]].shape
     wanted = np.ones(())
-    for axis, k, s, (low, high) in zip(pooling.axes, pooling.window, pooling.stride, pooling.padding, strict=True):
+    for axis, k, s, (low, high) in zip(
+        pooling.axes, pooling.window, pooling.stride, pooling.padding, strict=True
+    ):
         starts = np.arange((before[axis] + low + high - k) // s + 1) * s - low
         inside = np.minimum(starts + k, before[axis]) - np.maximum(starts, 0)
         wanted = wanted[..., None] * inside
@@ -133,16 +177,24 @@ def _window_mean(reader: Reader, ref: Ref, counts: Known) -> Ref | None:
     for axis, size in zip(sorted(pooling.axes), wanted.shape, strict=True):
         full[axis] = size
     given = np.asarray(counts.array, dtype=np.float64)
-    mine = np.broadcast_to(given, ref.shape).transpose([ref.order.index(b) for b in range(len(ref.order))])
+    mine = np.broadcast_to(given, ref.shape).transpose(
+        [ref.order.index(b) for b in range(len(ref.order))]
+    )
     counts_zeros = bool((mine == prod(pooling.window)).all())
-    if not counts_zeros and not np.array_equal(mine, np.broadcast_to(wanted.reshape(full), op.shape)):
+    if not counts_zeros and not np.array_equal(
+        mine, np.broadcast_to(wanted.reshape(full), op.shape)
+    ):
         return None
-    fields = {name: getattr(pooling, name) for name in ("kind", "axes", "window", "stride", "padding")}
+    fields = {
+        name: getattr(pooling, name) for name in ("kind", "axes", "window", "stride", "padding")
+    }
     fields["counts_zeros"] = counts_zeros
-    return Ref(reader.add(Pooling, pooling.name, op.shape, op.reads, **fields), ref.order, ref.shape)
+    return Ref(
+        reader.add(Pooling, pooling.name, op.shape, op.reads, **fields), ref.order, ref.shape
+    )
 
 
-# -- random masks ----------------------------------------------------------------------------------------------------------------------
+# -- random masks ----------------------------------------------------------------------------------
 
 
 @rule("mul")
@@ -154,7 +206,12 @@ def _multiply(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
         sizes = np.unique(array)
         if len(sizes) <= 2 and (0 in sizes or len(sizes) == 1) and sizes[-1] > 0:
             return [_dropped(reader, ref, array != 0, float(sizes[-1]))]
-        return reader.not_read(eqn, values, "random numbers", "it multiplies a feature map by random numbers that are no dropout mask")
+        return reader.not_read(
+            eqn,
+            values,
+            "random numbers",
+            "it multiplies a feature map by random numbers that are no dropout mask",
+        )
     return _masked_or(reader, eqn, values)
 
 
@@ -171,13 +228,25 @@ def _select(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 def _random_choice(reader: Reader, eqn: Any, which: Known, values: list[Value]) -> list[Value]:
     for kept, other in ((1, 0), (0, 1)):
         chosen, constant = values[1 + kept], values[1 + other]
-        if isinstance(chosen, Ref) and isinstance(constant, Known) and constant.number is not None and constant.number == 0:
-            return [_dropped(reader, chosen, np.asarray(which.array).astype(bool) == bool(kept), 1.0)]
-    return reader.not_read(eqn, values, "random choice", "it chooses between feature maps at random")
+        if (
+            isinstance(chosen, Ref)
+            and isinstance(constant, Known)
+            and constant.number is not None
+            and constant.number == 0
+        ):
+            return [
+                _dropped(reader, chosen, np.asarray(which.array).astype(bool) == bool(kept), 1.0)
+            ]
+    return reader.not_read(
+        eqn, values, "random choice", "it chooses between feature maps at random"
+    )
 
 
 def _dropped(reader: Reader, ref: Ref, kept: np.ndarray, scale: float) -> Ref:
-    """A feature map times ``scale`` where ``kept``, else 0: dropout if it was scaled by 1 / rate kept before or is now."""
+    """A feature map times ``scale`` where ``kept``, else 0.
+
+    Dropout if it was scaled by 1 / rate kept before or is now.
+    """
     mean, count = float(np.mean(kept)), int(kept.size)
     before = reader.ops[ref.name]
     if scale != 1 and _agrees(1 / scale, mean, count):
@@ -185,7 +254,11 @@ def _dropped(reader: Reader, ref: Ref, kept: np.ndarray, scale: float) -> Ref:
     factor = _factor(before)
     if scale == 1 and factor is not None and factor > 1 and _agrees(1 / factor, mean, count):
         return _drop(reader, ref, before.reads[0], 1 / factor)
-    return Ref(reader.add(Masked, reader.wish("mask"), before.shape, [ref.name], kept=mean, count=count), ref.order, ref.shape)
+    return Ref(
+        reader.add(Masked, reader.wish("mask"), before.shape, [ref.name], kept=mean, count=count),
+        ref.order,
+        ref.shape,
+    )
 
 
 def _agrees(keep: float, mean: float, count: int) -> bool:
@@ -194,7 +267,11 @@ def _agrees(keep: float, mean: float, count: int) -> bool:
 
 def _drop(reader: Reader, ref: Ref, source: str, keep: float) -> Ref:
     rate = round(1 - float(str(np.float32(keep))), 7)
-    return Ref(reader.add(Drop, reader.wish("dropout"), reader.ops[source].shape, [source], rate=rate), ref.order, ref.shape)
+    return Ref(
+        reader.add(Drop, reader.wish("dropout"), reader.ops[source].shape, [source], rate=rate),
+        ref.order,
+        ref.shape,
+    )
 
 
 def _factor(op: Op) -> float | None:
@@ -202,7 +279,11 @@ def _factor(op: Op) -> float | None:
     if not isinstance(op, Pointwise) or len(op.reads) != 1 or op.label not in ("mul", "div"):
         return None
     found = op.function(sp.Integer(1))
-    return float(found) if getattr(found, "is_number", False) and op.function(sp.Integer(2)) == 2 * found else None
+    return (
+        float(found)
+        if getattr(found, "is_number", False) and op.function(sp.Integer(2)) == 2 * found
+        else None
+    )
 
 
 def _masked_or(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
@@ -210,7 +291,11 @@ def _masked_or(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     ref = next((v for v in values if isinstance(v, Ref)), None)
     (made,) = reader.elementwise(eqn, values)
     masked = reader.ops[ref.name] if ref is not None else None
-    if isinstance(masked, Masked) and isinstance(made, Ref) and isinstance(values[0], Ref) != isinstance(values[1], Ref):
+    if (
+        isinstance(masked, Masked)
+        and isinstance(made, Ref)
+        and isinstance(values[0], Ref) != isinstance(values[1], Ref)
+    ):
         factor = _factor(reader.ops[made.name])
         if factor is not None and factor >= 1 and _agrees(1 / factor, masked.kept, masked.count):
             del reader.ops[made.name]

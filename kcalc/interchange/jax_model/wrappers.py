@@ -54,7 +54,10 @@ def _nnx() -> Any:
     from flax import nnx as library
 
     class Shaped(library.Module):
-        """A shaped network; ``model`` holds its parameters where the model that was read has them."""
+        """A shaped network as a module of the framework.
+
+        ``model`` holds its parameters where the model that was read has them.
+        """
 
         def __init__(self, plan: Any, model: Any) -> None:
             self.plan, self.model = plan, model
@@ -75,7 +78,10 @@ def _equinox() -> Any:
     import equinox as eqx
 
     class Shaped(eqx.Module):
-        """A shaped network of one example; ``model`` holds its parameters where the model that was read has them."""
+        """A shaped network of one example.
+
+        ``model`` holds its parameters where the model that was read has them.
+        """
 
         plan: Any = eqx.field(static=True)
         model: Any
@@ -88,9 +94,18 @@ def _equinox() -> Any:
 
 
 def keras(plan: Plan, leaves: dict[str, Any], model: Any) -> Any:
-    """A Keras model with the parameters that the network uses, under the paths that they have in the model."""
-    used = {view.leaf for views in (plan.executor.weights, plan.executor.biases) for view in views.values()}
-    built = _keras()(plan, {name: np.asarray(leaves[name]) for name in plan.model.extra if name in used})
+    """A Keras model with the parameters that the network uses.
+
+    They are under the paths that they have in the model.
+    """
+    used = {
+        view.leaf
+        for views in (plan.executor.weights, plan.executor.biases)
+        for view in views.values()
+    }
+    built = _keras()(
+        plan, {name: np.asarray(leaves[name]) for name in plan.model.extra if name in used}
+    )
     built.built = True
     return built
 
@@ -106,12 +121,19 @@ def _keras() -> Any:
             super().__init__(name="shaped")
             self._plan, self._own = plan, {}
             for name, leaf in leaves.items():
-                variable = self.add_weight(shape=leaf.shape, dtype=str(leaf.dtype), name=name.replace(".", "_"), trainable=True)
+                variable = self.add_weight(
+                    shape=leaf.shape,
+                    dtype=str(leaf.dtype),
+                    name=name.replace(".", "_"),
+                    trainable=True,
+                )
                 variable.assign(leaf)
                 self._own[name] = variable
 
         def call(self, *inputs: Any, training: bool | None = None) -> Any:
             del training
-            return self._plan.run({name: variable.value for name, variable in self._own.items()}, inputs)
+            return self._plan.run(
+                {name: variable.value for name, variable in self._own.items()}, inputs
+            )
 
     return Shaped

@@ -1,4 +1,7 @@
-"""ONNX models as traces: files and ``onnx.ModelProto`` objects, read without running anything that a file says."""
+"""ONNX models as traces, from files and ``onnx.ModelProto`` objects.
+
+They are read without running anything that a file says.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,13 @@ from .reader import trace_onnx
 __all__ = ["Limits", "trace_model", "trace_onnx"]
 
 
-def trace_model(model: Any, inputs: Sequence[Any] = (), shapes: Mapping[str, Any] | None = None) -> Trace | None:
+def trace_model(
+    model: Any, inputs: Sequence[Any] = (), shapes: Mapping[str, Any] | None = None
+) -> Trace | None:
     """The trace of an ``onnx.ModelProto``, None for anything else."""
     onnx = sys.modules.get("onnx")
-    return trace_onnx(model, inputs, shapes) if onnx is not None and isinstance(model, onnx.ModelProto) else None
+    return (
+        trace_onnx(model, inputs, shapes)
+        if onnx is not None and isinstance(model, onnx.ModelProto)
+        else None
+    )

@@ -1,4 +1,7 @@
-"""Operators of transformers: embeddings, attention in one operator, rotary embeddings; written out in the operations of a trace."""
+"""Operators of transformers: embeddings, attention in one operator, rotary embeddings.
+
+Written out in the operations of a trace.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,42 @@ from .reasons import CACHED, CAPPED, reason_for
 if TYPE_CHECKING:
     from .context import Context
 
-HEADS_OUTSIDE = (0, 2, 1, 3)  # between (examples, tokens, heads, channels) and (examples, heads, tokens, channels)
+HEADS_OUTSIDE = (
+    0,
+    2,
+    1,
+    3,
+)  # between (examples, tokens, heads, channels) and (examples, heads, tokens, channels)
 
 
 def embedded(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
-    """Gather of whole rows of a constant table by ids that are an input; None for other tables and indices."""
+    """Gather of whole rows of a constant table by ids that are an input.
+
+    None for other tables and indices.
+    """
     table, ids = node.value(0), node.value(1)
-    known = table.array is not None and table.rank == 2 and table.kind == FLOAT and node.axis(node.whole("axis"), 2) == 0
+    known = (
+        table.array is not None
+        and table.rank == 2
+        and table.kind == FLOAT
+        and node.axis(node.whole("axis"), 2) == 0
+    )
     if not known or ids.op is None or ids.kind != INT:
         return None
     array = reader.array(table)
     shape = (*ids.shape, array.shape[1])
-    return [reader.emit(Lookup, node, label, shape, (ids,), weight=array, parameter=reader.owner(table))]
+    return [
+        reader.emit(Lookup, node, label, shape, (ids,), weight=array, parameter=reader.owner(table))
+    ]
 
 
 def attention(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """Attention of the standard: queries, keys and values with heads on axis 1, or on the last axis together with their channels."""
     parts = [node.value(i) for i in range(3)]
-    if any(value.op is None or value.rank not in (3, 4) for value in parts) or len({value.rank for value in parts}) > 1:
+    if (
+        any(value.op is None or value.rank not in (3, 4) for value in parts)
+        or len({value.rank for value in parts}) > 1
+    ):
         return None
     what, _ = reason_for(node)
     if node.optional(4) is not None or node.optional(5) is not None or node.optional(6) is not None:
@@ -43,9 +64,14 @@ def attention(reader: Context, node: Node, label: str) -> Sequence[Value] | None
     flat = parts[0].rank == 3
     if flat:
         counts = [node.whole("q_num_heads"), *(node.whole("kv_num_heads"),) * 2]
-        parts = [_split(reader, node, f"{label}.{name}", value, count) for name, value, count in zip("qkv", parts, counts, strict=True)]
+        parts = [
+            _split(reader, node, f"{label}.{name}", value, count)
+            for name, value, count in zip("qkv", parts, counts, strict=True)
+        ]
     scale = node.real("scale", parts[0].shape[-1] ** -0.5)
-    made = _attended(reader, node, label, parts, node.optional(3), scale, bool(node.whole("is_causal")))
+    made = _attended(
+        reader, node, label, parts, node.optional(3), scale, bool(node.whole("is_causal"))
+    )
     return [_joined(reader, node, label, made) if flat else made]
 
 
@@ -53,7 +79,13 @@ def packed_attention(reader: Context, node: Node, label: str) -> Sequence[Value]
     """Attention of ONNX Runtime: one matrix makes queries, keys and values."""
     x, weight, bias = node.value(0), node.value(1), node.optional(2)
     what, reason = reason_for(node)
-    if x.rank != 3 or x.op is None or weight.array is None or weight.rank != 2 or (bias is not None and bias.array is None):
+    if (
+        x.rank != 3
+        or x.op is None
+        or weight.array is None
+        or weight.rank != 2
+        or (bias is not None and bias.array is None)
+    ):
         return None
     if any(value is not None for value in node.inputs[3:]) or node.whole("do_rotary"):
         return reader.unread(node, label, what, CACHED)
@@ -62,7 +94,10 @@ def packed_attention(reader: Context, node: Node, label: str) -> Sequence[Value]
     heads, total = node.whole("num_heads"), weight.shape[1]
     sizes = node.wholes("qkv_hidden_sizes") or (total // 3,) * 3
     if sum(sizes) != total or len(sizes) != 3 or weight.shape[0] != x.shape[2]:
-        raise node.fail(f"its weights of shape {weight.shape} do not make queries, keys and values of sizes {sizes[:8]}")
+        raise node.fail(
+            f"its weights of shape {weight.shape} do not make queries, keys and values of sizes "
+            f"{sizes[:8]}"
+        )
     made = dense(reader, node, f"{label}.qkv", x, weight, bias)
     ends = [sum(sizes[: i + 1]) for i in range(3)]
     parts = []
@@ -71,19 +106,36 @@ def packed_attention(reader: Context, node: Node, label: str) -> Sequence[Value]
         cut = reader.emit(Part, node, f"{label}.{name}", (*x.shape[:2], size), (made,), **span)
         parts.append(_split(reader, node, f"{label}.{name}", cut, heads))
     scale = node.real("scale", 0.0) or parts[0].shape[-1] ** -0.5
-    return [_joined(reader, node, label, _attended(reader, node, label, parts, None, scale, bool(node.whole("unidirectional"))))]
+    return [
+        _joined(
+            reader,
+            node,
+            label,
+            _attended(reader, node, label, parts, None, scale, bool(node.whole("unidirectional"))),
+        )
+    ]
 
 
 def heads_attention(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
-    """MultiHeadAttention of ONNX Runtime: queries, keys and values (examples, tokens, channels), without biases, masks and caches."""
-    if len(node.inputs) < 3 or any(value is None or value.op is None or value.rank != 3 for value in node.inputs[:3]):
+    """MultiHeadAttention of ONNX Runtime.
+
+    Queries, keys and values (examples, tokens, channels), without biases, masks and caches.
+    """
+    if len(node.inputs) < 3 or any(
+        value is None or value.op is None or value.rank != 3 for value in node.inputs[:3]
+    ):
         return None
     if any(value is not None for i, value in enumerate(node.inputs[3:]) if i != 2):
         return reader.unread(node, label, reason_for(node)[0], CACHED)
     heads = node.whole("num_heads")
-    parts = [_split(reader, node, f"{label}.{name}", node.value(i), heads) for i, name in enumerate("qkv")]
+    parts = [
+        _split(reader, node, f"{label}.{name}", node.value(i), heads)
+        for i, name in enumerate("qkv")
+    ]
     scale = node.real("scale", 0.0) or parts[0].shape[-1] ** -0.5
-    made = _attended(reader, node, label, parts, node.optional(5), scale, bool(node.whole("unidirectional")))
+    made = _attended(
+        reader, node, label, parts, node.optional(5), scale, bool(node.whole("unidirectional"))
+    )
     return [_joined(reader, node, label, made)]
 
 
@@ -93,27 +145,60 @@ def _split(reader: Context, node: Node, label: str, x: Value, heads: int) -> Val
         raise node.fail(f"{heads} heads do not divide {x.shape[2]} channels")
     shape = (*x.shape[:2], heads, x.shape[2] // heads)
     split = reader.emit(Reshape, node, f"{label}.split", shape, (x,))
-    return reader.emit(Transpose, node, f"{label}.heads", [shape[a] for a in HEADS_OUTSIDE], (split,), order=HEADS_OUTSIDE)
+    return reader.emit(
+        Transpose,
+        node,
+        f"{label}.heads",
+        [shape[a] for a in HEADS_OUTSIDE],
+        (split,),
+        order=HEADS_OUTSIDE,
+    )
 
 
 def _joined(reader: Context, node: Node, label: str, x: Value) -> Value:
     """The reverse of :func:`_split`."""
-    turned = reader.emit(Transpose, node, f"{label}.tokens", [x.shape[a] for a in HEADS_OUTSIDE], (x,), order=HEADS_OUTSIDE)
-    return reader.emit(Reshape, node, f"{label}.join", (*turned.shape[:2], prod(turned.shape[2:])), (turned,))
+    turned = reader.emit(
+        Transpose,
+        node,
+        f"{label}.tokens",
+        [x.shape[a] for a in HEADS_OUTSIDE],
+        (x,),
+        order=HEADS_OUTSIDE,
+    )
+    return reader.emit(
+        Reshape, node, f"{label}.join", (*turned.shape[:2], prod(turned.shape[2:])), (turned,)
+    )
 
 
 def _attended(
-    reader: Context, node: Node, label: str, parts: Sequence[Value], mask: Value | None, scale: float, causal: bool
-) -> Value:  # fmt: skip
+    reader: Context,
+    node: Node,
+    label: str,
+    parts: Sequence[Value],
+    mask: Value | None,
+    scale: float,
+    causal: bool,
+) -> Value:
     """softmax(scale q k^T + mask) v of heads, of which several may share keys and values."""
     queries, *pair = parts
     what, reason = reason_for(node)
     heads, shared = queries.shape[1], pair[0].shape[1]
-    if heads % shared or pair[1].shape[1] != shared or queries.shape[3] != pair[0].shape[3] or pair[0].shape[2] != pair[1].shape[2]:
-        raise node.fail(f"queries, keys and values of shapes {', '.join(str(value.shape) for value in parts)} do not fit together")
+    if (
+        heads % shared
+        or pair[1].shape[1] != shared
+        or queries.shape[3] != pair[0].shape[3]
+        or pair[0].shape[2] != pair[1].shape[2]
+    ):
+        raise node.fail(
+            f"queries, keys and values of shapes {', '.join(str(value.shape) for value in parts)} "
+            f"do not fit together"
+        )
     if shared != heads:
         told = {"what": what, "reason": reason, "axis": 1, "count": heads // shared, "each": True}
-        pair = [reader.emit(Copies, node, f"{label}.shared", _with(v.shape, 1, heads), (v,), **told) for v in pair]
+        pair = [
+            reader.emit(Copies, node, f"{label}.shared", _with(v.shape, 1, heads), (v,), **told)
+            for v in pair
+        ]
     reads = (queries, *pair) if mask is None else (queries, *pair, _added(reader, mask))
     shape = (*queries.shape[:3], pair[1].shape[3])
     fields = {"what": what, "reason": reason, "scale": float(scale), "causal": causal}
@@ -138,7 +223,9 @@ def rotated(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
         return None
     places, interleaved = node.optional(3), bool(node.whole("interleaved"))
     if places is not None and places.array is None:
-        return reader.unread(node, label, "rotary embedding", "the places of its tokens depend on the input")
+        return reader.unread(
+            node, label, "rotary embedding", "the places of its tokens depend on the input"
+        )
     angles = [reader.array(value) for value in (cosines, sines)]
     if places is not None:
         angles = [array[reader.array(places)] for array in angles]
@@ -146,32 +233,77 @@ def rotated(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     heads = _split(reader, node, label, x, node.whole("num_heads")) if flat else x
     width = node.whole("rotary_embedding_dim") or heads.shape[3]
     tokens = heads.shape[2]
-    if width % 2 or width > heads.shape[3] or any(a.shape[-1] != width // 2 or a.shape[-2] != tokens for a in angles):
-        raise node.fail(f"its angles of shape {angles[0].shape} do not turn {width} channels of {tokens} tokens")
-    made = _turned(reader, node, label, heads, [a.reshape(-1, 1, tokens, width // 2) for a in angles], width, interleaved)
+    if (
+        width % 2
+        or width > heads.shape[3]
+        or any(a.shape[-1] != width // 2 or a.shape[-2] != tokens for a in angles)
+    ):
+        raise node.fail(
+            f"its angles of shape {angles[0].shape} do not turn {width} channels of {tokens} tokens"
+        )
+    made = _turned(
+        reader,
+        node,
+        label,
+        heads,
+        [a.reshape(-1, 1, tokens, width // 2) for a in angles],
+        width,
+        interleaved,
+    )
     return [_joined(reader, node, label, made) if flat else made]
 
 
-def _turned(reader: Context, node: Node, label: str, x: Value, angles: list[Array], width: int, interleaved: bool) -> Value:
+def _turned(
+    reader: Context,
+    node: Node,
+    label: str,
+    x: Value,
+    angles: list[Array],
+    width: int,
+    interleaved: bool,
+) -> Value:
     """Pairs (a, b) of channels as (cos a - sin b, sin a + cos b), the rest of the channels as they are."""
     told = {"what": "slice", "reason": "it takes some of the channels"}
 
     def cut(name: str, start: int, stop: int, step: int = 1) -> Value:
         size = len(range(start, stop, step))
         return reader.emit(
-            Part, node, f"{label}.{name}", (*x.shape[:3], size), (x,), axis=3, start=start, stop=stop, step=step, **told
-        )  # fmt: skip
+            Part,
+            node,
+            f"{label}.{name}",
+            (*x.shape[:3], size),
+            (x,),
+            axis=3,
+            start=start,
+            stop=stop,
+            step=step,
+            **told,
+        )
 
     half = width // 2
     first = cut("first", 0, width, 2) if interleaved else cut("first", 0, half)
     second = cut("second", 1, width, 2) if interleaved else cut("second", half, width)
     cosine, sine = (replace(constant(array), maker=node) for array in angles)
     made = [
-        reader.emit(Pointwise, node, f"{label}.{name}", first.shape, (first, second, cosine, sine), function=function, label="rotation")
-        for name, function in (("cos", lambda a, b, c, s: c * a - s * b), ("sin", lambda a, b, c, s: s * a + c * b))
+        reader.emit(
+            Pointwise,
+            node,
+            f"{label}.{name}",
+            first.shape,
+            (first, second, cosine, sine),
+            function=function,
+            label="rotation",
+        )
+        for name, function in (
+            ("cos", lambda a, b, c, s: c * a - s * b),
+            ("sin", lambda a, b, c, s: s * a + c * b),
+        )
     ]
     if interleaved:
-        wide = [reader.emit(Reshape, node, f"{label}.pair", (*first.shape, 1), (value,)) for value in made]
+        wide = [
+            reader.emit(Reshape, node, f"{label}.pair", (*first.shape, 1), (value,))
+            for value in made
+        ]
         pairs = reader.emit(Join, node, f"{label}.pairs", (*first.shape, 2), wide, axis=4)
         turned = reader.emit(Reshape, node, f"{label}.turned", (*x.shape[:3], width), (pairs,))
         made = [turned]

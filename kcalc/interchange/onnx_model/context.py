@@ -1,4 +1,7 @@
-"""The state that the rules for ONNX operators work on: the operations made so far, budgets, constants that become operations."""
+"""The state that the rules for ONNX operators work on.
+
+The operations made so far, budgets, constants that become operations.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,12 @@ class Context(ABC):
         self.opset = opset_of(model.opset_import)
         count = count_nodes(model, limits)
         if sum(map(tensor_bytes, model.graph.initializer)) > limits.file_bytes:
-            raise KcalcError(f"onnx: the tensors of the model take more than {limits.file_bytes} bytes")
-        self.budget = Budget(limits, count, sum(len(t.raw_data) or tensor_bytes(t) for t in model.graph.initializer))
+            raise KcalcError(
+                f"onnx: the tensors of the model take more than {limits.file_bytes} bytes"
+            )
+        self.budget = Budget(
+            limits, count, sum(len(t.raw_data) or tensor_bytes(t) for t in model.graph.initializer)
+        )
         self.functions = {(f.domain, f.name): f for f in model.functions}
         self.names = Names()
         self.ops: dict[str, Op] = {}
@@ -42,8 +49,16 @@ class Context(ABC):
         self._asked = 0
 
     def emit(
-        self, form: type[Op], node: Node, label: str, shape: Sequence[int], reads: Sequence[Value], dtype: str = FLOAT, /, **fields: Any
-    ) -> Value:  # fmt: skip
+        self,
+        form: type[Op],
+        node: Node,
+        label: str,
+        shape: Sequence[int],
+        reads: Sequence[Value],
+        dtype: str = FLOAT,
+        /,
+        **fields: Any,
+    ) -> Value:
         """A new operation and the value it makes."""
         shape = tuple(int(k) for k in shape)
         if len(shape) > self.limits.rank or any(not 1 <= k <= self.limits.extent for k in shape):
@@ -60,7 +75,13 @@ class Context(ABC):
             return value.op
         if id(value) not in self._held:
             name = self.names(clean(value.parameter or "") or "constant")
-            self.ops[name] = Held(name=name, shape=value.shape, value=self.array(value), parameter=value.parameter, source=name)
+            self.ops[name] = Held(
+                name=name,
+                shape=value.shape,
+                value=self.array(value),
+                parameter=value.parameter,
+                source=name,
+            )
             self._held[id(value)] = (value, name)
         return self._held[id(value)][1]
 
@@ -70,7 +91,10 @@ class Context(ABC):
         return value.array
 
     def owner(self, value: Value) -> str:
-        """A key, equal for layers that share weights: equal bytes, or a parameter under another name."""
+        """A key, equal for layers that share weights.
+
+        Equal bytes, or a parameter under another name.
+        """
         array = self.array(value)
         self._asked += 1
         name = value.parameter or f"computed {self._asked}"
@@ -79,7 +103,10 @@ class Context(ABC):
         return self._owners.first(array, name)
 
     def computed(self, node: Node, arrays: Sequence[Array], kept: bool = False) -> Sequence[Value]:
-        """Constants made of constants; ``kept``: the same numbers in another shape or order, so the same parameter."""
+        """Constants made of constants.
+
+        ``kept``: the same numbers in another shape or order, so the same parameter.
+        """
         parameter = node.value(0).parameter if kept and node.inputs else None
         return [replace(constant(array, parameter), maker=node) for array in arrays]
 
@@ -90,15 +117,28 @@ class Context(ABC):
         reads = [value for value in node.inputs if value is not None]
         found = []
         for (shape, kind), name in zip(self.shapes_of(node), node.outputs, strict=False):
-            found.append(self.emit(NotRead, node, label, shape, reads, kind, what=what, reason=reason) if name else constant(np.zeros(0)))
+            found.append(
+                self.emit(NotRead, node, label, shape, reads, kind, what=what, reason=reason)
+                if name
+                else constant(np.zeros(0))
+            )
         return found
 
     def further_output(self, node: Node, first: Value, index: int) -> Value:
-        """An output that no rule makes: masks, indices, statistics. It matters only where something reads it."""
+        """An output that no rule makes: masks, indices, statistics.
+
+        It matters only where something reads it.
+        """
         reads = [value for value in node.inputs[:1] if value is not None]
         reason = f"only the first output of {node.op[:60]} is read"
         return self.emit(
-            NotRead, node, f"{node.op.lower()}.{index}"[:80], first.shape, reads, what=f"output {index} of {node.op[:60]}", reason=reason
+            NotRead,
+            node,
+            f"{node.op.lower()}.{index}"[:80],
+            first.shape,
+            reads,
+            what=f"output {index} of {node.op[:60]}",
+            reason=reason,
         )
 
     @abstractmethod

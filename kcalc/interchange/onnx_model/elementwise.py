@@ -1,4 +1,7 @@
-"""Elementwise operators as functions of SymPy expressions, in the forms that the catalogue of activations uses."""
+"""Elementwise operators as functions of SymPy expressions.
+
+They have the forms that the catalogue of activations uses.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,24 @@ if TYPE_CHECKING:
 
 Function = Callable[..., Any]
 HALF = sp.Rational(1, 2)
-RELATIONS = (boolalg.BooleanFunction, boolalg.BooleanAtom, Relational, bool)  # a plain symbol is a Boolean of SymPy too
+RELATIONS = (
+    boolalg.BooleanFunction,
+    boolalg.BooleanAtom,
+    Relational,
+    bool,
+)  # a plain symbol is a Boolean of SymPy too
 LARGEST = 3.4e38  # exporters write it for no bound
-SELU_ALPHA, SELU_SCALE = sp.Float("1.6732632423543772848170429916717", 32), sp.Float("1.0507009873554804934193349852946", 32)
+SELU_ALPHA, SELU_SCALE = (
+    sp.Float("1.6732632423543772848170429916717", 32),
+    sp.Float("1.0507009873554804934193349852946", 32),
+)
 
 
 def single(value: float) -> Any:
-    """The number that a single-precision attribute stands for: a small fraction or the shortest decimal that rounds to it."""
+    """The number that a single-precision attribute stands for.
+
+    a small fraction or the shortest decimal that rounds to it.
+    """
     if not np.isfinite(value):
         raise ValueError("not finite")
     near = Fraction(value).limit_denominator(100)
@@ -70,9 +84,17 @@ def _as_test(x: Any) -> Any:
 
 
 def _clip(x: Any, low: Any, high: Any) -> Any:
-    rows = ([(low, x < low)] if low is not None else []) + ([(x, x < high)] if high is not None else [])
+    rows = ([(low, x < low)] if low is not None else []) + (
+        [(x, x < high)] if high is not None else []
+    )
     if high is None:
-        return sp.Max(x, 0) if low == 0 else x if low is None else sp.Piecewise((low, x < low), (x, True))
+        return (
+            sp.Max(x, 0)
+            if low == 0
+            else x
+            if low is None
+            else sp.Piecewise((low, x < low), (x, True))
+        )
     return sp.Piecewise(*rows, (high, True))
 
 
@@ -85,22 +107,64 @@ def _trunc(x: Any) -> Any:
 
 
 PLAIN: dict[str, Function] = {
-    "Abs": sp.Abs, "Acos": sp.acos, "Acosh": sp.acosh, "Add": lambda a, b: a + b, "And": lambda a, b: sp.And(_as_test(a), _as_test(b)),
-    "Asin": sp.asin, "Asinh": sp.asinh, "Atan": sp.atan, "Atanh": sp.atanh, "Ceil": sp.ceiling, "Cos": sp.cos, "Cosh": sp.cosh,
-    "Div": lambda a, b: a / b, "Equal": lambda a, b: sp.Eq(_as_number(a), _as_number(b)), "Erf": sp.erf, "Exp": sp.exp, "Floor": sp.floor,
-    "Greater": lambda a, b: a > b, "GreaterOrEqual": lambda a, b: a >= b, "Less": lambda a, b: a < b, "LessOrEqual": lambda a, b: a <= b,
-    "HardSwish": lambda x: sp.Piecewise((0, x < -3), (x * (x + 3) / 6, x < 3), (x, True)), "Log": sp.log,
-    "Max": lambda *a: sp.Max(*a), "Min": lambda *a: sp.Min(*a), "Mean": lambda *a: sum(a[1:], a[0]) / len(a),
-    "Mish": lambda x: x * sp.tanh(sp.log(1 + sp.exp(x))), "Mul": lambda a, b: a * b, "Neg": lambda x: -x,
-    "Not": lambda x: sp.Not(_as_test(x)), "Or": lambda a, b: sp.Or(_as_test(a), _as_test(b)),
-    "PRelu": lambda x, s: _leaky(x, s), "Pow": lambda a, b: a**b,
-    "Reciprocal": lambda x: 1 / x, "Relu": lambda x: sp.Max(x, 0), "Round": lambda x: sp.floor(x + HALF), "Sigmoid": _sigmoid,
-    "Sign": sp.sign, "Sin": sp.sin, "Sinh": sp.sinh, "Softplus": lambda x: sp.log(1 + sp.exp(x)), "Softsign": lambda x: x / (1 + sp.Abs(x)),
-    "Sqrt": sp.sqrt, "Sub": lambda a, b: a - b, "Sum": lambda *a: reduce(lambda p, q: p + q, a), "Tan": sp.tan, "Tanh": sp.tanh,
-    "Where": lambda t, a, b: _where(_as_test(t), a, b), "Xor": lambda a, b: sp.Xor(_as_test(a), _as_test(b)),
-}  # fmt: skip
+    "Abs": sp.Abs,
+    "Acos": sp.acos,
+    "Acosh": sp.acosh,
+    "Add": lambda a, b: a + b,
+    "And": lambda a, b: sp.And(_as_test(a), _as_test(b)),
+    "Asin": sp.asin,
+    "Asinh": sp.asinh,
+    "Atan": sp.atan,
+    "Atanh": sp.atanh,
+    "Ceil": sp.ceiling,
+    "Cos": sp.cos,
+    "Cosh": sp.cosh,
+    "Div": lambda a, b: a / b,
+    "Equal": lambda a, b: sp.Eq(_as_number(a), _as_number(b)),
+    "Erf": sp.erf,
+    "Exp": sp.exp,
+    "Floor": sp.floor,
+    "Greater": lambda a, b: a > b,
+    "GreaterOrEqual": lambda a, b: a >= b,
+    "Less": lambda a, b: a < b,
+    "LessOrEqual": lambda a, b: a <= b,
+    "HardSwish": lambda x: sp.Piecewise((0, x < -3), (x * (x + 3) / 6, x < 3), (x, True)),
+    "Log": sp.log,
+    "Max": lambda *a: sp.Max(*a),
+    "Min": lambda *a: sp.Min(*a),
+    "Mean": lambda *a: sum(a[1:], a[0]) / len(a),
+    "Mish": lambda x: x * sp.tanh(sp.log(1 + sp.exp(x))),
+    "Mul": lambda a, b: a * b,
+    "Neg": lambda x: -x,
+    "Not": lambda x: sp.Not(_as_test(x)),
+    "Or": lambda a, b: sp.Or(_as_test(a), _as_test(b)),
+    "PRelu": lambda x, s: _leaky(x, s),
+    "Pow": lambda a, b: a**b,
+    "Reciprocal": lambda x: 1 / x,
+    "Relu": lambda x: sp.Max(x, 0),
+    "Round": lambda x: sp.floor(x + HALF),
+    "Sigmoid": _sigmoid,
+    "Sign": sp.sign,
+    "Sin": sp.sin,
+    "Sinh": sp.sinh,
+    "Softplus": lambda x: sp.log(1 + sp.exp(x)),
+    "Softsign": lambda x: x / (1 + sp.Abs(x)),
+    "Sqrt": sp.sqrt,
+    "Sub": lambda a, b: a - b,
+    "Sum": lambda *a: reduce(lambda p, q: p + q, a),
+    "Tan": sp.tan,
+    "Tanh": sp.tanh,
+    "Where": lambda t, a, b: _where(_as_test(t), a, b),
+    "Xor": lambda a, b: sp.Xor(_as_test(a), _as_test(b)),
+}
 TESTS = {"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Xor"}
-LABELS = {"Greater": "greater", "LeakyRelu": "leaky_relu", "PRelu": "prelu", "HardSwish": "hard_swish", "HardSigmoid": "hard_sigmoid"}
+LABELS = {
+    "Greater": "greater",
+    "LeakyRelu": "leaky_relu",
+    "PRelu": "prelu",
+    "HardSwish": "hard_swish",
+    "HardSigmoid": "hard_sigmoid",
+}
 
 
 def _elu(node: Node) -> Function:
@@ -114,8 +178,13 @@ def _celu(node: Node) -> Function:
 
 
 def _selu(node: Node) -> Function:
-    a, s = (node.real(name, float(exact)) for name, exact in (("alpha", SELU_ALPHA), ("gamma", SELU_SCALE)))
-    a, s = (e if abs(v - float(e)) < 1e-6 else single(v) for v, e in ((a, SELU_ALPHA), (s, SELU_SCALE)))
+    a, s = (
+        node.real(name, float(exact))
+        for name, exact in (("alpha", SELU_ALPHA), ("gamma", SELU_SCALE))
+    )
+    a, s = (
+        e if abs(v - float(e)) < 1e-6 else single(v) for v, e in ((a, SELU_ALPHA), (s, SELU_SCALE))
+    )
     return lambda x: sp.Piecewise((s * a * (sp.exp(x) - 1), x < 0), (s * x, True))
 
 
@@ -128,7 +197,10 @@ def _hard_sigmoid(node: Node) -> Function:
 
 def is_sixth(node: Node) -> bool:
     """Whether a HardSigmoid is x / 6 + 1 / 2 cut off, that of hard swish."""
-    return single(node.real("alpha", 0.2)) == sp.Rational(1, 6) and single(node.real("beta", 0.5)) == HALF
+    return (
+        single(node.real("alpha", 0.2)) == sp.Rational(1, 6)
+        and single(node.real("beta", 0.5)) == HALF
+    )
 
 
 def _thresholded(node: Node) -> Function:
@@ -170,11 +242,21 @@ def _with_bias(function: Function) -> Callable[[Node], Function]:
 
 
 SET: dict[tuple[str, str], Callable[[Node], Function]] = {
-    ("", "Elu"): _elu, ("", "Celu"): _celu, ("", "Selu"): _selu, ("", "HardSigmoid"): _hard_sigmoid, ("", "ThresholdedRelu"): _thresholded,
-    ("", "Shrink"): _shrink, ("", "Swish"): _swish, ("", "LeakyRelu"): _leaky_relu, ("", "Gelu"): _gelu_of, ("", "Affine"): _affine,
-    ("com.microsoft", "Gelu"): lambda _: _gelu, ("com.microsoft", "QuickGelu"): _quick_gelu,
-    ("com.microsoft", "FastGelu"): _with_bias(_gelu_tanh), ("com.microsoft", "BiasGelu"): _with_bias(_gelu),
-}  # fmt: skip
+    ("", "Elu"): _elu,
+    ("", "Celu"): _celu,
+    ("", "Selu"): _selu,
+    ("", "HardSigmoid"): _hard_sigmoid,
+    ("", "ThresholdedRelu"): _thresholded,
+    ("", "Shrink"): _shrink,
+    ("", "Swish"): _swish,
+    ("", "LeakyRelu"): _leaky_relu,
+    ("", "Gelu"): _gelu_of,
+    ("", "Affine"): _affine,
+    ("com.microsoft", "Gelu"): lambda _: _gelu,
+    ("com.microsoft", "QuickGelu"): _quick_gelu,
+    ("com.microsoft", "FastGelu"): _with_bias(_gelu_tanh),
+    ("com.microsoft", "BiasGelu"): _with_bias(_gelu),
+}
 
 
 def pointwise(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
@@ -183,7 +265,10 @@ def pointwise(reader: Context, node: Node, label: str) -> Sequence[Value] | None
         return [node.value(0)]
     if node.op == "Div" and INT in (node.value(0).kind, node.value(1).kind):
         return None  # whole numbers are divided with truncation
-    if any(isinstance(value.number, float) and not math.isfinite(value.number) for value in node.given()):
+    if any(
+        isinstance(value.number, float) and not math.isfinite(value.number)
+        for value in node.given()
+    ):
         return _masked(reader, node, label)
     maker = SET.get((node.domain, node.op))
     function = maker(node) if maker is not None else PLAIN[node.op]
@@ -193,17 +278,51 @@ def pointwise(reader: Context, node: Node, label: str) -> Sequence[Value] | None
 
 
 def _masked(reader: Context, node: Node, label: str) -> Sequence[Value]:
-    """Entries set to infinity: by a mask that does not depend on the input, as in attention, or otherwise, which is not read."""
-    told = {"what": "a mask of infinities", "reason": "entries are set to infinity, as attention does before its softmax"}
+    """Entries set to infinity by a mask.
+
+    A mask that does not depend on the input, as in attention, is read; other infinities are not.
+    """
+    told = {
+        "what": "a mask of infinities",
+        "reason": "entries are set to infinity, as attention does before its softmax",
+    }
     if node.op == "Where" and (mask := node.value(0)).array is not None:
         yes, no = node.value(1), node.value(2)
-        x, fill, where = (no, yes, mask.array.astype(bool)) if yes.number is not None else (yes, no, ~mask.array.astype(bool))
-        if x.op is not None and fill.number is not None and np.broadcast_shapes(x.shape, where.shape) == x.shape:
-            return [reader.emit(Masked, node, label, x.shape, (x,), x.kind, mask=where, value=float(fill.number), **told)]
+        x, fill, where = (
+            (no, yes, mask.array.astype(bool))
+            if yes.number is not None
+            else (yes, no, ~mask.array.astype(bool))
+        )
+        if (
+            x.op is not None
+            and fill.number is not None
+            and np.broadcast_shapes(x.shape, where.shape) == x.shape
+        ):
+            return [
+                reader.emit(
+                    Masked,
+                    node,
+                    label,
+                    x.shape,
+                    (x,),
+                    x.kind,
+                    mask=where,
+                    value=float(fill.number),
+                    **told,
+                )
+            ]
     return reader.unread(node, label, **told)
 
 
-def _emit(reader: Context, node: Node, label: str, function: Function, values: Sequence[Value], shape: tuple[int, ...], kind: str) -> Value:
+def _emit(
+    reader: Context,
+    node: Node,
+    label: str,
+    function: Function,
+    values: Sequence[Value],
+    shape: tuple[int, ...],
+    kind: str,
+) -> Value:
     reads, places = [], []
     for value in values:
         number = plain(value)
@@ -211,8 +330,15 @@ def _emit(reader: Context, node: Node, label: str, function: Function, values: S
             reads.append(value)
         places.append(number)
     return reader.emit(
-        Pointwise, node, label, shape, reads, kind, function=_closed(function, places), label=LABELS.get(node.op, node.op.lower())
-    )  # fmt: skip
+        Pointwise,
+        node,
+        label,
+        shape,
+        reads,
+        kind,
+        function=_closed(function, places),
+        label=LABELS.get(node.op, node.op.lower()),
+    )
 
 
 def _closed(function: Function, places: Sequence[Any]) -> Function:
@@ -234,8 +360,20 @@ def clip(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
         given = node.optional(index)
         if given is not None and given.number is None:
             return None
-        number = given.number if given is not None else node.real(name, 0.0) if name in node.attributes else None
-        bounds.append(None if number is None or abs(number) >= LARGEST else plain(given) if given is not None else single(number))
+        number = (
+            given.number
+            if given is not None
+            else node.real(name, 0.0)
+            if name in node.attributes
+            else None
+        )
+        bounds.append(
+            None
+            if number is None or abs(number) >= LARGEST
+            else plain(given)
+            if given is not None
+            else single(number)
+        )
     low, high = bounds
     if low is None and high is None:
         return [node.value(0)]
@@ -246,11 +384,18 @@ def clip(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
 
 
 def cast(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
-    """Cast and CastLike: nothing between floats, truncation to whole numbers, relations as 0 and 1."""
+    """Cast and CastLike as elementwise functions.
+
+    Casts between floats do nothing, casts to whole numbers truncate, and relations become 0 and 1.
+    """
     x = node.value(0)
     if node.op == "Cast" and node.whole("to") not in TYPES:
         raise node.fail("it casts to an element type that kcalc does not read")
-    kind = node.value(1).kind if node.op == "CastLike" else {9: BOOL, 1: FLOAT, 10: FLOAT, 11: FLOAT, 16: FLOAT}.get(node.whole("to"), INT)
+    kind = (
+        node.value(1).kind
+        if node.op == "CastLike"
+        else {9: BOOL, 1: FLOAT, 10: FLOAT, 11: FLOAT, 16: FLOAT}.get(node.whole("to"), INT)
+    )
     if kind == x.kind or (x.kind == INT and kind == FLOAT):
         return [Value(x.shape, kind, x.op, x.array, x.parameter, x.maker)]
     function = _as_test if kind == BOOL else _as_number if x.kind == BOOL else _trunc

@@ -13,7 +13,9 @@ OPEN_BATCH = 2  # stands for a batch of any size; 1 would look like an axis that
 Shape = tuple[int, ...]
 
 
-def entry_shapes(graph: Any, examples: Sequence[Any], shapes: Any, limits: Limits) -> dict[str, Shape]:
+def entry_shapes(
+    graph: Any, examples: Sequence[Any], shapes: Any, limits: Limits
+) -> dict[str, Shape]:
     """{input: shape}, initializers left out.
 
     Raises: KcalcError naming inputs whose size is open, or examples that do not fit.
@@ -29,23 +31,36 @@ def entry_shapes(graph: Any, examples: Sequence[Any], shapes: Any, limits: Limit
             raise KcalcError(f"onnx: the input {item.name[:80]!r} stands twice")
         found[item.name] = _shape(item, told.get(item.name))
         if len(found[item.name]) > limits.rank or any(k > limits.extent for k in found[item.name]):
-            raise KcalcError(f"onnx: the input {item.name[:80]!r} has the shape {str(found[item.name])[:80]}, which no array has")
+            raise KcalcError(
+                f"onnx: the input {item.name[:80]!r} has the shape {str(found[item.name])[:80]}, "
+                f"which no array has"
+            )
     return found
 
 
 def _told(names: Sequence[str], examples: Sequence[Any], shapes: Any) -> dict[str, Shape]:
     if examples and len(examples) != len(names):
-        raise KcalcError(f"onnx: the model has the inputs {', '.join(names)[:200]}; got {len(examples)} examples")
-    told = {name: _sizes(name, getattr(e, "shape", e)) for name, e in zip(names, examples, strict=False)}
+        raise KcalcError(
+            f"onnx: the model has the inputs {', '.join(names)[:200]}; got {len(examples)} examples"
+        )
+    told = {
+        name: _sizes(name, getattr(e, "shape", e)) for name, e in zip(names, examples, strict=False)
+    }
     if shapes is None:
         return told
     if not isinstance(shapes, Mapping):
         if len(names) != 1:
-            raise KcalcError(f"onnx: the model has the inputs {', '.join(names)[:200]}; give shapes={{name: shape}}")
+            raise KcalcError(
+                f"onnx: the model has the inputs {', '.join(names)[:200]}; give shapes={{name: "
+                f"shape}}"
+            )
         shapes = {names[0]: shapes}
     for name, shape in shapes.items():
         if name not in names:
-            raise KcalcError(f"onnx: the model has no input {str(name)[:80]!r}; its inputs are {', '.join(names)[:200]}")
+            raise KcalcError(
+                f"onnx: the model has no input {str(name)[:80]!r}; its inputs are "
+                f"{', '.join(names)[:200]}"
+            )
         told[name] = _sizes(name, shape)
     return told
 
@@ -53,37 +68,64 @@ def _told(names: Sequence[str], examples: Sequence[Any], shapes: Any) -> dict[st
 def _sizes(name: str, shape: Any) -> Shape:
     try:
         sizes = tuple(shape)
-        good = all(hasattr(k, "__index__") and not isinstance(k, bool) and int(k) >= 1 for k in sizes)
+        good = all(
+            hasattr(k, "__index__") and not isinstance(k, bool) and int(k) >= 1 for k in sizes
+        )
     except TypeError:
         good, sizes = False, ()
     if not good or not sizes:
-        raise KcalcError(f"onnx: expected an example array or a shape of positive whole numbers, batch first, got {glimpse(shape)}")
+        raise KcalcError(
+            f"onnx: expected an example array or a shape of positive whole numbers, batch first, "
+            f"got {glimpse(shape)}"
+        )
     return example_shape(sizes, f"onnx: the input {name[:80]!r}")
 
 
 def _shape(item: Any, told: Shape | None) -> Shape:
     name = item.name[:80]
     if not item.type.HasField("tensor_type"):
-        raise KcalcError(f"onnx: the input {name!r} is not a tensor (a sequence, a map or nothing); kcalc reads tensors only")
+        raise KcalcError(
+            f"onnx: the input {name!r} is not a tensor (a sequence, a map or nothing); kcalc "
+            f"reads tensors only"
+        )
     if not item.type.tensor_type.HasField("shape"):
         if told is None:
-            raise KcalcError(f"onnx: the input {name!r} has no declared shape; {_remedy(name, ('batch', '...'))}")
+            raise KcalcError(
+                f"onnx: the input {name!r} has no declared shape; {_remedy(name, ('batch', '...'))}"
+            )
         return told
-    sizes = [int(d.dim_value) if d.HasField("dim_value") else None for d in item.type.tensor_type.shape.dim]
+    sizes = [
+        int(d.dim_value) if d.HasField("dim_value") else None
+        for d in item.type.tensor_type.shape.dim
+    ]
     if any(k is not None and k < 0 for k in sizes):
         raise KcalcError(f"onnx: the input {name!r} declares a negative size")
     sizes = [k or None for k in sizes]  # some exporters write an open size as 0
     if told is not None:
-        if len(told) != len(sizes) or any(k is not None and k != t for k, t in zip(sizes[1:], told[1:], strict=True)):
+        if len(told) != len(sizes) or any(
+            k is not None and k != t for k, t in zip(sizes[1:], told[1:], strict=True)
+        ):
             declared = ", ".join("open" if k is None else str(k) for k in sizes)
-            raise KcalcError(f"onnx: the input {name!r} has the shape ({declared}), got an example of shape {told}")
+            raise KcalcError(
+                f"onnx: the input {name!r} has the shape ({declared}), got an example of shape "
+                f"{told}"
+            )
         return (sizes[0] or told[0], *told[1:])
     if not sizes:
-        raise KcalcError(f"onnx: the input {name!r} is a single number; kcalc reads arrays whose first axis is the examples")
+        raise KcalcError(
+            f"onnx: the input {name!r} is a single number; kcalc reads arrays whose first axis is "
+            f"the examples"
+        )
     open_axes = [i for i, k in enumerate(sizes) if k is None and i > 0]
     if open_axes:
-        dims = [d.dim_param[:40] or "?" if not d.dim_value else str(d.dim_value) for d in item.type.tensor_type.shape.dim]
-        raise KcalcError(f"onnx: the input {name!r} of shape ({', '.join(dims)}) leaves axis {open_axes[0]} open; {_remedy(name, dims)}")
+        dims = [
+            d.dim_param[:40] or "?" if not d.dim_value else str(d.dim_value)
+            for d in item.type.tensor_type.shape.dim
+        ]
+        raise KcalcError(
+            f"onnx: the input {name!r} of shape ({', '.join(dims)}) leaves axis {open_axes[0]} "
+            f"open; {_remedy(name, dims)}"
+        )
     return tuple(OPEN_BATCH if k is None else k for k in sizes)
 
 
@@ -91,4 +133,7 @@ def _remedy(name: str, dims: Sequence[str]) -> str:
     open_sizes = (str(OPEN_BATCH), *("32" for _ in dims))
     pairs = zip(dims, open_sizes, strict=False)
     example = ", ".join(d if d.isdigit() else size for d, size in pairs if d != "...")
-    return f"give it, for example kc.read(path, shapes={{{name!r}: ({example}{', ...' if '...' in dims else ''})}}), or an example input"
+    return (
+        f"give it, for example kc.read(path, shapes={{{name!r}: "
+        f"({example}{', ...' if '...' in dims else ''})}}), or an example input"
+    )

@@ -1,4 +1,7 @@
-"""Operations on constants, computed: a small evaluator whose arrays are counted before they are made."""
+"""Operations on constants, computed.
+
+a small evaluator whose arrays are counted before they are made.
+"""
 
 from __future__ import annotations
 
@@ -28,33 +31,68 @@ def _divide(a: Array, b: Array) -> Array:
 
 
 ELEMENTWISE: dict[str, Callable[..., Any]] = {
-    "Abs": np.abs, "Add": np.add, "And": np.logical_and, "Ceil": np.ceil, "Cos": np.cos, "Div": _divide, "Equal": np.equal, "Exp": np.exp,
-    "Floor": np.floor, "Greater": np.greater, "GreaterOrEqual": np.greater_equal, "Less": np.less, "LessOrEqual": np.less_equal,
+    "Abs": np.abs,
+    "Add": np.add,
+    "And": np.logical_and,
+    "Ceil": np.ceil,
+    "Cos": np.cos,
+    "Div": _divide,
+    "Equal": np.equal,
+    "Exp": np.exp,
+    "Floor": np.floor,
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
     "Log": np.log,
-    "Max": lambda *a: np.max(np.broadcast_arrays(*a), axis=0), "Min": lambda *a: np.min(np.broadcast_arrays(*a), axis=0),
-    "Mean": lambda *a: sum(a[1:], a[0]) / np.asarray(len(a), a[0].dtype), "Mul": np.multiply, "Neg": np.negative, "Not": np.logical_not,
-    "Or": np.logical_or, "Pow": lambda a, b: np.power(a, b).astype(a.dtype), "Reciprocal": lambda a: (1 / a).astype(a.dtype),
-    "Relu": lambda a: np.maximum(a, a.dtype.type(0)), "Round": np.round, "Sigmoid": lambda a: (1 / (1 + np.exp(-a))).astype(a.dtype),
-    "Sign": np.sign, "Sin": np.sin, "Softplus": lambda a: np.logaddexp(a, a.dtype.type(0)), "Sqrt": np.sqrt, "Sub": np.subtract,
-    "Sum": lambda *a: sum(a[1:], a[0]), "Tanh": np.tanh, "Where": np.where, "Xor": np.logical_xor,
-}  # fmt: skip
+    "Max": lambda *a: np.max(np.broadcast_arrays(*a), axis=0),
+    "Min": lambda *a: np.min(np.broadcast_arrays(*a), axis=0),
+    "Mean": lambda *a: sum(a[1:], a[0]) / np.asarray(len(a), a[0].dtype),
+    "Mul": np.multiply,
+    "Neg": np.negative,
+    "Not": np.logical_not,
+    "Or": np.logical_or,
+    "Pow": lambda a, b: np.power(a, b).astype(a.dtype),
+    "Reciprocal": lambda a: (1 / a).astype(a.dtype),
+    "Relu": lambda a: np.maximum(a, a.dtype.type(0)),
+    "Round": np.round,
+    "Sigmoid": lambda a: (1 / (1 + np.exp(-a))).astype(a.dtype),
+    "Sign": np.sign,
+    "Sin": np.sin,
+    "Softplus": lambda a: np.logaddexp(a, a.dtype.type(0)),
+    "Sqrt": np.sqrt,
+    "Sub": np.subtract,
+    "Sum": lambda *a: sum(a[1:], a[0]),
+    "Tanh": np.tanh,
+    "Where": np.where,
+    "Xor": np.logical_xor,
+}
 REDUCED: dict[str, Callable[..., Any]] = {
-    "ReduceMean": np.mean, "ReduceSum": np.sum, "ReduceMax": np.max, "ReduceMin": np.min, "ReduceProd": np.prod,
+    "ReduceMean": np.mean,
+    "ReduceSum": np.sum,
+    "ReduceMax": np.max,
+    "ReduceMin": np.min,
+    "ReduceProd": np.prod,
     "ReduceL2": lambda a, axis, keepdims: np.sqrt(np.sum(a * a, axis=axis, keepdims=keepdims)),
     "ReduceL1": lambda a, axis, keepdims: np.sum(np.abs(a), axis=axis, keepdims=keepdims),
     "ReduceSumSquare": lambda a, axis, keepdims: np.sum(a * a, axis=axis, keepdims=keepdims),
-}  # fmt: skip
+}
 KEPT = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Cast")
 Folder = Callable[["Context", Node], Sequence[Array]]
 
 
 def fold(reader: Context, node: Node) -> Sequence[Value] | None:
-    """The outputs of a node as constants, None where they depend on the input or no folding is written for it."""
+    """The outputs of a node as constants, or None.
+
+    None where they depend on the input or no folding is written for the node.
+    """
     if node.domain:
         return None
     folder = FOLDERS.get(node.op)
     needs_all = node.op not in ("Shape", "Size")
-    if folder is None or (needs_all and any(value is not None and value.array is None for value in node.inputs)):
+    if folder is None or (
+        needs_all and any(value is not None and value.array is None for value in node.inputs)
+    ):
         return None
     with np.errstate(all="ignore"):
         return reader.computed(node, [np.asarray(a) for a in folder(reader, node)], node.op in KEPT)
@@ -98,9 +136,11 @@ def _constant(reader: Context, node: Node) -> Sequence[Array]:
     if tensor is not None:
         return [to_array(tensor, reader.folder, reader.limits.file_bytes)]
     for name, kind, field, dtype in (
-        ("value_float", 1, "f", np.float32), ("value_int", 2, "i", np.int64), ("value_floats", 6, "floats", np.float32),
+        ("value_float", 1, "f", np.float32),
+        ("value_int", 2, "i", np.int64),
+        ("value_floats", 6, "floats", np.float32),
         ("value_ints", 7, "ints", np.int64),
-    ):  # fmt: skip
+    ):
         found = node.attributes.get(name)
         if found is not None and found.type == kind:
             return [np.array(getattr(found, field), dtype=dtype)]
@@ -116,7 +156,11 @@ def _shape(reader: Context, node: Node) -> Sequence[Array]:
 def _filled(reader: Context, node: Node) -> Sequence[Array]:
     shape = node.constants(0, "shape") or ()
     tensor = node.tensor("value")
-    value = np.zeros(1, np.float32) if tensor is None else to_array(tensor, reader.folder, reader.limits.file_bytes)
+    value = (
+        np.zeros(1, np.float32)
+        if tensor is None
+        else to_array(tensor, reader.folder, reader.limits.file_bytes)
+    )
     if value.size != 1:
         raise node.fail("its value is not one number")
     _room(reader, node, shape, value.dtype)
@@ -127,7 +171,11 @@ def _range(reader: Context, node: Node) -> Sequence[Array]:
     start, limit, delta = (_array(node, i).reshape(-1)[0] for i in range(3))
     count = max(int(np.ceil((float(limit) - float(start)) / float(delta))), 0)
     _room(reader, node, (count,), np.int64)
-    return [(start + np.arange(count).astype(_array(node, 0).dtype) * delta).astype(_array(node, 0).dtype)]
+    return [
+        (start + np.arange(count).astype(_array(node, 0).dtype) * delta).astype(
+            _array(node, 0).dtype
+        )
+    ]
 
 
 def _moved(reader: Context, node: Node) -> Sequence[Array]:
@@ -176,7 +224,9 @@ def _tile(reader: Context, node: Node) -> Sequence[Array]:
 def _gather(reader: Context, node: Node) -> Sequence[Array]:
     array, indices = _array(node, 0), _array(node, 1)
     axis = node.axis(node.whole("axis", 0), array.ndim)
-    _room(reader, node, (*array.shape[:axis], *indices.shape, *array.shape[axis + 1 :]), array.dtype)
+    _room(
+        reader, node, (*array.shape[:axis], *indices.shape, *array.shape[axis + 1 :]), array.dtype
+    )
     return [np.take(array, indices.astype(np.int64), axis=axis)]
 
 
@@ -203,7 +253,10 @@ def _split(reader: Context, node: Node) -> Sequence[Array]:
     axis, sizes = node.axis(node.whole("axis", 0), array.ndim), node.constants(1, "split")
     sizes = equal_parts(array.shape[axis], count) if sizes is None else sizes
     if len(sizes) != count or sum(sizes) != array.shape[axis] or min(sizes) < 0:
-        raise node.fail(f"parts of sizes {sizes[:8]} do not make up axis {axis} of an array of shape {array.shape}")
+        raise node.fail(
+            f"parts of sizes {sizes[:8]} do not make up axis {axis} of an array of shape "
+            f"{array.shape}"
+        )
     return np.split(array, np.cumsum(sizes)[:-1], axis=axis)
 
 
@@ -218,7 +271,13 @@ def _clip(reader: Context, node: Node) -> Sequence[Array]:
     array, low, high = _array(node, 0), node.optional(1), node.optional(2)
     _room(reader, node, array.shape, array.dtype)
     for bound, name, cut in ((low, "min", np.maximum), (high, "max", np.minimum)):
-        number = bound.number if bound is not None else node.real(name, 0.0) if name in node.attributes else None
+        number = (
+            bound.number
+            if bound is not None
+            else node.real(name, 0.0)
+            if name in node.attributes
+            else None
+        )
         array = array if number is None else cut(array, number).astype(array.dtype)
     return [array]
 
@@ -237,10 +296,25 @@ def _plain_pad(reader: Context, node: Node) -> Sequence[Array]:
 
     array, fill = _array(node, 0), node.optional(2)
     pads = pads_of(node, array.ndim)
-    if pads is None or any(k < 0 for pair in pads for k in pair) or node.text("mode", "constant") != "constant":
+    if (
+        pads is None
+        or any(k < 0 for pair in pads for k in pair)
+        or node.text("mode", "constant") != "constant"
+    ):
         raise node.fail("its padding of a constant is not constant")
-    _room(reader, node, [n + low + high for n, (low, high) in zip(array.shape, pads, strict=True)], array.dtype)
-    return [np.pad(array, pads, constant_values=node.real("value", 0.0) if fill is None else fill.number or 0)]
+    _room(
+        reader,
+        node,
+        [n + low + high for n, (low, high) in zip(array.shape, pads, strict=True)],
+        array.dtype,
+    )
+    return [
+        np.pad(
+            array,
+            pads,
+            constant_values=node.real("value", 0.0) if fill is None else fill.number or 0,
+        )
+    ]
 
 
 def _triangle(reader: Context, node: Node) -> Sequence[Array]:
@@ -252,9 +326,29 @@ def _triangle(reader: Context, node: Node) -> Sequence[Array]:
 
 
 FOLDERS: dict[str, Folder] = {
-    **dict.fromkeys(ELEMENTWISE, _elementwise), **dict.fromkeys(REDUCED, _reduced), "Constant": _constant, "Shape": _shape,
-    "Size": lambda _, node: [np.array(prod(node.value(0).shape), dtype=np.int64)], "ConstantOfShape": _filled, "Range": _range,
-    "Reshape": _moved, "Flatten": _moved, "Squeeze": _moved, "Unsqueeze": _moved, "Transpose": _moved, "Identity": _moved, "Cast": _cast,
-    "Expand": _expand, "Tile": _tile, "Gather": _gather, "Concat": _concat, "Slice": _slice, "Split": _split, "MatMul": _matmul,
-    "Clip": _clip, "Pad": _plain_pad, "Mod": _remainder, "Trilu": _triangle,
-}  # fmt: skip
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(REDUCED, _reduced),
+    "Constant": _constant,
+    "Shape": _shape,
+    "Size": lambda _, node: [np.array(prod(node.value(0).shape), dtype=np.int64)],
+    "ConstantOfShape": _filled,
+    "Range": _range,
+    "Reshape": _moved,
+    "Flatten": _moved,
+    "Squeeze": _moved,
+    "Unsqueeze": _moved,
+    "Transpose": _moved,
+    "Identity": _moved,
+    "Cast": _cast,
+    "Expand": _expand,
+    "Tile": _tile,
+    "Gather": _gather,
+    "Concat": _concat,
+    "Slice": _slice,
+    "Split": _split,
+    "MatMul": _matmul,
+    "Clip": _clip,
+    "Pad": _plain_pad,
+    "Mod": _remainder,
+    "Trilu": _triangle,
+}

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def part(reader: Context, node: Node, label: str, axis: int, start: int, stop: int, step: int = 1) -> Value:
+def part(
+    reader: Context, node: Node, label: str, axis: int, start: int, stop: int, step: int = 1
+) -> Value:
     """A part of the first input along one axis."""
     x = node.value(0)
     shape = [len(range(start, stop, step)) if i == axis else n for i, n in enumerate(x.shape)]
@@ -36,11 +38,16 @@ def split(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     if sizes is None:
         sizes = equal_parts(x.shape[axis], count)
     if len(sizes) != count or sum(sizes) != x.shape[axis] or min(sizes) < 1:
-        raise node.fail(f"parts of sizes {sizes[:8]} do not make up axis {axis} of an array of shape {x.shape}")
+        raise node.fail(
+            f"parts of sizes {sizes[:8]} do not make up axis {axis} of an array of shape {x.shape}"
+        )
     if count == 1:
         return [x]
     ends = [sum(sizes[: i + 1]) for i in range(count)]
-    return [part(reader, node, label, axis, end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    return [
+        part(reader, node, label, axis, end - size, end)
+        for size, end in zip(sizes, ends, strict=True)
+    ]
 
 
 def sliced(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
@@ -48,13 +55,18 @@ def sliced(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     x = node.value(0)
     starts, ends = node.constants(1, "starts"), node.constants(2, "ends")
     axes, steps = node.constants(3, "axes"), node.constants(4, "steps")
-    unknown = (node.optional(3) is not None and axes is None) or (node.optional(4) is not None and steps is None)
+    unknown = (node.optional(3) is not None and axes is None) or (
+        node.optional(4) is not None and steps is None
+    )
     if starts is None or ends is None or unknown or len(starts) != len(ends):
         return None
     places = tuple(range(len(starts))) if axes is None else tuple(a % x.rank for a in axes)
     node.axes(axes or (), x.rank)
     strides = steps or (1,) * len(starts)
-    spans = {a: slice(s, e, k).indices(x.shape[a]) for a, s, e, k in zip(places, starts, ends, strides, strict=True)}
+    spans = {
+        a: slice(s, e, k).indices(x.shape[a])
+        for a, s, e, k in zip(places, starts, ends, strides, strict=True)
+    }
     cut = {a: span for a, span in spans.items() if span != (0, x.shape[a], 1)}
     if not cut:
         return [x]
@@ -77,7 +89,16 @@ def picked(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
         raise node.fail(f"it picks place {place} of an axis of {x.shape[axis]}")
     place %= x.shape[axis]
     made = part(reader, node, label, axis, place, place + 1)
-    return [reader.emit(Reshape, node, f"{label}.squeeze", [n for i, n in enumerate(x.shape) if i != axis], (made,), x.kind)]
+    return [
+        reader.emit(
+            Reshape,
+            node,
+            f"{label}.squeeze",
+            [n for i, n in enumerate(x.shape) if i != axis],
+            (made,),
+            x.kind,
+        )
+    ]
 
 
 def softmax(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
@@ -87,7 +108,11 @@ def softmax(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     if node.opset < 13 and axis != x.rank - 1:
         return None
     what, reason = reason_for(node)
-    return [reader.emit(Softmax, node, label, x.shape, (x,), x.kind, what=what, reason=reason, axis=axis)]
+    return [
+        reader.emit(
+            Softmax, node, label, x.shape, (x,), x.kind, what=what, reason=reason, axis=axis
+        )
+    ]
 
 
 def product(reader: Context, node: Node, label: str, what: str, reason: str) -> Sequence[Value]:
@@ -101,7 +126,14 @@ def product(reader: Context, node: Node, label: str, what: str, reason: str) -> 
     outer = x.shape[:-2] if x.rank >= w.rank else w.shape[:-2]
     terms = f"{mine}xy,{theirs}yz->{batch}xz"
     shape = (*outer, x.shape[-2], w.shape[-1])
-    return [reader.emit(Contract, node, label, shape, (x, w), what=what, reason=reason, terms=terms)]
+    return [
+        reader.emit(Contract, node, label, shape, (x, w), what=what, reason=reason, terms=terms)
+    ]
 
 
-RULES = {("", "Split"): split, ("", "Slice"): sliced, ("", "Gather"): picked, ("", "Softmax"): softmax}
+RULES = {
+    ("", "Split"): split,
+    ("", "Slice"): sliced,
+    ("", "Gather"): picked,
+    ("", "Softmax"): softmax,
+}

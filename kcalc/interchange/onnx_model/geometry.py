@@ -21,17 +21,29 @@ class Window:
     mode: str = "zeros"
 
 
-def window_of(node: Node, sizes: Sequence[int], extent: Sequence[int], around: Pads | None = None) -> Window | None:
-    """How a window moves over locations; ``around``: padding that was there already. None where the padding is negative.
+def window_of(
+    node: Node, sizes: Sequence[int], extent: Sequence[int], around: Pads | None = None
+) -> Window | None:
+    """How a window moves over locations; ``around``: padding that was there already.
+
+    None where the padding is negative.
 
     Raises: KcalcError where attributes have another number of axes, or the window does not fit.
     """
     rank = len(sizes)
-    stride, dilation = node.wholes("strides") or (1,) * rank, node.wholes("dilations") or (1,) * rank
+    stride, dilation = (
+        node.wholes("strides") or (1,) * rank,
+        node.wholes("dilations") or (1,) * rank,
+    )
     pads = node.wholes("pads") or (0,) * (2 * rank)
     told = node.wholes("kernel_shape") or tuple(extent)
-    if not (len(extent) == len(stride) == len(dilation) == rank == len(pads) / 2) or tuple(told) != tuple(extent):
-        raise node.fail(f"its window {told}, strides {stride}, dilations {dilation} and pads {pads} do not belong to {rank} location axes")
+    if not (len(extent) == len(stride) == len(dilation) == rank == len(pads) / 2) or tuple(
+        told
+    ) != tuple(extent):
+        raise node.fail(
+            f"its window {told}, strides {stride}, dilations {dilation} and pads {pads} do not "
+            f"belong to {rank} location axes"
+        )
     if any(k < 1 for k in (*stride, *dilation, *extent)):
         raise node.fail("its window, strides and dilations must be positive")
     reach = [(k - 1) * d + 1 for k, d in zip(extent, dilation, strict=True)]
@@ -39,12 +51,24 @@ def window_of(node: Node, sizes: Sequence[int], extent: Sequence[int], around: P
     around = around or ((0, 0),) * rank
     inner = [n + low + high for n, (low, high) in zip(sizes, around, strict=True)]
     if mode in ("SAME_UPPER", "SAME_LOWER"):
-        padding = tuple(_same(n, r, s, mode == "SAME_LOWER") for n, r, s in zip(inner, reach, stride, strict=True))
+        padding = tuple(
+            _same(n, r, s, mode == "SAME_LOWER")
+            for n, r, s in zip(inner, reach, stride, strict=True)
+        )
     elif mode in ("NOTSET", "VALID"):
-        padding = ((0, 0),) * rank if mode == "VALID" else tuple(zip(pads[:rank], pads[rank:], strict=True))
+        padding = (
+            ((0, 0),) * rank
+            if mode == "VALID"
+            else tuple(zip(pads[:rank], pads[rank:], strict=True))
+        )
     else:
-        raise node.fail(f"its auto_pad is {mode[:40]!r}; NOTSET, VALID, SAME_UPPER and SAME_LOWER are the values")
-    padding = tuple((low + a, high + b) for (low, high), (a, b) in zip(padding, around, strict=True))
+        raise node.fail(
+            f"its auto_pad is {mode[:40]!r}; NOTSET, VALID, SAME_UPPER and SAME_LOWER are the "
+            f"values"
+        )
+    padding = tuple(
+        (low + a, high + b) for (low, high), (a, b) in zip(padding, around, strict=True)
+    )
     if any(k < 0 for pair in padding for k in pair):
         return None
     out = []
@@ -60,7 +84,10 @@ def window_of(node: Node, sizes: Sequence[int], extent: Sequence[int], around: P
 
 
 def _same(size: int, reach: int, stride: int, lower: bool) -> tuple[int, int]:
-    """SAME: ceil(size / stride) windows, the odd location of the padding after (upper) or before (lower) the image."""
+    """The padding (before, after) of SAME, with ceil(size / stride) windows.
+
+    The odd location of the padding is after (upper) or before (lower) the image.
+    """
     total = max((-(-size // stride) - 1) * stride + reach - size, 0)
     small = total // 2
     return (total - small, small) if lower else (small, total - small)

@@ -16,10 +16,12 @@ FLOAT, INT, BOOL = "float", "int", "bool"
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """An array of the graph: a constant (``array``), or the output of the operation ``op`` of the trace.
+    """An array of the graph, which is a constant or the output of an operation.
 
-    ``parameter``: the parameter of the model that a constant is, under its first name. ``maker``: the node it came from, with the
-    values that node read.
+    ``array``: the constant; ``op``: the operation of the trace.
+
+    ``parameter``: the parameter of the model that a constant is, under its first name. ``maker``:
+    the node it came from, with the values that node read.
     """
 
     shape: tuple[int, ...]
@@ -60,7 +62,10 @@ def constant(array: Array, parameter: str | None = None) -> Value:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A node with its values looked up: ``inputs`` holds None where an optional input is left out."""
+    """A node with its values looked up.
+
+    ``inputs`` holds None where an optional input is left out.
+    """
 
     op: str
     domain: str
@@ -74,7 +79,11 @@ class Node:
     @property
     def what(self) -> str:
         """The node in words."""
-        return f"{self.op} node {self.name[:80]!r}" if self.name else f"{self.op} node that makes {str(self.outputs[:1])[2:-3][:80]!r}"
+        return (
+            f"{self.op} node {self.name[:80]!r}"
+            if self.name
+            else f"{self.op} node that makes {str(self.outputs[:1])[2:-3][:80]!r}"
+        )
 
     def fail(self, text: str) -> KcalcError:
         """An error that names the node."""
@@ -134,7 +143,10 @@ class Node:
         return found.g
 
     def constants(self, index: int, name: str) -> tuple[int, ...] | None:
-        """Whole numbers given as the attribute ``name`` or as input ``index``; None where they are left out or depend on the input."""
+        """Whole numbers given as the attribute ``name`` or as input ``index``.
+
+        None where they are left out or depend on the input.
+        """
         if name in self.attributes:
             return self.wholes(name)
         found = self.optional(index)
@@ -145,7 +157,10 @@ class Node:
         return tuple(int(v) for v in found.array.reshape(-1))
 
     def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Axes counted from 0, sorted. Raises: KcalcError for ones that are not there or stand twice."""
+        """Axes counted from 0, sorted.
+
+        Raises: KcalcError for ones that are not there or stand twice.
+        """
         found = tuple(sorted(a + rank if a < 0 else a for a in axes))
         if any(not 0 <= a < rank for a in found) or len(set(found)) != len(found):
             raise self.fail(f"the axes {tuple(axes)[:8]} are not those of an array of {rank} axes")

@@ -1,4 +1,7 @@
-"""Limits on the cost of a file: bytes, nodes, depth and the size of arrays computed from its constants."""
+"""Limits on the cost of a file.
+
+Bytes, nodes, depth and the size of arrays computed from its constants.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from ...foundation.errors import KcalcError
 class Limits:
     """Bounds on a model file; a file beyond them is refused before the memory is asked for.
 
-    ``file_bytes``: the file and its external data together. ``nodes``: nodes of the file, subgraphs and functions included.
-    ``folded_bytes``: all arrays together that are computed from constants, beside ``folded_factor`` times the bytes of the model's own
-    tensors.
+    ``file_bytes``: the file and its external data together. ``nodes``: nodes of the file, subgraphs
+    and functions included. ``folded_bytes``: all arrays together that are computed from constants,
+    beside ``folded_factor`` times the bytes of the model's own tensors.
     """
 
     file_bytes: int = 2 * 2**30
@@ -34,13 +37,25 @@ class Budget:
         self._folded = limits.folded_bytes + limits.folded_factor * tensor_bytes
 
     def step(self) -> None:
-        """One node is read. Raises: KcalcError where functions that call functions multiply without bound."""
+        """One node is read.
+
+        Raises: KcalcError where functions that call functions multiply without bound.
+        """
         self._steps -= 1
         if self._steps < 0:
-            raise KcalcError("onnx: the functions of the file unfold into far more nodes than it holds; this is not a network")
+            raise KcalcError(
+                "onnx: the functions of the file unfold into far more nodes than it holds; this "
+                "is not a network"
+            )
 
     def fold(self, count: int, itemsize: int, where: str) -> None:
-        """An array of ``count`` numbers is computed from constants. Raises: KcalcError where all of them together become too large."""
+        """An array of ``count`` numbers is computed from constants.
+
+        Raises: KcalcError where all of them together become too large.
+        """
         self._folded -= count * itemsize
         if self._folded < 0:
-            raise KcalcError(f"onnx: {where}: the arrays computed from constants are too large ({count} numbers here)")
+            raise KcalcError(
+                f"onnx: {where}: the arrays computed from constants are too large ({count} "
+                f"numbers here)"
+            )

@@ -16,7 +16,11 @@ from .graph_values import Array, Node, Value
 if TYPE_CHECKING:
     from .context import Context
 
-BOTH = ("product of feature maps", "it multiplies two arrays that both depend on the input (attention, bilinear layers); no rule exists")
+BOTH = (
+    "product of feature maps",
+    "it multiplies two arrays that both depend on the input (attention, bilinear layers); no rule "
+    "exists",
+)
 
 
 def conv(reader: Context, node: Node, label: str) -> Sequence[Value]:
@@ -26,42 +30,96 @@ def conv(reader: Context, node: Node, label: str) -> Sequence[Value]:
         return reader.unread(node, label, "convolution", "its weights depend on the input")
     x, around, mode = unpadded(x)
     groups, extent = node.whole("group", 1), w.shape[2:]
-    if x.rank < 3 or w.rank != x.rank or groups < 1 or x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
-        raise node.fail(f"weights of shape {w.shape} in {groups} groups do not act on an array of shape {x.shape}")
+    if (
+        x.rank < 3
+        or w.rank != x.rank
+        or groups < 1
+        or x.shape[1] != w.shape[1] * groups
+        or w.shape[0] % groups
+    ):
+        raise node.fail(
+            f"weights of shape {w.shape} in {groups} groups do not act on an array of shape "
+            f"{x.shape}"
+        )
     found = window_of(node, x.shape[2:], extent, around)
     if found is None:
-        return reader.unread(node, label, "convolution", "its padding is negative or changes with the input")
+        return reader.unread(
+            node, label, "convolution", "its padding is negative or changes with the input"
+        )
     if mode != "zeros" and found.padding != around:
         reason = f"zeros are put around an image after {mode} padding"
         return reader.unread(node, label, "convolution", reason)
     found = replace(found, mode=mode)
     if b is not None and b.shape != (w.shape[0],):
         raise node.fail(f"a bias of shape {b.shape} for {w.shape[0]} channels")
-    return [_linear(reader, node, label, x, w, reader.array(w), b, None, 1, 1, (*x.shape[:1], w.shape[0], *found.sizes), found, groups)]
+    return [
+        _linear(
+            reader,
+            node,
+            label,
+            x,
+            w,
+            reader.array(w),
+            b,
+            None,
+            1,
+            1,
+            (*x.shape[:1], w.shape[0], *found.sizes),
+            found,
+            groups,
+        )
+    ]
 
 
 def unpadded(x: Value) -> tuple[Value, tuple[tuple[int, int], ...] | None, str]:
-    """(the input of a Pad on location axes, its padding, its mode); else the value itself and None."""
+    """(the input of a Pad on location axes, its padding, its mode).
+
+    Else the value itself and None.
+    """
     from .shapes import image_padding
 
     return image_padding(x) or (x, None, "zeros")
 
 
 def _linear(
-    reader: Context, node: Node, label: str, x: Value, owner: Value, weight: Array, bias: Value | None, bias_array: Array | None,
-    axis: int, out_axis: int, shape: Sequence[int], window: Window | None = None, groups: int = 1,
-) -> Value:  # fmt: skip
+    reader: Context,
+    node: Node,
+    label: str,
+    x: Value,
+    owner: Value,
+    weight: Array,
+    bias: Value | None,
+    bias_array: Array | None,
+    axis: int,
+    out_axis: int,
+    shape: Sequence[int],
+    window: Window | None = None,
+    groups: int = 1,
+) -> Value:
     if not np.issubdtype(weight.dtype, np.floating) or weight.size == 0:
-        raise node.fail("its weights are whole numbers or there are none; kcalc reads models of floats")
+        raise node.fail(
+            "its weights are whole numbers or there are none; kcalc reads models of floats"
+        )
     fields: dict[str, Any] = {}
     if window is not None:
         fields = {name: getattr(window, name) for name in ("stride", "padding", "mode", "dilation")}
     if bias is not None and bias_array is None:
         bias_array = reader.array(bias)
     return reader.emit(
-        Linear, node, label, shape, (x,), weight=weight, parameter=reader.owner(owner), axis=axis, out_axis=out_axis, bias=bias_array,
-        bias_parameter=None if bias is None else bias.parameter, groups=groups, **fields,
-    )  # fmt: skip
+        Linear,
+        node,
+        label,
+        shape,
+        (x,),
+        weight=weight,
+        parameter=reader.owner(owner),
+        axis=axis,
+        out_axis=out_axis,
+        bias=bias_array,
+        bias_parameter=None if bias is None else bias.parameter,
+        groups=groups,
+        **fields,
+    )
 
 
 def gemm(reader: Context, node: Node, label: str) -> Sequence[Value]:
@@ -70,17 +128,36 @@ def gemm(reader: Context, node: Node, label: str) -> Sequence[Value]:
     if x.rank != 2 or w.rank != 2:
         raise node.fail(f"it takes matrices, got shapes {x.shape} and {w.shape}")
     if w.array is None:
-        return reader.unread(node, label, *(BOTH if x.array is None else ("matrix product", "it mixes the examples of a batch")))
+        return reader.unread(
+            node,
+            label,
+            *(BOTH if x.array is None else ("matrix product", "it mixes the examples of a batch")),
+        )
     if node.whole("transA"):
         return reader.unread(node, label, "matrix product", "it mixes the examples of a batch")
     alpha, beta = node.real("alpha", 1.0), node.real("beta", 1.0)
     weight = reader.array(w) if node.whole("transB") else reader.array(w).T
     weight = weight if alpha == 1 else (weight * alpha).astype(weight.dtype)
     if weight.shape[1] != x.shape[1]:
-        raise node.fail(f"weights for {weight.shape[1]} channels act on an array of shape {x.shape}")
+        raise node.fail(
+            f"weights for {weight.shape[1]} channels act on an array of shape {x.shape}"
+        )
     size = weight.shape[0]
-    bias = None if c is None or c.array is None or beta == 0 or c.shape not in ((), (1,), (size,), (1, 1), (1, size)) else c
-    values = None if bias is None else np.broadcast_to(reader.array(bias).reshape(-1) * np.asarray(beta, reader.array(bias).dtype), (size,))
+    bias = (
+        None
+        if c is None
+        or c.array is None
+        or beta == 0
+        or c.shape not in ((), (1,), (size,), (1, 1), (1, size))
+        else c
+    )
+    values = (
+        None
+        if bias is None
+        else np.broadcast_to(
+            reader.array(bias).reshape(-1) * np.asarray(beta, reader.array(bias).dtype), (size,)
+        )
+    )
     made = _linear(reader, node, label, x, w, weight, bias, values, 1, 1, (x.shape[0], size))
     if c is None or bias is not None or beta == 0:
         return [made]
@@ -88,11 +165,18 @@ def gemm(reader: Context, node: Node, label: str) -> Sequence[Value]:
     if shape != made.shape:
         raise node.fail(f"it adds an array of shape {c.shape} to one of shape {made.shape}")
     function = (lambda y, z: y + z) if beta == 1 else (lambda y, z: y + beta * z)
-    return [reader.emit(Pointwise, node, f"{label}.add", shape, (made, c), function=function, label="add")]
+    return [
+        reader.emit(
+            Pointwise, node, f"{label}.add", shape, (made, c), function=function, label="add"
+        )
+    ]
 
 
 def matmul(reader: Context, node: Node, label: str) -> Sequence[Value]:
-    """A matrix product with one constant operand: weights on the last axis, or from the left on the last but one."""
+    """A matrix product with one constant operand.
+
+    Weights on the last axis, or from the left on the last but one.
+    """
     x, w = node.value(0), node.value(1)
     if x.array is None and w.array is None:
         return product(reader, node, label, *BOTH)
@@ -102,7 +186,13 @@ def matmul(reader: Context, node: Node, label: str) -> Sequence[Value]:
     while array.ndim > 2 and array.shape[0] == 1 and array.ndim <= max(x.rank, 2):
         array = array[0]
     if array.ndim > 2:
-        return product(reader, node, label, "batched matrix product", "it multiplies every location by a matrix of its own")
+        return product(
+            reader,
+            node,
+            label,
+            "batched matrix product",
+            "it multiplies every location by a matrix of its own",
+        )
     if array.ndim < 1 or x.rank < 1:
         raise node.fail("it multiplies by a single number")
     axis = x.rank - 1 if not left or x.rank == 1 else x.rank - 2
@@ -115,14 +205,24 @@ def matmul(reader: Context, node: Node, label: str) -> Sequence[Value]:
     shape = [weight.shape[0] if i == axis else k for i, k in enumerate(x.shape)]
     made = _linear(reader, node, label, x, w, weight, None, None, axis, axis, shape)
     if vector:
-        return [reader.emit(Reshape, node, f"{label}.squeeze", [k for i, k in enumerate(shape) if i != axis], (made,))]
+        return [
+            reader.emit(
+                Reshape,
+                node,
+                f"{label}.squeeze",
+                [k for i, k in enumerate(shape) if i != axis],
+                (made,),
+            )
+        ]
     return [made]
 
 
 def dense(reader: Context, node: Node, label: str, x: Value, w: Value, bias: Value | None) -> Value:
     """x W + b over the last axis."""
     axis, array = x.rank - 1, reader.array(w).T
-    return _linear(reader, node, label, x, w, array, bias, None, axis, axis, (*x.shape[:-1], array.shape[0]))
+    return _linear(
+        reader, node, label, x, w, array, bias, None, axis, axis, (*x.shape[:-1], array.shape[0])
+    )
 
 
 def einsum(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
@@ -133,12 +233,22 @@ def einsum(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     source, _, target = text.partition("->")
     terms = source.split(",")
     constants = [i for i in (0, 1) if node.value(i).constant]
-    if len(terms) != 2 or len(constants) != 1 or not target.isalpha() or not all(t.isalpha() and len(set(t)) == len(t) for t in terms):
+    if (
+        len(terms) != 2
+        or len(constants) != 1
+        or not target.isalpha()
+        or not all(t.isalpha() and len(set(t)) == len(t) for t in terms)
+    ):
         return reader.unread(node, label, *BOTH) if not constants else None
     x, w = node.value(1 - constants[0]), node.value(constants[0])
     data, matrix = terms[1 - constants[0]], terms[constants[0]]
     gone, new = [k for k in matrix if k in data], [k for k in matrix if k not in data]
-    if len(matrix) != 2 or len(gone) != 1 or len(new) != 1 or target != data.replace(gone[0], new[0]):
+    if (
+        len(matrix) != 2
+        or len(gone) != 1
+        or len(new) != 1
+        or target != data.replace(gone[0], new[0])
+    ):
         return None
     axis = data.index(gone[0])
     array = reader.array(w)
@@ -153,7 +263,12 @@ def einsum(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
 
 def sparse(reader: Context, node: Node, label: str) -> Sequence[Value]:
     """Integer and quantised products."""
-    return reader.unread(node, label, "quantised layer", "weights of whole numbers with scales; read the model before quantisation")
+    return reader.unread(
+        node,
+        label,
+        "quantised layer",
+        "weights of whole numbers with scales; read the model before quantisation",
+    )
 
 
 RULES = {("", "Conv"): conv, ("", "Gemm"): gemm, ("", "MatMul"): matmul, ("", "Einsum"): einsum} | {

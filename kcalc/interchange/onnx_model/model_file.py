@@ -18,19 +18,25 @@ STANDARD = ("", "ai.onnx")
 def load(model: Any, limits: Limits) -> tuple[Any, Path | None]:
     """The ``onnx.ModelProto`` of a path or of itself, and the folder of the file.
 
-    Raises: KcalcError without the onnx package, or for a file that is missing, too large or no model.
+    Raises: KcalcError without the onnx package, or for a file that is missing, too large or no
+    model.
     """
     onnx = package()
     if isinstance(model, onnx.ModelProto):
         return model, None
     if not isinstance(model, str | os.PathLike):
-        raise KcalcError(f"onnx: expected the path of an .onnx file or an onnx.ModelProto, got {type(model).__name__}")
+        raise KcalcError(
+            f"onnx: expected the path of an .onnx file or an onnx.ModelProto, got "
+            f"{type(model).__name__}"
+        )
     path = Path(os.fsdecode(os.fspath(model)))
     proto = onnx.ModelProto()
     content = _content(path, limits)
     try:
         proto.ParseFromString(content)
-    except Exception:  # protobuf raises classes of its own, which differ between its implementations
+    except (
+        Exception
+    ):  # protobuf raises classes of its own, which differ between its implementations
         raise KcalcError(f"{path} is not an ONNX model, or it is cut short") from None
     return proto, path.parent
 
@@ -40,39 +46,59 @@ def package() -> Any:
     try:
         import onnx
     except ImportError:
-        raise KcalcError("reading ONNX models needs the onnx package: pip install 'kcalc[onnx]'") from None
+        raise KcalcError(
+            "reading ONNX models needs the onnx package: pip install 'kcalc[onnx]'"
+        ) from None
     return onnx
 
 
 def _content(path: Path, limits: Limits) -> bytes:
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        handle = os.open(
+            path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        )
         with os.fdopen(handle, "rb") as stream:
             state = os.fstat(handle)
             if not stat.S_ISREG(state.st_mode):
                 raise KcalcError(f"{path} is not an ordinary file")
             if state.st_size > limits.file_bytes:
-                raise KcalcError(f"{path} has {state.st_size} bytes, more than the limit of {limits.file_bytes}")
+                raise KcalcError(
+                    f"{path} has {state.st_size} bytes, more than the limit of {limits.file_bytes}"
+                )
             return stream.read(limits.file_bytes + 1)
     except (OSError, ValueError) as error:
         if isinstance(error, KcalcError):
             raise
-        raise KcalcError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise KcalcError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
+        ) from None
 
 
 def opset_of(imports: Any, default: int | None = None) -> int:
-    """The version of the standard operators. Raises: KcalcError for one that kcalc does not know."""
+    """The version of the standard operators.
+
+    Raises: KcalcError for one that kcalc does not know.
+    """
     versions = [item.version for item in imports if item.domain in STANDARD]
     version = versions[0] if versions else default
     if version is None:
-        raise KcalcError("onnx: the file does not say which version of the operators (opset) it uses, or it is no model")
+        raise KcalcError(
+            "onnx: the file does not say which version of the operators (opset) it uses, or it is "
+            "no model"
+        )
     if not OLDEST <= version <= NEWEST:
-        raise KcalcError(f"onnx: the model uses opset {version}; kcalc reads {OLDEST} to {NEWEST}: export it again with opset_version=17")
+        raise KcalcError(
+            f"onnx: the model uses opset {version}; kcalc reads {OLDEST} to {NEWEST}: export it "
+            f"again with opset_version=17"
+        )
     return int(version)
 
 
 def count_nodes(model: Any, limits: Limits) -> int:
-    """The nodes of a model with its subgraphs and functions. Raises: KcalcError for too many, or too deep."""
+    """The nodes of a model with its subgraphs and functions.
+
+    Raises: KcalcError for too many, or too deep.
+    """
     found = 0
     for nodes, depth in _runs(model):
         found += len(nodes)
@@ -96,4 +122,8 @@ def _runs(model: Any) -> Iterator[tuple[Any, int]]:
         yield nodes, depth
         for node in nodes:
             for attribute in node.attribute:
-                rows += [(graph.node, depth + 1) for graph in (attribute.g, *attribute.graphs) if graph.node]
+                rows += [
+                    (graph.node, depth + 1)
+                    for graph in (attribute.g, *attribute.graphs)
+                    if graph.node
+                ]

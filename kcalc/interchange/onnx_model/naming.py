@@ -12,7 +12,10 @@ MAIN = re.compile(r"Conv.*|Gemm|MatMul|.*Normalization|.*Pool")
 
 
 class Labels:
-    """Wishes for labels of the nodes of one graph, from node names such as ``/layer1/layer1.0/conv1/Conv``."""
+    """Proposed labels for the nodes of one graph.
+
+    They are made from node names such as ``/layer1/layer1.0/conv1/Conv``.
+    """
 
     def __init__(self, nodes: Iterable[Any]) -> None:
         self._alone: Counter[str] = Counter()
@@ -25,12 +28,18 @@ class Labels:
     def __call__(self, node: Any) -> str:
         """A short readable label, not yet distinct."""
         place = scope(node)
-        if place and (self._alone[place] == 1 or (self._main[place] == 1 and MAIN.fullmatch(node.op_type))):
+        if place and (
+            self._alone[place] == 1 or (self._main[place] == 1 and MAIN.fullmatch(node.op_type))
+        ):
             return place
         if place:
             return f"{place}.{node.op_type.lower()}"
         name = clean(node.name.rsplit("/", 1)[-1].removeprefix("node_"))
-        return (name.lower() if name.lower() == node.op_type.lower() else name) or clean(node.op_type.lower()) or "node"
+        return (
+            (name.lower() if name.lower() == node.op_type.lower() else name)
+            or clean(node.op_type.lower())
+            or "node"
+        )
 
 
 def clean(text: str) -> str:
@@ -39,7 +48,10 @@ def clean(text: str) -> str:
 
 
 def scope(node: Any) -> str:
-    """The module of a node: from the exporter's metadata or the slashes in its name; "" where neither tells."""
+    """The module of a node: from the exporter's metadata or the slashes in its name.
+
+    "" where neither tells.
+    """
     for item in getattr(node, "metadata_props", ()):
         if item.key == SCOPES:
             names = re.findall(r"'([^']{0,120})'", item.value[:2000])

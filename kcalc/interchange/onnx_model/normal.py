@@ -15,9 +15,18 @@ Rule = Any
 
 
 def normalised(
-    reader: Context, node: Node, label: str, x: Value, kind: str, axes: Sequence[int], epsilon: float, gain: Array | None = None,
-    bias: Array | None = None, groups: int = 1, running: tuple[Array, Array] | None = None,
-) -> Value:  # fmt: skip
+    reader: Context,
+    node: Node,
+    label: str,
+    x: Value,
+    kind: str,
+    axes: Sequence[int],
+    epsilon: float,
+    gain: Array | None = None,
+    bias: Array | None = None,
+    groups: int = 1,
+    running: tuple[Array, Array] | None = None,
+) -> Value:
     """A normalisation of ``x``."""
     fields = {
         "kind": kind,
@@ -49,7 +58,20 @@ def batch(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     axes = [i for i in range(x.rank) if i != 1]
     gain, bias, mean, variance = arrays
     assert mean is not None and variance is not None
-    return [normalised(reader, node, label, x, "batch", axes, node.real("epsilon", 1e-5), gain, bias, running=(mean, variance))]
+    return [
+        normalised(
+            reader,
+            node,
+            label,
+            x,
+            "batch",
+            axes,
+            node.real("epsilon", 1e-5),
+            gain,
+            bias,
+            running=(mean, variance),
+        )
+    ]
 
 
 def layer(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
@@ -59,7 +81,19 @@ def layer(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
         return None
     axis = node.axis(node.whole("axis", -1), x.rank)
     kind = "layer" if node.op == "LayerNormalization" else "rms"
-    return [normalised(reader, node, label, x, kind, range(axis, x.rank), node.real("epsilon", 1e-5), arrays[0], arrays[1])]
+    return [
+        normalised(
+            reader,
+            node,
+            label,
+            x,
+            kind,
+            range(axis, x.rank),
+            node.real("epsilon", 1e-5),
+            arrays[0],
+            arrays[1],
+        )
+    ]
 
 
 def instance(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
@@ -69,7 +103,19 @@ def instance(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
         return None
     if any(a is None or a.shape != (x.shape[1],) for a in arrays):
         raise node.fail(f"it takes scale and bias of {x.shape[1]} channels")
-    return [normalised(reader, node, label, x, "group", range(1, x.rank), node.real("epsilon", 1e-5), *arrays, groups=x.shape[1])]
+    return [
+        normalised(
+            reader,
+            node,
+            label,
+            x,
+            "group",
+            range(1, x.rank),
+            node.real("epsilon", 1e-5),
+            *arrays,
+            groups=x.shape[1],
+        )
+    ]
 
 
 def group(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
@@ -80,8 +126,24 @@ def group(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     if groups < 1 or x.shape[1] % groups:
         raise node.fail(f"{x.shape[1]} channels do not fall into {groups} groups")
     each = x.shape[1] // groups
-    gain, bias = (a.repeat(each) if a is not None and a.shape == (groups,) != (x.shape[1],) else a for a in arrays)
-    return [normalised(reader, node, label, x, "group", range(1, x.rank), node.real("epsilon", 1e-5), gain, bias, groups)]
+    gain, bias = (
+        a.repeat(each) if a is not None and a.shape == (groups,) != (x.shape[1],) else a
+        for a in arrays
+    )
+    return [
+        normalised(
+            reader,
+            node,
+            label,
+            x,
+            "group",
+            range(1, x.rank),
+            node.real("epsilon", 1e-5),
+            gain,
+            bias,
+            groups,
+        )
+    ]
 
 
 def mean_variance(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
@@ -89,11 +151,20 @@ def mean_variance(reader: Context, node: Node, label: str) -> Sequence[Value] | 
     x = node.value(0)
     axes = node.axes(node.wholes("axes") or (0, 2, 3), x.rank)
     found = kind_by_axes(axes, x.shape)
-    return None if found is None else [normalised(reader, node, label, x, found[0], found[2], 1e-9, groups=found[1])]
+    return (
+        None
+        if found is None
+        else [normalised(reader, node, label, x, found[0], found[2], 1e-9, groups=found[1])]
+    )
 
 
-def kind_by_axes(axes: Sequence[int], shape: Sequence[int]) -> tuple[str, int, tuple[int, ...]] | None:
-    """(kind, groups, axes) of the normalisation that averages over axes; None where it is none that has a name."""
+def kind_by_axes(
+    axes: Sequence[int], shape: Sequence[int]
+) -> tuple[str, int, tuple[int, ...]] | None:
+    """(kind, groups, axes) of the normalisation that averages over axes.
+
+    None where it is none that has a name.
+    """
     rank = len(shape)
     if 0 in axes:
         return ("batch", 1, tuple(axes)) if len(axes) == rank - 1 else None
@@ -103,8 +174,12 @@ def kind_by_axes(axes: Sequence[int], shape: Sequence[int]) -> tuple[str, int, t
 
 
 RULES: dict[tuple[str, str], Rule] = {
-    ("", "BatchNormalization"): batch, ("", "LayerNormalization"): layer, ("", "RMSNormalization"): layer,
-    ("", "SimplifiedLayerNormalization"): layer, ("com.microsoft", "SimplifiedLayerNormalization"): layer,
-    ("", "InstanceNormalization"): instance, ("", "GroupNormalization"): group,
+    ("", "BatchNormalization"): batch,
+    ("", "LayerNormalization"): layer,
+    ("", "RMSNormalization"): layer,
+    ("", "SimplifiedLayerNormalization"): layer,
+    ("com.microsoft", "SimplifiedLayerNormalization"): layer,
+    ("", "InstanceNormalization"): instance,
+    ("", "GroupNormalization"): group,
     ("", "MeanVarianceNormalization"): mean_variance,
-}  # fmt: skip
+}

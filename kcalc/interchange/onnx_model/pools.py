@@ -13,8 +13,13 @@ if TYPE_CHECKING:
     from .context import Context
 
 KINDS = {
-    "MaxPool": "max", "AveragePool": "mean", "GlobalAveragePool": "mean", "GlobalMaxPool": "max", "ReduceMean": "mean", "ReduceMax": "max",
-}  # fmt: skip
+    "MaxPool": "max",
+    "AveragePool": "mean",
+    "GlobalAveragePool": "mean",
+    "GlobalMaxPool": "max",
+    "ReduceMean": "mean",
+    "ReduceMax": "max",
+}
 
 
 def pool(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
@@ -23,7 +28,9 @@ def pool(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     if x.rank < 3 or extent is None:
         raise node.fail(f"it pools windows {extent} of an array of shape {x.shape}")
     if any(d != 1 for d in node.wholes("dilations") or ()):
-        return reader.unread(node, label, "dilated pooling", "pooling over windows with holes has no rule")
+        return reader.unread(
+            node, label, "dilated pooling", "pooling over windows with holes has no rule"
+        )
     found = window_of(node, x.shape[2:], extent)
     if found is None:
         return reader.unread(node, label, "pooling", "its padding is negative")
@@ -32,7 +39,19 @@ def pool(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     counts = padded and node.op == "AveragePool" and bool(node.whole("count_include_pad"))
     shape = (*x.shape[:2], *found.sizes)
     window = {"window": tuple(extent), "stride": found.stride, "padding": found.padding}
-    return [reader.emit(Pooling, node, label, shape, (x,), kind=KINDS[node.op], axes=axes, counts_zeros=counts, **window)]
+    return [
+        reader.emit(
+            Pooling,
+            node,
+            label,
+            shape,
+            (x,),
+            kind=KINDS[node.op],
+            axes=axes,
+            counts_zeros=counts,
+            **window,
+        )
+    ]
 
 
 def whole(reader: Context, node: Node, label: str) -> Sequence[Value]:
@@ -41,11 +60,18 @@ def whole(reader: Context, node: Node, label: str) -> Sequence[Value]:
     if x.rank < 3:
         raise node.fail(f"it pools the locations of an array of shape {x.shape}, which has none")
     shape = (*x.shape[:2], *(1,) * (x.rank - 2))
-    return [reader.emit(Pooling, node, label, shape, (x,), kind=KINDS[node.op], axes=tuple(range(2, x.rank)))]
+    return [
+        reader.emit(
+            Pooling, node, label, shape, (x,), kind=KINDS[node.op], axes=tuple(range(2, x.rank))
+        )
+    ]
 
 
 def reduced_axes(node: Node, rank: int) -> tuple[int, ...] | None:
-    """The axes a reduction goes over; None where they depend on the input or there is nothing to reduce."""
+    """The axes a reduction goes over.
+
+    None where they depend on the input or there is nothing to reduce.
+    """
     given = node.constants(1, "axes")
     if given is None and node.optional(1) is not None:
         return None
@@ -74,11 +100,24 @@ def reduce(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
         count = 1
         for axis in axes:
             count *= x.shape[axis]
-        value = reader.emit(Pointwise, node, f"{label}.count", kept, (value,), x.kind, function=lambda y: count * y, label="mul")
+        value = reader.emit(
+            Pointwise,
+            node,
+            f"{label}.count",
+            kept,
+            (value,),
+            x.kind,
+            function=lambda y: count * y,
+            label="mul",
+        )
     if not node.whole("keepdims", 1):
-        value = reader.emit(Reshape, node, f"{label}.squeeze", reduced_shape(x.shape, axes, False), (value,), x.kind)
+        value = reader.emit(
+            Reshape, node, f"{label}.squeeze", reduced_shape(x.shape, axes, False), (value,), x.kind
+        )
     return [value]
 
 
-RULES = {("", name): pool for name in ("MaxPool", "AveragePool")} | {("", name): whole for name in ("GlobalAveragePool", "GlobalMaxPool")}
+RULES = {("", name): pool for name in ("MaxPool", "AveragePool")} | {
+    ("", name): whole for name in ("GlobalAveragePool", "GlobalMaxPool")
+}
 RULES |= {("", name): reduce for name in ("ReduceMean", "ReduceMax", "ReduceSum")}

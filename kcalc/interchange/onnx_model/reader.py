@@ -21,7 +21,15 @@ from .rules import RULES
 from .tensors import to_array
 from .unread_shapes import shapes
 
-MISFITS = (ValueError, TypeError, IndexError, KeyError, ArithmeticError, AttributeError, MemoryError)
+MISFITS = (
+    ValueError,
+    TypeError,
+    IndexError,
+    KeyError,
+    ArithmeticError,
+    AttributeError,
+    MemoryError,
+)
 Known = dict[str, Value]
 Shape = Sequence[int]
 
@@ -34,12 +42,15 @@ def trace_onnx(
 ) -> Trace:
     """An ONNX model as a trace.
 
-    Parameters: ``model``, the path of an .onnx file or an ``onnx.ModelProto``; ``examples``, one array (or shape) for every input, needed
-    where the model leaves sizes other than the batch open; ``shapes``, the same by the name of the input (a single shape where there is one
-    input); ``limits``, on the cost of a file. Nothing in the file is executed; external data is read from the folder of the file only.
+    Parameters: ``model``, the path of an .onnx file or an ``onnx.ModelProto``; ``examples``, one
+    array (or shape) for every input, needed where the model leaves sizes other than the batch open;
+    ``shapes``, the same by the name of the input (a single shape where there is one input);
+    ``limits``, on the cost of a file. Nothing in the file is executed; external data is read from
+    the folder of the file only.
 
-    Raises: KcalcError for a missing onnx package, files other than models, too large or cut short, opsets before 9 or unknown, open sizes,
-    a graph that is not in order, and names that stand twice.
+    Raises: KcalcError for a missing onnx package, files other than models, too large or cut short,
+    opsets before 9 or unknown, open sizes, a graph that is not in order, and names that stand
+    twice.
     """
     limits = limits or Limits()
     proto, folder = load(model, limits)
@@ -58,7 +69,10 @@ def trace_onnx(
     except KcalcError:
         raise
     except MISFITS as error:  # names that are not text come out of protobuf as bytes
-        raise KcalcError(f"onnx: the file is malformed: its names or its parts do not fit together ({type(error).__name__})") from None
+        raise KcalcError(
+            f"onnx: the file is malformed: its names or its parts do not fit together "
+            f"({type(error).__name__})"
+        ) from None
 
 
 class Scope:
@@ -90,7 +104,11 @@ class Reader(Context):
         """The whole model."""
         scope = Scope()
         graph = self.model.graph
-        integers = {i.name for i in graph.input if i.type.tensor_type.elem_type in (2, 3, 4, 5, 6, 7, 12, 13)}
+        integers = {
+            i.name
+            for i in graph.input
+            if i.type.tensor_type.elem_type in (2, 3, 4, 5, 6, 7, 12, 13)
+        }
         for name, shape in entries.items():
             label = self.names(clean(name) or "input")
             self.ops[label] = Entry(name=label, shape=shape, source=f"input {name[:80]!r}")
@@ -105,46 +123,86 @@ class Reader(Context):
             self.remarks.append(f"the outputs do not depend on the input {', '.join(unused[:4])}")
         names = Names()
         new = {op.name: names(self.wishes.get(op.name, op.name)) for op in ops}
-        ops = tuple(replace(op, name=new[op.name], reads=tuple(new[name] for name in op.reads)) for op in ops)
-        return Trace("onnx", ops, tuple(new[o] for o in outputs), channel_axis=1, remarks=tuple(self.remarks), model=self.model)
+        ops = tuple(
+            replace(op, name=new[op.name], reads=tuple(new[name] for name in op.reads))
+            for op in ops
+        )
+        return Trace(
+            "onnx",
+            ops,
+            tuple(new[o] for o in outputs),
+            channel_axis=1,
+            remarks=tuple(self.remarks),
+            model=self.model,
+        )
 
-    # -- graphs ----------------------------------------------------------------------------------------------------
+    # -- graphs ------------------------------------------------------------------------------------
 
     def run_graph(self, graph: Any, scope: Scope, depth: int) -> list[Value]:
         """The values of a graph's outputs."""
         for tensor in graph.initializer:
             if tensor.name in scope.tensors or not tensor.name:
-                raise KcalcError(f"onnx: the initializer {tensor.name[:80]!r} stands twice, or has no name")
+                raise KcalcError(
+                    f"onnx: the initializer {tensor.name[:80]!r} stands twice, or has no name"
+                )
             scope.tensors[tensor.name] = tensor
         if graph.sparse_initializer:
-            raise KcalcError("onnx: sparse initializers are not read; store the weights as ordinary tensors")
+            raise KcalcError(
+                "onnx: sparse initializers are not read; store the weights as ordinary tensors"
+            )
         self.run_nodes(graph.node, scope, depth, self.opset)
         return [self.look_up(item.name, scope, "the graph's output") for item in graph.output]
 
-    def run_nodes(self, nodes: Any, scope: Scope, depth: int, opset: int, given: Mapping[str, Any] | None = None) -> None:
+    def run_nodes(
+        self,
+        nodes: Any,
+        scope: Scope,
+        depth: int,
+        opset: int,
+        given: Mapping[str, Any] | None = None,
+    ) -> None:
         """Read nodes in the order in which they stand."""
         if depth > self.limits.depth:
-            raise KcalcError(f"onnx: functions or subgraphs are nested more than {self.limits.depth} deep")
+            raise KcalcError(
+                f"onnx: functions or subgraphs are nested more than {self.limits.depth} deep"
+            )
         labels = Labels(nodes)
         made = {name for node in nodes for name in node.output}
         for proto in nodes:
             self.budget.step()
             what = f"{proto.op_type} node {proto.name[:80]!r}"
-            inputs = tuple(self.look_up(name, scope, what, made) if name else None for name in proto.input)
+            inputs = tuple(
+                self.look_up(name, scope, what, made) if name else None for name in proto.input
+            )
             node = Node(
-                proto.op_type, "" if proto.domain in STANDARD else proto.domain, proto.name, inputs, tuple(proto.output),
-                _attributes(proto, given or {}), opset, proto,
-            )  # fmt: skip
+                proto.op_type,
+                "" if proto.domain in STANDARD else proto.domain,
+                proto.name,
+                inputs,
+                tuple(proto.output),
+                _attributes(proto, given or {}),
+                opset,
+                proto,
+            )
             results = self.run_node(node, labels(proto), scope, depth)
             for i, name in enumerate(node.outputs):
                 if name:
-                    scope.set(name, results[i] if i < len(results) else self.further_output(node, results[0], i))
+                    scope.set(
+                        name,
+                        results[i]
+                        if i < len(results)
+                        else self.further_output(node, results[0], i),
+                    )
 
     def look_up(self, name: str, scope: Scope, reader: str, made: set[str] | None = None) -> Value:
         """The value of a name. Raises: KcalcError where nothing has that name yet."""
         holder = scope.holder(name)
         if holder is None:
-            why = "which comes later or depends on it (a cycle)" if made and name in made else "which nothing in the file makes"
+            why = (
+                "which comes later or depends on it (a cycle)"
+                if made and name in made
+                else "which nothing in the file makes"
+            )
             raise KcalcError(f"onnx: {reader} reads {name[:80]!r}, {why}")
         if name not in holder.known:
             array = to_array(holder.tensors[name], self.folder, self.limits.file_bytes)
@@ -154,7 +212,9 @@ class Reader(Context):
     def run_node(self, node: Node, label: str, scope: Scope, depth: int) -> Sequence[Value]:
         """The values of a node's outputs."""
         try:
-            function = self.functions.get((node.domain, node.op)) or self.functions.get((node.proto.domain, node.op))
+            function = self.functions.get((node.domain, node.op)) or self.functions.get(
+                (node.proto.domain, node.op)
+            )
             if function is not None:
                 return self.run_function(function, node, depth)
             if node.op == "If" and not node.domain:
@@ -168,7 +228,9 @@ class Reader(Context):
         except KcalcError:
             raise
         except MISFITS as error:
-            raise node.fail(f"its attributes and the shapes it reads do not fit ({type(error).__name__})") from None
+            raise node.fail(
+                f"its attributes and the shapes it reads do not fit ({type(error).__name__})"
+            ) from None
 
     def run_function(self, function: Any, node: Node, depth: int) -> Sequence[Value]:
         """The values of a local function's outputs: its body in a scope of its own."""
@@ -177,8 +239,13 @@ class Reader(Context):
             if value is not None:
                 scope.set(name, value)
         given = {a.name: a for a in function.attribute_proto} | node.attributes
-        self.run_nodes(function.node, scope, depth + 1, opset_of(function.opset_import, self.opset), given)
-        return [self.look_up(name, scope, f"function {function.name[:80]!r}") for name in function.output]
+        self.run_nodes(
+            function.node, scope, depth + 1, opset_of(function.opset_import, self.opset), given
+        )
+        return [
+            self.look_up(name, scope, f"function {function.name[:80]!r}")
+            for name in function.output
+        ]
 
     def run_if(self, node: Node, label: str, scope: Scope, depth: int) -> Sequence[Value]:
         """The branch that a constant condition chooses."""
@@ -194,11 +261,17 @@ class Reader(Context):
 
 
 def _attributes(proto: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes by name; those that refer to an attribute of the function around them replaced by it."""
+    """The attributes of a node by name.
+
+    An attribute that refers to one of the function around the node is replaced by the latter.
+    """
     found: dict[str, Any] = {}
     for attribute in proto.attribute:
         if attribute.name in found:
-            raise KcalcError(f"onnx: {proto.op_type} node {proto.name[:80]!r} has the attribute {attribute.name[:80]!r} twice")
+            raise KcalcError(
+                f"onnx: {proto.op_type} node {proto.name[:80]!r} has the attribute "
+                f"{attribute.name[:80]!r} twice"
+            )
         if not attribute.ref_attr_name:
             found[attribute.name] = attribute
         elif attribute.ref_attr_name in given:

@@ -10,6 +10,12 @@ from .graph_values import Node, Value
 
 Rule = Callable[[Any, Node, str], Sequence[Value] | None]
 RULES: dict[tuple[str, str], Rule] = {
-    **elementwise.RULES, **linear.RULES, **normal.RULES, **pools.RULES, **shapes.RULES, **written_out_norms.RULES, **gates.RULES,
+    **elementwise.RULES,
+    **linear.RULES,
+    **normal.RULES,
+    **pools.RULES,
+    **shapes.RULES,
+    **written_out_norms.RULES,
+    **gates.RULES,
     **attention.RULES,
-}  # fmt: skip
+}

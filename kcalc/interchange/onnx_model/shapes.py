@@ -36,7 +36,11 @@ def target_shape(node: Node, shape: Shape) -> Shape | None:
     if node.op == "Squeeze":
         if given is None and node.optional(1) is not None:
             return None
-        axes = node.axes(given, len(shape)) if given is not None else tuple(i for i, k in enumerate(shape) if k == 1)
+        axes = (
+            node.axes(given, len(shape))
+            if given is not None
+            else tuple(i for i, k in enumerate(shape) if k == 1)
+        )
         if any(shape[a] != 1 for a in axes):
             raise node.fail(f"it drops the axes {axes} of an array of shape {shape}")
         return tuple(k for i, k in enumerate(shape) if i not in axes)
@@ -89,7 +93,9 @@ def transpose(reader: Context, node: Node, label: str) -> Sequence[Value]:
     order = permutation(node, x.rank)
     if order == tuple(range(x.rank)):
         return [x]
-    return [reader.emit(Transpose, node, label, [x.shape[a] for a in order], (x,), x.kind, order=order)]
+    return [
+        reader.emit(Transpose, node, label, [x.shape[a] for a in order], (x,), x.kind, order=order)
+    ]
 
 
 def identity(reader: Context, node: Node, label: str) -> Sequence[Value]:
@@ -120,12 +126,18 @@ def concat(reader: Context, node: Node, label: str) -> Sequence[Value]:
     axis = node.axis(node.whole("axis", 1), rank)
     shapes = {tuple(k for i, k in enumerate(v.shape) if i != axis) for v in values}
     if len(shapes) > 1 or any(v.rank != rank for v in values):
-        raise node.fail(f"arrays of shapes {', '.join(str(v.shape) for v in values[:4])} cannot be joined along axis {axis}")
+        raise node.fail(
+            f"arrays of shapes {', '.join(str(v.shape) for v in values[:4])} cannot be joined "
+            f"along axis {axis}"
+        )
     if len(values) == 1:
         return [values[0]]
     if axis == 0:
         return reader.unread(node, label, "concatenation", MIXES)
-    shape = [sum(v.shape[axis] for v in values) if i == axis else k for i, k in enumerate(values[0].shape)]
+    shape = [
+        sum(v.shape[axis] for v in values) if i == axis else k
+        for i, k in enumerate(values[0].shape)
+    ]
     return [reader.emit(Join, node, label, shape, values, values[0].kind, axis=axis)]
 
 
@@ -146,17 +158,29 @@ def pads_of(node: Node, rank: int) -> tuple[tuple[int, int], ...] | None:
 
 
 def pad(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
-    """Pad: nothing where there is nothing to pad; a convolution behind it takes zeros on locations over."""
+    """Pad: nothing where there is nothing to pad.
+
+    a convolution behind it takes zeros on locations over.
+    """
     pads = pads_of(node, node.value(0).rank)
-    return [node.value(0)] if pads is not None and not any(k for pair in pads for k in pair) else None
+    return (
+        [node.value(0)] if pads is not None and not any(k for pair in pads for k in pair) else None
+    )
 
 
 def image_padding(x: Value) -> tuple[Value, tuple[tuple[int, int], ...], str] | None:
-    """Where ``x`` is padded on its location axes (from axis 2 on): the input, the padding, and the mode."""
+    """Where ``x`` is padded on its location axes (from axis 2 on).
+
+    The input, the padding, and the mode.
+    """
     node = x.maker
     if node is None or (node.domain, node.op) != ("", "Pad"):
         return None
-    source, fill, mode = node.value(0), node.optional(2), PADDINGS.get(node.text("mode", "constant"))
+    source, fill, mode = (
+        node.value(0),
+        node.optional(2),
+        PADDINGS.get(node.text("mode", "constant")),
+    )
     pads = pads_of(node, source.rank)
     number = node.real("value", 0.0) if fill is None else fill.number
     if mode is None or (mode == "zeros" and number != 0):
@@ -175,34 +199,55 @@ def upsample(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
         return None
     if sizes == x.shape:
         return [x]
-    if sizes[:2] != x.shape[:2] or any(m % n or m > RESIZED for n, m in zip(x.shape[2:], sizes[2:], strict=True)):
+    if sizes[:2] != x.shape[:2] or any(
+        m % n or m > RESIZED for n, m in zip(x.shape[2:], sizes[2:], strict=True)
+    ):
         return None
-    if node.op == "Resize" and not all(_repeats(node, n, m) for n, m in zip(x.shape[2:], sizes[2:], strict=True)):
+    if node.op == "Resize" and not all(
+        _repeats(node, n, m) for n, m in zip(x.shape[2:], sizes[2:], strict=True)
+    ):
         return None
     return [reader.emit(Repeat, node, label, sizes, (x,), x.kind)]
 
 
 def _resized(node: Node, shape: Shape) -> Shape | None:
-    """The shape after Upsample or Resize with constant scales or sizes for all axes; None where a scale leaves part of a location over."""
+    """The shape after Upsample or Resize with constant scales or sizes for all axes.
+
+    None where a scale leaves part of a location over.
+    """
     if node.op == "Upsample" or node.opset < 11:
         scales, sizes = node.optional(1), None
     else:
         scales, sizes = node.optional(2), node.optional(3)
-    if "axes" in node.attributes or node.text("coordinate_transformation_mode", "") == "tf_crop_and_resize":
+    if (
+        "axes" in node.attributes
+        or node.text("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    ):
         return None
     if sizes is not None and sizes.array is not None and sizes.array.shape == (len(shape),):
         return tuple(int(k) for k in sizes.array)
-    if scales is None or scales.array is None or scales.array.shape != (len(shape),) or not np.isfinite(scales.array).all():
+    if (
+        scales is None
+        or scales.array is None
+        or scales.array.shape != (len(shape),)
+        or not np.isfinite(scales.array).all()
+    ):
         return None
     found = [n * float(s) for n, s in zip(shape, scales.array, strict=True)]
     return tuple(map(int, found)) if all(size.is_integer() for size in found) else None
 
 
 def _repeats(node: Node, size: int, larger: int) -> bool:
-    """Whether output location i of a nearest Resize is input location i // factor, all along an axis."""
+    """Whether a nearest Resize repeats input locations along an axis.
+
+    Output location i is then input location i // factor, all along the axis.
+    """
     if node.opset < 11:
         return True
-    mode, rounding = node.text("coordinate_transformation_mode", "half_pixel"), node.text("nearest_mode", "round_prefer_floor")
+    mode, rounding = (
+        node.text("coordinate_transformation_mode", "half_pixel"),
+        node.text("nearest_mode", "round_prefer_floor"),
+    )
     i, factor = np.arange(larger), larger // size
     middle = (i + 0.5) / factor - 0.5
     places = {"asymmetric": i / factor, "half_pixel": middle, "pytorch_half_pixel": middle}
@@ -235,7 +280,10 @@ def tile(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     if repeats is None:
         return None
     if len(repeats) != x.rank or min(repeats, default=1) < 1:
-        raise node.fail(f"its repeats {repeats[:8]} do not belong to the {x.rank} axes of an array of shape {x.shape}")
+        raise node.fail(
+            f"its repeats {repeats[:8]} do not belong to the {x.rank} axes of an array of shape "
+            f"{x.shape}"
+        )
     wide = [axis for axis, count in enumerate(repeats) if count != 1]
     if len(wide) > 1 or wide == [0]:
         return None
@@ -243,10 +291,30 @@ def tile(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
         return [x]
     what, reason = reason_for(node)
     shape = [n * k for n, k in zip(x.shape, repeats, strict=True)]
-    return [reader.emit(Copies, node, label, shape, (x,), x.kind, what=what, reason=reason, axis=wide[0], count=repeats[wide[0]])]
+    return [
+        reader.emit(
+            Copies,
+            node,
+            label,
+            shape,
+            (x,),
+            x.kind,
+            what=what,
+            reason=reason,
+            axis=wide[0],
+            count=repeats[wide[0]],
+        )
+    ]
 
 
 RULES = {("", name): reshape for name in ("Reshape", "Flatten", "Squeeze", "Unsqueeze")} | {
-    ("", "Transpose"): transpose, ("", "Identity"): identity, ("", "Dropout"): dropout, ("", "Concat"): concat, ("", "Pad"): pad,
-    ("", "Upsample"): upsample, ("", "Resize"): upsample, ("", "Expand"): expand, ("", "Tile"): tile,
-}  # fmt: skip
+    ("", "Transpose"): transpose,
+    ("", "Identity"): identity,
+    ("", "Dropout"): dropout,
+    ("", "Concat"): concat,
+    ("", "Pad"): pad,
+    ("", "Upsample"): upsample,
+    ("", "Resize"): upsample,
+    ("", "Expand"): expand,
+    ("", "Tile"): tile,
+}

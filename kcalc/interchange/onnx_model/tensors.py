@@ -1,4 +1,7 @@
-"""Tensors of a file as NumPy arrays: their declared sizes are compared with the bytes that are there before memory is allocated."""
+"""Tensors of a file as NumPy arrays.
+
+Their declared sizes are compared with the bytes that are there before memory is allocated.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,23 @@ import numpy as np
 from ...foundation.errors import KcalcError
 
 Array = np.ndarray
-# element type of ONNX: (name, NumPy type of the bytes, field of the numbers where there are no bytes)
+# element type of ONNX: (name, NumPy type of the bytes, field of the numbers where there are no
+# bytes)
 TYPES: dict[int, tuple[str, str, str]] = {
-    1: ("float32", "<f4", "float_data"), 2: ("uint8", "<u1", "int32_data"), 3: ("int8", "<i1", "int32_data"),
-    4: ("uint16", "<u2", "int32_data"), 5: ("int16", "<i2", "int32_data"), 6: ("int32", "<i4", "int32_data"),
-    7: ("int64", "<i8", "int64_data"), 9: ("bool", "|b1", "int32_data"), 10: ("float16", "<f2", "int32_data"),
-    11: ("float64", "<f8", "double_data"), 12: ("uint32", "<u4", "uint64_data"), 13: ("uint64", "<u8", "uint64_data"),
+    1: ("float32", "<f4", "float_data"),
+    2: ("uint8", "<u1", "int32_data"),
+    3: ("int8", "<i1", "int32_data"),
+    4: ("uint16", "<u2", "int32_data"),
+    5: ("int16", "<i2", "int32_data"),
+    6: ("int32", "<i4", "int32_data"),
+    7: ("int64", "<i8", "int64_data"),
+    9: ("bool", "|b1", "int32_data"),
+    10: ("float16", "<f2", "int32_data"),
+    11: ("float64", "<f8", "double_data"),
+    12: ("uint32", "<u4", "uint64_data"),
+    13: ("uint64", "<u8", "uint64_data"),
     16: ("bfloat16", "<u2", "int32_data"),
-}  # fmt: skip
+}
 UNREAD_TYPES = {
     8: "text",
     14: "complex64",
@@ -37,28 +49,40 @@ EXTERNAL = 1
 
 
 def checked_count(dims: Any, what: str, rank: int = 16) -> int:
-    """The number of elements of declared dimensions. Raises: KcalcError for negative or absurdly many ones."""
+    """The number of elements of declared dimensions.
+
+    Raises: KcalcError for negative or absurdly many ones.
+    """
     dims = tuple(int(d) for d in dims)
     if len(dims) > rank or any(d < 0 for d in dims):
-        raise KcalcError(f"onnx: {what} declares the shape {str(list(dims))[:80]}, which no tensor has")
+        raise KcalcError(
+            f"onnx: {what} declares the shape {str(list(dims))[:80]}, which no tensor has"
+        )
     return math.prod(dims)
 
 
 def tensor_bytes(tensor: Any) -> int:
     """The number of bytes that the numbers of a tensor take, as it declares them."""
-    return checked_count(tensor.dims, f"tensor {tensor.name[:80]!r}") * np.dtype(TYPES.get(tensor.data_type, ("", "<f8", ""))[1]).itemsize
+    return (
+        checked_count(tensor.dims, f"tensor {tensor.name[:80]!r}")
+        * np.dtype(TYPES.get(tensor.data_type, ("", "<f8", ""))[1]).itemsize
+    )
 
 
 def to_array(tensor: Any, folder: Path | None, limit: int) -> Array:
     """The numbers of a tensor; bfloat16 becomes float32.
 
-    ``folder``: that of the model file, which external data must not leave. ``limit``: the greatest number of bytes of one tensor.
+    ``folder``: that of the model file, which external data must not leave. ``limit``: the greatest
+    number of bytes of one tensor.
     Raises: KcalcError where dims and bytes do not fit, or for an element type that no rule reads.
     """
     what = f"tensor {tensor.name[:80]!r}"
     if tensor.data_type not in TYPES:
         kind = UNREAD_TYPES.get(tensor.data_type, f"number {tensor.data_type}")
-        raise KcalcError(f"onnx: {what} holds elements of type {kind}, which kcalc does not read; convert the model to float32")
+        raise KcalcError(
+            f"onnx: {what} holds elements of type {kind}, which kcalc does not read; convert the "
+            f"model to float32"
+        )
     _, dtype, field = TYPES[tensor.data_type]
     count = checked_count(tensor.dims, what)
     size = count * np.dtype(dtype).itemsize
@@ -73,7 +97,9 @@ def to_array(tensor: Any, folder: Path | None, limit: int) -> Array:
         flat = np.frombuffer(raw, dtype=dtype)
     else:
         flat = _numbers(getattr(tensor, field), count, dtype, what)
-    flat = (flat.astype("<u4") << np.uint32(16)).view("<f4") if tensor.data_type == BFLOAT16 else flat
+    flat = (
+        (flat.astype("<u4") << np.uint32(16)).view("<f4") if tensor.data_type == BFLOAT16 else flat
+    )
     return flat.reshape(tuple(tensor.dims))
 
 
@@ -89,12 +115,20 @@ def _numbers(values: Any, count: int, dtype: str, what: str) -> Array:
 
 
 def _external(tensor: Any, folder: Path | None, size: int, what: str) -> Any:
-    """The bytes of a tensor kept in a file beside the model, never from outside the model's folder."""
+    """The bytes of a tensor kept in a file beside the model.
+
+    Files outside the model's folder are never read.
+    """
     entries = {item.key: item.value for item in tensor.external_data}
     if folder is None:
-        raise KcalcError(f"onnx: {what} keeps its numbers in another file; give the path of the .onnx file, not the model object")
+        raise KcalcError(
+            f"onnx: {what} keeps its numbers in another file; give the path of the .onnx file, "
+            f"not the model object"
+        )
     location = entries.get("location", "")
-    start, length = (_whole(entries, key, default, what) for key, default in (("offset", 0), ("length", size)))
+    start, length = (
+        _whole(entries, key, default, what) for key, default in (("offset", 0), ("length", size))
+    )
     if length != size:
         raise KcalcError(f"onnx: {what} declares {size} bytes and external data of {length}")
     file = _confined(folder, location, what)
@@ -105,28 +139,54 @@ def _external(tensor: Any, folder: Path | None, size: int, what: str) -> Any:
             if not stat.S_ISREG(state.st_mode):
                 raise KcalcError(f"onnx: the external data of {what} is not an ordinary file")
             if start + size > state.st_size:
-                raise KcalcError(f"onnx: {what} needs {start + size} bytes of {location!r}, which holds {state.st_size}")
+                raise KcalcError(
+                    f"onnx: {what} needs {start + size} bytes of {location!r}, which holds "
+                    f"{state.st_size}"
+                )
             return b"" if not size else np.memmap(stream, mode="r", offset=start, shape=(size,))
     except OSError as error:
-        raise KcalcError(f"onnx: cannot read the external data {location[:80]!r} of {what}: {error.strerror}") from None
+        raise KcalcError(
+            f"onnx: cannot read the external data {location[:80]!r} of {what}: {error.strerror}"
+        ) from None
 
 
 def _whole(entries: dict[str, str], key: str, default: int, what: str) -> int:
     text = entries.get(key, str(default))
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise KcalcError(f"onnx: the external data of {what} has the {key} {text[:40]!r}, which is no whole number >= 0")
+        raise KcalcError(
+            f"onnx: the external data of {what} has the {key} {text[:40]!r}, which is no whole "
+            f"number >= 0"
+        )
     return int(text)
 
 
 def _confined(folder: Path, location: str, what: str) -> Path:
-    """The file that a location names. Raises: KcalcError where it is absolute, goes up, or leads out of the folder by a link."""
+    """The file that a location names.
+
+    Raises: KcalcError where it is absolute, goes up, or leads out of the folder by a link.
+    """
     parts = location.replace("\\", "/").split("/")
-    if not location or "\0" in location or len(location) > 1000 or parts[0] == "" or ":" in parts[0] or ".." in parts:
-        raise KcalcError(f"onnx: {what} keeps its numbers at {location[:80]!r}; external data must lie in the folder of the model")
+    if (
+        not location
+        or "\0" in location
+        or len(location) > 1000
+        or parts[0] == ""
+        or ":" in parts[0]
+        or ".." in parts
+    ):
+        raise KcalcError(
+            f"onnx: {what} keeps its numbers at {location[:80]!r}; external data must lie in the "
+            f"folder of the model"
+        )
     try:
         home, file = folder.resolve(), (folder / location).resolve()
     except (OSError, RuntimeError, ValueError):
-        raise KcalcError(f"onnx: cannot follow the external data {location[:80]!r} of {what}") from None
+        raise KcalcError(
+            f"onnx: cannot follow the external data {location[:80]!r} of {what}"
+        ) from None
     if not file.is_relative_to(home):
-        raise KcalcError(f"onnx: the external data {location[:80]!r} of {what} is a link out of the model's folder; copy the file there")
+        raise KcalcError(
+            f"onnx: the external data {location[:80]!r} of {what} is a link out of the model's "
+            f"folder; copy the file there"
+        )
     return file

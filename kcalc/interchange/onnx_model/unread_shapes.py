@@ -1,4 +1,7 @@
-"""Shapes behind operators that no rule reads: kept by the operator, declared in the file, or inferred by the onnx package."""
+"""Shapes behind operators that no rule reads.
+
+Kept by the operator, declared in the file, or inferred by the onnx package.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +16,58 @@ if TYPE_CHECKING:
     from .context import Context
 
 Found = tuple[tuple[int, ...], str]
-SAME = frozenset((
-    "Softmax", "LogSoftmax", "Hardmax", "LRN", "LpNormalization", "CumSum", "CumProd", "Trilu", "Bernoulli", "RandomNormalLike",
-    "RandomUniformLike", "QuantizeLinear", "DequantizeLinear",
-    "BatchNormalization", "LayerNormalization", "InstanceNormalization", "GroupNormalization", "Clip",
-    "MeanVarianceNormalization",
-    "RMSNormalization", "SimplifiedLayerNormalization", "RotaryEmbedding", "ReverseSequence", "Dropout", "Round", "IsNaN", "IsInf",
-))  # fmt: skip
+SAME = frozenset(
+    (
+        "Softmax",
+        "LogSoftmax",
+        "Hardmax",
+        "LRN",
+        "LpNormalization",
+        "CumSum",
+        "CumProd",
+        "Trilu",
+        "Bernoulli",
+        "RandomNormalLike",
+        "RandomUniformLike",
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "BatchNormalization",
+        "LayerNormalization",
+        "InstanceNormalization",
+        "GroupNormalization",
+        "Clip",
+        "MeanVarianceNormalization",
+        "RMSNormalization",
+        "SimplifiedLayerNormalization",
+        "RotaryEmbedding",
+        "ReverseSequence",
+        "Dropout",
+        "Round",
+        "IsNaN",
+        "IsInf",
+    )
+)
 FLOATS = (1, 10, 11, 16)
 
 
 def shapes(reader: Context, node: Node) -> list[Found]:
     """(shape, kind) of every output. Raises: KcalcError where one cannot be told."""
-    if node.op in SAME and node.inputs and node.inputs[0] is not None and not node.domain and len(node.outputs) == 1:
+    if (
+        node.op in SAME
+        and node.inputs
+        and node.inputs[0] is not None
+        and not node.domain
+        and len(node.outputs) == 1
+    ):
         return [(node.inputs[0].shape, node.inputs[0].kind)]
     told = [_declared(reader, name) for name in node.outputs]
     if all(found is not None or not name for found, name in zip(told, node.outputs, strict=True)):
         return [found or ((1,), FLOAT) for found in told]
     inferred = _inferred(reader, node)
     out = [first or second for first, second in zip(told, inferred, strict=True)]
-    missing = [name for name, found in zip(node.outputs, out, strict=True) if found is None and name]
+    missing = [
+        name for name, found in zip(node.outputs, out, strict=True) if found is None and name
+    ]
     if missing:
         text = f"no rule reads it, and the file does not say which shape {missing[0][:80]!r} has"
         raise node.fail(f"{text}; run onnx.shape_inference on the model first")
@@ -41,10 +76,22 @@ def shapes(reader: Context, node: Node) -> list[Found]:
 
 def _of_type(declared: Any) -> Found | None:
     """The shape and kind of a declared type, None where sizes other than the batch are open."""
-    if declared is None or not declared.HasField("tensor_type") or not declared.tensor_type.HasField("shape"):
+    if (
+        declared is None
+        or not declared.HasField("tensor_type")
+        or not declared.tensor_type.HasField("shape")
+    ):
         return None
-    sizes = [d.dim_value if d.HasField("dim_value") else None for d in declared.tensor_type.shape.dim]
-    kind = FLOAT if declared.tensor_type.elem_type in FLOATS else BOOL if declared.tensor_type.elem_type == 9 else INT
+    sizes = [
+        d.dim_value if d.HasField("dim_value") else None for d in declared.tensor_type.shape.dim
+    ]
+    kind = (
+        FLOAT
+        if declared.tensor_type.elem_type in FLOATS
+        else BOOL
+        if declared.tensor_type.elem_type == 9
+        else INT
+    )
     if any(k is None or k < 1 for k in sizes[1:]):
         return None
     return tuple(OPEN_BATCH if k is None or k < 1 else int(k) for k in sizes), kind
@@ -55,21 +102,30 @@ def _declared(reader: Context, name: str) -> Found | None:
 
 
 def _inferred(reader: Context, node: Node) -> list[Found | None]:
-    """Output shapes of this one node by the onnx package's own shape inference, given its input shapes."""
+    """Output shapes of this one node by the shape inference of the onnx package.
+
+    They are inferred from its input shapes.
+    """
     onnx = package()
     nothing: list[Found | None] = [None] * len(node.outputs)
     if node.domain or any(a.type in (5, 10) for a in node.proto.attribute):
         return nothing
     try:
         schema = onnx.defs.get_schema(node.op, node.opset, "")
-        types = {name: _type_of(onnx, value) for name, value in zip(node.proto.input, node.inputs, strict=True) if value is not None}
+        types = {
+            name: _type_of(onnx, value)
+            for name, value in zip(node.proto.input, node.inputs, strict=True)
+            if value is not None
+        }
         small = {
             name: onnx.numpy_helper.from_array(value.array, name)
             for name, value in zip(node.proto.input, node.inputs, strict=True)
             if value is not None and value.array is not None and value.array.size <= 1024
         }
         imports = [onnx.helper.make_opsetid("", node.opset)]
-        found = onnx.shape_inference.infer_node_outputs(schema, node.proto, types, small, None, opset_imports=imports)
+        found = onnx.shape_inference.infer_node_outputs(
+            schema, node.proto, types, small, None, opset_imports=imports
+        )
     except Exception:  # the package raises classes of its own from C++
         return nothing
     return [_of_type(found.get(name)) for name in node.outputs]

@@ -1,6 +1,9 @@
-"""Several written-out operations as one: parts of a layer, normalisation by hand, attention in heads, attention that is fixed.
+"""Several written-out operations as one.
 
-Everything here is decided by the functions of the operations, never by names, and left alone where these are not known.
+Parts of a layer, normalisation by hand, attention in heads, attention that is fixed.
+
+Everything here is decided by the functions of the operations, never by names, and left alone where
+these are not known.
 """
 
 from __future__ import annotations
@@ -17,10 +20,14 @@ from .output_parts import with_parts
 
 
 def rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
-    """The trace with all that could be put together, and {new operation: the older one for which it was made}."""
+    """(the trace after all rewriting rules, {new operation: the older one it was made for})."""
     born: dict[str, str] = {}
     attends = any(isinstance(op, Attend | Contract) for op in trace.ops)
-    rules = [((Part,), with_parts), ((Moment, Pooling), with_norms), ((Attend, Contract), with_mixing)]
+    rules = [
+        ((Part,), with_parts),
+        ((Moment, Pooling), with_norms),
+        ((Attend, Contract), with_mixing),
+    ]
     if attends:  # whose parts of layers are cut with their heads
         rules = [((Moment, Pooling), with_norms), ((Attend, Contract), with_heads), *rules]
     for kinds, rule in [((Lookup,), with_ids), *rules]:
@@ -32,9 +39,17 @@ def rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
 
 
 def _pruned(trace: Trace, edit: Edit) -> Trace:
-    """The trace without operations that no output depends on any more, lest unread weights count as shared."""
+    """The trace without operations that no output depends on.
+
+    Their unread weights would otherwise count as shared.
+    """
     live = edit.reached()
-    return replace(trace, ops=tuple(op for name, op in edit.ordered().items() if name in live or isinstance(op, Entry)))
+    return replace(
+        trace,
+        ops=tuple(
+            op for name, op in edit.ordered().items() if name in live or isinstance(op, Entry)
+        ),
+    )
 
 
 __all__ = ["rewritten"]

@@ -1,4 +1,7 @@
-"""From which layers the queries, keys and values of an attention come: its two products, followed up to whole channels."""
+"""From which layers the queries, keys and values of an attention come.
+
+Its two products, followed up to whole channels.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,10 @@ Rows = tuple[int, ...]
 MOVES = (Reshape, Transpose, Pass, Part, Repeat, Copies)
 FOLLOWED = (*MOVES, Pointwise, Join)
 OVER_QUERIES = "its softmax is over the queries, not over the keys"
-VARYING = "its mask depends on the input; read the model with a mask that is the same for all inputs, or with none"
+VARYING = (
+    "its mask depends on the input; read the model with a mask that is the same for all inputs, "
+    "or with none"
+)
 UNFOLLOWED = "its {} are made of whole feature maps in a way that is not followed"
 
 
@@ -47,7 +53,8 @@ UNFOLLOWED = "its {} are made of whole feature maps in a way that is not followe
 class Core:
     """An attention before its heads are joined, with the axes by which each operand is (examples, heads, tokens, width).
 
-    ``scores``: the axes by which the scores are (examples, heads, queries, keys); () where they are in this order.
+    ``scores``: the axes by which the scores are (examples, heads, queries, keys); () where they are
+    in this order.
     """
 
     op: Any
@@ -61,14 +68,21 @@ class Core:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Whole channels that queries, keys or values are made of: some ``rows`` of the output of ``op``."""
+    """Whole channels that queries, keys or values are made of.
+
+    Some ``rows`` of the output of ``op``.
+    """
 
     op: Op
     axis: int
     rows: Rows
     norm: Normalise | None
-    above: str  # where the examples stand first: ``op`` itself, or what is rearranged into its input
-    places: Array | None  # the place (example, token) of every place of ``op``, None where they agree
+    above: (
+        str  # where the examples stand first: ``op`` itself, or what is rearranged into its input
+    )
+    places: (
+        Array | None
+    )  # the place (example, token) of every place of ``op``, None where they agree
 
     @property
     def own_rows(self) -> set[int]:
@@ -101,7 +115,10 @@ class Followed:
             self.products[name] = self._product(op)
 
     def cores(self, op: Any) -> Iterator[Core]:
-        """The readings of an operation as an attention: one for every axis that may be that of the queries' tokens."""
+        """The readings of an operation as an attention.
+
+        One for every axis that may be that of the queries' tokens.
+        """
         if isinstance(op, Attend):
             plain = tuple(range(len(op.shape)))
             queries, keys, values = op.reads[:3]
@@ -136,10 +153,14 @@ class Followed:
         product, letters = found[0]
         if isinstance(op, Transpose) and len(op.order) == len(letters):
             return product, "".join(letters[axis] for axis in op.order)
-        moved = isinstance(op, Transpose) or (isinstance(op, Reshape) and letters != product.terms.split("->")[1])
+        moved = isinstance(op, Transpose) or (
+            isinstance(op, Reshape) and letters != product.terms.split("->")[1]
+        )
         return None if moved else (product, letters)
 
-    def _written_out(self, op: Contract, side: int, top: Softmax, scores: Contract, letters: str, rate: float) -> Iterator[Core]:
+    def _written_out(
+        self, op: Contract, side: int, top: Softmax, scores: Contract, letters: str, rate: float
+    ) -> Iterator[Core]:
         """softmax(q k^T) v from the letters of its two products."""
         first, out = scores.terms.split("->")
         pair, alike = first.split(","), len(top.shape) == len(letters)
@@ -153,7 +174,11 @@ class Followed:
         names, last = op.terms.split("->")
         mine, data = names.split(",")[side], names.split(",")[1 - side]
         size = dict(zip(letters, top.shape, strict=True)) if alike else {}
-        own = [letter for letter in letters if letter in pair[1 - key] and letter not in pair[key]] if alike else [letters[-2]]
+        own = (
+            [letter for letter in letters if letter in pair[1 - key] and letter not in pair[key]]
+            if alike
+            else [letters[-2]]
+        )
         for query in sorted(own, key=lambda letter: size.get(letter) != size.get(seen)):
             heads = "".join(letter for letter in letters if letter not in (query, seen))
             again = _alike(mine, letters, (*heads, query, seen))
@@ -163,17 +188,35 @@ class Followed:
             wide = set(data) - set(mine)
             if column in last and row in data:
                 raise NoAttentionError(OVER_QUERIES)
-            if column not in data or column in last or len(wide) != 1 or not wide < set(last) or row in data:
+            if (
+                column not in data
+                or column in last
+                or len(wide) != 1
+                or not wide < set(last)
+                or row in data
+            ):
                 raise NoAttentionError("its weights multiply values in a way that is not followed")
             channel = wide.pop()
             orders = (
-                _order(pair[1 - key], heads, query, width), _order(pair[key], heads, seen, width), _order(data, many, column, channel),
-            )  # fmt: skip
+                _order(pair[1 - key], heads, query, width),
+                _order(pair[key], heads, seen, width),
+                _order(data, many, column, channel),
+            )
             made = tuple(last.index(letter) for letter in (*many, row, channel))
-            order = tuple(letters.index(letter) for letter in (*heads, query, seen)) if alike else ()
-            yield Core(op, (scores.reads[1 - key], scores.reads[key], op.reads[1 - side]), orders, made, top, order, rate)
+            order = (
+                tuple(letters.index(letter) for letter in (*heads, query, seen)) if alike else ()
+            )
+            yield Core(
+                op,
+                (scores.reads[1 - key], scores.reads[key], op.reads[1 - side]),
+                orders,
+                made,
+                top,
+                order,
+                rate,
+            )
 
-    # -- where queries, keys and values come from ------------------------------------------------------------------------
+    # -- where queries, keys and values come from --------------------------------------------------
 
     def source(self, name: str, what: str) -> Source:
         """The whole channels that one operand is made of."""
@@ -182,7 +225,13 @@ class Followed:
         while True:
             op = self.ops[name]
             moving = [read for read in dict.fromkeys(op.reads) if self.moving[read]]
-            above = moving[0] if len(moving) == 1 else self._meeting(name) if isinstance(op, Pointwise | Join) else None
+            above = (
+                moving[0]
+                if len(moving) == 1
+                else self._meeting(name)
+                if isinstance(op, Pointwise | Join)
+                else None
+            )
             if isinstance(op, MOVES):
                 path.append(op)
             elif isinstance(op, Normalise) and op.kind in ("layer", "rms") and len(op.axes) == 1:
@@ -199,7 +248,12 @@ class Followed:
         axis = op.out_axis if isinstance(op, Linear) else self.axes.get(name)
         if axis is None:
             raise NoAttentionError(UNFOLLOWED.format(what))
-        labels = np.broadcast_to(np.arange(op.shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(op.shape))]), op.shape)
+        labels = np.broadcast_to(
+            np.arange(op.shape[axis]).reshape(
+                [-1 if i == axis else 1 for i in range(len(op.shape))]
+            ),
+            op.shape,
+        )
         rows = tuple(np.unique(through(labels, path)).tolist())
         if len(rows) < op.shape[axis] and not (isinstance(op, Linear) and op.groups == 1):
             raise NoAttentionError(f"its {what} are a part of the channels of {name}")
@@ -207,7 +261,10 @@ class Followed:
         return Source(op, axis, rows, norm, above, places)
 
     def _meeting(self, name: str) -> str | None:
-        """The array of which an operation with several inputs is made, as rotary embeddings are made of one array."""
+        """The one array from which an operation with several inputs is computed, or None.
+
+        Rotary embeddings, for example, are computed from one array by several operations.
+        """
         front = {name}
         while True:
             last = max(front, key=self.order.__getitem__)
@@ -219,16 +276,27 @@ class Followed:
             front |= {read for read in self.ops[last].reads if self.moving[read]}
 
     def _homogeneous(self, op: Op) -> bool:
-        """Whether an elementwise operation is odd and homogeneous: sums, multiples by fixed numbers."""
+        """Whether an elementwise operation is odd and homogeneous.
+
+        Sums, multiples by fixed numbers.
+        """
         if not isinstance(op, Pointwise):
             return True
         random = np.random.default_rng(0)
-        arrays = {n: random.standard_normal(self.ops[n].shape) if self.moving[n] else self.facts(n) for n in op.reads}
+        arrays = {
+            n: random.standard_normal(self.ops[n].shape) if self.moving[n] else self.facts(n)
+            for n in op.reads
+        }
         known = {name: array for name, array in arrays.items() if array is not None}
         if len(known) < len(arrays):
             return False
-        one, two = (RULES[Pointwise](op, [known[n] * (k if self.moving[n] else 1) for n in op.reads]) for k in (1, -2))
-        return one is not None and two is not None and np.allclose(two, -2 * one, rtol=1e-6, atol=1e-9)
+        one, two = (
+            RULES[Pointwise](op, [known[n] * (k if self.moving[n] else 1) for n in op.reads])
+            for k in (1, -2)
+        )
+        return (
+            one is not None and two is not None and np.allclose(two, -2 * one, rtol=1e-6, atol=1e-9)
+        )
 
     def _examples_first(self, op: Op, axis: int, what: str) -> tuple[str, Array | None]:
         """Where the examples stand first, and the places of an array that has them elsewhere."""
@@ -236,10 +304,19 @@ class Followed:
             return op.name, None
         path: list[Op] = []
         name = op.reads[0] if isinstance(op, Linear) and not op.kernel else ""
-        while name and self.examples[name] != 0 and isinstance(self.ops[name], Reshape | Transpose | Pass):
+        while (
+            name
+            and self.examples[name] != 0
+            and isinstance(self.ops[name], Reshape | Transpose | Pass)
+        ):
             path.append(self.ops[name])
             name = self.ops[name].reads[0]
-        if not name or self.examples[name] != 0 or axis != len(op.shape) - 1 or self.axes.get(name) != len(self.ops[name].shape) - 1:
+        if (
+            not name
+            or self.examples[name] != 0
+            or axis != len(op.shape) - 1
+            or self.axes.get(name) != len(self.ops[name].shape) - 1
+        ):
             raise NoAttentionError(UNFOLLOWED.format(what))
         shape = self.ops[name].shape
         moved = through(np.arange(prod(shape)).reshape(shape), path).reshape(-1, shape[-1])
@@ -249,21 +326,31 @@ class Followed:
 
     def whole(self, source: Source, values: Array) -> Array:
         """The channels of a source as (examples, tokens, channels)."""
-        flat = np.moveaxis(values, source.axis, -1).reshape(-1, values.shape[source.axis])[:, list(source.rows)]
+        flat = np.moveaxis(values, source.axis, -1).reshape(-1, values.shape[source.axis])[
+            :, list(source.rows)
+        ]
         if source.places is not None:
             flat = flat[np.argsort(source.places)]
         return flat.reshape(self.count, -1, flat.shape[-1])
 
 
 def _order(word: str, heads: Sequence[str], token: str, width: str) -> tuple[Any, ...]:
-    """The axes of an operand as (examples and heads, tokens, width); None for an axis that it lacks."""
+    """The axes of an operand as (examples and heads, tokens, width).
+
+    None for an axis that it lacks.
+    """
     if set(word) - {*heads, token, width} or token not in word or width not in word:
         raise NoAttentionError("its scores are no products of queries and keys")
-    return tuple(word.index(letter) if letter in word else None for letter in (*heads, token, width))
+    return tuple(
+        word.index(letter) if letter in word else None for letter in (*heads, token, width)
+    )
 
 
 def _alike(word: str, letters: str, wanted: Sequence[str]) -> list[str] | None:
-    """The letters of ``word`` for axes that are those of ``letters``, in the order ``wanted``; None where they are not."""
+    """The letters of ``word`` for axes that are those of ``letters``, in the order ``wanted``.
+
+    None where they are not.
+    """
     if len(word) == len(letters):
         return [word[letters.index(letter)] for letter in wanted]
     return list(word) if letters == "".join(wanted) else None

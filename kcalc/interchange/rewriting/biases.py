@@ -12,7 +12,10 @@ from .editing import Edit
 
 
 def join_biases(edit: Edit) -> None:
-    """Every ``Linear + array`` whose array goes by output channel, and which has no other reader, becomes one Linear."""
+    """Replace every ``Linear + array`` by one Linear where the array is a bias.
+
+    The array must have one entry per output channel, and the Linear no other reader.
+    """
     readers = edit.readers()
     for name in list(edit.ops):
         op = edit.ops[name] = _without_zeros(edit, edit.ops[name])
@@ -31,14 +34,26 @@ def join_biases(edit: Edit) -> None:
 
 
 def _without_zeros(edit: Edit, op: Op) -> Op:
-    """A sum with an array of zeros as its other addend: biases added where heads are apart already."""
+    """A sum with an array of zeros as its other addend.
+
+    Biases added where heads are apart already.
+    """
     if not isinstance(op, Pointwise) or op.label != "add" or len(op.reads) != 2:
         return op
     x, y = sp.symbols("x y", real=True)
     for kept, other in (op.reads, op.reads[::-1]):
         held = edit.ops[other]
-        if isinstance(held, Held) and not np.any(held.value) and edit.ops[kept].shape == op.shape and op.function(x, y) == x + y:
-            return op if isinstance(edit.ops[kept], Linear | Held) else Pass(name=op.name, shape=op.shape, reads=(kept,), source=op.source)
+        if (
+            isinstance(held, Held)
+            and not np.any(held.value)
+            and edit.ops[kept].shape == op.shape
+            and op.function(x, y) == x + y
+        ):
+            return (
+                op
+                if isinstance(edit.ops[kept], Linear | Held)
+                else Pass(name=op.name, shape=op.shape, reads=(kept,), source=op.source)
+            )
     return op
 
 
@@ -52,5 +67,7 @@ def _bias(edit: Edit, op: Op) -> tuple[Linear, Held] | None:
         return None
     x, y = sp.symbols("x y", real=True)
     shape = (1,) * (len(op.shape) - len(held.value.shape)) + tuple(held.value.shape)
-    along = len(shape) == len(op.shape) and all(n == 1 or axis == layer.out_axis for axis, n in enumerate(shape))
+    along = len(shape) == len(op.shape) and all(
+        n == 1 or axis == layer.out_axis for axis, n in enumerate(shape)
+    )
     return (layer, held) if along and op.function(x, y) == x + y else None

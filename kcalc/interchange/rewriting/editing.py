@@ -12,7 +12,10 @@ from ..trace import Names, Op
 
 
 class Edit:
-    """A copy of the operations to which new ones are added out of order; ``born`` says for which older one each was made."""
+    """A copy of the operations to which new ones are added out of order.
+
+    ``born`` says for which older one each was made.
+    """
 
     def __init__(self, ops: Mapping[str, Op], outputs: Sequence[str]) -> None:
         self.ops, self.outputs = dict(ops), tuple(outputs)
@@ -33,7 +36,9 @@ class Edit:
         self.ops[wish] = replace(op, name=wish)
         for other, reader in self.ops.items():
             if name in reader.reads:
-                self.ops[other] = replace(reader, reads=tuple(wish if read == name else read for read in reader.reads))
+                self.ops[other] = replace(
+                    reader, reads=tuple(wish if read == name else read for read in reader.reads)
+                )
         self.outputs = tuple(wish if end == name else end for end in self.outputs)
 
     def ordered(self) -> dict[str, Op]:

@@ -1,7 +1,8 @@
-"""Attention in heads as one operation, by following its queries, keys and values up to whole channels.
+"""Multi-head attention as one operation, with queries, keys and values traced to whole channels.
 
-The scores are measured on numbers drawn at random: their scale, masks, rotary angles and biases follow from the functions of the
-operations. Attention that is none of these stays as it is, with the reason.
+The scores are measured on numbers drawn at random: their scale, masks, rotary angles and biases
+follow from the functions of the operations. Attention that is none of these stays as it is, with
+the reason.
 """
 
 from __future__ import annotations
@@ -14,7 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from ..trace import Attend, Attention, Contract, Drop, Entry, Linear, Op, Pass, Reshape, Trace, Transpose
+from ..trace import (
+    Attend,
+    Attention,
+    Contract,
+    Drop,
+    Entry,
+    Linear,
+    Op,
+    Pass,
+    Reshape,
+    Trace,
+    Transpose,
+)
 from .attention_sources import VARYING, Core, Followed, Rows, Source, through
 from .editing import Edit
 from .numbers import Numbers, TooLargeError, masked_scores, softmax
@@ -23,21 +36,35 @@ from .scores import NoAttentionError, Scores, biases_of, measured, turned
 
 Array = np.ndarray
 LAYOUTS = ((0, 1), (1, 0))  # channels as (head, width) or as (width, head)
-BY_HEAD = "every head of its queries and keys is normalised by itself; read as normalised over all channels, the same for wide heads"
+BY_HEAD = (
+    "every head of its queries and keys is normalised by itself; read as normalised over all "
+    "channels, the same for wide heads"
+)
 SHARED = "its {} and {} are made by the same weights; kernel maps take those of each as their own"
 UNMADE = "its {} and {} are the same feature map, with no weights of their own"
-LARGE = "the scores of all heads are more numbers than are followed; give fewer tokens or examples as example inputs"
-BY_EXAMPLE = "its scores are no products of queries and keys, example by example; examples stand on axis 0 (in PyTorch: batch_first=True)"
+LARGE = (
+    "the scores of all heads are more numbers than are followed; give fewer tokens or examples as "
+    "example inputs"
+)
+BY_EXAMPLE = (
+    "its scores are no products of queries and keys, example by example; examples stand on axis 0 "
+    "(in PyTorch: batch_first=True)"
+)
 REORDERED = "its heads are joined in an order that is not followed"
 
 
 def with_heads(trace: Trace) -> Edit:
-    """The operations with every attention in heads as one, between layers that make its queries, keys and values."""
+    """The operations with every multi-head attention replaced by one operation.
+
+    It stands between the layers that make its queries, keys and values.
+    """
     edit = _Heads(trace)
     left = [op.name for op in edit.ops.values() if isinstance(op, Attend | Contract)]
     while left:
         read = edit.read
-        left = [name for name in reversed(left) if edit.refused(name)][::-1]  # what stands above an attention is as it was
+        left = [name for name in reversed(left) if edit.refused(name)][
+            ::-1
+        ]  # what stands above an attention is as it was
         if edit.read == read:
             break
         edit.refresh()  # the axes behind attention that is read by now may be known
@@ -48,7 +75,9 @@ def with_heads(trace: Trace) -> Edit:
 class _Heads(Placing):
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
-        self.count = next((op.shape[0] for op in self.ops.values() if isinstance(op, Entry) and op.shape), 1)
+        self.count = next(
+            (op.shape[0] for op in self.ops.values() if isinstance(op, Entry) and op.shape), 1
+        )
         self.made: dict[tuple[str, Rows], str] = {}
         self.wished: list[tuple[str, str]] = []
         self.numbers = dict[tuple[int, int, tuple[int, ...]], Array]()
@@ -61,7 +90,10 @@ class _Heads(Placing):
         self.followed = Followed(self.trace, dict(self.ops), self.count)
 
     def refused(self, name: str) -> bool:
-        """Put one operation in place of an attention; True where that is refused, and the reason of the operation says why."""
+        """Put one operation in place of an attention.
+
+        True where that is refused, and the reason of the operation says why.
+        """
         before, op, reasons = dict(self.ops), self.ops.get(name), list[str]()
         try:
             for core in () if op is None else self.followed.cores(op):
@@ -89,16 +121,26 @@ class _Heads(Placing):
                 self.rename(name, wish)
                 self.born[wish] = self.born.pop(name, wish)
 
-    # -- one attention ---------------------------------------------------------------------------------------------------
+    # -- one attention -----------------------------------------------------------------------------
 
     def _replaced(self, core: Core) -> bool:
         """Put one operation in the place of a core; whether it attends."""
-        sources = [self.followed.source(name, what) for name, what in zip(core.reads, ("queries", "keys", "values"), strict=True)]
-        if any(isinstance(s.op, Linear) and not np.any(np.asarray(s.op.weight)[list(s.rows)]) for s in sources[:2]):
+        sources = [
+            self.followed.source(name, what)
+            for name, what in zip(core.reads, ("queries", "keys", "values"), strict=True)
+        ]
+        if any(
+            isinstance(s.op, Linear) and not np.any(np.asarray(s.op.weight)[list(s.rows)])
+            for s in sources[:2]
+        ):
             return False  # queries or keys of zero weights mix tokens by fixed numbers
-        for (one, a), (two, b) in combinations(zip(sources, ("queries", "keys", "values"), strict=True), 2):
+        for (one, a), (two, b) in combinations(
+            zip(sources, ("queries", "keys", "values"), strict=True), 2
+        ):
             if one.shares(two):
-                raise NoAttentionError((SHARED if isinstance(one.op, Linear) else UNMADE).format(a, b))
+                raise NoAttentionError(
+                    (SHARED if isinstance(one.op, Linear) else UNMADE).format(a, b)
+                )
         draws = [self._drawn(core, sources, seed) for seed in (0, 1)]
         found = measured([draw[0] for draw in draws])
         texts, causal, alibi = biases_of(found)
@@ -109,36 +151,74 @@ class _Heads(Placing):
         (scores, values, numbers), width = draws[0], draws[0][0].width
         heads = softmax(scores.actual) @ np.repeat(values, scores.heads // values.shape[1], axis=1)
         made = numbers(core.op.name)
-        if made is None or not np.allclose(_arranged(made, core.out, heads.shape), heads, rtol=1e-5, atol=1e-6):
+        if made is None or not np.allclose(
+            _arranged(made, core.out, heads.shape), heads, rtol=1e-5, atol=1e-6
+        ):
             raise NoAttentionError("its weights multiply values in a way that is not followed")
         fields = {
-            "heads": scores.heads, "key_heads": scores.key_heads, "key_width": width, "scale": found.scale, "causal": causal,
-            "rotary": rotary, "alibi": alibi, "rate": core.rate, "texts": (*texts, *more),
-        }  # fmt: skip
+            "heads": scores.heads,
+            "key_heads": scores.key_heads,
+            "key_width": width,
+            "scale": found.scale,
+            "causal": causal,
+            "rotary": rotary,
+            "alibi": alibi,
+            "rate": core.rate,
+            "texts": (*texts, *more),
+        }
         self._joined(core, sources, heads, numbers, fields)
         return True
 
-    def _drawn(self, core: Core, sources: Sequence[Source], seed: int) -> tuple[Scores, Array, Numbers]:
+    def _drawn(
+        self, core: Core, sources: Sequence[Source], seed: int
+    ) -> tuple[Scores, Array, Numbers]:
         """Scores and values on numbers drawn at random at the sources."""
-        given = {name: self._random(seed, n, self.ops[name].shape) for n, name in enumerate(dict.fromkeys(s.op.name for s in sources))}
+        given = {
+            name: self._random(seed, n, self.ops[name].shape)
+            for n, name in enumerate(dict.fromkeys(s.op.name for s in sources))
+        }
         numbers = Numbers(self.ops, given, lambda _: None)
         arrays = [numbers(name) for name in core.reads]
         known = [array for array in arrays if array is not None]
         if len(known) < 3:
-            raise NoAttentionError("its queries, keys or values depend on arrays that are not followed")
-        split = [_ordered(array, order, self.count) for array, order in zip(known, core.orders, strict=True)]
+            raise NoAttentionError(
+                "its queries, keys or values depend on arrays that are not followed"
+            )
+        split = [
+            _ordered(array, order, self.count)
+            for array, order in zip(known, core.orders, strict=True)
+        ]
         whole = [self.followed.whole(source, given[source.op.name]) for source in sources]
         count = max(part.shape[1] for part in split)
         parts = []
-        for source, part, channels, what in zip(sources, split, whole, ("queries", "keys", "values"), strict=True):
+        for source, part, channels, what in zip(
+            sources, split, whole, ("queries", "keys", "values"), strict=True
+        ):
             parts.append(turned(part, channels, source.norm, what))
         (queries, turn), (keys, other), (values, _) = parts
-        if (turn is None) != (other is None) or (turn is not None and other is not None and not turn.like(other)):
-            raise NoAttentionError("its queries and keys are turned by rotary embeddings in different ways")
+        if (turn is None) != (other is None) or (
+            turn is not None and other is not None and not turn.like(other)
+        ):
+            raise NoAttentionError(
+                "its queries and keys are turned by rotary embeddings in different ways"
+            )
         if keys.shape[1] != values.shape[1]:
-            raise NoAttentionError(f"it has {keys.shape[1]} heads of keys and {values.shape[1]} of values")
+            raise NoAttentionError(
+                f"it has {keys.shape[1]} heads of keys and {values.shape[1]} of values"
+            )
         raw = queries @ np.swapaxes(np.repeat(keys, count // keys.shape[1], axis=1), -1, -2)
-        return Scores(self._actual(core, numbers, split, raw), raw, count, keys.shape[1], turn, queries.shape[-1]), values, numbers
+        return (
+            Scores(
+                self._actual(core, numbers, split, raw),
+                raw,
+                count,
+                keys.shape[1],
+                turn,
+                queries.shape[-1],
+            ),
+            values,
+            numbers,
+        )
 
     def _random(self, seed: int, number: int, shape: tuple[int, ...]) -> Array:
         """Numbers drawn at random, the same for arrays of the same shape in every attention."""
@@ -152,7 +232,10 @@ class _Heads(Placing):
         if core.softmax is not None:
             found = numbers(core.softmax.reads[0])
             if found is None:
-                raise NoAttentionError("its scores depend on arrays that are not followed, such as a mask that depends on the input")
+                raise NoAttentionError(
+                    "its scores depend on arrays that are not followed, such as a mask that "
+                    "depends on the input"
+                )
             if found.size != raw.size:
                 raise NoAttentionError("its scores are not those of all tokens in every head")
             return (found.transpose(core.scores) if core.scores else found).reshape(raw.shape)
@@ -163,33 +246,72 @@ class _Heads(Placing):
                 raise NoAttentionError(VARYING)
         queries, keys = numbers(core.reads[0]), numbers(core.reads[1])
         assert queries is not None and keys is not None
-        return masked_scores(core.op, core.op.scale * queries @ np.swapaxes(keys, -1, -2), mask).reshape(raw.shape)
+        return masked_scores(
+            core.op, core.op.scale * queries @ np.swapaxes(keys, -1, -2), mask
+        ).reshape(raw.shape)
 
-    # -- putting it in -------------------------------------------------------------------------------------------------
+    # -- putting it in -----------------------------------------------------------------------------
 
-    def _joined(self, core: Core, sources: Sequence[Source], heads: Array, numbers: Numbers, fields: dict[str, Any]) -> None:
-        """Put the operation where its heads are joined, perhaps with the layer behind it where tokens stand before examples."""
+    def _joined(
+        self,
+        core: Core,
+        sources: Sequence[Source],
+        heads: Array,
+        numbers: Numbers,
+        fields: dict[str, Any],
+    ) -> None:
+        """Put the attention operation at the place where its heads are joined.
+
+        Where tokens stand before examples there, the layer that follows may be replaced too.
+        """
         count, _, tokens, _ = heads.shape
-        wanted = [heads.transpose(0, 2, *(1 + 2 * n for n in layout)).reshape(count, tokens, -1) for layout in LAYOUTS]
+        wanted = [
+            heads.transpose(0, 2, *(1 + 2 * n for n in layout)).reshape(count, tokens, -1)
+            for layout in LAYOUTS
+        ]
         channels = wanted[0].shape[-1]
         for name in self._downward_moves(core.op.name):
             array: Any = numbers(name)
             if array is None or array.size != wanted[0].size:
                 continue
             for joined in wanted:
-                if array.shape[-1] == channels and np.allclose(array.reshape(joined.shape), joined, rtol=1e-5, atol=1e-6):
-                    self._installed_at(core, name, self._emitted(core, sources, (count, tokens, channels), 2, fields))
+                if array.shape[-1] == channels and np.allclose(
+                    array.reshape(joined.shape), joined, rtol=1e-5, atol=1e-6
+                ):
+                    self._installed_at(
+                        core,
+                        name,
+                        self._emitted(core, sources, (count, tokens, channels), 2, fields),
+                    )
                     return
-                if len(array.shape) > 2 and array.shape[1] == channels and np.allclose(
-                    array.reshape(count, channels, tokens), joined.swapaxes(1, 2), rtol=1e-5, atol=1e-6
-                ):  # fmt: skip
-                    self._installed_at(core, name, self._emitted(core, sources, (count, channels, tokens), 1, fields))
+                if (
+                    len(array.shape) > 2
+                    and array.shape[1] == channels
+                    and np.allclose(
+                        array.reshape(count, channels, tokens),
+                        joined.swapaxes(1, 2),
+                        rtol=1e-5,
+                        atol=1e-6,
+                    )
+                ):
+                    self._installed_at(
+                        core,
+                        name,
+                        self._emitted(core, sources, (count, channels, tokens), 1, fields),
+                    )
                     return
                 flat = joined.swapaxes(0, 1).reshape(-1, channels)
-                if array.shape[-1] == channels and np.allclose(array.reshape(flat.shape), flat, rtol=1e-5, atol=1e-6):
+                if array.shape[-1] == channels and np.allclose(
+                    array.reshape(flat.shape), flat, rtol=1e-5, atol=1e-6
+                ):
                     layer = self._only_reader(name)
                     if isinstance(layer, Linear) and not layer.kernel:
-                        self._behind(core, layer, self._emitted(core, sources, (count, tokens, channels), 2, fields), tokens)
+                        self._behind(
+                            core,
+                            layer,
+                            self._emitted(core, sources, (count, tokens, channels), 2, fields),
+                            tokens,
+                        )
                         return
         raise NoAttentionError(REORDERED)
 
@@ -203,11 +325,23 @@ class _Heads(Placing):
             name = op.name
             yield name
 
-    def _emitted(self, core: Core, sources: Sequence[Source], shape: tuple[int, ...], axis: int, fields: dict[str, Any]) -> Attention:
-        reads = tuple(self._channels(source, fields["heads" if n == 0 else "key_heads"], core) for n, source in enumerate(sources))
+    def _emitted(
+        self,
+        core: Core,
+        sources: Sequence[Source],
+        shape: tuple[int, ...],
+        axis: int,
+        fields: dict[str, Any],
+    ) -> Attention:
+        reads = tuple(
+            self._channels(source, fields["heads" if n == 0 else "key_heads"], core)
+            for n, source in enumerate(sources)
+        )
         name = self.names(core.op.name)
         self.wished.append((name, core.op.name))
-        made = Attention(name=name, shape=shape, reads=reads, source=core.op.source, axis=axis, **fields)
+        made = Attention(
+            name=name, shape=shape, reads=reads, source=core.op.source, axis=axis, **fields
+        )
         self.add(made, core.op)
         return made
 
@@ -221,9 +355,15 @@ class _Heads(Placing):
             self.ops[name] = kind(name=name, shape=old.shape, reads=(made.name,), source=old.source)
 
     def _behind(self, core: Core, layer: Linear, made: Attention, tokens: int) -> None:
-        """The layer that reads tokens before examples as one that reads examples before tokens, up to where these stand first again."""
+        """Replace a layer that reads tokens before examples by one with examples first.
+
+        The operations that follow it are rearranged up to the array in which the original order of
+        axes is restored.
+        """
         shape = (self.count, tokens, layer.shape[-1])
-        twin = replace(layer, name=self.names(layer.name), shape=shape, reads=(made.name,), axis=2, out_axis=2)
+        twin = replace(
+            layer, name=self.names(layer.name), shape=shape, reads=(made.name,), axis=2, out_axis=2
+        )
         self.wished.append((self.add(twin, layer), layer.name))
         there = np.arange(prod(shape)).reshape(shape).swapaxes(0, 1).reshape(layer.shape)
         name = layer.name
@@ -231,7 +371,9 @@ class _Heads(Placing):
             if there.size == prod(shape) and (there.ravel() == np.arange(there.size)).all():
                 old = self.ops[name]
                 kind = Pass if old.shape == shape else Reshape
-                self.ops[name] = kind(name=name, shape=old.shape, reads=(twin.name,), source=old.source)
+                self.ops[name] = kind(
+                    name=name, shape=old.shape, reads=(twin.name,), source=old.source
+                )
                 return
             op = self._only_reader(name)
             if isinstance(op, Drop) or not isinstance(op, Reshape | Transpose | Pass):
@@ -239,7 +381,7 @@ class _Heads(Placing):
             there, name = through(there, [op]), op.name
 
     def _channels(self, source: Source, heads: int, core: Core) -> str:
-        """The name of an operation that emits the channels of a source alone, the examples first."""
+        """The name of an operation that emits only the channels of a source, examples first."""
         op = source.op
         key = (op.name, source.rows)
         if key not in self.made or self.made[key] not in self.ops:
@@ -258,19 +400,36 @@ class _Heads(Placing):
             reads, axes = op.reads, {}
             if source.places is not None:
                 above = self.ops[source.above].shape
-                shape, reads, axes = (*above[:-1], len(rows)), (source.above,), {"axis": len(above) - 1, "out_axis": len(above) - 1}
+                shape, reads, axes = (
+                    (*above[:-1], len(rows)),
+                    (source.above,),
+                    {"axis": len(above) - 1, "out_axis": len(above) - 1},
+                )
             own = tuple(rows) if op.rows is None else tuple(op.rows[i] for i in rows)
-            cut = {} if whole else {
-                "weight": np.asarray(op.weight)[rows], "bias": None if op.bias is None else np.asarray(op.bias)[rows], "rows": own,
-            }  # fmt: skip
+            cut = (
+                {}
+                if whole
+                else {
+                    "weight": np.asarray(op.weight)[rows],
+                    "bias": None if op.bias is None else np.asarray(op.bias)[rows],
+                    "rows": own,
+                }
+            )
             wish = op.name if whole else f"{op.name}[{_span(source.rows)}]"
-            name = self.add(replace(op, name=self.names(wish), shape=shape, reads=reads, **axes, **cut), op)
+            name = self.add(
+                replace(op, name=self.names(wish), shape=shape, reads=reads, **axes, **cut), op
+            )
             if whole:
                 self.wished.append((name, wish))
         made = self.ops[name]
         if len(made.shape) == 2:
             shape = (self.count, made.shape[0] // self.count, made.shape[1])
-            name = self.add(Reshape(name=self.names(f"{name}.tokens"), shape=shape, reads=(name,), source=op.source), op)
+            name = self.add(
+                Reshape(
+                    name=self.names(f"{name}.tokens"), shape=shape, reads=(name,), source=op.source
+                ),
+                op,
+            )
         return name
 
     def _normed(self, source: Source, name: str, heads: int) -> str:
@@ -279,8 +438,19 @@ class _Heads(Placing):
         key = (source.norm.name, source.rows)
         if key not in self.made or self.made[key] not in self.ops:
             old, shape = source.norm, self.ops[name].shape
-            gain, bias = (None if array is None else np.tile(np.asarray(array).reshape(-1), heads) for array in (old.gain, old.bias))
-            made = replace(old, name=self.names(old.name), shape=shape, reads=(name,), axes=(len(shape) - 1,), gain=gain, bias=bias)
+            gain, bias = (
+                None if array is None else np.tile(np.asarray(array).reshape(-1), heads)
+                for array in (old.gain, old.bias)
+            )
+            made = replace(
+                old,
+                name=self.names(old.name),
+                shape=shape,
+                reads=(name,),
+                axes=(len(shape) - 1,),
+                gain=gain,
+                bias=bias,
+            )
             self.made[key] = self.add(made, old)
             self.wished.append((made.name, old.name))
         return self.made[key]
@@ -296,7 +466,11 @@ def _ordered(array: Array, order: Sequence[int | None], count: int) -> Array:
 
 
 def _arranged(array: Array, order: Sequence[int], shape: tuple[int, ...]) -> Array:
-    return array.transpose(order).reshape(shape) if array.size == prod(shape) else np.full(shape, np.nan)
+    return (
+        array.transpose(order).reshape(shape)
+        if array.size == prod(shape)
+        else np.full(shape, np.nan)
+    )
 
 
 def _span(rows: Rows) -> str:

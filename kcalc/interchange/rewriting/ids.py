@@ -1,4 +1,7 @@
-"""Token ids as a model looks them up: functions that keep every id of the table, as ``where(i < 0, i + V, i)``, are left out."""
+"""Token ids as a model looks them up.
+
+Functions that keep every id of the table, as ``where(i < 0, i + V, i)``, are left out.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,22 @@ def _ids(edit: Edit, op: Lookup) -> str:
     source, shape = edit.ops[sources.pop()], edit.ops[name].shape
     if source.shape == shape or prod(source.shape) != prod(shape):
         return source.name if source.shape == shape else name
-    return edit.add(Reshape(name=edit.names(f"{source.name}.reshape"), shape=shape, reads=(source.name,), source=op.source), op)
+    return edit.add(
+        Reshape(
+            name=edit.names(f"{source.name}.reshape"),
+            shape=shape,
+            reads=(source.name,),
+            source=op.source,
+        ),
+        op,
+    )
 
 
 def _expression(edit: Edit, name: str, sources: set[str]) -> Any:
-    """An id as a function of that of the arrays ``sources`` above, which are added here; None where it is no elementwise function."""
+    """An id as a function of that of the arrays ``sources`` above, which are added here.
+
+    None where it is no elementwise function.
+    """
     op = edit.ops[name]
     if not isinstance(op, Pointwise | Pass | Reshape):
         sources.add(name)

@@ -1,7 +1,10 @@
-"""Attention whose weights do not depend on the input (queries or keys with zero weights) as the mixing of tokens that it is.
+"""Rewriting of attention with input-independent weights as a fixed mixing of tokens.
 
-The matrix is computed from the known values of queries, keys and masks. Where heads split the channels, one matrix for all heads, the
-reshapes around it are left out; the replacement is checked against the model on numbers drawn at random.
+The weights do not depend on the input where the weights of queries or keys are zero.
+
+The matrix is computed from the known values of queries, keys and masks. Where heads split the
+channels, one matrix for all heads, the reshapes around it are left out; the replacement is checked
+against the model on numbers drawn at random.
 """
 
 from __future__ import annotations
@@ -11,17 +14,34 @@ from typing import Any
 
 import numpy as np
 
-from ..trace import Attend, Contract, Drop, Masked, Mixed, NotRead, Pass, Pointwise, Reshape, Softmax, Trace, Transpose
+from ..trace import (
+    Attend,
+    Contract,
+    Drop,
+    Masked,
+    Mixed,
+    NotRead,
+    Pass,
+    Pointwise,
+    Reshape,
+    Softmax,
+    Trace,
+    Transpose,
+)
 from .editing import Edit
 from .numbers import TooLargeError, attention_weights, elementwise, masked_scores, softmax
 from .placing import Placing
 
 TEXT = (
-    "attention whose query or key weights are 0 as they stand, so that it mixes the tokens of every input alike: exact for kernel maps at "
+    "attention whose query or key weights are 0 as they stand, so that it mixes the tokens of "
+    "every input alike: exact for kernel maps at "
     "initialisation; tangent kernels and gradients leave its query and key weights out"
 )
 FIXED = "it mixes the locations by fixed numbers, the same for all heads"
-PER_HEAD = "its heads (or examples) mix tokens by matrices of their own, while one layer mixes all channels alike"
+PER_HEAD = (
+    "its heads (or examples) mix tokens by matrices of their own, while one layer mixes all "
+    "channels alike"
+)
 ATTENTION = "the weights of its sums are computed from the input in a way that is not followed"
 CLOSE = 1e-9
 MASKED = 1e3  # scores so far below the greatest are masked: their weight is 0 in double precision
@@ -42,7 +62,10 @@ def with_mixing(trace: Trace) -> Edit:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Weights (..., T, S) that mix ``values`` along ``axis``; ``order``: the axes of the outcome in the order of the operation's output."""
+    """Weights (..., T, S) that mix ``values`` along ``axis``.
+
+    ``order``: the axes of the outcome in the order of the operation's output.
+    """
 
     weights: np.ndarray
     values: str
@@ -53,10 +76,10 @@ class Found:
 
 
 class _Mixing(Placing):
-    # -- the matrix --------------------------------------------------------------------------------------------------
+    # -- the matrix --------------------------------------------------------------------------------
 
     def attempt(self, op: Any) -> None:
-        """Put a Mixed in place of an attention, where one matrix is known to mix all heads and inputs."""
+        """Replace an attention by a Mixed where one matrix mixes all heads and inputs."""
         found = self._attended(op) if isinstance(op, Attend) else self._contracted(op)
         if found is None:
             self._named_attention(op)
@@ -65,7 +88,12 @@ class _Mixing(Placing):
         if not np.isfinite(matrix).all():
             return
         if abs(matrix - matrix[:1]).max() > CLOSE:
-            told = {"name": op.name, "shape": op.shape, "reads": (found.values,), "source": op.source}
+            told = {
+                "name": op.name,
+                "shape": op.shape,
+                "reads": (found.values,),
+                "source": op.source,
+            }
             self.ops[op.name] = NotRead(**told, what="attention", reason=PER_HEAD)
             return
         before = dict(self.ops)
@@ -73,27 +101,50 @@ class _Mixing(Placing):
         shape[found.axis] = len(matrix[0])
         whole = found.order == tuple(range(len(shape))) and tuple(shape) == op.shape
         core = Mixed(
-            name=op.name if whole else self._named(op.name), shape=tuple(shape), reads=(found.values,), source=op.source, matrix=matrix[0],
-            axis=found.axis, text=_said(found.text, found.rate), level="approximate" if found.rate else "exact",
-        )  # fmt: skip
+            name=op.name if whole else self._named(op.name),
+            shape=tuple(shape),
+            reads=(found.values,),
+            source=op.source,
+            matrix=matrix[0],
+            axis=found.axis,
+            text=_said(found.text, found.rate),
+            level="approximate" if found.rate else "exact",
+        )
         if not whole:
-            turned = Transpose(name=self._named(op.name), shape=tuple(shape[i] for i in found.order), reads=(core.name,), order=found.order)
+            turned = Transpose(
+                name=self._named(op.name),
+                shape=tuple(shape[i] for i in found.order),
+                reads=(core.name,),
+                order=found.order,
+            )
             self.add(core, op)
             self.add(turned, op)
-            self.ops[op.name] = Reshape(name=op.name, shape=op.shape, reads=(turned.name,), source=op.source)
+            self.ops[op.name] = Reshape(
+                name=op.name, shape=op.shape, reads=(turned.name,), source=op.source
+            )
         if not self._placed(core):
             self.ops = before
             self.facts.ops = self.ops
 
     def _named_attention(self, op: Any) -> None:
-        """A product with a softmax of a product is reported as the attention that it is, masks and factors with it."""
+        """Report a product with a softmax of a product as attention.
+
+        Its masks and factors are reported as parts of the same attention.
+        """
         for side in (0, 1) if isinstance(op, Contract) else ():
             top = self._softmax_of(op.reads[side])
             scores = None if top is None else self._product_of(top.reads[0])
             if scores is not None:
                 reads = tuple(dict.fromkeys((*scores.reads, op.reads[1 - side])))
                 reason = op.reason if op.what == "attention" else ATTENTION
-                made = NotRead(name=op.name, shape=op.shape, reads=reads, source=op.source, what="attention", reason=reason)
+                made = NotRead(
+                    name=op.name,
+                    shape=op.shape,
+                    reads=reads,
+                    source=op.source,
+                    what="attention",
+                    reason=reason,
+                )
                 self.ops[op.name] = made
                 return
 
@@ -108,7 +159,10 @@ class _Mixing(Placing):
             if isinstance(op, Contract):
                 return op
             moving = [read for read in op.reads if self.facts(read) is None]
-            if not isinstance(op, Pass | Drop | Reshape | Transpose | Masked | Pointwise) or len(moving) != 1:
+            if (
+                not isinstance(op, Pass | Drop | Reshape | Transpose | Masked | Pointwise)
+                or len(moving) != 1
+            ):
                 return None
             name = moving[0]
         return None
@@ -126,20 +180,33 @@ class _Mixing(Placing):
             weights = softmax(masked_scores(op, np.zeros(shape), mask))
         else:
             return None
-        return Found(np.broadcast_to(weights, shape), values, len(op.shape) - 2, tuple(range(len(op.shape))), op.rate)
+        return Found(
+            np.broadcast_to(weights, shape),
+            values,
+            len(op.shape) - 2,
+            tuple(range(len(op.shape))),
+            op.rate,
+        )
 
     def _contracted(self, op: Contract) -> Found | None:
-        """Weights known from a softmax (or fixed ones, by head), multiplied with arrays that depend on the input."""
+        """Known attention weights multiplied with an array that depends on the input.
+
+        The weights come from a softmax or are fixed ones, by head.
+        """
         terms, out = op.terms.split("->")
         names = terms.split(",")
         known = [self._weights(name) for name in op.reads]
-        if sum(k is not None for k in known) != 1 or any(len(set(word)) != len(word) for word in (*names, out)):
+        if sum(k is not None for k in known) != 1 or any(
+            len(set(word)) != len(word) for word in (*names, out)
+        ):
             return None
         side = 0 if known[0] is not None else 1
         mine, data, weights = names[side], names[1 - side], known[side]
         assert weights is not None
         gone, new = set(data) - set(out), set(out) - set(data)
-        for letter in [c for c in new if op.shape[out.index(c)] == 1 and len(new) > 1 and c in mine]:
+        for letter in [
+            c for c in new if op.shape[out.index(c)] == 1 and len(new) > 1 and c in mine
+        ]:
             new.remove(letter)
             weights = weights.take(0, axis=mine.index(letter))
             mine, out = mine.replace(letter, ""), out.replace(letter, "")
@@ -153,10 +220,15 @@ class _Mixing(Placing):
         weights = weights.transpose([mine.index(c) for c in (*rest, fresh, old)])
         order = tuple(made.index(c) for c in out)
         text = FIXED if self._softmax_of(op.reads[side]) is None else TEXT
-        return Found(weights, op.reads[1 - side], data.index(old), order, self._dropped(op.reads[side]), text)
+        return Found(
+            weights, op.reads[1 - side], data.index(old), order, self._dropped(op.reads[side]), text
+        )
 
     def _weights(self, name: str) -> np.ndarray | None:
-        """The values of operations that do not depend on the input; a softmax's also where its scores are known up to a number per row."""
+        """The values of operations that do not depend on the input.
+
+        a softmax's also where its scores are known up to a number per row.
+        """
         array = self.facts(name)
         if array is not None:
             return array
@@ -176,7 +248,10 @@ class _Mixing(Placing):
             name = self.ops[name].reads[0]
 
     def _scores(self, name: str, axis: int) -> np.ndarray | None:
-        """Scores up to terms that are constant along ``axis``: keys that are the same for every token give 0."""
+        """Scores up to terms that are constant along ``axis``.
+
+        Keys that are the same for every token give 0.
+        """
         op = self.ops[name]
         known = self.facts(name)
         if known is not None:
@@ -202,7 +277,11 @@ class _Mixing(Placing):
         return None
 
     def _affine(self, op: Pointwise, axis: int) -> np.ndarray | None:
-        """A function that carries a shift of a whole row of scores over into one of its own, far negative entries aside."""
+        """The values of a function of scores, known up to a shift of each row, or None.
+
+        The function must turn a shift of a whole row of scores into a shift of the whole row of
+        values; far negative entries are exempt.
+        """
         moving = [i for i, name in enumerate(op.reads) if self.facts(name) is None]
         if len(moving) != 1 or self.ops[op.reads[moving[0]]].shape != op.shape:
             return None
@@ -211,7 +290,13 @@ class _Mixing(Placing):
             return None
 
         def at(shift: float) -> np.ndarray | None:
-            return elementwise(op, [scores + shift if i == moving[0] else self.facts(name) for i, name in enumerate(op.reads)])
+            return elementwise(
+                op,
+                [
+                    scores + shift if i == moving[0] else self.facts(name)
+                    for i, name in enumerate(op.reads)
+                ],
+            )
 
         start = at(0.0)
         if start is None or np.isnan(start).any():

@@ -1,4 +1,7 @@
-"""Normalisation written by hand: (x - mean x) / sqrt(var x + epsilon) and x / sqrt(mean x^2 + epsilon), in any order of steps."""
+"""Normalisation written by hand.
+
+(x - mean x) / sqrt(var x + epsilon) and x / sqrt(mean x^2 + epsilon), in any order of steps.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ Base = tuple[str, tuple[int, ...]]
 
 
 def with_norms(trace: Trace) -> Edit:
-    """The operations with every normalisation by hand as one; the factor that an unbiased variance brings in stands behind it."""
+    """The operations with every normalisation by hand as one.
+
+    The factor that an unbiased variance brings in stands behind it.
+    """
     edit = _Norms(trace)
     for op in list(edit.ops.values()):
         if edit.starts(op):
@@ -52,7 +58,10 @@ class _Norms(Edit):
         return name
 
     def search(self, moment: Any) -> None:
-        """Look for the end of the normalisation that begins with a moment, and put one operation in its place."""
+        """Replace the normalisation that begins with a moment by one operation.
+
+        The end of the normalisation is searched from the moment on.
+        """
         for base in self._bases(self.same(moment.reads[0])):
             found = self._followed(base, moment.axes)
             if found is not None:
@@ -63,17 +72,28 @@ class _Norms(Edit):
         """The arrays of which the moment may be taken, the nearest last."""
         found, level = [name], [name]
         for _ in range(DEPTH):
-            level = [self.same(r) for n in level if isinstance(self.ops[n], Pointwise) for r in self.ops[n].reads]
-            level = [n for n in level if self.ops[n].shape == self.ops[name].shape and not isinstance(self.ops[n], Held)]
+            level = [
+                self.same(r)
+                for n in level
+                if isinstance(self.ops[n], Pointwise)
+                for r in self.ops[n].reads
+            ]
+            level = [
+                n
+                for n in level
+                if self.ops[n].shape == self.ops[name].shape and not isinstance(self.ops[n], Held)
+            ]
             found += [n for n in level if n not in found]
         return found[::-1]
 
     def _cone(self, base: str) -> Iterable[Op]:
-        """The values computed from an array by the operations that make up a normalisation, in order."""
+        """The operations of a possible normalisation that depend on an array, in order."""
         seen, queue = set[str](), [base]
         while queue and len(seen) < 40:
             for name in self.reading.get(queue.pop(0), ()):
-                if name not in seen and isinstance(self.ops[name], Pointwise | Pooling | Moment | Reshape | Pass):
+                if name not in seen and isinstance(
+                    self.ops[name], Pointwise | Pooling | Moment | Reshape | Pass
+                ):
                     seen.add(name)
                     queue.append(name)
         places = {name: i for i, name in enumerate(self.order)}
@@ -84,31 +104,63 @@ class _Norms(Edit):
         kept = tuple(1 if i in axes else n for i, n in enumerate(self.ops[base].shape))
         exprs: dict[str, Any] = {base: X}
         for op in self._cone(base):
-            expr = self._expression(op, exprs, axes, kept, prod(self.ops[base].shape[a] for a in axes))
+            expr = self._expression(
+                op, exprs, axes, kept, prod(self.ops[base].shape[a] for a in axes)
+            )
             if expr is None:
                 continue
             exprs[op.name] = expr
-            if op.shape == self.ops[base].shape and expr.has(X) and expr.has(M1, M2) and (found := _normal(expr)) is not None:
+            if (
+                op.shape == self.ops[base].shape
+                and expr.has(X)
+                and expr.has(M1, M2)
+                and (found := _normal(expr)) is not None
+            ):
                 return op, *found
         return None
 
-    def _expression(self, op: Op, exprs: dict[str, Any], axes: tuple[int, ...], kept: tuple[int, ...], count: int) -> Any:
+    def _expression(
+        self,
+        op: Op,
+        exprs: dict[str, Any],
+        axes: tuple[int, ...],
+        kept: tuple[int, ...],
+        count: int,
+    ) -> Any:
         try:
             if isinstance(op, Pass):
                 return exprs.get(op.reads[0])
             if isinstance(op, Reshape):
                 inner = exprs.get(op.reads[0])
                 shapes = (kept, tuple(n for i, n in enumerate(kept) if i not in axes))
-                return inner if inner is not None and not inner.has(X) and op.shape in shapes else None
+                return (
+                    inner if inner is not None and not inner.has(X) and op.shape in shapes else None
+                )
             if isinstance(op, Pooling | Moment):
                 inner = exprs.get(op.reads[0])
-                if inner is None or not inner.has(X) or op.axes != axes or (isinstance(op, Pooling) and not self.starts(op)):
+                if (
+                    inner is None
+                    or not inner.has(X)
+                    or op.axes != axes
+                    or (isinstance(op, Pooling) and not self.starts(op))
+                ):
                     return None
                 return _moment(op, inner, count)
             full = any(n in exprs and exprs[n].has(X) for n in op.reads)
-            narrow = [n for n in op.reads if n in exprs and not exprs[n].has(X) and self.ops[n].shape != kept]
+            narrow = [
+                n
+                for n in op.reads
+                if n in exprs and not exprs[n].has(X) and self.ops[n].shape != kept
+            ]
             return None if full and narrow else self._elementwise(op, exprs)
-        except (KcalcError, TypeError, ValueError, ArithmeticError, AttributeError, sp.PolynomialError):
+        except (
+            KcalcError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            AttributeError,
+            sp.PolynomialError,
+        ):
             return None
 
     def _elementwise(self, op: Op, exprs: dict[str, Any]) -> Any:
@@ -125,17 +177,32 @@ class _Norms(Edit):
         expr = op.function(*values)
         return _without_floor(expr) if isinstance(expr, sp.Expr) else None
 
-    def _replaced(self, base: str, axes: tuple[int, ...], last: Op, kind: str, factor: float, epsilon: float) -> None:
+    def _replaced(
+        self, base: str, axes: tuple[int, ...], last: Op, kind: str, factor: float, epsilon: float
+    ) -> None:
         plain = abs(factor - 1) < 1e-7
         name = last.name if plain else self.names(f"{last.name}.norm")
-        norm = Normalise(name=name, shape=last.shape, reads=(base,), source=last.source, kind=kind, axes=axes, epsilon=epsilon)
+        norm = Normalise(
+            name=name,
+            shape=last.shape,
+            reads=(base,),
+            source=last.source,
+            kind=kind,
+            axes=axes,
+            epsilon=epsilon,
+        )
         if plain:
             self.ops[name] = norm
             return
         self.add(norm, last)
         number = sp.Float(factor)
         self.ops[last.name] = Pointwise(
-            name=last.name, shape=last.shape, reads=(name,), source=last.source, function=lambda x: number * x, label="mul"
+            name=last.name,
+            shape=last.shape,
+            reads=(name,),
+            source=last.source,
+            function=lambda x: number * x,
+            label="mul",
         )
 
 
@@ -171,7 +238,10 @@ def _without_floor(expr: Any) -> Any:
 
 
 def _normal(expr: Any) -> tuple[str, float, float] | None:
-    """(kind, factor, epsilon) where the expression is factor (X - M1) / sqrt(M2 - M1^2 + epsilon), or that without the mean."""
+    """(kind, factor, epsilon) if the expression is a normalisation, else None.
+
+    The form is factor (X - M1) / sqrt(M2 - M1^2 + epsilon), or that without the mean.
+    """
     expr = sp.expand(expr.subs(M2, V + M1**2)) if expr.has(M1) else expr
     slope = sp.diff(expr, X)
     if slope.has(X) or slope == 0:

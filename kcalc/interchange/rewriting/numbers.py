@@ -1,4 +1,7 @@
-"""Values of operations in numbers: of those that do not depend on the input, or on inputs drawn at random."""
+"""Values of operations in numbers.
+
+Of those that do not depend on the input, or on inputs drawn at random.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +43,14 @@ class TooLargeError(Exception):
 
 
 class Numbers:
-    """Evaluates operations one by one in double precision; ``leaf`` gives the values at which it stops, None for unknown ones."""
+    """Evaluates operations one by one in double precision.
 
-    def __init__(self, ops: Mapping[str, Op], given: Mapping[str, Array], leaf: Callable[[Op], Array | None]) -> None:
+    ``leaf`` gives the values at which it stops, None for unknown ones.
+    """
+
+    def __init__(
+        self, ops: Mapping[str, Op], given: Mapping[str, Array], leaf: Callable[[Op], Array | None]
+    ) -> None:
         self.ops, self.leaf = ops, leaf
         self.known: dict[str, Array | None] = dict(given)
 
@@ -71,14 +79,27 @@ class Numbers:
         return self.leaf(op) if out is None else out
 
     def _partly(self, op: Op, arrays: list[Array | None]) -> Array | None:
-        """A product with zeros is 0 for every other factor; a concatenation may be known in part."""
-        if isinstance(op, Contract) and any(array is not None and not array.any() for array in arrays):
+        """A product with zeros is 0 for every other factor.
+
+        a concatenation may be known in part.
+        """
+        if isinstance(op, Contract) and any(
+            array is not None and not array.any() for array in arrays
+        ):
             return np.zeros(op.shape)
         return self.leaf(op)
 
     def _layer(self, op: Linear, depth: int) -> Array | None:
-        """Channels whose weights are all 0 are their bias; the others are known only if the layer's input is."""
-        if any(k != 1 for k in op.kernel) or op.groups != 1 or any(s != 1 for s in op.stride) or any(p != (0, 0) for p in op.padding):
+        """Channels whose weights are all 0 are their bias.
+
+        The others are known only if the layer's input is.
+        """
+        if (
+            any(k != 1 for k in op.kernel)
+            or op.groups != 1
+            or any(s != 1 for s in op.stride)
+            or any(p != (0, 0) for p in op.padding)
+        ):
             return self.leaf(op)
         weight = np.asarray(op.weight, dtype=np.float64).reshape(op.weight.shape[0], -1)
         bias = np.zeros(len(weight)) if op.bias is None else np.asarray(op.bias, dtype=np.float64)
@@ -97,7 +118,9 @@ def _along(values: Array, axis: int, rank: int) -> Array:
 def softmax(scores: Array, axis: int = -1) -> Array:
     """exp(x) / sum exp(x), of entries that may be -infinity."""
     top = scores.max(axis=axis, keepdims=True)
-    with np.errstate(invalid="ignore"):  # a row of infinities comes out as nan, which no caller takes for weights
+    with np.errstate(
+        invalid="ignore"
+    ):  # a row of infinities comes out as nan, which no caller takes for weights
         powers = np.exp(scores - top)
         return powers / powers.sum(axis=axis, keepdims=True)
 
@@ -128,7 +151,10 @@ def elementwise(op: Any, arrays: list[Any]) -> Array | None:
         if not isinstance(expr, sp.Expr):
             return None
         with np.errstate(all="ignore"):
-            return np.broadcast_to(np.asarray(lambdify(symbols, expr, ["scipy", "numpy"])(*arrays), dtype=np.float64), op.shape)
+            return np.broadcast_to(
+                np.asarray(lambdify(symbols, expr, ["scipy", "numpy"])(*arrays), dtype=np.float64),
+                op.shape,
+            )
     except Exception:  # a function that has no plain expression is not followed
         return None
 
@@ -139,8 +165,16 @@ def _normalised(op: Any, arrays: list[Any]) -> Array | None:
     (x,), axis = arrays, op.axes
     x = x - x.mean(axis=axis, keepdims=True) if op.kind == "layer" else x
     x = x / np.sqrt((x * x).mean(axis=axis, keepdims=True) + op.epsilon)
-    x = x if op.gain is None else x * _along(np.asarray(op.gain, np.float64).reshape(-1), axis[0], x.ndim)
-    x = x if op.bias is None else x + _along(np.asarray(op.bias, np.float64).reshape(-1), axis[0], x.ndim)
+    x = (
+        x
+        if op.gain is None
+        else x * _along(np.asarray(op.gain, np.float64).reshape(-1), axis[0], x.ndim)
+    )
+    x = (
+        x
+        if op.bias is None
+        else x + _along(np.asarray(op.bias, np.float64).reshape(-1), axis[0], x.ndim)
+    )
     return x if np.isfinite(x).all() else None
 
 
@@ -150,7 +184,9 @@ def _part(op: Any, arrays: list[Any]) -> Array:
 
 def mixed(op: Any, array: Array) -> Array:
     """``matrix x`` along one axis."""
-    return np.moveaxis(np.moveaxis(array, op.axis, -1) @ np.asarray(op.matrix, np.float64).T, -1, op.axis)
+    return np.moveaxis(
+        np.moveaxis(array, op.axis, -1) @ np.asarray(op.matrix, np.float64).T, -1, op.axis
+    )
 
 
 def _repeated(array: Array, shape: tuple[int, ...]) -> Array:
@@ -175,6 +211,10 @@ RULES: dict[type[Op], Callable[[Any, list[Any]], Array | None]] = {
     Reshape: lambda op, a: a[0].reshape(op.shape),
     Transpose: lambda op, a: a[0].transpose(op.order),
     Repeat: lambda op, a: _repeated(a[0], op.shape),
-    Copies: lambda op, a: np.repeat(a[0], op.count, op.axis) if op.each else np.concatenate([a[0]] * op.count, op.axis),
+    Copies: lambda op, a: (
+        np.repeat(a[0], op.count, op.axis)
+        if op.each
+        else np.concatenate([a[0]] * op.count, op.axis)
+    ),
     Join: lambda op, a: np.concatenate(a, axis=op.axis),
 }

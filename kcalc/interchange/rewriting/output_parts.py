@@ -1,4 +1,7 @@
-"""Parts of the outputs of a layer as layers of their own: two halves of one weight matrix are two independent branches."""
+"""Parts of the outputs of a layer as layers of their own.
+
+Two halves of one weight matrix are two independent branches.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,23 @@ from math import prod
 import numpy as np
 
 from ..layout import channel_axes, reshaped_axis
-from ..trace import Drop, Entry, Held, Join, Linear, Normalise, Op, Part, Pass, Pointwise, Pooling, Repeat, Reshape, Trace, Transpose
+from ..trace import (
+    Drop,
+    Entry,
+    Held,
+    Join,
+    Linear,
+    Normalise,
+    Op,
+    Part,
+    Pass,
+    Pointwise,
+    Pooling,
+    Repeat,
+    Reshape,
+    Trace,
+    Transpose,
+)
 from .editing import Edit
 
 LARGEST = 2**24  # numbers in an array whose places are followed one by one
@@ -23,10 +42,13 @@ class NoPartError(Exception):
 
 
 def with_parts(trace: Trace) -> Edit:
-    """The operations with every part of a layer's outputs as a layer of its own, where the parts share no weights.
+    """The operations with every part of a layer's outputs as a layer of its own.
 
-    A part is followed up through reshapes, elementwise functions, dropout and depthwise convolutions. It stays a part, with the
-    reason, where it is a part of the locations or not of a layer, where two parts overlap, and where the whole is read too.
+    The parts must share no weights.
+
+    A part is followed up through reshapes, elementwise functions, dropout and depthwise
+    convolutions. It stays a part, with the reason, where it is a part of the locations or not of a
+    layer, where two parts overlap, and where the whole is read too.
     """
     banned: dict[str, str] = {}
     while True:
@@ -53,7 +75,9 @@ class _Parts(Edit):
                 for name in set(self.ops) - before:
                     del self.ops[name]
                 self.made = {key: name for key, name in self.made.items() if name in self.ops}
-                self.ops[op.name] = replace(self.ops[op.name], reason=str(error)) if str(error) else op
+                self.ops[op.name] = (
+                    replace(self.ops[op.name], reason=str(error)) if str(error) else op
+                )
 
     def blamed(self) -> dict[str, str]:
         """{layer that must stay whole: why}."""
@@ -65,12 +89,15 @@ class _Parts(Edit):
         out = {}
         for name, parts in cuts.items():
             if name in live:
-                out[name] = f"{name} is read as a whole too, and its parts would share their weights with it"
+                out[name] = (
+                    f"{name} is read as a whole too, and its parts would share their weights with "
+                    f"it"
+                )
             elif sum(map(len, parts)) > len(set().union(*parts)):
                 out[name] = f"the parts of {name} overlap, so that they share weights"
         return out
 
-    # -- one part ----------------------------------------------------------------------------------------------------
+    # -- one part ----------------------------------------------------------------------------------
 
     def _resolve(self, part: Part) -> None:
         chain: list[Op] = [part]
@@ -85,7 +112,11 @@ class _Parts(Edit):
         rows = np.unique(there // prod(origin.shape[axis + 1 :]) % width)
         if len(rows) == width:
             examples = len(np.unique(there // prod(origin.shape[1:]))) < origin.shape[0]
-            whole = "examples, and one of them acts on others" if examples else "locations, each of which has a kernel of its own"
+            whole = (
+                "examples, and one of them acts on others"
+                if examples
+                else "locations, each of which has a kernel of its own"
+            )
             raise NoPartError(f"it is a part of the {whole}")
         taken = places.take(rows, axis=axis)
         order = _order(taken, there)
@@ -94,14 +125,27 @@ class _Parts(Edit):
         shape[axis] = len(rows)
         if order != tuple(range(len(order))):
             turned = [shape[i] for i in order]
-            made = self.add(Transpose(name=self.names(f"{part.name}.turned"), shape=tuple(turned), reads=(made,), order=order), part)
+            made = self.add(
+                Transpose(
+                    name=self.names(f"{part.name}.turned"),
+                    shape=tuple(turned),
+                    reads=(made,),
+                    order=order,
+                ),
+                part,
+            )
             shape = turned
         kind = Pass if tuple(shape) == part.shape else Reshape
-        self.ops[part.name] = kind(name=part.name, shape=part.shape, reads=(made,), source=part.source)
+        self.ops[part.name] = kind(
+            name=part.name, shape=part.shape, reads=(made,), source=part.source
+        )
 
     def _countable(self, op: Op) -> int:
         if prod(op.shape) > LARGEST:
-            raise NoPartError("the array is too large to be followed number by number; give smaller example inputs")
+            raise NoPartError(
+                "the array is too large to be followed number by number; give smaller example "
+                "inputs"
+            )
         return prod(op.shape)
 
     def _axis(self, op: Op) -> int:
@@ -131,20 +175,46 @@ class _Parts(Edit):
         name = self.names(f"{op.name}[{_span(rows)}]")
         if isinstance(op, Linear):
             return self.add(self._layer(op, rows, shape, name), op)
-        if isinstance(op, Pass | Drop | Repeat) or (isinstance(op, Pooling) and axis not in op.axes and len(op.shape) == self._rank(op)):
-            return self.add(replace(op, name=name, shape=shape, reads=(self._cut(self.ops[op.reads[0]], rows),)), op)
+        if isinstance(op, Pass | Drop | Repeat) or (
+            isinstance(op, Pooling) and axis not in op.axes and len(op.shape) == self._rank(op)
+        ):
+            return self.add(
+                replace(
+                    op, name=name, shape=shape, reads=(self._cut(self.ops[op.reads[0]], rows),)
+                ),
+                op,
+            )
         if isinstance(op, Pointwise):
-            return self.add(replace(op, name=name, shape=shape, reads=tuple(self._operand(n, op, axis, rows) for n in op.reads)), op)
+            return self.add(
+                replace(
+                    op,
+                    name=name,
+                    shape=shape,
+                    reads=tuple(self._operand(n, op, axis, rows) for n in op.reads),
+                ),
+                op,
+            )
         if isinstance(op, Normalise) and op.kind == "batch":
-            arrays = {k: None if (v := getattr(op, k)) is None else v[list(rows)] for k in ("gain", "bias")}
-            running = None if op.running is None else (op.running[0][list(rows)], op.running[1][list(rows)])
+            arrays = {
+                k: None if (v := getattr(op, k)) is None else v[list(rows)]
+                for k in ("gain", "bias")
+            }
+            running = (
+                None
+                if op.running is None
+                else (op.running[0][list(rows)], op.running[1][list(rows)])
+            )
             read = self._cut(self.ops[op.reads[0]], rows)
-            return self.add(replace(op, name=name, shape=shape, reads=(read,), running=running, **arrays), op)
+            return self.add(
+                replace(op, name=name, shape=shape, reads=(read,), running=running, **arrays), op
+            )
         if isinstance(op, Join) and op.axis == axis:
             return self._joined(op, rows, shape, name)
         if isinstance(op, Reshape | Transpose):
             return self._carried(op, rows, shape, name)
-        raise NoPartError("several channels together make it, so that the parts are not independent")
+        raise NoPartError(
+            "several channels together make it, so that the parts are not independent"
+        )
 
     def _rank(self, op: Op) -> int:
         return len(self.ops[op.reads[0]].shape)
@@ -153,9 +223,13 @@ class _Parts(Edit):
         chosen = list(rows)
         own = chosen if op.rows is None else [op.rows[i] for i in chosen]
         part = replace(
-            op, name=name, shape=shape, weight=np.asarray(op.weight)[chosen], bias=None if op.bias is None else np.asarray(op.bias)[chosen],
+            op,
+            name=name,
+            shape=shape,
+            weight=np.asarray(op.weight)[chosen],
+            bias=None if op.bias is None else np.asarray(op.bias)[chosen],
             rows=tuple(own),
-        )  # fmt: skip
+        )
         if op.groups == 1:
             return part
         if op.groups == op.weight.shape[0] and op.weight.shape[1] == 1:
@@ -170,7 +244,12 @@ class _Parts(Edit):
         if not isinstance(read, Held):
             return self._cut(read, rows)
         value = np.asarray(read.value).take(list(rows), axis=place)
-        return self.add(replace(read, name=self.names(f"{name}[{_span(rows)}]"), shape=value.shape, value=value), read)
+        return self.add(
+            replace(
+                read, name=self.names(f"{name}[{_span(rows)}]"), shape=value.shape, value=value
+            ),
+            read,
+        )
 
     def _joined(self, op: Join, rows: Rows, shape: tuple[int, ...], name: str) -> str:
         start, reads = 0, []
@@ -182,9 +261,15 @@ class _Parts(Edit):
             if mine:
                 reads.append(read if len(mine) == size else self._cut(self.ops[read], mine))
             start += size
-        return reads[0] if len(reads) == 1 else self.add(replace(op, name=name, shape=shape, reads=tuple(reads)), op)
+        return (
+            reads[0]
+            if len(reads) == 1
+            else self.add(replace(op, name=name, shape=shape, reads=tuple(reads)), op)
+        )
 
-    def _carried(self, op: Reshape | Transpose, rows: Rows, shape: tuple[int, ...], name: str) -> str:
+    def _carried(
+        self, op: Reshape | Transpose, rows: Rows, shape: tuple[int, ...], name: str
+    ) -> str:
         before, axis = self.ops[op.reads[0]], self._axis(self.ops[op.reads[0]])
         if isinstance(op, Reshape):
             there = reshaped_axis(before.shape, op.shape, axis)
@@ -207,7 +292,9 @@ def _order(taken: np.ndarray, wanted: np.ndarray) -> tuple[int, ...]:
         for order in permutations(range(taken.ndim)):
             if (taken.transpose(order).ravel() == wanted.ravel()).all():
                 return order
-    raise NoPartError("it is a part of channels and of locations at once, or puts its channels in another order")
+    raise NoPartError(
+        "it is a part of channels and of locations at once, or puts its channels in another order"
+    )
 
 
 def _span(rows: Rows) -> str:

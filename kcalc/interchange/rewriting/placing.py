@@ -1,4 +1,7 @@
-"""Where a mixing of tokens stands: outside the reshapes by which heads split the channels, checked on numbers drawn at random."""
+"""Where a mixing of tokens stands.
+
+Outside the reshapes by which heads split the channels, checked on numbers drawn at random.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,12 @@ class Placing(Edit):
         """Put a Mixed in where the channels are whole; whether there is such a place."""
         channels = self.axes.get(core.reads[0])
         self.ops[core.name] = core
-        if self.examples[core.reads[0]] == 0 and channels is not None and channels != core.axis and core.axis != 0:
+        if (
+            self.examples[core.reads[0]] == 0
+            and channels is not None
+            and channels != core.axis
+            and core.axis != 0
+        ):
             return True
         for first, layer in self._upward(core.reads[0]):
             for last, second in self._downward(core.name):
@@ -70,13 +78,24 @@ class Placing(Edit):
             elif not isinstance(op, MOVES):
                 return
 
-    def _equal(self, core: Mixed, first: str, layer: Linear | None, last: str, second: Linear | None) -> list[Op] | None:
-        """The operations that take ``first`` to ``last`` without rearranging anything, if they compute the same."""
+    def _equal(
+        self, core: Mixed, first: str, layer: Linear | None, last: str, second: Linear | None
+    ) -> list[Op] | None:
+        """Operations from ``first`` to ``last`` without rearrangements, or None.
+
+        They are returned if they compute the same as the original ones.
+        """
         rank, size = len(self.ops[first].shape), core.matrix.shape[1]
         channels = rank - 1 if layer is not None or second is not None else self.axes[first]
-        for axis in (a for a in range(1, rank) if a != channels and self.ops[first].shape[a] == size):
+        for axis in (
+            a for a in range(1, rank) if a != channels and self.ops[first].shape[a] == size
+        ):
             made = self._chain(core, first, layer, second, axis)
-            wide = all(op.weight.shape[1] == self.width(made, op.reads[0]) for op in made if isinstance(op, Linear))
+            wide = all(
+                op.weight.shape[1] == self.width(made, op.reads[0])
+                for op in made
+                if isinstance(op, Linear)
+            )
             if made[-1].shape != self.ops[last].shape or not wide:
                 continue
             random = np.random.default_rng(0)
@@ -86,8 +105,14 @@ class Placing(Edit):
 
             given = {first: random.standard_normal(self.ops[first].shape)}
             expected = Numbers(self.ops, given, leaf)(last)
-            found = Numbers({**self.ops, **{op.name: op for op in made}}, given, leaf)(made[-1].name)
-            if expected is not None and found is not None and np.allclose(expected, found, rtol=1e-9, atol=1e-9):
+            found = Numbers({**self.ops, **{op.name: op for op in made}}, given, leaf)(
+                made[-1].name
+            )
+            if (
+                expected is not None
+                and found is not None
+                and np.allclose(expected, found, rtol=1e-9, atol=1e-9)
+            ):
                 return made
         return None
 
@@ -95,20 +120,32 @@ class Placing(Edit):
         """The size of the last axis of an operation, old or new."""
         return next((op for op in made if op.name == name), self.ops.get(name, made[0])).shape[-1]
 
-    def _chain(self, core: Mixed, first: str, layer: Linear | None, second: Linear | None, axis: int) -> list[Op]:
+    def _chain(
+        self, core: Mixed, first: str, layer: Linear | None, second: Linear | None, axis: int
+    ) -> list[Op]:
         made: list[Op] = []
         shape = self.ops[first].shape
         last = len(shape) - 1
 
         def linear(op: Linear, read: str) -> Linear:
             wide = (*shape[:-1], op.weight.shape[0])
-            return replace(op, name=self._named(op.name), shape=wide, reads=(read,), axis=last, out_axis=last)
+            return replace(
+                op, name=self._named(op.name), shape=wide, reads=(read,), axis=last, out_axis=last
+            )
 
         if layer is not None:
             made.append(linear(layer, first))
             shape = made[-1].shape
         mixed_shape = tuple(len(core.matrix) if i == axis else n for i, n in enumerate(shape))
-        made.append(replace(core, name=self._named(core.name), shape=mixed_shape, reads=(made[-1].name if made else first,), axis=axis))
+        made.append(
+            replace(
+                core,
+                name=self._named(core.name),
+                shape=mixed_shape,
+                reads=(made[-1].name if made else first,),
+                axis=axis,
+            )
+        )
         shape = mixed_shape
         if second is not None:
             made.append(linear(second, made[-1].name))
@@ -121,7 +158,7 @@ class Placing(Edit):
         return name
 
     def _installed(self, core: Mixed, made: list[Op], last: str) -> None:
-        """Put the new operations in place of the old ones, under the names that their readers know."""
+        """Replace the old operations by the new ones, under the names that readers use."""
         old = self.ops[last]
         for op in made:
             self.add(op, core)
@@ -134,17 +171,24 @@ class Placing(Edit):
     def _renamed(self, pairs: list[tuple[str, str]]) -> None:
         """Give new operations the names of those that nothing needs any more."""
         live = self.reached()
-        self.ops = {name: op for name, op in self.ops.items() if name in live or isinstance(op, Entry)}
+        self.ops = {
+            name: op for name, op in self.ops.items() if name in live or isinstance(op, Entry)
+        }
         names = {new: wish for new, wish in pairs if wish not in self.ops and new in self.ops}
         self.ops = {
-            names.get(name, name): replace(op, name=names.get(name, name), reads=tuple(names.get(r, r) for r in op.reads))
+            names.get(name, name): replace(
+                op, name=names.get(name, name), reads=tuple(names.get(r, r) for r in op.reads)
+            )
             for name, op in self.ops.items()
         }
         self.born = {names.get(new, new): old for new, old in self.born.items()}
 
 
 def example_axes(ops: dict[str, Op]) -> dict[str, int | None]:
-    """{operation: the axis of its output that carries the examples}, None where a reshape may have mixed them with others."""
+    """{operation: the axis of its output that carries the examples}.
+
+    The axis is None where a reshape may have mixed the examples with other axes.
+    """
     out: dict[str, int | None] = {}
     for name, op in ops.items():
         known = [out[read] for read in op.reads if not isinstance(ops[read], Held)]

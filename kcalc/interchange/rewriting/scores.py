@@ -1,4 +1,7 @@
-"""Attention scores measured on numbers drawn at random: their scale, their masks, rotary angles and biases."""
+"""Attention scores measured on numbers drawn at random.
+
+Their scale, their masks, rotary angles and biases.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,15 @@ Array = np.ndarray
 MASKED = 1e3  # scores so far below the greatest of their row have weight 0 in double precision
 NOTHING = -1e9  # rows whose scores all lie below it see no token
 CLOSE = 1e-5
-STILL = 1e-9  # channels that rotary embeddings do not turn are multiples of those before; the slowest turn by 1e-6 from token to token
+# channels that rotary embeddings do not turn are multiples of those before; the slowest turn by
+# 1e-6 from token to token
+STILL = 1e-9
 NONE_SEEN = "token {} sees no token at all: every entry in its row of the mask is masked"
 OTHER_MASK = "its mask is neither causal nor all true: token {} sees {} of {} tokens"
-BIASES = "its scores have biases by head and distance of tokens (root mean square {:.3g}), as in T5; left out"
+BIASES = (
+    "its scores have biases by head and distance of tokens (root mean square {:.3g}), as in T5; "
+    "left out"
+)
 
 
 class NoAttentionError(Exception):
@@ -25,7 +33,11 @@ class NoAttentionError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """Rotary embeddings: the ``angles`` (tokens, pairs) by which pairs of the ``channels`` of a head are turned, of ``width`` in all."""
+    """Rotary embeddings: ``angles`` (tokens, pairs) by which pairs of channels are turned.
+
+    ``channels``: how many channels of a head are turned; ``width``: the number of channels of a
+    head.
+    """
 
     angles: Array
     channels: int
@@ -34,7 +46,9 @@ class Turn:
     def like(self, other: Turn) -> bool:
         """Whether two turns have the same angles."""
         same = self.angles.shape == other.angles.shape and self.channels == other.channels
-        return same and bool(np.abs(np.exp(1j * self.angles) - np.exp(1j * other.angles)).max() < 1e-4)
+        return same and bool(
+            np.abs(np.exp(1j * self.angles) - np.exp(1j * other.angles)).max() < 1e-4
+        )
 
     def base(self) -> tuple[float, tuple[str, ...]]:
         """The base of the angles ``t base^(-2 f / width)``, and how they differ from those."""
@@ -42,23 +56,40 @@ class Turn:
         pairs = len(speeds)
         powers = -2.0 * np.arange(pairs) / self.channels
         turning = (np.abs(speeds) > 1e-12) & (powers < 0)
-        ratio = np.log(np.abs(speeds[turning])) / powers[turning] if turning.any() else np.log([1e4])
+        ratio = (
+            np.log(np.abs(speeds[turning])) / powers[turning] if turning.any() else np.log([1e4])
+        )
         base = float(f"{np.exp(ratio[0]):.9g}")
         digits = 4 - len(str(int(base)))
         near = float(round(base, digits))
         base = near if abs(near / base - 1) < 1e-4 else base
         expected = np.arange(len(self.angles))[:, None] * base**powers
         if self.channels < self.width:
-            return base, (f"its rotary embeddings turn {self.channels} of the {self.width} channels of a head; read as if they turned all",)
-        if np.abs(np.exp(1j * np.sign(speeds) * (self.angles - self.angles[0])) - np.exp(1j * expected)).max() > 1e-2:
+            return base, (
+                f"its rotary embeddings turn {self.channels} of the {self.width} channels of a "
+                f"head; read as if they turned all",
+            )
+        if (
+            np.abs(
+                np.exp(1j * np.sign(speeds) * (self.angles - self.angles[0]))
+                - np.exp(1j * expected)
+            ).max()
+            > 1e-2
+        ):
             mean = float(np.exp(np.mean(ratio)))
-            return mean, (f"the angles of its rotary embeddings are not those of one base; read as those of the base {mean:.4g}",)
+            return mean, (
+                f"the angles of its rotary embeddings are not those of one base; read as those of "
+                f"the base {mean:.4g}",
+            )
         return base, ()
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """The scores ``actual`` of a model and the products ``raw`` of its queries and keys, (examples, heads, queries, keys)."""
+    """The scores of a model and the products of its queries and keys.
+
+    ``actual``: the scores; ``raw``: the products. Both have shape (examples, heads, queries, keys).
+    """
 
     actual: Array
     raw: Array
@@ -84,11 +115,16 @@ class Measured:
 
 
 def measured(draws: Sequence[Scores]) -> Measured:
-    """Scale, biases and mask of scores on two draws. Raises: NoAttentionError for scores that are no multiples of q . k."""
+    """Scale, biases and mask of scores on two draws.
+
+    Raises: NoAttentionError for scores that are no multiples of q . k.
+    """
     masks = []
     for draw in draws:
         if (~(draw.actual > NOTHING)).all(axis=-1).any():
-            raise NoAttentionError(NONE_SEEN.format(int(np.argwhere((~(draw.actual > NOTHING)).all(axis=-1))[0][-1])))
+            raise NoAttentionError(
+                NONE_SEEN.format(int(np.argwhere((~(draw.actual > NOTHING)).all(axis=-1))[0][-1]))
+            )
         masks.append(~(draw.actual > draw.actual.max(axis=-1, keepdims=True) - MASKED))
     mask = masks[0][0]
     if any((other != mask).any() for other in masks):
@@ -98,7 +134,9 @@ def measured(draws: Sequence[Scores]) -> Measured:
     actual = [np.where(seen, draw.actual, 0) for draw in draws]
     change, by = (b - a for a, b in (raws, actual))
     scales = (change * by).sum(axis=(0, 2, 3)) / (change**2).sum(axis=(0, 2, 3))
-    biases = [np.where(seen, a - scales[:, None, None] * r, 0) for a, r in zip(actual, raws, strict=True)]
+    biases = [
+        np.where(seen, a - scales[:, None, None] * r, 0) for a, r in zip(actual, raws, strict=True)
+    ]
     size = 1 + np.abs(actual[0]).max()
     if any(np.abs(bias - biases[0][:1]).max() > CLOSE * size for bias in biases):
         raise NoAttentionError("its scores are no multiples of the products of queries and keys")
@@ -108,18 +146,29 @@ def measured(draws: Sequence[Scores]) -> Measured:
 
 
 def biases_of(found: Measured) -> tuple[tuple[str, ...], bool, bool]:
-    """(how scores differ from those of an Attend, whether they are causal, whether they have the slopes of ALiBi)."""
+    """(differences from the scores of an Attend, whether causal, whether with ALiBi slopes).
+
+    The differences are texts.
+    """
     rows, columns = found.masked.shape[1:]
     causal = bool(found.masked.any())
     future = np.triu(np.ones((rows, columns), dtype=bool), 1)
     if causal and (rows != columns or (found.masked != future).any()):
-        head, token = np.argwhere((found.masked != (future if rows == columns else False)).any(axis=-1))[0]
-        raise NoAttentionError(OTHER_MASK.format(token, int((~found.masked[head, token]).sum()), columns))
+        head, token = np.argwhere(
+            (found.masked != (future if rows == columns else False)).any(axis=-1)
+        )[0]
+        raise NoAttentionError(
+            OTHER_MASK.format(token, int((~found.masked[head, token]).sum()), columns)
+        )
     texts: tuple[str, ...] = ()
     if not np.allclose(found.scales, found.scales[0], rtol=1e-4):
         texts = ("every head has a scale of its own; read with their mean",)
     seen = ~found.masked
-    first = found.bias[:, :, :1] if rows != columns else found.bias[:, np.arange(rows), np.arange(rows)][..., None]
+    first = (
+        found.bias[:, :, :1]
+        if rows != columns
+        else found.bias[:, np.arange(rows), np.arange(rows)][..., None]
+    )
     bias = np.where(seen, found.bias - first, 0)
     if np.abs(bias).max() < 10 * CLOSE * (1 + np.abs(found.bias).max()):
         return texts, causal, False
@@ -131,15 +180,23 @@ def biases_of(found: Measured) -> tuple[tuple[str, ...], bool, bool]:
     return (*texts, BIASES.format(float(np.sqrt(np.square(bias[seen]).mean())))), causal, False
 
 
-def turned(part: Array, channels: Array, norm: Normalise | None, what: str) -> tuple[Array, Turn | None]:
-    """The heads (examples, heads, tokens, width) of which an operand ``part`` is a multiple, and how rotary embeddings turned them.
+def turned(
+    part: Array, channels: Array, norm: Normalise | None, what: str
+) -> tuple[Array, Turn | None]:
+    """The heads of which an operand is a multiple, and their rotary embeddings.
 
-    ``channels``: (examples, tokens, channels) of which it is made. Raises: NoAttentionError where it is made in another way.
+    ``part``: the operand. The heads have shape (examples, heads, tokens, width); the second entry
+    is None without rotary embeddings.
+
+    ``channels``: (examples, tokens, channels) of which it is made. Raises: NoAttentionError where
+    it is made in another way.
     """
     width = part.shape[-1]
     examples, tokens, total = channels.shape
     if total % width or part.shape[1] % (total // width) or tokens != part.shape[2]:
-        raise NoAttentionError(f"its {what} have {part.shape[1]} heads of {width} channels, made of {total} channels")
+        raise NoAttentionError(
+            f"its {what} have {part.shape[1]} heads of {width} channels, made of {total} channels"
+        )
     heads = total // width
     plain = part.reshape(examples, heads, -1, tokens, width)
     if np.abs(plain - plain[:, :, :1]).max() > CLOSE:
@@ -155,7 +212,9 @@ def turned(part: Array, channels: Array, norm: Normalise | None, what: str) -> t
             return base, None
         if (turn := _turn(found, base)) is not None:
             return found / float(np.sqrt((found**2).sum() / (base**2).sum())), turn
-    raise NoAttentionError(f"its {what} are made of whole feature maps in a way that is not followed")
+    raise NoAttentionError(
+        f"its {what} are made of whole feature maps in a way that is not followed"
+    )
 
 
 def _normed(x: Array, norm: Normalise | None) -> Array:
@@ -179,6 +238,8 @@ def _turn(found: Array, base: Array) -> Turn | None:
     for one, two in ((channels[:half], channels[half:]), (channels[::2], channels[1::2])):
         before, after = base[..., one] + 1j * base[..., two], found[..., one] + 1j * found[..., two]
         ratio = (after * before.conj()).sum(axis=(0, 1)) / (np.abs(before) ** 2).sum(axis=(0, 1))
-        if np.abs(after - ratio * before).max() < 1e-3 and np.allclose(np.abs(ratio), factor, rtol=1e-3):
+        if np.abs(after - ratio * before).max() < 1e-3 and np.allclose(
+            np.abs(ratio), factor, rtol=1e-3
+        ):
             return Turn(np.angle(ratio), len(channels), width)
     return None

@@ -27,25 +27,62 @@ def _softplus(x: Tensor) -> Tensor:
 
 
 BUILT_IN: dict[str, Function] = {
-    "relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "swish": functional.silu, "gelu": functional.gelu,
-    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"), "softplus": _softplus, "elu": functional.elu, "selu": functional.selu,
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "swish": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "softplus": _softplus,
+    "elu": functional.elu,
+    "selu": functional.selu,
     "celu": functional.celu,
-    "mish": lambda x: x * torch.tanh(_softplus(x)), "erf": torch.erf, "sin": torch.sin, "cos": torch.cos, "exp": torch.exp,
+    "mish": lambda x: x * torch.tanh(_softplus(x)),
+    "erf": torch.erf,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "exp": torch.exp,
     "abs": torch.abs,
-    "atan": torch.atan, "asinh": torch.asinh, "relu6": functional.relu6, "hard_tanh": functional.hardtanh,
+    "atan": torch.atan,
+    "asinh": torch.asinh,
+    "relu6": functional.relu6,
+    "hard_tanh": functional.hardtanh,
     "hard_swish": functional.hardswish,
-    "hard_sigmoid": functional.hardsigmoid, "softsign": functional.softsign, "square": torch.square, "identity": lambda x: x,
+    "hard_sigmoid": functional.hardsigmoid,
+    "softsign": functional.softsign,
+    "square": torch.square,
+    "identity": lambda x: x,
     "logcosh": lambda x: x.abs() + torch.log1p(torch.exp(-2 * x.abs())) - math.log(2),
-}  # fmt: skip
+}
 MODULES = [
     {
-        "exp": torch.exp, "log": torch.log, "sin": torch.sin, "cos": torch.cos, "tan": torch.tan, "asin": torch.asin, "acos": torch.acos,
-        "atan": torch.atan, "sinh": torch.sinh, "cosh": torch.cosh, "tanh": torch.tanh, "asinh": torch.asinh, "acosh": torch.acosh,
-        "atanh": torch.atanh, "erf": torch.erf, "erfc": torch.erfc, "sqrt": torch.sqrt, "Abs": torch.abs, "sign": torch.sign,
-        "floor": torch.floor, "ceiling": torch.ceil, "erfinv": torch.erfinv, "loggamma": torch.lgamma, "digamma": torch.digamma,
+        "exp": torch.exp,
+        "log": torch.log,
+        "sin": torch.sin,
+        "cos": torch.cos,
+        "tan": torch.tan,
+        "asin": torch.asin,
+        "acos": torch.acos,
+        "atan": torch.atan,
+        "sinh": torch.sinh,
+        "cosh": torch.cosh,
+        "tanh": torch.tanh,
+        "asinh": torch.asinh,
+        "acosh": torch.acosh,
+        "atanh": torch.atanh,
+        "erf": torch.erf,
+        "erfc": torch.erfc,
+        "sqrt": torch.sqrt,
+        "Abs": torch.abs,
+        "sign": torch.sign,
+        "floor": torch.floor,
+        "ceiling": torch.ceil,
+        "erfinv": torch.erfinv,
+        "loggamma": torch.lgamma,
+        "digamma": torch.digamma,
     },
     "math",
-]  # fmt: skip
+]
 
 
 @lru_cache(maxsize=512)
@@ -73,7 +110,11 @@ def _is_registered(phi: Activation) -> bool:
 
 
 def _pieces(phi: Activation) -> Function:
-    """From the expression; each smooth piece sees only arguments of its own interval, so that none overflows where it is not used."""
+    """The function of an activation, compiled from its expression piece by piece.
+
+    Each smooth piece is evaluated only at arguments of its own interval, so that it cannot overflow
+    outside the interval.
+    """
     expr = phi.stable[0] if phi.stable else phi.expr
     kinks = [float(k) for k in phi.kinks]
     if not phi.stable and not kinks:
@@ -99,20 +140,34 @@ def _compiled(phi: Activation, expr: Any) -> Function:
         return lambda x: torch.full_like(x, value)
     if expr.has(sp.Piecewise):
         return _compiled(phi, sp.piecewise_fold(expr))
-    expr = expr.replace(sp.Max, lambda *a: sp.Function("Largest")(*a)).replace(sp.Min, lambda *a: sp.Function("Smallest")(*a))
+    expr = expr.replace(sp.Max, lambda *a: sp.Function("Largest")(*a)).replace(
+        sp.Min, lambda *a: sp.Function("Smallest")(*a)
+    )
     extra = {"Largest": _largest, "Smallest": _smallest}
-    numbers = (e for e in sp.preorder_traversal(expr) if isinstance(e, sp.Expr) and e.is_number and not (e.is_Integer or e.is_Float))
-    rounded = expr.xreplace({n: sp.N(n, 17) for n in numbers})  # also sqrt(3), whose torch.sqrt takes no number
+    numbers = (
+        e
+        for e in sp.preorder_traversal(expr)
+        if isinstance(e, sp.Expr) and e.is_number and not (e.is_Integer or e.is_Float)
+    )
+    rounded = expr.xreplace(
+        {n: sp.N(n, 17) for n in numbers}
+    )  # also sqrt(3), whose torch.sqrt takes no number
     function = lambdify(X, rounded, [{**MODULES[0], **extra}, "math"], cse=True)
     try:
         function(torch.zeros(1, dtype=torch.float64))
     except (NameError, TypeError, AttributeError) as error:
-        raise KcalcError(f"activation {phi.name!r}: {str(expr)[:80]} has a function that PyTorch does not have") from error
+        raise KcalcError(
+            f"activation {phi.name!r}: {str(expr)[:80]} has a function that PyTorch does not have"
+        ) from error
     return function
 
 
 def _branches(phi: Activation, expr: sp.Piecewise) -> Function:
-    """A Piecewise in X from its last row to its first, each row on its own side of the switch where that is a plain comparison."""
+    """The function of a Piecewise in X, built from its last row to its first.
+
+    Each row is evaluated only on its own side of the switch where the condition is a plain
+    comparison.
+    """
     rows: list[tuple[Any, Any]] = [(row.args[0], row.args[1]) for row in expr.args]
     out = _compiled(phi, rows[-1][0])
     for value, test in reversed(rows[:-1]):
@@ -120,8 +175,14 @@ def _branches(phi: Activation, expr: sp.Piecewise) -> Function:
     return out
 
 
-def _either(test: Callable[[Tensor], Tensor], yes: Function, no: Function, relation: Any) -> Function:
-    bound = float(relation.rhs) if getattr(relation, "lhs", None) == X and relation.rhs.is_number else None
+def _either(
+    test: Callable[[Tensor], Tensor], yes: Function, no: Function, relation: Any
+) -> Function:
+    bound = (
+        float(relation.rhs)
+        if getattr(relation, "lhs", None) == X and relation.rhs.is_number
+        else None
+    )
     below = bound is not None and isinstance(relation, sp.StrictLessThan | sp.LessThan)
     if not below:
         return lambda x: torch.where(test(x), yes(x), no(x))
@@ -145,7 +206,10 @@ def _folded(function: Callable[[Tensor, Tensor], Tensor], values: tuple[Any, ...
 
 
 class ShapedActivation(nn.Module):
-    """An activation of kcalc's, transformed or not, on tensors of floats; its constants have 17 digits."""
+    """An activation of kcalc's, transformed or not, on tensors of floats.
+
+    Its constants have 17 digits.
+    """
 
     def __init__(self, activation: Activation) -> None:
         super().__init__()

@@ -1,4 +1,7 @@
-"""Operators of which attention and normalisation by hand are made: contractions, softmax, masks, moments."""
+"""Operators of which attention and normalisation by hand are made.
+
+Contractions, softmax, masks, moments.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,21 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 INFINITE = "entries are set to infinity, as attention does before its softmax"
 
 
-def contraction(walker: Walker, call: Call, left: Any, right: Any, terms: str | None, what: str, reason: str) -> Any:
-    """A contraction of two arrays of which at least one depends on the input; ``terms`` None: a product of matrices."""
+def contraction(
+    walker: Walker, call: Call, left: Any, right: Any, terms: str | None, what: str, reason: str
+) -> Any:
+    """A contraction of two arrays of which at least one depends on the input.
+
+    ``terms`` None: a product of matrices.
+    """
     if terms is None:
         terms = _matrix_terms(left.shape, right.shape)
-    if terms is None and isinstance(left, Ref) and isinstance(right, Ref) and len(left.shape) == len(right.shape) > 2:
+    if (
+        terms is None
+        and isinstance(left, Ref)
+        and isinstance(right, Ref)
+        and len(left.shape) == len(right.shape) > 2
+    ):
         left, right = _alike(walker, call, left, right)
         terms = _matrix_terms(left.shape, right.shape)
     if terms is None or any(not isinstance(v, Ref | Const) for v in (left, right)):
@@ -39,7 +52,9 @@ def added_product(walker: Walker, call: Call) -> Any:
     beta, alpha = (1 if call[name] is None else call[name] for name in ("beta", "alpha"))
     made = contraction(walker, call, call["batch1"], call["batch2"], None, what, reason)
     reads = [walker.held(call["self"]), made.name]
-    return walker.emit(call, Pointwise, reads, function=lambda bias, x: beta * bias + alpha * x, label="add")
+    return walker.emit(
+        call, Pointwise, reads, function=lambda bias, x: beta * bias + alpha * x, label="add"
+    )
 
 
 def _matrix_terms(left: tuple[int, ...], right: tuple[int, ...]) -> str | None:
@@ -66,8 +81,21 @@ def _alike(walker: Walker, call: Call, *arrays: Ref) -> list[Ref]:
 def copies(walker: Walker, call: Call, source: Ref, axis: int, count: int) -> Ref:
     """Every entry along an axis several times."""
     shape = tuple(n * count if i == axis else n for i, n in enumerate(source.shape))
-    what, reason = "repetition", "channels or examples are repeated, so that they are no longer independent"
-    return walker.emit(call, Copies, [source.name], shape=shape, what=what, reason=reason, axis=axis, count=count, each=True)
+    what, reason = (
+        "repetition",
+        "channels or examples are repeated, so that they are no longer independent",
+    )
+    return walker.emit(
+        call,
+        Copies,
+        [source.name],
+        shape=shape,
+        what=what,
+        reason=reason,
+        axis=axis,
+        count=count,
+        each=True,
+    )
 
 
 def softmax(walker: Walker, call: Call) -> Any:
@@ -77,7 +105,9 @@ def softmax(walker: Walker, call: Call) -> Any:
     if call["dim"] is None or not isinstance(source, Ref):
         return walker.unread(call, what, reason)
     axis = int(call["dim"]) % len(source.shape)
-    return walker.emit(call, Softmax, [walker.read(source, call.path)], what=what, reason=reason, axis=axis)
+    return walker.emit(
+        call, Softmax, [walker.read(source, call.path)], what=what, reason=reason, axis=axis
+    )
 
 
 def attend(walker: Walker, call: Call) -> Any:
@@ -93,29 +123,56 @@ def attend(walker: Walker, call: Call) -> Any:
     reads = [walker.read(v, call.path) for v in operands]
     if isinstance(mask, Const):
         array = numbers_of(mask.tensor)
-        reads.append(walker.held(mask, np.where(array, 0.0, -np.inf) if array.dtype == bool else array))
+        reads.append(
+            walker.held(mask, np.where(array, 0.0, -np.inf) if array.dtype == bool else array)
+        )
     elif mask is not None:
         return walker.unread(call, "attention", SUMS)
     scale = call["scale"] if call["scale"] is not None else 1 / math.sqrt(operands[0].shape[-1])
     causal, rate = bool(call["is_causal"]), float(call["dropout_p"] or 0.0)
-    return walker.emit(call, Attend, reads, what="attention", reason=SUMS, scale=float(scale), causal=causal, rate=rate)
+    return walker.emit(
+        call,
+        Attend,
+        reads,
+        what="attention",
+        reason=SUMS,
+        scale=float(scale),
+        causal=causal,
+        rate=rate,
+    )
 
 
 def masked(walker: Walker, call: Call) -> Any:
-    """masked_fill and where with a mask that does not depend on the input; None where they are anything else."""
+    """masked_fill and where with a mask that does not depend on the input.
+
+    None where they are anything else.
+    """
     if call.kind.startswith("where"):
         mask, source, value = call["condition"], call["self"], call["other"]
     else:
         mask, source, value = call["mask"], call["self"], call["value"]
-    number = value.tensor.item() if isinstance(value, Const) and value.tensor.numel() == 1 else value
-    if not isinstance(mask, Const) or not isinstance(source, Ref) or isinstance(number, bool) or not isinstance(number, int | float):
+    number = (
+        value.tensor.item() if isinstance(value, Const) and value.tensor.numel() == 1 else value
+    )
+    if (
+        not isinstance(mask, Const)
+        or not isinstance(source, Ref)
+        or isinstance(number, bool)
+        or not isinstance(number, int | float)
+    ):
         return None
     where = numbers_of(mask.tensor).astype(bool)
     where = ~where if call.kind.startswith("where") else where
     if source.shape != call.shape or (math.isfinite(number) and (where.all() or not where.any())):
         return None
-    what, reason = ("a mask of infinities", INFINITE) if not math.isfinite(number) else ("a mask", "some locations are set to a number")
-    return walker.emit(call, Masked, [source.name], what=what, reason=reason, mask=where, value=float(number))
+    what, reason = (
+        ("a mask of infinities", INFINITE)
+        if not math.isfinite(number)
+        else ("a mask", "some locations are set to a number")
+    )
+    return walker.emit(
+        call, Masked, [source.name], what=what, reason=reason, mask=where, value=float(number)
+    )
 
 
 def moment(walker: Walker, call: Call) -> Any:
@@ -125,16 +182,30 @@ def moment(walker: Walker, call: Call) -> Any:
     dims = call["dim"]
     kind = "norm" if "norm" in call.kind else call.kind
     order = call["ord"] if call["ord"] is not None else call["p"]
-    if not isinstance(source, Ref) or dims in (None, []) or isinstance(dims, bool) or kind not in ("var", "std", "norm"):
+    if (
+        not isinstance(source, Ref)
+        or dims in (None, [])
+        or isinstance(dims, bool)
+        or kind not in ("var", "std", "norm")
+    ):
         return walker.unread(call, what, reason)
     if kind == "norm" and order not in (None, 2, 2.0):
         return walker.unread(call, what, reason)
     rank = len(source.shape)
-    axes = tuple(sorted(int(d) % rank for d in (dims if isinstance(dims, list | tuple) else [dims])))
+    axes = tuple(
+        sorted(int(d) % rank for d in (dims if isinstance(dims, list | tuple) else [dims]))
+    )
     correction = call["correction"] if "correction" in call.args else call["unbiased"]
     correction = 1.0 if correction is None else float(correction)
     return walker.emit(
-        call, Moment, [walker.read(source, call.path)], what=what, reason=reason, kind=kind, axes=axes, correction=correction
+        call,
+        Moment,
+        [walker.read(source, call.path)],
+        what=what,
+        reason=reason,
+        kind=kind,
+        axes=axes,
+        correction=correction,
     )
 
 

@@ -17,7 +17,10 @@ HOME = "kcalc_modules"  # where the submodules of a new model stand
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A node of the graph and a tensor of its shape without numbers: (examples, channels, locations...)."""
+    """A node of the graph and a tensor of its shape without numbers.
+
+    (examples, channels, locations...).
+    """
 
     node: Any
     meta: torch.Tensor
@@ -40,14 +43,21 @@ class GraphBuilder:
 
     def entry(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Value:
         """An input."""
-        return Value(self.graph.placeholder(plain(name)), torch.empty(shape, dtype=dtype, device="meta"))
+        return Value(
+            self.graph.placeholder(plain(name)), torch.empty(shape, dtype=dtype, device="meta")
+        )
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
-        """A call of a function. Raises: KcalcError naming the node that is being built if the shapes do not fit."""
+        """A call of a function.
+
+        Raises: KcalcError naming the node that is being built if the shapes do not fit.
+        """
         metas, nodes = _split(args)
         known, named = _split(tuple(kwargs.values()))
         out = self._tried(lambda: function(*metas, **dict(zip(kwargs, known, strict=True))))
-        return Value(self.graph.call_function(function, nodes, dict(zip(kwargs, named, strict=True))), out)
+        return Value(
+            self.graph.call_function(function, nodes, dict(zip(kwargs, named, strict=True))), out
+        )
 
     def submodule(self, module: nn.Module, value: Value) -> Value:
         """A call of a module that has no parameters of its own."""
@@ -77,12 +87,17 @@ class GraphBuilder:
         return Value(self.graph.get_attr(name), tensor.to("meta"))
 
     def named(self, value: Value, label: str) -> None:
-        """Give a node the name of its label, in the end: until then new nodes are named by their operation."""
+        """Give a node the name of its label, in the end.
+
+        Until then new nodes are named by their operation.
+        """
         self._labels.append((value, plain(label)))
 
     def finish(self, outputs: list[Value]) -> tuple[nn.Module, Any]:
         """The module and the graph with its output."""
-        self.graph.output(outputs[0].node if len(outputs) == 1 else tuple(value.node for value in outputs))
+        self.graph.output(
+            outputs[0].node if len(outputs) == 1 else tuple(value.node for value in outputs)
+        )
         if self._modules:
             home = nn.Module()
             for name, module in self._modules.items():

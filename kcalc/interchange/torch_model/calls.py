@@ -1,4 +1,4 @@
-"""One call of an ATen operator with its arguments by name, and where in the user's model it stands."""
+"""A call of an ATen operator: its arguments by name and its place in the user's model."""
 
 from __future__ import annotations
 
@@ -9,16 +9,41 @@ from typing import Any
 
 from .examples import is_library
 
-COMPOSITE = ("torch.nn.modules.container.", "torch.nn.modules.transformer.", "torch.nn.modules.rnn.", "MultiheadAttention")
+COMPOSITE = (
+    "torch.nn.modules.container.",
+    "torch.nn.modules.transformer.",
+    "torch.nn.modules.rnn.",
+    "MultiheadAttention",
+)
 SPOKEN = {
-    "_native_batch_norm_legit": "batch_norm", "_native_batch_norm_legit_functional": "batch_norm", "native_batch_norm": "batch_norm",
-    "_native_batch_norm_legit_no_training": "batch_norm", "native_layer_norm": "layer_norm", "native_group_norm": "group_norm",
-    "native_dropout": "dropout", "_softmax": "softmax", "_log_softmax": "log_softmax", "_unsafe_view": "view", "addmm": "linear",
-    "mm": "linear", "convolution": "conv", "max_pool1d_with_indices": "max_pool1d", "max_pool2d_with_indices": "max_pool2d",
-    "max_pool3d_with_indices": "max_pool3d", "rsub": "sub", "_to_copy": "to", "truediv": "div",
-}  # fmt: skip
+    "_native_batch_norm_legit": "batch_norm",
+    "_native_batch_norm_legit_functional": "batch_norm",
+    "native_batch_norm": "batch_norm",
+    "_native_batch_norm_legit_no_training": "batch_norm",
+    "native_layer_norm": "layer_norm",
+    "native_group_norm": "group_norm",
+    "native_dropout": "dropout",
+    "_softmax": "softmax",
+    "_log_softmax": "log_softmax",
+    "_unsafe_view": "view",
+    "addmm": "linear",
+    "mm": "linear",
+    "convolution": "conv",
+    "max_pool1d_with_indices": "max_pool1d",
+    "max_pool2d_with_indices": "max_pool2d",
+    "max_pool3d_with_indices": "max_pool3d",
+    "rsub": "sub",
+    "_to_copy": "to",
+    "truediv": "div",
+}
 
-UNTOLD = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "type_as")  # may return their input, unsaid by the schema
+UNTOLD = (
+    "dropout",
+    "feature_dropout",
+    "alpha_dropout",
+    "feature_alpha_dropout",
+    "type_as",
+)  # may return their input, unsaid by the schema
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +75,10 @@ class Call:
         return any(kind.startswith(package) for _, kind in self.stack)
 
     def wish(self, parameter: str | None = None) -> str:
-        """The label that its operation should have: the module's path where it is the module's only operation, else path and operator."""
+        """The label that its operation should have.
+
+        The module's path where it is the module's only operation, else path and operator.
+        """
         path = self.path
         if path and parameter is not None and parameter.rpartition(".")[0] == path:
             return path
@@ -81,7 +109,11 @@ def call_of(node: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
     """The call of a node whose arguments are given as values."""
     target = node.target
     schema = getattr(target, "_schema", None)
-    name = schema.name.partition("::")[2] if schema is not None else getattr(target, "__name__", str(target))
+    name = (
+        schema.name.partition("::")[2]
+        if schema is not None
+        else getattr(target, "__name__", str(target))
+    )
     named: dict[str, Any] = {}
     if schema is None:
         named = {str(i): value for i, value in enumerate(args)} | kwargs
@@ -94,7 +126,10 @@ def call_of(node: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
             else:
                 named[argument.name] = argument.default_value
     shape, dtype = described(node.meta.get("val"))
-    stack = tuple((re.sub(r"@\d+", "", path), str(kind)) for path, kind in (node.meta.get("nn_module_stack") or {}).values())
+    stack = tuple(
+        (re.sub(r"@\d+", "", path), str(kind))
+        for path, kind in (node.meta.get("nn_module_stack") or {}).values()
+    )
     return Call(node, name, named, shape, dtype, stack)
 
 
@@ -127,23 +162,32 @@ def in_place(node: Any) -> bool:
 def hands_on(node: Any) -> bool:
     """Whether the result of a call lies in the memory of its first argument.
 
-    Many operators (contiguous, to, reshape, flatten) return a view for some arguments and a copy for others, so that the call is made once
-    more on arrays without numbers; where that fails, the operator's schema decides.
+    Many operators (contiguous, to, reshape, flatten) return a view for some arguments and a copy
+    for others, so that the call is made once more on arrays without numbers; where that fails, the
+    operator's schema decides.
     """
     schema = getattr(node.target, "_schema", None)
     if schema is None or not node.args or not hasattr(node.args[0], "meta"):
         return False
-    if all(out.alias_info is None for out in schema.returns) and schema.name.rpartition("::")[2] not in UNTOLD:
+    if (
+        all(out.alias_info is None for out in schema.returns)
+        and schema.name.rpartition("::")[2] not in UNTOLD
+    ):
         return False
     from torch.utils import _pytree as pytree
 
     try:
-        args, kwargs = pytree.tree_map(lambda leaf: leaf.meta["val"] if hasattr(leaf, "meta") else leaf, (node.args, node.kwargs))
+        args, kwargs = pytree.tree_map(
+            lambda leaf: leaf.meta["val"] if hasattr(leaf, "meta") else leaf,
+            (node.args, node.kwargs),
+        )
         with args[0].fake_mode:
             out = node.target(*args, **kwargs)
         first = out[0] if isinstance(out, list | tuple) else out
         return first.untyped_storage()._cdata == args[0].untyped_storage()._cdata
-    except Exception:  # a graph without descriptions of its arrays, or an operator that does not run on such
+    except (
+        Exception
+    ):  # a graph without descriptions of its arrays, or an operator that does not run on such
         return True
 
 

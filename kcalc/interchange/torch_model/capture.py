@@ -11,8 +11,10 @@ from .examples import copied, first_line, place, undisturbed
 from .recording import record
 
 PATH_ONLY = (
-    "the model's Python code could not be exported ({reason}), so that it was run on the example inputs and only the path taken was read: "
-    "anything that depends on the values of an input, in `if` or in numbers taken out of tensors, may differ for other inputs"
+    "the model's Python code could not be exported ({reason}), so that it was run on the example "
+    "inputs and only the path taken was read: "
+    "anything that depends on the values of an input, in `if` or in numbers taken out of tensors, "
+    "may differ for other inputs"
 )
 
 
@@ -52,7 +54,8 @@ def _record(model: Any, arguments: Sequence[Any], reason: str) -> Captured:
         raise
     except Exception as error:
         raise KcalcError(
-            f"the model could not be traced{place(error)}: {first_line(error)}; check that it runs on the example inputs as they are"
+            f"the model could not be traced{place(error)}: {first_line(error)}; check that it "
+            f"runs on the example inputs as they are"
         ) from error
 
 
@@ -83,5 +86,16 @@ def exported(program: Any) -> Captured:
                 trainable.add(str(name))
     results = next(node for node in program.graph.nodes if node.op == "output").args[0]
     kinds = [spec.kind for spec in program.graph_signature.output_specs]
-    outputs = [node for node, kind in zip(results, kinds, strict=False) if kind == OutputKind.USER_OUTPUT]
-    return Captured(program.graph_module, program.graph, held, tuple(entries), nodes_in(outputs), frozenset(trainable), (), given)
+    outputs = [
+        node for node, kind in zip(results, kinds, strict=False) if kind == OutputKind.USER_OUTPUT
+    ]
+    return Captured(
+        program.graph_module,
+        program.graph,
+        held,
+        tuple(entries),
+        nodes_in(outputs),
+        frozenset(trainable),
+        (),
+        given,
+    )

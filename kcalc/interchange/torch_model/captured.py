@@ -10,9 +10,10 @@ from typing import Any
 class Captured:
     """A graph and the meaning of its nodes.
 
-    ``held``: {node: (tensor, name)} of parameters, buffers (their name in the model) and constants (name ""). ``entries``: the nodes that
-    are inputs (``labels``: their names). ``outputs``: nodes. ``trainable``: the names of the parameters. ``module`` resolves
-    attributes. ``copied``: whether the named tensors are a copy that nobody else holds.
+    ``held``: {node: (tensor, name)} of parameters, buffers (their name in the model) and constants
+    (name ""). ``entries``: the nodes that are inputs (``labels``: their names). ``outputs``: nodes.
+    ``trainable``: the names of the parameters. ``module`` resolves attributes. ``copied``: whether
+    the named tensors are a copy that nobody else holds.
     """
 
     module: Any
@@ -32,7 +33,11 @@ def nodes_in(values: Any) -> tuple[Any, ...]:
     import torch
     from torch.utils import _pytree as pytree
 
-    return tuple(dict.fromkeys(value for value in pytree.tree_leaves(values) if isinstance(value, torch.fx.Node)))
+    return tuple(
+        dict.fromkeys(
+            value for value in pytree.tree_leaves(values) if isinstance(value, torch.fx.Node)
+        )
+    )
 
 
 def identity(tensor: Any) -> tuple[Any, ...]:
@@ -47,20 +52,34 @@ def identity(tensor: Any) -> tuple[Any, ...]:
 
 
 def shared_memory(model: Any) -> dict[str, str]:
-    """{parameter: the first parameter whose memory it overlaps}, for those that do: views, slices, transposes under names of their own."""
+    """{parameter: the first parameter whose memory it overlaps}, for those that do.
+
+    Views, slices, transposes under names of their own.
+    """
     import torch
 
     ranges: dict[int, list[tuple[int, int, str]]] = {}
     found: dict[str, str] = {}
-    named = model.named_parameters(remove_duplicate=False) if isinstance(model, torch.nn.Module) else ()
+    named = (
+        model.named_parameters(remove_duplicate=False) if isinstance(model, torch.nn.Module) else ()
+    )
     for name, tensor in named:
         memory = identity(tensor)[0]
         if not isinstance(memory, int):
             continue
         start = int(tensor.storage_offset()) * tensor.element_size()
-        reach = sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+        reach = (
+            sum(
+                (int(size) - 1) * int(stride)
+                for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+            )
+            + 1
+        )
         end = start + reach * tensor.element_size()
-        first = next((other for low, high, other in ranges.get(memory, ()) if start < high and low < end), None)
+        first = next(
+            (other for low, high, other in ranges.get(memory, ()) if start < high and low < end),
+            None,
+        )
         if first is not None and first != name:
             found[name] = found.get(first, first)
         ranges.setdefault(memory, []).append((start, end, name))

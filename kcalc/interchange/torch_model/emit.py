@@ -1,4 +1,6 @@
-"""One rule per layer: how a node of a shaped network is computed in PyTorch, given the operation of the model that it came from.
+"""One rule per layer for computing a node of a shaped network in PyTorch.
+
+A rule is given the operation of the model that the node came from.
 
 Between nodes every array stands as (examples, channels, locations...).
 """
@@ -33,7 +35,10 @@ DROPS = {1: nn.Dropout1d, 2: nn.Dropout2d, 3: nn.Dropout3d}
 
 
 class Emitter:
-    """Writes the nodes of a network into a graph. ``bias_back``: convolutions that get a bias because a normalisation behind them went."""
+    """Writes the nodes of a network into a graph.
+
+    ``bias_back``: convolutions that get a bias because a normalisation behind them went.
+    """
 
     def __init__(self, trace: Trace, law: str, generator: Any, bias_back: Sequence[Any]) -> None:
         self.trace, self.law = trace, law
@@ -41,12 +46,18 @@ class Emitter:
         self.axes = channel_axes(trace)
         for op in trace.ops:
             if isinstance(op, Transpose) and not keeps_locations(op, self.axes[op.reads[0]]):
-                raise KcalcError(f"{op.name!r} exchanges the axes of locations, which a new model cannot; transpose the input instead")
+                raise KcalcError(
+                    f"{op.name!r} exchanges the axes of locations, which a new model cannot; "
+                    f"transpose the input instead"
+                )
         self.into = GraphBuilder()
         self.parameters = Parameters(trace, self.into, law, generator, set(bias_back))
 
     def emit(self, node: Any, layer: L.Layer, inputs: list[Value]) -> Value:
-        """The value of a node. Raises: KcalcError naming a node that the model does not have, or that is not understood."""
+        """The value of a node.
+
+        Raises: KcalcError naming a node that the model does not have, or that is not understood.
+        """
         self.into.label = str(node)
         value = self.rule(layer, node, inputs)
         self.into.named(value, str(node))
@@ -56,11 +67,12 @@ class Emitter:
         op = self.by_name.get(str(node))
         if not isinstance(op, kind):
             raise KcalcError(
-                f"node {node!r} of the shaped network is no {kind.__name__} of the model; keep the labels of the network that was read"
+                f"node {node!r} of the shaped network is no {kind.__name__} of the model; keep "
+                f"the labels of the network that was read"
             )
         return op
 
-    # -- the rules -------------------------------------------------------------------------------------------------
+    # -- the rules ---------------------------------------------------------------------------------
 
     @singledispatchmethod
     def rule(self, layer: L.Layer, node: Any, inputs: list[Value]) -> Value:
@@ -92,22 +104,37 @@ class Emitter:
             return value if flat else self.into.call(torch.movedim, value, -1, 1)
         return self._convolved(self._located(value, op), op, layer.groups, weight, bias)
 
-    def _convolved(self, value: Value, op: Linear, groups: int, weight: Value, bias: Value | None) -> Value:
+    def _convolved(
+        self, value: Value, op: Linear, groups: int, weight: Value, bias: Value | None
+    ) -> Value:
         mode, rank = "constant" if op.mode == "zeros" else op.mode, len(op.kernel)
         pads = op.padding or ((0, 0),) * rank
         inside: Any = [low for low, _ in pads]
         if mode != "constant" or any(low != high for low, high in pads):
-            value = self.into.call(functional.pad, value, [n for pair in reversed(pads) for n in pair], mode=mode)
+            value = self.into.call(
+                functional.pad, value, [n for pair in reversed(pads) for n in pair], mode=mode
+            )
             inside = [0] * rank
         stride, dilation = list(op.stride or (1,) * rank), list(op.dilation or (1,) * rank)
-        return self.into.call(CONVOLUTIONS[rank], value, weight, bias, stride=stride, padding=inside, dilation=dilation, groups=groups)
+        return self.into.call(
+            CONVOLUTIONS[rank],
+            value,
+            weight,
+            bias,
+            stride=stride,
+            padding=inside,
+            dilation=dilation,
+            groups=groups,
+        )
 
     @rule.register
     def _(self, layer: L.TokenMix, node: Any, inputs: list[Value]) -> Value:
         if isinstance(self.by_name.get(str(node)), Mixed):
             raise KcalcError(
-                f"node {node!r} is attention whose queries or keys are 0: a new model would mix its tokens by fixed numbers for good, and "
-                "training would never change them; shape the network around it, and write the weights into the model yourself"
+                f"node {node!r} is attention whose queries or keys are 0: a new model would mix "
+                f"its tokens by fixed numbers for good, and "
+                "training would never change them; shape the network around it, and write the "
+                "weights into the model yourself"
             )
         op = self._op(node, Linear)
         before = self.by_name[op.reads[0]].shape
@@ -115,11 +142,16 @@ class Emitter:
         known, _ = mixing_layer(mixed(op), before, channels)
         single = op.weight.shape == layer.array.shape
         if not single and layer != known:
-            raise KcalcError(f"node {node!r} mixes locations by another matrix than in the model, along several axes; keep the model's")
+            raise KcalcError(
+                f"node {node!r} mixes locations by another matrix than in the model, along "
+                f"several axes; keep the model's"
+            )
         numbers = torch.from_numpy(layer.array if single else op.weight.astype("float64"))
         weight = self.parameters.along_locations(op, numbers)
         axis = 2 + [i for i in range(1, len(before)) if i != channels].index(op.axis)
-        value = self.into.call(functional.linear, self.into.call(torch.movedim, value, axis, -1), *weight)
+        value = self.into.call(
+            functional.linear, self.into.call(torch.movedim, value, axis, -1), *weight
+        )
         return self.into.call(torch.movedim, value, -1, axis)
 
     @rule.register
@@ -128,7 +160,12 @@ class Emitter:
 
     @rule.register
     def _(self, layer: L.Sum, node: Any, inputs: list[Value]) -> Value:
-        terms = [self._times(value, w) for value, w in zip(self._ranked(inputs, node), sum_weights(layer, len(inputs)), strict=True)]
+        terms = [
+            self._times(value, w)
+            for value, w in zip(
+                self._ranked(inputs, node), sum_weights(layer, len(inputs)), strict=True
+            )
+        ]
         total = terms[0]
         for term in terms[1:]:
             total = self.into.call(operator.add, total, term)
@@ -136,13 +173,22 @@ class Emitter:
 
     def _times(self, value: Value, factor: Any) -> Value:
         if getattr(factor, "free_symbols", None):
-            raise KcalcError(f"node {self.into.label!r}: the weight {factor} is a symbol; substitute it first, net.subs({{...}})")
+            raise KcalcError(
+                f"node {self.into.label!r}: the weight {factor} is a symbol; substitute it first, "
+                f"net.subs({{...}})"
+            )
         return value if factor == 1 else self.into.call(operator.mul, value, float(factor))
 
     def _ranked(self, values: list[Value], node: Any) -> list[Value]:
-        """With the location axes of the node that they make; with as many axes each, of size 1 at the end, where some have fewer."""
+        """With the location axes of the node that they make.
+
+        With as many axes each, of size 1 at the end, where some have fewer.
+        """
         there = self._locations(str(node)) if str(node) in self.by_name else ()
-        values = [self._placed(value, there) if prod(value.shape[2:]) == prod(there) else value for value in values]
+        values = [
+            self._placed(value, there) if prod(value.shape[2:]) == prod(there) else value
+            for value in values
+        ]
         rank = max(len(value.shape) for value in values)
         out = []
         for value in values:
@@ -170,7 +216,10 @@ class Emitter:
     def _(self, layer: L.Dropout, node: Any, inputs: list[Value]) -> Value:
         rate, op = float(layer.rate), self.by_name.get(str(node))
         whole = op is not None and op.name in self.trace.model.whole_channels
-        return self.into.submodule(DROPS.get(len(inputs[0].shape) - 2, nn.Dropout)(rate) if whole else nn.Dropout(rate), inputs[0])
+        return self.into.submodule(
+            DROPS.get(len(inputs[0].shape) - 2, nn.Dropout)(rate) if whole else nn.Dropout(rate),
+            inputs[0],
+        )
 
     @rule.register
     def _(self, layer: L.Identity, node: Any, inputs: list[Value]) -> Value:
@@ -186,7 +235,10 @@ class Emitter:
     def _(self, layer: L.Flatten, node: Any, inputs: list[Value]) -> Value:
         op = self._op(node, Reshape)
         if len(op.shape) != 2:
-            raise KcalcError(f"node {node!r}: a reshape to {op.shape} that merges channels with some locations cannot be built anew")
+            raise KcalcError(
+                f"node {node!r}: a reshape to {op.shape} that merges channels with some locations "
+                f"cannot be built anew"
+            )
         value, axis = self._located(inputs[0], op), self.axes[op.reads[0]]
         if axis not in (None, 1):
             value = self.into.call(torch.movedim, value, 1, int(axis))
@@ -197,7 +249,16 @@ class Emitter:
         op = self._op(node, Pooling)
         if layer.window is None or op.window is None:
             axes = list(range(2, len(inputs[0].shape)))
-            return self.into.call(torch.amax if op.kind == "max" else torch.mean, inputs[0], dim=axes, keepdim=True) if axes else inputs[0]
+            return (
+                self.into.call(
+                    torch.amax if op.kind == "max" else torch.mean,
+                    inputs[0],
+                    dim=axes,
+                    keepdim=True,
+                )
+                if axes
+                else inputs[0]
+            )
         value, rank = self._located(inputs[0], op), len(op.window)
         pads = op.padding or ((0, 0),) * rank
         window, stride = list(op.window), list(op.stride or op.window)
@@ -213,14 +274,20 @@ class Emitter:
             value = self.into.call(functional.pad, value, own)
             inside = self.into.call(functional.pad, inside, own, value=1.0)
         inside = self.into.call(functional.pad, inside, flat)
-        sums, counts = (self.into.call(MEANS[rank], v, window, stride) for v in (self.into.call(functional.pad, value, flat), inside))
+        sums, counts = (
+            self.into.call(MEANS[rank], v, window, stride)
+            for v in (self.into.call(functional.pad, value, flat), inside)
+        )
         return self.into.call(operator.truediv, sums, counts)
 
     def _maximum(self, value: Value, pads: Any, window: list[int], stride: list[int]) -> Value:
         inside = [low for low, _ in pads]
         if any(low != high or 2 * low > k for (low, high), k in zip(pads, window, strict=True)):
             flat = [n for pair in reversed(pads) for n in pair]
-            value, inside = self.into.call(functional.pad, value, flat, value=float("-inf")), [0] * len(window)
+            value, inside = (
+                self.into.call(functional.pad, value, flat, value=float("-inf")),
+                [0] * len(window),
+            )
         return self.into.call(MAXIMA[len(window)], value, window, stride, padding=inside)
 
     @rule.register
@@ -236,11 +303,17 @@ class Emitter:
         value = self.into.call(function, value, [value.shape[-1]], **gains, eps=op.epsilon)
         return value if flat else self.into.call(torch.movedim, value, -1, 1)
 
-    def _gain(self, op: Normalise, leaf: str, array: Any, start: float, channels: int) -> Value | None:
+    def _gain(
+        self, op: Normalise, leaf: str, array: Any, start: float, channels: int
+    ) -> Value | None:
         if array is None:
             return None
         name = f"{op.name}.{leaf}"
-        numbers = torch.from_numpy(array.astype("float64")) if self.law == "keep" else torch.full((channels,), start, dtype=torch.float64)
+        numbers = (
+            torch.from_numpy(array.astype("float64"))
+            if self.law == "keep"
+            else torch.full((channels,), start, dtype=torch.float64)
+        )
         return self.into.parameter(name, self.parameters.cast(numbers, name))
 
     @rule.register
@@ -251,17 +324,23 @@ class Emitter:
         return self.into.call(functional.group_norm, inputs[0], op.groups, weight, bias, op.epsilon)
 
     @rule.register
-    def _(self, layer: L.Attend | L.Embedding | L.Positions, node: Any, inputs: list[Value]) -> Value:
+    def _(
+        self, layer: L.Attend | L.Embedding | L.Positions, node: Any, inputs: list[Value]
+    ) -> Value:
         raise KcalcError(
-            f"node {node!r} is an {type(layer).__name__} of a transformer, which is not built anew: leave the model as it is, and put the "
+            f"node {node!r} is an {type(layer).__name__} of a transformer, which is not built "
+            f"anew: leave the model as it is, and put the "
             "activations of the shaped network in the place of its own"
         )
 
     @rule.register
     def _(self, layer: L.Opaque, node: Any, inputs: list[Value]) -> Value:
-        raise KcalcError(f"node {node!r} was not read ({layer.name}: {layer.reason}), so that it cannot be built anew")
+        raise KcalcError(
+            f"node {node!r} was not read ({layer.name}: {layer.reason}), so that it cannot be "
+            f"built anew"
+        )
 
-    # -- locations and results ---------------------------------------------------------------------------------------
+    # -- locations and results ---------------------------------------------------------------------
 
     def _locations(self, name: str) -> tuple[int, ...]:
         """The location sizes of an operation's output in the model."""
@@ -273,7 +352,10 @@ class Emitter:
         return self._placed(value, self._locations(op.reads[0]))
 
     def _placed(self, value: Value, locations: tuple[int, ...]) -> Value:
-        """A value with these location axes; others stay where a network changed their number and there are as many axes."""
+        """A value with these location axes.
+
+        Others stay where a network changed their number and there are as many axes.
+        """
         found = value.shape[2:]
         if found == locations or (len(found) == len(locations) and prod(found) != prod(locations)):
             return value

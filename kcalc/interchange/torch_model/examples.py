@@ -1,4 +1,4 @@
-"""Example inputs, the copy of a model that is traced, and the state that tracing must leave unchanged."""
+"""Example inputs, the traced copy of a model, and the state that tracing must leave unchanged."""
 
 from __future__ import annotations
 
@@ -20,14 +20,23 @@ from ..example_shapes import example_shape, is_shape, too_large
 
 
 def example_arguments(model: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
-    """Example inputs as the arguments of ``model``: tensors as they are, arrays as tensors, shapes (batch included) as random tensors.
+    """Example inputs as the arguments of ``model``.
 
-    Raises: KcalcError where there are none, for shapes that are none, and for a batch without examples.
+    Tensors as they are, arrays as tensors, shapes (batch included) as random tensors.
+
+    Raises: KcalcError where there are none, for shapes that are none, and for a batch without
+    examples.
     """
     if not examples:
-        raise KcalcError("a PyTorch model is read by running it: give example inputs or their shapes, kc.read(model, (2, 3, 32, 32))")
+        raise KcalcError(
+            "a PyTorch model is read by running it: give example inputs or their shapes, "
+            "kc.read(model, (2, 3, 32, 32))"
+        )
     try:
-        return tuple(_argument(model, example, f"example input {i + 1}") for i, example in enumerate(examples))
+        return tuple(
+            _argument(model, example, f"example input {i + 1}")
+            for i, example in enumerate(examples)
+        )
     except RecursionError:
         raise KcalcError("the example inputs are nested too deeply, or hold themselves") from None
 
@@ -37,14 +46,19 @@ def _argument(model: Any, example: Any, where: str) -> Any:
 
     if isinstance(example, torch.Tensor):
         return _checked(example.detach(), where)
-    if isinstance(example, np.ndarray) or type(example).__module__.split(".")[0] in ("jax", "jaxlib"):
+    if isinstance(example, np.ndarray) or type(example).__module__.split(".")[0] in (
+        "jax",
+        "jaxlib",
+    ):
         return _checked(_tensor(model, np.asarray(example), where), where)
     if isinstance(example, Mapping):
         return {key: _argument(model, value, f"{where}[{key!r}]") for key, value in example.items()}
     if is_shape(example):
         return _from_shape(model, example_shape(example, where), where)
     if isinstance(example, list | tuple):
-        return type(example)(_argument(model, value, f"{where}[{i}]") for i, value in enumerate(example))
+        return type(example)(
+            _argument(model, value, f"{where}[{i}]") for i, value in enumerate(example)
+        )
     if example is None or isinstance(example, bool | int | float | str):
         return example
     raise KcalcError(f"{where} must be a tensor, an array or a shape, got {type(example).__name__}")
@@ -52,7 +66,9 @@ def _argument(model: Any, example: Any, where: str) -> Any:
 
 def _checked(tensor: Any, where: str) -> Any:
     if tensor.ndim and tensor.shape[0] == 0:
-        raise KcalcError(f"{where} of shape {tuple(tensor.shape)} holds no example; axis 0 is the batch")
+        raise KcalcError(
+            f"{where} of shape {tuple(tensor.shape)} holds no example; axis 0 is the batch"
+        )
     return tensor
 
 
@@ -60,9 +76,17 @@ def _habits(model: Any) -> tuple[Any, Any]:
     """The dtype and device of the model's numbers."""
     import torch
 
-    numbers = chain(model.parameters(), model.buffers()) if isinstance(model, torch.nn.Module) else iter(())
+    numbers = (
+        chain(model.parameters(), model.buffers())
+        if isinstance(model, torch.nn.Module)
+        else iter(())
+    )
     found = next((t for t in numbers if t.is_floating_point()), None)
-    return (torch.get_default_dtype(), torch.device("cpu")) if found is None else (found.dtype, found.device)
+    return (
+        (torch.get_default_dtype(), torch.device("cpu"))
+        if found is None
+        else (found.dtype, found.device)
+    )
 
 
 def _tensor(model: Any, array: np.ndarray, where: str) -> Any:
@@ -106,7 +130,10 @@ def copied(model: Any, evaluating: bool = False, empty: bool = False) -> Any:
     try:
         twin = copy.deepcopy(model, memo)
     except Exception as error:
-        raise KcalcError(f"the model cannot be copied, and kcalc traces a copy so as to leave yours alone: {first_line(error)}") from error
+        raise KcalcError(
+            f"the model cannot be copied, and kcalc traces a copy so as to leave yours alone: "
+            f"{first_line(error)}"
+        ) from error
     for module in twin.modules():
         if evaluating or isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             module.training = False
@@ -115,7 +142,10 @@ def copied(model: Any, evaluating: bool = False, empty: bool = False) -> Any:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Random states as before, no messages and no warnings, in one thread at a time: all of these are the process's."""
+    """Random states as before, no messages and no warnings, in one thread at a time.
+
+    All of these are the process's.
+    """
     import torch
 
     with READING, _quiet(torch):
@@ -128,7 +158,11 @@ def _quiet(torch: Any) -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with (
+            torch.random.fork_rng(devices=[]),
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
             warnings.simplefilter("ignore")
             # TorchScript as it is written: optimised code has other operators after its first run.
             with contextlib.redirect_stderr(io.StringIO()), torch.jit.optimized_execution(False):
@@ -146,16 +180,27 @@ def first_line(error: BaseException) -> str:
 
 
 def place(error: BaseException) -> str:
-    """The last line of the user's own code that an error passed through, " at file:line in function"; "" if there is none."""
+    """The last line of the user's own code that an error passed through.
+
+    Returns: " at file:line in function", or "" if there is none.
+    """
     trace, found = error.__traceback__, ""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not is_library(file):
-            found = f" at {file.rsplit('/', 1)[-1]}:{trace.tb_lineno} in {trace.tb_frame.f_code.co_name}"
+            found = (
+                f" at {file.rsplit('/', 1)[-1]}:{trace.tb_lineno} in "
+                f"{trace.tb_frame.f_code.co_name}"
+            )
         trace = trace.tb_next
     return found
 
 
 def is_library(file: str) -> bool:
     """Whether a source file is PyTorch's, Python's or kcalc's own."""
-    return file.startswith("<frozen") or "site-packages" in file or "/kcalc/interchange/" in file or "/lib/python3" in file
+    return (
+        file.startswith("<frozen")
+        or "site-packages" in file
+        or "/kcalc/interchange/" in file
+        or "/lib/python3" in file
+    )

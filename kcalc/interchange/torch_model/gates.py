@@ -13,7 +13,10 @@ from .shapes import passed
 from .walker import Handler, Walker
 
 PARTS = "the channels are cut into parts; use one layer for each part instead, which has a rule"
-SLICE = "a part of the channels or locations; split the layer before it in two instead, which has a rule"
+SLICE = (
+    "a part of the channels or locations; split the layer before it in two instead, which has a "
+    "rule"
+)
 
 
 def _source(call: Call) -> Any:
@@ -24,12 +27,35 @@ def _axis(call: Call, rank: int) -> int:
     return int(call["dim"] or 0) % rank
 
 
-def part(walker: Walker, call: Call, source: Any, axis: int, start: int, stop: int, what: str, step: int = 1, last: bool = False) -> Ref:
+def part(
+    walker: Walker,
+    call: Call,
+    source: Any,
+    axis: int,
+    start: int,
+    stop: int,
+    what: str,
+    step: int = 1,
+    last: bool = False,
+) -> Ref:
     """One part along an axis; ``last`` drops the axis behind it."""
-    shape = tuple(len(range(start, stop, step)) if i == axis else n for i, n in enumerate(source.shape))
+    shape = tuple(
+        len(range(start, stop, step)) if i == axis else n for i, n in enumerate(source.shape)
+    )
     reason = PARTS if what == "a split" else SLICE
     read = walker.read(source, call.path)
-    made = walker.emit(call, Part, [read], shape=shape, what=what, reason=reason, axis=axis, start=start, stop=stop, step=step)
+    made = walker.emit(
+        call,
+        Part,
+        [read],
+        shape=shape,
+        what=what,
+        reason=reason,
+        axis=axis,
+        start=start,
+        stop=stop,
+        step=step,
+    )
     if last:
         return walker.emit(call, Reshape, [made.name], shape=shape[:axis] + shape[axis + 1 :])
     return made
@@ -45,7 +71,10 @@ def parts(walker: Walker, call: Call) -> Any:
     dropped = call.kind.startswith("unbind")
     sizes = [1 if dropped else shape[axis] for shape in shapes]
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    return tuple(part(walker, call, source, axis, s, s + n, "a split", last=dropped) for s, n in zip(starts, sizes, strict=True))
+    return tuple(
+        part(walker, call, source, axis, s, s + n, "a split", last=dropped)
+        for s, n in zip(starts, sizes, strict=True)
+    )
 
 
 def selected(walker: Walker, call: Call) -> Any:
@@ -84,12 +113,24 @@ def gated(walker: Walker, call: Call) -> Any:
     value = part(walker, call, source, axis, 0, half, "a gated linear unit")
     gate = part(walker, call, source, axis, half, 2 * half, "a gated linear unit")
     sigmoid = activation("sigmoid").expr
-    opened = walker.emit(call, Pointwise, [gate.name], function=lambda x: sigmoid.xreplace({X: x}), label="sigmoid")
-    return walker.emit(call, Pointwise, [value.name, opened.name], function=lambda x, y: x * y, label="mul")
+    opened = walker.emit(
+        call, Pointwise, [gate.name], function=lambda x: sigmoid.xreplace({X: x}), label="sigmoid"
+    )
+    return walker.emit(
+        call, Pointwise, [value.name, opened.name], function=lambda x, y: x * y, label="mul"
+    )
 
 
 def handlers() -> Mapping[str, Handler]:
     """{operator: handler} of this file."""
-    names: Sequence[str] = ("split", "split_with_sizes", "chunk", "unbind", "tensor_split", "unsafe_split", "unsafe_chunk")
+    names: Sequence[str] = (
+        "split",
+        "split_with_sizes",
+        "chunk",
+        "unbind",
+        "tensor_split",
+        "unsafe_split",
+        "unsafe_chunk",
+    )
     table: dict[str, Handler] = dict.fromkeys(names, parts)
     return table | {"select": selected, "slice": sliced, "narrow": sliced, "glu": gated}

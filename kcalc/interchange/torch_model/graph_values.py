@@ -19,7 +19,10 @@ class Ref:
 
 @dataclass(frozen=True, eq=False)
 class Padded:
-    """``source`` with zeros (or, by ``mode``, copies of itself) around it, one pair (low, high) per axis; a convolution takes it in."""
+    """``source`` with zeros, or by ``mode`` copies of itself, around it.
+
+    ``pads`` has one pair (low, high) per axis. A convolution takes the padding in.
+    """
 
     source: Ref
     pads: Pads
@@ -32,7 +35,8 @@ class Padded:
 class Const:
     """A tensor that depends on no input. ``origins``: the parameters it was computed from.
 
-    ``parameter``: the one parameter whose numbers it is, ``transposed`` if it is that matrix transposed.
+    ``parameter``: the one parameter whose numbers it is, ``transposed`` if it is that matrix
+    transposed.
     """
 
     tensor: Any
@@ -53,7 +57,10 @@ class Const:
 
 @dataclass(frozen=True, eq=False)
 class Stale:
-    """An array that a write through another view of the same memory has changed; nothing may read it any more."""
+    """An array that a write through another view of the same memory has changed.
+
+    Nothing may read it any more.
+    """
 
     source: Ref | Padded
     reason: str
@@ -65,14 +72,20 @@ def is_traced(value: Any) -> bool:
 
 
 def numbers_of(tensor: Any) -> Any:
-    """A tensor's numbers as a NumPy array; half precision becomes float32. Raises: KcalcError for tensors that hold no numbers."""
+    """A tensor's numbers as a NumPy array; half precision becomes float32.
+
+    Raises: KcalcError for tensors that hold no numbers.
+    """
     import torch
 
     from ...foundation.errors import KcalcError
 
     plain = tensor.detach()
     if plain.device.type == "meta":
-        raise KcalcError("torch: the model's parameters are on the meta device and have no values; materialise them first (model.to_empty)")
+        raise KcalcError(
+            "torch: the model's parameters are on the meta device and have no values; materialise "
+            "them first (model.to_empty)"
+        )
     if plain.is_sparse or plain.layout != torch.strided:
         plain = plain.to_dense()
     if plain.dtype in (torch.bfloat16, torch.float16):

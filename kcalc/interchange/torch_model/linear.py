@@ -16,11 +16,17 @@ from .unread import REASONS
 from .walker import Handler, Walker
 
 MANY = "weights of more or fewer than two axes have no rule; use Linear layers"
-MADE = "its weights are computed from the input (a hypernetwork or attention), so that they are not Gaussian weights of its own"
+MADE = (
+    "its weights are computed from the input (a hypernetwork or attention), so that they are not "
+    "Gaussian weights of its own"
+)
 
 
 def identity_of(weight: Const, array: np.ndarray) -> str:
-    """A key, equal for layers that share weights: the parameter, or the sources of computed weights and their values."""
+    """A key, equal for layers that share weights.
+
+    The parameter, or the sources of computed weights and their values.
+    """
     if weight.parameter is not None:
         return weight.parameter
     digest = hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=6).hexdigest()
@@ -35,31 +41,58 @@ def _owner(weight: Const) -> str | None:
 def _bias(bias: Any) -> dict[str, Any]:
     if bias is None:
         return {}
-    return {"bias": numbers_of(bias.tensor), "bias_parameter": bias.parameter or ", ".join(bias.origins) or None}
+    return {
+        "bias": numbers_of(bias.tensor),
+        "bias_parameter": bias.parameter or ", ".join(bias.origins) or None,
+    }
 
 
 def _known(walker: Walker, call: Call, weight: Any, bias: Any) -> Any:
     """None if weights and bias are constants, else the report."""
     if not isinstance(weight, Const):
         return walker.unread(call, "a product of two activations", MADE)
-    return None if bias is None or isinstance(bias, Const) else walker.unread(call, "a bias computed from the input", MADE)
+    return (
+        None
+        if bias is None or isinstance(bias, Const)
+        else walker.unread(call, "a bias computed from the input", MADE)
+    )
 
 
-def dense(walker: Walker, call: Call, source: Any, weight: Const, bias: Any, axis: int, out_axis: int, flip: bool = False) -> Any:
+def dense(
+    walker: Walker,
+    call: Call,
+    source: Any,
+    weight: Const,
+    bias: Any,
+    axis: int,
+    out_axis: int,
+    flip: bool = False,
+) -> Any:
     """A dense layer on one axis; ``flip`` where the weights are (inputs, outputs)."""
     array = numbers_of(weight.tensor)
     array = array.T if flip else array
     walker.stored(weight, flip)
     return walker.emit(
-        call, Linear, [walker.read(source, call.path)], _owner(weight), weight=array, parameter=identity_of(weight, array), axis=axis,
-        out_axis=out_axis, **_bias(bias),
-    )  # fmt: skip
+        call,
+        Linear,
+        [walker.read(source, call.path)],
+        _owner(weight),
+        weight=array,
+        parameter=identity_of(weight, array),
+        axis=axis,
+        out_axis=out_axis,
+        **_bias(bias),
+    )
 
 
 def linear(walker: Walker, call: Call) -> Any:
     """x W^T + b along the last axis."""
     source, weight, bias = call["input"], call["weight"], call["bias"]
-    if isinstance(source, Const) or not isinstance(weight, Const) or (bias is not None and not isinstance(bias, Const)):
+    if (
+        isinstance(source, Const)
+        or not isinstance(weight, Const)
+        or (bias is not None and not isinstance(bias, Const))
+    ):
         return _known(walker, call, weight, bias) or walker.unread(call, "linear", MADE)
     return dense(walker, call, source, weight, bias, len(source.shape) - 1, len(call.shape) - 1)
 
@@ -67,14 +100,23 @@ def linear(walker: Walker, call: Call) -> Any:
 def product(walker: Walker, call: Call) -> Any:
     """x W or W x with one matrix of weights."""
     left = call["self"] if call["self"] is not None else call["input"]
-    right = next(call[name] for name in ("other", "mat2", "vec2", "vec", "tensor") if call[name] is not None)
+    right = next(
+        call[name] for name in ("other", "mat2", "vec2", "vec", "tensor") if call[name] is not None
+    )
     return _matrices(walker, call, left, right, None)
 
 
 def _matrices(walker: Walker, call: Call, left: Any, right: Any, bias: Any) -> Any:
     if isinstance(right, Const) and right.tensor.ndim == 2 and not isinstance(left, Const):
-        return dense(walker, call, left, right, bias, len(left.shape) - 1, len(call.shape) - 1, flip=True)
-    if isinstance(left, Const) and left.tensor.ndim == 2 and not isinstance(right, Const) and len(right.shape) > 1:
+        return dense(
+            walker, call, left, right, bias, len(left.shape) - 1, len(call.shape) - 1, flip=True
+        )
+    if (
+        isinstance(left, Const)
+        and left.tensor.ndim == 2
+        and not isinstance(right, Const)
+        and len(right.shape) > 1
+    ):
         return dense(walker, call, right, left, bias, len(right.shape) - 2, len(call.shape) - 2)
     if isinstance(left, Const) or isinstance(right, Const):
         return contraction(walker, call, left, right, None, "a product with many matrices", MANY)
@@ -83,8 +125,14 @@ def _matrices(walker: Walker, call: Call, left: Any, right: Any, bias: Any) -> A
 
 def addmm(walker: Walker, call: Call) -> Any:
     """beta bias + alpha x W."""
-    if call["alpha"] not in (None, 1) or call["beta"] not in (None, 1) or not isinstance(call["self"], Const):
-        return walker.unread(call, "addmm", "a scaled matrix product whose first addend depends on the input")
+    if (
+        call["alpha"] not in (None, 1)
+        or call["beta"] not in (None, 1)
+        or not isinstance(call["self"], Const)
+    ):
+        return walker.unread(
+            call, "addmm", "a scaled matrix product whose first addend depends on the input"
+        )
     return _matrices(walker, call, call["mat1"], call["mat2"], call["self"])
 
 
@@ -92,23 +140,56 @@ def einsum(walker: Walker, call: Call) -> Any:
     """A contraction of an activation with one matrix of weights over one axis."""
     equation, operands = str(call["equation"]).replace(" ", ""), list(call["tensors"])
     refs = [v for v in operands if not isinstance(v, Const)]
-    if len(operands) == 2 and refs and "->" in equation and "." not in equation and (len(refs) == 2 or operands[0] is operands[1]):
-        return contraction(walker, call, operands[0], operands[1], equation, "einsum", "a contraction of activations with each other")
+    if (
+        len(operands) == 2
+        and refs
+        and "->" in equation
+        and "." not in equation
+        and (len(refs) == 2 or operands[0] is operands[1])
+    ):
+        return contraction(
+            walker,
+            call,
+            operands[0],
+            operands[1],
+            equation,
+            "einsum",
+            "a contraction of activations with each other",
+        )
     if len(operands) != 2 or len(refs) != 1 or "->" not in equation or "." in equation:
-        return walker.unread(call, "einsum", "a contraction of activations with each other, or one without an arrow")
+        return walker.unread(
+            call, "einsum", "a contraction of activations with each other, or one without an arrow"
+        )
     terms, out = equation.split("->")
-    pair = dict(zip(terms.split(","), operands, strict=True)) if "," in terms and len(set(terms.split(","))) == 2 else {}
+    pair = (
+        dict(zip(terms.split(","), operands, strict=True))
+        if "," in terms and len(set(terms.split(","))) == 2
+        else {}
+    )
     data = next((t for t, v in pair.items() if v is refs[0]), "")
     weights, const = next(((t, v) for t, v in pair.items() if v is not refs[0]), ("", None))
     gone, new = set(data) - set(out), set(out) - set(data)
-    plain = len(weights) == 2 and len(gone) == len(new) == 1 and set(weights) == gone | new and isinstance(const, Const)
+    plain = (
+        len(weights) == 2
+        and len(gone) == len(new) == 1
+        and set(weights) == gone | new
+        and isinstance(const, Const)
+    )
     kept_order = plain and [c for c in data if c not in gone] == [c for c in out if c not in new]
     if not kept_order or not isinstance(const, Const):
         return contraction(
-            walker, call, operands[0], operands[1], equation, "einsum", "a contraction that is not a dense layer on one axis"
+            walker,
+            call,
+            operands[0],
+            operands[1],
+            equation,
+            "einsum",
+            "a contraction that is not a dense layer on one axis",
         )
     flip = weights[0] in gone
-    return dense(walker, call, refs[0], const, None, data.index(gone.pop()), out.index(new.pop()), flip)
+    return dense(
+        walker, call, refs[0], const, None, data.index(gone.pop()), out.index(new.pop()), flip
+    )
 
 
 def convolution(walker: Walker, call: Call) -> Any:
@@ -125,7 +206,9 @@ def convolution(walker: Walker, call: Call) -> Any:
     pads, mode = _pads(call["padding"], kernel, dilation), "zeros"
     if isinstance(source, Padded):
         inner = source.pads[-rank:]
-        if any(low or high for low, high in source.pads[:-rank]) or any(low < 0 or high < 0 for low, high in inner):
+        if any(low or high for low, high in source.pads[:-rank]) or any(
+            low < 0 or high < 0 for low, high in inner
+        ):
             return walker.unread(call, "conv", "it reads an array padded along its channels or cut")
         if source.mode != "constant":
             mode = source.mode
@@ -135,14 +218,27 @@ def convolution(walker: Walker, call: Call) -> Any:
         pads = tuple((a + c, b + d) for (a, b), (c, d) in zip(pads, inner, strict=True))
         source = source.source
     if len(source.shape) == rank + 1:
-        return walker.unread(call, "a convolution of one example", "give example inputs with a batch axis in front")
+        return walker.unread(
+            call, "a convolution of one example", "give example inputs with a batch axis in front"
+        )
     array = numbers_of(weight.tensor)
     walker.stored(weight, False)
     return walker.emit(
-        call, Linear, [walker.read(source, call.path)], _owner(weight), weight=array, parameter=identity_of(weight, array), axis=1,
+        call,
+        Linear,
+        [walker.read(source, call.path)],
+        _owner(weight),
+        weight=array,
+        parameter=identity_of(weight, array),
+        axis=1,
         out_axis=1,
-        stride=stride, padding=pads, mode=mode, dilation=dilation, groups=int(call["groups"] or 1), **_bias(bias),
-    )  # fmt: skip
+        stride=stride,
+        padding=pads,
+        mode=mode,
+        dilation=dilation,
+        groups=int(call["groups"] or 1),
+        **_bias(bias),
+    )
 
 
 def spread(value: Any, rank: int, default: int) -> tuple[int, ...]:
@@ -153,7 +249,9 @@ def spread(value: Any, rank: int, default: int) -> tuple[int, ...]:
     return tuple(int(v) for v in (values * rank if len(values) == 1 else values))
 
 
-def _pads(padding: Any, kernel: Sequence[int], dilation: Sequence[int]) -> tuple[tuple[int, int], ...]:
+def _pads(
+    padding: Any, kernel: Sequence[int], dilation: Sequence[int]
+) -> tuple[tuple[int, int], ...]:
     """(low, high) per axis; PyTorch's "same" puts the larger half last."""
     if padding == "valid":
         return ((0, 0),) * len(kernel)
@@ -165,7 +263,10 @@ def _pads(padding: Any, kernel: Sequence[int], dilation: Sequence[int]) -> tuple
 
 def transposed(walker: Walker, call: Call) -> Any:
     """A transposed convolution."""
-    reason = "each output location reads its own subset of the weights; upsample (nearest) and convolve instead, which has a rule"
+    reason = (
+        "each output location reads its own subset of the weights; upsample (nearest) and "
+        "convolve instead, which has a rule"
+    )
     return walker.unread(call, "transposed convolution", reason)
 
 
@@ -176,15 +277,26 @@ def embedding(walker: Walker, call: Call) -> Any:
         return walker.unread(call, *REASONS["embedding"])
     array = numbers_of(weight.tensor)
     walker.stored(weight, False)
-    return walker.emit(call, Lookup, [ids.name], _owner(weight), weight=array, parameter=identity_of(weight, array))
+    return walker.emit(
+        call, Lookup, [ids.name], _owner(weight), weight=array, parameter=identity_of(weight, array)
+    )
 
 
 def handlers() -> Mapping[str, Handler]:
     """{operator: handler} of this file."""
-    table: dict[str, Handler] = {"linear": linear, "addmm": addmm, "einsum": einsum, "embedding": embedding}
+    table: dict[str, Handler] = {
+        "linear": linear,
+        "addmm": addmm,
+        "einsum": einsum,
+        "embedding": embedding,
+    }
     table |= dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), product)
-    table |= dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution", "_convolution"), convolution)
-    return table | dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), transposed)
+    table |= dict.fromkeys(
+        ("conv1d", "conv2d", "conv3d", "convolution", "_convolution"), convolution
+    )
+    return table | dict.fromkeys(
+        ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), transposed
+    )
 
 
 __all__ = ["Ref", "handlers"]

@@ -18,16 +18,36 @@ def _array(value: Any) -> np.ndarray | None:
 
 
 def _made(
-    walker: Walker, call: Call, kind: str, axes: tuple[int, ...], epsilon: Any, groups: int = 1, several: bool = False, **more: Any
+    walker: Walker,
+    call: Call,
+    kind: str,
+    axes: tuple[int, ...],
+    epsilon: Any,
+    groups: int = 1,
+    several: bool = False,
+    **more: Any,
 ) -> Any:
     gain, bias = call["weight"], call["bias"]
     if any(value is not None and not isinstance(value, Const) for value in (gain, bias)):
-        return walker.unread(call, f"{call.spoken} with a gain computed from the input", "conditional normalisation has no rule")
+        return walker.unread(
+            call,
+            f"{call.spoken} with a gain computed from the input",
+            "conditional normalisation has no rule",
+        )
     source = call["input"] if call["input"] is not None else call["self"]
     out = walker.emit(
-        call, Normalise, [walker.read(source, call.path)], None if gain is None else gain.parameter, kind=kind, axes=axes, groups=groups,
-        epsilon=float(epsilon), gain=_array(gain), bias=_array(bias), **more,
-    )  # fmt: skip
+        call,
+        Normalise,
+        [walker.read(source, call.path)],
+        None if gain is None else gain.parameter,
+        kind=kind,
+        axes=axes,
+        groups=groups,
+        epsilon=float(epsilon),
+        gain=_array(gain),
+        bias=_array(bias),
+        **more,
+    )
     return (out, None, None, None, None) if several else out
 
 
@@ -41,7 +61,9 @@ def batch_norm(walker: Walker, call: Call) -> Any:
     mean, variance = call["running_mean"], call["running_var"]
     known = isinstance(mean, Const) and isinstance(variance, Const)
     running = (numbers_of(mean.tensor), numbers_of(variance.tensor)) if known else None
-    return _made(walker, call, "batch", axes, call["eps"] or 0.0, several=_several(call), running=running)
+    return _made(
+        walker, call, "batch", axes, call["eps"] or 0.0, several=_several(call), running=running
+    )
 
 
 def layer_norm(walker: Walker, call: Call) -> Any:
@@ -57,27 +79,49 @@ def rms_norm(walker: Walker, call: Call) -> Any:
 
     rank = len(call["normalized_shape"])
     epsilon = call["eps"] if call["eps"] is not None else torch.finfo(call.dtype).eps
-    return _made(walker, call, "rms", tuple(range(len(call.shape) - rank, len(call.shape))), epsilon, several=_several(call))
+    return _made(
+        walker,
+        call,
+        "rms",
+        tuple(range(len(call.shape) - rank, len(call.shape))),
+        epsilon,
+        several=_several(call),
+    )
 
 
 def group_norm(walker: Walker, call: Call) -> Any:
     """Over the channels of a group and all locations."""
     groups = int(call["num_groups"] if call["num_groups"] is not None else call["group"])
-    return _made(walker, call, "group", tuple(range(1, len(call.shape))), call["eps"] or 0.0, groups, several=_several(call))
+    return _made(
+        walker,
+        call,
+        "group",
+        tuple(range(1, len(call.shape))),
+        call["eps"] or 0.0,
+        groups,
+        several=_several(call),
+    )
 
 
 def instance_norm(walker: Walker, call: Call) -> Any:
     """Over the locations of every channel: groups of one channel."""
-    return _made(walker, call, "group", tuple(range(1, len(call.shape))), call["eps"] or 0.0, call.shape[1])
+    return _made(
+        walker, call, "group", tuple(range(1, len(call.shape))), call["eps"] or 0.0, call.shape[1]
+    )
 
 
 def dropout(walker: Walker, call: Call) -> Any:
-    """Dropout of single numbers or, ``feature_dropout``, of whole channels, in training and in evaluation."""
+    """Dropout of single numbers or of whole channels, in training and in evaluation.
+
+    ``feature_dropout`` drops whole channels.
+    """
     rate = float(call["p"] or 0.0)
     source = call["input"] if call["input"] is not None else call["self"]
     name = walker.read(source, call.path)
     if rate >= 1:
-        return walker.unread(call, "dropout of everything", "a rate of 1 leaves nothing; use a rate below 1")
+        return walker.unread(
+            call, "dropout of everything", "a rate of 1 leaves nothing; use a rate below 1"
+        )
     if "alpha" in call.kind and rate:
         walker.remarks.append(f"{call.path or 'alpha_dropout'}: alpha dropout is read as dropout")
     if "feature" in call.kind:
@@ -90,9 +134,22 @@ def dropout(walker: Walker, call: Call) -> Any:
 
 def handlers() -> Mapping[str, Handler]:
     """{operator: handler} of this file."""
-    table: dict[str, Handler] = {"instance_norm": instance_norm, "group_norm": group_norm, "native_group_norm": group_norm}
-    names = ("batch_norm", "native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional")
+    table: dict[str, Handler] = {
+        "instance_norm": instance_norm,
+        "group_norm": group_norm,
+        "native_group_norm": group_norm,
+    }
+    names = (
+        "batch_norm",
+        "native_batch_norm",
+        "cudnn_batch_norm",
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit_functional",
+    )
     table |= dict.fromkeys((*names, "_native_batch_norm_legit_no_training"), batch_norm)
     table |= dict.fromkeys(("layer_norm", "native_layer_norm"), layer_norm)
     table |= dict.fromkeys(("rms_norm", "_fused_rms_norm"), rms_norm)
-    return table | dict.fromkeys(("dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"), dropout)
+    return table | dict.fromkeys(
+        ("dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"),
+        dropout,
+    )

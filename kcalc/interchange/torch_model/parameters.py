@@ -15,44 +15,74 @@ from .weights import drawn, standardised
 
 
 class Parameters:
-    """Makes weights and biases. Layers that are rows of one parameter write into the same tensor, each its own rows."""
+    """Makes weights and biases.
 
-    def __init__(self, trace: Trace, into: GraphBuilder, law: str, generator: Any, bias_back: set[str]) -> None:
-        self.details, self.into, self.law, self.generator, self.bias_back = trace.model, into, law, generator, bias_back
+    Layers that are rows of one parameter write into the same tensor, each its own rows.
+    """
+
+    def __init__(
+        self, trace: Trace, into: GraphBuilder, law: str, generator: Any, bias_back: set[str]
+    ) -> None:
+        self.details, self.into, self.law, self.generator, self.bias_back = (
+            trace.model,
+            into,
+            law,
+            generator,
+            bias_back,
+        )
         self.dtype, self.device = next(
-            (k for k in self.details.kinds.values() if k[0].is_floating_point), (torch.float32, torch.device("cpu"))
+            (k for k in self.details.kinds.values() if k[0].is_floating_point),
+            (torch.float32, torch.device("cpu")),
         )
         self._whole: dict[str, tuple[Value, torch.Tensor]] = {}
 
     def weights(self, op: Linear, layer: Affine, inputs: int) -> tuple[Value, Value | None]:
-        """The weight as a canonical array and the bias, both from parameters under the model's names."""
+        """The weight as a canonical array and the bias.
+
+        Both come from parameters under the model's names.
+        """
         outputs = op.weight.shape[0] if layer.features is None else int(layer.features)
         wide = (outputs, inputs // layer.groups, *op.kernel)
         known = op.parameter in self.details.stored
         name = op.parameter if known else f"{plain(op.name) if op.rows else op.name}.weight"
         canonical = self._numbers(op, layer, wide, name)
-        weight = self._part(op, canonical, name) if op.rows is not None and known else self._own(op, canonical, name, known)
+        weight = (
+            self._part(op, canonical, name)
+            if op.rows is not None and known
+            else self._own(op, canonical, name, known)
+        )
         if op.bias is None and not layer.bias and op.name not in self.bias_back:
             return weight, None
         return weight, self._bias(op, layer, outputs, name)
 
     def along_locations(self, op: Linear, numbers: torch.Tensor) -> tuple[Value, Value | None]:
-        """Weights along locations: the given numbers under every law, biases of 0 unless the model's are kept."""
+        """The weight and the bias of a layer along locations.
+
+        The weight has the given numbers under every initialiser; biases are 0 unless the model's
+        are kept.
+        """
         known = op.parameter in self.details.stored
         weight = self._own(op, numbers, op.parameter if known else f"{op.name}.weight", known)
         if op.bias is None:
             return weight, None
-        bias = torch.from_numpy(op.bias.astype("float64")) if self.law == "keep" else torch.zeros(len(op.bias), dtype=torch.float64)
+        bias = (
+            torch.from_numpy(op.bias.astype("float64"))
+            if self.law == "keep"
+            else torch.zeros(len(op.bias), dtype=torch.float64)
+        )
         return weight, self._named_bias(op.bias_parameter or f"{op.name}.bias", bias)
 
     def _numbers(self, op: Linear, layer: Affine, wide: tuple[int, ...], name: str) -> torch.Tensor:
         if self.law != "keep":
             dtype = self.details.kinds.get(name, (self.dtype,))[0]
-            weight = drawn(wide, layer.groups, self.law, float(layer.sigma_w), self.generator, dtype)
+            weight = drawn(
+                wide, layer.groups, self.law, float(layer.sigma_w), self.generator, dtype
+            )
             return standardised(weight) if layer.standardised else weight
         if wide != op.weight.shape:
             raise KcalcError(
-                f"node {op.name!r} has weights {op.weight.shape} in the model and {wide} in the shaped network, so they cannot be kept"
+                f"node {op.name!r} has weights {op.weight.shape} in the model and {wide} in the "
+                f"shaped network, so they cannot be kept"
             )
         return torch.from_numpy(op.weight.astype("float64"))
 
@@ -67,14 +97,22 @@ class Parameters:
         return weight if weight.shape == wide else self.into.call(torch.reshape, weight, wide)
 
     def _part(self, op: Linear, canonical: torch.Tensor, name: str) -> Value:
-        """Rows of a parameter: written into the one tensor, and cut out of it when the model runs."""
+        """Rows of a parameter, stored in the parameter's tensor.
+
+        The rows are written into that one tensor, and cut out of it when the model runs.
+        """
         if tuple(canonical.shape) != op.weight.shape:
-            raise KcalcError(f"node {op.name!r} is a part of the parameter {name!r}, which cannot take the shape {tuple(canonical.shape)}")
+            raise KcalcError(
+                f"node {op.name!r} is a part of the parameter {name!r}, which cannot take the "
+                f"shape {tuple(canonical.shape)}"
+            )
         shape, flipped = self.details.stored[op.parameter]
         height = shape[1] if flipped else shape[0]
         wide = (height, *canonical.shape[1:])
         if name not in self._whole:
-            zeros = torch.zeros((wide[1], wide[0]) if flipped else wide, dtype=torch.float64).reshape(shape)
+            zeros = torch.zeros(
+                (wide[1], wide[0]) if flipped else wide, dtype=torch.float64
+            ).reshape(shape)
             self._whole[name] = self._shared(name, zeros)
         value, tensor = self._whole[name]
         into = tensor.T if flipped else tensor.view(wide)
@@ -93,7 +131,9 @@ class Parameters:
         step = rows[1] - rows[0] if len(rows) > 1 else 1
         if step > 0 and rows == list(range(rows[0], rows[-1] + 1, step)):
             return self.into.call(operator.getitem, value, slice(rows[0], rows[-1] + 1, step))
-        index = self.into.parameter(f"{plain(op.name)}_rows_{value.node.name}", torch.tensor(rows), False)
+        index = self.into.parameter(
+            f"{plain(op.name)}_rows_{value.node.name}", torch.tensor(rows), False
+        )
         return self.into.call(torch.index_select, value, 0, index)
 
     def _bias(self, op: Linear, layer: Affine, outputs: int, weight: str) -> Value:
@@ -101,7 +141,9 @@ class Parameters:
         if self.law == "keep" and op.bias is not None:
             numbers = torch.from_numpy(op.bias.astype("float64"))
         elif self.law != "keep" and float(layer.sigma_b):
-            numbers = float(layer.sigma_b) * torch.randn(outputs, dtype=torch.float64, generator=self.generator)
+            numbers = float(layer.sigma_b) * torch.randn(
+                outputs, dtype=torch.float64, generator=self.generator
+            )
         name = op.bias_parameter
         if name not in self.details.kinds:
             home = weight.rpartition(".")[0] if op.rows is None else plain(op.name)
@@ -109,7 +151,9 @@ class Parameters:
         if op.rows is None or name is None:
             return self._named_bias(str(name), numbers)
         if name not in self._whole:
-            height = self.details.stored[op.parameter][0][1 if self.details.stored[op.parameter][1] else 0]
+            height = self.details.stored[op.parameter][0][
+                1 if self.details.stored[op.parameter][1] else 0
+            ]
             self._whole[name] = self._shared(name, torch.zeros(height, dtype=torch.float64))
         value, tensor = self._whole[name]
         tensor[list(op.rows)] = numbers.to(tensor.device, tensor.dtype)
@@ -119,6 +163,9 @@ class Parameters:
         return self.into.parameter(name, self.cast(numbers.reshape(-1), name))
 
     def cast(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
-        """A tensor with the type and on the device of a parameter of the model, or as most of the model is."""
+        """A tensor with the type and on the device of a parameter of the model.
+
+        For names without a parameter, the type and device are those of most of the model.
+        """
         dtype, device = self.details.kinds.get(name, (self.dtype, self.device))
         return tensor.to(device, dtype).contiguous().clone()

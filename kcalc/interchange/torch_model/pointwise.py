@@ -38,14 +38,21 @@ def condition(expr: Any) -> Any:
 
 
 def _is_condition(expr: Any) -> bool:
-    return isinstance(expr, Boolean | bool) and not isinstance(expr, sp.Expr)  # a symbol is both, and stands for a number
+    return isinstance(expr, Boolean | bool) and not isinstance(
+        expr, sp.Expr
+    )  # a symbol is both, and stands for a number
 
 
 def _either(test: Any, yes: Any, no: Any) -> Any:
-    """yes where the test holds, else no; the piece below a threshold comes first, as in the catalogue (the threshold never counts)."""
+    """yes where the test holds, else no.
+
+    The piece below a threshold comes first, as in the catalogue (the threshold never counts).
+    """
     if isinstance(test, sp.Gt | sp.Ge):
         return sp.Piecewise((no, sp.Lt(test.lhs, test.rhs)), (yes, True))
-    return sp.Piecewise((yes, sp.Lt(test.lhs, test.rhs) if isinstance(test, sp.Le) else test), (no, True))
+    return sp.Piecewise(
+        (yes, sp.Lt(test.lhs, test.rhs) if isinstance(test, sp.Le) else test), (no, True)
+    )
 
 
 def _hardtanh(x: Any, low: Any, high: Any) -> Any:
@@ -97,38 +104,123 @@ def _trunc(x: Any) -> Any:
 
 # {operator: (its array arguments, the arguments closed over, function of both)}
 TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...], Function]] = {
-    **{name: (("self",), (), function) for name, function in {
-        "relu": named("relu"), "relu6": named("relu6"), "sigmoid": named("sigmoid"), "tanh": sp.tanh, "silu": named("swish"),
-        "mish": named("mish"), "hardswish": named("hard_swish"), "hardsigmoid": named("hard_sigmoid"), "selu": named("selu"),
-        "softsign": named("softsign"), "log_sigmoid": lambda x: -sp.log(1 + sp.exp(-x)), "tanhshrink": lambda x: x - sp.tanh(x),
-        "neg": lambda x: -x, "abs": sp.Abs, "absolute": sp.Abs, "sign": named("sign"), "sgn": named("sign"), "exp": sp.exp,
-        "exp2": lambda x: 2**x, "expm1": lambda x: sp.exp(x) - 1, "log": sp.log, "log2": lambda x: sp.log(x) / sp.log(2),
-        "log10": lambda x: sp.log(x) / sp.log(10), "log1p": lambda x: sp.log(1 + x), "sqrt": sp.sqrt, "rsqrt": lambda x: 1 / sp.sqrt(x),
-        "reciprocal": lambda x: 1 / x, "square": lambda x: x**2, "sin": sp.sin, "cos": sp.cos, "tan": sp.tan, "asin": sp.asin,
-        "acos": sp.acos, "atan": sp.atan, "sinh": sp.sinh, "cosh": sp.cosh, "asinh": sp.asinh, "acosh": sp.acosh, "atanh": sp.atanh,
-        "arcsin": sp.asin, "arccos": sp.acos, "arctan": sp.atan, "arcsinh": sp.asinh, "arccosh": sp.acosh, "arctanh": sp.atanh,
-        "erf": sp.erf, "special_erf": sp.erf, "erfc": sp.erfc, "special_erfc": sp.erfc, "erfinv": sp.erfinv,
-        "special_expit": named("sigmoid"),
-        "special_ndtr": lambda x: (1 + sp.erf(x / sp.sqrt(2))) / 2, "special_log_ndtr": lambda x: sp.log((1 + sp.erf(x / sp.sqrt(2))) / 2),
-        "sinc": lambda x: sp.sin(sp.pi * x) / (sp.pi * x), "special_sinc": lambda x: sp.sin(sp.pi * x) / (sp.pi * x),
-        "lgamma": sp.loggamma, "digamma": sp.digamma, "floor": sp.floor, "ceil": sp.ceiling, "trunc": _trunc, "fix": _trunc,
-        "round": lambda x: sp.floor(x + HALF), "frac": lambda x: x - _trunc(x), "deg2rad": lambda x: x * sp.pi / 180,
-        "rad2deg": lambda x: x * 180 / sp.pi, "logical_not": lambda x: sp.Not(condition(x)), "bitwise_not": lambda x: sp.Not(condition(x)),
-        "isnan": lambda _: sp.false, "isinf": lambda _: sp.false, "isfinite": lambda _: sp.true,
-    }.items()},
-    **{name: (("self", "other"), (), function) for name, function in {
-        "mul": lambda x, y: x * y, "multiply": lambda x, y: x * y, "maximum": sp.Max, "minimum": sp.Min, "fmax": sp.Max, "fmin": sp.Min,
-        "max": sp.Max, "min": sp.Min, "atan2": sp.atan2, "hypot": lambda x, y: sp.sqrt(x**2 + y**2), "true_divide": lambda x, y: x / y,
-        "logaddexp": lambda x, y: sp.log(sp.exp(x) + sp.exp(y)), "xlogy": lambda x, y: x * sp.log(y), "remainder": sp.Mod,
-        "floor_divide": lambda x, y: sp.floor(x / y), "copysign": lambda x, y: sp.Abs(x) * named("sign")(y),
-        "fmod": lambda x, y: x - y * _trunc(x / y), "eq": sp.Eq, "ne": sp.Ne, "lt": sp.Lt, "le": sp.Le, "gt": sp.Gt, "ge": sp.Ge,
-        "less": sp.Lt, "greater": sp.Gt, "less_equal": sp.Le, "greater_equal": sp.Ge, "not_equal": sp.Ne,
-        "logical_and": lambda x, y: sp.And(condition(x), condition(y)), "logical_or": lambda x, y: sp.Or(condition(x), condition(y)),
-        "logical_xor": lambda x, y: sp.Xor(condition(x), condition(y)), "bitwise_and": lambda x, y: sp.And(condition(x), condition(y)),
-        "bitwise_or": lambda x, y: sp.Or(condition(x), condition(y)), "bitwise_xor": lambda x, y: sp.Xor(condition(x), condition(y)),
-        "__and__": lambda x, y: sp.And(condition(x), condition(y)), "__or__": lambda x, y: sp.Or(condition(x), condition(y)),
-        "__xor__": lambda x, y: sp.Xor(condition(x), condition(y)),
-    }.items()},
+    **{
+        name: (("self",), (), function)
+        for name, function in {
+            "relu": named("relu"),
+            "relu6": named("relu6"),
+            "sigmoid": named("sigmoid"),
+            "tanh": sp.tanh,
+            "silu": named("swish"),
+            "mish": named("mish"),
+            "hardswish": named("hard_swish"),
+            "hardsigmoid": named("hard_sigmoid"),
+            "selu": named("selu"),
+            "softsign": named("softsign"),
+            "log_sigmoid": lambda x: -sp.log(1 + sp.exp(-x)),
+            "tanhshrink": lambda x: x - sp.tanh(x),
+            "neg": lambda x: -x,
+            "abs": sp.Abs,
+            "absolute": sp.Abs,
+            "sign": named("sign"),
+            "sgn": named("sign"),
+            "exp": sp.exp,
+            "exp2": lambda x: 2**x,
+            "expm1": lambda x: sp.exp(x) - 1,
+            "log": sp.log,
+            "log2": lambda x: sp.log(x) / sp.log(2),
+            "log10": lambda x: sp.log(x) / sp.log(10),
+            "log1p": lambda x: sp.log(1 + x),
+            "sqrt": sp.sqrt,
+            "rsqrt": lambda x: 1 / sp.sqrt(x),
+            "reciprocal": lambda x: 1 / x,
+            "square": lambda x: x**2,
+            "sin": sp.sin,
+            "cos": sp.cos,
+            "tan": sp.tan,
+            "asin": sp.asin,
+            "acos": sp.acos,
+            "atan": sp.atan,
+            "sinh": sp.sinh,
+            "cosh": sp.cosh,
+            "asinh": sp.asinh,
+            "acosh": sp.acosh,
+            "atanh": sp.atanh,
+            "arcsin": sp.asin,
+            "arccos": sp.acos,
+            "arctan": sp.atan,
+            "arcsinh": sp.asinh,
+            "arccosh": sp.acosh,
+            "arctanh": sp.atanh,
+            "erf": sp.erf,
+            "special_erf": sp.erf,
+            "erfc": sp.erfc,
+            "special_erfc": sp.erfc,
+            "erfinv": sp.erfinv,
+            "special_expit": named("sigmoid"),
+            "special_ndtr": lambda x: (1 + sp.erf(x / sp.sqrt(2))) / 2,
+            "special_log_ndtr": lambda x: sp.log((1 + sp.erf(x / sp.sqrt(2))) / 2),
+            "sinc": lambda x: sp.sin(sp.pi * x) / (sp.pi * x),
+            "special_sinc": lambda x: sp.sin(sp.pi * x) / (sp.pi * x),
+            "lgamma": sp.loggamma,
+            "digamma": sp.digamma,
+            "floor": sp.floor,
+            "ceil": sp.ceiling,
+            "trunc": _trunc,
+            "fix": _trunc,
+            "round": lambda x: sp.floor(x + HALF),
+            "frac": lambda x: x - _trunc(x),
+            "deg2rad": lambda x: x * sp.pi / 180,
+            "rad2deg": lambda x: x * 180 / sp.pi,
+            "logical_not": lambda x: sp.Not(condition(x)),
+            "bitwise_not": lambda x: sp.Not(condition(x)),
+            "isnan": lambda _: sp.false,
+            "isinf": lambda _: sp.false,
+            "isfinite": lambda _: sp.true,
+        }.items()
+    },
+    **{
+        name: (("self", "other"), (), function)
+        for name, function in {
+            "mul": lambda x, y: x * y,
+            "multiply": lambda x, y: x * y,
+            "maximum": sp.Max,
+            "minimum": sp.Min,
+            "fmax": sp.Max,
+            "fmin": sp.Min,
+            "max": sp.Max,
+            "min": sp.Min,
+            "atan2": sp.atan2,
+            "hypot": lambda x, y: sp.sqrt(x**2 + y**2),
+            "true_divide": lambda x, y: x / y,
+            "logaddexp": lambda x, y: sp.log(sp.exp(x) + sp.exp(y)),
+            "xlogy": lambda x, y: x * sp.log(y),
+            "remainder": sp.Mod,
+            "floor_divide": lambda x, y: sp.floor(x / y),
+            "copysign": lambda x, y: sp.Abs(x) * named("sign")(y),
+            "fmod": lambda x, y: x - y * _trunc(x / y),
+            "eq": sp.Eq,
+            "ne": sp.Ne,
+            "lt": sp.Lt,
+            "le": sp.Le,
+            "gt": sp.Gt,
+            "ge": sp.Ge,
+            "less": sp.Lt,
+            "greater": sp.Gt,
+            "less_equal": sp.Le,
+            "greater_equal": sp.Ge,
+            "not_equal": sp.Ne,
+            "logical_and": lambda x, y: sp.And(condition(x), condition(y)),
+            "logical_or": lambda x, y: sp.Or(condition(x), condition(y)),
+            "logical_xor": lambda x, y: sp.Xor(condition(x), condition(y)),
+            "bitwise_and": lambda x, y: sp.And(condition(x), condition(y)),
+            "bitwise_or": lambda x, y: sp.Or(condition(x), condition(y)),
+            "bitwise_xor": lambda x, y: sp.Xor(condition(x), condition(y)),
+            "__and__": lambda x, y: sp.And(condition(x), condition(y)),
+            "__or__": lambda x, y: sp.Or(condition(x), condition(y)),
+            "__xor__": lambda x, y: sp.Xor(condition(x), condition(y)),
+        }.items()
+    },
     "add": (("self", "other"), ("alpha",), lambda x, y, a: x + y if a == 1 else x + a * y),
     "sub": (("self", "other"), ("alpha",), lambda x, y, a: x - y if a == 1 else x - a * y),
     "subtract": (("self", "other"), ("alpha",), lambda x, y, a: x - y if a == 1 else x - a * y),
@@ -137,29 +229,65 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...], Function]] = {
     "divide": (("self", "other"), ("rounding_mode",), _div),
     "gelu": (("self",), ("approximate",), _gelu),
     "elu": (("self",), ("alpha", "scale", "input_scale"), _elu),
-    "celu": (("self",), ("alpha",), lambda x, a: sp.Piecewise((a * (sp.exp(x / a) - 1), x < 0), (x, True))),
+    "celu": (
+        ("self",),
+        ("alpha",),
+        lambda x, a: sp.Piecewise((a * (sp.exp(x / a) - 1), x < 0), (x, True)),
+    ),
     "leaky_relu": (("self",), ("negative_slope",), _leaky),
     "hardtanh": (("self",), ("min_val", "max_val"), _clamp),
     "softplus": (("self",), ("beta", "threshold"), _softplus),
     "softshrink": (("self",), ("lambd",), _softshrink),
     "hardshrink": (("self",), ("lambd",), _hardshrink),
-    "threshold": (("self",), ("threshold", "value"), lambda x, t, v: sp.Piecewise((v, x <= t), (x, True))),
+    "threshold": (
+        ("self",),
+        ("threshold", "value"),
+        lambda x, t, v: sp.Piecewise((v, x <= t), (x, True)),
+    ),
     "clamp": (("self", "min", "max"), (), _clamp),
     "clip": (("self", "min", "max"), (), _clamp),
     "clamp_min": (("self", "min"), (), lambda x, low: _clamp(x, low, None)),
     "clamp_max": (("self", "max"), (), lambda x, high: _clamp(x, None, high)),
     "pow": (("self", "exponent"), (), lambda x, y: x**y),
     "float_power": (("self", "exponent"), (), lambda x, y: x**y),
-    "heaviside": (("self", "values"), (), lambda x, v: sp.Piecewise((0, x < 0), (v, sp.Eq(x, 0)), (1, True))),
+    "heaviside": (
+        ("self", "values"),
+        (),
+        lambda x, v: sp.Piecewise((0, x < 0), (v, sp.Eq(x, 0)), (1, True)),
+    ),
     "lerp": (("self", "end", "weight"), (), lambda x, y, w: x + w * (y - x)),
     "addcmul": (("self", "tensor1", "tensor2"), ("value",), lambda x, y, z, v: x + v * y * z),
     "addcdiv": (("self", "tensor1", "tensor2"), ("value",), lambda x, y, z, v: x + v * y / z),
-    "where": (("condition", "self", "other"), (), lambda c, x, y: _either(condition(c), number(x), number(y))),
-    "masked_fill": (("self", "mask", "value"), (), lambda x, c, v: _either(condition(c), number(v), number(x))),
+    "where": (
+        ("condition", "self", "other"),
+        (),
+        lambda c, x, y: _either(condition(c), number(x), number(y)),
+    ),
+    "masked_fill": (
+        ("self", "mask", "value"),
+        (),
+        lambda x, c, v: _either(condition(c), number(v), number(x)),
+    ),
     "logit": (("self",), ("eps",), lambda x, _: sp.log(x / (1 - x))),
-}  # fmt: skip
-BITWISE = {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "__and__", "__or__", "__xor__"}  # logical on truth values alone
-LOGICAL = {"where", "masked_fill", "logical_and", "logical_or", "logical_xor", "logical_not", *BITWISE}
+}
+BITWISE = {
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "bitwise_not",
+    "__and__",
+    "__or__",
+    "__xor__",
+}  # logical on truth values alone
+LOGICAL = {
+    "where",
+    "masked_fill",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "logical_not",
+    *BITWISE,
+}
 
 
 def pointwise(walker: Walker, call: Call) -> Any:
@@ -172,14 +300,22 @@ def pointwise(walker: Walker, call: Call) -> Any:
     arrays, closed, function = TABLE[kind]
     truths = call.dtype is torch.bool
     if kind in BITWISE and not truths:
-        return walker.unread(call, call.spoken, "it works on the bits of whole numbers; use truth values, or arithmetic")
-    if kind in ("max", "min") and (call["other"] is None or not isinstance(call["other"], Ref | Const | Padded)):
+        return walker.unread(
+            call,
+            call.spoken,
+            "it works on the bits of whole numbers; use truth values, or arithmetic",
+        )
+    if kind in ("max", "min") and (
+        call["other"] is None or not isinstance(call["other"], Ref | Const | Padded)
+    ):
         return extremes(walker, call)
     fixed = [call[name] for name in closed]  # plain numbers by the operators' schemas
     fixed = [numbers_of(v.tensor).item() if isinstance(v, Const) else v for v in fixed]
     operands = [call[name] for name in arrays]
     if function is _clamp or kind.startswith("clamp"):  # a bound at infinity is none
-        operands, fixed = ([None if _infinite(v) else v for v in values] for values in (operands, fixed))
+        operands, fixed = (
+            [None if _infinite(v) else v for v in values] for values in (operands, fixed)
+        )
     literals = [_literal(v) for v in fixed]
 
     def of_operands(*x: Any) -> Any:
@@ -189,15 +325,30 @@ def pointwise(walker: Walker, call: Call) -> Any:
     return applied(walker, call, operands, of_operands, kind in LOGICAL)
 
 
-def applied(walker: Walker, call: Call, operands: list[Any], function: Function, logical: bool = False) -> Ref:
+def applied(
+    walker: Walker, call: Call, operands: list[Any], function: Function, logical: bool = False
+) -> Ref:
     """A Pointwise of ``function`` on the operands, of which plain numbers are closed over."""
     if any(_infinite(value) for value in operands):
-        return walker.unread(call, "a mask of infinities", "entries are set to infinity, as attention does before its softmax")
-    reads = [walker.read(value, call.path) for value in operands if isinstance(value, Ref | Padded | Const)]
+        return walker.unread(
+            call,
+            "a mask of infinities",
+            "entries are set to infinity, as attention does before its softmax",
+        )
+    reads = [
+        walker.read(value, call.path)
+        for value in operands
+        if isinstance(value, Ref | Padded | Const)
+    ]
 
     def of_arrays(*expressions: Any) -> Any:
         given = iter(expressions if logical else map(number, expressions))
-        return function(*(next(given) if isinstance(value, Ref | Padded | Const) else _literal(value) for value in operands))
+        return function(
+            *(
+                next(given) if isinstance(value, Ref | Padded | Const) else _literal(value)
+                for value in operands
+            )
+        )
 
     return walker.emit(call, Pointwise, reads, function=of_arrays, label=call.spoken)
 
@@ -218,19 +369,33 @@ def prelu(walker: Walker, call: Call) -> Any:
     if not isinstance(weight, Const):
         return walker.unread(call, "prelu", "its slopes depend on the input")
     slopes: np.ndarray = numbers_of(weight.tensor)
-    slopes = slopes.reshape(()) if slopes.size == 1 else slopes.reshape(-1, *(1,) * (len(call.shape) - 2))
+    slopes = (
+        slopes.reshape(())
+        if slopes.size == 1
+        else slopes.reshape(-1, *(1,) * (len(call.shape) - 2))
+    )
     reads = [walker.read(call["self"], call.path), walker.held(weight, slopes)]
     return walker.emit(call, Pointwise, reads, function=lambda x, a: _leaky(x, a), label="prelu")
 
 
 def rrelu(walker: Walker, call: Call) -> Any:
-    """A leaky rectifier with the mean slope, as in evaluation; in training it draws its slopes, which is noted."""
+    """A leaky rectifier with the mean slope, as in evaluation.
+
+    In training it draws its slopes, which is noted.
+    """
     low, high = call["lower"], call["upper"]
     drawn = bool(call["training"]) and low != high
-    text = f"in training its slopes are drawn from [{low:.6g}, {high:.6g}]; read with their mean, as in evaluation" if drawn else ""
+    text = (
+        f"in training its slopes are drawn from [{low:.6g}, {high:.6g}]; read with their mean, as "
+        f"in evaluation"
+        if drawn
+        else ""
+    )
     slope = (_literal(low) + _literal(high)) / 2
     reads = [walker.read(call["self"], call.path)]
-    return walker.emit(call, Pointwise, reads, function=lambda x: _leaky(x, slope), label=call.spoken, text=text)
+    return walker.emit(
+        call, Pointwise, reads, function=lambda x: _leaky(x, slope), label=call.spoken, text=text
+    )
 
 
 def cast(walker: Walker, call: Call) -> Any:
@@ -243,8 +408,17 @@ def cast(walker: Walker, call: Call) -> Any:
         return applied(walker, call, [source], lambda x: x)
     if after is torch.bool:
         return applied(walker, call, [source], condition, True)
-    if getattr(before, "is_floating_point", True) and after is not None and not after.is_floating_point and not after.is_complex:
-        return walker.unread(call, "a cast to whole numbers", "it cuts activations off; use floor or round where that is meant")
+    if (
+        getattr(before, "is_floating_point", True)
+        and after is not None
+        and not after.is_floating_point
+        and not after.is_complex
+    ):
+        return walker.unread(
+            call,
+            "a cast to whole numbers",
+            "it cuts activations off; use floor or round where that is meant",
+        )
     return walker.emit(call, Pass, [walker.read(source, call.path)])
 
 
@@ -259,7 +433,8 @@ def item(walker: Walker, call: Call) -> Any:
     """A number taken out of an array that depends on the input."""
     place = f" at {call.source}" if call.source else ""
     walker.remarks.append(
-        f"a number is taken out of an array that depends on the input{place}; it was read as it acts on the example inputs"
+        f"a number is taken out of an array that depends on the input{place}; it was read as it "
+        f"acts on the example inputs"
     )
     return None
 
@@ -267,7 +442,19 @@ def item(walker: Walker, call: Call) -> Any:
 def handlers() -> Mapping[str, Handler]:
     """{operator: handler} of this file."""
     table: dict[str, Handler] = dict.fromkeys(TABLE, pointwise)
-    for name in ("to", "type", "_to_copy", "float", "double", "half", "bfloat16", "type_as", "int", "long", "bool"):
+    for name in (
+        "to",
+        "type",
+        "_to_copy",
+        "float",
+        "double",
+        "half",
+        "bfloat16",
+        "type_as",
+        "int",
+        "long",
+        "bool",
+    ):
         table[name] = cast
     for name in ("item", "_local_scalar_dense"):
         table[name] = item

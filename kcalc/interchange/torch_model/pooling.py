@@ -25,15 +25,24 @@ def windowed(walker: Walker, call: Call) -> Any:
     """max_pool and avg_pool of 1, 2 or 3 axes."""
     rank, kind = _rank(call), "max" if "max" in call.kind else "mean"
     source = call["self"] if call["self"] is not None else call["input"]
-    if any(size != 1 for size in spread(call["dilation"], rank, 1)) or call["divisor_override"] is not None:
-        return walker.unread(call, f"{kind} pooling", "dilated windows and changed divisors have no rule")
+    if (
+        any(size != 1 for size in spread(call["dilation"], rank, 1))
+        or call["divisor_override"] is not None
+    ):
+        return walker.unread(
+            call, f"{kind} pooling", "dilated windows and changed divisors have no rule"
+        )
     window = spread(call["kernel_size"], rank, 1)
     stride = spread(call["stride"], rank, 0) if call["stride"] not in (None, [], ()) else window
     padding = spread(call["padding"], rank, 0)
     if isinstance(source, Padded):
-        return walker.unread(call, f"{kind} pooling of a padded array", "give the padding to the pooling")
+        return walker.unread(
+            call, f"{kind} pooling of a padded array", "give the padding to the pooling"
+        )
     if len(source.shape) != rank + 2:
-        return walker.unread(call, f"{kind} pooling of one example", "give example inputs with a batch axis in front")
+        return walker.unread(
+            call, f"{kind} pooling of one example", "give example inputs with a batch axis in front"
+        )
     axes = tuple(range(len(source.shape) - rank, len(source.shape)))
     pads = []
     for axis, k, s, p in zip(axes, window, stride, padding, strict=True):
@@ -60,9 +69,21 @@ def adaptive(walker: Walker, call: Call) -> Any:
         out = walker.emit(call, Pass, reads)
     elif all(n % m == 0 for n, m in zip(before, after, strict=True)):
         window = tuple(n // m for n, m in zip(before, after, strict=True))
-        out = walker.emit(call, Pooling, reads, kind=kind, axes=axes, window=window, stride=window, padding=((0, 0),) * rank)
+        out = walker.emit(
+            call,
+            Pooling,
+            reads,
+            kind=kind,
+            axes=axes,
+            window=window,
+            stride=window,
+            padding=((0, 0),) * rank,
+        )
     else:
-        reason = f"windows of unequal size, {'x'.join(map(str, before))} locations to {'x'.join(map(str, after))}; choose sizes that divide"
+        reason = (
+            f"windows of unequal size, {'x'.join(map(str, before))} locations to "
+            f"{'x'.join(map(str, after))}; choose sizes that divide"
+        )
         return walker.unread(call, "adaptive pooling", reason)
     return (out, None) if many else out
 
@@ -72,11 +93,17 @@ def over_axes(walker: Walker, call: Call) -> Any:
     source = call["self"] if call["self"] is not None else call["input"]
     dims = call["dim"]
     if dims is None or dims == [] or not isinstance(source, Ref):
-        return walker.unread(call, f"{call.spoken} over everything", "it mixes the examples of a batch")
+        return walker.unread(
+            call, f"{call.spoken} over everything", "it mixes the examples of a batch"
+        )
     rank = len(source.shape)
-    axes = tuple(sorted(int(d) % rank for d in (dims if isinstance(dims, list | tuple) else [dims])))
+    axes = tuple(
+        sorted(int(d) % rank for d in (dims if isinstance(dims, list | tuple) else [dims]))
+    )
     if 0 in axes:
-        return walker.unread(call, f"{call.spoken} over the examples", "it mixes the examples of a batch")
+        return walker.unread(
+            call, f"{call.spoken} over the examples", "it mixes the examples of a batch"
+        )
     if call.kind in ("min", "amin"):
         reason = "pooling has a maximum and a mean; negate, pool and negate"
         return walker.unread(call, f"minimum over axes {axes}", reason)
@@ -97,10 +124,16 @@ def upsample(walker: Walker, call: Call) -> Any:
     source = call["self"] if call["self"] is not None else call["input"]
     if "nearest" not in call.kind:
         what = call.kind.removeprefix("upsample_").rstrip("123d") + " resizing"
-        return walker.unread(call, what, "every output mixes several locations; nearest upsampling has a rule")
+        return walker.unread(
+            call, what, "every output mixes several locations; nearest upsampling has a rule"
+        )
     ratios = [(n, m) for n, m in zip(call.shape[2:], source.shape[2:], strict=True)]
     if any(n % m for n, m in ratios):
-        return walker.unread(call, "nearest resizing", "the factors are not whole numbers, so that locations are lost or repeated unevenly")
+        return walker.unread(
+            call,
+            "nearest resizing",
+            "the factors are not whole numbers, so that locations are lost or repeated unevenly",
+        )
     return walker.emit(call, Repeat, [walker.read(source, call.path)])
 
 
@@ -113,12 +146,26 @@ def expanded(walker: Walker, call: Call) -> Any:
     if not changed and len(before) == len(source.shape):
         return walker.emit(call, Pass, reads)
     single = all(before[axis] == 1 for axis in changed)
-    if single and len(before) == len(source.shape) and all(axis > 1 for axis in changed) and len(call.shape) > 2:
+    if (
+        single
+        and len(before) == len(source.shape)
+        and all(axis > 1 for axis in changed)
+        and len(call.shape) > 2
+    ):
         return walker.emit(call, Repeat, reads)
     reason = "channels or examples are repeated, so that they are no longer independent"
-    if len(before) == len(source.shape) and len(changed) == 1 and changed[0] > 0 and isinstance(source, Ref):
+    if (
+        len(before) == len(source.shape)
+        and len(changed) == 1
+        and changed[0] > 0
+        and isinstance(source, Ref)
+    ):
         (axis,) = changed
-        told = {"axis": axis, "count": call.shape[axis] // before[axis], "each": call.kind == "repeat_interleave"}
+        told = {
+            "axis": axis,
+            "count": call.shape[axis] // before[axis],
+            "each": call.kind == "repeat_interleave",
+        }
         return walker.emit(call, Copies, reads, what=call.spoken, reason=reason, **told)
     return walker.unread(call, call.spoken, reason)
 
@@ -131,6 +178,10 @@ def handlers() -> Mapping[str, Handler]:
             table |= {f"{kind}_pool{n}d": windowed, f"{kind}_pool{n}d_with_indices": windowed}
             table |= {f"adaptive_{kind}_pool{n}d": adaptive, f"_adaptive_{kind}_pool{n}d": adaptive}
         for mode in ("nearest", "_nearest_exact", "bilinear", "bicubic", "linear", "trilinear"):
-            table[f"_upsample{mode}{n}d" if mode.startswith("_") else f"upsample_{mode}{n}d"] = upsample
+            table[f"_upsample{mode}{n}d" if mode.startswith("_") else f"upsample_{mode}{n}d"] = (
+                upsample
+            )
     table |= dict.fromkeys(("mean", "sum", "amax", "amin"), over_axes)
-    return table | dict.fromkeys(("expand", "expand_as", "broadcast_to", "repeat", "repeat_interleave", "tile"), expanded)
+    return table | dict.fromkeys(
+        ("expand", "expand_as", "broadcast_to", "repeat", "repeat_interleave", "tile"), expanded
+    )

@@ -34,10 +34,13 @@ HANDLERS = {
 
 @dataclass(frozen=True, eq=False)
 class TorchModel:
-    """The data of the old model, beside the trace, from which a new one is built: it stands in ``Trace.model``.
+    """The data of the old model, beside the trace, from which a new one is built.
 
-    ``stored``: {parameter: (shape, whether its matrix is transposed)}; ``kinds``: {parameter or buffer: (dtype,
-    device)}; ``trainable``: names of parameters; ``whole_channels``: dropouts of whole channels.
+    It stands in ``Trace.model``.
+
+    ``stored``: {parameter: (shape, whether its matrix is transposed)}; ``kinds``: {parameter or
+    buffer: (dtype, device)}; ``trainable``: names of parameters; ``whole_channels``: dropouts of
+    whole channels.
     """
 
     stored: dict[str, tuple[tuple[int, ...], bool]]
@@ -48,15 +51,20 @@ class TorchModel:
 
 
 def trace_torch(model: Any, *examples: Any) -> Trace:
-    """A Module, GraphModule, ScriptModule or ExportedProgram as a trace; the model is left as it is.
+    """A Module, GraphModule, ScriptModule or ExportedProgram as a trace.
 
-    ``examples``: one tensor, array or shape (batch included) per argument of ``forward``; none for an ExportedProgram.
+    The model is left as it is.
+
+    ``examples``: one tensor, array or shape (batch included) per argument of ``forward``; none for
+    an ExportedProgram.
     Raises: KcalcError where the model cannot be traced, with place and reason.
     """
     try:
         importlib.import_module("torch")
     except ImportError as error:
-        raise KcalcError("reading PyTorch models needs PyTorch: pip install 'kcalc[torch]'") from error
+        raise KcalcError(
+            "reading PyTorch models needs PyTorch: pip install 'kcalc[torch]'"
+        ) from error
 
     torch = sys.modules["torch"]
     if isinstance(model, torch.export.ExportedProgram):
@@ -84,21 +92,42 @@ def _traced(model: Any, captured: Captured, arguments: tuple[Any, ...] | None) -
     outputs = walker.walk()
     _mark_dropout(model, walker, arguments)
     if not outputs:
-        raise KcalcError("torch: no output of the model depends on its inputs, so there is nothing to analyse")
+        raise KcalcError(
+            "torch: no output of the model depends on its inputs, so there is nothing to analyse"
+        )
     _put_together(walker, outputs)
     outputs = _as_one(walker, outputs)
     ops, unused = _leading_to(walker.ops, outputs)
     tied = shared_memory(model)  # a copy of the model has memory of its own for each
-    ops = tuple(replace(op, parameter=tied.get(op.parameter, op.parameter)) if isinstance(op, Linear) else op for op in ops)
+    ops = tuple(
+        replace(op, parameter=tied.get(op.parameter, op.parameter))
+        if isinstance(op, Linear)
+        else op
+        for op in ops
+    )
     remarks = [*walker.remarks, *(f"the input {name!r} is not used" for name in unused)]
     details = TorchModel(
         stored=walker.places,
-        kinds={name: (tensor.dtype, tensor.device) for tensor, name in captured.held.values() if name},
+        kinds={
+            name: (tensor.dtype, tensor.device) for tensor, name in captured.held.values() if name
+        },
         trainable=captured.trainable,
-        whole_channels=frozenset(walker.values[node].name for node in walker.drops_channels if hasattr(walker.values.get(node), "name")),
+        whole_channels=frozenset(
+            walker.values[node].name
+            for node in walker.drops_channels
+            if hasattr(walker.values.get(node), "name")
+        ),
         training=bool(getattr(model, "training", False)),
     )
-    return Trace("torch", ops, outputs, 1, tuple(dict.fromkeys(remarks)), path_only=bool(captured.remarks), model=details)
+    return Trace(
+        "torch",
+        ops,
+        outputs,
+        1,
+        tuple(dict.fromkeys(remarks)),
+        path_only=bool(captured.remarks),
+        model=details,
+    )
 
 
 def _mark_dropout(model: Any, walker: Walker, arguments: tuple[Any, ...] | None) -> None:
@@ -124,11 +153,18 @@ def _on_in_evaluation(model: Any, arguments: tuple[Any, ...]) -> set[str]:
 
 
 def _put_together(walker: Walker, outputs: tuple[str, ...]) -> None:
-    """Rewrite the operations; modules that are reported as one and are understood by now are not any more."""
+    """Rewrite the operations of a walker and update its modules reported as one.
+
+    Modules that are understood after the rewriting are no longer reported as one.
+    """
     trace, born = rewritten(Trace("torch", tuple(walker.ops.values()), outputs))
     entries = {name: op for name, op in walker.ops.items() if isinstance(op, Entry)}
     walker.ops = {**entries, **{op.name: op for op in trace.ops}}
-    inside = {name: path for name in walker.ops if (path := walker.whole.get(name) or walker.whole.get(born.get(name, "")))}
+    inside = {
+        name: path
+        for name in walker.ops
+        if (path := walker.whole.get(name) or walker.whole.get(born.get(name, "")))
+    }
     unread = {path for name, path in inside.items() if isinstance(walker.ops[name], NotRead)}
     walker.whole = {name: path for name, path in inside.items() if path in unread}
     for name in list(walker.ops):
@@ -136,9 +172,14 @@ def _put_together(walker: Walker, outputs: tuple[str, ...]) -> None:
 
 
 def _as_one(walker: Walker, outputs: tuple[str, ...]) -> tuple[str, ...]:
-    """Replace the operations of a module that is reported as one (attention) by one; the outputs under their new names."""
+    """Replace the operations of a module that is reported as one (attention) by one.
+
+    The outputs under their new names.
+    """
     last: dict[str, str] = {}
-    outside = {name for op in walker.ops.values() if op.name not in walker.whole for name in op.reads} | set(outputs)
+    outside = {
+        name for op in walker.ops.values() if op.name not in walker.whole for name in op.reads
+    } | set(outputs)
     for name, path in walker.whole.items():
         if name in outside or path not in last:
             last[path] = name
@@ -151,13 +192,26 @@ def _as_one(walker: Walker, outputs: tuple[str, ...]) -> tuple[str, ...]:
             made[name] = replace(op, reads=tuple(renamed.get(n, n) for n in op.reads))
         elif last[path] == name:
             inside = set(members[path])
-            reads = dict.fromkeys(renamed.get(n, n) for m in inside for n in walker.ops[m].reads if n not in inside)
+            reads = dict.fromkeys(
+                renamed.get(n, n) for m in inside for n in walker.ops[m].reads if n not in inside
+            )
             reads = {n: None for n in reads if not isinstance(walker.ops.get(n), Held)}
             label = path if path not in walker.ops or path in inside else walker.names(path)
             renamed[name] = label
-            why = (part.reason for part in map(walker.ops.get, members[path]) if isinstance(part, NotRead) and part.what == "attention")
+            why = (
+                part.reason
+                for part in map(walker.ops.get, members[path])
+                if isinstance(part, NotRead) and part.what == "attention"
+            )
             reason = next(why, ATTENTION)
-            made[label] = NotRead(name=label, shape=op.shape, reads=tuple(reads), source=op.source, what="attention", reason=reason)
+            made[label] = NotRead(
+                name=label,
+                shape=op.shape,
+                reads=tuple(reads),
+                source=op.source,
+                what="attention",
+                reason=reason,
+            )
     walker.ops = made
     return tuple(renamed.get(name, name) for name in outputs)
 

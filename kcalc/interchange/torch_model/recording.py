@@ -11,7 +11,10 @@ from .captured import Captured, first_names, identity, nodes_in
 
 
 def record(model: Any, arguments: Sequence[Any], remark: str) -> Captured:
-    """Run ``model`` (a copy) on the arguments and list what happens, module by module. ``remark``: why it was not exported."""
+    """Run ``model`` (a copy) on the arguments and list what happens, module by module.
+
+    ``remark``: why it was not exported.
+    """
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.utils import _pytree as pytree
@@ -47,30 +50,52 @@ def record(model: Any, arguments: Sequence[Any], remark: str) -> Captured:
     names = first_names({**parameters, **dict(model.named_buffers())})
     held = {}
     for node in graph.nodes:
-        if node.op == "get_attr" and isinstance(tensor := getattr(module, str(node.target), None), torch.Tensor):
+        if node.op == "get_attr" and isinstance(
+            tensor := getattr(module, str(node.target), None), torch.Tensor
+        ):
             held[node] = (tensor, names.get(identity(tensor), ""))
     entries = tuple(node for node in graph.nodes if node.op == "placeholder")
     labels = dict(zip(entries, _called(model, len(arguments), len(entries)), strict=False))
     outputs = nodes_in(next(node for node in graph.nodes if node.op == "output").args[0])
-    return Captured(module, graph, held, entries, outputs, frozenset(parameters), (remark,), {}, labels)
+    return Captured(
+        module, graph, held, entries, outputs, frozenset(parameters), (remark,), {}, labels
+    )
 
 
 def _check_outputs(leaves: Sequence[Any]) -> None:
     """Refuse objects among the outputs, in which tensors cannot be followed. Raises: KcalcError."""
     import torch
 
-    known = (torch.Tensor, bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+    known = (
+        torch.Tensor,
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        type(None),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+    )
     foreign = next((leaf for leaf in leaves if not isinstance(leaf, known)), None)
     if foreign is not None:
         raise KcalcError(
-            f"the model runs, but returns an object of class {type(foreign).__name__}, and kcalc reads tensors (alone, or in tuples, lists "
-            "and dictionaries): wrap it in a torch.nn.Module whose forward returns its tensors only, or tell it to return such (models of "
+            f"the model runs, but returns an object of class {type(foreign).__name__}, and kcalc "
+            f"reads tensors (alone, or in tuples, lists "
+            "and dictionaries): wrap it in a torch.nn.Module whose forward returns its tensors "
+            "only, or tell it to return such (models of "
             "transformers: config.use_cache = False, config.return_dict = False)"
         )
 
 
 def _watched(model: Any) -> tuple[list[tuple[str | None, str, str]], list[Any]]:
-    """Hooks on every module that note (the last node so far, path, class) where it begins and (node, "", "") where it ends."""
+    """Install hooks that record the begin and end of every module.
+
+    A hook notes (the last node so far, path, class) where the module begins and (node, "", "")
+    where it ends. Returns: (events, handles of the hooks).
+    """
     import torch
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
@@ -78,7 +103,11 @@ def _watched(model: Any) -> tuple[list[tuple[str | None, str, str]], list[Any]]:
 
     def last() -> str | None:
         mode: Any = get_proxy_mode()
-        return None if mode is None else next((node.name for node in reversed(mode.tracer.graph.nodes)), None)
+        return (
+            None
+            if mode is None
+            else next((node.name for node in reversed(mode.tracer.graph.nodes)), None)
+        )
 
     def begin(path: str, kind: str) -> Callable[..., None]:
         return lambda *_: events.append((last(), path, kind))
@@ -89,7 +118,11 @@ def _watched(model: Any) -> tuple[list[tuple[str | None, str, str]], list[Any]]:
             continue
         kind = f"{type(module).__module__}.{type(module).__qualname__}"
         handles.append(module.register_forward_pre_hook(begin(path, kind), prepend=True))
-        handles.append(module.register_forward_hook(lambda *_: events.append((last(), "", "")), always_call=True))
+        handles.append(
+            module.register_forward_hook(
+                lambda *_: events.append((last(), "", "")), always_call=True
+            )
+        )
     return events, handles
 
 
@@ -119,6 +152,10 @@ def _called(model: Any, arguments: int, entries: int) -> list[str]:
         names = [name for name in inspect.signature(model.forward).parameters if name != "self"]
     except (TypeError, ValueError):
         names = []
-    if arguments == entries and len(names) >= entries and not any(name in ("args", "kwargs") for name in names):
+    if (
+        arguments == entries
+        and len(names) >= entries
+        and not any(name in ("args", "kwargs") for name in names)
+    ):
         return names[:entries]
     return ["input"] if entries == 1 else [f"input_{i + 1}" for i in range(entries)]

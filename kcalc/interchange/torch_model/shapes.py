@@ -42,14 +42,21 @@ def permuted(walker: Walker, call: Call) -> Any:
     elif call.kind in ("movedim", "moveaxis"):
         order = _moved(len(order), call["source"], call["destination"])
     else:
-        order = [*order[:-2], *order[:-3:-1]] if call.kind in ("mT", "t", "adjoint", "mH") else order[::-1]
+        order = (
+            [*order[:-2], *order[:-3:-1]]
+            if call.kind in ("mT", "t", "adjoint", "mH")
+            else order[::-1]
+        )
     if order == list(range(len(order))):
         return passed(walker, call)
     return walker.emit(call, Transpose, [walker.read(source, call.path)], order=tuple(order))
 
 
 def _moved(rank: int, source: Any, destination: Any) -> list[int]:
-    starts, ends = ([int(v) % rank for v in (value if isinstance(value, list | tuple) else [value])] for value in (source, destination))
+    starts, ends = (
+        [int(v) % rank for v in (value if isinstance(value, list | tuple) else [value])]
+        for value in (source, destination)
+    )
     rest = iter(axis for axis in range(rank) if axis not in starts)
     return [starts[ends.index(axis)] if axis in ends else next(rest) for axis in range(rank)]
 
@@ -60,17 +67,25 @@ def joined(walker: Walker, call: Call) -> Any:
     axis = int(call["dim"] or 0) % len(call.shape)
     parts = [p for p in parts if not (isinstance(p, Const) and p.tensor.numel() == 0)]
     if axis == 0:
-        return walker.unread(call, "a concatenation of batches", "it mixes examples; run the model on each")
+        return walker.unread(
+            call, "a concatenation of batches", "it mixes examples; run the model on each"
+        )
     if any(isinstance(p, Const) for p in parts):
         return prefixed(walker, call, parts, axis)
     reads = [walker.read(p, call.path) for p in parts]
-    return walker.emit(call, Join, reads, axis=axis) if len(reads) > 1 else walker.emit(call, Pass, reads)
+    return (
+        walker.emit(call, Join, reads, axis=axis)
+        if len(reads) > 1
+        else walker.emit(call, Pass, reads)
+    )
 
 
 def prefixed(walker: Walker, call: Call, parts: list[Any], axis: int) -> Any:
     """Concatenation with arrays that depend on no input, such as class tokens."""
     what = "a concatenation with a constant"
-    reason = "an array that depends on no input has no kernel of its own (class tokens, coordinates)"
+    reason = (
+        "an array that depends on no input has no kernel of its own (class tokens, coordinates)"
+    )
     refs = [p for p in parts if isinstance(p, Ref)]
     if len(refs) != 1 or len(parts) != len([p for p in parts if isinstance(p, Const)]) + 1:
         return walker.unread(call, what, reason)
@@ -79,7 +94,16 @@ def prefixed(walker: Walker, call: Call, parts: list[Any], axis: int) -> Any:
     behind = parts[0] is refs[0]
     if not behind and parts[-1] is not refs[0]:
         return walker.unread(call, what, reason)
-    return walker.emit(call, Prefixed, [refs[0].name], what=what, reason=reason, axis=axis, value=value, behind=behind)
+    return walker.emit(
+        call,
+        Prefixed,
+        [refs[0].name],
+        what=what,
+        reason=reason,
+        axis=axis,
+        value=value,
+        behind=behind,
+    )
 
 
 def padded(walker: Walker, call: Call) -> Any:
@@ -87,15 +111,25 @@ def padded(walker: Walker, call: Call) -> Any:
     source, mode, value = _source(call), str(call["mode"] or "constant"), call["value"]
     if call.kind.startswith(("reflection", "replication")):
         mode = "reflect" if call.kind.startswith("reflection") else "replicate"
-    flat = [int(n) for n in call["pad"] if n is not None] if call["pad"] is not None else [int(n) for n in call["padding"]]
+    flat = (
+        [int(n) for n in call["pad"] if n is not None]
+        if call["pad"] is not None
+        else [int(n) for n in call["padding"]]
+    )
     if mode == "constant" and value not in (None, 0, 0.0):
-        return walker.unread(call, "padding", f"it puts the number {value} around the image; use zeros")
+        return walker.unread(
+            call, "padding", f"it puts the number {value} around the image; use zeros"
+        )
     if not any(flat):
         return passed(walker, call)
     pads = [(0, 0)] * len(call.shape)
     for i in range(len(flat) // 2):
         pads[len(pads) - 1 - i] = (flat[2 * i], flat[2 * i + 1])
-    if isinstance(source, Padded) and source.mode == mode in ("constant", "replicate") and min(flat) >= 0 <= min(map(min, source.pads)):
+    if (
+        isinstance(source, Padded)
+        and source.mode == mode in ("constant", "replicate")
+        and min(flat) >= 0 <= min(map(min, source.pads))
+    ):
         pads = [(a + c, b + d) for (a, b), (c, d) in zip(pads, source.pads, strict=True)]
         return Padded(source.source, tuple(pads), call.shape, call.dtype, mode)
     if not isinstance(source, Ref):
@@ -128,7 +162,11 @@ def size(_: Walker, call: Call) -> Any:
 
 def wrapped(walker: Walker, call: Call) -> Any:
     """Graphs within the graph: without gradients, in mixed precision, under checkpointing."""
-    values = [call.args[key] for key in sorted(call.args, key=lambda k: (not k.isdigit(), int(k) if k.isdigit() else 0)) if key.isdigit()]
+    values = [
+        call.args[key]
+        for key in sorted(call.args, key=lambda k: (not k.isdigit(), int(k) if k.isdigit() else 0))
+        if key.isdigit()
+    ]
     at = next(i for i, value in enumerate(values) if hasattr(value, "graph"))
     return walker.inline(values[at], values[at + 1 :])
 
@@ -140,24 +178,49 @@ def branched(walker: Walker, call: Call) -> Any:
         truth = bool(test.tensor.item()) if isinstance(test, Const) else bool(test)
         return walker.inline(yes if truth else no, list(operands))
     return walker.unread(
-        call, "data-dependent control flow", "which branch is taken depends on the values of the input; read one model per branch"
+        call,
+        "data-dependent control flow",
+        "which branch is taken depends on the values of the input; read one model per branch",
     )
 
 
 def looped(walker: Walker, call: Call) -> Any:
     """torch's own loops."""
     return walker.unread(
-        call, "a loop", "loops of torch's own (while_loop, scan, map) have no rule; write a Python loop, which is unrolled"
+        call,
+        "a loop",
+        "loops of torch's own (while_loop, scan, map) have no rule; write a Python loop, which is "
+        "unrolled",
     )
 
 
 def handlers() -> Mapping[str, Handler]:
     """{operator: handler} of this file."""
-    table: dict[str, Handler] = {"cat": joined, "concat": joined, "concatenate": joined, "copy": copy, "copy_": copy, "cond": branched}
+    table: dict[str, Handler] = {
+        "cat": joined,
+        "concat": joined,
+        "concatenate": joined,
+        "copy": copy,
+        "copy_": copy,
+        "cond": branched,
+    }
     table |= dict.fromkeys(
-        ("detach", "alias", "contiguous", "clone", "positive", "real", "lift_fresh", "lift_fresh_copy", "nan_to_num"), passed
+        (
+            "detach",
+            "alias",
+            "contiguous",
+            "clone",
+            "positive",
+            "real",
+            "lift_fresh",
+            "lift_fresh_copy",
+            "nan_to_num",
+        ),
+        passed,
     )
-    table |= dict.fromkeys(("resolve_conj", "resolve_neg", "requires_grad_", "detach_", "view_as_real_copy"), passed)
+    table |= dict.fromkeys(
+        ("resolve_conj", "resolve_neg", "requires_grad_", "detach_", "view_as_real_copy"), passed
+    )
     names = (
         "view",
         "reshape",
@@ -173,12 +236,52 @@ def handlers() -> Mapping[str, Handler]:
     )
     table |= dict.fromkeys(names, reshaped)
     table |= dict.fromkeys(
-        ("permute", "transpose", "t", "movedim", "moveaxis", "swapaxes", "swapdims", "numpy_T", "mT", "adjoint", "mH", "matrix_H"), permuted
+        (
+            "permute",
+            "transpose",
+            "t",
+            "movedim",
+            "moveaxis",
+            "swapaxes",
+            "swapdims",
+            "numpy_T",
+            "mT",
+            "adjoint",
+            "mH",
+            "matrix_H",
+        ),
+        permuted,
     )
-    table |= dict.fromkeys(("pad", "constant_pad_nd", *(f"{m}_pad{n}d" for m in ("reflection", "replication") for n in (1, 2, 3))), padded)
-    table |= dict.fromkeys(("sym_size", "size"), size)
-    table |= dict.fromkeys(("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty"), filled)
     table |= dict.fromkeys(
-        ("wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint", "wrap", "invoke_subgraph"), wrapped
+        (
+            "pad",
+            "constant_pad_nd",
+            *(f"{m}_pad{n}d" for m in ("reflection", "replication") for n in (1, 2, 3)),
+        ),
+        padded,
+    )
+    table |= dict.fromkeys(("sym_size", "size"), size)
+    table |= dict.fromkeys(
+        (
+            "zeros_like",
+            "ones_like",
+            "full_like",
+            "empty_like",
+            "new_zeros",
+            "new_ones",
+            "new_full",
+            "new_empty",
+        ),
+        filled,
+    )
+    table |= dict.fromkeys(
+        (
+            "wrap_with_set_grad_enabled",
+            "wrap_with_autocast",
+            "tag_activation_checkpoint",
+            "wrap",
+            "invoke_subgraph",
+        ),
+        wrapped,
     )
     return table | dict.fromkeys(("while_loop", "scan", "map_impl", "associative_scan"), looped)

@@ -1,4 +1,7 @@
-"""Arrays of integers made of token ids that are the same for almost all ids: positions and masks of sequences without padding."""
+"""Arrays of integers made of token ids that are the same for almost all ids.
+
+Positions and masks of sequences without padding.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from .graph_values import Const
 DRAWS = 6
 AGREE = 5  # of these: one draw may hold the very id that the model compares with
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "isin", "not_equal")
-REMARK = "positions and masks are read for sequences without the ids that the model looks for in its input, such as padding"
+REMARK = (
+    "positions and masks are read for sequences without the ids that the model looks for in its "
+    "input, such as padding"
+)
 
 
 class TokenIds:
@@ -20,17 +26,26 @@ class TokenIds:
         import torch
 
         entries = [node for node in captured.entries if _whole(node.meta.get("val"))]
-        sizes = [rows for node in captured.graph.nodes if (rows := _rows(node, entries, captured)) is not None]
+        sizes = [
+            rows
+            for node in captured.graph.nodes
+            if (rows := _rows(node, entries, captured)) is not None
+        ]
         self.known: list[dict[Any, Any]] = [{} for _ in range(DRAWS if sizes else 0)]
         random = torch.Generator().manual_seed(0)
         for known in self.known:
             for node in entries:
                 pair = torch.randint(min(sizes), (2,), generator=random)
                 shape = [int(n) for n in node.meta["val"].shape]
-                known[node] = pair[torch.randint(2, shape, generator=random)].to(node.meta["val"].dtype)
+                known[node] = pair[torch.randint(2, shape, generator=random)].to(
+                    node.meta["val"].dtype
+                )
 
     def fixed(self, node: Any, values: dict[Any, Any]) -> Any:
-        """The tensor that a node makes of almost all ids; None where it depends on them, and for arrays of other numbers."""
+        """The tensor that a node makes of almost all ids.
+
+        None where it depends on them, and for arrays of other numbers.
+        """
         import torch
 
         if not self.known or not _whole(node.meta.get("val")):
@@ -48,12 +63,19 @@ class TokenIds:
 
 def _whole(value: Any) -> bool:
     """Whether an array holds integers or truth values."""
-    return hasattr(value, "dtype") and not value.dtype.is_floating_point and not value.dtype.is_complex
+    return (
+        hasattr(value, "dtype") and not value.dtype.is_floating_point and not value.dtype.is_complex
+    )
 
 
 def _rows(node: Any, entries: list[Any], captured: Captured) -> int | None:
     """The number of rows of a table in which a node looks up an input."""
-    if "embedding" not in str(node.target) or len(node.args) < 2 or node.args[1] not in entries or node.args[0] not in captured.held:
+    if (
+        "embedding" not in str(node.target)
+        or len(node.args) < 2
+        or node.args[1] not in entries
+        or node.args[0] not in captured.held
+    ):
         return None
     return int(captured.held[node.args[0]][0].shape[0])
 
@@ -79,8 +101,14 @@ def _run(node: Any, known: dict[Any, Any], values: dict[Any, Any]) -> Any:
         return value
 
     try:
-        args, kwargs = pytree.tree_map(number, (node.args, dict(node.kwargs)), is_leaf=lambda leaf: isinstance(leaf, torch.fx.Node))
+        args, kwargs = pytree.tree_map(
+            number,
+            (node.args, dict(node.kwargs)),
+            is_leaf=lambda leaf: isinstance(leaf, torch.fx.Node),
+        )
         made = node.target(*args, **kwargs)
-    except Exception:  # an array that is not known here, or an operator that does not run on these ids
+    except (
+        Exception
+    ):  # an array that is not known here, or an operator that does not run on these ids
         return None
     return made if isinstance(made, torch.Tensor) else None

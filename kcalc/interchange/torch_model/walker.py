@@ -1,4 +1,7 @@
-"""The walk over a captured graph: calls that depend on no input are computed, every other call goes to the table of its operator."""
+"""The walk over a captured graph.
+
+Calls that depend on no input are computed, every other call goes to the table of its operator.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,69 @@ from .graph_values import Const, Padded, Ref, Stale, is_traced, numbers_of
 from .token_ids import COMPARISONS, REMARK, TokenIds
 
 Handler = Callable[["Walker", Call], Any]
-SAME_MEMORY = {"detach", "alias", "contiguous", "to", "positive", "lift_fresh", "view_as", "type_as"}
+SAME_MEMORY = {
+    "detach",
+    "alias",
+    "contiguous",
+    "to",
+    "positive",
+    "lift_fresh",
+    "view_as",
+    "type_as",
+}
 VIEWS = SAME_MEMORY | {
-    "view", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "permute", "t", "expand", "slice", "select", "narrow", "split",
+    "view",
+    "reshape",
+    "flatten",
+    "squeeze",
+    "unsqueeze",
+    "transpose",
+    "permute",
+    "t",
+    "expand",
+    "slice",
+    "select",
+    "narrow",
+    "split",
     "chunk",
-    "split_with_sizes", "unbind", "getitem", "unflatten", "movedim", "swapaxes", "numpy_T", "diagonal", "real", "expand_as", "tensor_split",
-}  # fmt: skip
+    "split_with_sizes",
+    "unbind",
+    "getitem",
+    "unflatten",
+    "movedim",
+    "swapaxes",
+    "numpy_T",
+    "diagonal",
+    "real",
+    "expand_as",
+    "tensor_split",
+}
 TURNED = {"transpose", "t", "permute", "numpy_T", "movedim", "swapaxes"}
-IN_ORDER = SAME_MEMORY | {"view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "clone", "_to_copy"}
+IN_ORDER = SAME_MEMORY | {
+    "view",
+    "reshape",
+    "unsqueeze",
+    "squeeze",
+    "flatten",
+    "unflatten",
+    "clone",
+    "_to_copy",
+}
 RANDOM_LAYERS = {
-    "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout", "rrelu", "scaled_dot_product_attention",
-    "rrelu_with_noise", "lstm", "gru", "rnn_tanh", "rnn_relu", "native_multi_head_attention",
-}  # fmt: skip
+    "dropout",
+    "feature_dropout",
+    "alpha_dropout",
+    "feature_alpha_dropout",
+    "native_dropout",
+    "rrelu",
+    "scaled_dot_product_attention",
+    "rrelu_with_noise",
+    "lstm",
+    "gru",
+    "rnn_tanh",
+    "rnn_relu",
+    "native_multi_head_attention",
+}
 WHOLE = ("MultiheadAttention",)  # modules that are reported as one
 NOTHING = ("_assert", "sym_constrain", "_functional_sym_constrain")
 
@@ -43,7 +97,9 @@ class Walker:
         self.names = Names()
         self.remarks: list[str] = list(captured.remarks)
         self.values: dict[Any, Any] = {}
-        self._memory: dict[Any, Any] = {}  # node -> the node in whose memory it lies, as far as it was asked for
+        self._memory: dict[
+            Any, Any
+        ] = {}  # node -> the node in whose memory it lies, as far as it was asked for
         self._constants: dict[Any, str] = {}
         self._tainted: dict[int, Any] = {}  # memory of constants -> the activations written into it
         self._kept: dict[tuple[Any, ...], Any] = {}
@@ -53,7 +109,7 @@ class Walker:
         self.whole: dict[str, str] = {}  # operation -> the module that is reported as one
         self.token_ids = TokenIds(captured)
 
-    # -- walking ---------------------------------------------------------------------------------------------------
+    # -- walking -----------------------------------------------------------------------------------
 
     def walk(self) -> tuple[str, ...]:
         """Read the whole graph; the names of the outputs."""
@@ -65,7 +121,9 @@ class Walker:
         self.values.update(self.captured.given)
         self._run(self.captured.graph)
         outputs = [self.values[node] for node in self.captured.outputs]
-        return tuple(dict.fromkeys(self.read(value, "output") for value in outputs if is_traced(value)))
+        return tuple(
+            dict.fromkeys(self.read(value, "output") for value in outputs if is_traced(value))
+        )
 
     def _run(self, graph: Any) -> Any:
         """Read the nodes of one graph; the values of its output."""
@@ -78,7 +136,9 @@ class Walker:
     def inline(self, module: Any, arguments: Sequence[Any]) -> Any:
         """Read a graph inside the graph, called with the given values."""
         inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
-        self.values = {node: value for node, value in self.values.items() if node.graph is not module.graph}  # of an earlier call
+        self.values = {
+            node: value for node, value in self.values.items() if node.graph is not module.graph
+        }  # of an earlier call
         self.values.update(zip(inputs, arguments, strict=False))
         before, self.captured = self.captured, _inner(self.captured, module)
         try:
@@ -96,13 +156,17 @@ class Walker:
         if call.kind.startswith(NOTHING):
             return None
         traced = any(is_traced(leaf) for leaf in _leaves([args, kwargs]))
-        written = next((w for leaf in _leaves([args, kwargs]) if (w := self._taint(leaf)) is not None), None)
+        written = next(
+            (w for leaf in _leaves([args, kwargs]) if (w := self._taint(leaf)) is not None), None
+        )
         if written is not None:
             reason = "activations are written into its memory in place, which is not followed"
             return self.unread(call, "an array written piece by piece", reason, written)
         if not traced and not is_random(node) and "higher_order" not in str(node.target):
             return self._computed(node, args, kwargs)
-        fixed = None if in_place(node) or is_random(node) else self.token_ids.fixed(node, self.values)
+        fixed = (
+            None if in_place(node) or is_random(node) else self.token_ids.fixed(node, self.values)
+        )
         if fixed is not None:
             self.remarks += [REMARK] if call.kind in COMPARISONS else []
             return Const(fixed)
@@ -114,10 +178,16 @@ class Walker:
 
     def _handled(self, call: Call) -> Any:
         kind = call.kind
-        handler = self.handlers.get(kind) or (self.handlers.get(kind.rstrip("_")) if kind.endswith("_") else None)
+        handler = self.handlers.get(kind) or (
+            self.handlers.get(kind.rstrip("_")) if kind.endswith("_") else None
+        )
         if any(map(_is_complex, _leaves(call.args))):
-            return self.unread(call, "complex numbers", "kernel calculus is about real feature maps")
-        call = replace(call, args={name: self._fresh(value, call.path) for name, value in call.args.items()})
+            return self.unread(
+                call, "complex numbers", "kernel calculus is about real feature maps"
+            )
+        call = replace(
+            call, args={name: self._fresh(value, call.path) for name, value in call.args.items()}
+        )
         if handler is None:
             return self.unread(call, call.spoken, f"there is no rule for the operator {call.kind}")
         made = list(self.ops)
@@ -125,10 +195,14 @@ class Walker:
             return handler(self, call)
         except KcalcError:
             raise
-        except Exception as error:  # one operator called in an unusual way must not keep the rest from being read
+        except (
+            Exception
+        ) as error:  # one operator called in an unusual way must not keep the rest from being read
             for name in list(self.ops)[len(made) :]:
                 del self.ops[name]
-            return self.unread(call, call.spoken, f"its arguments are not understood ({first_line(error)})")
+            return self.unread(
+                call, call.spoken, f"its arguments are not understood ({first_line(error)})"
+            )
 
     def _fresh(self, value: Any, where: str) -> Any:
         """A value, an array that was written into in parts as one operation that is not read."""
@@ -157,14 +231,18 @@ class Walker:
 
     def _resolved(self, tree: Any) -> Any:
         if isinstance(tree, list | tuple):
-            return [self._resolved(part) for part in tree] if isinstance(tree, list) else tuple(self._resolved(part) for part in tree)
+            return (
+                [self._resolved(part) for part in tree]
+                if isinstance(tree, list)
+                else tuple(self._resolved(part) for part in tree)
+            )
         if isinstance(tree, dict):
             return {key: self._resolved(part) for key, part in tree.items()}
         if hasattr(tree, "op") and hasattr(tree, "meta"):
             return self.values.get(tree)
         return tree
 
-    # -- values that depend on no input ------------------------------------------------------------------------------------
+    # -- values that depend on no input ------------------------------------------------------------
 
     def _computed(self, node: Any, args: Any, kwargs: Any) -> Any:
         """The value of a call that reads no input."""
@@ -178,14 +256,20 @@ class Walker:
         except Exception as error:
             call = call_of(node, args, kwargs)
             raise KcalcError(
-                f"torch: {call.source or call.kind}: {call.kind} of constants failed: {str(error).splitlines()[0][:200]}"
+                f"torch: {call.source or call.kind}: {call.kind} of constants failed: "
+                f"{str(error).splitlines()[0][:200]}"
             ) from error
         kind = call_of(node, args, kwargs).kind
-        own = constants[0] if len(constants) == 1 and kind in VIEWS | {"clone", "_to_copy"} else None
+        own = (
+            constants[0] if len(constants) == 1 and kind in VIEWS | {"clone", "_to_copy"} else None
+        )
         return _constant(result, origins, own, kind)
 
     def _random(self, call: Call) -> Any:
-        reason = "it draws random numbers at every run; read the model in evaluation (model.eval()) if they are drawn only in training"
+        reason = (
+            "it draws random numbers at every run; read the model in evaluation (model.eval()) if "
+            "they are drawn only in training"
+        )
         return self.unread(call, "random noise", reason)
 
     def _taint(self, leaf: Any) -> Any:
@@ -194,32 +278,51 @@ class Walker:
             return None
         return self._tainted.get(leaf.tensor.untyped_storage().data_ptr())
 
-    # -- writes in place ---------------------------------------------------------------------------------------------
+    # -- writes in place ---------------------------------------------------------------------------
 
     def _root(self, node: Any) -> Any:
         """The node in whose memory the value of a node lies."""
         way = [node]
-        while (last := way[-1]) not in self._memory and (last.target is operator.getitem or in_place(last) or hands_on(last)):
+        while (last := way[-1]) not in self._memory and (
+            last.target is operator.getitem or in_place(last) or hands_on(last)
+        ):
             way.append(last.args[0])
         root = self._memory.get(way[-1], way[-1])
         self._memory |= dict.fromkeys(way, root)
         return root
 
     def _written(self, node: Any, value: Any) -> None:
-        """A write into an array: whoever reads it later reads the new value, views of parts of it can no longer be told."""
+        """Record a write into an array.
+
+        Later readers of the array read the new value; views of parts of it are marked as stale,
+        because their values are no longer known.
+        """
         target = node.args[0]
         before = self.values.get(target)
-        reason = f"it is changed in place by {node.target} through another view of its memory, which is not followed"
+        reason = (
+            f"it is changed in place by {node.target} through another view of its memory, which "
+            f"is not followed"
+        )
         if isinstance(before, Const):
             self._tainted[before.tensor.untyped_storage().data_ptr()] = value
             self.values[target] = value
             return
         root = self._root(target)
         for other, known in list(self.values.items()):
-            if other is node or self._root(other) is not root or not isinstance(known, Ref | Padded):
+            if (
+                other is node
+                or self._root(other) is not root
+                or not isinstance(known, Ref | Padded)
+            ):
                 continue
-            alike = isinstance(known, Ref) and isinstance(before, Ref) and self._through(known.name, before.name)
-            same = isinstance(value, Ref) and (other is target or (alike and known.shape == value.shape))
+            alike = (
+                isinstance(known, Ref)
+                and isinstance(before, Ref)
+                and self._through(known.name, before.name)
+            )
+            same = isinstance(value, Ref) and (
+                other is target or (alike and known.shape == value.shape)
+            )
             self.values[other] = value if same else Stale(known, reason)
 
     def _through(self, one: str, two: str) -> bool:
@@ -233,22 +336,44 @@ class Walker:
 
         return origin(one) == origin(two)
 
-    # -- writing the trace -------------------------------------------------------------------------------------------
+    # -- writing the trace -------------------------------------------------------------------------
 
-    def emit(self, call: Call, kind: type[Op], reads: Iterable[str], owner: str | None = None, /, **fields: Any) -> Ref:
-        """Add an operation; ``fields`` may hold ``wish`` (the label) and ``shape`` where they are not the call's."""
+    def emit(
+        self,
+        call: Call,
+        kind: type[Op],
+        reads: Iterable[str],
+        owner: str | None = None,
+        /,
+        **fields: Any,
+    ) -> Ref:
+        """Add an operation to the trace.
+
+        ``fields`` may hold ``wish`` (the label) and ``shape`` where they differ from the call's.
+        """
         name = self.names(fields.pop("wish", None) or call.wish(owner))
         shape = tuple(concrete(n) for n in fields.pop("shape", call.shape))
-        self.ops[name] = kind(name=name, shape=shape, reads=tuple(reads), source=call.source, **fields)
+        self.ops[name] = kind(
+            name=name, shape=shape, reads=tuple(reads), source=call.source, **fields
+        )
         whole = next((path for path, cls in call.stack if cls.endswith(WHOLE)), None)
         if whole:
             self.whole[name] = whole
         return Ref(name, shape, call.dtype)
 
     def unread(self, call: Call, what: str, reason: str, *hidden: Any) -> Any:
-        """Report a call as not read; one array, or as many as the operator returns. ``hidden``: inputs beside its arguments."""
-        arrays = [leaf for leaf in [*_leaves(call.args), *hidden] if isinstance(leaf, Ref | Padded | Stale)]
-        features = [leaf for leaf in arrays if str(getattr(leaf, "dtype", "")) != "torch.bool"]  # a mask is no feature map
+        """Report a call as not read; one array, or as many as the operator returns.
+
+        ``hidden``: inputs beside its arguments.
+        """
+        arrays = [
+            leaf
+            for leaf in [*_leaves(call.args), *hidden]
+            if isinstance(leaf, Ref | Padded | Stale)
+        ]
+        features = [
+            leaf for leaf in arrays if str(getattr(leaf, "dtype", "")) != "torch.bool"
+        ]  # a mask is no feature map
         reads = [self.read(leaf, call.path) for leaf in features or arrays]
         value = call.node.meta.get("val")
         if not isinstance(value, list | tuple):
@@ -258,14 +383,25 @@ class Walker:
         for i, part in enumerate(value):
             shape, dtype = described(part)
             keep = i in used and dtype is not None
-            made = self.emit(call, NotRead, dict.fromkeys(reads), shape=shape, what=what, reason=reason) if keep else None
+            made = (
+                self.emit(
+                    call, NotRead, dict.fromkeys(reads), shape=shape, what=what, reason=reason
+                )
+                if keep
+                else None
+            )
             out.append(None if made is None else Ref(made.name, shape, dtype))
         return tuple(out)
 
     def stored(self, weight: Const, flip: bool) -> None:
-        """Note how the parameter of a Linear is kept in the model: its shape, and whether as a transposed matrix."""
+        """Note how the parameter of a Linear is kept in the model.
+
+        Its shape, and whether as a transposed matrix.
+        """
         if weight.parameter is not None:
-            known = next(tensor for tensor, name in self.captured.held.values() if name == weight.parameter)
+            known = next(
+                tensor for tensor, name in self.captured.held.values() if name == weight.parameter
+            )
             self.places[weight.parameter] = (tuple(known.shape), flip != weight.transposed)
 
     def read(self, value: Any, where: str = "") -> str:
@@ -276,26 +412,46 @@ class Walker:
             return self.held(value)
         if isinstance(value, Padded):
             what = "padding" if value.mode == "constant" else f"{value.mode} padding"
-            reason = "a padded image that no convolution reads; pad inside the convolution or the pooling"
+            reason = (
+                "a padded image that no convolution reads; pad inside the convolution or the "
+                "pooling"
+            )
             name = self.names(f"{where}.pad" if where else "pad")
-            self.ops[name] = NotRead(name=name, shape=value.shape, reads=(value.source.name,), what=what, reason=reason)
+            self.ops[name] = NotRead(
+                name=name, shape=value.shape, reads=(value.source.name,), what=what, reason=reason
+            )
             return name
         if isinstance(value, Stale):
             name = self.names(f"{where}.in_place" if where else "in_place")
             reads, reason = (self.read(value.source, where),), value.reason
-            self.ops[name] = NotRead(name=name, shape=value.source.shape, reads=reads, what="a write into part of an array", reason=reason)
+            self.ops[name] = NotRead(
+                name=name,
+                shape=value.source.shape,
+                reads=reads,
+                what="a write into part of an array",
+                reason=reason,
+            )
             return name
         raise KcalcError(f"torch: {where}: expected an array, got {type(value).__name__}")
 
     def held(self, const: Const, array: np.ndarray | None = None) -> str:
-        """The name of the Held operation of a constant; ``array`` replaces its numbers (in another shape)."""
+        """The name of the Held operation of a constant.
+
+        ``array`` replaces its numbers (in another shape).
+        """
         numbers = numbers_of(const.tensor) if array is None else array
         origin = const.parameter or (", ".join(const.origins) or None)
         key = (id(const.tensor), numbers.shape)
         if key not in self._constants:
             name = self.names(f"{origin} (parameter)" if origin else "constant")
             parameter = origin if const.origins else None
-            self.ops[name] = Held(name=name, shape=tuple(numbers.shape), value=numbers, parameter=parameter, source=origin or "a constant")
+            self.ops[name] = Held(
+                name=name,
+                shape=tuple(numbers.shape),
+                value=numbers,
+                parameter=parameter,
+                source=origin or "a constant",
+            )
             self._constants[key] = name
             self._kept[("held", name)] = const.tensor
         return self._constants[key]
@@ -327,7 +483,10 @@ def _plain(tree: Any) -> Any:
 
 
 def _constant(result: Any, origins: tuple[str, ...], own: Const | None, kind: str) -> Any:
-    """A computed value; the numbers of one parameter in their order keep its name, a matrix also transposed."""
+    """A computed constant, with the parameter whose numbers it contains.
+
+    The numbers of one parameter in their order keep its name; a transposed matrix keeps it too.
+    """
     if isinstance(result, list | tuple):
         return tuple(_constant(part, origins, None, kind) for part in result)
     if not hasattr(result, "untyped_storage"):
@@ -336,7 +495,11 @@ def _constant(result: Any, origins: tuple[str, ...], own: Const | None, kind: st
         return Const(result, origins)
     if kind in TURNED:
         plain = result.ndim == own.tensor.ndim == 2 and result.shape == own.tensor.shape[::-1]
-        return Const(result, origins, own.parameter, not own.transposed) if plain else Const(result, origins)
+        return (
+            Const(result, origins, own.parameter, not own.transposed)
+            if plain
+            else Const(result, origins)
+        )
     if result.shape == own.tensor.shape or (kind in IN_ORDER and not own.transposed):
         return Const(result, origins, own.parameter, own.transposed)
     return Const(result, origins)

@@ -17,23 +17,36 @@ def checked_law(weights: Any) -> str:
     return choice(weights, "law of initial weights", LAWS)
 
 
-def drawn(shape: tuple[int, ...], groups: int, law: str, sigma_w: float, generator: Any, dtype: torch.dtype) -> torch.Tensor:
-    """Weights (outputs, inputs / groups, kernel...) with Var W = sigma_w^2 / inputs, all on one tap of the kernel.
+def drawn(
+    shape: tuple[int, ...],
+    groups: int,
+    law: str,
+    sigma_w: float,
+    generator: Any,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """Random weights (outputs, inputs / groups, kernel...) with Var W = sigma_w^2 / inputs.
+
+    All weights lie on one tap of the kernel.
 
     They are drawn in double precision for double weights, else in single, on the CPU.
 
-    orthogonal_delta: Haar distributed orthonormal rows or columns times max(sqrt(outputs / inputs), 1), group by group.
-    [DKS sec. 4.1]
+    orthogonal_delta: Haar distributed orthonormal rows or columns times max(sqrt(outputs / inputs),
+    1), group by group. [DKS sec. 4.1]
     """
     outputs, inputs = shape[0] // groups, shape[1]
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     noise = torch.randn(groups, outputs, inputs, dtype=exact, generator=generator)
     if law == "orthogonal_delta":
-        blocks = torch.stack([_orthogonal(block) for block in noise]) * max(math.sqrt(outputs / inputs), 1.0)
+        blocks = torch.stack([_orthogonal(block) for block in noise]) * max(
+            math.sqrt(outputs / inputs), 1.0
+        )
     else:
         blocks = noise / math.sqrt(inputs)
     weight = torch.zeros(shape, dtype=exact)
-    weight[(slice(None), slice(None), *(extent // 2 for extent in shape[2:]))] = sigma_w * blocks.reshape(-1, inputs)
+    weight[(slice(None), slice(None), *(extent // 2 for extent in shape[2:]))] = (
+        sigma_w * blocks.reshape(-1, inputs)
+    )
     return weight
 
 

@@ -1,6 +1,7 @@
 """Writers: a shaping as code or data of another framework.
 
-A writer is a function from :class:`Content` to text, in a file of its own, and one entry of ``WRITERS``.
+A writer is a function from :class:`Content` to text, in a file of its own, and one entry of
+``WRITERS``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ from .torch_writer import write_torch
 
 @dataclass(frozen=True)
 class Writer:
-    """``text`` makes the text; ``data``, where the format is binary, the bytes written to a file instead."""
+    """The functions that write one format.
+
+    ``text`` makes the text; ``data``, where the format is binary, the bytes written to a file
+    instead.
+    """
 
     text: Callable[[Content], str]
     data: Callable[[Content], bytes] | None = None
@@ -42,7 +47,14 @@ WRITERS: dict[str, Writer] = {
     "json": Writer(write_json_text),
     "latex": Writer(write_latex),
 }
-ALIASES = {"pytorch": "torch", "tensorflow": "keras", "tf": "keras", "tex": "latex", "np": "numpy", "equinox": "jax"}
+ALIASES = {
+    "pytorch": "torch",
+    "tensorflow": "keras",
+    "tf": "keras",
+    "tex": "latex",
+    "np": "numpy",
+    "equinox": "jax",
+}
 
 
 def writer(target: Any) -> Writer:
@@ -54,10 +66,14 @@ def writer(target: Any) -> Writer:
 
 
 def export(shaping: Any, target: str, path: str | os.PathLike[str] | None = None) -> str:
-    """A shaping as text of a target, written to ``path`` too if one is given; the file appears whole or not at all.
+    """A shaping as text of a target, written to ``path`` too if one is given.
 
-    Parameters: ``shaping`` has method, options, network, constants, targets, values and residuals as :class:`kcalc.shaping.Shaping`.
-    Raises: KcalcError for unknown targets, folders that are missing, and shapings that the target cannot express.
+    The file appears whole or not at all.
+
+    Parameters: ``shaping`` has method, options, network, constants, targets, values and residuals
+    as :class:`kcalc.shaping.Shaping`.
+    Raises: KcalcError for unknown targets, folders that are missing, and shapings that the target
+    cannot express.
     """
     chosen = writer(target)
     if path is not None and not isinstance(path, str | os.PathLike):

@@ -27,7 +27,10 @@ class Shaped:
 
 @dataclass(frozen=True)
 class Mixed:
-    """The weights of a sum in slot order, the name of its function, and the nodes that have them."""
+    """A weighted sum: its weights in slot order, its function's name, and its nodes.
+
+    ``nodes`` are the nodes that have these weights.
+    """
 
     name: str
     weights: tuple[float, ...]
@@ -38,10 +41,11 @@ class Mixed:
 class Content:
     """A shaping as a writer reads it.
 
-    conditions: (name, target or None, value, residual or None).  sigmas: {(sigma_w, sigma_b): nodes}; {(1, 0): all} where nothing is
-    said.  scales: {factor: nodes} of fixed multiplications.  vectors: {standard deviation of the entries: nodes} of embeddings and of
-    vectors of positions.  delta: whether convolutions start with their centre tap alone.
-    standardised: nodes whose weights have mean 0 and length sigma_w over the fan-in at every step.
+    conditions: (name, target or None, value, residual or None). sigmas: {(sigma_w, sigma_b):
+    nodes}; {(1, 0): all} where nothing is said. scales: {factor: nodes} of fixed multiplications.
+    vectors: {standard deviation of the entries: nodes} of embeddings and of vectors of positions.
+    delta: whether convolutions start with their centre tap alone. standardised: nodes whose weights
+    have mean 0 and length sigma_w over the fan-in at every step.
     """
 
     method: str
@@ -67,15 +71,25 @@ class Content:
     @property
     def settings(self) -> str:
         """The method and its options in words."""
-        words = ", ".join(f"{name} = {value:.10g}" if isinstance(value, float) else f"{name} = {value}" for name, value in self.options)
+        words = ", ".join(
+            f"{name} = {value:.10g}" if isinstance(value, float) else f"{name} = {value}"
+            for name, value in self.options
+        )
         return f"{self.method} ({words})" if words else self.method
 
 
 def content_of(shaping: Any, version: str) -> Content:
     """The content of a shaping.  Raises: KcalcError for symbols where numbers are needed."""
     network: Network = shaping.network
-    targets, values, residuals = {**shaping.targets, **shaping.global_targets}, shaping.values, shaping.residuals
-    conditions = tuple((name, targets.get(name), float(value), residuals.get(name)) for name, value in values.items())
+    targets, values, residuals = (
+        {**shaping.targets, **shaping.global_targets},
+        shaping.values,
+        shaping.residuals,
+    )
+    conditions = tuple(
+        (name, targets.get(name), float(value), residuals.get(name))
+        for name, value in values.items()
+    )
     return Content(
         shaping.method,
         tuple(shaping.options.items()),
@@ -86,7 +100,11 @@ def content_of(shaping: Any, version: str) -> Content:
         _grouped(network, Affine, lambda layer: (float(layer.sigma_w), float(layer.sigma_b))),
         _grouped(network, Scale, lambda layer: float(layer.factor)),
         _grouped(network, (Embedding, Positions), lambda layer: float(layer.sigma)),
-        tuple(node for node, layer, _ in network.steps() if isinstance(layer, Affine) and layer.standardised),
+        tuple(
+            node
+            for node, layer, _ in network.steps()
+            if isinstance(layer, Affine) and layer.standardised
+        ),
         conditions,
         tuple(str(warning.text) for warning in shaping.warnings),
         shaping.method != "geometric",
@@ -94,14 +112,19 @@ def content_of(shaping: Any, version: str) -> Content:
     )
 
 
-def _grouped(network: Network, kind: type[Layer] | tuple[type[Layer], ...], key: Callable[[Any], Any]) -> dict[Any, tuple[Node, ...]]:
+def _grouped(
+    network: Network, kind: type[Layer] | tuple[type[Layer], ...], key: Callable[[Any], Any]
+) -> dict[Any, tuple[Node, ...]]:
     found: dict[Any, list[Node]] = {}
     for node, layer, _ in network.steps():
         if isinstance(layer, kind):
             try:
                 found.setdefault(key(layer), []).append(node)
             except TypeError:
-                raise KcalcError(f"node {node!r}: {layer} has symbols, which code cannot hold; substitute numbers with net.subs") from None
+                raise KcalcError(
+                    f"node {node!r}: {layer} has symbols, which code cannot hold; substitute "
+                    f"numbers with net.subs"
+                ) from None
     return {value: tuple(nodes) for value, nodes in found.items()}
 
 
@@ -112,9 +135,14 @@ def _activations(network: Network, method: str) -> tuple[Shaped, ...]:
 
 
 def _name(phi: Activation, method: str, taken: set[str]) -> str:
-    """``tanh_dks``: the activation's name without its parameters, and the method; numbered where it is taken."""
+    """``tanh_dks``: the activation's name without its parameters, and the method.
+
+    Numbered where it is taken.
+    """
     plain = re.sub(r"\[[^\]]*\]|\([-\d./,]*\)", "", phi.base.name)
-    words = re.sub(r"_+", "_", re.sub(r"\W+", "_", plain, flags=re.ASCII)).strip("_")[:30].strip("_")
+    words = (
+        re.sub(r"_+", "_", re.sub(r"\W+", "_", plain, flags=re.ASCII)).strip("_")[:30].strip("_")
+    )
     stem = f"{words if words and not words[0].isdigit() else 'phi'}_{method}"
     name, count = stem, 1
     while name in taken:
@@ -129,7 +157,15 @@ def _sums(network: Network) -> tuple[Mixed, ...]:
     for node, layer, parents in network.steps():
         if isinstance(layer, Sum):
             try:
-                found.setdefault(tuple(float(w) for w in sum_weights(layer, len(parents))), []).append(node)
+                found.setdefault(
+                    tuple(float(w) for w in sum_weights(layer, len(parents))), []
+                ).append(node)
             except TypeError:
-                raise KcalcError(f"node {node!r}: {layer} has symbols, which code cannot hold; substitute numbers with net.subs") from None
-    return tuple(Mixed(f"sum_{index}", weights, tuple(nodes)) for index, (weights, nodes) in enumerate(found.items(), 1))
+                raise KcalcError(
+                    f"node {node!r}: {layer} has symbols, which code cannot hold; substitute "
+                    f"numbers with net.subs"
+                ) from None
+    return tuple(
+        Mixed(f"sum_{index}", weights, tuple(nodes))
+        for index, (weights, nodes) in enumerate(found.items(), 1)
+    )

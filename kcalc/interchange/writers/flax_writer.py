@@ -1,4 +1,7 @@
-"""Flax: the functions of JAX, initialisers as factories for ``kernel_init`` (NNX and Linen), and layers that use them."""
+"""Flax: functions of JAX, initialisers for ``kernel_init``, and layers that use them.
+
+The initialisers are factories for ``kernel_init`` of NNX and of Linen.
+"""
 
 from __future__ import annotations
 

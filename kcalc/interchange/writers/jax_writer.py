@@ -1,4 +1,7 @@
-"""JAX: functions of arrays, initialisers ``init(key, shape, dtype)``, channels in the last axis, kernels (*window, in / groups, out)."""
+"""JAX: functions of arrays and initialisers ``init(key, shape, dtype)``.
+
+Channels are in the last axis, kernels (*window, in / groups, out).
+"""
 
 from __future__ import annotations
 

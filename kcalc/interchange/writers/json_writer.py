@@ -1,4 +1,7 @@
-"""JSON: the document ``kcalc.shaping/1``, with the shaped network as ``kcalc.network/1`` inside it."""
+"""JSON: the document ``kcalc.shaping/1``, which contains the shaped network.
+
+The network has the format ``kcalc.network/1``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from .content import Content, Node
 
 
 def write_json_text(content: Content) -> str:
-    """The document as text; the network reads back with ``kcalc.interchange.network_from_dict(document["network"])``."""
+    """The document as text.
+
+    The network reads back with ``kcalc.interchange.network_from_dict(document["network"])``.
+    """
     return json.dumps(shaping_document(content), indent=1, allow_nan=False, default=str) + "\n"
 
 
@@ -22,12 +28,19 @@ def shaping_document(content: Content) -> dict[str, Any]:
     transformed = {node: shaped for shaped in content.activations for node in shaped.nodes}
     rows = []
     for constants, nodes in table.items():
-        row: dict[str, Any] = {"nodes": [_label(node) for node in nodes], "constants": _plain(constants.to_dict())}
+        row: dict[str, Any] = {
+            "nodes": [_label(node) for node in nodes],
+            "constants": _plain(constants.to_dict()),
+        }
         if nodes[0] in transformed:
             row["transformed"] = activation_to_dict(transformed[nodes[0]].activation)
         rows.append(row)
     document = {key: _plain(value) for key, value in content.source.to_dict().items()}
-    return document | {"version": content.version, "activations": rows, "network": network_to_dict(content.network)}
+    return document | {
+        "version": content.version,
+        "activations": rows,
+        "network": network_to_dict(content.network),
+    }
 
 
 def _label(node: Node) -> str | int:

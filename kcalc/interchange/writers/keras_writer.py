@@ -1,4 +1,7 @@
-"""Keras 3 on any backend: serialisable functions, initialisers and layers, channels last, kernels (*window, in / groups, out)."""
+"""Keras 3 on any backend: serialisable functions, initialisers and layers.
+
+Channels are last, kernels (*window, in / groups, out).
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,36 @@ from .python_module import Framework, module_text
 from .python_text import Dialect
 
 NARROWING = (
-    "sin", "cos", "tan", "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh", "logaddexp",
-)  # fmt: skip
+    "sin",
+    "cos",
+    "tan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "arcsin",
+    "arccos",
+    "arctan",
+    "arcsinh",
+    "arccosh",
+    "arctanh",
+    "logaddexp",
+)
 """What keras.ops computes in float32 even for float64, on most backends."""
 DIALECT = Dialect.of_module(
-    "ops", "ops.where({}, {}, {})", "ops.minimum({}, {})",
-    erf="ops.erf({})", relu="ops.relu({})", logistic="ops.sigmoid({})", softplus="ops.softplus({})",
-    **{name.replace("arc", "a"): f'_apply("{name}", {", ".join(["{}"] * (1 + (name == "logaddexp")))})' for name in NARROWING},
-)  # fmt: skip
+    "ops",
+    "ops.where({}, {}, {})",
+    "ops.minimum({}, {})",
+    erf="ops.erf({})",
+    relu="ops.relu({})",
+    logistic="ops.sigmoid({})",
+    softplus="ops.softplus({})",
+    **{
+        name.replace(
+            "arc", "a"
+        ): f'_apply("{name}", {", ".join(["{}"] * (1 + (name == "logaddexp")))})'
+        for name in NARROWING
+    },
+)
 
 APPLY = '''
 def _apply(name: str, *x):

@@ -1,4 +1,7 @@
-r"""LaTeX: a booktabs table of the constants, one of the conditions, one of the weights of sums; needs ``\usepackage{booktabs}``."""
+r"""LaTeX: a booktabs table of the constants, one of the conditions, one of the weights of sums.
+
+Needs ``\usepackage{booktabs}``.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,46 @@ from typing import Any
 from .content import Content
 
 SPECIAL = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
-    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+}
 HEADS = {
-    "alpha": r"$\alpha$", "beta": r"$\beta$", "gamma": r"$\gamma$", "delta": r"$\delta$", "negative_slope": "negative slope",
-    "sigma_w": r"$\sigma_w$", "sigma_b": r"$\sigma_b$",
-}  # fmt: skip
+    "alpha": r"$\alpha$",
+    "beta": r"$\beta$",
+    "gamma": r"$\gamma$",
+    "delta": r"$\delta$",
+    "negative_slope": "negative slope",
+    "sigma_w": r"$\sigma_w$",
+    "sigma_b": r"$\sigma_b$",
+}
 CONDITIONS = {
-    "Q(1)": "$Q(1)$", "Q'(1)": "$Q'(1)$", "C(0)": "$C(0)$", "C'(1)": "$C'(1)$", "C''(1)": "$C''(1)$", "Q_f(1)": "$Q_f(1)$",
-    "C_f'(1)": "$C_f'(1)$", "C_f(0)": "$C_f(0)$", "max C_f(0)": r"$\max C_f(0)$", "max C_f''(1)": r"$\max C_f''(1)$", "chi_1": r"$\chi_1$",
-    "q*": "$q^*$", "E phi": r"$\mathrm{E}\,\phi$", "Var phi": r"$\mathrm{Var}\,\phi$", "E y^2": r"$\mathrm{E}\,y^2$",
-}  # fmt: skip
+    "Q(1)": "$Q(1)$",
+    "Q'(1)": "$Q'(1)$",
+    "C(0)": "$C(0)$",
+    "C'(1)": "$C'(1)$",
+    "C''(1)": "$C''(1)$",
+    "Q_f(1)": "$Q_f(1)$",
+    "C_f'(1)": "$C_f'(1)$",
+    "C_f(0)": "$C_f(0)$",
+    "max C_f(0)": r"$\max C_f(0)$",
+    "max C_f''(1)": r"$\max C_f''(1)$",
+    "chi_1": r"$\chi_1$",
+    "q*": "$q^*$",
+    "E phi": r"$\mathrm{E}\,\phi$",
+    "Var phi": r"$\mathrm{Var}\,\phi$",
+    "E y^2": r"$\mathrm{E}\,y^2$",
+}
 FORMULA = r"$\hat\phi(x) = \gamma\,(\phi(\alpha x + \beta) + \delta)$"
 
 
@@ -38,8 +69,14 @@ def number(value: float | None) -> str:
 
 def write_latex(content: Content) -> str:
     """The tables as LaTeX source."""
-    lines = [f"% kcalc {content.version}, method {escape(content.settings)}; needs \\usepackage{{booktabs}}"]
-    if content.method != "looks_linear" and not set(content.source.constants.columns()) & {"sigma_w", "sigma_b"}:
+    lines = [
+        f"% kcalc {content.version}, method {escape(content.settings)}; needs "
+        f"\\usepackage{{booktabs}}"
+    ]
+    if content.method != "looks_linear" and not set(content.source.constants.columns()) & {
+        "sigma_w",
+        "sigma_b",
+    }:
         lines.append(FORMULA + r"\par\medskip")
     return "\n".join([*lines, *_constants(content), *_conditions(content), *_sums(content)]) + "\n"
 
@@ -48,8 +85,14 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     body = [" & ".join(row) + r" \\" for row in rows]
     columns = f"l{'r' * (len(head) - 1)}"
     return [
-        rf"\begin{{tabular}}{{{columns}}}", r"\toprule", " & ".join(head) + r" \\", r"\midrule", *body, r"\bottomrule", r"\end{tabular}"
-    ]  # fmt: skip
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        " & ".join(head) + r" \\",
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
 
 
 def _constants(content: Content) -> list[str]:
@@ -58,7 +101,14 @@ def _constants(content: Content) -> list[str]:
     found: dict[Any, int] = {}
     for constants in table.by_node.values():
         found[constants] = found.get(constants, 0) + 1
-    rows = [[escape(k.activation.name), *(number(getattr(k, column)) for column in columns), f"${count}$"] for k, count in found.items()]
+    rows = [
+        [
+            escape(k.activation.name),
+            *(number(getattr(k, column)) for column in columns),
+            f"${count}$",
+        ]
+        for k, count in found.items()
+    ]
     return _table(["activation", *(HEADS[column] for column in columns), "nodes"], rows)
 
 
@@ -67,9 +117,16 @@ def _conditions(content: Content) -> list[str]:
     for name, target, value, residual in content.conditions:
         size = "--" if residual is None or target is None else number(float(f"{residual:.1e}"))
         rows.append([CONDITIONS.get(name, escape(name)), number(target), number(value), size])
-    return [r"\par\medskip", *_table(["condition", "target", "value", "residual"], rows)] if rows else []
+    return (
+        [r"\par\medskip", *_table(["condition", "target", "value", "residual"], rows)]
+        if rows
+        else []
+    )
 
 
 def _sums(content: Content) -> list[str]:
-    rows = [[f"${index}$", ", ".join(map(number, mixed.weights)), f"${len(mixed.nodes)}$"] for index, mixed in enumerate(content.sums, 1)]
+    rows = [
+        [f"${index}$", ", ".join(map(number, mixed.weights)), f"${len(mixed.nodes)}$"]
+        for index, mixed in enumerate(content.sums, 1)
+    ]
     return [r"\par\medskip", *_table(["sum", "weights", "nodes"], rows)] if rows else []

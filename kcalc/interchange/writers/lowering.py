@@ -1,7 +1,10 @@
-"""The walk over a stable expression that all writers share: sums, products, powers, functions, and choices with their guards.
+"""The walk over a stable expression that all writers share.
 
-A writer says how each of these is written (:class:`Target`); where values come from an interval of x only, the walk makes sure that the
-unused side neither overflows nor spoils a gradient: it sees another x there.
+Sums, products, powers, functions, and choices with their guards.
+
+A writer says how each of these is written (:class:`Target`); where values come from an interval of
+x only, the walk makes sure that the unused side neither overflows nor spoils a gradient: it sees
+another x there.
 """
 
 from __future__ import annotations
@@ -17,16 +20,36 @@ from ...foundation.errors import KcalcError
 from .stable import FUNCTIONS, Expm1, Log1p, compiled
 
 V = TypeVar("V")
-UNBOUNDED = (sp.exp, sp.log, sp.tan, sp.sinh, sp.cosh, sp.asin, sp.acos, sp.acosh, sp.atanh, Expm1, Log1p)
+UNBOUNDED = (
+    sp.exp,
+    sp.log,
+    sp.tan,
+    sp.sinh,
+    sp.cosh,
+    sp.asin,
+    sp.acos,
+    sp.acosh,
+    sp.atanh,
+    Expm1,
+    Log1p,
+)
 SAFE = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
 SIGNS: dict[Any, str] = {
-    sp.StrictLessThan: "<", sp.LessThan: "<=", sp.StrictGreaterThan: ">", sp.GreaterThan: ">=", sp.Equality: "==", sp.Unequality: "!=",
-}  # fmt: skip
+    sp.StrictLessThan: "<",
+    sp.LessThan: "<=",
+    sp.StrictGreaterThan: ">",
+    sp.GreaterThan: ">=",
+    sp.Equality: "==",
+    sp.Unequality: "!=",
+}
 STEEP = 1e6
 
 
 class Target(Generic[V]):
-    """How a writer's language writes the parts of an expression; ``V`` is the type of a value there."""
+    """How a writer's language writes the parts of an expression.
+
+    ``V`` is the type of a value there.
+    """
 
     def number(self, value: float) -> V:
         raise NotImplementedError
@@ -106,7 +129,11 @@ class Walk(Generic[V]):
         upper: list[V] = []
         lower: list[V] = []
         for factor in sp.Mul.make_args(rest):
-            if isinstance(factor, sp.Pow) and factor.args[1].is_number and factor.args[1].is_negative:
+            if (
+                isinstance(factor, sp.Pow)
+                and factor.args[1].is_number
+                and factor.args[1].is_negative
+            ):
                 lower.append(self(factor.args[0] ** -factor.args[1]))
             else:
                 upper.append(self(factor))
@@ -117,12 +144,19 @@ class Walk(Generic[V]):
         if base.is_number:
             return to.exponential(float(base), self(exponent))
         if not exponent.is_number:
-            raise KcalcError(f"{str(base**exponent)[:60]} cannot be exported: a power needs a fixed base or a fixed exponent")
+            raise KcalcError(
+                f"{str(base**exponent)[:60]} cannot be exported: a power needs a fixed base or a "
+                f"fixed exponent"
+            )
         if exponent.is_negative:
             return to.multiply(sp.S.One, [], [self(base**-exponent)])
-        return to.call("sqrt", self(base)) if exponent == sp.S.Half else to.power(self(base), float(exponent))
+        return (
+            to.call("sqrt", self(base))
+            if exponent == sp.S.Half
+            else to.power(self(base), float(exponent))
+        )
 
-    # --- corners -------------------------------------------------------------------------------------------------------------------
+    # --- corners ----------------------------------------------------------------------------------
 
     def _corner(self, expr: Any) -> V:
         to = self.target
@@ -132,10 +166,15 @@ class Walk(Generic[V]):
         below = to.compare("<" if slope(expr.args[0]) >= 0 else "<=", u, to.number(0.0))
         if isinstance(expr, sp.Abs):
             return to.where(below, to.multiply(-sp.S.One, [u], []), u)
-        return self._pick(below, to.number(-1.0 if isinstance(expr, sp.sign) else 0.0), to.number(1.0))
+        return self._pick(
+            below, to.number(-1.0 if isinstance(expr, sp.sign) else 0.0), to.number(1.0)
+        )
 
     def _extreme(self, expr: Any) -> V:
-        """Max or Min, by comparison: its gradient at a tie is that of one side, not of both by halves."""
+        """Max or Min by comparison.
+
+        The gradient at a tie is that of one side, not the mean of both sides.
+        """
         to, most = self.target, isinstance(expr, sp.Max)
         parts = sorted(expr.args, key=lambda part: (part.is_number, sp.default_sort_key(part)))
         if most and len(parts) == 2 and parts[1] == 0:
@@ -147,7 +186,11 @@ class Walk(Generic[V]):
         return out
 
     def _pick(self, condition: V, yes: V, no: V) -> V:
-        """``where``; two numbers would forget the precision of x, so that one of them is made a value."""
+        """``where`` for a condition and two values.
+
+        Two plain numbers would lose the precision of x, so one of them is made a value with the
+        precision of x.
+        """
         to = self.target
         if to.value(yes) is not None and to.value(no) is not None:
             zero = to.multiply(sp.Float(0), [self.x], [])
@@ -167,13 +210,23 @@ class Walk(Generic[V]):
     def _condition(self, condition: Any) -> V:
         if isinstance(condition, sp.And | sp.Or):
             parts = sorted(condition.args, key=sp.default_sort_key)
-            return self.target.combine("and" if isinstance(condition, sp.And) else "or", [self._condition(part) for part in parts])
+            return self.target.combine(
+                "and" if isinstance(condition, sp.And) else "or",
+                [self._condition(part) for part in parts],
+            )
         if not isinstance(condition, Relational) or type(condition) not in SIGNS:
-            raise KcalcError(f"the condition {str(condition)[:60]} cannot be exported; use <, <=, >, >=, and, or")
+            raise KcalcError(
+                f"the condition {str(condition)[:60]} cannot be exported; use <, <=, >, >=, and, or"
+            )
         sign = SIGNS[type(condition)]
         left, right = cast("tuple[Any, Any]", condition.args)
         rising = slope(left - right)
-        if rising and sign in ("<", "<=", ">", ">="):  # at the kink itself the value is that of the right side
+        if rising and sign in (
+            "<",
+            "<=",
+            ">",
+            ">=",
+        ):  # at the kink itself the value is that of the right side
             sign = sign[0] if (sign[0] == "<") == (rising > 0) else sign[0] + "="
         return self.target.compare(sign, self(left), self(right))
 
@@ -207,7 +260,9 @@ def ordered(expr: Any) -> list[Any]:
 def numeric_part(expr: Any) -> tuple[Any, Any]:
     """(number, rest) with expr = number * rest."""
     factors = sp.Mul.make_args(expr)
-    return sp.Mul(*(f for f in factors if f.is_number)), sp.Mul(*(f for f in factors if not f.is_number))
+    return sp.Mul(*(f for f in factors if f.is_number)), sp.Mul(
+        *(f for f in factors if not f.is_number)
+    )
 
 
 def slope(expr: Any) -> int:
@@ -227,12 +282,17 @@ def upper_end(condition: Any) -> float | None:
 def needs_guard(value: Any) -> bool:
     """Whether an expression can overflow, or have an infinite slope, at an ordinary x."""
     powers = (p for p in value.atoms(sp.Pow) if not p.args[0].is_number)
-    steep = any(not (p.args[1].is_Integer and p.args[1].is_positive) and not p.args[0].is_positive for p in powers)
+    steep = any(
+        not (p.args[1].is_Integer and p.args[1].is_positive) and not p.args[0].is_positive
+        for p in powers
+    )
     return steep or value.has(*UNBOUNDED)
 
 
 def is_tame(value: Any, point: float) -> bool:
     """Whether an expression is finite at a point, with a finite slope."""
     with np.errstate(all="ignore"):
-        near = np.asarray(compiled(value)(np.array([point - 1e-8, point, point + 1e-8])), dtype=float) + np.zeros(3)
+        near = np.asarray(
+            compiled(value)(np.array([point - 1e-8, point, point + 1e-8])), dtype=float
+        ) + np.zeros(3)
     return bool(np.isfinite(near).all() and abs(near[2] - near[0]) < 2e-8 * STEEP)

@@ -1,4 +1,7 @@
-"""NumPy: functions of arrays, initialisers that take a Generator, channels in the last axis, kernels (*window, in / groups, out)."""
+"""NumPy: functions of arrays, and initialisers that take a Generator.
+
+Channels are in the last axis, kernels (*window, in / groups, out).
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,14 @@ from .python_module import Framework, module_text
 from .python_text import Dialect
 
 DIALECT = Dialect.of_module(
-    "np", "np.where({}, {}, {})", "np.minimum({}, {})",
-    erf="_erf({})", relu="np.maximum({}, 0.0)", logistic="_sigmoid({})", softplus="np.logaddexp({}, 0.0)",
-)  # fmt: skip
+    "np",
+    "np.where({}, {}, {})",
+    "np.minimum({}, {})",
+    erf="_erf({})",
+    relu="np.maximum({}, 0.0)",
+    logistic="_sigmoid({})",
+    softplus="np.logaddexp({}, 0.0)",
+)
 
 ERF = '''
 def _erf(x: np.ndarray) -> np.ndarray:

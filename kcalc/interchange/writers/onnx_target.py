@@ -1,6 +1,7 @@
 """Expressions as ONNX nodes: a :class:`Target` whose values are names of tensors.
 
-Constants are stored in float64 and cast like the function's input, so that one function serves every precision.
+Constants are stored in float64 and cast like the function's input, so that one function serves
+every precision.
 """
 
 from __future__ import annotations
@@ -15,13 +16,27 @@ from .lowering import Target
 
 COMPARE = {"<": "Less", "<=": "LessOrEqual", ">": "Greater", ">=": "GreaterOrEqual"}
 DIRECT = {
-    "exp": "Exp", "log": "Log", "sin": "Sin", "cos": "Cos", "tanh": "Tanh", "sqrt": "Sqrt", "modulus": "Abs",
+    "exp": "Exp",
+    "log": "Log",
+    "sin": "Sin",
+    "cos": "Cos",
+    "tanh": "Tanh",
+    "sqrt": "Sqrt",
+    "modulus": "Abs",
     "relu": "Relu",
-}  # fmt: skip
+}
 STANDARD = {
-    "tan": "Tan", "sinh": "Sinh", "cosh": "Cosh", "asinh": "Asinh", "acosh": "Acosh", "atanh": "Atanh", "atan": "Atan", "asin": "Asin",
-    "acos": "Acos", "erf": "Erf",
-}  # fmt: skip
+    "tan": "Tan",
+    "sinh": "Sinh",
+    "cosh": "Cosh",
+    "asinh": "Asinh",
+    "acosh": "Acosh",
+    "atanh": "Atanh",
+    "atan": "Atan",
+    "asin": "Asin",
+    "acos": "Acos",
+    "erf": "Erf",
+}
 """Operators of the standard for which runtimes often have no float64 kernel."""
 REFINED = {*STANDARD, "erfc"}
 NODES, STEP = 24, 0.5
@@ -30,7 +45,11 @@ HALVINGS, TERMS = 3, 12
 
 
 class OnnxTarget(Target[str]):
-    """Collects nodes; ``basic`` writes the functions in ``REFINED`` by arithmetic, exp, log, sqrt, sin and cos alone."""
+    """A target that collects ONNX nodes.
+
+    ``basic``: the functions in ``REFINED`` are written by arithmetic, exp, log, sqrt, sin and cos
+    alone.
+    """
 
     def __init__(self, like: str, basic: bool = False) -> None:
         from onnx import helper, numpy_helper
@@ -42,7 +61,9 @@ class OnnxTarget(Target[str]):
         self.count = 0
         self.refined = False
 
-    def node(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
+    def node(
+        self, operator: str, *inputs: str, output: str | None = None, **attributes: Any
+    ) -> str:
         """A node with one output; returns its name."""
         self.count += 1
         name = output or f"t{self.count}"
@@ -75,7 +96,9 @@ class OnnxTarget(Target[str]):
         return out
 
     def multiply(self, coefficient: sp.Expr, upper: list[str], lower: list[str]) -> str:
-        factors = ([] if abs(coefficient) == 1 and upper else [self.number(float(abs(coefficient)))]) + upper
+        factors = (
+            [] if abs(coefficient) == 1 and upper else [self.number(float(abs(coefficient)))]
+        ) + upper
         out = factors[0]
         for factor in factors[1:]:
             out = self.node("Mul", out, factor)
@@ -110,7 +133,7 @@ class OnnxTarget(Target[str]):
     def where(self, condition: str, yes: str, no: str) -> str:
         return self.node("Where", condition, yes, no)
 
-    # --- functions -----------------------------------------------------------------------------------------------------------------
+    # --- functions --------------------------------------------------------------------------------
 
     def call(self, function: str, *arguments: str) -> str:
         if function in DIRECT:
@@ -130,11 +153,16 @@ class OnnxTarget(Target[str]):
         return self.node("Mul", value, self.number(number))
 
     def _logistic(self, u: str) -> str:
-        """Not Sigmoid, which runtimes approximate to 1e-7 of the whole: x Sigmoid(x) would lose its digits far out."""
+        """Not Sigmoid, which runtimes approximate to 1e-7 of the whole.
+
+        x Sigmoid(x) would lose its digits far out.
+        """
         return self.node("Reciprocal", self._plus(self.node("Exp", self.node("Neg", u)), 1.0))
 
     def _softplus(self, u: str) -> str:
-        tail = self.node("Log", self._plus(self.node("Exp", self.node("Neg", self.node("Abs", u))), 1.0))
+        tail = self.node(
+            "Log", self._plus(self.node("Exp", self.node("Neg", self.node("Abs", u))), 1.0)
+        )
         return self.node("Add", self.node("Relu", u), tail)
 
     def _logaddexp(self, u: str, v: str) -> str:
@@ -142,7 +170,9 @@ class OnnxTarget(Target[str]):
 
     def _expm1(self, u: str) -> str:
         """tanh(u/2) (exp(u) + 1), which does not cancel."""
-        return self.node("Mul", self.node("Tanh", self._times(u, 0.5)), self._plus(self.node("Exp", u), 1.0))
+        return self.node(
+            "Mul", self.node("Tanh", self._times(u, 0.5)), self._plus(self.node("Exp", u), 1.0)
+        )
 
     def _log1p(self, u: str) -> str:
         return self.node("Log", self._plus(u, 1.0))
@@ -151,10 +181,14 @@ class OnnxTarget(Target[str]):
         return self.node("Div", self.node("Sin", u), self.node("Cos", u))
 
     def _sinh(self, u: str) -> str:
-        return self._times(self.node("Sub", self.node("Exp", u), self.node("Exp", self.node("Neg", u))), 0.5)
+        return self._times(
+            self.node("Sub", self.node("Exp", u), self.node("Exp", self.node("Neg", u))), 0.5
+        )
 
     def _cosh(self, u: str) -> str:
-        return self._times(self.node("Add", self.node("Exp", u), self.node("Exp", self.node("Neg", u))), 0.5)
+        return self._times(
+            self.node("Add", self.node("Exp", u), self.node("Exp", self.node("Neg", u))), 0.5
+        )
 
     def _root(self, u: str, sign: float, offset: float) -> str:
         """sqrt(sign u^2 + offset)."""
@@ -162,14 +196,21 @@ class OnnxTarget(Target[str]):
 
     def _asinh(self, u: str) -> str:
         size = self.node("Abs", u)
-        return self.node("Mul", self.node("Sign", u), self.node("Log", self.node("Add", size, self._root(u, 1.0, 1.0))))
+        return self.node(
+            "Mul",
+            self.node("Sign", u),
+            self.node("Log", self.node("Add", size, self._root(u, 1.0, 1.0))),
+        )
 
     def _acosh(self, u: str) -> str:
         return self.node("Log", self.node("Add", u, self._root(u, 1.0, -1.0)))
 
     def _atanh(self, u: str) -> str:
         one = self.number(1.0)
-        return self._times(self.node("Log", self.node("Div", self.node("Add", one, u), self.node("Sub", one, u))), 0.5)
+        return self._times(
+            self.node("Log", self.node("Div", self.node("Add", one, u), self.node("Sub", one, u))),
+            0.5,
+        )
 
     def _halved(self, u: str) -> str:
         """tan(a/2) for u = tan a."""
@@ -186,38 +227,65 @@ class OnnxTarget(Target[str]):
         return self._times(self.node("Mul", out, u), 2.0**HALVINGS)
 
     def _asin(self, u: str) -> str:
-        return self._times(self._atan(self.node("Div", u, self._plus(self._root(u, -1.0, 1.0), 1.0))), 2.0)
+        return self._times(
+            self._atan(self.node("Div", u, self._plus(self._root(u, -1.0, 1.0), 1.0))), 2.0
+        )
 
     def _acos(self, u: str) -> str:
         return self.node("Sub", self.number(math.pi / 2), self._asin(u))
 
     def _erf(self, u: str) -> str:
-        """By a Gauss-Legendre rule for |u| < 2, else by 1 - erfc |u|: both keep all digits of float64."""
+        """By a Gauss-Legendre rule for |u| < 2, else by 1 - erfc |u|.
+
+        Both keep all digits of float64.
+        """
         size = self.node("Min", self.node("Abs", u), self.number(FURTHEST))
-        near, far = self._near(self.node("Min", size, self.number(SPLIT))), self._far(self.node("Max", size, self.number(SPLIT)))
-        return self.node("Mul", self.node("Sign", u), self.node("Where", self.node("Less", size, self.number(SPLIT)), near, far))
+        near, far = (
+            self._near(self.node("Min", size, self.number(SPLIT))),
+            self._far(self.node("Max", size, self.number(SPLIT))),
+        )
+        return self.node(
+            "Mul",
+            self.node("Sign", u),
+            self.node("Where", self.node("Less", size, self.number(SPLIT)), near, far),
+        )
 
     def _near(self, u: str) -> str:
         """2/sqrt(pi) u times the mean of exp(-u^2 t^2) over 0 < t < 1."""
         points, weights = np.polynomial.legendre.leggauss(NODES)
-        heights = self.node("Exp", self.node("Mul", self._spread(u), self.constant(-(((points + 1) / 2) ** 2))))
+        heights = self.node(
+            "Exp", self.node("Mul", self._spread(u), self.constant(-(((points + 1) / 2) ** 2)))
+        )
         return self.node("Mul", u, self._total(heights, weights / math.sqrt(math.pi)))
 
     def _far(self, u: str) -> str:
         """1 - erfc(u), the trapezoid rule of step h with its correction  [Chiarella, Reichel 1968].
 
-        erfc u = h u e^(-u^2)/pi sum_n e^(-n^2 h^2)/(n^2 h^2 + u^2) - 2/(e^(2 pi u/h) - 1), n over all whole numbers.
+        erfc u = h u e^(-u^2)/pi sum_n e^(-n^2 h^2)/(n^2 h^2 + u^2) - 2/(e^(2 pi u/h) - 1), n over
+        all whole numbers.
         """
         squares = (STEP * np.arange(NODES // 2)) ** 2
         inverse = self.node("Reciprocal", self.node("Add", self._spread(u), self.constant(squares)))
-        total = self._total(inverse, STEP / math.pi * np.exp(-squares) * np.where(squares == 0, 1, 2))
-        tail = self.node("Mul", self.node("Mul", u, self.node("Exp", self.node("Neg", self.node("Mul", u, u)))), total)
-        correction = self.node("Div", self.number(2.0), self._plus(self.node("Exp", self._times(u, 2 * math.pi / STEP)), -1.0))
+        total = self._total(
+            inverse, STEP / math.pi * np.exp(-squares) * np.where(squares == 0, 1, 2)
+        )
+        tail = self.node(
+            "Mul",
+            self.node("Mul", u, self.node("Exp", self.node("Neg", self.node("Mul", u, u)))),
+            total,
+        )
+        correction = self.node(
+            "Div",
+            self.number(2.0),
+            self._plus(self.node("Exp", self._times(u, 2 * math.pi / STEP)), -1.0),
+        )
         return self.node("Add", self.node("Sub", self.number(1.0), tail), correction)
 
     def _spread(self, u: str) -> str:
         """u^2 with a further axis of length 1."""
-        return self.node("Unsqueeze", self.node("Mul", u, u), self.constant(np.array([-1], np.int64)))
+        return self.node(
+            "Unsqueeze", self.node("Mul", u, u), self.constant(np.array([-1], np.int64))
+        )
 
     def _total(self, terms: str, weights: Any) -> str:
         """The weighted sum over the last axis."""

@@ -1,6 +1,9 @@
-"""ONNX: a model whose functions (domain "kcalc") are the activations, the sums and the normalisation of inputs.
+"""ONNX: a model with functions in the domain "kcalc".
 
-The model's graph calls every function once on its input x.  Initial weights are data in ONNX, so that there is no initialiser.
+The functions are the activations, the sums and the normalisation of inputs.
+
+The model's graph calls every function once on its input x. Initial weights are data in ONNX, so
+that there is no initialiser.
 """
 
 from __future__ import annotations
@@ -45,22 +48,40 @@ def _onnx() -> Any:
 
 
 def onnx_model(content: Content) -> Any:
-    """The ``onnx.ModelProto``.  Raises: KcalcError where onnx is missing, and for activations that have no exported form."""
+    """The ``onnx.ModelProto``.
+
+    Raises: KcalcError where onnx is missing, and for activations that have no exported form.
+    """
     onnx = _onnx()
     refuse_unwritten(content, "ONNX")
-    functions = [function for shaped in content.activations for function in activation_functions(shaped)]
+    functions = [
+        function for shaped in content.activations for function in activation_functions(shaped)
+    ]
     functions += [sum_function(mixed) for mixed in content.sums]
     functions.append(locations_function())
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
     shown = [function for function in functions if not function.name.endswith(FLOAT64)]
-    calls = [helper.make_node(f.name, ["x"] * len(f.input), [f"y{index}"], domain=DOMAIN, name=f.name) for index, f in enumerate(shown, 1)]
+    calls = [
+        helper.make_node(f.name, ["x"] * len(f.input), [f"y{index}"], domain=DOMAIN, name=f.name)
+        for index, f in enumerate(shown, 1)
+    ]
     shape = ["batch", "channels", "location"]
     outputs = [
-        helper.make_tensor_value_info(f"y{index}", kind, [None] * 3 if f.name == LOCATIONS else shape) for index, f in enumerate(shown, 1)
+        helper.make_tensor_value_info(
+            f"y{index}", kind, [None] * 3 if f.name == LOCATIONS else shape
+        )
+        for index, f in enumerate(shown, 1)
     ]
-    graph = helper.make_graph(calls, content.method, [helper.make_tensor_value_info("x", kind, shape)], outputs)
+    graph = helper.make_graph(
+        calls, content.method, [helper.make_tensor_value_info("x", kind, shape)], outputs
+    )
     model = helper.make_model(
-        graph, functions=functions, opset_imports=_opsets(helper), ir_version=IR, producer_name="kcalc", producer_version=content.version
+        graph,
+        functions=functions,
+        opset_imports=_opsets(helper),
+        ir_version=IR,
+        producer_name="kcalc",
+        producer_version=content.version,
     )
     helper.set_model_props(model, properties(content))
     onnx.checker.check_model(model)
@@ -72,29 +93,46 @@ def _opsets(helper: Any) -> list[Any]:
 
 
 def properties(content: Content) -> dict[str, str]:
-    """The model's metadata: settings, conditions, and tables from nodes to functions and numbers, as JSON."""
-    conditions = [{"condition": n, "target": t, "value": v, "residual": r} for n, t, v, r in content.conditions]
+    """The model's metadata as JSON.
+
+    They are the settings, the conditions, and tables from nodes to functions and numbers.
+    """
+    conditions = [
+        {"condition": n, "target": t, "value": v, "residual": r}
+        for n, t, v, r in content.conditions
+    ]
     data = {
         "method": content.method,
         "options": dict(content.options),
         "conditions": conditions,
-        "activations": {str(node): shaped.name for shaped in content.activations for node in shaped.nodes},
+        "activations": {
+            str(node): shaped.name for shaped in content.activations for node in shaped.nodes
+        },
         "sums": {str(node): mixed.name for mixed in content.sums for node in mixed.nodes},
-        "sigmas": {str(node): list(pair) for pair, nodes in content.sigmas.items() for node in nodes},
+        "sigmas": {
+            str(node): list(pair) for pair, nodes in content.sigmas.items() for node in nodes
+        },
         "vectors": {str(node): size for size, nodes in content.vectors.items() for node in nodes},
         "scales": {str(node): factor for factor, nodes in content.scales.items() for node in nodes},
     }
-    return {f"kcalc.{name}": json.dumps(value, default=str) for name, value in data.items() if value}
+    return {
+        f"kcalc.{name}": json.dumps(value, default=str) for name, value in data.items() if value
+    }
 
 
 def _function(name: str, inputs: list[str], target: OnnxTarget, doc: str) -> Any:
-    function = target.helper.make_function(DOMAIN, name, inputs, ["y"], target.nodes, _opsets(target.helper)[:1])
+    function = target.helper.make_function(
+        DOMAIN, name, inputs, ["y"], target.nodes, _opsets(target.helper)[:1]
+    )
     function.doc_string = doc
     return function
 
 
 def activation_functions(shaped: Shaped) -> list[Any]:
-    """The function of an activation; a second one of basic operators where the standard ones often lack float64 kernels."""
+    """The function of an activation.
+
+    a second one of basic operators where the standard ones often lack float64 kernels.
+    """
     doc = f"{formula(shaped)} {where_used(shaped.nodes)}"
     target = OnnxTarget("x")
     _activation(target, shaped.activation)
@@ -102,7 +140,11 @@ def activation_functions(shaped: Shaped) -> list[Any]:
     if target.refined:
         target = OnnxTarget("x", basic=True)
         _activation(target, shaped.activation)
-        functions.append(_function(shaped.name + FLOAT64, ["x"], target, f"{doc} Of basic operators, for float64."))
+        functions.append(
+            _function(
+                shaped.name + FLOAT64, ["x"], target, f"{doc} Of basic operators, for float64."
+            )
+        )
     return functions
 
 
@@ -120,13 +162,21 @@ def sum_function(mixed: Mixed) -> Any:
     """The function of a weighted sum."""
     target = OnnxTarget("x1")
     names = [f"x{index}" for index in range(1, len(mixed.weights) + 1)]
-    terms = [(1, name if w == 1 else target.node("Mul", name, target.number(w))) for name, w in zip(names, mixed.weights, strict=True)]
+    terms = [
+        (1, name if w == 1 else target.node("Mul", name, target.number(w)))
+        for name, w in zip(names, mixed.weights, strict=True)
+    ]
     target.node("Identity", target.add(terms), output="y")
-    return _function(mixed.name, names, target, f"A sum with fixed weights. {where_used(mixed.nodes)}")
+    return _function(
+        mixed.name, names, target, f"A sum with fixed weights. {where_used(mixed.nodes)}"
+    )
 
 
 def locations_function() -> Any:
-    """Per-location normalisation of (batch, channels, *locations), the root mean square of the example as a further channel."""
+    """The ONNX function for per-location normalisation of (batch, channels, *locations).
+
+    The root mean square of the example is added as a further channel.
+    """
     target = OnnxTarget("x")
     node, whole = target.node, lambda *values: target.constant(np.array(values, np.int64))
     x = node("Reshape", "x", whole(0, 0, -1))
@@ -134,12 +184,24 @@ def locations_function() -> Any:
     squares = node("ReduceSum", node("Mul", x, x), whole(1), keepdims=1)
     shape = node("Shape", "x")
     channels = node("Gather", shape, whole(1))
-    mean = node("Div", node("ReduceMean", squares, whole(2), keepdims=1), node("CastLike", channels, "x"))
+    mean = node(
+        "Div", node("ReduceMean", squares, whole(2), keepdims=1), node("CastLike", channels, "x")
+    )
     added = node("Expand", node("Sqrt", mean), node("Shape", squares))
     more = node("Add", channels, whole(1))
-    length = node("Div", node("CastLike", more, "x"), node("Add", squares, node("Mul", added, added)))
+    length = node(
+        "Div", node("CastLike", more, "x"), node("Add", squares, node("Mul", added, added))
+    )
     out = node("Mul", node("Concat", x, added, axis=1), node("Sqrt", length))
     rest = node("Slice", shape, whole(2), whole(2**31 - 1))
-    node("Reshape", out, node("Concat", node("Gather", shape, whole(0)), more, rest, axis=0), output="y")
-    doc = "Per-location normalisation of inputs (batch, channels, ...): a channel is added, every location has mean square 1."
+    node(
+        "Reshape",
+        out,
+        node("Concat", node("Gather", shape, whole(0)), more, rest, axis=0),
+        output="y",
+    )
+    doc = (
+        "Per-location normalisation of inputs (batch, channels, ...): a channel is added, every "
+        "location has mean square 1."
+    )
     return _function(LOCATIONS, ["x"], target, doc)

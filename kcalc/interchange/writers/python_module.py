@@ -1,4 +1,7 @@
-"""A Python module of a shaping: header, functions, tables; shared by the writers for torch, JAX, Flax, Keras and NumPy."""
+"""A Python module of a shaping: header, functions, tables.
+
+Shared by the writers for torch, JAX, Flax, Keras and NumPy.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,11 @@ LETTERS = string.ascii_lowercase[:6]
 class Framework:
     """The parts particular to one framework's module.
 
-    imports: {word: import line}, of which those are written whose word occurs in the code.  tensor: its type in annotations.
-    decorate: decorator lines of every function.  helpers: {name: source} of small functions, written where they are used.
-    extra: source behind each activation, with {name} and {title}.  locations: source of per-location normalisation.
-    initialisers: source by law; standardised: source of weight standardisation.
+    imports: {word: import line}, of which those are written whose word occurs in the code. tensor:
+    its type in annotations. decorate: decorator lines of every function. helpers: {name: source} of
+    small functions, written where they are used. extra: source behind each activation, with {name}
+    and {title}. locations: source of per-location normalisation. initialisers: source by law;
+    standardised: source of weight standardisation.
     """
 
     title: str
@@ -44,41 +48,62 @@ class Framework:
 
 
 def module_text(content: Content, framework: Framework) -> str:
-    """The source text, ready to import.  Raises: KcalcError for activations that have no exported form."""
+    """The source text, ready to import.
+
+    Raises: KcalcError for activations that have no exported form.
+    """
     refuse_unwritten(content, framework.title)
-    parts = [*(activation(shaped, framework) for shaped in content.activations), *(mixture(mixed, framework) for mixed in content.sums)]
+    parts = [
+        *(activation(shaped, framework) for shaped in content.activations),
+        *(mixture(mixed, framework) for mixed in content.sums),
+    ]
     parts += [framework.delta if content.delta else framework.gaussian]
     parts += [framework.standardised] if content.standardised else []
     parts.append(framework.locations)
     code = "\n\n\n".join(part.strip("\n") for part in [*parts, *tables(content)])
-    helpers = [source.strip("\n") for name, source in framework.helpers if re.search(rf"\b{name}\b", code)]
+    helpers = [
+        source.strip("\n") for name, source in framework.helpers if re.search(rf"\b{name}\b", code)
+    ]
     code = "\n\n\n".join([*helpers, code])
     return f"{header(content, framework)}\n\n{_imports(code, framework.imports)}\n\n\n{code}\n"
 
 
 def refuse_unwritten(content: Content, where: str) -> None:
-    """Raises: KcalcError for shapings that no table of constants describes: with mirrored weights (looks linear) or attention."""
+    """Raises: KcalcError for shapings that no table of constants describes.
+
+    With mirrored weights (looks linear) or attention.
+    """
     instead = 'use kc.to_jax(shaping), or export("json")'
     if content.method == "looks_linear":
         what = "a looks_linear shaping has mirrored weights and pairs of activations"
         raise KcalcError(f"{what}, which the {where} writer does not write; {instead}")
     for node in content.network.nodes_of(Attend):
-        raise KcalcError(f"node {node!r} attends over tokens, which the {where} writer does not write; {instead}")
+        raise KcalcError(
+            f"node {node!r} attends over tokens, which the {where} writer does not write; {instead}"
+        )
 
 
 def _imports(code: str, imports: dict[str, str]) -> str:
-    """The import lines whose word the code uses: standard library, blank line, the rest, each sorted as isort does."""
+    """The import lines whose word the code uses.
+
+    Standard library, blank line, the rest, each sorted as isort does.
+    """
     used = [line for word, line in imports.items() if re.search(rf"(?<![\w.]){word}\.", code)]
-    standard = [line for line in used if line.split()[1] in ("math", "functools", "importlib", "random")]
+    standard = [
+        line for line in used if line.split()[1] in ("math", "functools", "importlib", "random")
+    ]
     others = [line for line in used if line not in standard]
     return "\n\n".join("\n".join(group) for group in (standard, others) if group)
 
 
-# --- text ----------------------------------------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------
 
 
 def clean(text: Any) -> str:
-    """Text that may stand in a docstring: one line, no quotes in threes, no backslashes, nothing unprintable."""
+    """Text that may stand in a docstring.
+
+    One line, no quotes in threes, no backslashes, nothing unprintable.
+    """
     plain = "".join(c if c.isprintable() else " " for c in str(text))
     return plain.replace("\\", "/").replace('"""', "'''").encode("utf-8", "replace").decode("utf-8")
 
@@ -106,16 +131,37 @@ def header(content: Content, framework: Framework) -> str:
     """The module's docstring: method, options, conditions with targets and residuals."""
     rows = [("condition", "target", "value", "residual")]
     for name, target, value, residual in content.conditions:
-        aim = ("-", "-") if target is None or residual is None else (f"{target:.12g}", f"{residual:.1e}")
+        aim = (
+            ("-", "-")
+            if target is None or residual is None
+            else (f"{target:.12g}", f"{residual:.1e}")
+        )
         rows.append((clean(name), aim[0], f"{value:.12g}", aim[1]))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
-    notes = [line for note in content.notes for line in textwrap.wrap(f"Note: {clean(note)}", WIDTH, subsequent_indent="  ")]
+    table = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+        for row in rows
+    ]
+    notes = [
+        line
+        for note in content.notes
+        for line in textwrap.wrap(f"Note: {clean(note)}", WIDTH, subsequent_indent="  ")
+    ]
     lines = [
-        f'"""A shaped network for {framework.title}: activations, sums, initial weights and input normalisation.', "",
-        *textwrap.wrap(f"Written by kcalc {content.version}; it needs {framework.title} alone. Method: {clean(content.settings)}.", WIDTH),
-        "", *table, *([""] if notes else []), *notes, '"""',
-    ]  # fmt: skip
+        f'"""A shaped network for {framework.title}: activations, sums, initial weights and input '
+        f"normalisation.",
+        "",
+        *textwrap.wrap(
+            f"Written by kcalc {content.version}; it needs {framework.title} alone. Method: "
+            f"{clean(content.settings)}.",
+            WIDTH,
+        ),
+        "",
+        *table,
+        *([""] if notes else []),
+        *notes,
+        '"""',
+    ]
     return "\n".join(lines)
 
 
@@ -140,37 +186,66 @@ def where_used(nodes: Sequence[Node]) -> str:
     return f"Nodes: {', '.join(names[: LISTED - 1])} ... {names[-1]} ({len(names)} in all)."
 
 
-def function(name: str, arguments: str, doc: Sequence[str], lines: Sequence[str], framework: Framework) -> str:
+def function(
+    name: str, arguments: str, doc: Sequence[str], lines: Sequence[str], framework: Framework
+) -> str:
     """The source of a function."""
-    text = [f"    {line}".rstrip() for paragraph in doc for line in (textwrap.wrap(paragraph, WIDTH) if paragraph else [""])]
+    text = [
+        f"    {line}".rstrip()
+        for paragraph in doc
+        for line in (textwrap.wrap(paragraph, WIDTH) if paragraph else [""])
+    ]
     text[0] = f'    """{text[0].strip()}'
     text = [f'{text[0]}"""'] if len(text) == 1 else [*text, '    """']
     head = f"def {name}({arguments}) -> {framework.tensor}:"
-    return "\n".join([*([framework.decorate] if framework.decorate else []), head, *text, *(f"    {line}" for line in lines)])
+    return "\n".join(
+        [
+            *([framework.decorate] if framework.decorate else []),
+            head,
+            *text,
+            *(f"    {line}" for line in lines),
+        ]
+    )
 
 
 def activation(shaped: Shaped, framework: Framework) -> str:
     """The function of an activation, and the framework's lines behind it."""
     doc = [formula(shaped), "", where_used(shaped.nodes)]
     lines = body(shaped.activation, framework.dialect)
-    source = function(shaped.name, f"x: {framework.tensor}", doc, [line.rstrip() for line in lines], framework)
+    source = function(
+        shaped.name, f"x: {framework.tensor}", doc, [line.rstrip() for line in lines], framework
+    )
     title = "".join(word.capitalize() for word in shaped.name.split("_"))
     return source + framework.extra.format(name=shaped.name, title=title)
 
 
 def mixture(mixed: Mixed, framework: Framework) -> str:
     """The function of a weighted sum, its inputs in the order of the network's slots."""
-    doc = ["A sum with fixed weights, its inputs in the order of the network.", "", where_used(mixed.nodes)]
+    doc = [
+        "A sum with fixed weights, its inputs in the order of the network.",
+        "",
+        where_used(mixed.nodes),
+    ]
     if len(mixed.weights) > len(LETTERS):
         weights = f"weights = (\n{wrapped(map(digits, mixed.weights), 8)}\n    )"
-        lines = [weights, "return sum(weight * x for weight, x in zip(weights, inputs, strict=True))"]
+        lines = [
+            weights,
+            "return sum(weight * x for weight, x in zip(weights, inputs, strict=True))",
+        ]
         return function(mixed.name, f"*inputs: {framework.tensor}", doc, lines, framework)
     names = LETTERS[: len(mixed.weights)]
-    terms = " + ".join(name if w == 1 else f"{digits(w)} * {name}" for name, w in zip(names, mixed.weights, strict=True))
+    terms = " + ".join(
+        name if w == 1 else f"{digits(w)} * {name}"
+        for name, w in zip(names, mixed.weights, strict=True)
+    )
     arguments = ", ".join(f"{name}: {framework.tensor}" for name in names)
     lines = [f"return {terms}".replace("+ -", "- ")]
     if len(lines[0]) > WIDTH:
-        lines = ["return (", *(f"    {'+ ' * bool(i)}{term}" for i, term in enumerate(terms.split(" + "))), ")"]
+        lines = [
+            "return (",
+            *(f"    {'+ ' * bool(i)}{term}" for i, term in enumerate(terms.split(" + "))),
+            ")",
+        ]
     return function(mixed.name, arguments, doc, lines, framework)
 
 
@@ -178,25 +253,68 @@ def table(name: str, groups: Sequence[tuple[str, Sequence[Node]]], comment: str)
     """A dictionary {node: value}, nodes of one value together."""
     pieces = []
     for value, nodes in groups:
-        line = f"**dict.fromkeys(({', '.join(map(literal, nodes))}{',' * (len(nodes) == 1)}), {value}),"
-        many = f"**dict.fromkeys(\n        (\n{wrapped(map(literal, nodes), 12)}\n        ),\n        {value},\n    ),"
+        line = (
+            f"**dict.fromkeys(({', '.join(map(literal, nodes))}{',' * (len(nodes) == 1)}), "
+            f"{value}),"
+        )
+        many = (
+            f"**dict.fromkeys(\n        (\n{wrapped(map(literal, nodes), 12)}\n        "
+            f"),\n        {value},\n    ),"
+        )
         pieces.append(f"    {line if len(line) <= WIDTH else many}")
     return f"# {comment}\n{name} = {{\n" + "\n".join(pieces) + "\n}"
 
 
 def tables(content: Content) -> list[str]:
     """The tables from nodes to functions and numbers."""
-    out = [table("ACTIVATIONS", [(s.name, s.nodes) for s in content.activations], "The activation of every nonlinear node.")]
+    out = [
+        table(
+            "ACTIVATIONS",
+            [(s.name, s.nodes) for s in content.activations],
+            "The activation of every nonlinear node.",
+        )
+    ]
     if content.sums:
-        out.append(table("SUMS", [(s.name, s.nodes) for s in content.sums], "The weighted sum of every node where branches meet."))
+        out.append(
+            table(
+                "SUMS",
+                [(s.name, s.nodes) for s in content.sums],
+                "The weighted sum of every node where branches meet.",
+            )
+        )
     if not content.plain:
         pairs = [(f"({digits(w)}, {digits(b)})", nodes) for (w, b), nodes in content.sigmas.items()]
-        out.append(table("SIGMAS", pairs, "(sigma_w, sigma_b) of the initial weights: Var W = sigma_w^2 / fan-in, Var b = sigma_b^2."))
+        out.append(
+            table(
+                "SIGMAS",
+                pairs,
+                "(sigma_w, sigma_b) of the initial weights: Var W = sigma_w^2 / fan-in, Var b = "
+                "sigma_b^2.",
+            )
+        )
     if content.scales:
-        out.append(table("SCALES", [(digits(f), nodes) for f, nodes in content.scales.items()], "What fixed multiplications multiply by."))
+        out.append(
+            table(
+                "SCALES",
+                [(digits(f), nodes) for f, nodes in content.scales.items()],
+                "What fixed multiplications multiply by.",
+            )
+        )
     if content.vectors:
         sizes = [(digits(size), nodes) for size, nodes in content.vectors.items()]
-        out.append(table("VECTORS", sizes, "The standard deviation of the entries of embeddings and of vectors of positions."))
+        out.append(
+            table(
+                "VECTORS",
+                sizes,
+                "The standard deviation of the entries of embeddings and of vectors of positions.",
+            )
+        )
     if content.standardised:
-        out.append(table("STANDARDISED", [("True", content.standardised)], "Layers that use standardise(weight) in place of weight."))
+        out.append(
+            table(
+                "STANDARDISED",
+                [("True", content.standardised)],
+                "Layers that use standardise(weight) in place of weight.",
+            )
+        )
     return out

@@ -1,4 +1,7 @@
-"""Expressions as Python source: a :class:`Target` that writes lines, with the function names of one framework."""
+"""Expressions as Python source.
+
+a :class:`Target` that writes lines, with the function names of one framework.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,33 @@ from .stable import constants, stable_form
 ADD, MULTIPLY, POWER, ATOM = range(4)
 PART, LINE = 64, 96  # characters: of an operand, and of an expression on one line
 SAME = (
-    "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sqrt", "arcsin", "arccos", "arctan", "arcsinh", "arccosh",
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "sin",
+    "cos",
+    "tan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "sqrt",
+    "arcsin",
+    "arccos",
+    "arctan",
+    "arcsinh",
+    "arccosh",
     "arctanh",
-)  # fmt: skip
+)
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The names of one framework: ``functions`` are templates by key; ``where`` and ``least`` take values as text."""
+    """The names of one framework: ``functions`` are templates by key.
+
+    ``where`` and ``least`` take values as text.
+    """
 
     functions: Mapping[str, str]
     where: str
@@ -101,7 +122,13 @@ class PythonTarget(Target[Text]):
             text = part.at(MULTIPLY if sign < 0 else ADD)
             if len(out) + len(text) > LINE:
                 out = self.keep(Text(out, ADD)).text
-            out = f"{out} {'-' if sign < 0 else '+'} {text}" if out else f"-{text}" if sign < 0 else text
+            out = (
+                f"{out} {'-' if sign < 0 else '+'} {text}"
+                if out
+                else f"-{text}"
+                if sign < 0
+                else text
+            )
         return Text(out, ADD)
 
     def multiply(self, coefficient: sp.Expr, upper: list[Text], lower: list[Text]) -> Text:
@@ -116,8 +143,15 @@ class PythonTarget(Target[Text]):
         for text in above[1:]:
             out = f"{self.keep(Text(out)).text if len(out) + len(text) > LINE else out} * {text}"
         if below:
-            divisor = below[0] if len(below) == 1 else self.short(Text(" * ".join(below), MULTIPLY)).at(POWER)
-            out = f"{self.keep(Text(out)).text if len(out) + len(divisor) > LINE else out} / {divisor}"
+            divisor = (
+                below[0]
+                if len(below) == 1
+                else self.short(Text(" * ".join(below), MULTIPLY)).at(POWER)
+            )
+            out = (
+                f"{self.keep(Text(out)).text if len(out) + len(divisor) > LINE else out} / "
+                f"{divisor}"
+            )
         return Text(f"-{out}" if top < 0 else out, MULTIPLY)
 
     def power(self, base: Text, exponent: float) -> Text:
@@ -132,8 +166,16 @@ class PythonTarget(Target[Text]):
         parts = [self.short(argument) for argument in arguments]
         if text.count("{}") > len(parts):
             parts = [self.keep(parts[0])] * text.count("{}")
-        level = ADD if re.match(r"[\d.]+ [-+]", text) else MULTIPLY if re.match(r"[\d.]+ [*]", text) else ATOM
-        operand = [part.at(POWER) if "-{}" in text or "* {}" in text else part.text for part in parts]
+        level = (
+            ADD
+            if re.match(r"[\d.]+ [-+]", text)
+            else MULTIPLY
+            if re.match(r"[\d.]+ [*]", text)
+            else ATOM
+        )
+        operand = [
+            part.at(POWER) if "-{}" in text or "* {}" in text else part.text for part in parts
+        ]
         return Text(text.format(*operand), level)
 
     def least(self, value: Text, level: float) -> Text:
@@ -152,15 +194,28 @@ class PythonTarget(Target[Text]):
     def where(self, condition: Text, yes: Text, no: Text) -> Text:
         parts = [self.short(condition), *(self._float(self.short(part)) for part in (yes, no))]
         text = self.dialect.where.format(*(part.text for part in parts))
-        return Text(text) if len(text) <= LINE + 10 else self.where(self.keep(condition), self.keep(yes), self.keep(no))
+        return (
+            Text(text)
+            if len(text) <= LINE + 10
+            else self.where(self.keep(condition), self.keep(yes), self.keep(no))
+        )
 
     def _float(self, value: Text) -> Text:
-        return Text(floating(float(value.text)), value.level, literal=True) if value.literal else value
+        return (
+            Text(floating(float(value.text)), value.level, literal=True) if value.literal else value
+        )
 
 
 def fraction(coefficient: sp.Expr) -> tuple[float, float]:
-    """A coefficient as (numerator, denominator): 1/3 as (1, 3), but 1/2 as (.5, 1) and sqrt(2) as (1.4142135623730951, 1)."""
-    if isinstance(coefficient, sp.Rational) and coefficient.q != 1 and max(abs(coefficient.p), coefficient.q) < 2**53:
+    """A coefficient as (numerator, denominator).
+
+    1/3 as (1, 3), but 1/2 as (.5, 1) and sqrt(2) as (1.4142135623730951, 1).
+    """
+    if (
+        isinstance(coefficient, sp.Rational)
+        and coefficient.q != 1
+        and max(abs(coefficient.p), coefficient.q) < 2**53
+    ):
         exact = repr(float(coefficient))
         if len(exact.lstrip("-")) > 9:
             return float(coefficient.p), float(coefficient.q)
@@ -168,7 +223,10 @@ def fraction(coefficient: sp.Expr) -> tuple[float, float]:
 
 
 def body(phi: Activation, dialect: Dialect) -> list[str]:
-    """The statements of the function phi(x): the transformation's constants with 17 digits, the base activation in its stable form."""
+    """The statements of the function phi(x).
+
+    The transformation's constants with 17 digits, the base activation in its stable form.
+    """
     target = PythonTarget(dialect)
     x = Text("x")
     a, b, scale, shift = constants(phi)

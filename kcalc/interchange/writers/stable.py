@@ -1,6 +1,9 @@
-"""A scalar expression rewritten so that it neither overflows nor loses its gradient in plain floating point.
+"""Rewriting of scalar expressions so that they are stable in plain floating point.
 
-The result uses SymPy's functions and the few below, for which every framework has, or is given, a form without overflow.
+A stable expression neither overflows nor loses its gradient.
+
+The result uses SymPy's functions and the few below, for which every framework has, or is given, a
+form without overflow.
 """
 
 from __future__ import annotations
@@ -41,33 +44,63 @@ class Log1p(sp.Function):
 
 
 class Modulus(sp.Function):
-    """|u| where the expression around it is smooth at u = 0, so that the gradient there does not matter."""
+    """|u| inside an expression that is smooth at u = 0.
+
+    Because the expression is smooth, the gradient of |u| at u = 0 does not matter.
+    """
 
 
 FUNCTIONS: dict[Any, str] = {
-    Logistic: "logistic", Softplus: "softplus", LogAddExp: "logaddexp", Expm1: "expm1", Log1p: "log1p", Modulus: "modulus",
-    sp.exp: "exp", sp.log: "log", sp.sin: "sin", sp.cos: "cos", sp.tan: "tan", sp.asin: "asin", sp.acos: "acos", sp.atan: "atan",
-    sp.sinh: "sinh", sp.cosh: "cosh", sp.tanh: "tanh", sp.asinh: "asinh", sp.acosh: "acosh", sp.atanh: "atanh", sp.erf: "erf",
+    Logistic: "logistic",
+    Softplus: "softplus",
+    LogAddExp: "logaddexp",
+    Expm1: "expm1",
+    Log1p: "log1p",
+    Modulus: "modulus",
+    sp.exp: "exp",
+    sp.log: "log",
+    sp.sin: "sin",
+    sp.cos: "cos",
+    sp.tan: "tan",
+    sp.asin: "asin",
+    sp.acos: "acos",
+    sp.atan: "atan",
+    sp.sinh: "sinh",
+    sp.cosh: "cosh",
+    sp.tanh: "tanh",
+    sp.asinh: "asinh",
+    sp.acosh: "acosh",
+    sp.atanh: "atanh",
+    sp.erf: "erf",
     sp.erfc: "erfc",
-}  # fmt: skip
+}
 """The functions that every writer prints, with the key of each in a writer's table."""
 CORNERS = (sp.Piecewise, sp.Abs, sp.Max, sp.Min, sp.sign, sp.Heaviside)
 
 
 def stable_form(phi: Activation) -> sp.Expr:
-    """An expression in ``X`` that has the values of ``phi`` in double precision for |x| <= 30, and is finite where phi is up to 1e4.
+    """An expression in ``X`` for ``phi`` that does not overflow.
 
-    Raises: KcalcError for callables, for functions that frameworks do not have, and where no form without overflow was found.
+    It has the values of ``phi`` in double precision for |x| <= 30, and is finite where phi is up to
+    1e4.
+
+    Raises: KcalcError for callables, for functions that frameworks do not have, and where no form
+    without overflow was found.
     """
     phi.refuse_numeric_only("exported code")
-    candidates = [lambda: phi.expr, *(lambda form=form: form for form in phi.stable[:1]), lambda: sp.simplify(phi.expr)]
+    candidates = [
+        lambda: phi.expr,
+        *(lambda form=form: form for form in phi.stable[:1]),
+        lambda: sp.simplify(phi.expr),
+    ]
     for candidate in candidates:
         form = _softened(phi, stable(candidate()))
         check_functions(form, phi.name)
         if _agrees(form, phi):
             return form
     raise KcalcError(
-        f"activation {phi.name!r} has no exported form: as written, {str(phi.expr)[:80]} overflows or loses its digits in floating point; "
+        f"activation {phi.name!r} has no exported form: as written, {str(phi.expr)[:80]} "
+        f"overflows or loses its digits in floating point; "
         "write it with tanh, log(1 + exp(...)), 1/(1 + exp(...)) or a Piecewise"
     )
 
@@ -83,26 +116,52 @@ def constants(phi: Activation) -> tuple[float, float, float, float]:
 def check_functions(expr: sp.Expr, name: str) -> None:
     """Raises: KcalcError for functions that frameworks do not have."""
     for part in sp.preorder_traversal(expr):
-        known = type(part) in FUNCTIONS or isinstance(part, CORNERS) or not isinstance(part, sp.Function)
-        if isinstance(part, AppliedUndef) or not known or part in (sp.nan, sp.zoo, sp.I, sp.oo, -sp.oo):
-            names = ", ".join(sorted({*(f.__name__ for f in FUNCTIONS if f.__module__ != __name__), *(f.__name__ for f in CORNERS)}))
-            raise KcalcError(f"activation {name!r}: {str(part)[:60]} cannot be exported; the functions that can are {names}")
+        known = (
+            type(part) in FUNCTIONS
+            or isinstance(part, CORNERS)
+            or not isinstance(part, sp.Function)
+        )
+        if (
+            isinstance(part, AppliedUndef)
+            or not known
+            or part in (sp.nan, sp.zoo, sp.I, sp.oo, -sp.oo)
+        ):
+            names = ", ".join(
+                sorted(
+                    {
+                        *(f.__name__ for f in FUNCTIONS if f.__module__ != __name__),
+                        *(f.__name__ for f in CORNERS),
+                    }
+                )
+            )
+            raise KcalcError(
+                f"activation {name!r}: {str(part)[:60]} cannot be exported; the functions that "
+                f"can are {names}"
+            )
 
 
 def _softened(phi: Activation, expr: sp.Expr) -> sp.Expr:
-    """Abs as the plain modulus where phi is continuously differentiable: then no gradient depends on its value at 0."""
+    """Abs as the plain modulus where phi is continuously differentiable.
+
+    Then no gradient depends on its value at 0.
+    """
     if not expr.has(sp.Abs) or any(phi.jump_sizes(0)) or any(phi.jump_sizes(1)):
         return expr
     return expr.replace(sp.Abs, Modulus)  # pyright: ignore[reportReturnType]
 
 
-# --- rewriting -----------------------------------------------------------------------------------------------------------------------
+# --- rewriting ------------------------------------------------------------------------------------
 
 
 def stable(expr: Any) -> Any:
-    """The expression with sums of exponentials inside logarithms, quotients and differences written by the functions above."""
+    """The expression with its sums of exponentials written by the functions above.
+
+    Rewritten are sums of exponentials inside logarithms, quotients and differences.
+    """
     if isinstance(expr, sp.Piecewise):
-        return sp.Piecewise(*((stable(value), condition) for value, condition in expr.args), evaluate=False)  # type: ignore[misc]
+        return sp.Piecewise(
+            *((stable(value), condition) for value, condition in expr.args), evaluate=False
+        )  # type: ignore[misc]
     if isinstance(expr, sp.log):
         return _log(expr.args[0])
     if isinstance(expr, sp.Pow):
@@ -115,7 +174,10 @@ def stable(expr: Any) -> Any:
 
 
 def _exponentials(expr: Any) -> list[tuple[Any, Any]] | None:
-    """[(c, w)] of a sum of c exp(w) with numbers c > 0, a number having w = 0; None for another expression."""
+    """[(c, w)] of a sum of c exp(w) with numbers c > 0, a number having w = 0.
+
+    None for another expression.
+    """
     out: list[tuple[Any, Any]] = []
     for term in sp.Add.make_args(expr):
         number, rest = term.as_coeff_Mul()
@@ -167,21 +229,33 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 def _product(expr: Any) -> Any:
-    """exp(k w) / (1 + exp(w))^n as powers of logistic functions, sinh/cosh as tanh; else factor by factor."""
+    """exp(k w) / (1 + exp(w))^n as powers of logistic functions, sinh/cosh as tanh.
+
+    Else factor by factor.
+    """
     factors = list(expr.args)
     for power in factors:
-        if not (isinstance(power, sp.Pow) and power.args[1].is_Integer and power.args[1].is_negative):
+        if not (
+            isinstance(power, sp.Pow) and power.args[1].is_Integer and power.args[1].is_negative
+        ):
             continue
         base, n = power.args[0], -int(power.args[1])
         found = _logistic_argument(base)
-        partner = next((f for f in factors if _exponent(f, found[1]) in range(1, n + 1)), None) if found else None
+        partner = (
+            next((f for f in factors if _exponent(f, found[1]) in range(1, n + 1)), None)
+            if found
+            else None
+        )
         if found and partner is not None:
             k, w = _exponent(partner, found[1]), stable(found[1])
             rest = sp.Mul(*(f for f in factors if f is not power and f is not partner))
             up, down = cast("Any", Logistic(w)), cast("Any", Logistic(-w))
             return found[0] ** -n * up**k * down ** (n - k) * stable(rest)
         if isinstance(base, sp.cosh) and sp.sinh(base.args[0]) in factors:
-            rest = sp.Mul(*(f for f in factors if f is not power and f != sp.sinh(base.args[0])), base ** (1 - n))
+            rest = sp.Mul(
+                *(f for f in factors if f is not power and f != sp.sinh(base.args[0])),
+                base ** (1 - n),
+            )
             return sp.tanh(stable(base.args[0])) * stable(rest)
     return sp.Mul(*map(stable, factors))
 
@@ -200,18 +274,27 @@ def _sum(expr: Any) -> Any:
     constant = next((term for term in terms if term.is_number), None)
     for term in terms:
         number, rest = term.as_coeff_Mul()
-        if constant is not None and isinstance(rest, sp.exp) and abs(number + constant) <= 1e-16 * abs(number):
+        if (
+            constant is not None
+            and isinstance(rest, sp.exp)
+            and abs(number + constant) <= 1e-16 * abs(number)
+        ):
             others = sp.Add(*(t for t in terms if t is not term and t is not constant))
             return number * Expm1(stable(rest.args[0])) + stable(others)
     return sp.Add(*map(stable, terms))
 
 
-# --- checking ------------------------------------------------------------------------------------------------------------------------
+# --- checking -------------------------------------------------------------------------------------
 
 
 def _agrees(form: sp.Expr, phi: Activation) -> bool:
-    """Whether the form has the values of phi: near the origin to 1e-13, and is finite where phi is."""
-    x = np.concatenate([np.linspace(-REACH, REACH, 1201) + 1e-4, [s * far for far in FAR for s in (1, -1)]])
+    """Whether the form has the values of phi.
+
+    Near the origin to 1e-13, and is finite where phi is.
+    """
+    x = np.concatenate(
+        [np.linspace(-REACH, REACH, 1201) + 1e-4, [s * far for far in FAR for s in (1, -1)]]
+    )
     with np.errstate(all="ignore"):
         found = np.broadcast_to(np.asarray(compiled(form)(x), dtype=float), x.shape)
     wanted = np.asarray(phi.numeric(0)(x))
@@ -219,7 +302,11 @@ def _agrees(form: sp.Expr, phi: Activation) -> bool:
     if not np.array_equal(finite, np.isfinite(found)):
         return False
     near = finite & (np.abs(x) <= REACH + 1)
-    return bool(np.all(np.abs(found[near] - wanted[near]) <= AGREEMENT * np.maximum(1, np.abs(wanted[near]))))
+    return bool(
+        np.all(
+            np.abs(found[near] - wanted[near]) <= AGREEMENT * np.maximum(1, np.abs(wanted[near]))
+        )
+    )
 
 
 def compiled(form: sp.Expr) -> Any:

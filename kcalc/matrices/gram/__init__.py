@@ -1,1 +1,4 @@
-"""Matrices of a kernel that depends on pairs of rows through their angle: tabulated, blocked, streamed; nothing here knows of networks."""
+"""Matrices of a kernel that depends on pairs of rows through their angle.
+
+Tabulated, blocked, streamed; nothing here knows of networks.
+"""

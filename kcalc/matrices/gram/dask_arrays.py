@@ -1,4 +1,7 @@
-"""Kernel matrices as lazy dask arrays: one plan for all rows, then block by block wherever the scheduler puts it."""
+"""Kernel matrices as lazy dask arrays.
+
+One plan for all rows, then block by block wherever the scheduler puts it.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +19,63 @@ from .stripes import MEMORY, Job, block_rows, run
 Array = np.ndarray
 
 
-def dask_matrices(kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], options: Options) -> list[Any]:
-    """As :func:`kcalc.matrices.gram.entry.compute`, lazily: X and Y (dask arrays, one of them at least) are cut into blocks of rows."""
+def dask_matrices(
+    kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], options: Options
+) -> list[Any]:
+    """As :func:`kcalc.matrices.gram.entry.compute`, lazily.
+
+    X and Y (dask arrays, one of them at least) are cut into blocks of rows.
+    """
     import dask
     import dask.array as da
 
     if options.out is not None or options.mesh is not None or options.backend is not None:
-        raise KcalcError("dask arrays are computed by dask alone: no out, mesh or backend; store the result with dask")
-    options.refuse("block_rows", "progress", why="dask cuts its blocks itself: rechunk X, and use dask's own progress bar")
+        raise KcalcError(
+            "dask arrays are computed by dask alone: no out, mesh or backend; store the result "
+            "with dask"
+        )
+    options.refuse(
+        "block_rows",
+        "progress",
+        why="dask cuts its blocks itself: rechunk X, and use dask's own progress bar",
+    )
     left = _rows(X, "X")
     right = left if Y is None or Y is X else _rows(Y, "Y")
     check_widths(kernels, left.shape[1], right.shape[1])
     single = left.dtype == np.float32 and right.dtype == np.float32
-    dtype = np.dtype(options.dtype) if options.dtype is not None else np.dtype(np.float32 if single else np.float64)
+    dtype = (
+        np.dtype(options.dtype)
+        if options.dtype is not None
+        else np.dtype(np.float32 if single else np.float64)
+    )
     squares = [(rows.astype(np.float64) ** 2).mean(axis=1) for rows in (left, right)]
-    means = [rows.astype(np.float64).mean(axis=1) for rows in (left, right)] if kernels.centred else [None, None]
+    means = (
+        [rows.astype(np.float64).mean(axis=1) for rows in (left, right)]
+        if kernels.centred
+        else [None, None]
+    )
     plan = dask.delayed(_plan, pure=False)(kernels, *squares, *means, tolerance(single))  # pyright: ignore[reportPrivateImportUsage]
     cut = [_starts(rows) for rows in (left, right)]
     both = da.blockwise(
-        _block, "pij", left, "ik", right, "jk", cut[0], "i", cut[1], "j",
-        plan=plan, parts=parts, dtype=dtype, kind=dtype, memory=options.memory, new_axes={"p": len(parts)}, concatenate=True,
+        _block,
+        "pij",
+        left,
+        "ik",
+        right,
+        "jk",
+        cut[0],
+        "i",
+        cut[1],
+        "j",
+        plan=plan,
+        parts=parts,
+        dtype=dtype,
+        kind=dtype,
+        memory=options.memory,
+        new_axes={"p": len(parts)},
+        concatenate=True,
         meta=np.empty((0, 0, 0), dtype),
-    )  # fmt: skip
+    )
     return [both[k] for k in range(len(parts))]
 
 
@@ -45,13 +83,19 @@ def _rows(data: Any, what: str) -> Any:
     import dask.array as da
 
     if not isinstance(data, da.Array):
-        data = da.from_array(RowSet.of(data, what).rows if np.asarray(data).dtype != np.float32 else np.asarray(data))
+        data = da.from_array(
+            RowSet.of(data, what).rows if np.asarray(data).dtype != np.float32 else np.asarray(data)
+        )
     if data.ndim != 2 or 0 in data.shape:
-        raise KcalcError(f"{what} must have two axes, (rows, features), and not be empty, got shape {data.shape}")
+        raise KcalcError(
+            f"{what} must have two axes, (rows, features), and not be empty, got shape {data.shape}"
+        )
     if data.dtype.kind not in "iuf":
         raise KcalcError(f"{what} must be a matrix of real numbers, got an array of {data.dtype}")
     if any(np.isnan(size) for size in data.shape):
-        raise KcalcError(f"{what} has blocks of unknown size; call {what}.compute_chunk_sizes() first")
+        raise KcalcError(
+            f"{what} has blocks of unknown size; call {what}.compute_chunk_sizes() first"
+        )
     return data.rechunk({1: -1})  # pyright: ignore[reportArgumentType]
 
 
@@ -62,10 +106,20 @@ def _starts(rows: Any) -> Any:
     return da.arange(rows.shape[0], chunks=(rows.chunks[0],))  # pyright: ignore[reportArgumentType]
 
 
-def _plan(kernels: Kernels, left: Array, right: Array, mean1: Array | None, mean2: Array | None, equal: float) -> Plan:
+def _plan(
+    kernels: Kernels,
+    left: Array,
+    right: Array,
+    mean1: Array | None,
+    mean2: Array | None,
+    equal: float,
+) -> Plan:
     for q, means, what in ((left, mean1, "X"), (right, mean2, "Y")):
         if not np.isfinite(q).all() or not (q > 0).all():
-            raise KcalcError(f"row {np.flatnonzero(~(np.isfinite(q) & (q > 0)))[0]} of the data is zero or not finite")
+            raise KcalcError(
+                f"row {np.flatnonzero(~(np.isfinite(q) & (q > 0)))[0]} of the data is zero or not "
+                f"finite"
+            )
         if means is not None:
             check_means(kernels, means, q, what)
     plan = kernels.plan(left, right, equal)
@@ -74,7 +128,16 @@ def _plan(kernels: Kernels, left: Array, right: Array, mean1: Array | None, mean
     return plan
 
 
-def _block(X: Array, Y: Array, these: Array, those: Array, plan: Plan, parts: tuple[int, ...], kind: np.dtype, memory: int | None) -> Array:
+def _block(
+    X: Array,
+    Y: Array,
+    these: Array,
+    those: Array,
+    plan: Plan,
+    parts: tuple[int, ...],
+    kind: np.dtype,
+    memory: int | None,
+) -> Array:
     left, right = RowSet.of(X, "X"), RowSet.of(Y, "Y")
     out = np.empty((len(parts), len(left), len(right)), kind)
     rows = block_rows(len(left), len(right), len(parts), memory or MEMORY)

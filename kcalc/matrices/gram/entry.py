@@ -19,10 +19,15 @@ from .stripes import MEMORY, Job, block_rows, run
 Array = np.ndarray
 
 
-def compute(kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], options: Options) -> list[Any]:
-    """The kernels ``parts`` (0 NNGP, 1 NTK) of all pairs of rows of X and Y (None: X), one matrix each.
+def compute(
+    kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], options: Options
+) -> list[Any]:
+    """The kernels ``parts`` of all pairs of rows of X and Y, one matrix each.
 
-    NumPy in, NumPy out; JAX in, JAX out; dask in, dask out. Raises: KcalcError for data and options that cannot be used.
+    ``parts``: 0 for NNGP, 1 for NTK. Y = None means X.
+
+    NumPy in, NumPy out; JAX in, JAX out; dask in, dask out. Raises: KcalcError for data and options
+    that cannot be used.
     """
     if _is_dask(X) or _is_dask(Y):
         from .dask_arrays import dask_matrices
@@ -32,8 +37,15 @@ def compute(kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], options: O
         from .jax_arrays import jax_matrices
 
         if options.out is not None:
-            raise KcalcError('out= takes results of NumPy data; give np.asarray(X) (backend="jax" still computes on the device)')
-        options.refuse("block_rows", "progress", why="JAX arrays are computed in one compiled piece; memory= bounds its blocks")
+            raise KcalcError(
+                'out= takes results of NumPy data; give np.asarray(X) (backend="jax" still '
+                "computes on the device)"
+            )
+        options.refuse(
+            "block_rows",
+            "progress",
+            why="JAX arrays are computed in one compiled piece; memory= bounds its blocks",
+        )
         if options.backend == "numpy":
             raise KcalcError('X is a JAX array; give np.asarray(X) for backend="numpy"')
         return jax_matrices(kernels, X, Y, parts, options)
@@ -51,14 +63,29 @@ def _is_dask(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] == "dask"
 
 
-def _filled(left: RowSet, right: RowSet, plan: Plan, parts: tuple[int, ...], options: Options, single: bool) -> list[Array]:
-    dtype = np.dtype(options.dtype) if options.dtype is not None else np.dtype(np.float32 if single else np.float64)
+def _filled(
+    left: RowSet, right: RowSet, plan: Plan, parts: tuple[int, ...], options: Options, single: bool
+) -> list[Array]:
+    dtype = (
+        np.dtype(options.dtype)
+        if options.dtype is not None
+        else np.dtype(np.float32 if single else np.float64)
+    )
     targets = None if options.out is None else places(options.out, parts)
-    if targets is not None and options.dtype is not None and any(isinstance(t, np.ndarray) and t.dtype != dtype for t in targets.values()):
-        raise KcalcError(f"dtype is {dtype}, but out is an array of another type; leave dtype out, or give an array of {dtype}")
+    if (
+        targets is not None
+        and options.dtype is not None
+        and any(isinstance(t, np.ndarray) and t.dtype != dtype for t in targets.values())
+    ):
+        raise KcalcError(
+            f"dtype is {dtype}, but out is an array of another type; leave dtype out, or give an "
+            f"array of {dtype}"
+        )
     paths = {part: item for part, item in (targets or {}).items() if isinstance(item, Path)}
     rows = options.block_rows or (recorded_block(paths) if paths else None)
-    rows = min(rows or block_rows(len(left), len(right), len(parts), options.memory or MEMORY), len(left))
+    rows = min(
+        rows or block_rows(len(left), len(right), len(parts), options.memory or MEMORY), len(left)
+    )
     job = Job(left, right, left is right, plan, parts, rows)
     if paths:
         sink: ArraySink | FileSink = FileSink.opened(paths, job, dtype)
@@ -75,12 +102,17 @@ def _filled(left: RowSet, right: RowSet, plan: Plan, parts: tuple[int, ...], opt
     return [sink.arrays[part] for part in parts]
 
 
-def _arrays(targets: dict[int, Any] | None, parts: tuple[int, ...], shape: tuple[int, int], dtype: np.dtype) -> dict[int, Array]:
+def _arrays(
+    targets: dict[int, Any] | None, parts: tuple[int, ...], shape: tuple[int, int], dtype: np.dtype
+) -> dict[int, Array]:
     if targets is None:
         return {part: np.empty(shape, dtype) for part in parts}
     for array in targets.values():
         if array.shape != shape or array.dtype not in (np.float64, np.float32):
-            raise KcalcError(f"out must be a float array of shape {shape}, got {array.dtype} of shape {array.shape}")
+            raise KcalcError(
+                f"out must be a float array of shape {shape}, got {array.dtype} of shape "
+                f"{array.shape}"
+            )
         if not array.flags.writeable:
             raise KcalcError("out cannot be written to; open the memmap with mode 'r+' or 'w+'")
     return targets
@@ -89,8 +121,12 @@ def _arrays(targets: dict[int, Any] | None, parts: tuple[int, ...], shape: tuple
 def _check_apart(targets: list[Array], left: RowSet, right: RowSet) -> None:
     """Raises: KcalcError where results would be written over each other or over the data."""
     for k, array in enumerate(targets):
-        if any(np.may_share_memory(array, other) for other in (*targets[:k], left.rows, right.rows)):
-            raise KcalcError("out shares memory with X, Y or the other result; give arrays of their own")
+        if any(
+            np.may_share_memory(array, other) for other in (*targets[:k], left.rows, right.rows)
+        ):
+            raise KcalcError(
+                "out shares memory with X, Y or the other result; give arrays of their own"
+            )
 
 
 @contextmanager
@@ -100,6 +136,9 @@ def _progress(shown: bool, job: Job) -> Any:
         return
     from tqdm import tqdm
 
-    pairs = sum((rows.stop - rows.start) * (len(job.right) - job.columns(rows).start) for rows in job.stripes)
+    pairs = sum(
+        (rows.stop - rows.start) * (len(job.right) - job.columns(rows).start)
+        for rows in job.stripes
+    )
     with tqdm(total=pairs, unit="pair", unit_scale=True, desc="kernel") as bar:
         yield bar.update

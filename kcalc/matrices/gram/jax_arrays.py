@@ -1,4 +1,7 @@
-"""Kernel matrices compiled by JAX: on a CPU or an accelerator, rows shared out over a mesh, differentiable in the data."""
+"""Kernel matrices compiled by JAX.
+
+On a CPU or an accelerator, rows shared out over a mesh, differentiable in the data.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,13 @@ from .tables import BITS, NEAR, PARTS, AngleTable
 Array = np.ndarray
 
 
-def jax_matrices(kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], options: Options) -> list[Any]:
-    """As :func:`kcalc.matrices.gram.entry.compute`, for JAX arrays; inside ``jax.grad`` and ``jax.jit`` for kernels of the angle alone."""
+def jax_matrices(
+    kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], options: Options
+) -> list[Any]:
+    """As :func:`kcalc.matrices.gram.entry.compute`, for JAX arrays.
+
+    Inside ``jax.grad`` and ``jax.jit`` for kernels of the angle alone.
+    """
     import jax
     import jax.numpy as jnp
     from jax.core import Tracer
@@ -31,7 +39,11 @@ def jax_matrices(kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], optio
         _check(value, what)
     check_widths(kernels, given[0].shape[1], given[-1].shape[1])
     single = all(value.dtype != jnp.float64 for value in given)
-    dtype = np.dtype(options.dtype) if options.dtype is not None else np.dtype(np.float32 if single else np.float64)
+    dtype = (
+        np.dtype(options.dtype)
+        if options.dtype is not None
+        else np.dtype(np.float32 if single else np.float64)
+    )
     traced = any(isinstance(value, Tracer) for value in given)
     table, extras = _traced(kernels, given) if traced else _known(kernels, given, single)
     with jax.enable_x64(True):
@@ -50,32 +62,50 @@ def _known(kernels: Kernels, given: list[Any], single: bool) -> tuple[AngleTable
 
 
 def _traced(kernels: Kernels, given: list[Any]) -> tuple[AngleTable, tuple[Any, ...]]:
-    """The same inside a transformation: q values count through a power, so that derivatives in X know of norms."""
+    """The same inside a transformation.
+
+    q values count through a power, so that derivatives in X know of norms.
+    """
     import jax
     import jax.numpy as jnp
 
     table, degree = kernels.by_angle()
     with jax.enable_x64(True):
         scales = [(value.astype(jnp.float64) ** 2).mean(axis=1) ** (degree / 2) for value in given]
-    return table, (scales[0], scales[-1], *(np.zeros(len(value), np.int64) for value in (given[0], given[-1])))
+    return table, (
+        scales[0],
+        scales[-1],
+        *(np.zeros(len(value), np.int64) for value in (given[0], given[-1])),
+    )
 
 
 def _check(value: Any, what: str) -> None:
     import jax.numpy as jnp
 
     if value.ndim != 2 or 0 in value.shape:
-        raise KcalcError(f"{what} must be a matrix (rows, features) that is not empty, got shape {value.shape}")
+        raise KcalcError(
+            f"{what} must be a matrix (rows, features) that is not empty, got shape {value.shape}"
+        )
     if not (jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)):
         raise KcalcError(f"{what} must be a matrix of real numbers, got an array of {value.dtype}")
 
 
 def _q(value: Any, what: str) -> Array:
-    """|x|^2/d of the rows as concrete numbers. Raises: KcalcError for rows that are zero or not finite."""
+    """|x|^2/d of the rows as concrete numbers.
+
+    Raises: KcalcError for rows that are zero or not finite.
+    """
     q = (np.asarray(value, dtype=np.float64) ** 2).mean(axis=1)
     if not np.isfinite(q).all():
-        raise KcalcError(f"row {np.flatnonzero(~np.isfinite(q))[0]} of {what} is not finite; every entry must be a finite number")
+        raise KcalcError(
+            f"row {np.flatnonzero(~np.isfinite(q))[0]} of {what} is not finite; every entry must "
+            f"be a finite number"
+        )
     if not (q > 0).all():
-        raise KcalcError(f"row {np.flatnonzero(~(q > 0))[0]} of {what} is zero, so it has no angle to the others; leave it out")
+        raise KcalcError(
+            f"row {np.flatnonzero(~(q > 0))[0]} of {what} is zero, so it has no angle to the "
+            f"others; leave it out"
+        )
     return q
 
 
@@ -83,20 +113,32 @@ def _table_of(plan: Plan) -> TablePlan:
     if isinstance(plan, TablePlan):
         return plan
     raise KcalcError(
-        "JAX computes kernels that are functions of the angle; these rows have many different norms and the network is not homogeneous. "
-        'Use backend="numpy" (the general recursion), rescale the rows to one norm, or pass q= to count angles alone'
+        "JAX computes kernels that are functions of the angle; these rows have many different "
+        "norms and the network is not homogeneous. "
+        'Use backend="numpy" (the general recursion), rescale the rows to one norm, or pass q= to '
+        "count angles alone"
     )
 
 
 def _extras(plan: TablePlan, rows: int, columns: int) -> tuple[Array, Array, Array, Array]:
     """(row scales, column scales, row classes, column classes)."""
     one, two = plan.scale if plan.scale is not None else (np.ones(rows), np.ones(columns))
-    first, second = plan.classes if plan.classes is not None else (np.zeros(rows, np.int64), np.zeros(columns, np.int64))
+    first, second = (
+        plan.classes
+        if plan.classes is not None
+        else (np.zeros(rows, np.int64), np.zeros(columns, np.int64))
+    )
     return one, two, first, second
 
 
 def _whole(
-    X: Any, Y: Any, symmetric: bool, table: AngleTable, extras: tuple[Any, ...], parts: tuple[int, ...], options: Options
+    X: Any,
+    Y: Any,
+    symmetric: bool,
+    table: AngleTable,
+    extras: tuple[Any, ...],
+    parts: tuple[int, ...],
+    options: Options,
 ) -> list[Any]:
     """The matrices at once; JAX arrays of doubles."""
     import jax.numpy as jnp
@@ -109,12 +151,19 @@ def _whole(
         X = jnp.concatenate([X, X[:1].repeat(extra, axis=0)])
         ids, one, first = (jnp.concatenate([v, v[:1].repeat(extra)]) for v in (ids, one, first))
     height = _height(options.memory, len(Y), len(parts))
-    found = _compiled(parts, _shape(table), mesh, height)(X, Y, ids, one, two, first, second, *_coefficients(table))
+    found = _compiled(parts, _shape(table), mesh, height)(
+        X, Y, ids, one, two, first, second, *_coefficients(table)
+    )
     return [value[: len(value) - extra] for value in found]
 
 
-def run_jax(job: Job, sink: ArraySink | FileSink, advance: Callable[[int], None], mesh: Any = None) -> None:
-    """As :func:`.stripes.run`, the stripes computed by JAX over the devices of ``mesh``; all have one shape, compiled once."""
+def run_jax(
+    job: Job, sink: ArraySink | FileSink, advance: Callable[[int], None], mesh: Any = None
+) -> None:
+    """As :func:`.stripes.run`, the stripes computed by JAX over the devices of ``mesh``.
+
+    All have one shape, compiled once.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -130,9 +179,23 @@ def run_jax(job: Job, sink: ArraySink | FileSink, advance: Callable[[int], None]
             if not sink.has(k):
                 index = np.minimum(np.arange(rows.start, rows.start + height), rows.stop - 1)
                 ids = index if job.symmetric else np.full(height, -1)
-                found = function(job.left.rows[index], right, ids, one[index], two, first[index], second, *coefficients)
+                found = function(
+                    job.left.rows[index],
+                    right,
+                    ids,
+                    one[index],
+                    two,
+                    first[index],
+                    second,
+                    *coefficients,
+                )
                 for part, values in zip(job.parts, found, strict=True):
-                    sink.write(part, rows, slice(0, len(job.right)), np.asarray(values)[: rows.stop - rows.start])
+                    sink.write(
+                        part,
+                        rows,
+                        slice(0, len(job.right)),
+                        np.asarray(values)[: rows.stop - rows.start],
+                    )
                 sink.finished(k)
             advance((rows.stop - rows.start) * (len(job.right) - job.columns(rows).start))
 
@@ -154,8 +217,13 @@ def _coefficients(table: AngleTable) -> tuple[Any, ...]:
 
 
 @lru_cache(maxsize=32)
-def _compiled(parts: tuple[int, ...], shape: tuple[int, int], mesh: Any, height: int) -> Callable[..., Any]:
-    """(X, Y, ids, scales, classes, table) -> matrices; ``ids``: the column each row is identical with, or -1; ``height``: rows at once."""
+def _compiled(
+    parts: tuple[int, ...], shape: tuple[int, int], mesh: Any, height: int
+) -> Callable[..., Any]:
+    """(X, Y, ids, scales, classes, table) -> matrices.
+
+    ``ids``: the column each row is identical with, or -1; ``height``: rows at once.
+    """
     import jax
     from jax.sharding import PartitionSpec
 
@@ -165,7 +233,11 @@ def _compiled(parts: tuple[int, ...], shape: tuple[int, int], mesh: Any, height:
     mesh = jax.sharding.Mesh(mesh.devices.reshape(-1), ("rows",))
     split, whole = PartitionSpec("rows"), PartitionSpec()
     specs = (split, whole, split, split, whole, split, whole, whole)
-    mapped = jax.jit(jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=[split] * len(parts), check_vma=False))
+    mapped = jax.jit(
+        jax.shard_map(
+            function, mesh=mesh, in_specs=specs, out_specs=[split] * len(parts), check_vma=False
+        )
+    )
     places = [jax.sharding.NamedSharding(mesh, spec) for spec in specs]
     return lambda *arguments: mapped(*jax.device_put(arguments, tuple(places)))
 
@@ -177,7 +249,16 @@ def _height(memory: int | None, columns: int, parts: int) -> int:
 
 
 def _stacked(
-    parts: tuple[int, ...], shape: tuple[int, int], height: int, X: Any, Y: Any, ids: Any, one: Any, two: Any, first: Any, *rest: Any
+    parts: tuple[int, ...],
+    shape: tuple[int, int],
+    height: int,
+    X: Any,
+    Y: Any,
+    ids: Any,
+    one: Any,
+    two: Any,
+    first: Any,
+    *rest: Any,
 ) -> list[Any]:
     """The matrices, ``height`` rows at a time."""
     import jax.numpy as jnp
@@ -186,13 +267,27 @@ def _stacked(
     if len(X) <= height:
         return _block(parts, shape, X, Y, ids, one, two, first, *rest)
     extra = -len(X) % height
-    rows = [jnp.concatenate([v, v[:1].repeat(extra, axis=0)]).reshape(-1, height, *v.shape[1:]) for v in (X, ids, one, first)]
-    found = lax.map(lambda r: _block(parts, shape, r[0], Y, r[1], r[2], two, r[3], *rest), tuple(rows))
+    rows = [
+        jnp.concatenate([v, v[:1].repeat(extra, axis=0)]).reshape(-1, height, *v.shape[1:])
+        for v in (X, ids, one, first)
+    ]
+    found = lax.map(
+        lambda r: _block(parts, shape, r[0], Y, r[1], r[2], two, r[3], *rest), tuple(rows)
+    )
     return [values.reshape(-1, len(Y))[: len(X)] for values in found]
 
 
 def _block(
-    parts: tuple[int, ...], shape: tuple[int, int], X: Any, Y: Any, ids: Any, one: Any, two: Any, first: Any, second: Any, table: Any
+    parts: tuple[int, ...],
+    shape: tuple[int, int],
+    X: Any,
+    Y: Any,
+    ids: Any,
+    one: Any,
+    two: Any,
+    first: Any,
+    second: Any,
+    table: Any,
 ) -> list[Any]:
     import jax.numpy as jnp
     from jax import lax
@@ -204,7 +299,10 @@ def _block(
     w = jnp.where(same, 0.0, 1 - jnp.abs(cosine))
     near = (w < NEAR) & ~same
     w = _sharpened(X, Y, long, wide, w, upper, near)
-    high, low = jnp.maximum(first[:, None], second[None, :]), jnp.minimum(first[:, None], second[None, :])
+    high, low = (
+        jnp.maximum(first[:, None], second[None, :]),
+        jnp.minimum(first[:, None], second[None, :]),
+    )
     side = shape[0] * PARTS + 2
     start = ((high * (high + 1) // 2 + low) * 2 + upper) * side
     return [_lookup()(shape, w, start, table[part]) * one[:, None] * two[None, :] for part in parts]
@@ -229,12 +327,18 @@ def _sharpened(X: Any, Y: Any, long: Any, wide: Any, w: Any, upper: Any, near: A
 
         return lax.cond(close.any(), exact, lambda _: distance, None)
 
-    return lax.cond(near.any(), lambda _: lax.map(row, (X, long, w, upper, near)), lambda _: w, None)
+    return lax.cond(
+        near.any(), lambda _: lax.map(row, (X, long, w, upper, near)), lambda _: w, None
+    )
 
 
 @lru_cache(maxsize=1)
 def _lookup() -> Callable[..., Any]:
-    """(shape, w, first row of the side, columns) -> values, with the polynomials' slope as derivative in w; 0 where w is 0."""
+    """The JAX function that evaluates a table at distances w, with a derivative in w.
+
+    It maps (shape, w, first row of the side, columns) to values. The derivative is the slope of the
+    polynomials, and 0 where w is 0.
+    """
     import jax
     import jax.numpy as jnp
     from jax import lax
@@ -243,9 +347,16 @@ def _lookup() -> Callable[..., Any]:
         octaves, first = shape
         bits = lax.bitcast_convert_type(w, jnp.int64)
         row = jnp.clip((bits >> (52 - BITS)) - first, 0, octaves * PARTS + 1)
-        t = lax.bitcast_convert_type(((bits << BITS) & ((1 << 52) - 1)) | (1023 << 52), jnp.float64) - 1.5
+        t = (
+            lax.bitcast_convert_type(((bits << BITS) & ((1 << 52) - 1)) | (1023 << 52), jnp.float64)
+            - 1.5
+        )
         octave = lax.bitcast_convert_type(bits & (2047 << 52), jnp.float64)
-        return (row + start).astype(jnp.int32), t, jnp.where(row > 0, PARTS / jnp.where(row > 0, octave, 1.0), 0.0)
+        return (
+            (row + start).astype(jnp.int32),
+            t,
+            jnp.where(row > 0, PARTS / jnp.where(row > 0, octave, 1.0), 0.0),
+        )
 
     def columns(table: Any, row: Any) -> list[Any]:
         return [table[k].at[row].get(mode="promise_in_bounds") for k in range(table.shape[0])]

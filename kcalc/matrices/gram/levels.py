@@ -35,7 +35,9 @@ def levelled(kernels: SmoothKernels, left: Array, right: Array) -> LevelPlan | N
     kernel (of a hundredth of the greatest kernel, where that is larger).
     """
     logs = (np.log(left), np.log(right))
-    low = np.floor(min(map(np.min, logs)) / STEP) * STEP  # rounded outwards, so that tables serve further data
+    low = (
+        np.floor(min(map(np.min, logs)) / STEP) * STEP
+    )  # rounded outwards, so that tables serve further data
     high = np.ceil(max(map(np.max, logs)) / STEP) * STEP
     middle, half = (high + low) / 2, (high - low) / 2
     probes = _probes(left, right)
@@ -53,7 +55,11 @@ def levelled(kernels: SmoothKernels, left: Array, right: Array) -> LevelPlan | N
 
 def _counts(spread: float) -> list[int]:
     first = next((count for width, count in COUNTS if spread <= width), None)
-    return [] if first is None else [n for n in (first, round(1.4 * first), 2 * first) if n <= MOST_LEVELS]
+    return (
+        []
+        if first is None
+        else [n for n in (first, round(1.4 * first), 2 * first) if n <= MOST_LEVELS]
+    )
 
 
 def _weights(nodes: Array, at: Array) -> Array:
@@ -77,7 +83,13 @@ def _probes(left: Array, right: Array) -> tuple[Gap, Array, Array]:
     return Gap.of(2 * np.sin(theta / 2) ** 2, 2 * np.cos(theta / 2) ** 2), one, two
 
 
-def _error(plan: LevelPlan, nodes: Array, scale: tuple[float, float], probes: tuple[Gap, Array, Array], wanted: Array) -> float:
+def _error(
+    plan: LevelPlan,
+    nodes: Array,
+    scale: tuple[float, float],
+    probes: tuple[Gap, Array, Array],
+    wanted: Array,
+) -> float:
     gap, one, two = probes
     first, second = (_weights(nodes, (np.log(q) - scale[0]) / scale[1]) for q in (one, two))
     flat = np.asarray(gap)

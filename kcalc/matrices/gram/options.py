@@ -20,7 +20,11 @@ _EQUAL = 64  # rounding units within which q values count as equal
 
 
 class Widths(Protocol):
-    """Which rows a kernel takes: how many features they have (None: any), whether their mean must be 0."""
+    """The requirements of a kernel on the rows of data.
+
+    ``features``: how many features the rows have (None: any); ``centred``: whether their mean must
+    be 0.
+    """
 
     @property
     def features(self) -> int | None: ...
@@ -31,8 +35,8 @@ class Widths(Protocol):
 class Kernels(Widths, Protocol):
     """The options of kernel matrices.
 
-    A plan for rows of given q values, and, for data that are not known yet, a table T and a degree k with
-    ``K = T(c) (q1 q2)^(k/2)``.
+    A plan for rows of given q values, and, for data that are not known yet, a table T and a degree
+    k with ``K = T(c) (q1 q2)^(k/2)``.
     """
 
     def plan(self, left: Array, right: Array, tolerance: float) -> Plan: ...
@@ -64,7 +68,9 @@ class Options:
             try:
                 kind = np.dtype(self.dtype)
             except Exception:  # user objects may raise anything as they are read
-                raise KcalcError(f"dtype must be float64 or float32, got {glimpse(self.dtype)}") from None
+                raise KcalcError(
+                    f"dtype must be float64 or float32, got {glimpse(self.dtype)}"
+                ) from None
             if kind not in (np.float64, np.float32):
                 raise KcalcError(f"dtype must be float64 or float32, got {kind}")
 
@@ -89,7 +95,10 @@ def check_widths(kernels: Widths, left: int, right: int) -> None:
     if left != right:
         raise KcalcError(f"X has {left} features and Y has {right}; they must agree")
     if kernels.features is not None and kernels.features != left:
-        raise KcalcError(f"the network's input has {kernels.features} features, X has {left}; L.Input(features={left}) states them")
+        raise KcalcError(
+            f"the network's input has {kernels.features} features, X has {left}; "
+            f"L.Input(features={left}) states them"
+        )
 
 
 def check_means(kernels: Widths, means: Array, q: Array, what: str) -> None:
@@ -98,8 +107,10 @@ def check_means(kernels: Widths, means: Array, q: Array, what: str) -> None:
     if off.size:
         i = int(off[0])
         raise KcalcError(
-            f"row {i} of {what} has mean {means[i]:.3g}, and this network's kernel holds for inputs of mean 0 (a norm, standardised "
-            "weights or a sum reads the mean of the input); subtract the mean of each row, or put an Affine first"
+            f"row {i} of {what} has mean {means[i]:.3g}, and this network's kernel holds for "
+            f"inputs of mean 0 (a norm, standardised "
+            "weights or a sum reads the mean of the input); subtract the mean of each row, or put "
+            "an Affine first"
         )
 
 

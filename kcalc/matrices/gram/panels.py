@@ -1,7 +1,10 @@
-"""Functions of the gap u = 1 - c by Chebyshev panels in s = -log2 of the distance to the nearer end of [0, 2].
+"""Functions of the gap u = 1 - c by Chebyshev panels on a logarithmic scale.
 
-In s a kernel is as smooth near c = 1, where it may have square roots or the many scales of a chaotic network, as anywhere else: a power
-series in c with coefficients >= 0 has its singularities at |c| >= 1, that is at ``|Im s| >= pi / (2 ln 2) = 2.27`` and beyond the ends.
+The variable is s = -log2 of the distance to the nearer end of [0, 2].
+
+In s a kernel is as smooth near c = 1, where it may have square roots or the many scales of a
+chaotic network, as anywhere else: a power series in c with coefficients >= 0 has its singularities
+at |c| >= 1, that is at ``|Im s| >= pi / (2 ln 2) = 2.27`` and beyond the ends.
 """
 
 from __future__ import annotations
@@ -52,9 +55,13 @@ def gaps_at(s: Array, upper: Array) -> Gap:
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """Functions on one side: ``edges`` (panels + 1,) of s ascending from 0, ``coefficients`` (functions, panels, NODES).
+    """Functions on one side of [0, 2], by Chebyshev panels in s.
 
-    Beyond the last edge they are ``end``, their values at the very end (functions,), which they have reached there.
+    ``edges`` (panels + 1,): the edges of the panels, s ascending from 0; ``coefficients``:
+    (functions, panels, NODES).
+
+    Beyond the last edge they are ``end``, their values at the very end (functions,), which they
+    have reached there.
     """
 
     edges: Array
@@ -74,7 +81,10 @@ class Side:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """Functions of the gap on both sides. ``error``: the largest relative error at the checks (functions,)."""
+    """Functions of the gap on both sides.
+
+    ``error``: the largest relative error at the checks (functions,).
+    """
 
     lower: Side
     upper: Side
@@ -101,21 +111,38 @@ class _Panel:
     parent: _Panel | None = None
 
     def points(self) -> Array:
-        return (self.low + self.high) / 2 + (self.high - self.low) / 2 * np.concatenate([_POINTS, CHECKS])
+        return (self.low + self.high) / 2 + (self.high - self.low) / 2 * np.concatenate(
+            [_POINTS, CHECKS]
+        )
 
     def halves(self) -> list[_Panel]:
         middle = (self.low + self.high) / 2
-        return [_Panel(self.low, middle, self.upper, parent=self), _Panel(middle, self.high, self.upper, parent=self)]
+        return [
+            _Panel(self.low, middle, self.upper, parent=self),
+            _Panel(middle, self.high, self.upper, parent=self),
+        ]
 
 
-def fit(function: GapFunctions, tolerance: float, floor: Callable[[Array], Array], symmetric: Array | None = None) -> Fitted:
-    """``function`` by panels, bisected until the error at the checks is ``tolerance`` times the larger of value and floor.
+def fit(
+    function: GapFunctions,
+    tolerance: float,
+    floor: Callable[[Array], Array],
+    symmetric: Array | None = None,
+) -> Fitted:
+    """``function`` by Chebyshev panels, bisected until the tolerance is met.
 
-    ``floor``: values at u = 0 (functions,) -> sizes (functions,); errors need not be below ``tolerance`` times these.
-    ``symmetric``: signs (functions,) with f(2 - u) = sign f(u); then the upper side is reflected, not evaluated.
+    The error at the checks must be at most ``tolerance`` times the larger of value and floor.
+
+    ``floor``: values at u = 0 (functions,) -> sizes (functions,); errors need not be below
+    ``tolerance`` times these. ``symmetric``: signs (functions,) with f(2 - u) = sign f(u); then the
+    upper side is reflected, not evaluated.
     Raises: KcalcError where the function is not finite.
     """
-    waiting = [_Panel(a, b, side) for side, edges in ((False, _LOWER), (True, _UPPER)) for a, b in pairwise(edges)]
+    waiting = [
+        _Panel(a, b, side)
+        for side, edges in ((False, _LOWER), (True, _UPPER))
+        for a, b in pairwise(edges)
+    ]
     if symmetric is not None:
         waiting = [panel for panel in waiting if not panel.upper]
     probes = np.array([np.inf, *(float(s) for s in (_LOWER[-1], *_DEEPER)), np.inf])
@@ -135,7 +162,9 @@ def fit(function: GapFunctions, tolerance: float, floor: Callable[[Array], Array
             ends, level = (probed[:, 0], probed[:, -1]), floor(probed[:, 0])
             deeper = _deeper(probed[:, 1:-1], ends[0], level)
         assert level is not None and ends is not None
-        waiting, finished = _split_converged(waiting, values, tolerance, level, round_ == _ROUNDS - 1)
+        waiting, finished = _split_converged(
+            waiting, values, tolerance, level, round_ == _ROUNDS - 1
+        )
         done += finished
         if first:
             waiting += deeper
@@ -143,8 +172,15 @@ def fit(function: GapFunctions, tolerance: float, floor: Callable[[Array], Array
             break
     assert ends is not None and level is not None
     lower = _side([p for p in done if not p.upper], ends[0])
-    upper_side = replace(lower, coefficients=lower.coefficients * symmetric[:, None, None], end=lower.end * symmetric) \
-        if symmetric is not None else _side([p for p in done if p.upper], ends[1])  # fmt: skip
+    upper_side = (
+        replace(
+            lower,
+            coefficients=lower.coefficients * symmetric[:, None, None],
+            end=lower.end * symmetric,
+        )
+        if symmetric is not None
+        else _side([p for p in done if p.upper], ends[1])
+    )
     error = np.max([_relative(p, level) for p in done], axis=0)
     s = np.concatenate([p.checked[0] for p in done if p.checked])
     flags = np.concatenate([np.full(CHECKS.size, p.upper) for p in done if p.checked])
@@ -162,7 +198,10 @@ def _evaluated(function: GapFunctions, s: Array, upper: Array) -> Array:
     values = np.asarray(function(gap), dtype=float)
     if not np.isfinite(values).all():
         bad = np.asarray(gap)[~np.isfinite(values).all(axis=0)][0]
-        raise KcalcError(f"the kernel is not finite at c = {1 - bad:.17g}; it exceeds double precision: lower sigma_w or the depth")
+        raise KcalcError(
+            f"the kernel is not finite at c = {1 - bad:.17g}; it exceeds double precision: lower "
+            f"sigma_w or the depth"
+        )
     return values
 
 
@@ -188,13 +227,18 @@ def _split_converged(
     errors = (missed / size).max(axis=(0, 2))
     for i, panel in enumerate(panels):
         checked = (panel.points()[NODES:], pieces[:, i, NODES:])
-        taken = replace(panel, error=float(errors[i]), coefficients=fitted[:, i], checked=checked, parent=None)
+        taken = replace(
+            panel, error=float(errors[i]), coefficients=fitted[:, i], checked=checked, parent=None
+        )
         helped = panel.parent is None or errors[i] < panel.parent.error / 2
         lost = panel.upper and panel.low >= 24 and errors[i] <= _NOISE
         if last or errors[i] <= tolerance or lost or (not helped and errors[i] < 1e-9):
             finished.append(taken)
         else:
-            waiting += [replace(half, parent=replace(taken, checked=None, coefficients=None)) for half in taken.halves()]
+            waiting += [
+                replace(half, parent=replace(taken, checked=None, coefficients=None))
+                for half in taken.halves()
+            ]
     return waiting, finished
 
 
@@ -205,12 +249,18 @@ def _side(panels: Sequence[_Panel], end: Array) -> Side:
 
 
 def sizes(values: Array) -> Array:
-    """The scale of relative errors at the checks of a panel (..., checks): the values, or near a zero a share of their maximum."""
+    """The scale of relative errors at the checks of a panel (..., checks).
+
+    The values, or near a zero a share of their maximum.
+    """
     size = np.abs(values)
     return np.maximum(size, _AROUND * size.max(axis=-1, keepdims=True))
 
 
 def _relative(panel: _Panel, level: Array) -> Array:
     assert panel.checked is not None and panel.coefficients is not None
-    found, size = panel.coefficients @ _AT_CHECKS, np.maximum(sizes(panel.checked[1]), level[:, None])
+    found, size = (
+        panel.coefficients @ _AT_CHECKS,
+        np.maximum(sizes(panel.checked[1]), level[:, None]),
+    )
     return (np.abs(found - panel.checked[1]) / size).max(axis=1)

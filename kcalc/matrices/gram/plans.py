@@ -1,4 +1,7 @@
-"""Plans for the kernels of a chunk of pairs: by table, or by the general recursion in (c, q1, q2)."""
+"""Plans for the kernels of a chunk of pairs.
+
+By table, or by the general recursion in (c, q1, q2).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,11 @@ _TABLE_AT_ONCE = 1 << 15
 
 @dataclass(frozen=True, eq=False)
 class TablePlan:
-    """Kernels by table. ``classes``: of q values, one number per row and per column; ``scale``: factors per row and per column."""
+    """Kernels by table.
+
+    ``classes``: of q values, one number per row and per column; ``scale``: factors per row and per
+    column.
+    """
 
     table: AngleTable
     classes: tuple[Array, Array] | None = None
@@ -34,9 +41,18 @@ class TablePlan:
         return self.table.error_bound
 
     def fill(
-        self, w: Array, upper: Array, rows: slice, columns: slice, near: Array, parts: tuple[int, ...], out: tuple[Array, ...]
+        self,
+        w: Array,
+        upper: Array,
+        rows: slice,
+        columns: slice,
+        near: Array,
+        parts: tuple[int, ...],
+        out: tuple[Array, ...],
     ) -> None:
-        """Kernels at distances w (rows, columns) from c = 1 or, where ``upper``, -1, into ``out``; w is overwritten.
+        """Kernels at distances w (rows, columns) from c = 1 or, where ``upper``, -1, into ``out``.
+
+        w is overwritten.
 
         ``near``: flat indices of the pairs with w < NEAR.
         """
@@ -73,9 +89,12 @@ class TablePlan:
 
 @dataclass(frozen=True, eq=False)
 class LevelPlan:
-    """Kernels by interpolation in the q values of both rows: one table per pair of ``levels``, weighted.
+    """Kernels by interpolation in the q values of both rows.
 
-    ``weights``: (rows, levels) and (columns, levels), the weight of each level in a row.  ``error_bound``: relative, as that of a table.
+    One table per pair of ``levels``, weighted.
+
+    ``weights``: (rows, levels) and (columns, levels), the weight of each level in a row.
+    ``error_bound``: relative, as that of a table.
     """
 
     table: AngleTable
@@ -84,7 +103,14 @@ class LevelPlan:
     at_once: int = _TABLE_AT_ONCE
 
     def fill(
-        self, w: Array, upper: Array, rows: slice, columns: slice, near: Array, parts: tuple[int, ...], out: tuple[Array, ...]
+        self,
+        w: Array,
+        upper: Array,
+        rows: slice,
+        columns: slice,
+        near: Array,
+        parts: tuple[int, ...],
+        out: tuple[Array, ...],
     ) -> None:
         """As :meth:`TablePlan.fill`."""
         flat, sides = w.reshape(-1), upper.reshape(-1)
@@ -130,7 +156,14 @@ class PairPlan:
     error_bound: float = 0.0
 
     def fill(
-        self, w: Array, upper: Array, rows: slice, columns: slice, near: Array, parts: tuple[int, ...], out: tuple[Array, ...]
+        self,
+        w: Array,
+        upper: Array,
+        rows: slice,
+        columns: slice,
+        near: Array,
+        parts: tuple[int, ...],
+        out: tuple[Array, ...],
     ) -> None:
         """As :meth:`TablePlan.fill`."""
         one = np.broadcast_to(self.q[0][rows, None], w.shape).ravel()
@@ -151,7 +184,11 @@ class PairPlan:
 
 def _summary(pair: tuple[Array, Array]) -> list[float]:
     """Two numbers for each of some arrays > 0, one that knows their order."""
-    return [float(v @ weights) for v in pair for weights in (np.ones(len(v)), np.arange(1.0, len(v) + 1))]
+    return [
+        float(v @ weights)
+        for v in pair
+        for weights in (np.ones(len(v)), np.arange(1.0, len(v) + 1))
+    ]
 
 
 Plan = TablePlan | LevelPlan | PairPlan

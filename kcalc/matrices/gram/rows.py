@@ -1,4 +1,7 @@
-"""The rows of a data matrix: checked, with their norms, and the distances of near-duplicates from differences."""
+"""The rows of a data matrix: checked, with norms, and with distances of near-duplicates.
+
+The distances of near-duplicates are computed from differences.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ _CLOSE = 0.01  # of the distance to the centre: closer pairs lose digits in a ce
 
 @dataclass(frozen=True, eq=False)
 class RowSet:
-    """Rows x_i, float64 (n, d), with |x_i| (n,) and x_i / |x_i|; ``single`` if they came in single precision."""
+    """Rows x_i, float64 (n, d), with |x_i| (n,) and x_i / |x_i|.
+
+    ``single`` if they came in single precision.
+    """
 
     rows: Array
     norms: Array
@@ -30,20 +36,30 @@ class RowSet:
 
     @classmethod
     def of(cls, data: Any, what: str = "X") -> RowSet:
-        """Raises: KcalcError unless ``data`` is a matrix of finite real numbers whose rows are not zero."""
+        """Make a RowSet of a data matrix.
+
+        Raises: KcalcError unless ``data`` is a matrix of finite real numbers whose rows are not
+        zero.
+        """
         array = real_matrix(data, what)
         rows = np.ascontiguousarray(array, dtype=np.float64)
         with np.errstate(over="ignore", under="ignore"):
             norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
         if not np.isfinite(norms).all() and not np.isfinite(rows).all():
             i, j = np.argwhere(~np.isfinite(rows))[0]
-            raise KcalcError(f"{what}[{i}, {j}] is {rows[i, j]}; every entry must be a finite number")
+            raise KcalcError(
+                f"{what}[{i}, {j}] is {rows[i, j]}; every entry must be a finite number"
+            )
         bad = np.flatnonzero(~((norms > _SMALLEST) & (norms < _LARGEST)))
         if bad.size:
             i = bad[0]
             if not rows[i].any():
-                raise KcalcError(f"row {i} of {what} is zero, so it has no angle to the others; leave it out")
-            raise KcalcError(f"row {i} of {what} has a norm beyond {_SMALLEST} ... {_LARGEST}; rescale the data")
+                raise KcalcError(
+                    f"row {i} of {what} is zero, so it has no angle to the others; leave it out"
+                )
+            raise KcalcError(
+                f"row {i} of {what} has a norm beyond {_SMALLEST} ... {_LARGEST}; rescale the data"
+            )
         return cls(rows, norms, array.dtype == np.float32)
 
     def __len__(self) -> int:
@@ -66,23 +82,32 @@ class RowSet:
 
 
 def real_matrix(data: Any, what: str) -> Array:
-    """``data`` as a NumPy matrix of real numbers, integers as float64. Raises: KcalcError for anything else."""
+    """``data`` as a NumPy matrix of real numbers, integers as float64.
+
+    Raises: KcalcError for anything else.
+    """
     array = raw_array(data, what)
     if np.ma.is_masked(data):
         raise KcalcError(f"{what} has masked entries; leave those rows out, or fill them in")
     if array.dtype.kind not in "iuf":
         raise KcalcError(f"{what} must be a matrix of real numbers, got an array of {array.dtype}")
     if array.ndim != 2:
-        raise KcalcError(f"{what} must have two axes, (rows, features), got shape {array.shape}; one example is X[None, :]")
+        raise KcalcError(
+            f"{what} must have two axes, (rows, features), got shape {array.shape}; one example "
+            f"is X[None, :]"
+        )
     if 0 in array.shape:
         raise KcalcError(f"{what} is empty: its shape is {array.shape}")
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 
 
 def distances(left: RowSet, right: RowSet, i: Array, j: Array, upper: Array) -> Array:
-    """w = 1 - c of the pairs (i, j), or 1 + c where ``upper``, from differences (sums): ``(|x - y|^2 - (|x| - |y|)^2) / (2 |x| |y|)``.
+    """w = 1 - c of the pairs (i, j), or 1 + c where ``upper``, from differences (sums).
 
-    Relatively accurate however close; exactly 0 for equal rows. Rows of different norms are brought to one by an exact product.
+    ``(|x - y|^2 - (|x| - |y|)^2) / (2 |x| |y|)``.
+
+    Relatively accurate however close; exactly 0 for equal rows. Rows of different norms are brought
+    to one by an exact product.
     """
     out = np.empty(i.size)
     step = max(1, _FEW // left.width)
@@ -92,7 +117,9 @@ def distances(left: RowSet, right: RowSet, i: Array, j: Array, upper: Array) -> 
         ratio = left.norms[i[part]] / right.norms[j[part]]
         alike = np.abs(ratio - 1) <= _ALIKE
         factor = np.where(upper[part], -1.0, 1.0) * np.where(alike, 1.0, ratio)
-        scaled, rest = _product(b, factor[:, None]) if not alike.all() else (b * factor[:, None], 0.0)
+        scaled, rest = (
+            _product(b, factor[:, None]) if not alike.all() else (b * factor[:, None], 0.0)
+        )
         difference = (a - scaled) - rest
         one, two = left.norms[i[part]], right.norms[j[part]] * np.abs(factor)
         square = np.einsum("ij,ij->i", difference, difference)
@@ -106,13 +133,20 @@ def _product(a: Array, b: Array) -> tuple[Array, Array]:
     product = a * b
     high_a, high_b = (x * _SPLIT - (x * _SPLIT - x) for x in (a, b))
     low_a, low_b = a - high_a, b - high_b
-    return product, low_a * low_b - (((product - high_a * high_b) - low_a * high_b) - high_a * low_b)
+    return product, low_a * low_b - (
+        ((product - high_a * high_b) - low_a * high_b) - high_a * low_b
+    )
 
 
-def cluster_distances(left: RowSet, right: RowSet, rows: slice, columns: slice, near: Array, upper: Array) -> tuple[Array, Array]:
-    """(w, found) of a whole block in which many pairs are near, from the Gram matrix of the rows about one of them.
+def cluster_distances(
+    left: RowSet, right: RowSet, rows: slice, columns: slice, near: Array, upper: Array
+) -> tuple[Array, Array]:
+    """(w, found): distances in a whole block in which many pairs are near.
 
-    Found are those of ``near`` that are not much closer to each other than to that centre (or its opposite).
+    They are computed from the Gram matrix of the rows, relative to one of the rows as centre.
+
+    Found are those of ``near`` that are not much closer to each other than to that centre (or its
+    opposite).
     """
     i, j = np.unravel_index(int(near.argmax()), near.shape)
     centre = left.rows[rows][i]
@@ -124,7 +158,12 @@ def cluster_distances(left: RowSet, right: RowSet, rows: slice, columns: slice, 
     square = from_a[:, None] + from_b[None, :] - 2 * (a @ b.T)
     one, two = left.norms[rows][:, None], right.norms[columns][None, :]
     across = square - ((more_a[:, None] - more_b[None, :]) / (one + two)) ** 2
-    found = near & close & (upper == (sign < 0)) & (across > _CLOSE * np.maximum(from_a[:, None], from_b[None, :]))
+    found = (
+        near
+        & close
+        & (upper == (sign < 0))
+        & (across > _CLOSE * np.maximum(from_a[:, None], from_b[None, :]))
+    )
     return np.clip(across / (2 * one * two), 0.0, 1.0), found
 
 

@@ -44,10 +44,12 @@ class ArraySink:
 
 @dataclass
 class FileSink:
-    """``.npy`` files mapped into memory, and beside the first a JSON file ``<name>.progress.json`` of the finished stripes.
+    """Memory-mapped ``.npy`` files with a JSON record of the finished stripes.
 
-    The record is replaced in one step, after the numbers have reached the file; it holds a fingerprint of the data and some values of the
-    kernel, so that a run with others is refused.
+    The record is the file ``<name>.progress.json`` beside the first ``.npy`` file.
+
+    The record is replaced in one step, after the numbers have reached the file; it holds a
+    fingerprint of the data and some values of the kernel, so that a run with others is refused.
     """
 
     paths: dict[int, Path]
@@ -57,7 +59,10 @@ class FileSink:
 
     @classmethod
     def opened(cls, paths: dict[int, Path], job: Job, dtype: np.dtype) -> FileSink:
-        """New files, or those of a run that was interrupted. Raises: KcalcError where they belong to another run."""
+        """New files, or those of a run that was interrupted.
+
+        Raises: KcalcError where they belong to another run.
+        """
         shape = (len(job.left), len(job.right))
         record = {
             "files": [str(path.name) for path in paths.values()],
@@ -75,7 +80,9 @@ class FileSink:
             return cls._resumed(paths, job, record)
         taken = next((path for path, exists in known.items() if exists), None)
         if taken is not None and not fresh:
-            raise KcalcError(f"{taken} exists and was not begun by K.matrix; remove it or give another name")
+            raise KcalcError(
+                f"{taken} exists and was not begun by K.matrix; remove it or give another name"
+            )
         arrays: dict[int, Array] = {}
         for path in paths.values():
             if not path.parent.is_dir():
@@ -86,7 +93,9 @@ class FileSink:
             for part, path in paths.items():
                 arrays[part] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
         except OSError as error:
-            raise KcalcError(f"{next(iter(paths.values()))} cannot be written ({error.strerror or error})") from None
+            raise KcalcError(
+                f"{next(iter(paths.values()))} cannot be written ({error.strerror or error})"
+            ) from None
         return sink
 
     @classmethod
@@ -101,26 +110,49 @@ class FileSink:
             if any(not 0 <= stripe < len(job.stripes) for stripe in done):
                 raise ValueError("it names stripes that the matrix does not have")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise KcalcError(f"{beside} cannot be read ({error}); remove it and the matrix to start again") from None
-        same_kernel = kernel.shape == np.shape(record["kernel"]) and np.allclose(kernel, record["kernel"], rtol=1e-9, atol=0)
-        differing = [key for key in record if key != "kernel" and old.get(key) != record[key]] + ([] if same_kernel else ["kernel"])
+            raise KcalcError(
+                f"{beside} cannot be read ({error}); remove it and the matrix to start again"
+            ) from None
+        same_kernel = kernel.shape == np.shape(record["kernel"]) and np.allclose(
+            kernel, record["kernel"], rtol=1e-9, atol=0
+        )
+        differing = [key for key in record if key != "kernel" and old.get(key) != record[key]] + (
+            [] if same_kernel else ["kernel"]
+        )
         if differing:
             first = next(iter(paths.values()))
-            same = f", or pass block_rows={old['block_rows']} as before" if differing == ["block_rows"] else ""
+            same = (
+                f", or pass block_rows={old['block_rows']} as before"
+                if differing == ["block_rows"]
+                else ""
+            )
             raise KcalcError(
-                f"{first} holds a matrix of another run (different {', '.join(differing)}); remove it or give another name{same}"
+                f"{first} holds a matrix of another run (different {', '.join(differing)}); "
+                f"remove it or give another name{same}"
             )
         arrays = {}
         for part, path in paths.items():
             try:
                 arrays[part] = np.lib.format.open_memmap(path, mode="r+")
             except ValueError as error:
-                raise KcalcError(f"{path} is not a whole .npy file ({error}); remove it and {beside.name} to start again") from None
-            if arrays[part].shape != tuple(record["shape"]) or arrays[part].dtype.name != record["dtype"]:
-                raise KcalcError(f"{path} was replaced by another matrix; remove it and {beside.name} to start again")
+                raise KcalcError(
+                    f"{path} is not a whole .npy file ({error}); remove it and {beside.name} to "
+                    f"start again"
+                ) from None
+            if (
+                arrays[part].shape != tuple(record["shape"])
+                or arrays[part].dtype.name != record["dtype"]
+            ):
+                raise KcalcError(
+                    f"{path} was replaced by another matrix; remove it and {beside.name} to start "
+                    f"again"
+                )
         sink = cls(paths, arrays, record, done)
         if any(sink._mark(stripe) != marks for stripe, marks in done.items()):
-            raise KcalcError(f"{next(iter(paths.values()))} was changed since; remove it and {beside.name} to start again")
+            raise KcalcError(
+                f"{next(iter(paths.values()))} was changed since; remove it and {beside.name} to "
+                f"start again"
+            )
         return sink
 
     def direct(self, part: int) -> Array | None:
@@ -142,7 +174,9 @@ class FileSink:
         """The identity of the stripe's numbers: the checksum of its rows, per kernel."""
         height = self.record["block_rows"]
         rows = slice(stripe * height, (stripe + 1) * height)
-        return [zlib.crc32(np.ascontiguousarray(array[rows]).data) for array in self.arrays.values()]
+        return [
+            zlib.crc32(np.ascontiguousarray(array[rows]).data) for array in self.arrays.values()
+        ]
 
     def has(self, stripe: int) -> bool:
         """Whether an earlier run finished the stripe."""
@@ -158,7 +192,11 @@ def _begun(beside: Path, record: dict[str, Any]) -> bool:
         old = json.loads(beside.read_text())
     except (OSError, ValueError):
         return False
-    return isinstance(old, dict) and old.get("finished") == {} and all(old.get(key) == record[key] for key in record if key != "kernel")
+    return (
+        isinstance(old, dict)
+        and old.get("finished") == {}
+        and all(old.get(key) == record[key] for key in record if key != "kernel")
+    )
 
 
 def recorded_block(paths: dict[int, Path]) -> int | None:
@@ -183,15 +221,28 @@ def _fingerprint(job: Job) -> str:
 
 
 def places(out: Any, parts: Sequence[int]) -> dict[int, Any]:
-    """{part: path or array} from the argument for one kernel, or a pair for two. Raises: KcalcError for anything else."""
-    given = [out] if len(parts) == 1 and not isinstance(out, tuple | list) else list(out) if isinstance(out, tuple | list) else None
+    """{part: path or array} from the argument for one kernel, or a pair for two.
+
+    Raises: KcalcError for anything else.
+    """
+    given = (
+        [out]
+        if len(parts) == 1 and not isinstance(out, tuple | list)
+        else list(out)
+        if isinstance(out, tuple | list)
+        else None
+    )
     if given is None or len(given) != len(parts):
         raise KcalcError(f"out must hold {len(parts)} paths or arrays, one per kernel (NNGP first)")
     if all(isinstance(item, str | os.PathLike) for item in given):
         paths = [Path(item) for item in given]
         if any(not path.name or path.is_dir() for path in paths):
-            raise KcalcError(f"out must name a file, got {', '.join(repr(str(item)) for item in given)}")
-        named = [path if path.suffix == ".npy" else path.with_name(path.name + ".npy") for path in paths]
+            raise KcalcError(
+                f"out must name a file, got {', '.join(repr(str(item)) for item in given)}"
+            )
+        named = [
+            path if path.suffix == ".npy" else path.with_name(path.name + ".npy") for path in paths
+        ]
         if len(set(named)) < len(named):
             raise KcalcError("out names one file for both kernels; give two")
         return dict(zip(parts, named, strict=True))

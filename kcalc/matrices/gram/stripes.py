@@ -1,4 +1,7 @@
-"""Kernel matrices in stripes of rows: a Gram matrix, distances, near-duplicates by differences, kernels by a plan."""
+"""Kernel matrices in stripes of rows.
+
+a Gram matrix, distances, near-duplicates by differences, kernels by a plan.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,8 @@ _THREADS = min(os.cpu_count() or 1, 16)
 class Sink(Protocol):
     """Where a matrix goes.
 
-    ``direct``: the result itself if it can be worked in; ``write``: a block of one kernel; ``finished``: a stripe is complete; ``has``: it
-    was before.
+    ``direct``: the result itself if it can be worked in; ``write``: a block of one kernel;
+    ``finished``: a stripe is complete; ``has``: it was before.
     """
 
     def direct(self, part: int) -> Array | None: ...
@@ -41,7 +44,10 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """The kernels ``parts`` (0 NNGP, 1 NTK) of all pairs of rows; ``symmetric``: right is left, and half of the pairs are computed."""
+    """The kernels ``parts`` (0 NNGP, 1 NTK) of all pairs of rows.
+
+    ``symmetric``: right is left, and half of the pairs are computed.
+    """
 
     left: RowSet
     right: RowSet
@@ -53,7 +59,10 @@ class Job:
     @property
     def stripes(self) -> list[slice]:
         """The rows of each stripe."""
-        return [slice(start, min(start + self.block, len(self.left))) for start in range(0, len(self.left), self.block)]
+        return [
+            slice(start, min(start + self.block, len(self.left)))
+            for start in range(0, len(self.left), self.block)
+        ]
 
     def columns(self, rows: slice) -> slice:
         """The columns computed in a stripe."""
@@ -74,7 +83,11 @@ def run(job: Job, sink: Sink, advance: Callable[[int], None]) -> None:
             columns = job.columns(rows)
             height, width = rows.stop - rows.start, columns.stop - columns.start
             if not sink.has(k):
-                buffers = iter(space[: space.size // (height * width) * height * width].reshape(-1, height, width))
+                buffers = iter(
+                    space[: space.size // (height * width) * height * width].reshape(
+                        -1, height, width
+                    )
+                )
                 cosines = next(buffers)
                 values = [next(buffers) if place is None else place for place in direct]
                 np.matmul(job.left.unit[rows], job.right.unit[columns].T, out=cosines)
@@ -86,7 +99,10 @@ def run(job: Job, sink: Sink, advance: Callable[[int], None]) -> None:
 
 
 def _pieces(job: Job, height: int, width: int) -> Iterator[tuple[slice, slice]]:
-    """(rows, columns) of a stripe, a cacheful each; on and above the diagonal where the matrix is symmetric."""
+    """(rows, columns) of a stripe, a cacheful each.
+
+    On and above the diagonal where the matrix is symmetric.
+    """
     tall = max(1, min(job.plan.at_once // width, height))
     for top in range(0, height, tall):
         start = top if job.symmetric else 0
@@ -95,7 +111,15 @@ def _pieces(job: Job, height: int, width: int) -> Iterator[tuple[slice, slice]]:
             yield slice(top, min(top + tall, height)), slice(left, min(left + wide, width))
 
 
-def _piece(job: Job, cosines: Array, values: list[Array], rows: slice, columns: slice, down: slice, across: slice) -> None:
+def _piece(
+    job: Job,
+    cosines: Array,
+    values: list[Array],
+    rows: slice,
+    columns: slice,
+    down: slice,
+    across: slice,
+) -> None:
     """The kernels of one piece of a stripe, and of its mirror image in the stripe."""
     here = cosines[down, across]
     upper = np.signbit(here)
@@ -121,9 +145,13 @@ def _piece(job: Job, cosines: Array, values: list[Array], rows: slice, columns: 
 
 def _check_finite(values: Array) -> None:
     with np.errstate(over="ignore"):
-        if np.isfinite(values.sum()) or np.isfinite(values).all():  # the sum is the quicker question
+        if (
+            np.isfinite(values.sum()) or np.isfinite(values).all()
+        ):  # the sum is the quicker question
             return
-    raise KcalcError("kernels exceed double precision: lower sigma_w, the depth or the norms of the rows")
+    raise KcalcError(
+        "kernels exceed double precision: lower sigma_w, the depth or the norms of the rows"
+    )
 
 
 def _moved(job: Job, sink: Sink, rows: slice, columns: slice, part: int, values: Array) -> None:
@@ -136,11 +164,16 @@ def _moved(job: Job, sink: Sink, rows: slice, columns: slice, part: int, values:
                 beyond = slice(rows.stop, columns.stop)
                 sink.write(part, beyond, rows, values[:, rows.stop - columns.start :].T)
     except FloatingPointError:
-        raise KcalcError("kernels exceed single precision; ask for dtype=float, or lower the norms of the rows") from None
+        raise KcalcError(
+            "kernels exceed single precision; ask for dtype=float, or lower the norms of the rows"
+        ) from None
 
 
 def sharpened(job: Job, w: Array, upper: Array, rows: slice, columns: slice) -> Array:
-    """Replace the distances below NEAR, which the Gram matrix rounds, by exact ones. Returns: their flat indices, the diagonal left out."""
+    """Replace the distances below NEAR, which the Gram matrix rounds, by exact ones.
+
+    Returns: their flat indices, the diagonal left out.
+    """
     flat = w.reshape(-1)
     near = np.flatnonzero(flat < NEAR)
     if job.symmetric:

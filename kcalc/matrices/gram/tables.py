@@ -1,8 +1,11 @@
-"""Kernels of the gap by table: NNGP and tangent kernel together, one gather and one Horner pass each over a shared interval index.
+"""Kernels of the gap by table.
 
-As in :mod:`kcalc.fields.tables.dyadic`, the octaves of the distance w to the nearer of c = 1 and c = -1 are cut into equal intervals, so
-that the leading bits of w are the index and those that follow the coordinate. Rows that differ need few octaves, which stay in cache;
-near-duplicates, whose gaps come from differences, need up to a thousand: those are made when they are needed.
+NNGP and tangent kernel together, one gather and one Horner pass each over a shared interval index.
+
+As in :mod:`kcalc.fields.tables.dyadic`, the octaves of the distance w to the nearer of c = 1 and c
+= -1 are cut into equal intervals, so that the leading bits of w are the index and those that follow
+the coordinate. Rows that differ need few octaves, which stay in cache; near-duplicates, whose gaps
+come from differences, need up to a thousand: those are made when they are needed.
 """
 
 from __future__ import annotations
@@ -38,7 +41,10 @@ _FEW = 4096  # gaps that are evaluated on the panels themselves, where no deep r
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The intervals of ``octaves`` octaves on both sides. coefficients: (2, degree + 1, banks * 2 * rows), ascending powers, NNGP first."""
+    """The intervals of ``octaves`` octaves on both sides. coefficients.
+
+    (2, degree + 1, banks * 2 * rows), ascending powers, NNGP first.
+    """
 
     coefficients: Array
     octaves: int
@@ -56,7 +62,10 @@ class Rows:
         return ((1023 - self.octaves) << BITS) - 1
 
     def locate(self, w: Array, upper: Array) -> tuple[Array, Array]:
-        """(row, coordinate in [-1/2, 1/2)) of distances w <= 1, contiguous float64; w is overwritten. Smaller ones are row 0."""
+        """(row, coordinate in [-1/2, 1/2)) of distances w <= 1, contiguous float64.
+
+        w is overwritten. Smaller ones are row 0.
+        """
         bits = w.view(np.int64)
         row = bits >> _SHIFT
         row -= self.first
@@ -80,11 +89,14 @@ class Rows:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AngleTable:
-    """Kernels of the gap u = 1 - c; ``banks`` of them, one per pair of q values: NNGP and NTK of each.
+    """Kernels of the gap u = 1 - c.
 
-    error_bound: of |table - kernel| over |kernel| or, if that is larger, a hundredth of the NNGP of equal inputs (near a zero a part of the
-    values around), measured between nodes and multiplied by 4, plus rounding.
-    evaluations: at how many gaps the exact kernels were evaluated.  factor: multiplies the fitted functions.
+    ``banks`` of them, one per pair of q values: NNGP and NTK of each.
+
+    error_bound: of |table - kernel| over |kernel| or, if that is larger, a hundredth of the NNGP of
+    equal inputs (near a zero a part of the values around), measured between nodes and multiplied by
+    4, plus rounding. evaluations: at how many gaps the exact kernels were evaluated. factor:
+    multiplies the fitted functions.
     """
 
     fitted: Fitted
@@ -119,7 +131,10 @@ class AngleTable:
         return self._rows[octaves]
 
     def at(self, w: Array, upper: Array, bank: Array | int = 0) -> Array:
-        """(2, n): NNGP and NTK at any distances w <= 1 (n,) from c = 1 or, where ``upper``, from c = -1."""
+        """(2, n): NNGP and NTK at any distances w <= 1 (n,).
+
+        The distances are from c = 1 or, where ``upper``, from c = -1.
+        """
         if w.size <= _FEW:
             with np.errstate(divide="ignore"):
                 found = self.fitted.at(-np.log2(np.maximum(w, 0.0)), upper) * self.factor
@@ -139,7 +154,9 @@ class AngleTable:
         for start in range(0, w.size, _FEW):
             here = slice(start, start + _FEW)
             with np.errstate(divide="ignore"):
-                out[:, here] = self.fitted.at(-np.log2(np.maximum(w[here], 0.0)), upper[here]) * self.factor
+                out[:, here] = (
+                    self.fitted.at(-np.log2(np.maximum(w[here], 0.0)), upper[here]) * self.factor
+                )
         return out.reshape(self.banks, 2, w.size)
 
     def at_gap(self, gap: Any, bank: int = 0) -> tuple[Array, Array]:
@@ -166,10 +183,21 @@ class AngleTable:
     def fingerprint(self) -> list[float]:
         """Some values: equal for equal kernels, but for rounding."""
         probes = np.array([0.0, 0.01, 0.3, 0.7, 1.0, 1.3, 1.9, 2.0])
-        return [float(v) for bank in range(self.banks) for part in self.at_gap(probes, bank) for v in part]
+        return [
+            float(v)
+            for bank in range(self.banks)
+            for part in self.at_gap(probes, bank)
+            for v in part
+        ]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"fitted": self.fitted, "banks": self.banks, "factor": self.factor, "_rows": {}, "_scaled": {}}
+        return {
+            "fitted": self.fitted,
+            "banks": self.banks,
+            "factor": self.factor,
+            "_rows": {},
+            "_scaled": {},
+        }
 
     def __repr__(self) -> str:
         return f"AngleTable({self.evaluations} evaluations, error <= {self.error_bound:.1e})"
@@ -178,14 +206,20 @@ class AngleTable:
 def tabulate(function: GapFunctions, banks: int = 1, odd: bool = False) -> AngleTable:
     """The table of ``function``: gaps (n,) -> (2 * banks, n), NNGP and NTK of every bank in turn.
 
-    ``odd``: the kernels of an odd network, -NNGP(-c) = NNGP(c) and NTK likewise; then c < 0 is not evaluated.
+    ``odd``: the kernels of an odd network, -NNGP(-c) = NNGP(c) and NTK likewise; then c < 0 is not
+    evaluated.
     Raises: KcalcError where the function is not finite.
     """
-    return AngleTable(fit(function, _TOLERANCE, _floor, -np.ones(2 * banks) if odd else None), banks)
+    return AngleTable(
+        fit(function, _TOLERANCE, _floor, -np.ones(2 * banks) if odd else None), banks
+    )
 
 
 def _floor(end: Array) -> Array:
-    """A hundredth of the NNGP at c = 1: errors are not measured against less. (The NNGP comes as 1 - u and has no more digits.)."""
+    """A hundredth of the NNGP at c = 1: errors are not measured against less.
+
+    (The NNGP comes as 1 - u and has no more digits.).
+    """
     return 1e-2 * np.repeat(np.abs(end[::2]), 2)
 
 
@@ -194,11 +228,15 @@ def _rows(fitted: Fitted, banks: int, octaves: int, factor: float) -> Rows:
     best: Rows | None = None
     for degree in _DEGREES:
         sides = [_side_columns(side, octaves, degree) for side in (fitted.lower, fitted.upper)]
-        shaped = np.concatenate(sides, axis=2).reshape(banks, 2, degree + 1, -1).transpose(1, 2, 0, 3)
+        shaped = (
+            np.concatenate(sides, axis=2).reshape(banks, 2, degree + 1, -1).transpose(1, 2, 0, 3)
+        )
         plain = Rows(np.ascontiguousarray(shaped).reshape(2, degree + 1, -1), octaves, 0.0)
         error = _missed(plain, fitted)
         if best is None or error < best.error / 2:
-            best = Rows(plain.coefficients if factor == 1 else plain.coefficients * factor, octaves, error)
+            best = Rows(
+                plain.coefficients if factor == 1 else plain.coefficients * factor, octaves, error
+            )
         if error <= _TOLERANCE:
             break
     assert best is not None
@@ -227,14 +265,19 @@ def _side_columns(side: Callable[[Array], Array], octaves: int, degree: int) -> 
     out = np.zeros((len(values), degree + 1, octaves * PARTS + 2))
     out[:, 0, 0], out[:, 0, -1] = values[:, -2], values[:, -1]
     matrix = _conversion(degree)
-    for k in range(degree + 1):  # einsum and not BLAS, whose threads cost more than so small a product
+    for k in range(
+        degree + 1
+    ):  # einsum and not BLAS, whose threads cost more than so small a product
         out[:, k, 1:-1] = np.einsum("im,mp->ip", inside, matrix[k]).reshape(len(values), -1)
     return out
 
 
 @lru_cache(maxsize=4)
 def _conversion(degree: int) -> Array:
-    """Values at the Chebyshev points of an octave -> coefficient k in the parts' coordinate t: shape (degree + 1, SAMPLES, PARTS)."""
+    """Values at the Chebyshev points of an octave -> coefficient k in the parts' coordinate t.
+
+    shape (degree + 1, SAMPLES, PARTS).
+    """
     n = np.arange(_SAMPLES)
     fit_matrix = np.cos(n[:, None] * np.arccos(chebyshev_nodes(_SAMPLES))) * (2 / _SAMPLES)
     fit_matrix[0] /= 2
@@ -246,7 +289,9 @@ def _conversion(degree: int) -> Array:
         waves[k] = 2 * middle[:, None] * waves[k - 1] - waves[k - 2]
         waves[k, :, 1:] += 4 / PARTS * waves[k - 1, :, :-1]
     t = chebyshev_nodes(degree + 1) / 2
-    high = t[:, None] ** np.arange(degree + 1, 2 * degree + 2)  # the highest powers, tiny, are interpolated by the lower
+    high = t[:, None] ** np.arange(
+        degree + 1, 2 * degree + 2
+    )  # the highest powers, tiny, are interpolated by the lower
     folded = np.linalg.solve(np.vander(t, increasing=True), high)
     coefficients = waves[..., : degree + 1] + waves[..., degree + 1 :] @ folded.T
     return np.ascontiguousarray(np.einsum("nm,npk->kmp", fit_matrix, coefficients))

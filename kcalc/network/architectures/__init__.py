@@ -1,6 +1,7 @@
 """Builders of architectures.
 
-All use ``sigma_w = 1`` and leave gains to the activations unless the docstring says otherwise; none hides a gain.
+All use ``sigma_w = 1`` and leave gains to the activations unless the docstring says otherwise; none
+hides a gain.
 """
 
 from __future__ import annotations

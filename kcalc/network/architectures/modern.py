@@ -1,4 +1,7 @@
-"""Builders of today's networks: gated MLPs, ConvNeXt-like stacks, transformers as token mixing at initialisation."""
+"""Builders of today's networks.
+
+Gated MLPs, ConvNeXt-like stacks, transformers as token mixing at initialisation.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,11 @@ from ..network import Network
 from .papers import HALF
 from .titles import titled
 
-NORMS: dict[str | None, tuple[Piece, ...]] = {None: (), "rms": (L.RMSNorm(),), "layer": (L.LayerNorm(),)}
+NORMS: dict[str | None, tuple[Piece, ...]] = {
+    None: (),
+    "rms": (L.RMSNorm(),),
+    "layer": (L.LayerNorm(),),
+}
 
 
 def gated_mlp(
@@ -26,15 +33,23 @@ def gated_mlp(
     features: int | None = None,
     hidden: int | None = None,
 ) -> Network:
-    """An Affine, ``blocks`` residual blocks ``W (phi(U h) * V h)`` with h the normalised input, and a readout Affine.
+    """A network of gated residual blocks.
 
-    ``norm``: None, "rms" or "layer", in front of every branch and of the readout. ``shortcut_weight``: the amplitude of the identity in
-    sums whose squares add up to one; None gives plain sums. A gate adds up the slopes of its factors, so that in B blocks the slope at
-    c = 1 is ``(1 + (1 - w^2) psi)^B`` with psi = C'(1) of the activation: ``shortcut_weight = sqrt(B/(B + 1))`` keeps that below e^psi.
-    ``hidden`` is the width inside a branch, by default ``features``.
-    Returns: a Network. Raises: KcalcError for an unknown norm or no whole number of blocks. [Shazeer 2020, "GLU variants"]
+    It consists of an Affine, ``blocks`` residual blocks ``W (phi(U h) * V h)`` with h the
+    normalised input, and a readout Affine.
+
+    ``norm``: None, "rms" or "layer", in front of every branch and of the readout.
+    ``shortcut_weight``: the amplitude of the identity in sums whose squares add up to one; None
+    gives plain sums. A gate adds up the slopes of its factors, so that in B blocks the slope at c =
+    1 is ``(1 + (1 - w^2) psi)^B`` with psi = C'(1) of the activation:
+    ``shortcut_weight = sqrt(B/(B + 1))`` keeps that below e^psi. ``hidden`` is the width inside a
+    branch, by default ``features``.
+    Returns: a Network. Raises: KcalcError for an unknown norm or no whole number of blocks.
+    [Shazeer 2020, "GLU variants"]
     """
-    branch = chain(*_norm(norm), _gate(activation, features if hidden is None else hidden), L.Affine(features))
+    branch = chain(
+        *_norm(norm), _gate(activation, features if hidden is None else hidden), L.Affine(features)
+    )
     return titled(
         "gated-mlp",
         chain(
@@ -59,13 +74,18 @@ def convnext(
     image_shape: tuple[int, int] | None = (224, 224),
     patch: int = 16,
 ) -> Network:
-    """ConvNeXt of one resolution: patches, ``blocks`` residual blocks, global mean, LayerNorm, readout.
+    """ConvNeXt of one resolution.
 
-    A branch is a depthwise ``kernel x kernel`` convolution, LayerNorm, an Affine to ``expansion * features`` channels, the activation, and
-    an Affine back. A depthwise convolution reads one channel, so that its output is not Gaussian: LayerNorm and the dense Affine behind
-    it make a fresh one. ``shortcut_weight`` as in :func:`gated_mlp` (None: plain sums). LayerScale is left out. A patch of even size has
-    no centre tap for Delta initialisation: draw its weights otherwise, ``kc.to_jax(net, weights={"affine_1": "gaussian"})``.
-    Returns: a Network. Raises: KcalcError for other than whole numbers >= 1. [Liu et al. 2022, sec. 3.3 (isotropic)]
+    Patches, ``blocks`` residual blocks, global mean, LayerNorm, readout.
+
+    A branch is a depthwise ``kernel x kernel`` convolution, LayerNorm, an Affine to
+    ``expansion * features`` channels, the activation, and an Affine back. A depthwise convolution
+    reads one channel, so that its output is not Gaussian: LayerNorm and the dense Affine behind it
+    make a fresh one. ``shortcut_weight`` as in :func:`gated_mlp` (None: plain sums). LayerScale is
+    left out. A patch of even size has no centre tap for Delta initialisation: draw its weights
+    otherwise, ``kc.to_jax(net, weights={"affine_1": "gaussian"})``.
+    Returns: a Network. Raises: KcalcError for other than whole numbers >= 1.
+    [Liu et al. 2022, sec. 3.3 (isotropic)]
     """
     features, expansion = whole(features, "features", 1), whole(expansion, "expansion", 1)
     branch = chain(
@@ -75,10 +95,18 @@ def convnext(
         L.Nonlinear(activation),
         L.Affine(features),
     )
-    return titled("convnext", chain(
-        L.Input(3, image_shape), L.Affine(features, kernel=patch, stride=patch), repeat(residual(branch, shortcut_weight), _blocks(blocks)),
-        L.Pool("mean"), L.Flatten(), L.LayerNorm(), L.Affine(classes),
-    ))  # fmt: skip
+    return titled(
+        "convnext",
+        chain(
+            L.Input(3, image_shape),
+            L.Affine(features, kernel=patch, stride=patch),
+            repeat(residual(branch, shortcut_weight), _blocks(blocks)),
+            L.Pool("mean"),
+            L.Flatten(),
+            L.LayerNorm(),
+            L.Affine(classes),
+        ),
+    )
 
 
 def transformer(
@@ -91,17 +119,24 @@ def transformer(
     features: int | None = None,
     hidden: int | None = None,
 ) -> Network:
-    """A transformer at initialisation, its attention a fixed ``TokenMix``: an Affine (embedding), ``blocks`` blocks, a readout Affine.
+    """A transformer at initialisation, its attention a fixed ``TokenMix``.
 
-    A block is attention, Affine (values), TokenMix, Affine (output), then an MLP, Affine, activation, Affine (``gated``: that of
-    :func:`gated_mlp`), each behind ``norm`` and each with a shortcut of amplitude ``shortcut_weight``: 0 none (skipless), None a plain sum.
-    ``mixing``: a matrix (T, T), or one for each block, as from :mod:`kcalc.network.token_mixing`. Attention is such a matrix while its
-    query weights are 0, one head, the same for all inputs.
-    Returns: a Network. Raises: KcalcError for a number of matrices other than 1 and ``blocks``, and for what is no matrix.
-    [He et al. 2023, "Deep Transformers without Shortcuts"]
+    An Affine (embedding), ``blocks`` blocks, a readout Affine.
+
+    A block is attention, Affine (values), TokenMix, Affine (output), then an MLP, Affine,
+    activation, Affine (``gated``: that of :func:`gated_mlp`), each behind ``norm`` and each with a
+    shortcut of amplitude ``shortcut_weight``: 0 none (skipless), None a plain sum. ``mixing``: a
+    matrix (T, T), or one for each block, as from :mod:`kcalc.network.token_mixing`. Attention is
+    such a matrix while its query weights are 0, one head, the same for all inputs.
+    Returns: a Network. Raises: KcalcError for a number of matrices other than 1 and ``blocks``, and
+    for what is no matrix. [He et al. 2023, "Deep Transformers without Shortcuts"]
     """
     inside = features if hidden is None else hidden
-    inner: tuple[Piece, ...] = (_gate(activation, inside),) if truth(gated, "gated") else (L.Affine(inside), L.Nonlinear(activation))
+    inner: tuple[Piece, ...] = (
+        (_gate(activation, inside),)
+        if truth(gated, "gated")
+        else (L.Affine(inside), L.Nonlinear(activation))
+    )
     mlp = residual(chain(*_norm(norm), *inner, L.Affine(features)), shortcut_weight)
 
     def block(matrix: Any) -> Network:
@@ -110,7 +145,13 @@ def transformer(
 
     return titled(
         "transformer",
-        chain(L.Input(features), L.Affine(features), *map(block, _matrices(mixing, _blocks(blocks))), *_norm(norm), L.Affine(features)),
+        chain(
+            L.Input(features),
+            L.Affine(features),
+            *map(block, _matrices(mixing, _blocks(blocks))),
+            *_norm(norm),
+            L.Affine(features),
+        ),
         blocks,
     )
 
@@ -118,7 +159,10 @@ def transformer(
 def _matrices(mixing: Any, blocks: int) -> Sequence[Any]:
     if isinstance(mixing, list | tuple) and len(mixing) and _is_matrix(mixing[0]):
         if len(mixing) != blocks:
-            raise KcalcError(f"mixing has {len(mixing)} matrices for {blocks} blocks; give one for each, or a single one")
+            raise KcalcError(
+                f"mixing has {len(mixing)} matrices for {blocks} blocks; give one for each, or a "
+                f"single one"
+            )
         return mixing
     return [mixing] * blocks
 
@@ -132,10 +176,15 @@ def _is_matrix(value: Any) -> bool:
 
 def _gate(activation: Any, hidden: int | None) -> Network:
     """``phi(U x) * V x``."""
-    return Network.from_steps([
-        ("x", L.Input(), ()), ("u", L.Affine(hidden), ("x",)), ("phi", L.Nonlinear(activation), ("u",)), ("v", L.Affine(hidden), ("x",)),
-        ("gate", L.Product(), ("phi", "v")),
-    ])  # fmt: skip
+    return Network.from_steps(
+        [
+            ("x", L.Input(), ()),
+            ("u", L.Affine(hidden), ("x",)),
+            ("phi", L.Nonlinear(activation), ("u",)),
+            ("v", L.Affine(hidden), ("x",)),
+            ("gate", L.Product(), ("phi", "v")),
+        ]
+    )
 
 
 def _norm(norm: str | None) -> tuple[Piece, ...]:

@@ -1,7 +1,8 @@
 """Builders of the architectures that the papers analyse.
 
-All use ``sigma_w = 1`` and leave gains to the activations unless the docstring says otherwise; none hides a gain.
-``sigma_w`` and ``sigma_b`` are those of all Affine layers: Var W = sigma_w^2/fan_in, Var b = sigma_b^2.
+All use ``sigma_w = 1`` and leave gains to the activations unless the docstring says otherwise; none
+hides a gain. ``sigma_w`` and ``sigma_b`` are those of all Affine layers: Var W = sigma_w^2/fan_in,
+Var b = sigma_b^2.
 """
 
 from __future__ import annotations
@@ -46,10 +47,17 @@ def vanilla(
     All Affine layers, the readout too, have Var W = sigma_w^2 / fan_in and Var b = sigma_b^2.
     """
     if getattr(depth, "free_symbols", None):
-        raise KcalcError(f"a graph has a whole number of layers, and {depth} is a symbol: see kc.vanilla_maps(activation, {depth})")
+        raise KcalcError(
+            f"a graph has a whole number of layers, and {depth} is a symbol: see "
+            f"kc.vanilla_maps(activation, {depth})"
+        )
     affine = L.Affine(features, sigma_w=sigma_w, sigma_b=sigma_b)
     body = repeat(chain(affine, L.Nonlinear(activation)), _depth(depth))
-    return titled("vanilla", chain(L.Input(features), body, *([affine] if truth(readout, "readout") else [])), depth)
+    return titled(
+        "vanilla",
+        chain(L.Input(features), body, *([affine] if truth(readout, "readout") else [])),
+        depth,
+    )
 
 
 def rescaled_resnet(
@@ -63,12 +71,20 @@ def rescaled_resnet(
 ) -> Network:
     """An Affine, then ``blocks`` residual blocks with identity shortcuts and normalised sums.
 
-    A branch is ``branch_depth`` times (activation, Affine). ``shortcut_weight`` is TAT's ``w``. [TAT App. B.5]
+    A branch is ``branch_depth`` times (activation, Affine). ``shortcut_weight`` is TAT's ``w``.
+    [TAT App. B.5]
     """
     affine = L.Affine(features, sigma_w=sigma_w, sigma_b=sigma_b)
-    layer, length = chain(L.Nonlinear(activation), affine), _depth(branch_depth, name="branch_depth")
+    layer, length = (
+        chain(L.Nonlinear(activation), affine),
+        _depth(branch_depth, name="branch_depth"),
+    )
     block = residual(repeat(layer, length), shortcut_weight)
-    return titled("rescaled-resnet", chain(L.Input(features), affine, repeat(block, _depth(blocks, name="blocks"))), blocks)
+    return titled(
+        "rescaled-resnet",
+        chain(L.Input(features), affine, repeat(block, _depth(blocks, name="blocks"))),
+        blocks,
+    )
 
 
 def resnet_v2(
@@ -81,9 +97,9 @@ def resnet_v2(
 ) -> Network:
     """The BatchNorm-free ResNet-V2 with bottleneck branches, depth 50, 101 or 152 [DKS sec. 23].
 
-    ``depth - 1`` nonlinear layers, the one on each of the four transition shortcuts not counted; sums are
-    ``shortcut_weight * shortcut + residual_weight * branch``, squares summing to one (give either weight).
-    ``shortcut_weight=0`` gives the skip-free network.
+    ``depth - 1`` nonlinear layers, the one on each of the four transition shortcuts not counted;
+    sums are ``shortcut_weight * shortcut + residual_weight * branch``, squares summing to one (give
+    either weight). ``shortcut_weight=0`` gives the skip-free network.
     """
     weights = _weights(shortcut_weight, residual_weight)
     stages: list[Piece] = []
@@ -92,11 +108,23 @@ def resnet_v2(
         transition = _bottleneck(activation, width, out, stride)
         shortcut = _combined(activation, L.Affine(out, stride=stride))
         stages.append(residual(transition, *weights, shortcut=shortcut))
-        stages.append(repeat(residual(_bottleneck(activation, width, out, 1), *weights), blocks - 1))
-    return titled("resnet-v2", chain(
-        L.Input(3, image_shape), L.Affine(64, kernel=7, stride=2), L.Pool("max", 3, 2, "same"), *stages,
-        L.Nonlinear(activation), L.Pool("mean"), L.Flatten(), L.Affine(classes),
-    ), depth)  # fmt: skip
+        stages.append(
+            repeat(residual(_bottleneck(activation, width, out, 1), *weights), blocks - 1)
+        )
+    return titled(
+        "resnet-v2",
+        chain(
+            L.Input(3, image_shape),
+            L.Affine(64, kernel=7, stride=2),
+            L.Pool("max", 3, 2, "same"),
+            *stages,
+            L.Nonlinear(activation),
+            L.Pool("mean"),
+            L.Flatten(),
+            L.Affine(classes),
+        ),
+        depth,
+    )
 
 
 def _weights(shortcut_weight: Any, residual_weight: Any) -> tuple[Any, Any]:
@@ -125,14 +153,19 @@ def wide_resnet(
     classes: int = 10,
     image_shape: tuple[int, int] | None = (32, 32),
 ) -> Network:
-    """The BatchNorm-free Wide-ResNet for small images, ``depth - 4`` divisible by 6 [DKS sec. 23.6].
+    """The BatchNorm-free Wide-ResNet for small images [DKS sec. 23.6].
 
-    ``depth - 3`` nonlinear layers, the one on each of the three transition shortcuts not counted, in
-    ``(depth - 4) / 2`` blocks of two; the weights are those of :func:`resnet_v2`.
+    ``depth``: a number such that ``depth - 4`` is divisible by 6.
+
+    ``depth - 3`` nonlinear layers, the one on each of the three transition shortcuts not counted,
+    in ``(depth - 4) / 2`` blocks of two; the weights are those of :func:`resnet_v2`.
     """
     if _depth(depth, 10) % 6 != 4:
         near = max(10, depth - (depth - 4) % 6)
-        raise KcalcError(f"wide_resnet needs depth - 4 divisible by 6, got {depth}; the nearest are {near} and {near + 6}")
+        raise KcalcError(
+            f"wide_resnet needs depth - 4 divisible by 6, got {depth}; the nearest are {near} and "
+            f"{near + 6}"
+        )
     weights, width = _weights(shortcut_weight, residual_weight), whole(width, "width", 1)
     stages: list[Piece] = []
     for number in range(3):
@@ -140,23 +173,43 @@ def wide_resnet(
         shortcut = _combined(activation, L.Affine(out, stride=stride))
         stages.append(residual(_basic(activation, out, stride), *weights, shortcut=shortcut))
         if depth > 10:
-            stages.append(repeat(residual(_basic(activation, out, 1), *weights), (depth - 4) // 6 - 1))
-    return titled("wide-resnet", chain(
-        L.Input(3, image_shape), L.Affine(16, kernel=3), *stages, L.Nonlinear(activation), L.Pool("mean"), L.Flatten(), L.Affine(classes)
-    ), depth)  # fmt: skip
+            stages.append(
+                repeat(residual(_basic(activation, out, 1), *weights), (depth - 4) // 6 - 1)
+            )
+    return titled(
+        "wide-resnet",
+        chain(
+            L.Input(3, image_shape),
+            L.Affine(16, kernel=3),
+            *stages,
+            L.Nonlinear(activation),
+            L.Pool("mean"),
+            L.Flatten(),
+            L.Affine(classes),
+        ),
+        depth,
+    )
 
 
 def _basic(activation: Any, out: int, stride: int) -> Network:
-    return chain(_combined(activation, L.Affine(out, kernel=3, stride=stride)), _combined(activation, L.Affine(out, kernel=3)))
+    return chain(
+        _combined(activation, L.Affine(out, kernel=3, stride=stride)),
+        _combined(activation, L.Affine(out, kernel=3)),
+    )
 
 
 def layernorm_resnet(
-    depth: int = 101, activation: Any = "relu", classes: int = 1000, image_shape: tuple[int, int] | None = (224, 224)
+    depth: int = 101,
+    activation: Any = "relu",
+    classes: int = 1000,
+    image_shape: tuple[int, int] | None = (224, 224),
 ) -> Network:
-    """The ResNet-V2 with LayerNorm in place of BatchNorm, plain sums and ``sigma_w = sqrt 2`` [DKS App. J].
+    """The ResNet-V2 with LayerNorm in place of BatchNorm [DKS App. J].
 
-    q grows by one per block and returns to 2 at each transition; the C map ignores the sums' lack of normalisation
-    only because LayerNorm stands before every activation.
+    Its sums are plain and its weights have ``sigma_w = sqrt 2``.
+
+    q grows by one per block and returns to 2 at each transition; the C map ignores the sums' lack
+    of normalisation only because LayerNorm stands before every activation.
     """
     gain = sp.sqrt(2)
 
@@ -173,19 +226,39 @@ def layernorm_resnet(
     stages: list[Piece] = []
     for number, blocks in enumerate(_stages(depth)):
         width, out, stride = 64 * 2**number, 256 * 2**number, 1 if number == 0 else 2
-        stages.append(residual(branch(width, out, stride), shortcut=combined(L.Affine(out, stride=stride, sigma_w=gain))))
+        stages.append(
+            residual(
+                branch(width, out, stride),
+                shortcut=combined(L.Affine(out, stride=stride, sigma_w=gain)),
+            )
+        )
         stages.append(repeat(residual(branch(width, out, 1)), blocks - 1))
-    return titled("layernorm-resnet", chain(
-        L.Input(3, image_shape), L.Affine(64, kernel=7, stride=2), L.Pool("max", 3, 2, "same"), *stages,
-        L.LayerNorm(), L.Nonlinear(activation), L.Pool("mean"), L.Flatten(), L.Affine(classes, sigma_w=gain),
-    ), depth)  # fmt: skip
+    return titled(
+        "layernorm-resnet",
+        chain(
+            L.Input(3, image_shape),
+            L.Affine(64, kernel=7, stride=2),
+            L.Pool("max", 3, 2, "same"),
+            *stages,
+            L.LayerNorm(),
+            L.Nonlinear(activation),
+            L.Pool("mean"),
+            L.Flatten(),
+            L.Affine(classes, sigma_w=gain),
+        ),
+        depth,
+    )
 
 
-def densenet(layers: int, activation: Any = "relu", growth: int | None = 32, readout: bool = True) -> Network:
-    """A dense block: layer ``i`` reads the concatenation of the stem and all earlier layers' outputs.
+def densenet(
+    layers: int, activation: Any = "relu", growth: int | None = 32, readout: bool = True
+) -> Network:
+    """A dense block of ``layers`` layers.
 
-    Each layer is (activation, Affine with ``growth`` channels); the stem has ``2 * growth`` channels. Concatenation
-    is incremental, so that the graph has O(layers) edges.
+    Layer ``i`` reads the concatenation of the outputs of the stem and of all earlier layers.
+
+    Each layer is (activation, Affine with ``growth`` channels); the stem has ``2 * growth``
+    channels. Concatenation is incremental, so that the graph has O(layers) edges.
     """
     stem = None if growth is None else 2 * whole(growth, "growth", 1)
     channels = None if growth is None else stem
@@ -204,7 +277,7 @@ def densenet(layers: int, activation: Any = "relu", growth: int | None = 32, rea
     return titled("densenet", Network.from_steps(steps), layers)
 
 
-# -- strided and preconditioned networks of the scaling calculus ---------------------------------------------------------------------------
+# -- strided and preconditioned networks of the scaling calculus -----------------------------------
 
 
 def lenet(
@@ -215,7 +288,10 @@ def lenet(
     sigma_w: Any = 1,
     sigma_b: Any = 0,
 ) -> Network:
-    """LeNet-5 with strides in place of pooling: two 5 x 5 convolutions of stride 2, then 120 and 84 features [Scaling sec. 5]."""
+    """LeNet-5 with strides in place of pooling.
+
+    Two 5 x 5 convolutions of stride 2, then 120 and 84 features [Scaling sec. 5].
+    """
     affine = partial(L.Affine, sigma_w=sigma_w, sigma_b=sigma_b)
     layers = [affine(features, kernel=5, stride=2, padding="valid") for features in (6, 16)]
     dense = [affine(features) for features in (120, 84, classes)]
@@ -230,7 +306,10 @@ def alexnet(
     sigma_w: Any = 1,
     sigma_b: Any = 0,
 ) -> Network:
-    """AlexNet with the strides of its poolings given to the convolutions before them (kernels 11, 5, 3, 3, 3) [Scaling sec. 10]."""
+    """AlexNet with strided convolutions in place of its poolings [Scaling sec. 10].
+
+    The strides of the poolings are given to the convolutions before them (kernels 11, 5, 3, 3, 3).
+    """
     affine = partial(L.Affine, sigma_w=sigma_w, sigma_b=sigma_b)
     sizes = ((64, 11, 8), (192, 5, 2), (384, 3, 1), (256, 3, 1), (256, 3, 2))
     layers = [affine(k, kernel=side, stride=stride, padding=side // 2) for k, side, stride in sizes]
@@ -238,7 +317,9 @@ def alexnet(
     return titled("alexnet", _alternating(L.Input(3, image_shape), activation, layers, dense))
 
 
-def _alternating(entry: L.Input, activation: Any, convolutions: list[L.Affine], dense: list[L.Affine]) -> Network:
+def _alternating(
+    entry: L.Input, activation: Any, convolutions: list[L.Affine], dense: list[L.Affine]
+) -> Network:
     pieces: list[Piece] = [entry]
     for layer in convolutions:
         pieces += [layer, L.Nonlinear(activation)]
@@ -248,7 +329,9 @@ def _alternating(entry: L.Input, activation: Any, convolutions: list[L.Affine], 
     return chain(*pieces)
 
 
-def _geometric(inputs: Any, outputs: Any, kernel: int, constant: Any, stride: int = 1, padding: Any = "same") -> L.Affine:
+def _geometric(
+    inputs: Any, outputs: Any, kernel: int, constant: Any, stride: int = 1, padding: Any = "same"
+) -> L.Affine:
     """An Affine with E[W^2] = c / (k sqrt(n m)): sigma_w^2 = c k sqrt(n/m) [Scaling eq. 3]."""
     source, target = (_channels(count) for count in (inputs, outputs))
     sigma = sp.sqrt(constant * kernel * sp.sqrt(source / target))
@@ -256,9 +339,15 @@ def _geometric(inputs: Any, outputs: Any, kernel: int, constant: Any, stride: in
 
 
 def _channels(count: Any) -> sp.Expr:
-    """A number of channels in SymPy. Raises: KcalcError unless it is a whole number >= 1 or an expression."""
+    """A number of channels in SymPy.
+
+    Raises: KcalcError unless it is a whole number >= 1 or an expression.
+    """
     if count is None:
-        raise KcalcError("geometric weights need the numbers of channels; give whole numbers >= 1 or SymPy symbols")
+        raise KcalcError(
+            "geometric weights need the numbers of channels; give whole numbers >= 1 or SymPy "
+            "symbols"
+        )
     L.Affine(count)
     return sp.sympify(count, strict=True)
 
@@ -273,22 +362,33 @@ def preconditioned_block(
     padding: Any = "same",
     pool_correlation: Any = 0,
 ) -> Network:
-    """The pre-activation bottleneck block whose weights have the scaling of c = 1 outside it, constants corrected [Scaling sec. 11.1].
+    """The pre-activation bottleneck block in geometric initialisation [Scaling sec. 11.1].
 
-    ``alpha S(x) + beta F(x)``, alpha and beta the weights of the sum (squares summing to one), n -> m channels with ``width`` inside.
+    Its weights have the same scaling as weights with c = 1 outside the block. Constants of the
+    source are corrected.
 
-    - S: the identity for n = m without downsampling; else [mean pooling 2 x 2,] 1 x 1 convolution with c = alpha, multiplied by
-      1/sqrt(alpha) [and by 2/sqrt(1 + 3 r) for the pooling, r = ``pool_correlation`` within its windows].
-    - F: times sqrt(beta); three times relu, times sqrt(2/(k beta)), convolution k x k with c = beta (k = 1, 3, 1, the stride at the
+    ``alpha S(x) + beta F(x)``, alpha and beta the weights of the sum (squares summing to one), n ->
+    m channels with ``width`` inside.
+
+    - S: the identity for n = m without downsampling; else [mean pooling 2 x 2,] 1 x 1 convolution
+      with c = alpha, multiplied by
+      1/sqrt(alpha) [and by 2/sqrt(1 + 3 r) for the pooling, r = ``pool_correlation`` within its
+      windows].
+    - F: times sqrt(beta); three times relu, times sqrt(2/(k beta)), convolution k x k with c = beta
+      (k = 1, 3, 1, the stride at the
       3 x 3); times v = sqrt(beta), which is to be learned; times 1/beta.
 
-    Both give sqrt(n/m) times what they read, in mean square. The source prints c = alpha/4 for the pooled shortcut and sqrt(m/(beta n)) for
-    the last multiplier, which are right neither for gamma nor for the second moment. Biases stand behind the convolutions here.
+    Both give sqrt(n/m) times what they read, in mean square. The source prints c = alpha/4 for the
+    pooled shortcut and sqrt(m/(beta n)) for the last multiplier, which are right neither for gamma
+    nor for the second moment. Biases stand behind the convolutions here.
     """
     for count in (inputs, outputs, width):
         _channels(count)
     pooled = sp.sympify(as_number(pool_correlation, "pool_correlation"), strict=True)
-    alpha, beta = (sp.sympify(w, strict=True) for w in residual_weights(shortcut_weight, residual_weight) or (HALF, HALF))
+    alpha, beta = (
+        sp.sympify(w, strict=True)
+        for w in residual_weights(shortcut_weight, residual_weight) or (HALF, HALF)
+    )
     if alpha == 0:
         raise KcalcError("a block without shortcut is no residual block: give shortcut_weight > 0")
 
@@ -320,12 +420,15 @@ def preactivation_resnet50(
     pool_correlation: Any = 0,
     output_scale: Any = None,
 ) -> Network:
-    """The unnormalised pre-activation ResNet-50 of :func:`preconditioned_block`, geometric initialisation with c = 1 [Scaling sec. 11].
+    """The unnormalised pre-activation ResNet-50 in geometric initialisation [Scaling sec. 11].
 
-    A 7 x 7 convolution of stride 4 in place of the stem's pooling, reading inputs times (3 * 49)^(-1/4) (mean square 1 is assumed); stages
-    of 3, 4, 6, 3 blocks with ``width``, 2 ``width``, ... inside and four times as many channels outside; relu times sqrt(2); the mean over
-    all locations; a dense layer, times ``output_scale`` where given. Mean pooling after relu does not keep the activation scaling: see
-    ``kc.scaling(network).violations``.
+    Its blocks are those of :func:`preconditioned_block`; the geometric initialisation has c = 1.
+
+    A 7 x 7 convolution of stride 4 in place of the stem's pooling, reading inputs times (3 *
+    49)^(-1/4) (mean square 1 is assumed); stages of 3, 4, 6, 3 blocks with ``width``, 2 ``width``,
+    ... inside and four times as many channels outside; relu times sqrt(2); the mean over all
+    locations; a dense layer, times ``output_scale`` where given. Mean pooling after relu does not
+    keep the activation scaling: see ``kc.scaling(network).violations``.
     """
     stem = [L.Scale(sp.Integer(147) ** sp.Rational(-1, 4)), _geometric(3, width, 7, 1, 4, padding)]
     pieces: list[Piece] = [L.Input(3, image_shape), *stem]
@@ -333,9 +436,28 @@ def preactivation_resnet50(
     for number, blocks in enumerate(STAGES[50]):
         inside = _depth(width, name="width") * 2**number
         weights = {"shortcut_weight": shortcut_weight, "padding": padding}
-        first = preconditioned_block(inputs, 4 * inside, inside, downsample=number > 0, pool_correlation=pool_correlation, **weights)
-        pieces += [first, repeat(preconditioned_block(4 * inside, 4 * inside, inside, **weights), blocks - 1)]
+        first = preconditioned_block(
+            inputs,
+            4 * inside,
+            inside,
+            downsample=number > 0,
+            pool_correlation=pool_correlation,
+            **weights,
+        )
+        pieces += [
+            first,
+            repeat(preconditioned_block(4 * inside, 4 * inside, inside, **weights), blocks - 1),
+        ]
         inputs = 4 * inside
     relu: Any = "relu"
-    ends = [L.Nonlinear(relu), L.Scale(sp.sqrt(2)), L.Pool("mean"), L.Flatten(), _geometric(inputs, classes, 1, 1)]
-    return titled("preactivation-resnet50", chain(*pieces, *ends, *([] if output_scale is None else [L.Scale(output_scale)])))
+    ends = [
+        L.Nonlinear(relu),
+        L.Scale(sp.sqrt(2)),
+        L.Pool("mean"),
+        L.Flatten(),
+        _geometric(inputs, classes, 1, 1),
+    ]
+    return titled(
+        "preactivation-resnet50",
+        chain(*pieces, *ends, *([] if output_scale is None else [L.Scale(output_scale)])),
+    )

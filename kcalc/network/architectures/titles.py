@@ -9,6 +9,11 @@ from ..network import Network
 
 
 def titled(builder: str, network: Network, *sizes: Any) -> Network:
-    """The network under a name like ``vanilla-20, tanh``: its builder, its sizes, its activations."""
-    names = dict.fromkeys(network.layer(node).activation.name for node in network.nodes_of(Nonlinear))
+    """The network under a name like ``vanilla-20, tanh``.
+
+    Its builder, its sizes, its activations.
+    """
+    names = dict.fromkeys(
+        network.layer(node).activation.name for node in network.nodes_of(Nonlinear)
+    )
     return network.named(", ".join(["-".join([builder, *map(str, sizes)]), *list(names)[:2]]))

@@ -1,7 +1,9 @@
-"""Transformers with attention, as they are initialised in practice: weights of standard deviation ``std``.
+"""Transformers with attention, as they are initialised in practice.
 
-``std=None`` gives every Affine ``sigma_w = 1`` and embeddings ``sigma = 1``. Nodes are named after what they are,
-``block_3.queries``. The input are token ids, or the patches of an image.
+Weights of standard deviation ``std``.
+
+``std=None`` gives every Affine ``sigma_w = 1`` and embeddings ``sigma = 1``. Nodes are named after
+what they are, ``block_3.queries``. The input are token ids, or the patches of an image.
 """
 
 from __future__ import annotations
@@ -56,7 +58,10 @@ class _Stack:
         return scale if self.std is None else self.std * scale
 
     def affine(self, name: str, below: str, reads: int, features: int, scale: Any = 1) -> str:
-        """New weights of standard deviation ``std``, times ``scale``; ``reads`` is how many channels they read."""
+        """New weights of standard deviation ``std``, times ``scale``.
+
+        ``reads`` is how many channels they read.
+        """
         sigma_w = scale if self.std is None else self.std * math.sqrt(reads) * scale
         return self.add(name, L.Affine(features, bias=self.bias, sigma_w=sigma_w), below)
 
@@ -65,14 +70,26 @@ class _Stack:
         width = self.attention.get("key_width") or self.features // self.heads
         shared = (self.attention.get("key_heads") or self.heads) * width
         queries = self.affine(f"{name}.queries", below, self.features, self.heads * width)
-        keys, values = (self.affine(f"{name}.{what}", below, self.features, shared) for what in ("keys", "values"))
+        keys, values = (
+            self.affine(f"{name}.{what}", below, self.features, shared)
+            for what in ("keys", "values")
+        )
         given = {"heads": self.heads, "key_width": width, **self.attention}
-        read = self.add(f"{name}.attention", L.Attend(causal=causal, **given), queries, keys, values)
+        read = self.add(
+            f"{name}.attention", L.Attend(causal=causal, **given), queries, keys, values
+        )
         return self.affine(f"{name}.output", read, self.heads * width, self.features, scale)
 
-    def mlp(self, name: str, below: str, hidden: int, activation: Any, gated: bool, scale: Any = 1) -> str:
-        """Two maps with an activation between them; ``gated``: that of a third map multiplies it."""
-        inside = self.affine(f"{name}.up" if not gated else f"{name}.gate", below, self.features, hidden)
+    def mlp(
+        self, name: str, below: str, hidden: int, activation: Any, gated: bool, scale: Any = 1
+    ) -> str:
+        """Two maps with an activation between them.
+
+        ``gated``: that of a third map multiplies it.
+        """
+        inside = self.affine(
+            f"{name}.up" if not gated else f"{name}.gate", below, self.features, hidden
+        )
         inside = self.add(f"{name}.activation", L.Nonlinear(activation), inside)
         if gated:
             up = self.affine(f"{name}.up", below, self.features, hidden)
@@ -82,15 +99,34 @@ class _Stack:
     def branch(self, name: str, below: str, make: Callable[[str], str]) -> str:
         """A residual branch, its norm in front of it or behind the sum."""
         if self.placement == "pre":
-            return self.add(f"{name}.sum", L.Sum(), below, make(self.add(f"{name}.norm", self.norm(), below)))
-        return self.add(f"{name}.norm", self.norm(), self.add(f"{name}.sum", L.Sum(), below, make(below)))
+            return self.add(
+                f"{name}.sum", L.Sum(), below, make(self.add(f"{name}.norm", self.norm(), below))
+            )
+        return self.add(
+            f"{name}.norm", self.norm(), self.add(f"{name}.sum", L.Sum(), below, make(below))
+        )
 
-    def blocks(self, below: str, count: int, hidden: int, activation: Any, gated: bool, scale: Any, causal: bool) -> str:
+    def blocks(
+        self,
+        below: str,
+        count: int,
+        hidden: int,
+        activation: Any,
+        gated: bool,
+        scale: Any,
+        causal: bool,
+    ) -> str:
         """``count`` blocks of attention and an MLP."""
         for number in range(1, whole(count, "blocks", 1, DEEPEST) + 1):
             name = f"block_{number}"
-            below = self.branch(f"{name}.attend", below, lambda x, n=name: self.attend(n, x, scale, causal))
-            below = self.branch(f"{name}.mlp", below, lambda x, n=name: self.mlp(n, x, hidden, activation, gated, scale))
+            below = self.branch(
+                f"{name}.attend", below, lambda x, n=name: self.attend(n, x, scale, causal)
+            )
+            below = self.branch(
+                f"{name}.mlp",
+                below,
+                lambda x, n=name: self.mlp(n, x, hidden, activation, gated, scale),
+            )
         return below
 
     def network(self, title: str, *sizes: Any) -> Network:
@@ -110,18 +146,27 @@ def gpt2(
     causal: bool = True,
     depth_scaled: bool = True,
 ) -> Network:
-    """GPT-2: learned positions, pre-norm blocks with biases, LayerNorm at the end; its output is what the tied readout reads.
+    """GPT-2: learned positions, pre-norm blocks with biases, LayerNorm at the end.
 
-    ``std``: the standard deviation of all weights and embeddings; None: ``sigma_w = 1``. ``depth_scaled``: those that write into the
-    residual stream are divided by ``sqrt(2 blocks)``. ``causal``: False lets every token see all others, which keeps tokens alike, so that
-    kernel maps are exact. ``hidden``: the width of the MLPs, by default ``4 features``. [Radford et al. 2019]
+    Its output is what the tied readout reads.
+
+    ``std``: the standard deviation of all weights and embeddings; None: ``sigma_w = 1``.
+    ``depth_scaled``: those that write into the residual stream are divided by ``sqrt(2 blocks)``.
+    ``causal``: False lets every token see all others, which keeps tokens alike, so that kernel maps
+    are exact. ``hidden``: the width of the MLPs, by default ``4 features``. [Radford et al. 2019]
     """
     stack = _Stack(features, heads, std)
-    scale = 1 / math.sqrt(2 * whole(blocks, "blocks", 1, DEEPEST)) if truth(depth_scaled, "depth_scaled") else 1
+    scale = (
+        1 / math.sqrt(2 * whole(blocks, "blocks", 1, DEEPEST))
+        if truth(depth_scaled, "depth_scaled")
+        else 1
+    )
     below = stack.add("ids", L.Input())
     below = stack.add("embedding", L.Embedding(features, vocabulary, stack.sigma()), below)
     below = stack.add("positions", L.Positions("learned", stack.sigma(), length), below)
-    below = stack.blocks(below, blocks, _hidden(hidden, features), activation, False, scale, truth(causal, "causal"))
+    below = stack.blocks(
+        below, blocks, _hidden(hidden, features), activation, False, scale, truth(causal, "causal")
+    )
     stack.add("norm", L.LayerNorm(), below)
     return stack.network("gpt2", blocks)
 
@@ -139,18 +184,37 @@ def llama(
     causal: bool = True,
     query_norm: bool = False,
 ) -> Network:
-    """Llama, Mistral, Qwen: RMSNorm, rotary embeddings, gated MLPs, no biases; ends in the norm before the readout.
+    """Llama, Mistral, Qwen: RMSNorm, rotary embeddings, gated MLPs, no biases.
 
-    ``key_heads``: heads of keys and values, several heads of queries sharing one; None: as many as ``heads``. ``rotary``: the base of the
-    angles; None: no positions. ``causal=False, rotary=None`` keeps tokens alike, so that kernel maps are exact. ``query_norm``: RMSNorm on
-    queries and keys. Other arguments as in :func:`gpt2`. [Touvron et al. 2023; Shazeer 2020]
+    Ends in the norm before the readout.
+
+    ``key_heads``: heads of keys and values, several heads of queries sharing one; None: as many as
+    ``heads``. ``rotary``: the base of the angles; None: no positions. ``causal=False, rotary=None``
+    keeps tokens alike, so that kernel maps are exact. ``query_norm``: RMSNorm on queries and keys.
+    Other arguments as in :func:`gpt2`. [Touvron et al. 2023; Shazeer 2020]
     """
-    stack = _Stack(features, heads, std, L.RMSNorm, bias=False, attention={"key_heads": key_heads, "rotary": rotary})
+    stack = _Stack(
+        features,
+        heads,
+        std,
+        L.RMSNorm,
+        bias=False,
+        attention={"key_heads": key_heads, "rotary": rotary},
+    )
     if truth(query_norm, "query_norm"):
-        stack = _NormedQueries(features, heads, std, L.RMSNorm, bias=False, attention={"key_heads": key_heads, "rotary": rotary})
+        stack = _NormedQueries(
+            features,
+            heads,
+            std,
+            L.RMSNorm,
+            bias=False,
+            attention={"key_heads": key_heads, "rotary": rotary},
+        )
     below = stack.add("ids", L.Input())
     below = stack.add("embedding", L.Embedding(features, vocabulary, stack.sigma()), below)
-    below = stack.blocks(below, blocks, whole(hidden, "hidden", 1), activation, True, 1, truth(causal, "causal"))
+    below = stack.blocks(
+        below, blocks, whole(hidden, "hidden", 1), activation, True, 1, truth(causal, "causal")
+    )
     stack.add("norm", L.RMSNorm(), below)
     return stack.network("llama", blocks)
 
@@ -160,7 +224,11 @@ class _NormedQueries(_Stack):
 
     def affine(self, name: str, below: str, reads: int, features: int, scale: Any = 1) -> str:
         made = super().affine(name, below, reads, features, scale)
-        return self.add(f"{name}_norm", L.RMSNorm(), made) if name.endswith((".queries", ".keys")) else made
+        return (
+            self.add(f"{name}_norm", L.RMSNorm(), made)
+            if name.endswith((".queries", ".keys"))
+            else made
+        )
 
 
 def bert(
@@ -173,7 +241,9 @@ def bert(
     activation: Any = "gelu",
     std: Any = 0.02,
 ) -> Network:
-    """BERT's encoder: learned positions, one token type, a norm behind embeddings and behind every sum.
+    """BERT's encoder: learned positions, one token type, and post-normalisation.
+
+    A norm stands behind the embeddings and behind every sum.
 
     Arguments as in :func:`gpt2`. [Devlin et al. 2019]
     """
@@ -198,10 +268,12 @@ def vit(
     std: Any = 0.02,
     classes: int | None = 1000,
 ) -> Network:
-    """A vision transformer that reads the mean of its patches: patches, learned positions, pre-norm blocks, mean, readout.
+    """A vision transformer that reads the mean of its patches.
 
-    ``patch``: the side of a patch in pixels; the image has 3 channels. ``classes``: outputs of the readout; None: no readout.
-    Other arguments as in :func:`gpt2`. [Dosovitskiy et al. 2021]
+    Patches, learned positions, pre-norm blocks, mean, readout.
+
+    ``patch``: the side of a patch in pixels; the image has 3 channels. ``classes``: outputs of the
+    readout; None: no readout. Other arguments as in :func:`gpt2`. [Dosovitskiy et al. 2021]
     """
     stack = _Stack(features, heads, std)
     side = whole(patch, "patch", 1)
@@ -213,7 +285,9 @@ def vit(
         raise KcalcError(f"patches of {side} pixels do not fit an image of {rows} x {columns}")
     below = stack.add("patches", L.Input(3 * side * side, (rows // side, columns // side)))
     below = stack.affine("embedding", below, 3 * side * side, features)
-    below = stack.add("positions", L.Positions("learned", stack.sigma(), rows * columns // side**2), below)
+    below = stack.add(
+        "positions", L.Positions("learned", stack.sigma(), rows * columns // side**2), below
+    )
     below = stack.blocks(below, blocks, _hidden(hidden, features), activation, False, 1, False)
     below = stack.add("pool", L.Pool("mean"), stack.add("norm", L.LayerNorm(), below))
     if classes is not None:
@@ -232,19 +306,25 @@ def t5(
     gated: bool = False,
     factor: Any = 1.0,
 ) -> Network:
-    """T5's encoder without its relative position biases: RMSNorm, no biases, scores without ``1 / sqrt(key_width)``.
+    """T5's encoder without its relative position biases.
 
-    Weights have the standard deviations of the released code: ``factor / sqrt(features key_width)`` for queries,
-    ``factor / sqrt(fan_in)`` for others, ``factor`` for embeddings. ``gated``: version 1.1, with ``activation="gelu_tanh"``.
-    [Raffel et al. 2020]
+    RMSNorm, no biases, scores without ``1 / sqrt(key_width)``.
+
+    Weights have the standard deviations of the released code: ``factor / sqrt(features key_width)``
+    for queries, ``factor / sqrt(fan_in)`` for others, ``factor`` for embeddings. ``gated``: version
+    1.1, with ``activation="gelu_tanh"``. [Raffel et al. 2020]
     """
     width = whole(key_width, "key_width", 1)
     scale = as_number(factor, "factor")
-    stack = _T5(features, heads, None, L.RMSNorm, bias=False, attention={"key_width": width, "scale": 1})
+    stack = _T5(
+        features, heads, None, L.RMSNorm, bias=False, attention={"key_width": width, "scale": 1}
+    )
     stack.factor = scale
     below = stack.add("ids", L.Input())
     below = stack.add("embedding", L.Embedding(features, vocabulary, scale), below)
-    below = stack.blocks(below, blocks, whole(hidden, "hidden", 1), activation, truth(gated, "gated"), scale, False)
+    below = stack.blocks(
+        below, blocks, whole(hidden, "hidden", 1), activation, truth(gated, "gated"), scale, False
+    )
     stack.add("norm", L.RMSNorm(), below)
     return stack.network("t5", blocks)
 
@@ -255,7 +335,11 @@ class _T5(_Stack):
     factor: Any = 1
 
     def affine(self, name: str, below: str, reads: int, features: int, scale: Any = 1) -> str:
-        size = self.factor / math.sqrt(self.attention["key_width"]) if name.endswith(".queries") else self.factor
+        size = (
+            self.factor / math.sqrt(self.attention["key_width"])
+            if name.endswith(".queries")
+            else self.factor
+        )
         return self.add(name, L.Affine(features, bias=False, sigma_w=size), below)
 
 
