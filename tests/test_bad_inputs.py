@@ -27,6 +27,7 @@ MADE = {
     "Activation",
     "Constants",
     "Fluctuations",
+    "TiedReadout",
     "Gradients",
     "MapComparison",
     "Model",

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import is_key
-from ..foundation.printing import Shown
+from ..foundation.printing import Shown, marked
 from ..maps.maps import Approximable, Assumption
 from ..network import primitives as P
 from ..network.compose import interpret, require_network
@@ -56,6 +56,11 @@ class TiedReadout(Approximable, Shown):
     own: float | None
     spread: float | None
     assumptions: tuple[Assumption, ...] = ()
+
+    def __repr__(self) -> str:
+        own = "" if self.own is None else f", own {self.own:.4g} +- {self.spread:.4g}"
+        nodes = f"{self.output} to {self.embedding}"
+        return f"TiedReadout({marked(f'{nodes}: cosine {self.cosine:.4g}{own}', self)})"
 
 
 def tied_readout(

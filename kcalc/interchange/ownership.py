@@ -102,11 +102,9 @@ class Owners:
         """
         rows = matrix(op.weight)
         starts = np.sort(rows[:, :16], axis=1)
-        telling = rows[(starts[:, 1:] != starts[:, :-1]).sum(axis=1) >= 3]
-        return next(
-            (other for other in self._rows.first_of_rows(telling, op.name) if other != op.name),
-            None,
-        )
+        telling = np.flatnonzero((starts[:, 1:] != starts[:, :-1]).sum(axis=1) >= 3)
+        names = self._rows.first_of_rows(rows, telling, op.name)
+        return next((other for other in names if other != op.name), None)
 
 
 def _tells(op: Linear) -> bool:

@@ -94,11 +94,11 @@ class NamesOfArrays:
         self._starts: dict[tuple[int, bytes], tuple[np.ndarray, str]] = {}
         self._digests: dict[bytes, str] = {}
 
-    def first_of_rows(self, rows: np.ndarray, name: str) -> list[str]:
-        """The first name of each row of a matrix."""
-        starts = np.ascontiguousarray(rows[:, :START])
+    def first_of_rows(self, matrix: np.ndarray, rows: np.ndarray, name: str) -> list[str]:
+        """The first name of each of some rows of a matrix."""
+        starts = np.ascontiguousarray(matrix[rows, :START])
         keys = starts.view(f"V{starts[:1].nbytes}").ravel().tolist() if starts.size else []
-        return [self._first(key, row, name) for key, row in zip(keys, rows, strict=True)]
+        return [self._first(key, matrix[row], name) for key, row in zip(keys, rows, strict=True)]
 
     def first(self, array: np.ndarray, name: str) -> str:
         """The first name of an array with these bytes; ``name`` if it is new."""

@@ -114,6 +114,7 @@ CLASSES = {
     "Activation": "activation",
     "Constants": "shape.constants[]",
     "Fluctuations": "fluctuations",
+    "TiedReadout": "tied_readout",
     "Gradients": "gradients",
     "MapComparison": "compare",
     "Model": "to_jax",

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ...foundation.errors import KcalcError
-from ...foundation.printing import marked, plain
+from ...foundation.printing import Shown, marked, spread
 from ...maps.maps import Approximable, Assumption
 from ...network.compose import interpret
 from ...network.network import Network
@@ -22,14 +21,15 @@ from .values import assumptions_of
 
 Node = Hashable
 Array = np.ndarray
+KERNELS = ("nngp", "ntk", "nngp_error", "ntk_error")
 
 
 @dataclass(frozen=True)
-class TokenKernels(Approximable):
-    """Kernels of one output channel between the tokens of N sequences, at initialisation and infinite width.
+class TokenKernels(Shown, Approximable):
+    """Kernels of one output channel between the tokens of N sequences, at infinite width.
 
-    ``nngp``, ``ntk``: arrays (N, T, N, T), or (N, N) where the output has no tokens: the covariance
-    of the outputs, and the tangent kernel in the parameterisation that was asked for.
+    At initialisation. ``nngp``, ``ntk``: arrays (N, T, N, T), or (N, N) where the output has no
+    tokens: the covariance of the outputs, and the tangent kernel in the parameterisation that was asked for.
     ``nngp_error``, ``ntk_error``: their standard errors over the chains of sampling, 0 where no
     attention was sampled.
     """
@@ -40,10 +40,21 @@ class TokenKernels(Approximable):
     ntk_error: Array
     assumptions: tuple[Assumption, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
-        names = ("nngp", "ntk", "nngp_error", "ntk_error", "assumptions")
-        return plain({name: getattr(self, name) for name in names})
+    def _frame(self) -> dict[str, Array]:
+        places = ("sequence", "token", "other sequence", "other token")
+        names = places if self.nngp.ndim == 4 else places[::2]
+        values = {name: getattr(self, name) for name in KERNELS}
+        return spread(dict(zip(names, np.indices(self.nngp.shape), strict=True)) | values)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        """The means over equal tokens of every two sequences."""
+        means = [
+            part if part.ndim == 2 else np.einsum("sata->st", part) / part.shape[1]
+            for part in (self.nngp, self.ntk)
+        ]
+        pairs = zip(*np.triu_indices(len(self.nngp)), strict=True)
+        rows = ((f"{s}, {t}", *(f"{mean[s, t]:.6g}" for mean in means)) for s, t in pairs)
+        return [("sequences", "NNGP at equal tokens", "NTK at equal tokens"), *rows]
 
     def __repr__(self) -> str:
         return f"TokenKernels({marked(f'{self.nngp.shape} entries', self)})"
