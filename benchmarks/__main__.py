@@ -111,7 +111,8 @@ def command_of(options: argparse.Namespace) -> str:
     only = f" --only {' '.join(options.only)}" if set(options.only) != set(SECTIONS) else ""
     return (
         f"python -m "
-        f"benchmarks{only}{' --quick' if options.quick else ''}{' --peers' if options.peers else ''}"
+        f"benchmarks{only}{' --quick' if options.quick else ''}"
+        f"{' --peers' if options.peers else ''}"
     )
 
 

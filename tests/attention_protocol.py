@@ -125,6 +125,11 @@ def statistics(check: Any) -> Iterator[tuple[str, Statistic, np.ndarray]]:
         yield f"gradient, {mode}", found, np.isfinite(found.expected)
 
 
+def share_of(found: Statistic) -> np.ndarray:
+    """Deviations from what is expected, relative to it, or to .05 where it is smaller."""
+    return np.abs(found.mean - found.expected) / np.maximum(np.abs(found.expected), 0.05)
+
+
 def outliers(check: Any, share: float = MOST_SHARE) -> list[str]:
     """Where a value is further from its map than 4.5 standard errors, and than ``share`` of it."""
     found = []
@@ -176,7 +181,7 @@ def main() -> None:
             found.setdefault(kind.name, []).insert(0, check)
             parts = [
                 f"{name} |z| {np.nanmax(np.abs(s.z[counted])):.1f} "
-                f"{np.nanmax(np.abs(s.mean - s.expected)[counted] / np.maximum(np.abs(s.expected[counted]), 0.05)):.2%}"
+                f"{np.nanmax(share_of(s)[counted]):.2%}"
                 for name, s, counted in statistics(check)
             ]
             say(

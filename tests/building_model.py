@@ -178,7 +178,9 @@ class Draft:
         return loose | ({"no output"} if self.outputs == [] else set())
 
     def _fits(self, node: Node) -> bool:
-        """Whether a node reads as many feature maps as its layer does, each in a slot of its own."""
+        """Whether a node reads as many feature maps as its layer does, each in a slot
+        of its own.
+        """
         layer, count = self.layers[node], self.count(node)
         try:
             self.read_by(node)

@@ -91,7 +91,9 @@ def run(*arguments: str) -> None:
 
 
 class Halfway:
-    """``os.fsync`` that fails: what was written is on its way, and the file not yet in its place."""
+    """``os.fsync`` that fails: what was written is on its way, and the file not yet in
+    its place.
+    """
 
     def __init__(self, error: BaseException) -> None:
         self.error, self.calls = error, 0

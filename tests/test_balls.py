@@ -37,7 +37,9 @@ def exact(value: mpmath.mpf) -> Fraction:
 
 
 def holds(ball: arb, truth: mpmath.mpf, slack: str = "1e-70") -> bool:
-    """Whether the ball contains an mpmath value that is good to ``slack`` relative to 1 + |value|."""
+    """Whether the ball contains an mpmath value that is good to ``slack`` relative to 1
+    + |value|.
+    """
     room = Fraction(slack) * (1 + abs(exact(truth)))
     found = Enclosure.of(ball)
     return exact(found.lower) - room <= exact(truth) <= exact(found.upper) + room

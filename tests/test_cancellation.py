@@ -135,7 +135,9 @@ def test_jax_functions_keep_the_digits_of_single_precision(name: str) -> None:
 
 @pytest.mark.parametrize("q", [10.0, 80.0, 130.0, 162.0])
 def test_exponentials_at_large_q(q: float) -> None:
-    """C = exp(-q (1 - c)), also where Q = exp(2 q) is far beyond what may be multiplied four times."""
+    """C = exp(-q (1 - c)), also where Q = exp(2 q) is far beyond what may be multiplied
+    four times.
+    """
     found = kc.activation("exp").c_map([0.625, 1 - 1e-9], q)
     assert found == pytest.approx([math.exp(-0.375 * q), math.exp(-1e-9 * q)], rel=1e-7, abs=1e-15)
 

@@ -1,4 +1,6 @@
-"""The registry of claims, how verdicts follow from evidence, and how runs are resumed and reported."""
+"""The registry of claims, how verdicts follow from evidence, and how runs are resumed
+and reported.
+"""
 
 from __future__ import annotations
 

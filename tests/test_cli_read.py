@@ -18,7 +18,8 @@ MODULE = """
 import jax.numpy as jnp
 import kcalc as kc
 print("imported")
-network = kc.chain(kc.layers.Input(4), kc.layers.Affine(8), kc.layers.BatchNorm(), kc.layers.Nonlinear("tanh"), kc.layers.Affine(3))
+L = kc.layers
+network = kc.chain(L.Input(4), L.Affine(8), L.BatchNorm(), L.Nonlinear("tanh"), L.Affine(3))
 
 def make():
     return network

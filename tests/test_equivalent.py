@@ -141,7 +141,9 @@ def check(
     image: tuple[int, ...] = (),
     fan_in: dict[Node, int] | None = None,
 ) -> EquivalentParameters:
-    """Both networks give the same outputs to 1e-12, and the second holds no transformed activation."""
+    """Both networks give the same outputs to 1e-12, and the second holds no transformed
+    activation.
+    """
     net = getattr(shaped, "network", shaped)
     found = kc.equivalent_parameters(shaped)
     for node in found.network.nodes_of(L.Nonlinear):

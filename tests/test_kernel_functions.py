@@ -114,7 +114,9 @@ FUSED: dict[str, tuple[tuple[str, Any, str], ...]] = {
 
 
 def shared_network(name: str) -> kc.Network:
-    """What is needed of the first layers, the case's own, and a Concat of all that nothing reads."""
+    """What is needed of the first layers, the case's own, and a Concat of all that
+    nothing reads.
+    """
     last = SHARED.get(name) or FUSED[name]
     used = {parent for _, _, parents in last for parent in parents.split()}
     used |= {

@@ -180,7 +180,9 @@ def test_what_cannot_be_resolved_is_refused() -> None:
 
 
 def test_steps_that_are_rounding_are_let_be() -> None:
-    """What changes by less than 1e-6 of the greatest value over the narrowest of panels is no jump."""
+    """What changes by less than 1e-6 of the greatest value over the narrowest of panels
+    is no jump.
+    """
     edges = mesh(given(lambda x: x + 1e-9 * (x > 1 / 3), lambda x: 1 + zero(x)), 16.0)
     assert (
         20 < len(edges) < 60 and np.diff(edges).min() > 2e-10 and np.abs(edges - 1 / 3).min() < 2e-9

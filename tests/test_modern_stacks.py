@@ -278,7 +278,9 @@ def test_modern_networks_have_names(name: str, zeta: str, capsys: pytest.Capture
 
 
 def pairs(width: int, rng: np.random.Generator) -> Array:
-    """One vector and others of the cosines ``COSINES`` with it, all of mean square 1, (7, width)."""
+    """One vector and others of the cosines ``COSINES`` with it, all of mean square 1,
+    (7, width).
+    """
     base = np.linalg.qr(rng.normal(size=(width, len(COSINES) + 1)))[0].T * np.sqrt(width)
     return np.concatenate(
         [base[:1], COSINES[:, None] * base[:1] + np.sqrt(1 - COSINES[:, None] ** 2) * base[1:]]
@@ -310,7 +312,11 @@ SIZES = [
     pytest.param(12, 512, 16, marks=pytest.mark.slow),
     pytest.param(50, 1024, 16, marks=pytest.mark.slow),
 ]
-"""Blocks, width, draws. The bias of finite width at 50 blocks, some .01 at width 1024, is below half of a standard error of 16 draws."""
+"""Blocks, width, draws.
+
+The bias of finite width at 50 blocks, some .01 at width 1024, is below half of a standard error of
+16 draws.
+"""
 
 
 @pytest.mark.parametrize(("blocks", "width", "draws"), SIZES)

@@ -136,7 +136,9 @@ def test_random_networks_over_pairs_of_locations(name: str) -> None:
 
 
 def test_random_gated_stack() -> None:
-    """q and the cross moment of two pre-normalised SwiGLU blocks, width 1024, 16 draws by PyTorch."""
+    """q and the cross moment of two pre-normalised SwiGLU blocks, width 1024, 16 draws
+    by PyTorch.
+    """
     torch.manual_seed(2)
     x = torch.randn(2, 24)
     x[1] = 0.4 * x[0] + 0.9 * x[1]

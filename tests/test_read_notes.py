@@ -37,7 +37,9 @@ class Between(nn.Module):
 
 
 def found(model: nn.Module) -> tuple[list[str], float, float]:
-    """Texts of the notes, q of the output by kcalc and of the model itself for an input of q = 1."""
+    """Texts of the notes, q of the output by kcalc and of the model itself for an input
+    of q = 1.
+    """
     torch.manual_seed(1)
     reading = kc.read(model, (1, 64))
     assert all(note.node in reading.network for note in reading.notes)

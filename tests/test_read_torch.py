@@ -1,4 +1,6 @@
-"""Reading PyTorch: elementwise functions, layers and pooling, in the many ways people write them."""
+"""Reading PyTorch: elementwise functions, layers and pooling, in the many ways people
+write them.
+"""
 
 from __future__ import annotations
 

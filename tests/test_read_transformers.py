@@ -1,4 +1,6 @@
-"""Transformers in PyTorch are read whole, and kernel values are those of their own forward passes."""
+"""Transformers in PyTorch are read whole, and kernel values are those of their own
+forward passes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One version everywhere, and the file of oldest versions in line with what the package declares."""
+"""One version everywhere, and the file of oldest versions in line with what the package
+declares.
+"""
 
 from __future__ import annotations
 

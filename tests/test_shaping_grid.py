@@ -48,7 +48,9 @@ ALLOWED = 1e-13
 
 
 def random_dag(seed: int = 7, size: int = 40) -> kc.Network:
-    """Blocks (activation, Affine) on random earlier feature maps, some merged by normalised Sums."""
+    """Blocks (activation, Affine) on random earlier feature maps, some merged by
+    normalised Sums.
+    """
     pick = random.Random(seed)
     steps: list = [("x", L.Input(), ()), ("a0", L.Affine(), ("x",))]
     unread = ["a0"]

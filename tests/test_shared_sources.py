@@ -39,7 +39,9 @@ def net(*steps: tuple[str, Any, str], inputs: tuple[str, ...] = ("x",)) -> kc.Ne
 def expected(
     f: Callable[..., Any], g: Callable[..., Any], q1: float, q2: float, joint: float
 ) -> float:
-    """E f(u) g(v) of smooth functions of two Gaussians, by a Gauss-Hermite rule in each direction."""
+    """E f(u) g(v) of smooth functions of two Gaussians, by a Gauss-Hermite rule in each
+    direction.
+    """
     u = math.sqrt(q1) * NODES[:, None]
     v = joint / q1 * u + math.sqrt(max(q2 - joint**2 / q1, 0.0)) * NODES[None, :]
     return float(np.sum(f(u) * g(v) * WEIGHTS[:, None] * WEIGHTS[None, :]))

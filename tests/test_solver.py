@@ -1,4 +1,6 @@
-"""The solver of shaping: constants against 50-digit quadrature, branches, all solutions, refusals."""
+"""The solver of shaping: constants against 50-digit quadrature, branches, all
+solutions, refusals.
+"""
 
 from __future__ import annotations
 

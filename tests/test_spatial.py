@@ -274,7 +274,9 @@ def test_equal_locations_in_the_weights_themselves() -> None:
 
 @pytest.mark.parametrize("name", ["tanh", "softplus", "mish", "sigmoid", "gelu_tanh"])
 def test_many_q_values_at_once(name: str) -> None:
-    """The interpolated Hermite series against the local maps, one pair of q values after the other."""
+    """The interpolated Hermite series against the local maps, one pair of q values
+    after the other.
+    """
     phi, rng = activation(name), np.random.default_rng(1)
     q1, q2 = np.exp(rng.uniform(-6, 0.7, (6, 1))), np.exp(rng.uniform(-6, 0.7, (1, 5)))
     q2[0, 0] = q1[0, 0]
@@ -410,7 +412,9 @@ def test_kernel_maps_are_of_the_same_recursion() -> None:
 
 
 def test_pooling_shrinks_q() -> None:
-    """q after mean pooling is the mean of all covariances in the window, smaller than the mean q."""
+    """q after mean pooling is the mean of all covariances in the window, smaller than
+    the mean q.
+    """
     X = np.random.default_rng(4).normal(size=(1, 4, 4, 3))
     q = kc.c_map(built([conv((3, 3)), RELU, ALL]), spatial="exact", image_shape=(4, 4)).q_values(X)
     assert q["n3"][0, 0, 0] < 0.9 * q["n2"].mean()

@@ -281,7 +281,8 @@ from kcalc import training
 model = kc.to_jax(kc.chain(kc.layers.Input(), kc.layers.Affine(10)))
 settings = training.Settings(steps=int(sys.argv[2]), evaluate_every=5, schedule="constant")
 split = training.fold(training.load("digits"), 0)
-run = training.fit(model, split, settings, checkpoint=sys.argv[1], log=sys.argv[1] + ".jsonl", resume=True)
+files = {"checkpoint": sys.argv[1], "log": sys.argv[1] + ".jsonl"}
+run = training.fit(model, split, settings, resume=True, **files)
 """
 
 

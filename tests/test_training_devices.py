@@ -33,7 +33,8 @@ settings = training.Settings("sgd", learning_rate=1e-3, steps=20, evaluate_every
 one = training.fit(model, split, settings)
 trainer = training.Trainer(model, settings, training.data_mesh())
 many = trainer.fit(split)
-for a, b in zip(jax.tree.leaves((one.params, one.state)), jax.tree.leaves((many.params, many.state)), strict=True):
+leaves = [jax.tree.leaves((run.params, run.state)) for run in (one, many)]
+for a, b in zip(*leaves, strict=True):
     assert len(b.sharding.device_set) == 8
     assert np.allclose(a, b, atol=2e-5), np.abs(np.asarray(a) - b).max()
 assert abs(one.accuracy - many.accuracy) < 0.01
@@ -41,8 +42,13 @@ engine = trainer.engine
 arguments = np.zeros((50, 64), np.int32), np.zeros(50, np.float32), 0, 1, 0
 tree = engine.start(model.init(0, split.x[:1]), split.x)
 compiled = engine._advance.lower(tree, split.x, split.y, *arguments).compile().as_text()
-assert "all-reduce" in compiled and "f32[8,65]" in compiled  # every device computes on 8 of the 64 examples
-for mesh, match in ((lambda: training.data_mesh(9), "8 devices, not 9"), (lambda: training.data_mesh(3), "cannot be shared out")):
+# every device computes on 8 of the 64 examples
+assert "all-reduce" in compiled and "f32[8,65]" in compiled
+cases = (
+    (lambda: training.data_mesh(9), "8 devices, not 9"),
+    (lambda: training.data_mesh(3), "cannot be shared out"),
+)
+for mesh, match in cases:
     try:
         training.fit(model, split, settings, mesh=mesh())
     except kc.KcalcError as error:
@@ -76,8 +82,9 @@ net = kc.architectures.vanilla(4, "tanh")
 model = kc.to_jax(kc.shape(net), {None: 16, net.outputs[0]: 10})
 settings = training.Settings("sgd", learning_rate=1e-3, steps=20, evaluate_every=10)
 split = training.fold(training.load("digits"), 0)
-run = training.fit(model, split, settings, mesh=training.data_mesh(), checkpoint=sys.argv[3], log=sys.argv[3] + ".csv")
-again = training.fit(model, split, settings, mesh=training.data_mesh(), checkpoint=sys.argv[3], resume=True)
+mesh, file = training.data_mesh(), sys.argv[3]
+run = training.fit(model, split, settings, mesh=mesh, checkpoint=file, log=file + ".csv")
+again = training.fit(model, split, settings, mesh=mesh, checkpoint=file, resume=True)
 assert again.history == run.history
 print("accuracy", run.accuracy)
 """

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from attention_protocol import BLOCKS, HEADS, KINDS, Kind, fall, outliers
+from attention_protocol import BLOCKS, KINDS, Kind, fall, outliers
 
 import kcalc as kc
 from kcalc.calculi.attention.structure import Tokens

@@ -11,7 +11,9 @@ from torch.nn import functional as F
 
 
 def drawn(model: nn.Module, sigma: float = 1.0, seed: int = 0) -> Any:
-    """The model with weights of variance ``sigma^2 / fan_in``, tables of variance 1, biases of 0."""
+    """The model with weights of variance ``sigma^2 / fan_in``, tables of variance 1,
+    biases of 0.
+    """
     random = torch.Generator().manual_seed(seed)
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     with torch.no_grad():

@@ -46,9 +46,8 @@ class NearZero:
 def kept(piece: sp.Expr) -> sp.Expr:
     """The expression with expm1 and log1p where it has them."""
     branches: Any = piece.args
-    if isinstance(
-        piece, sp.Piecewise
-    ):  # branches that are one function, written in two ways so that neither overflows, must stay two
+    # branches that are one function, written in two ways so that neither overflows, must stay two
+    if isinstance(piece, sp.Piecewise):
         return sp.Piecewise(
             *((kept(branch), condition) for branch, condition in branches), evaluate=False
         )

@@ -119,9 +119,8 @@ class Kernel(Closed):
         rows, inverse = np.unique(
             np.stack([first[close], second[close]]), axis=1, return_inverse=True
         )
-        out[close] = np.array([pair_distance(self, *map(float, pair)) for pair in rows.T])[
-            inverse.ravel()
-        ]  # type: ignore[arg-type]
+        found = [pair_distance(self, *map(float, pair)) for pair in rows.T]  # type: ignore[arg-type]
+        out[close] = np.array(found)[inverse.ravel()]
         return out[()]
 
     def _closed_derivatives(

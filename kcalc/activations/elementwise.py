@@ -134,7 +134,7 @@ def compiled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     try:
         with in_double_precision():
             fast(jax.numpy.ones(_BLOCK))
-    except Exception:  # a tracer may meet anything in a user's code: it runs untraced then, or its error is reported later
+    except Exception:  # of a user's code: it runs untraced then, or its error is reported later
         return function
     return fast
 

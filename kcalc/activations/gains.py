@@ -111,15 +111,17 @@ SHIPPED: tuple[Shipped, ...] = (
     Shipped(_TIMM, "softplus", "softplus", 1.9203323125839233, True),
     Shipped(_TIMM, "tanh", "tanh", 1.5939117670059204, True),
 )
-"""Gains as shipped by torch 2 and timm 1 (identity and log_softmax of timm left out: the first is 1, the second is not elementwise)."""
+"""Gains as shipped by torch 2 and timm 1.
+
+Of timm, identity is left out, which is 1, and log_softmax, which is not elementwise.
+"""
 
 
 def comparison(layers: int = 100) -> str:
     """The shipped gains beside the exact ones, as a Markdown table."""
     rows = [
-        "| library | activation | keeps | shipped | exact | relative error | q after 100 layers |".replace(
-            "100", str(layers)
-        ),
+        "| library | activation | keeps | shipped | exact | relative error | "
+        f"q after {layers} layers |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in SHIPPED:

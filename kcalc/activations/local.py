@@ -102,7 +102,7 @@ class LocalMaps:
     degree: int | None
 
     closed_in_numpy: bool = False
-    """Whether the closed forms keep relative accuracy in floating point at every gap (else NumPy integrates)."""
+    """Whether the closed forms keep relative accuracy at every gap; else NumPy integrates."""
 
     closed_over_jets: bool = True
     """Whether the closed form of Q keeps its digits when its Taylor series in q is read off."""

@@ -30,7 +30,7 @@ X = sp.Symbol("x", real=True)
 
 MOST_KINKS = 500
 KINK_REACH = 128
-"""How far out kinks of functions that are not polynomials are looked for: as far as inputs of q = 100 reach."""
+"""How far out kinks are sought, but for polynomials: as far as inputs of q = 100 reach."""
 _SOUGHT = KINK_REACH + 2
 _DIGITS = 50
 _BALL_BITS = (200, 1200)  # the latter enclose values that underflow
@@ -71,9 +71,9 @@ def _switches(part: sp.Basic) -> list[sp.Expr]:
     if isinstance(part, sp.Piecewise):
         relations = {
             relation
-            for _, condition in part.args
+            for _, condition in part.args  # type: ignore[misc]
             for relation in condition.atoms(sp.core.relational.Relational)
-        }  # type: ignore[misc]
+        }
         return [relation.lhs - relation.rhs for relation in relations]
     if isinstance(part, sp.Max | sp.Min):
         return [a - b for a, b in combinations(part.args, 2)]  # type: ignore[operator]
@@ -118,10 +118,10 @@ def _polynomial_roots(expr: sp.Expr) -> list[sp.Expr] | None:
     else:
         return None
     return (
-        [sp.Float(root.evalf(_DIGITS), _DIGITS) for root in roots]
+        [sp.Float(root.evalf(_DIGITS), _DIGITS) for root in roots]  # pyright: ignore
         if expr.has(sp.Float)
         else list(roots)
-    )  # pyright: ignore
+    )
 
 
 def _wave_roots(expr: sp.Expr) -> list[sp.Expr] | None:

@@ -6,7 +6,8 @@ That is all piecewise polynomials (hard_tanh, relu6, hard_swish, hard_shrink, ..
 and sums and products of such pieces by affine maps, sums and composition. For u = sqrt(q) z with
 density N(x; 0, q) on a piece from a to b, completing the square gives
 
-    M_0 = e^(rate^2 q/2) P(a < u + rate q < b),   M_n = rate q M_(n-1) + (n-1) q M_(n-2) - q [x^(n-1) e^(rate x) N(x; 0, q)]_a^b.
+    M_0 = e^(rate^2 q/2) P(a < u + rate q < b),
+    M_n = rate q M_(n-1) + (n-1) q M_(n-2) - q [x^(n-1) e^(rate x) N(x; 0, q)]_a^b.
 
 C has no such form: with a kink away from 0, E[phi(u) phi(v)] is a bivariate normal probability,
 which is not elementary (Owen's T function for one corner). It is integrated. NumPy integrates

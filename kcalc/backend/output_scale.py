@@ -55,7 +55,8 @@ class OutputScale(Shown):
         )
 
     def __repr__(self) -> str:
-        return f"OutputScale({', '.join(f'{node}: {factor:.6g}' for node, factor in self.factors.items())})"
+        listed = ", ".join(f"{node}: {factor:.6g}" for node, factor in self.factors.items())
+        return f"OutputScale({listed})"
 
 
 def scale_output(model: Model, params: Params, x: Any, std: float = 0.05) -> OutputScale:

@@ -309,7 +309,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Flatten | L.Identity, node: Node, inputs: Sequence[Array]) -> Array:
-        """A Flatten: (height, width, channels) -> (height * width * channels), in row-major order."""
+        """A Flatten: (height, width, channels) -> (height * width * channels), row by row."""
         if isinstance(layer, L.Identity) or self.nodes[node].below[0].locations is None:
             return inputs[0]
         return inputs[0].reshape(*inputs[0].shape[:-3], -1)

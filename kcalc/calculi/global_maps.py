@@ -408,7 +408,7 @@ class _Reading:
 def sequence_states(
     network: Network, tokens: Tokens
 ) -> tuple[Kernel, dict[Node, Any], tuple[Assumption, ...]]:
-    """The calculus of two tokens of one sequence of q = 1, the state of every node, and the assumptions."""
+    """The calculus of two tokens of one sequence of q = 1, all states, and the assumptions."""
     reading = _Reading(network, False, tokens)
     one = dict.fromkeys(network.inputs, np.asarray(1.0))
     states = reading.run_sequence(

@@ -45,14 +45,14 @@ MODES = ("mean", "difference")
 
 @dataclass(frozen=True, repr=False)
 class Gradients(Shown, Approximable):
-    """E|d out_k / d node|^2 for inputs of the given q, infinite width, one channel ``k`` of ``output``.
+    """E|d out_k / d node|^2 at infinite width, for inputs of the given q.
 
-    ``nodes``: {node: value}, the squared norm summed over the node's channels; ``weights``: {node
-    with parameters: E|d out_k / d parameters|^2} in the NTK parameterisation, which add up to the
-    tangent kernel at c = 1: those of Affine layers, and of embeddings and learned positions, which
-    count as Affine layers on one-hot vectors; ``chi``: {activation: E phi'(z)^2} with its
-    pre-activation z. An activation and the Affine that reads it together multiply the mean squared
-    gradient by sigma_w^2 chi.
+    ``k`` is one channel of ``output``. ``nodes``: {node: value}, the squared norm summed over the
+    node's channels; ``weights``: {node with parameters: E|d out_k / d parameters|^2} in the NTK
+    parameterisation, which add up to the tangent kernel at c = 1: those of Affine layers, and of
+    embeddings and learned positions, which count as Affine layers on one-hot vectors; ``chi``:
+    {activation: E phi'(z)^2} with its pre-activation z. An activation and the Affine that reads it
+    together multiply the mean squared gradient by sigma_w^2 chi.
 
     Over T tokens ``out_k`` is a channel of one token and ``nodes`` and ``weights`` sum over all
     tokens of a node. ``mean`` is the squared norm of the sum over tokens of the gradients at a
@@ -378,7 +378,7 @@ def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> G
 
 
 def _parameters(network: Network) -> dict[Node, Node]:
-    """{node with parameters: the node, of the lowered network, of the feature map that they make}."""
+    """{node with parameters: the feature map that they make, a node of the lowered network}."""
     return {owner(node): node for node, op, _ in network.operations if isinstance(op, P.Fresh)}
 
 

@@ -498,11 +498,11 @@ class KernelFunction(OfReading, WithMatrices, Formula):
 
 
 class TangentKernel(KernelFunction):
-    """The neural tangent kernel: ``K(c)`` is the sum of ``K.layers[node](c)`` over the nodes with parameters.
+    """The neural tangent kernel: ``K(c)`` is the sum of ``K.layers[node](c)``.
 
-    These are Affine layers, and embeddings and learned positions, whose tables are trained as the
-    weights of an Affine on one-hot vectors. ``K.nngp`` is the kernel of the network as a Gaussian
-    process.
+    The nodes with parameters are Affine layers, and embeddings and learned positions, whose tables
+    are trained as the weights of an Affine on one-hot vectors. ``K.nngp`` is the kernel of the
+    network as a Gaussian process.
     """
 
     def __init__(self, reading: TangentReading) -> None:

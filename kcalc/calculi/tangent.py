@@ -124,7 +124,7 @@ def tied_heads(network: Network) -> tuple[Node, ...]:
 
 
 def refuse_tied(network: Network) -> None:
-    """Raises: KcalcError for a readout tied to an embedding, whose tangent kernel has cross terms of the two."""
+    """Refuse a readout tied to an embedding, whose tangent kernel has cross terms of the two."""
     for node in tied_heads(network):
         raise KcalcError(
             f"node {node!r} is a readout tied to an embedding: the tangent kernel has cross terms "

@@ -122,7 +122,7 @@ def _chosen(network: Network, embedding: Node) -> Node:
 def _states(
     network: Network, tokens: Any, token_cosine: float | None, sampling: Sampling | None
 ) -> tuple[Any, Mapping[Node, Any], tuple[Assumption, ...]]:
-    """The kernel calculus of two tokens of one sequence, the state of every node, and assumptions."""
+    """The kernel calculus of two tokens of one sequence, all states, and the assumptions."""
     asked = read_sampling(sampling)
     if not (sampling is not None or several(tokens) or tells_tokens_apart(network)):
         given = read_tokens(tokens, token_cosine)

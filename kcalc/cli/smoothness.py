@@ -22,7 +22,8 @@ from .text import activation_names
 EPILOG = """\
 examples:
   kcalc smoothness vanilla-3 --activation tanh --features 16 --radius 2 --loss cross_entropy
-  kcalc smoothness rescaled-resnet-4 --activation tanh --features 16 --normalisation weight --first entry --scale contracting --no-biases
+  kcalc smoothness rescaled-resnet-4 --activation tanh --features 16 --normalisation weight \\
+      --first entry --scale contracting --no-biases
 """
 
 

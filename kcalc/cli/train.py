@@ -43,13 +43,16 @@ from .targets import ABSENT, OPTIONS, add_targets
 DESCRIPTION = """\
 Train a network on small images and report how many test images it gets right.
 
-With one method and one learning rate it trains once and prints a line per evaluation; otherwise it prints a table: every
-method at the best of its learning rates, over seeds. Deep shaped networks want learning rates about ten times below habit."""
+With one method and one learning rate it trains once and prints a line per evaluation; otherwise it
+prints a table: every method at the best of its learning rates, over seeds. Deep shaped networks
+want learning rates about ten times below habit."""
 EPILOG = f"""\
 examples:
   kcalc train vanilla-100 --activation tanh --method dks --learning-rate 3e-4
-  kcalc train vanilla --depth 100 --activation tanh --compare none,dks,tat,he:relu,eoc --seeds 3 --plot methods.png
-  kcalc train vanilla-50 --activation relu --method tat --data mnist --folder mnist --checkpoint run.npz
+  kcalc train vanilla --depth 100 --activation tanh --compare none,dks,tat,he:relu,eoc \\
+      --seeds 3 --plot methods.png
+  kcalc train vanilla-50 --activation relu --method tat --data mnist --folder mnist \\
+      --checkpoint run.npz
   kcalc train --recipe dks-zeta --depth 50 --table zeta.csv
 
 recipes: {", ".join(RECIPES)}

@@ -27,8 +27,8 @@ examples:
   kcalc verify --errata --paper tat
   kcalc verify --paper tat --budget full --journal tat.jsonl --html tat.html
 
-The exit status is 1 where a verdict contradicts the one that kcalc stands by, or where a claim that can be decided
-is undecided, 2 for bad input, 130 after an interruption, else 0.
+The exit status is 1 where a verdict contradicts the one that kcalc stands by, or where a claim that
+can be decided is undecided, 2 for bad input, 130 after an interruption, else 0.
 """
 
 

@@ -238,9 +238,10 @@ def gaps_at_angle(inputs: tuple[Node, ...], theta: Any) -> dict[Node, Gap]:
 def q_of_inputs(
     inputs: tuple[Node, ...], q1: Any, q2: Any, gap: Mapping[Node, Any]
 ) -> tuple[dict[Node, Any], dict[Node, Any] | None, tuple[int, ...]]:
-    """({input: q1}, {input: q2} or None where they are equal, the shape to which they and the gaps broadcast).
+    """({input: q1}, {input: q2} or None where they are equal, their shape with the gaps).
 
-    Raises: KcalcError where a q value is not positive, and where shapes do not fit.
+    The shape is that to which all broadcast. Raises: KcalcError where a q value is not positive,
+    and where shapes do not fit.
     """
     first, second = read_pair(
         lambda given, what: per_input(inputs)(given, lambda v: q_array(v, what), what), q1, q2

@@ -26,7 +26,7 @@ from ..foundation.process_state import alone
 from ..foundation.real_numbers import closed_value, floats, plain_number, refused
 
 Number = Any
-"""A number of some field: a SymPy expression, an mpmath number, a ball, a float or a float64 array."""
+"""A number of a field: a SymPy expression, an mpmath number, a ball, a float or a float64 array."""
 
 MOST_DIGITS = 10_000
 

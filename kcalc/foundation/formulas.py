@@ -95,7 +95,8 @@ def map_name(name: str) -> str | None:
     found = _MAP.fullmatch(name)
     if found is None:
         return None
-    return rf"\mathcal{{{found['letter']}}}{_primes(_order(found))}_{{{activation_name(found['name'])}}}"
+    name = activation_name(found["name"])
+    return rf"\mathcal{{{found['letter']}}}{_primes(_order(found))}_{{{name}}}"
 
 
 def _order(found: re.Match[str]) -> int:

@@ -23,10 +23,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 ALONE = threading.RLock()
-"""Held while precision, or anything else that belongs to the whole process, is other than it was found."""
+"""Held while precision, or another setting of the whole process, is other than it was found."""
 
 READING = threading.RLock()
-"""Held while a model is traced with its library's layers replaced or warnings are filtered; taken before :data:`ALONE` where both are."""
+"""Held while a model is traced with its library's layers replaced or warnings are filtered.
+
+It is taken before :data:`ALONE` where both are.
+"""
 
 if hasattr(
     os, "register_at_fork"
@@ -52,10 +55,11 @@ def alone(function: Callable[P, T]) -> Callable[P, T]:
 
 
 _SHARED_BITS = 2000
+# mpmath extends its digits of a constant in two steps, between which other threads misread it
 for _constant in (
     pi_fixed,
     ln2_fixed,
-):  # mpmath extends its digits of a constant in two steps, between which other threads read it wrongly
+):
     _constant(_SHARED_BITS)
 
 

@@ -187,10 +187,11 @@ def sink_overlap(
     covariance: float,
     common: tuple[float, float, float],
 ) -> tuple[float, float]:
-    """``E sum_j A_j B_j`` and ``E (sum_j A_j) (sum_l B_l)`` of rows of softmax that have one more score, 0, whose weight is dropped.
+    """``E sum_j A_j B_j`` and ``E (sum_j A_j) (sum_l B_l)`` of rows of softmax with a sink.
 
-    Scores are ``c + a_j`` and ``d + b_j``; ``common``: the variances of c and d, and their
-    covariance. With ``N = E f(u - c) f(w - d)`` they are ``X = T int int Phi_uw Phi^(T-1) N`` and
+    The sink is one more score, 0, whose weight is dropped. Scores are ``c + a_j`` and ``d + b_j``;
+    ``common``: the variances of c and d, and their covariance. With ``N = E f(u - c) f(w - d)``
+    they are ``X = T int int Phi_uw Phi^(T-1) N`` and
     ``X + T (T-1) int int Phi_u Phi_w Phi^(T-2) N``.
     """
     grid = _Grid(tokens, variance1, variance2, covariance)
@@ -248,7 +249,10 @@ class _Side(NamedTuple):
 
     @classmethod
     def over(cls, tokens: int, width: float, step: float, fewest: int = 0) -> _Side:
-        """The grid of a row over ``tokens``, or ``fewest`` to ``tokens``, whose scores have the standard deviation ``width``."""
+        """The grid of a row over ``tokens``, or ``fewest`` to ``tokens``.
+
+        ``width``: the standard deviation of its scores.
+        """
         log = math.log(tokens)
         start = -log - TAIL - min(width * width / 2, 8 * width)
         return cls(start, step, math.ceil((_end(fewest or tokens, width) - start) / step) + 1)
@@ -343,9 +347,10 @@ def _shared(width1: float, width2: float, covariance: float) -> tuple[float, flo
 def _columns(
     tokens: tuple[int, int], width: float, shared: float, spacing: float, reach: int
 ) -> tuple[_Side, Functions]:
-    """The grid of one side, and its functions at ``u + shared z``, (u, z) each, averaged over what is its own.
+    """The grid of one side, and its functions at ``u + shared z``, (u, z) each.
 
-    ``tokens``: the most and the fewest, 0 where they are the same.
+    They are averages over what is its own. ``tokens``: the most and the fewest, 0 where they are
+    the same.
     """
     own = math.sqrt(max(0.0, (width - shared) * (width + shared)))
     fine = shared * spacing
@@ -401,9 +406,10 @@ def averaged(
     width: float,
     functions: Callable[[Array], Functions] = _functions,
 ) -> Functions:
-    """``functions`` averaged over a Gaussian of standard deviation ``width`` at ``start + step * (0 ... count - 1)``.
+    """``functions`` averaged over a Gaussian of standard deviation ``width``.
 
-    By default ``1 - f``, ``-f'`` and ``f''``.
+    They are taken at ``start + step * (0 ... count - 1)``. By default ``1 - f``, ``-f'`` and
+    ``f''``.
     """
     if width <= NARROW:
         points = start + step * np.arange(count)

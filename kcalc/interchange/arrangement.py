@@ -32,9 +32,8 @@ from .trace import (
     Transpose,
 )
 
-Order = tuple[
-    int | str, ...
-]  # places of the locations in their source; () for their own order, a name where it is nobody else's
+# places of the locations in their source; () for their own order, a name where none shares it
+Order = tuple[int | str, ...]
 FRESH = (
     Entry,
     Linear,

@@ -26,7 +26,7 @@ _KNOWN: dict[
 ] = {}  # by identity: some models have no hash, and equal ones are others
 FORMATS = (".onnx", ".json")
 FRONT_ENDS = {"torch_model": "torch", "onnx_model": "onnx", "jax_model": ""}
-"""{package: the library whose objects it reads}; "" for the one that is asked last, of any object."""
+"""{package: the library whose objects it reads}; "": the last that is asked, of any object."""
 
 
 def read(
@@ -68,10 +68,11 @@ def read(
         getattr(model, "__name__", type(model).__name__),
     )
     with suppress(TypeError):  # where it cannot be weakly referenced
+        # bound here: at the end of the process the module's names are gone before its last models
         place, known = (
             id(model),
             _KNOWN,
-        )  # bound here: at the end of the process the module's names are gone before its last models
+        )
         known[place] = weakref.ref(model, lambda _: known.pop(place, None)), found
     return found
 

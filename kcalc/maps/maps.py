@@ -486,9 +486,10 @@ class QMap(KernelMap):
         )
 
     def table(self, low: float = 1e-3, high: float = 1e3, tolerance: float = 1e-13) -> QTable:
-        """Q for low <= q <= high, all inputs' q value, as a :class:`~kcalc.fields.tables.QTable` of relative error ``tolerance``.
+        """Q for low <= q <= high, all inputs' q value, as a :class:`~kcalc.fields.tables.QTable`.
 
-        Raises: KcalcError for several outputs, unless 0 < low < high, and for too rough a Q.
+        Its relative error is ``tolerance``. Raises: KcalcError for several outputs, unless 0 < low
+        < high, and for too rough a Q.
         """
         from ..fields.tables import tabulate_q
 

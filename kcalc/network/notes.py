@@ -20,8 +20,11 @@ LEVELS = {
     "not read": "not understood; every calculus refuses it",
 }
 CARRIED = {"exact": "", "locations": "convention", "approximate": "heuristic"}
-"""The levels of the notes that a network carries, and the kinds of assumption that they are: "exact" ones tell at
-which size of images an input was read. Layers tell of pooling and of what was not read by themselves."""
+"""The levels of the notes that a network carries, and the kinds of assumption that they are.
+
+"exact" ones tell at which size of images an input was read. Layers tell of pooling and of what was
+not read by themselves.
+"""
 
 
 @dataclass(frozen=True)

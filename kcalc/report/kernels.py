@@ -48,9 +48,10 @@ class Kernel:
 
 
 def kernel(network: Network, **tokens: Any) -> Kernel:
-    """The kernels of a network; over ``tokens`` without eigenvalues, which are those of single vectors.
+    """The kernels of a network, over ``tokens`` without eigenvalues.
 
-    Raises: KcalcError where there are none, or several outputs.
+    Eigenvalues are those of single vectors. Raises: KcalcError where there are none, or several
+    outputs.
     """
     from scipy.special import roots_gegenbauer
 

@@ -197,7 +197,8 @@ class ConstantsTable(Mapping[Any, Constants], Tabled):
         return text_table(self.rows)
 
     def __repr__(self) -> str:
-        return f"ConstantsTable({', '.join(f'{name}: {len(found)}' for name, found in self._by_name.items())})"
+        listed = ", ".join(f"{name}: {len(found)}" for name, found in self._by_name.items())
+        return f"ConstantsTable({listed})"
 
     def _repr_html_(self) -> str:
         return html_table(self.rows)

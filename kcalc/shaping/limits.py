@@ -60,12 +60,12 @@ class DepthLimit(Shown):
 
 @without_option()
 def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
-    """The limit of infinitely many copies of ``block`` (one input, one output) for inputs of q value ``q`` and any c in (-1, 1).
+    """The limit of infinitely many copies of ``block``, which has one input and one output.
 
-    q* is the fixed point of Q to which repeated blocks take ``q``, attracting or of slope 1 or -1,
-    or ``q`` itself where Q keeps it; c* is the fixed point of C at q* with slope <= 1, which is
-    unique in [0, 1]. [DKS App. C] Opposite inputs, c = -1, may stay so (odd maps) or become equal
-    (even maps).
+    It is for inputs of q value ``q`` and any c in (-1, 1). q* is the fixed point of Q to which
+    repeated blocks take ``q``, attracting or of slope 1 or -1, or ``q`` itself where Q keeps it; c*
+    is the fixed point of C at q* with slope <= 1, which is unique in [0, 1]. [DKS App. C] Opposite
+    inputs, c = -1, may stay so (odd maps) or become equal (even maps).
     Raises: KcalcError for several inputs or outputs, bad q, or q values that grow or vanish without
     end, alternate or never settle.
     """

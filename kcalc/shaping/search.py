@@ -430,9 +430,10 @@ def _crossing(
     miss = [slope_excess(phi, end, beta, 1) - target for end in ends]
     if not miss[0] * miss[1] <= 0:
         return None
-    return float(
-        brentq(lambda t: slope_excess(phi, t, beta, 1) - target, *ends, xtol=1e-16, rtol=1e-15)
-    )  # pyright: ignore[reportArgumentType]
+    root: Any = brentq(
+        lambda t: slope_excess(phi, t, beta, 1) - target, *ends, xtol=1e-16, rtol=np.float64(1e-15)
+    )
+    return float(root)
 
 
 # -- the least Q'(1) -------------------------------------------------------------------------------

@@ -49,8 +49,11 @@ class Run(Shown):
         """Shares of correct answers against steps; returns the Axes."""
         from .plots import curves
 
-        return curves({"training batches": [(r.step, r.train_accuracy) for r in self.history],
-                       "test examples": [(r.step, r.test_accuracy) for r in self.history]}, ax)  # fmt: skip
+        lines = {
+            "training batches": [(r.step, r.train_accuracy) for r in self.history],
+            "test examples": [(r.step, r.test_accuracy) for r in self.history],
+        }
+        return curves(lines, ax)
 
     def to_dict(self) -> dict[str, Any]:
         """The run as plain data, without the parameters.

@@ -6,7 +6,8 @@ On several machines every process calls :func:`connect` first, loads the same da
 same calls; ``data_mesh()`` then spans the devices of all of them, and only the first process writes
 files::
 
-    kcalc.training.connect("10.0.0.1:1234", processes=4, process=0)    # on clusters that jax knows: connect()
+    # on clusters that jax knows: connect()
+    kcalc.training.connect("10.0.0.1:1234", processes=4, process=0)
     kcalc.training.fit(model, split, settings, mesh=kcalc.training.data_mesh())
 """
 

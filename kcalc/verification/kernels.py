@@ -61,16 +61,17 @@ def verify_kernels(
     token_cosine: float | None = None,
     sampling: Sampling | None = None,
 ) -> KernelCheck:
-    """Measure q and c at every node over random weights and inputs, and compare with the Q and C maps.
+    """Measure q and c at every node, and compare with the Q and C maps.
 
-    Parameters: ``c`` and ``q`` (default 1; ``q1`` and ``q2`` where two inputs differ) are the
-    values of the inputs, numbers or rows of equal length (a case each), or {input: such}; random
-    inputs have them exactly, at every location. ``draws`` networks see ``pairs`` random pairs each;
-    standard errors are over networks. ``widths`` sets the layers that leave theirs open, and gives
-    powers of the width. ``tangent`` compares the empirical NTK (one output channel) with
-    :func:`kcalc.ntk`, ``gradients`` |d out / d node|^2 with :func:`kcalc.gradients`; ``jacobians``
-    adds singular values of the last network drawn. ``heuristic=True`` goes on where the maps, or
-    the weights, only approximate; ``memory`` bounds, in bytes, how many networks are drawn at once.
+    The measurement is over random weights and inputs. Parameters: ``c`` and ``q`` (default 1;
+    ``q1`` and ``q2`` where two inputs differ) are the values of the inputs, numbers or rows of
+    equal length (a case each), or {input: such}; random inputs have them exactly, at every
+    location. ``draws`` networks see ``pairs`` random pairs each; standard errors are over networks.
+    ``widths`` sets the layers that leave theirs open, and gives powers of the width. ``tangent``
+    compares the empirical NTK (one output channel) with :func:`kcalc.ntk`, ``gradients`` |d out / d
+    node|^2 with :func:`kcalc.gradients`; ``jacobians`` adds singular values of the last network
+    drawn. ``heuristic=True`` goes on where the maps, or the weights, only approximate; ``memory``
+    bounds, in bytes, how many networks are drawn at once.
 
     ``tokens``, ``token_cosine``: for networks over tokens; inputs are sequences of so many tokens,
     any two of which have that cosine (0 by default), and c is that of two sequences at equal
@@ -191,7 +192,11 @@ def _tangents(work: Sequence[_Work], found: Sequence[dict[str, np.ndarray]]) -> 
 
 @dataclass(frozen=True)
 class _Gradients:
-    """``expected``: (nodes,), over tokens (nodes, 3) with the mean and the difference mode, nan where a node has none."""
+    """Expected gradients at ``nodes``.
+
+    ``expected``: (nodes,), over tokens (nodes, 3) with the mean and the difference mode, nan where
+    a node has none.
+    """
 
     nodes: tuple[Node, ...]
     expected: np.ndarray

@@ -186,7 +186,10 @@ class Shifts:
         )
 
     def gather(self, values: Sequence[Array], nodes: Sequence[Node]) -> Array:
-        """The rows of ``nodes`` out of values that go with the shifts, for a single node without an axis of nodes."""
+        """The rows of ``nodes`` out of values that go with the shifts.
+
+        For a single node they have no axis of nodes.
+        """
         import jax.numpy as jnp
 
         order = [node for key in self._all for node in _members(self.plan, key)]

@@ -33,9 +33,10 @@ UNJUDGED = f"no node has {NARROW} channels or more, so none is judged; use a gre
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One width: ``means`` and ``variances`` (draws, nodes, quantities, cases) of pairs in each draw, ``expected`` without the draws.
+    """One width: statistics of the pairs in each draw.
 
-    ``known``: the standard errors of ``expected``.
+    ``means``, ``variances``: (draws, nodes, quantities, cases). ``expected``: without the draws.
+    ``known``: its standard errors.
     """
 
     width: int | None

@@ -41,11 +41,11 @@ class Statistic:
         scale: Array | float | None = None,
         known: Array | float = 0.0,
     ) -> Statistic:
-        """From ``samples``, (draws, ...), the mean of each draw, and the variance ``within`` a draw of the terms of that mean.
+        """From ``samples``, (draws, ...), the mean of each draw.
 
-        ``scale`` is the size that rounding is relative to: that of the expectation itself unless
-        given. ``known``: the standard error of the expectation, where that was sampled, which
-        counts towards ``error``.
+        ``within``: the variance in a draw of the terms of that mean. ``scale`` is the size that
+        rounding is relative to: that of the expectation itself unless given. ``known``: the
+        standard error of the expectation, where that was sampled, which counts towards ``error``.
         """
         draws = samples.shape[0]
         mean, between = samples.mean(axis=0), samples.var(axis=0, ddof=1)

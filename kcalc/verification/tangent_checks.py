@@ -116,11 +116,11 @@ class TangentCheck:
 
 @dataclass(frozen=True, eq=False)
 class GradientCheck(Tabled):
-    """|d out_k / d node|^2, summed over the node's channels, against its expectation at infinite width; for the first q value.
+    """|d out_k / d node|^2 against its expectation at infinite width, for the first q value.
 
-    Over tokens ``mean`` and ``difference`` are the gradients in these modes, see
-    :class:`kcalc.calculi.gradients.Gradients`; None for networks without tokens, and nan at nodes
-    of one token, which have no difference.
+    It is summed over the node's channels. Over tokens ``mean`` and ``difference`` are the gradients
+    in these modes, see :class:`kcalc.calculi.gradients.Gradients`; None for networks without
+    tokens, and nan at nodes of one token, which have no difference.
     """
 
     width: int | None

@@ -140,9 +140,10 @@ def _joint(values: dict[Node, float]) -> Any:
 
 
 def over_tokens(model: Model, count: int, pairs: int) -> Model:
-    """The model for inputs of ``count`` tokens, vocabularies cut to what ``pairs`` pairs can tell apart.
+    """The model for inputs of ``count`` tokens, with small vocabularies.
 
-    Raises: KcalcError for inputs whose locations are not as many.
+    These are cut to what ``pairs`` pairs can tell apart. Raises: KcalcError for inputs whose
+    locations are not as many.
     """
 
     def cut(_: Node, layer: Any) -> Any:

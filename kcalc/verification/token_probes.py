@@ -53,8 +53,9 @@ def token_gradients(
     nodes: Sequence[Node],
     key: Array,
 ) -> Array:
-    """``nodes``, ``mean`` and ``difference`` of :class:`kcalc.calculi.gradients.Gradients`, (nodes, 3).
+    """Both modes of gradients, (nodes, 3).
 
+    They are ``nodes``, ``mean`` and ``difference`` of :class:`kcalc.calculi.gradients.Gradients`.
     ``inputs``: (sequences, rows, columns, channels) each. With independent signs e over the N
     numbers of the output's T' tokens, and g_t the gradients of ``sum e out`` at the T tokens of a
     node, over the root of N: ``sum_t |g_t|^2``, ``|sum_t g_t|^2`` and

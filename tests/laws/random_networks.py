@@ -359,7 +359,9 @@ def build(rng: random.Random, recipe: Recipe) -> Builder:
 
 
 def random_network(rng: random.Random, recipe: Recipe) -> kc.Network:
-    """A network that meets every hypothesis of the kernel calculus (unless the recipe is reckless)."""
+    """A network that meets every hypothesis of the kernel calculus (unless the recipe
+    is reckless).
+    """
     return kc.Network.from_steps(build(rng, recipe).steps)
 
 
@@ -369,7 +371,9 @@ def seeded(seed: int, recipe: Recipe) -> kc.Network:
 
 
 def broken_network(seed: int, recipe: Recipe) -> tuple[kc.Network, tuple[str, ...]]:
-    """A network that breaks some hypothesis (odd seeds: in a sum), and the nodes at which it does."""
+    """A network that breaks some hypothesis (odd seeds: in a sum), and the nodes at
+    which it does.
+    """
     rng, reckless = random.Random(seed), "sum" if seed % 2 else "phi"
     while True:
         out = build(rng, replace(recipe, reckless=reckless))
@@ -385,7 +389,7 @@ def networks(draw: st.DrawFn, recipe: Recipe) -> kc.Network:
     network = seeded(seed, replace(recipe, size=(size, size)))
     try:
         kc.c_map(network)
-    except kc.FreshnessError as error:  # concatenations that do not line up are rightly refused; anything else is a failure
+    except kc.FreshnessError as error:  # only concatenations that do not line up are refused
         assume("different channels" not in str(error))
         raise
     return network

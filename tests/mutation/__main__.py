@@ -80,7 +80,8 @@ def _report(killed: Counter[str], equal: Counter[str], tried: Counter[str], leas
             count.total() if room == "all" else count[room] for count in (killed, equal, tried)
         )
         print(
-            f"{room:<14}{some:8d}{every - same - some:10d}{same:16d}{some / max(every - same, 1):14.1%}"
+            f"{room:<14}{some:8d}{every - same - some:10d}{same:16d}"
+            f"{some / max(every - same, 1):14.1%}"
         )
     return 0 if killed.total() >= least * (tried.total() - equal.total()) else 1
 

@@ -77,7 +77,9 @@ class Grower:
     here: str = ""
 
     def put(self, layer: Any, *parents: str, width: int | None = None, sides: Any = ()) -> str:
-        """One more node; channels and sides stay those of its first parent unless they are given."""
+        """One more node; channels and sides stay those of its first parent unless they
+        are given.
+        """
         node = f"n{len(self.steps)}"
         self.steps.append((node, layer, parents))
         self.width[node] = self.width[parents[0]] if width is None else width

@@ -29,10 +29,10 @@ def exact_mask(op: P.Attend) -> bool:
 def masked(
     op: P.Attend, queries: Array, keys: Array, values: Array, sequences: int
 ) -> Array | None:
-    """The covariance of what all tokens read, (P, P), from those of queries, keys and values, (chains, P, P).
+    """The covariance of what all tokens read, (P, P), from those of queries, keys and values.
 
-    ``O_ik = V_d + (V_s - V_d) S_ik`` with S of rows over the first i and the first k tokens. None
-    where tokens are not alike.
+    These are (chains, P, P). ``O_ik = V_d + (V_s - V_d) S_ik`` with S of rows over the first i and
+    the first k tokens. None where tokens are not alike.
     """
     read = [_alike(covariance, sequences) for covariance in (queries, keys, values)]
     count = queries.shape[-1] // sequences
@@ -59,7 +59,7 @@ def masked(
 
 
 def _alike(covariance: Array, sequences: int) -> tuple[Array, Array] | None:
-    """Covariances at equal and at different places of every two sequences, where all tokens are alike; else None."""
+    """Covariances at equal and at different places of two sequences; None for unlike tokens."""
     if len(covariance) > 1:
         return None
     count = covariance.shape[-1] // sequences

@@ -42,7 +42,7 @@ def is_tied(inputs: Sequence[Any]) -> bool:
 
 
 def check_tied(op: P.Attend, node: Node) -> None:
-    """Raises: KcalcError unless scores of queries that are the keys have a limit, and it is one of a formula."""
+    """Refuse queries that are the keys where their scores have no limit, or one without formula."""
     if op.scale != "linear":
         raise KcalcError(
             f"node {node!r}: its queries are its keys, whose products over sqrt(key_width) grow "

@@ -6,7 +6,7 @@ different places. Every layer but attention acts on these pairs of tokens one by
 feature map is one state of the kernel calculus per *relation* of two tokens.
 
     "one"    two tokens of the first sequence            "same"   equal places of the two sequences
-    "two"    two tokens of the second sequence           "other"  different places of the two sequences
+    "two"    two tokens of the second sequence           "other"  different places of both
 
 Attention joins them: ``O_ik = V_d R + (V_s - V_d) X``, where V are the covariances of values,
 ``_s`` at equal places and ``_d`` at different ones, and X, R are sums over the weights of rows i

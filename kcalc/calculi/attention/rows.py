@@ -104,7 +104,7 @@ class Rows:
         raise NotImplementedError
 
     def drop(self, scores: Scores, same_place: bool) -> Sums:
-        """What X and R of a row with itself exceed those of two rows by, where both sequences have the same mean squares."""
+        """What X and R of a row with itself exceed those of two rows by, at equal mean squares."""
         raise NotImplementedError
 
     def crossed(self, scores: Scores, same_place: bool) -> Sums:
@@ -411,7 +411,7 @@ def chi_squared(width: int) -> tuple[Array, Array]:
 
 @lru_cache(64)
 def bartlett(width: int) -> tuple[Array, Array, Array, Array]:
-    """Nodes ``(chi^2_d / d, standard normal, chi^2_(d-1) / d)`` of a product rule, and its weights, one-dimensional."""
+    """Nodes ``(chi^2_d / d, standard normal, chi^2_(d-1) / d)`` and weights of a product rule."""
     x, first = chi_squared(width)
     z, second = hermegauss(NODES[1])
     y, third = gauss_laguerre(width - 1, NODES[2]) if width > 1 else (np.zeros(1), np.ones(1))

@@ -1,12 +1,11 @@
 """Kernel maps over tokens followed one by one, with the attention of every layer sampled.
 
-Causal masks, rotary and your own tokens.
+They serve causal masks, rotary embeddings and given tokens. The tokens of all sequences stand in
+one row of P = sequences x tokens places; the numbers of a state are arrays over (chain, place,
+place). Layers that act on each token by itself have the rules of kernel maps. Attention is drawn:
 
-The tokens of all sequences stand in one row of P = sequences x tokens places; the numbers of a
-state are arrays over (chain, place, place). Layers that act on each token by itself have the rules
-of kernel maps. Attention is drawn:
-
-    s = G^(1/2) Z H^(T/2)  (wide heads)    or    s = q k^T / sqrt(d_k),  q = G^(1/2) Z_q,  k = H^(1/2) Z_k  (d_k given)
+    s = G^(1/2) Z H^(T/2)                                          for wide heads
+    s = q k^T / sqrt(d_k),  q = G^(1/2) Z_q,  k = H^(1/2) Z_k      where d_k is given
 
 with independent standard normal Z, masked and put through softmax; ``A V A^T`` is averaged over the
 draws of a layer. That is unbiased for one layer; layers in a row carry the error on. Chains are
@@ -51,8 +50,7 @@ from .weights import weights_of
 Node = Hashable
 Array = np.ndarray
 NUMBERS = 1 << 20  # of scores that are drawn at once
-# of the mean q value, added to the diagonal of a covariance so that it has a Cholesky factor
-ALMOST_ZERO = 1e-13
+ALMOST_ZERO = 1e-13  # of the mean q value: added to a diagonal so that there is a Cholesky factor
 LARGEST_DRAWN = 1e200  # variance of scores, whose squares do not overflow
 SAMPLED = (
     "attention is sampled: {draws} draws a layer in each of {chains} independent chains, seed "
@@ -88,10 +86,8 @@ def read_sampling(sampling: Any) -> Sampling:
 def token_kernel(assume_independent: bool) -> Kernel:
     """The kernel calculus over arrays of pairs of tokens."""
     moments = PairMoments(NUMPY, False)
-    statistics, algebra = (
-        Statistics(moments, Ledger(), True, assume_independent, check_q),
-        Algebra(moments),
-    )
+    statistics = Statistics(moments, Ledger(), True, assume_independent, check_q)
+    algebra = Algebra(moments)
     return Kernel(statistics, algebra, Activations(statistics, algebra, LocationMaps()))
 
 
@@ -99,9 +95,8 @@ def token_kernel(assume_independent: bool) -> Kernel:
 class Sampled:
     """The calculus: ``part`` for layers that act on each token by itself, and draws of attention.
 
-    ``sequences``: how many there are.
-
     ``part``: the calculus of kernel maps, or of tangent kernels, over :func:`token_kernel`.
+    ``sequences``: how many there are.
     """
 
     part: Kernel | Tangent
@@ -351,7 +346,10 @@ class _Scores:
         )
 
     def drawn(self, rng: np.random.Generator, draws: int) -> tuple[Array, Grams]:
-        """The scores of one head a draw, (draws, sequences, rows, columns), and their queries and keys where these were drawn."""
+        """The scores of one head a draw, (draws, sequences, rows, columns).
+
+        With the queries and keys where these were drawn.
+        """
         grams: Grams = None
         op, one, two, n = self.op, self.left.shape[0], self.right.shape[0], self.sequences
         if op.key_width is None:

@@ -28,7 +28,10 @@ Grams = tuple[Array, Array] | None
 
 @dataclass
 class Blocks:
-    """Covariances of queries (times ``factor``), keys and values, jets over all places, cut by pairs of sequences."""
+    """Covariances of queries (times ``factor``), keys and values, cut by pairs of sequences.
+
+    They are jets over all places.
+    """
 
     factor: float
     queries: Jet

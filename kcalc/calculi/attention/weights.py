@@ -32,7 +32,7 @@ def weights_of(op: Any, scores: Array, xp: Any) -> Array:
 
 
 def elementwise(op: Any, count: int) -> Activation:
-    """The function of one score that is its weight among ``count`` keys, for normalisers other than softmax."""
+    """The weight among ``count`` keys as a function of one score; for all but softmax."""
     if op.normaliser == "sigmoid":
         return activation("sigmoid").transformed(input_shift=-math.log(count))
     return activation(op.normaliser).transformed(

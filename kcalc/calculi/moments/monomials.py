@@ -188,8 +188,8 @@ class Monomials:
         stacks = [held[i] for i in together]
         if (
             not all(isinstance(s, Stacked) for s in stacks)
-            or len({s.right[1].width for s in stacks}) > 1
-        ):  # type: ignore[attr-defined]
+            or len({s.right[1].width for s in stacks}) > 1  # type: ignore[attr-defined]
+        ):
             raise NoRule(
                 f"{self._called(slots)}: a concatenation is added to (or compared with) a feature "
                 f"map whose parts do not line up with its "

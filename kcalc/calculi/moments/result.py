@@ -113,7 +113,7 @@ class Moments(Shown):
         return 1 + self.out.relative
 
     def width_for(self, variance: float, most: int = 10**9) -> int:
-        """The least width (``features=``) at which the output's relative variance is at most ``variance``.
+        """The least width (``features=``) with a relative variance of the output <= ``variance``.
 
         Raises: KcalcError where layers state widths of their own, and where even ``most`` channels
         are too few.

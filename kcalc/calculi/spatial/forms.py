@@ -94,7 +94,7 @@ class Forms:
             if dead.size:
                 return (
                     f"location "
-                    f"{tuple(int(i) for i in np.unravel_index(dead[0][-1], self.places[node].shape))} "
+                    f"{tuple(map(int, np.unravel_index(dead[0][-1], self.places[node].shape)))} "
                     f"of an image"
                 )
         return "a location of an image"

@@ -6,7 +6,8 @@ pairs of locations are followed q1 is ``(..., P, 1)``, q2 ``(..., 1, P)`` and th
 location by itself have the rules of :class:`kcalc.calculi.kernel.Kernel`; an Affine and a Pool mix
 locations:
 
-    K'[p, p'] = sigma_w^2 / taps * sum_t K[p + t, p' + t] + sigma_b^2        K'[p, p'] = mean over s, t in the windows of K[p + s, p' + t]
+    K'[p, p'] = sigma_w^2 / taps * sum_t K[p + t, p' + t] + sigma_b^2
+    K'[p, p'] = mean over s, t in the windows of K[p + s, p' + t]
 
 A location with q = 0 (a black pixel, padding) carries the constant 0: an activation is the constant
 phi(0) there. The gap at such a location is set to 1, and its weight in every sum is 0.

@@ -68,8 +68,12 @@ def slope(coefficients: Array, row: Array, t: Array, octave: Array, ends: Array)
 # --- from values at Chebyshev nodes to coefficients -----------------------------------------------
 
 NODES = 24
-"""Nodes a panel.  A C map is sum_n b_n c^n with sum |b_n| <= 1, so it is analytic and at most 1 in |c| < 1; the largest ellipse in that
-disc around an octave has parameter 3 + sqrt 8 = 5.83, and interpolation in n nodes is within 4 * 5.83^-n / 4.83 of it: 3e-19 for n = 24."""
+"""Nodes a panel.
+
+A C map is sum_n b_n c^n with sum |b_n| <= 1, so it is analytic and at most 1 in |c| < 1; the
+largest ellipse in that disc around an octave has parameter 3 + sqrt 8 = 5.83, and interpolation in
+n nodes is within 4 * 5.83^-n / 4.83 of it: 3e-19 for n = 24.
+"""
 
 
 def chebyshev_points(terms: int = NODES) -> Array:

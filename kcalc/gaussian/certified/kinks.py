@@ -57,9 +57,8 @@ def _switches_exactly(expr: sp.Expr, kink: sp.Expr) -> bool:
     point = rational(kink)
     levels: list[Any] = [part.args[0] for part in expr.atoms(sp.Heaviside, sp.sign, sp.Abs)]
     for part in expr.atoms(sp.Piecewise):
-        relations = {
-            r for _, condition in part.args for r in condition.atoms(sp.core.relational.Relational)
-        }  # type: ignore[misc]
+        conditions: list[Any] = [branch.args[1] for branch in part.args]
+        relations = {r for c in conditions for r in c.atoms(sp.core.relational.Relational)}
         levels += [r.lhs - r.rhs for r in relations]
     for level in levels:
         symbols = level.free_symbols

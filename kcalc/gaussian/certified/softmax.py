@@ -1,6 +1,9 @@
-"""Certified enclosures of ``S_self = E sum_j A_j^2`` of a row of softmax whose T scores are independent Gaussians of variance v.
+"""Certified enclosures of ``S_self = E sum_j A_j^2`` of a row of softmax.
 
-    S_self = T int E g(u + a) M(u)^(T-1) du,    f(x) = exp(-e^x),  g(x) = e^(2x) f(x),  M(u) = E f(u + a)
+Its T scores are independent Gaussians of variance v:
+
+    S_self = T int E g(u + a) M(u)^(T-1) du
+    f(x) = exp(-e^x),  g(x) = e^(2x) f(x),  M(u) = E f(u + a)
 
 Both integrals are trapezoidal sums. An integrand that is analytic for ``|Im| <= y`` and integrates
 to at most N on the lines ``Im = +-y`` has the error ``2 N / (exp(2 pi y / h) - 1)``. On these lines

@@ -216,8 +216,8 @@ def _unguarded(expr: Any) -> Any:
             isinstance(e, sp.Max)
             and len(e.args) == 2
             and 0 in e.args
-            and sp.expand(sum(e.args) - variance) == 0
-        )  # pyright: ignore
+            and sp.expand(sum(e.args) - variance) == 0  # pyright: ignore
+        )
 
     return expr.replace(is_guard, lambda e: variance)
 

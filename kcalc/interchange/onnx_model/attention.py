@@ -49,7 +49,10 @@ def embedded(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
 
 
 def attention(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
-    """Attention of the standard: queries, keys and values with heads on axis 1, or on the last axis together with their channels."""
+    """Attention of the standard: queries, keys and values.
+
+    Their heads are on axis 1, or on the last axis together with their channels.
+    """
     parts = [node.value(i) for i in range(3)]
     if (
         any(value.op is None or value.rank not in (3, 4) for value in parts)
@@ -262,7 +265,7 @@ def _turned(
     width: int,
     interleaved: bool,
 ) -> Value:
-    """Pairs (a, b) of channels as (cos a - sin b, sin a + cos b), the rest of the channels as they are."""
+    """Pairs (a, b) of channels as (cos a - sin b, sin a + cos b); other channels as they are."""
     told = {"what": "slice", "reason": "it takes some of the channels"}
 
     def cut(name: str, start: int, stop: int, step: int = 1) -> Value:

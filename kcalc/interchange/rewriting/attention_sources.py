@@ -51,10 +51,10 @@ UNFOLLOWED = "its {} are made of whole feature maps in a way that is not followe
 
 @dataclass(frozen=True, eq=False)
 class Core:
-    """An attention before its heads are joined, with the axes by which each operand is (examples, heads, tokens, width).
+    """An attention before its heads are joined.
 
-    ``scores``: the axes by which the scores are (examples, heads, queries, keys); () where they are
-    in this order.
+    With the axes by which each operand is (examples, heads, tokens, width). ``scores``: the axes by
+    which the scores are (examples, heads, queries, keys); () where they are in this order.
     """
 
     op: Any
@@ -91,7 +91,7 @@ class Source:
         return set(self.rows if rows is None else (rows[row] for row in self.rows))
 
     def shares(self, other: Source) -> bool:
-        """Whether some of its channels are channels of the other source, or made by the same weights."""
+        """Whether it shares channels with another source, or weights that make them."""
         same = self.op is other.op
         if isinstance(self.op, Linear) and isinstance(other.op, Linear):
             same = self.op.parameter == other.op.parameter
@@ -99,7 +99,10 @@ class Source:
 
 
 class Followed:
-    """Operations in order, with the axes of their channels and examples, and which of them depend on the input."""
+    """Operations in order, with the axes of their channels and examples.
+
+    And which of them depend on the input.
+    """
 
     def __init__(self, trace: Trace, ops: Mapping[str, Op], count: int) -> None:
         self.ops, self.count = ops, count
@@ -141,7 +144,10 @@ class Followed:
         return (op if isinstance(op, Softmax) else None), rate
 
     def _product(self, op: Op) -> tuple[Contract, str] | str | None:
-        """The product of queries and keys behind scores, and its letters in the order of their axes; a reason why it is none."""
+        """The product of queries and keys behind scores, and its letters in the order of axes.
+
+        Or a reason why it is none.
+        """
         if isinstance(op, Contract):
             return op, op.terms.split("->")[1]
         moving = [read for read in dict.fromkeys(op.reads) if self.moving[read]]

@@ -20,7 +20,7 @@ ID = sp.Symbol("i", real=True)
 
 
 def with_ids(trace: Trace) -> Edit:
-    """The operations, every embedding reading the ids themselves where the functions in between change none of them."""
+    """The operations, embeddings reading the ids themselves where nothing between changes them."""
     edit = Edit({op.name: op for op in trace.ops}, trace.outputs)
     for op in trace.ops:
         if isinstance(op, Lookup):

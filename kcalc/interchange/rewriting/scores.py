@@ -110,7 +110,7 @@ class Measured:
 
     @property
     def scale(self) -> float:
-        """The mean scale of all heads, without the last digits, which depend on the numbers drawn."""
+        """The mean scale of all heads; its last digits, which depend on the draws, are dropped."""
         return float(f"{np.abs(self.scales).mean():.9g}")
 
 

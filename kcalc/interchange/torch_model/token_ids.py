@@ -20,7 +20,7 @@ REMARK = (
 
 
 class TokenIds:
-    """Runs the integer arithmetic of a graph on ids drawn at random, two different ids in each draw."""
+    """Runs the integer arithmetic of a graph on random ids, two different ones in each draw."""
 
     def __init__(self, captured: Captured) -> None:
         import torch

@@ -159,9 +159,8 @@ def stable(expr: Any) -> Any:
     Rewritten are sums of exponentials inside logarithms, quotients and differences.
     """
     if isinstance(expr, sp.Piecewise):
-        return sp.Piecewise(
-            *((stable(value), condition) for value, condition in expr.args), evaluate=False
-        )  # type: ignore[misc]
+        branches: Any = expr.args
+        return sp.Piecewise(*((stable(value), when) for value, when in branches), evaluate=False)
     if isinstance(expr, sp.log):
         return _log(expr.args[0])
     if isinstance(expr, sp.Pow):

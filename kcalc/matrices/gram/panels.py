@@ -32,7 +32,10 @@ _UPPER = (0.0, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 72.0
 _ROUNDS = 6
 _AROUND = 0.02
 _NOISE = 1e-10
-"""Relative errors below this at 1 + c < 2^-24 are taken for lost digits of 1 + c: they reach no value by more than their own size."""
+"""Relative errors below this at 1 + c < 2^-24 are taken for lost digits of 1 + c.
+
+They reach no value by more than their own size.
+"""
 
 
 def chebyshev_nodes(count: int) -> Array:
@@ -91,7 +94,7 @@ class Fitted:
     error: Array
     evaluations: int
     checks: tuple[Array, Array, Array]
-    """(s, upper, values) of all checks that lie in panels taken: what later tables are measured against."""
+    """(s, upper, values) of all checks in panels taken, against which later tables are measured."""
 
     def at(self, s: Array, upper: Array) -> Array:
         """Values (functions, n)."""
