@@ -95,9 +95,8 @@ def main() -> None:
             judged=not options.quick,
             every=set(options.only) == set(SECTIONS),
         )
-        if (
-            output is not None
-        ):  # after every section, so that a run cut short leaves what it measured
+        # after every section, so that a run cut short leaves what it measured
+        if output is not None:
             write(text, output)
     if output is None:
         print(text)

@@ -51,9 +51,8 @@ def _known(flag: str) -> bool:
         library.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
-        return (
-            content.find(b"\0" + flag.encode() + b"\0") >= 0
-        )  # the names of retired flags stay in the file, as parts of longer texts
+        # the names of retired flags stay in the file, as parts of longer texts
+        return content.find(b"\0" + flag.encode() + b"\0") >= 0
 
 
 QUICK = (
@@ -101,9 +100,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _thin_out(config: pytest.Config, items: list[pytest.Item], step: int) -> None:
-    seen = Counter(
-        item.nodeid.split("[")[0] for item in items if "slow" not in item.keywords
-    )  # cases of the same check that always run
+    # cases of the same check that always run
+    seen = Counter(item.nodeid.split("[")[0] for item in items if "slow" not in item.keywords)
     kept, left = [], []
     for item in items:
         name = item.nodeid.split("[")[0]

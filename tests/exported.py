@@ -33,6 +33,7 @@ TYPED = (
     sp.asinh(x) * sp.atan(x),
     sp.exp(x) / (1 + sp.exp(x)) ** 2,
 )
+# (*window, in, out)
 KERNELS = (
     (64, 64),
     (48, 96),
@@ -40,7 +41,7 @@ KERNELS = (
     (3, 3, 40, 40),
     (5, 24, 60),
     (1, 1, 40, 8),
-)  # (*window, in, out)
+)
 LAWS = tuple((shape, groups) for shape in KERNELS for groups in (1, 4))
 FEW = (((40, 24), 1), ((3, 3, 16, 32), 4))  # where every shape is compiled
 

@@ -229,11 +229,9 @@ def plane(phi: Pieces, q1: float, psi: Pieces, q2: float, sign: int, theta: floa
         [*(arb(e) for e in edges if all(abs(e - float(k)) > 1e-30 for k in kinks)), *kinks],
         key=lambda e: e.mid(),
     )
-    totals, table, factors = (
-        [arb(0)] * 3,
-        _legendre(28, flint.ctx.dps),
-        [hermite(n) for n in range(5)],
-    )
+    totals = [arb(0)] * 3
+    table = _legendre(28, flint.ctx.dps)
+    factors = [hermite(n) for n in range(5)]
     for low, high in pairwise(cuts):
         middle, half = (low + high) / 2, (high - low) / 2
         for node, weight in table:

@@ -38,20 +38,20 @@ FORBIDDEN = (
     "shutil.rmtree",
 )
 ARMED: dict[str, Any] = {"on": False, "seen": [], "folder": "/no/folder/yet"}
+# SymPy's trees as array functions; networkx's decorators
 COMPILED = (
     "<lambdifygenerated",
     "<class 'networkx.utils.decorators.argmap'>",
-)  # SymPy's trees as array functions; networkx's decorators
+)
+# unroll loops of their own
 TEMPLATES = (
     os.path.join("sympy", "polys", "monomials.py"),
     os.path.join("mpmath", "libmp", "libhyper.py"),
-)  # unroll loops of their own
-DECORATORS = os.path.join(
-    "networkx", "utils", "decorators.py"
-)  # compiles the signature of a function when it is first called
-LAMBDIFY = os.path.join(
-    "sympy", "utilities", "lambdify.py"
-)  # imports erf and the like from where its printers say
+)
+# compiles the signature of a function when it is first called
+DECORATORS = os.path.join("networkx", "utils", "decorators.py")
+# imports erf and the like from where its printers say
+LAMBDIFY = os.path.join("sympy", "utilities", "lambdify.py")
 LIBRARIES = (
     sys.prefix,
     sys.base_prefix,

@@ -258,10 +258,8 @@ def random_network(seed: int, size: int = 12) -> kc.Network:
             "rms": L.RMSNorm,
             "concat": L.Concat,
         }[kind]()
-        name, channels = (
-            f"{kind}{i}",
-            sum(width[p] for p in parents) if kind == "concat" else width[parents[0]],
-        )
+        name = f"{kind}{i}"
+        channels = sum(width[p] for p in parents) if kind == "concat" else width[parents[0]]
         tried = [*steps, (name, layer, parents)]
         if channels > 16 or _degree(tried) > 2 * POINTS - 1 or not _followed(tried):
             continue

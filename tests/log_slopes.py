@@ -47,10 +47,8 @@ class _LogSlopes(ConvexCalculus[LogSlope]):
 
     def mix(self, shares: Sequence[sp.Expr], states: Sequence[LogSlope]) -> LogSlope:
         weights = as_floats(shares).reshape(-1, *[1] * self.log_psi.ndim)
-        logs, degrees = (
-            np.stack([state.log for state in states]),
-            np.stack([state.degree for state in states]),
-        )
+        logs = np.stack([state.log for state in states])
+        degrees = np.stack([state.degree for state in states])
         log, degree = mixed(weights, logs, degrees, np.zeros(1, np.intp))
         return LogSlope(log[0], degree[0])
 

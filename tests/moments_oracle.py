@@ -242,10 +242,8 @@ def random_network(seed: int, size: int = 9) -> Network:
     linear: list[str] = []
     usable = ["x"]
     for i in range(size):
-        kind, source = (
-            rng.choice(["affine", "relu", "relu", "sum", "sum", "concat", "scale"]),
-            str(rng.choice(usable[-4:])),
-        )
+        kind = rng.choice(["affine", "relu", "relu", "sum", "sum", "concat", "scale"])
+        source = str(rng.choice(usable[-4:]))
         name = f"{kind}{i}"
         if kind == "relu" and linear:
             source = str(rng.choice(linear))

@@ -26,9 +26,10 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# programs run once
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)  # programs run once
+)
 
 import mpmath
 import numpy as np
@@ -214,9 +215,8 @@ class Judge:
 
     def wide(self) -> None:
         """The calculus in mpmath numbers of 30 digits."""
-        if (
-            self.exact is not None and self.case.kind != "wild" and accuracy(self.net) < WIDE
-        ):  # integrals take half a minute there
+        # integrals take half a minute there
+        if self.exact is not None and self.case.kind != "wild" and accuracy(self.net) < WIDE:
             self.compare("mpmath", self._fold(), WIDE)
 
     def _fold(self) -> Values:
@@ -356,9 +356,8 @@ class Judge:
         wanted = runs.forward(net, x, params)
         for target in runs.targets(seed):
             found = runs.run_exported(shaped, target, x, params)
-            if any(
-                np.isnan(wanted[node]).any() for node in net
-            ):  # a norm of four channels that are all 0 in this draw
+            # a norm of four channels that are all 0 in this draw
+            if any(np.isnan(wanted[node]).any() for node in net):
                 self.same(
                     f"nan of {target}",
                     all(

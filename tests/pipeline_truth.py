@@ -34,10 +34,9 @@ mpmath.mp.dps = before
 
 L = kc.layers
 DIGITS, NODES = 50, 16
-EXACT, QUADRATURE = (
-    1e-40,
-    3e-15,
-)  # how far the truth itself may be off, of closed forms and of integrals
+# how far the truth itself may be off, of closed forms and of integrals
+EXACT = 1e-40
+QUADRATURE = 3e-15
 x = sp.Symbol("x", real=True)
 Array = np.ndarray
 
@@ -242,10 +241,8 @@ def _multiplied(row: list[Feature]) -> Feature:
     """Independent factors."""
     k, m = [mpmath.mpf(1)] * 3, [mpmath.mpf(1)] * 2
     for f in row:
-        k, m = (
-            [a * b for a, b in zip(k, f.k, strict=True)],
-            [a * b for a, b in zip(m, f.m, strict=True)],
-        )
+        k = [a * b for a, b in zip(k, f.k, strict=True)]
+        m = [a * b for a, b in zip(m, f.m, strict=True)]
     return Feature(row[0].width, tuple(k), tuple(m))
 
 

@@ -23,9 +23,8 @@ import kcalc as kc
 WIDTH = 256
 DRAWS = 16
 MOST = 4.5  # standard errors
-Draw = Callable[
-    [np.ndarray], np.ndarray
-]  # images, channels last, to outputs, channels last, with new weights
+# images, channels last, to outputs, channels last, with new weights
+Draw = Callable[[np.ndarray], np.ndarray]
 
 
 def deviation(network: kc.Network, draw: Draw, shape: tuple[int, ...], seed: int = 0) -> float:

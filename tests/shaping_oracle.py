@@ -102,10 +102,8 @@ def _kinked(phi: Any, alpha: Any, beta: Any, terms: Any) -> list[Any]:
             continue
         count = max(1, int(mpmath.ceil((high - low) * max(1, alpha))))
         for k in range(count):
-            half, middle = (
-                (high - low) / (2 * count),
-                low + (high - low) * (2 * k + 1) / (2 * count),
-            )
+            half = (high - low) / (2 * count)
+            middle = low + (high - low) * (2 * k + 1) / (2 * count)
             for t, w in nodes:
                 totals = [
                     total + half * w * value

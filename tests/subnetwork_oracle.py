@@ -153,9 +153,8 @@ def enumerate_subnetworks(net: kc.Network) -> tuple[Pairs, Pairs]:
     sets = np.arange(1 << len(layers))
     read = np.zeros(1, np.int64)
     for mask in reads:
-        read = np.concatenate(
-            [read, read | mask]
-        )  # of all sets of the first layers, then of those with the next one too
+        # of all sets of the first layers, then of those with the next one too
+        read = np.concatenate([read, read | mask])
     outside = read & ~sets
     one_entry = (outside != 0) & (outside & (outside - 1) == 0)
     member = (sets[:, None] >> np.arange(len(layers))) & 1 == 1

@@ -63,10 +63,8 @@ def residual_params():
 
 @pytest.mark.parametrize("layout", mostly_slow(["NHWC", "NCHW"], 2))
 def test_functions_compute_the_shaped_network(layout):
-    params, x = (
-        residual_params(),
-        jax.random.normal(jax.random.key(1), (4, 8, 8, 3) if layout == "NHWC" else (4, 3, 8, 8)),
-    )
+    params = residual_params()
+    x = jax.random.normal(jax.random.key(1), (4, 8, 8, 3) if layout == "NHWC" else (4, 3, 8, 8))
 
     def model(p, x):
         return residual(p, x, layout)
@@ -212,9 +210,8 @@ def test_nnx():
     assert np.allclose(new(x), wanted, atol=1e-5)
     assert np.array_equal(kernel, model.conv.kernel[...])
     assert not np.array_equal(kernel, inner.conv.kernel[...])
-    inner.norm.bias[...] = jnp.ones(
-        8
-    )  # the bias of the BatchNorm that is gone is the convolution's
+    # the bias of the BatchNorm that is gone is the convolution's
+    inner.norm.bias[...] = jnp.ones(8)
     assert not np.allclose(new(x), wanted, atol=1e-3)
     inner.norm.bias[...] = jnp.zeros(8)
     assert np.allclose(nnx.jit(lambda m, x: m(x))(new, x), wanted, atol=1e-5)

@@ -228,9 +228,8 @@ class Named(nn.Module):
 
 
 def test_names_that_fall_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(
-        "torch.fx.graph_module._USER_PRESERVED_ATTRIBUTES_KEY", raising=False
-    )  # as in PyTorch before 2.4
+    # as in PyTorch before 2.4
+    monkeypatch.delattr("torch.fx.graph_module._USER_PRESERVED_ATTRIBUTES_KEY", raising=False)
     module = Named().double()
     x = torch.randn(FLAT, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     reading = read(module, x)

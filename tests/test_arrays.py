@@ -313,9 +313,8 @@ def test_measured_q_and_c_are_those_of_the_maps(
             )
         return jnp.stack(rows)
 
-    optimised = {
-        "xla_backend_optimization_level": 1
-    }  # drawing is what takes long here, not compiling
+    # drawing is what takes long here, not compiling
+    optimised = {"xla_backend_optimization_level": 1}
     run = jax.jit(jax.vmap(measure), compiler_options=optimised)
     measured = np.asarray(run(jax.random.split(jax.random.key(11), draws)), float)
     mean, error = measured.mean(axis=0), measured.std(axis=0, ddof=1) / np.sqrt(draws)
@@ -414,10 +413,11 @@ def test_several_inputs_and_outputs_of_any_label():
     )
     model = kc.to_jax(net)
     params = model.init(0)
+    # "2" is what the input 2 prints as
     assert sorted(params) == ["'2'", "(0,)"] and params["'2'"]["weight"].shape == (
         3,
         4,
-    )  # "2" is what the input 2 prints as
+    )
     out = model.apply(params, {2: np.ones((6, 3)), ("in", 1): np.zeros((6, 3))})
     assert {node: y.shape for node, y in out.items()} == {"2": (6, 4), (0,): (6, 5)}
     with pytest.raises(kc.KcalcError, match="2 inputs"):

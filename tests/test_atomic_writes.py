@@ -263,9 +263,8 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path, monkeypatch) -> None:
         with pytest.raises(kc.KcalcError, match=said):
             write_whole(path, b"")
     (tmp_path / "mine").write_bytes(OLD)
-    monkeypatch.setattr(
-        os, "access", lambda *_: False
-    )  # as of a file that may not be written, for others than root
+    # as of a file that may not be written, for others than root
+    monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(kc.KcalcError, match="Permission denied"):
         write_whole(tmp_path / "mine", b"")
     assert (tmp_path / "mine").read_bytes() == OLD

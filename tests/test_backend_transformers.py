@@ -41,9 +41,8 @@ def test_outputs_are_those_of_pytorch_with_the_same_weights(kind: str) -> None:
     found = np.asarray(model.apply(model.stack(given, IDS), IDS))
     with torch.no_grad():
         wanted = Built(kind)(w).double()(torch.from_numpy(IDS)).numpy()
-    np.testing.assert_allclose(
-        found.reshape(wanted.shape), wanted, rtol=2e-4, atol=2e-4
-    )  # the norms of the model have an epsilon
+    # the norms of the model have an epsilon
+    np.testing.assert_allclose(found.reshape(wanted.shape), wanted, rtol=2e-4, atol=2e-4)
 
 
 CASES = [(name, "standard") for name in NETWORKS] + [("gpt2", "ntk"), ("llama", "mup")]

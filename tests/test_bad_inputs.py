@@ -130,6 +130,7 @@ TRUE_OR_FALSE = {
     "trainable_norms",
     "uniform",
 }
+# of any shape, also without numbers
 ARRAYS = {
     "c",
     "gap",
@@ -143,7 +144,7 @@ ARRAYS = {
     "psi",
     "negative_slope",
     "target",
-}  # of any shape, also without numbers
+}
 SYMBOLIC = (
     "activation.c_map",
     "activation.q_map",

@@ -92,9 +92,8 @@ def test_some_sections_show_what_they_measured(book: str) -> None:
 
 def test_tables_are_complete(book: str) -> None:
     found = tables_of(book)
-    assert (
-        len(found) == 1 + 3 + 4
-    )  # demands; two families and a dense network; three families and single questions
+    # demands; two families and a dense network; three families and single questions
+    assert len(found) == 1 + 3 + 4
     for table in found:
         assert len({len(row) for row in table}) == 1 and len(table) > 2
         assert not any(cell in ("", "nan", "None") for row in table[2:] for cell in row[:2])

@@ -382,10 +382,8 @@ class Building(RuleBasedStateMachine):
         """Chains, repetitions and residual blocks count and order their layers as they should."""
         net, more = self.network, piece()
         try:
-            whole, thrice = (
-                kc.chain(net, more),
-                (kc.chain(net, more, more), kc.chain(net, kc.chain(more, more))),
-            )
+            whole = kc.chain(net, more)
+            thrice = (kc.chain(net, more, more), kc.chain(net, kc.chain(more, more)))
             repeated, block = kc.repeat(net, n), kc.residual(net, shortcut_weight=0.6)
         except kc.KcalcError as error:  # widths that do not fit
             assert "node" in str(error) and ("channels" in str(error) or "widths" in str(error))

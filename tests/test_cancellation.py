@@ -36,10 +36,8 @@ def exact(phi: kc.Activation, q: float) -> mpmath.mpf:
     does not matter.
     """
     with mpmath.workdps(120):
-        function, root = (
-            sp.lambdify(list(phi.expr.free_symbols), phi.expr, "mpmath"),
-            mpmath.sqrt(mpmath.mpf(q)),
-        )
+        function = sp.lambdify(list(phi.expr.free_symbols), phi.expr, "mpmath")
+        root = mpmath.sqrt(mpmath.mpf(q))
         return mpmath.quad(lambda z: function(root * z) ** 2 * mpmath.npdf(z), [-13, -6, 0, 6, 13])
 
 

@@ -144,20 +144,17 @@ def test_findings_are_about_the_statement() -> None:
 def test_too_few_samples_decide_nothing() -> None:
     b = bench()
     assert b.statistical(b.rng.normal(size=10), 0.0, "").holds is None
-    assert (
-        b.statistical(1 + 3 * b.rng.normal(size=100), 1.0, "").holds is None
-    )  # 0 would do as well
+    # 0 would do as well
+    assert b.statistical(1 + 3 * b.rng.normal(size=100), 1.0, "").holds is None
     assert b.statistical(1 + 3 * b.rng.normal(size=10000), 1.0, "").holds is True
     assert b.statistical(50 + b.rng.normal(size=10), 0.0, "").holds is False
 
 
 def test_of_many_comparisons_none_that_is_undecided_is_dropped() -> None:
     b = bench()
-    good, wrong, blurred = (
-        1 + 0.01 * b.rng.normal(size=99),
-        2 + 0.01 * b.rng.normal(size=99),
-        1 + 3 * b.rng.normal(size=99),
-    )
+    good = 1 + 0.01 * b.rng.normal(size=99)
+    wrong = 2 + 0.01 * b.rng.normal(size=99)
+    blurred = 1 + 3 * b.rng.normal(size=99)
     for samples, expected in (
         ((good, good), True),
         ((good, blurred), None),
@@ -205,9 +202,8 @@ def test_each_way_to_decide_can_say_yes_no_and_do_not_know() -> None:
     assert b.counterexample(0.5, "").holds is False
     assert b.counterexample(0.0, "").holds is True
     assert b.proved([0.1, 0.2], "").holds is True
-    assert (
-        b.proved([-0.1, 0.2], "").holds is None
-    )  # lower bounds, which the quantity itself may exceed
+    # lower bounds, which the quantity itself may exceed
+    assert b.proved([-0.1, 0.2], "").holds is None
     assert b.proved([-1, 2], "").holds is b.proved([sp.Rational(-1, 3)], "").holds is False
     ball = flint.arb(0, 0.5)
     assert b.proved([1 + ball, 2], "").holds is True
@@ -460,9 +456,8 @@ def test_long_formulas_break_between_terms_and_primes_are_seen() -> None:
     text = mathml(
         r"\max_{c\in[-1,1]}|C_f(c)-c| \le \bigl(2\,(1-C_f'(0))\bigr)^2 + \tfrac12\,(C_f'(1)-1)"
     )
-    assert (
-        text.count("<wbr>") == 2
-    )  # before the relation and the plus, not within strokes or brackets
+    # before the relation and the plus, not within strokes or brackets
+    assert text.count("<wbr>") == 2
     assert text.count("<math") == text.count("</math>") == 3
     assert re.search(r"<msub><mrow><mi>C</mi><mi[^>]*>\u2032</mi></mrow><mi>f</mi></msub>", text)
     assert "<wbr>" not in mathml("a = b + c")

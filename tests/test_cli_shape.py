@@ -74,9 +74,8 @@ def test_help_names_every_method(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_target_of_every_method_has_an_option() -> None:
     for method, function in METHODS.items():
         wanted = set(signature(function).parameters) - {"network", "activation", "rule"}
-        wanted -= (
-            {"shortcut_weight"} if method == "residual_weights" else set()
-        )  # the network's own option; --residual-weight says the same
+        # the network's own option; --residual-weight says the same
+        wanted -= {"shortcut_weight"} if method == "residual_weights" else set()
         assert {target.name for target in OPTIONS if method in target.methods} == wanted, method
 
 

@@ -338,6 +338,7 @@ def test_folders_of_images_that_hold_too_few_or_too_much(
     write_folder(tmp_path)
     (tmp_path / "train" / "notes.txt").write_text("no class")
     (tmp_path / "val" / "notes.txt").write_text("no class")
+    # files beside the folders are passed over
     assert load("folder", tmp_path, size=4).labels.tolist() == [
         0,
         0,
@@ -347,7 +348,7 @@ def test_folders_of_images_that_hold_too_few_or_too_much(
         1,
         0,
         1,
-    ]  # files beside the folders are passed over
+    ]
     monkeypatch.setattr(image_folder, "MAX_BYTES", 8 * 12 * 5**2)
     assert load("folder", tmp_path, size=5).images.shape == (8, 5, 5, 3)
     with pytest.raises(KcalcError, match="8 images of 6 x 6 do not fit .* use size=5"):

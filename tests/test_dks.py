@@ -175,9 +175,8 @@ def test_readings_agree_on_a_network_of_one_path() -> None:
             for reading in ("strict", "forward")
         ]
         assert shaped[0] == pytest.approx(shaped[1], rel=1e-13)
-    net = A.resnet_v2(
-        50
-    )  # here a tap would see a branch end on top of all before it: the forward bound is the larger
+    # here a tap would see a branch end on top of all before it: the forward bound is the larger
+    net = A.resnet_v2(50)
     shaped = [
         kc.shape(net, "tanh", subnetworks=reading).targets["C'(1)"]
         for reading in ("strict", "forward")

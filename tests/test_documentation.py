@@ -30,10 +30,11 @@ PAGES = [
         if path.relative_to(ROOT / "docs").parts[0] not in BUILT
     ),
 ]
+# the README's marks on what .ci/run executes in fresh environments
 RUN_BY_CI = (
     "main-job",
     "test",
-)  # the README's marks on what .ci/run executes in fresh environments
+)
 
 
 def _name(path: Path) -> str:

@@ -288,16 +288,18 @@ def test_as_many_bits_and_products_as_are_compared(monkeypatch: pytest.MonkeyPat
     one, other = factors.symbol(psi), factors.symbol(phi)
     mix = factors.mix([sp.Rational(3, 8), sp.Rational(5, 8)], [ONE, factors.product(one, one)])
     cube = factors.product(mix, mix, mix)
+    # twice the denominator's 4 and the numerator's 1, for each of 6 degrees
     for bits, within in (
         (59, False),
         (60, True),
-    ):  # twice the denominator's 4 and the numerator's 1, for each of 6 degrees
+    ):
         monkeypatch.setattr(pruning, "MOST_BITS", bits)
         assert (expanded(factors, [cube]) is not None) == within
     monkeypatch.setattr(pruning, "MOST_BITS", 0)
+    # of balls all have as many
     assert (
         expanded(factors, [factors.mix([sp.Float(0.25), sp.Float(0.75)], [ONE, one])]) is not None
-    )  # of balls all have as many
+    )
     third = factors.symbol(kc.symbols.slope_of("third"))
     for large, small, products in (
         (factors.product(mix, other), other, 6),

@@ -307,10 +307,8 @@ def test_regions_lie_behind_the_nodes():
 def test_subnetworks_are_drawn_as_they_are():
     net = block()
     found = kc.subnetworks(net)
-    by_items, by_name = (
-        plotting.network(net, regions=found),
-        plotting.network(net, regions={"all": list(net)[1:], "first": list(net)[1:3]}),
-    )
+    by_items = plotting.network(net, regions=found)
+    by_name = plotting.network(net, regions={"all": list(net)[1:], "first": list(net)[1:3]})
     for ax, names in ((by_items, {"1", "2"}), (by_name, {"all", "first"})):
         regions = {
             str(p.get_gid())[7:]: p for p in ax.patches if str(p.get_gid()).startswith("region:")

@@ -72,12 +72,10 @@ def test_gradient_descent_on_a_finite_linear_model() -> None:
     formula says, with K = X X^T.
     """
     rng = np.random.default_rng(2)
-    X, y, new, w = (
-        rng.normal(size=(6, 4)),
-        rng.normal(size=6),
-        rng.normal(size=(3, 4)),
-        rng.normal(size=4),
-    )
+    X = rng.normal(size=(6, 4))
+    y = rng.normal(size=6)
+    new = rng.normal(size=(3, 4))
+    w = rng.normal(size=4)
     curve = kc.training_curve(
         lambda a, b: a @ b.T, X, y, new, learning_rate=0.02, initial=X @ w, initial_test=new @ w
     )
@@ -86,9 +84,8 @@ def test_gradient_descent_on_a_finite_linear_model() -> None:
     assert np.allclose(curve.predict(300), X @ w, atol=1e-12) and np.allclose(
         curve.predict_test(300), new @ w, atol=1e-12
     )
-    assert (
-        np.sum(np.isinf(curve.times)) == 2
-    )  # 6 points, 4 weights: two directions cannot be fitted
+    # 6 points, 4 weights: two directions cannot be fitted
+    assert np.sum(np.isinf(curve.times)) == 2
 
 
 def test_gradient_flow_by_an_ode_solver(data: dict[str, Any]) -> None:
@@ -127,12 +124,12 @@ def test_times_per_direction(data: dict[str, Any]) -> None:
     flow = kc.training_curve(K, **data)
     assert flow.times == pytest.approx(1 / flow.values)
     fast = kc.training_curve(K, **data, learning_rate=1.5 / flow.values[0])
-    assert fast.times[0] == pytest.approx(1 / np.log(2)) and np.all(
-        fast.times > 0
-    )  # (1 - 1.5)^t: halves
+    # (1 - 1.5)^t: halves
+    assert fast.times[0] == pytest.approx(1 / np.log(2)) and np.all(fast.times > 0)
+    # doubles
     assert kc.training_curve(K, **data, learning_rate=3 / flow.values[0]).times[0] == pytest.approx(
         -1 / np.log(2)
-    )  # doubles
+    )
     edge = TrainingCurve.of(np.diag([2.0, 1.0]), [1.0, 1.0], learning_rate=1.0)
     assert edge.times[0] == np.inf and edge.times[1] == 0 and not edge.diverges
     assert edge.predict([0, 1, 2]) == pytest.approx(np.array([[0, 0], [2, 1], [0, 1]]))
@@ -155,11 +152,9 @@ def test_averages_over_initialisations(data: dict[str, Any], learning_rate: floa
     """
     rng = np.random.default_rng(5)
     both = np.concatenate([data["X"], data["X_test"]])
-    root, theta, cross = (
-        np.linalg.cholesky(K.nngp.matrix(both)),
-        K.matrix(data["X"]),
-        K.matrix(data["X_test"], data["X"]),
-    )
+    root = np.linalg.cholesky(K.nngp.matrix(both))
+    theta = K.matrix(data["X"])
+    cross = K.matrix(data["X_test"], data["X"])
     truth = rng.normal(size=(5, 2))
     given = {
         "X": data["X"],

@@ -71,9 +71,10 @@ def test_a_network_on_the_edge_keeps_q_and_loses_correlations_slowly() -> None:
     assert second.sigma_w == k.sigma_w and first.sigma_w == pytest.approx(
         math.sqrt(s.targets["q*"] - 0.05**2)
     )
+    # the first layer is no edge layer
     assert kc.c_map(s.network).derivative(1)(1.0) == pytest.approx(
         (1 - 0.05**2 / s.targets["q*"]), rel=1e-9
-    )  # the first layer is no edge layer
+    )
     assert any("sigma_w 1 ->" in text for text in s.changes)
     gaps = 1 - np.array(
         [
@@ -105,9 +106,8 @@ def test_the_edge_is_where_the_phase_diagram_changes() -> None:
     assert w * expect(lambda z: math.tanh(math.sqrt(q) * z) ** 2) + b == pytest.approx(q, rel=1e-6)
     chi = w * expect(lambda z: (1 - math.tanh(math.sqrt(q) * z) ** 2) ** 2)
     assert diagram.chi[j, i] == pytest.approx(chi, rel=1e-6)
-    assert (
-        chi > 1 and diagram.c[0, 0] == 1.0 and diagram.rate[0, 0] == diagram.chi[0, 0]
-    )  # chaotic here, ordered there
+    # chaotic here, ordered there
+    assert chi > 1 and diagram.c[0, 0] == 1.0 and diagram.rate[0, 0] == diagram.chi[0, 0]
 
 
 @pytest.mark.parametrize(("weight", "bias"), [(1.5, 0.3), (2.0, 0.1), (2.5, 0.8)])

@@ -151,10 +151,8 @@ def check(
         assert layer.activation.transformation is None
     parameters = drawn(net, rng, fan_in)
     inputs = {node: rng.standard_normal((net.features[node], *image)) for node in net.inputs}
-    before, after = (
-        run(net, parameters, inputs),
-        run(found.network, found.arrays(parameters), inputs),
-    )
+    before = run(net, parameters, inputs)
+    after = run(found.network, found.arrays(parameters), inputs)
     for one, two in zip(before, after, strict=True):
         assert np.abs(one).max() > 1e-3
         assert np.abs(one - two).max() <= 1e-12 * max(1.0, np.abs(one).max())
@@ -309,11 +307,9 @@ def test_zero_padding_is_refused_or_exact_inside_only() -> None:
         L.Input(2), L.Affine(3), shaped.network.layer("nonlinear_1"), L.Affine(2, kernel=3)
     )
     rng = np.random.default_rng(5)
-    equal, parameters, x = (
-        kc.equivalent_parameters(part, border="interior"),
-        drawn(part, rng),
-        {part.inputs[0]: rng.normal(size=(2, 6, 6))},
-    )
+    equal = kc.equivalent_parameters(part, border="interior")
+    parameters = drawn(part, rng)
+    x = {part.inputs[0]: rng.normal(size=(2, 6, 6))}
     gap = np.abs(run(part, parameters, x)[0] - run(equal.network, equal.arrays(parameters), x)[0])
     assert gap[:, 1:-1, 1:-1].max() < 1e-12 and gap[:, 0].max() > 0.01
 
@@ -358,10 +354,8 @@ def trunk(*readers: Any, output: bool = False) -> kc.Network:
 
 
 def test_what_cannot_be_absorbed_is_refused_by_name() -> None:
-    one, two = (
-        kc.activation("tanh").transformed(0.5, 0.2),
-        kc.activation("tanh").transformed(0.7, 0.2),
-    )
+    one = kc.activation("tanh").transformed(0.5, 0.2)
+    two = kc.activation("tanh").transformed(0.7, 0.2)
     check(trunk(one, one), np.random.default_rng(8))
     with pytest.raises(kc.KcalcError, match=r"'a' is read by 'n1' and by 'n0'.*different"):
         kc.equivalent_parameters(trunk(one, two))

@@ -35,9 +35,8 @@ def test_layers_that_pass_blocks_on_and_layers_that_read_them_as_one() -> None:
     rng = np.random.default_rng(12)
     check(joined(), rng)
     check(joined(L.Identity(), L.Scale(-0.7)), rng)
-    check(
-        joined(L.Flatten(), second=SHIFTED), rng, (2, 2), {"y": 36}
-    )  # blocks that are alike may be mixed
+    # blocks that are alike may be mixed
+    check(joined(L.Flatten(), second=SHIFTED), rng, (2, 2), {"y": 36})
     for layer in (L.Flatten(), L.LayerNorm()):
         with pytest.raises(
             kc.KcalcError,

@@ -20,9 +20,8 @@ from kcalc.cli import main
 def test_every_erratum_says_where_what_is_printed_and_what_is_meant() -> None:
     rows = claims.errata()
     sources = {paper.name for paper in claims.papers()}
-    assert len(rows) == len(set(rows)) and {row.paper for row in rows} == sources - {
-        "attention"
-    }  # a page of kcalc's own: no copy
+    # a page of kcalc's own: no copy
+    assert len(rows) == len(set(rows)) and {row.paper for row in rows} == sources - {"attention"}
     assert (
         not claims.errata("attention")
         and "### Errata of the copy" not in page().partition("## Attention at initialisation")[2]

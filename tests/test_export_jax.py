@@ -13,9 +13,8 @@ import pytest
 import kcalc as kc
 
 CONTENT = exported.everything()
-SHOWN = [
-    shaped for shaped in CONTENT.activations if shaped.activation.transformation is not None
-]  # the base is inside
+# the base is inside
+SHOWN = [shaped for shaped in CONTENT.activations if shaped.activation.transformation is not None]
 NAMES = exported.module("jax")
 
 

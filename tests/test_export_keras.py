@@ -18,9 +18,8 @@ import kcalc as kc
 
 keras = pytest.importorskip("keras")
 CONTENT = exported.everything()
-SHOWN = [
-    shaped for shaped in CONTENT.activations if shaped.activation.transformation is not None
-]  # the base is inside
+# the base is inside
+SHOWN = [shaped for shaped in CONTENT.activations if shaped.activation.transformation is not None]
 NAMES = exported.module("keras")
 
 
@@ -44,9 +43,8 @@ def wide(function: Any) -> Any:
 def test_values_and_gradients(shaped: Any) -> None:
     function = NAMES[shaped.name]
     exported.check_values(shaped.activation, wide(function))
-    if (
-        SHOWN.index(shaped) % 3 == 0
-    ):  # the expressions are those that are differentiated in test_export_jax
+    # the expressions are those that are differentiated in test_export_jax
+    if SHOWN.index(shaped) % 3 == 0:
         exported.check_gradients(
             shaped.activation, wide(lambda v: jax.vjp(function, v)[1](jnp.ones_like(v))[0])
         )

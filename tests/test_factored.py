@@ -292,10 +292,11 @@ def test_norms_that_read_means_have_their_slopes(layer: Any) -> None:
     both = of(
         relu, ("b", Affine(4), ("x",)), ("s", Concat((4, 4)), ("f", "b")), ("n", layer, ("s",))
     )
+    # a factor of mean 0 leaves a product none; an addend of mean 0 leaves a sum its own
     for net, count in (
         (half, 0),
         (both, 1),
-    ):  # a factor of mean 0 leaves a product none; an addend of mean 0 leaves a sum its own
+    ):
         assert sum("C(0) = 0 is taken" in a.text for a in maximal_slope(net).assumptions) == count
 
 

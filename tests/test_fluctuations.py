@@ -189,9 +189,8 @@ def test_numbers_of_the_papers():
     phi = (
         kc.shape(chain("tanh", 100), method="dks", zeta=1.5).network.layer("nonlinear_1").activation
     )
-    assert fluctuations(chain(phi), 64).out.log_variance == pytest.approx(
-        0.90, rel=0.12
-    )  # leading order: 10% above what is measured
+    # leading order: 10% above what is measured
+    assert fluctuations(chain(phi), 64).out.log_variance == pytest.approx(0.90, rel=0.12)
     assert fluctuations(chain(phi), 64, "orthogonal").out.log_variance == pytest.approx(
         0.033, rel=0.2
     )
@@ -229,11 +228,9 @@ def test_wide_layers_join_narrow_ones():
         start, end = law.ppf(1e-13), law.isf(1e-13)
         x = start + (end - start) * (nodes + 1) / 2
         density, value = (end - start) / 2 * rule * law.pdf(x), np.log(low + (1 - low) * x)
-        first, second, total = (
-            first + weight * (density @ value),
-            second + weight * (density @ value**2),
-            total + weight,
-        )
+        first = first + weight * (density @ value)
+        second = second + weight * (density @ value**2)
+        total = total + weight
     expected = second / total - (first / total) ** 2
     assert ratio(leaky_relu(sp.Rational(3, 10)), n, True)[1] == pytest.approx(expected, rel=3e-4)
 
@@ -263,9 +260,8 @@ def test_the_leading_order_of_a_chain():
     for _ in range(4):
         s = math.sqrt(q)
         square = mean(lambda z, s=s: math.tanh(s * z) ** 2)
-        slope = (
-            mean(lambda z, s=s: z * math.tanh(s * z) / math.cosh(s * z) ** 2) * s / square
-        )  # d log Q / d log q
+        # d log Q / d log q
+        slope = mean(lambda z, s=s: z * math.tanh(s * z) / math.cosh(s * z) ** 2) * s / square
         noise = mean(lambda z, s=s: math.tanh(s * z) ** 4) / square**2 - 1
         v, w, q = slope**2 * v + noise / n, slope**2 * w + (noise - 2 * slope**2) / n, square
     net = kc.architectures.vanilla(4, "tanh", features=n, readout=False)
@@ -289,9 +285,8 @@ def test_assumptions():
 def test_the_probability_that_a_layer_is_all_0_bounds_what_is_drawn() -> None:
     net = kc.chain(Input(5), Affine(3), Nonlinear("relu"), Affine(2), Nonlinear("relu"))
     (text,) = (note.text for note in fluctuations(net).assumptions if "all 0" in note.text)
-    assert (
-        "probability 0.375 or less" in text
-    )  # 1/8 + 1/4: each pre-activation is negative with probability 1/2
+    # 1/8 + 1/4: each pre-activation is negative with probability 1/2
+    assert "probability 0.375 or less" in text
     draws, rng = 20000, np.random.default_rng(3)
     first = np.maximum(rng.standard_normal((draws, 3)), 0)  # pre-activations of any input
     second = np.einsum("dij,dj->di", rng.standard_normal((draws, 2, 3)), first)
@@ -346,12 +341,10 @@ def test_refusals(net, options, message):
 
 def test_homogeneous_activations_at_any_q() -> None:
     relu, square, q = kc.activation("relu"), kc.activation("square"), 3.0
-    assert alike(relu, relu, q, None)[0, 0] == pytest.approx(
-        1.25 * q**2, rel=1e-13
-    )  # E relu^4 - (E relu^2)^2 = 3 q^2/2 - q^2/4
-    assert alike(square, relu, q, None)[0, 0] == pytest.approx(
-        6 * q**3, rel=1e-13
-    )  # E x^4 relu^2 - E x^4 E relu^2 = (15 - 3) q^3/2
+    # E relu^4 - (E relu^2)^2 = 3 q^2/2 - q^2/4
+    assert alike(relu, relu, q, None)[0, 0] == pytest.approx(1.25 * q**2, rel=1e-13)
+    # E x^4 relu^2 - E x^4 E relu^2 = (15 - 3) q^3/2
+    assert alike(square, relu, q, None)[0, 0] == pytest.approx(6 * q**3, rel=1e-13)
     assert slopes(square, q, None)[0, 0] == pytest.approx(6 * q, rel=1e-13)  # Q = 3 q^2
     with pytest.raises(kc.KcalcError, match="beyond double precision"):
         alike(square, square, 1e90, None)

@@ -171,9 +171,8 @@ def test_derivatives_of_q_maps_and_of_integrals() -> None:
         r"\frac{q}{\mathcal{Q}_{\mathrm{tanh}}\left(q\right)} \iint" in text
     )
     assert r"\dot{c}_{1}" in text and r"\mathcal{C}' = " in text
-    bent = (
-        kc.c_map(A.vanilla(1, "hard_tanh")).derivative(2).latex()
-    )  # its slope jumps: no integral of phi''
+    # its slope jumps: no integral of phi''
+    bent = kc.c_map(A.vanilla(1, "hard_tanh")).derivative(2).latex()
     assert r"\frac{\mathrm{d}^{2}}{\mathrm{d}c^{2}}" in bent and "''" in bent
     with pytest.raises(kc.KcalcError, match="order 4"):
         kc.c_map(A.vanilla(2, "erf")).derivative(5).latex()

@@ -240,10 +240,11 @@ def test_bounds_and_the_warning_of_a_steep_second_output() -> None:
             (f"a{k}", Affine(), (f"f{k - 1}" if k else "x",)),
             (f"f{k}", Nonlinear("relu"), (f"a{k}",)),
         ]
+    # the deepest subnetwork has 8 of the 10, and 9 of the 10 layers
     for cut, hidden in (
         (1, True),
         (0, False),
-    ):  # the deepest subnetwork has 8 of the 10, and 9 of the 10 layers
+    ):
         net = kc.Network.from_steps(steps, [f"f{cut}", "f9"])
         figures = maximal_slope(net).bounds()
         psi = 1.5**0.1

@@ -17,9 +17,8 @@ def check(kind: str, count: int, first: int) -> None:
     found = fuzzing.in_child(kind, count, first)
     assert not found["faults"], found["faults"][:3]
     assert found["counts"]["read"] + found["counts"]["refused"] == count
-    assert (
-        min(found["counts"].values()) > count / 100
-    )  # some of both, or the changes are too mild or too wild
+    # some of both, or the changes are too mild or too wild
+    assert min(found["counts"].values()) > count / 100
     assert found["longest"] < fuzzing.SECONDS and found["grown_mb"] < fuzzing.MEGABYTES
 
 

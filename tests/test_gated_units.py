@@ -63,10 +63,8 @@ def test_q_and_c_are_those_of_simulated_gates(activation: str) -> None:
     pair = np.array([[1.0, 0.0], [c, np.sqrt(1 - c * c)]])
     phi = kc.activation(activation).numeric(0)
     out = 1.3 * (pair @ value) * phi(pair @ gate + 0.3 * bias[0])
-    map_, q = (
-        kc.c_map(block(activation, True).without(["y"])),
-        kc.q_map(block(activation, True).without(["y"]))(1.0),
-    )
+    map_ = kc.c_map(block(activation, True).without(["y"]))
+    q = kc.q_map(block(activation, True).without(["y"]))(1.0)
     for products, wanted in ((out[0] * out[0], q), (out[0] * out[1], q * map_(c))):
         assert abs(products.mean() - wanted) < 4 * products.std() / 1e3
 

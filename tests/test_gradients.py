@@ -45,10 +45,8 @@ def backpropagated(seed: int) -> dict[str, float]:
     x = rng.normal(size=n)
     x *= np.sqrt(n) / np.linalg.norm(x)
     wa, ba = 1.3 * rng.normal(size=(n, n)) / np.sqrt(n), 0.4 * rng.normal(size=n)
-    wb, wc = (
-        1.7 * rng.normal(size=(n, n)) / np.sqrt(n),
-        rng.normal(size=(n, 3 * n)) / np.sqrt(3 * n),
-    )
+    wb = 1.7 * rng.normal(size=(n, n)) / np.sqrt(n)
+    wc = rng.normal(size=(n, 3 * n)) / np.sqrt(3 * n)
     wo = 1.2 * rng.normal(size=n) / np.sqrt(n)
     a = wa @ x + ba
     f = phi("tanh", 0, a)
@@ -128,9 +126,8 @@ def test_chains_multiply_chi() -> None:
 def test_a_shaped_network_has_even_gradients() -> None:
     plain, shaped = A.vanilla(60, activation="tanh"), kc.shape(A.vanilla(60), "tanh").network
     assert kc.gradients(plain).growth > 1.5 * kc.gradients(shaped).growth
-    assert (
-        kc.gradients(A.vanilla(60, activation="relu")).growth > 1e15
-    )  # a gain of 1 halves every layer
+    # a gain of 1 halves every layer
+    assert kc.gradients(A.vanilla(60, activation="relu")).growth > 1e15
     assert kc.gradients(A.vanilla(60, activation="relu", sigma_w=2**0.5)).growth == pytest.approx(
         1.0
     )

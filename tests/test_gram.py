@@ -48,10 +48,8 @@ def erf_kernels(theta: mpmath.mpf, depth: int, sigma: float) -> tuple[mpmath.mpf
     t = k
     for _ in range(depth):
         slope = 4 / MP.pi / MP.sqrt((1 + 2 * q) ** 2 - (2 * k) ** 2)
-        k, q = (
-            weight * 2 / MP.pi * MP.asin(2 * k / (1 + 2 * q)),
-            weight * 2 / MP.pi * MP.asin(2 * q / (1 + 2 * q)),
-        )
+        k = weight * 2 / MP.pi * MP.asin(2 * k / (1 + 2 * q))
+        q = weight * 2 / MP.pi * MP.asin(2 * q / (1 + 2 * q))
         t = weight * slope * t + k
     return k, t
 
@@ -98,9 +96,8 @@ def test_tables_against_mpmath_for_erf(depth: int, sigma: float) -> None:
         got = table.at_gap(2 * np.sin(theta / 2) ** 2)
         for value, truth, other in zip(got, exact, moved, strict=True):
             condition = max(1.0, abs(float((other - truth) / truth * 10**20)))
-            floor = (
-                0.01 * float(table.at_gap(0.0)[0]) if truth == exact[0] else 0.0
-            )  # an NNGP comes as 1 - u
+            # an NNGP comes as 1 - u
+            floor = 0.01 * float(table.at_gap(0.0)[0]) if truth == exact[0] else 0.0
             assert abs(float(MP.mpf(float(value)) - truth)) < 1e-12 * condition * max(
                 float(abs(truth)), floor
             ), (theta, condition)

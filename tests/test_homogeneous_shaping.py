@@ -50,9 +50,8 @@ def missed(k: kc.Constants, left: float, right: float, slope: float) -> float:
 def test_slopes_about_that_of_the_centred_relu(share: float) -> None:
     k = constants_for(kc.activation("relu"), CENTRED * (1 + share))
     assert missed(k, 0, 1, CENTRED * (1 + share)) < 1e-13
-    assert math.copysign(1, k.beta) == (
-        -1 if share > 0 else 1
-    )  # -1 above, 1 below, of steeper relus
+    # -1 above, 1 below, of steeper relus
+    assert math.copysign(1, k.beta) == (-1 if share > 0 else 1)
     assert k.alpha == 1 or abs(k.beta) == 1
 
 

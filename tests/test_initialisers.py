@@ -179,13 +179,11 @@ def test_mup_is_the_standard_one_at_the_base_width():
     ]
     outputs = [np.asarray(m.apply(m.init(0, x), x)) for m in models]
     assert np.allclose(outputs[0], outputs[1], rtol=1e-5)
-    assert np.allclose(
-        outputs[2], outputs[0] / 4, rtol=1e-5
-    )  # the output layer is 1/sqrt(16) smaller
+    # the output layer is 1/sqrt(16) smaller
+    assert np.allclose(outputs[2], outputs[0] / 4, rtol=1e-5)
     weights = [m.init(0, x)["affine_1"]["weight"] for m in models]
-    assert np.allclose(
-        weights[2], weights[0] / 4, rtol=1e-5
-    )  # n^(1/2) stands before the input layer's weights
+    # n^(1/2) stands before the input layer's weights
+    assert np.allclose(weights[2], weights[0] / 4, rtol=1e-5)
 
 
 def test_coordinate_check():

@@ -349,10 +349,8 @@ def test_classes_of_q_values(scale: float) -> None:
     a row of close neighbours whose ends are apart is none.
     """
     t = 1e-9
-    left, right = (
-        np.array([2.0, 1.0, 2.0 * (1 + t / 2), 5.0]) * scale,
-        np.array([1.0, 2.0 * (1 - t / 4)]) * scale,
-    )
+    left = np.array([2.0, 1.0, 2.0 * (1 + t / 2), 5.0]) * scale
+    right = np.array([1.0, 2.0 * (1 - t / 4)]) * scale
     distinct, (ones, others) = _classes(left, right, t)
     assert distinct == pytest.approx([scale, 2 * (1 + t / 12) * scale, 5 * scale], rel=1e-14)
     assert ones.tolist() == [1, 0, 1, 2] and others.tolist() == [0, 1]

@@ -395,13 +395,10 @@ def sine_arches(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     k = np.arange(1, 200)
     weights, w = 4 / np.pi / (4 * k**2 - 1), 2.0 * k
     below = a @ b.T / a.shape[1]
-    one, two = (
-        -(w**2) * (rows * rows).mean(axis=1)[:, None] / 2 for rows in (a, b)
-    )  # logs of what cos(2 k u) is on average
-    damped, exponent = (
-        one[:, None, :, None] + two[None, :, None, :],
-        below[:, :, None, None] * w[:, None] * w,
-    )
+    # logs of what cos(2 k u) is on average
+    one, two = (-(w**2) * (rows * rows).mean(axis=1)[:, None] / 2 for rows in (a, b))
+    damped = one[:, None, :, None] + two[None, :, None, :]
+    exponent = below[:, :, None, None] * w[:, None] * w
     plus, minus = np.exp(damped + exponent), np.exp(damped - exponent)
     joint = np.einsum("k,l,abkl->ab", weights, weights, (plus + minus) / 2)
     nngp = (
@@ -438,9 +435,8 @@ def test_more_kinks_within_reach_and_slopes_of_them() -> None:
         np.asarray(arches({}, rows, kind="nngp"))[0, 1], want[0][0, 1], rtol=1e-11
     )
     k = rows @ rows.T / 3
-    odd = np.exp(-(k[0, 0] + k[1, 1]) / 2) * np.sinh(
-        k[0, 1]
-    )  # relu(sin) = (sin + |sin|) / 2, of which one is odd and one even
+    # relu(sin) = (sin + |sin|) / 2, of which one is odd and one even
+    odd = np.exp(-(k[0, 0] + k[1, 1]) / 2) * np.sinh(k[0, 1])
     np.testing.assert_allclose(
         np.asarray(kernel({}, rows, kind="nngp"))[0, 1], (want[0][0, 1] + odd) / 4, rtol=1e-11
     )

@@ -128,9 +128,8 @@ def test_q_values_that_jump_to_and_fro_have_their_limit(sigma_w: float) -> None:
         iterated(lambda q: sigma_w**2 * (1 + 4 * q) ** -1.5, 1.0)[0], rel=1e-6
     )
     assert limit.q_rate == pytest.approx(-6 * limit.q / (1 + 4 * limit.q), rel=1e-9)
-    edge = depth_limit(
-        cubed("exp(-x**2)", math.sqrt(1.5 * math.sqrt(3)))
-    )  # slope -1 at q = 1/2, approached ever more slowly
+    # slope -1 at q = 1/2, approached ever more slowly
+    edge = depth_limit(cubed("exp(-x**2)", math.sqrt(1.5 * math.sqrt(3))))
     assert (
         edge.q == pytest.approx(0.5, rel=1e-14)
         and edge.q_rate == pytest.approx(-1)
@@ -143,9 +142,8 @@ def test_iterates_may_pass_the_nearest_fixed_point(sigma_w: float, q: float) -> 
     limit = depth_limit(cubed("x*exp(-x**2)", sigma_w), q=q)
     settled = iterated(lambda q: sigma_w**2 * (q * (1 + 4 * q) ** -1.5) ** 3, q)
     assert limit.q == pytest.approx(settled[0], rel=1e-9) and abs(limit.q_rate) < 1
-    with pytest.raises(
-        kc.KcalcError, match="shrink without end"
-    ):  # from far above they jump below all fixed points
+    # from far above they jump below all fixed points
+    with pytest.raises(kc.KcalcError, match="shrink without end"):
         depth_limit(cubed("x*exp(-x**2)", sigma_w), q=40.0)
 
 

@@ -134,9 +134,8 @@ def test_fixed_points_of_q_and_their_stability():
         and point.stable
     )
     assert relu.fixed_points() == () and kc.activation("identity").q_map.fixed_points() == ()
-    assert (
-        kc.activation("hard_tanh").q_map.fixed_points() == ()
-    )  # Q(q) = q to rounding on an interval near 0: no isolated one
+    # Q(q) = q to rounding on an interval near 0: no isolated one
+    assert kc.activation("hard_tanh").q_map.fixed_points() == ()
     assert kc.activation("exp").q_map.fixed_points() == ()  # Q overflows from q = 355 on
     gained = kc.activation("tanh").transformed(output_scale=2).q_map
     (stable,) = gained.fixed_points()

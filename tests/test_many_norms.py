@@ -23,9 +23,8 @@ from kcalc.matrices.gram.tables import BITS, PARTS
 
 L = kc.layers
 ERF = kc.ntk(kc.chain(L.Input(5), L.Affine(), L.Nonlinear("erf"), L.Affine()))
-HUGE = kc.ntk(
-    kc.chain(L.Input(5), L.Affine(sigma_w=1e148), L.Affine(sigma_w=1.2e6))
-)  # NNGP 1.44e308, NTK twice that
+# NNGP 1.44e308, NTK twice that
+HUGE = kc.ntk(kc.chain(L.Input(5), L.Affine(sigma_w=1e148), L.Affine(sigma_w=1.2e6)))
 
 ONES = np.eye(5) * np.sqrt(5)
 

@@ -182,10 +182,11 @@ def test_what_a_maximal_c_value_takes_for_granted() -> None:
     most = maximal_c_value(net)
     assert "leaky ReLU" in most.assumptions[0].text and most.assumptions[0].node == "network"
     heuristic = [a for a in most.assumptions if a.kind == "heuristic"]
+    # what groupnorm_1 reads has mean 0
     assert [a.node for a in heuristic] == [
         "layernorm_1",
         "groupnorm_2",
-    ]  # what groupnorm_1 reads has mean 0
+    ]
     assert all(
         a.kind == "convention" and a.node == "network"
         for a in most.assumptions

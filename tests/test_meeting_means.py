@@ -115,9 +115,8 @@ def test_an_output_that_keeps_its_mean_says_so_when_normaliser_free() -> None:
     shaped = kc.shape(adding("relu"), method="nf")
     assert "Q_f(1)" not in shaped.global_targets
     note = next(a for a in shaped.assumptions if a.node == "s")
-    mean = math.sqrt(1 / (2 * math.pi)) / math.sqrt(
-        0.5 - 0.5 / math.pi
-    )  # both see q = 1, for standardised weights take no means
+    # both see q = 1, for standardised weights take no means
+    mean = math.sqrt(1 / (2 * math.pi)) / math.sqrt(0.5 - 0.5 / math.pi)
     along, through = 1 / math.sqrt(1.04), 0.2 / math.sqrt(1.04)
     wanted = 1 + mean**2 * (along + through) ** 2
     assert f"q = {wanted:.6g}" in note.text
@@ -148,9 +147,8 @@ def test_variances_of_blocks_whose_shortcut_ends_in_an_activation() -> None:
     assert kc.q_values(shaped.unnormalised)["s"] == pytest.approx(1.04, rel=1e-14)
     assert shaped.to_dict()["blocks"]["s"] == {"beta": 1.0, "variance": shaped.variances["s"]}
     assert max(shaped.residuals.values()) < 1e-12
-    mean = (
-        1 / math.sqrt(2 * math.pi) / math.sqrt(0.5 - 0.5 / math.pi)
-    )  # of relu / sqrt(Var relu), with weights that take it out
+    # of relu / sqrt(Var relu), with weights that take it out
+    mean = 1 / math.sqrt(2 * math.pi) / math.sqrt(0.5 - 0.5 / math.pi)
     standardised = kc.shape(adding("relu", affine=True), method="nf")
     assert standardised.variances == {"s": pytest.approx(1.04, rel=1e-15)}
     assert kc.q_values(standardised.unnormalised)["s"] == pytest.approx(1.04 + mean**2, rel=1e-13)

@@ -164,9 +164,8 @@ def test_what_cannot_be_resolved_is_refused() -> None:
         jump = given(lambda x, step=step: x + step * (x > 1 / 3), lambda x: 1 + zero(x))
         with pytest.raises(KcalcError, match=r"not smooth near x = 0\.333333"):
             mesh(jump, 16.0)
-    with pytest.raises(
-        KcalcError, match="not smooth near x = 300000"
-    ):  # where floats are far apart
+    # where floats are far apart
+    with pytest.raises(KcalcError, match="not smooth near x = 300000"):
         mesh(given(lambda x: x + 1e5 * (x > 3e5 + 1 / 3), lambda x: 1 + zero(x)), 2.0**19)
     with pytest.raises(KcalcError, match=r"not smooth near x = -5\.2"):
         mesh(
@@ -282,9 +281,8 @@ def test_divergence_is_refused() -> None:
         z_range(Pieces("great", (), ((1e142,),)), 4.0)  # its square comes near to an overflow
     z_range(Pieces("smaller", (), ((1e140,),)), 4.0)
     with pytest.raises(KcalcError, match="diverges"):
-        z_range(
-            Pieces("steep", (), ((1.0,),), (7.0,)), 4.0
-        )  # its peak is too near the end of what is looked at
+        # its peak is too near the end of what is looked at
+        z_range(Pieces("steep", (), ((1.0,),), (7.0,)), 4.0)
     z_range(Pieces("less steep", (), ((1.0,),), (6.5,)), 4.0)
     for one_sided in (
         lambda x: np.exp(np.where(x > 0, x * x / 8, 0)),

@@ -127,9 +127,8 @@ def test_mixing_needs_the_cosines_of_the_tokens(rows: str):
         kc.shape(net)
     with pytest.raises(kc.KcalcError, match="is no permutation"):
         kc.shape(net, method="he")
-    if (
-        rows == "keep"
-    ):  # the first matrix fits the tokens; behind the first activation they have other cosines
+    # the first matrix fits the tokens; behind the first activation they have other cosines
+    if rows == "keep":
         with pytest.raises(
             kc.KcalcError,
             match=r"row \d of the TokenMix at node 'tokenmix_2' makes q = .*preserving\(source, "
@@ -344,9 +343,8 @@ def test_a_convnext_stack_measures_its_c_map(blocks: int, width: int, draws: int
     k: Any = s.constants["gelu"]
     rng, found = np.random.default_rng(2), []
     for _ in range(draws):
-        h = pairs(width, rng) @ weights(
-            rng, width, width
-        )  # the patches: any embedding of inputs of these cosines
+        # the patches: any embedding of inputs of these cosines
+        h = pairs(width, rng) @ weights(rng, width, width)
         for _ in range(blocks):
             u = (
                 k.alpha

@@ -110,9 +110,8 @@ def test_densenet_closed_forms(flat):
             width * k / (2 * (k + 1)) if k < L else width * L / 2, rel=1e-12
         )
     second = moments(oracle.densenet(6, 20)).weights["W2"].mean
-    assert second == pytest.approx(
-        6.667, abs=1e-3
-    )  # not 20, as the paper's product over l != k has it
+    # not 20, as the paper's product over l != k has it
+    assert second == pytest.approx(6.667, abs=1e-3)
 
 
 def test_densenet_stays_bounded_at_alpha_one():
@@ -223,9 +222,8 @@ def test_more_random_networks_against_draws(seed):
 def _check_random(seed, draws):
     net, law = oracle.random_network(seed), ("gaussian", "uniform", "laplace")[seed % 3]
     found = oracle.deviations(moments(net, weights=law), net, draws, 1000 + seed, law)
-    assert max(found.values()) < SIGMAS + 1, max(
-        found, key=found.get
-    )  # of some 45 heavy-tailed estimates
+    # of some 45 heavy-tailed estimates
+    assert max(found.values()) < SIGMAS + 1, max(found, key=found.get)
 
 
 # -- symbols ---------------------------------------------------------------------------------------
@@ -250,10 +248,8 @@ def test_symbolic_powers():
     ],
 )
 def test_symbols_agree_with_numbers(make):
-    symbolic, numeric = (
-        moments(make(alpha)).subs({alpha: sp.Rational(3, 4)}),
-        moments(make(sp.Rational(3, 4))),
-    )
+    symbolic = moments(make(alpha)).subs({alpha: sp.Rational(3, 4)})
+    numeric = moments(make(sp.Rational(3, 4)))
     for tables in ((symbolic.nodes, numeric.nodes), (symbolic.weights, numeric.weights)):
         for node, moment in tables[1].items():
             assert tables[0][node].mean == pytest.approx(moment.mean, rel=1e-13)

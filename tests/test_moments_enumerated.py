@@ -36,10 +36,8 @@ def values_of(kurtosis: int, entry: int) -> tuple[np.ndarray, np.ndarray]:
     if kurtosis == 1:
         return np.array([1.0, -1.0]), np.array([0.5, 0.5])
     p = 1 - (0.3 + 0.6 * math.modf(entry * 0.6180339887)[0]) / kurtosis
-    small, large = (
-        math.sqrt(1 - math.sqrt((kurtosis - 1) * (1 - p) / p)),
-        math.sqrt(1 + math.sqrt((kurtosis - 1) * p / (1 - p))),
-    )
+    small = math.sqrt(1 - math.sqrt((kurtosis - 1) * (1 - p) / p))
+    large = math.sqrt(1 + math.sqrt((kurtosis - 1) * p / (1 - p)))
     return np.array([small, -small, large, -large]), np.array([p, p, 1 - p, 1 - p]) / 2
 
 
@@ -171,12 +169,11 @@ CASES: dict[str, tuple[Network, dict[Node, int]]] = {
 }
 
 BETWEEN = {"scale": Scale(1.4), "identity": Nonlinear("identity"), "nothing": Identity()}
+# products that others read, and layers that do nothing that others read: no addend is private
 for (
     name,
     layer,
-) in (
-    BETWEEN.items()
-):  # products that others read, and layers that do nothing that others read: no addend is private
+) in BETWEEN.items():
     CASES[name] = (
         net(
             W1,
@@ -275,20 +272,16 @@ BLOCKS = {
 @pytest.mark.parametrize("depth", [1, 4])
 def test_depth_agrees_with_blocks_one_after_another(name: str, depth: int) -> None:
     block = kc.chain(Input(3), BLOCKS[name])
-    found, long = (
-        moments_at_depth(block, depth),
-        moments(kc.chain(Input(3), kc.repeat(BLOCKS[name], depth))),
-    )
+    found = moments_at_depth(block, depth)
+    long = moments(kc.chain(Input(3), kc.repeat(BLOCKS[name], depth)))
     assert found.out.subs({}).fourth == pytest.approx(long.out.fourth, rel=1e-13)
     assert found.out.subs({}).mean == pytest.approx(long.out.mean, rel=1e-13)
     assert float(found.relative) == pytest.approx(long.out.relative, rel=1e-12)
     every = list(long.weights.values())
     for place, node in enumerate(found.layers):
         for k in range(1, depth + 1):
-            one, other = (
-                found.jacobian(node, k).subs({}),
-                every[(k - 1) * len(found.layers) + place],
-            )
+            one = found.jacobian(node, k).subs({})
+            other = every[(k - 1) * len(found.layers) + place]
             assert (one.mean, one.fourth) == pytest.approx((other.mean, other.fourth), rel=1e-13), (
                 node,
                 k,
@@ -329,10 +322,8 @@ def test_factors_of_a_relu_layer() -> None:
     values = {N: 4, ALPHA: sp.Rational(4, 5)}
     general = found.jacobian("affine_1", k)
     for block in (1, 3):
-        one, other = (
-            general.subs({**values, k: block}),
-            found.jacobian("affine_1", block).subs(values),
-        )
+        one = general.subs({**values, k: block})
+        other = found.jacobian("affine_1", block).subs(values)
         assert (one.mean, one.fourth) == pytest.approx((other.mean, other.fourth), rel=1e-14)
     for block in (0, 4, -1, 1.5, sp.Rational(1, 2)):
         with pytest.raises(kc.KcalcError, match="whole number from 1 to 3"):

@@ -125,10 +125,8 @@ def test_the_ends_of_double_precision() -> None:
     for power, inside in ((306, True), (307, False), (-306, True), (-308, False)):
         found = Moment(1.0, 1.0, 1.0, 1.0, 0.0, power + 0.5, -math.inf)
         assert found.in_range is inside, power
-    big, small = (
-        balls(Fraction(10**400), Fraction(3 * 10**800)),
-        balls(Fraction(1, 10**400), Fraction(5, 10**800)),
-    )
+    big = balls(Fraction(10**400), Fraction(3 * 10**800))
+    small = balls(Fraction(1, 10**400), Fraction(5, 10**800))
     assert (big.mean, small.mean) == (math.inf, 0.0) and not big.in_range and not small.in_range
     assert (big.text("mean"), big.text("fourth"), big.text("variance")) == (
         "1.0000e+400",
@@ -480,10 +478,8 @@ def test_moments_beyond_doubles_are_told() -> None:
 
 
 def test_atoms_matter_where_there_are_kinks() -> None:
-    linear, bent = (
-        net(("W", Affine(3), ("x",))),
-        net(("W", Affine(3), ("x",)), ("r", Nonlinear("relu"), ("W",))),
-    )
+    linear = net(("W", Affine(3), ("x",)))
+    bent = net(("W", Affine(3), ("x",)), ("r", Nonlinear("relu"), ("W",)))
     assert (
         moments(linear, weights="rademacher").weights and moments(bent, weights="uniform").weights
     )

@@ -185,9 +185,8 @@ def test_layers_that_do_nothing_keep_weights_private() -> None:
         ("s", Sum((0.5, 1)), ("h", "l")),
         ("r", Nonlinear("relu"), ("s",)),
     )
-    by_hand = (
-        4 * (1.5 * (2 / 3) ** 2) + 12 * (1 / 3) ** 2
-    )  # y_i normal of variance 2/3: E relu^2 = 1/3, E relu^4 = 3/2 (2/3)^2
+    # y_i normal of variance 2/3: E relu^2 = 1/3, E relu^4 = 3/2 (2/3)^2
+    by_hand = 4 * (1.5 * (2 / 3) ** 2) + 12 * (1 / 3) ** 2
     assert moments(plain).out.fourth == pytest.approx(by_hand, rel=1e-14)
     assert moments(kept).out.fourth == pytest.approx(by_hand, rel=1e-14)
 

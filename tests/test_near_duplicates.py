@@ -25,10 +25,8 @@ def erf_kernels(theta, q2, depth, sigma_w, sigma_b):
             if not last:
                 below = (1 + 2 * levels[0]) * (1 + 2 * levels[1])
                 tangent *= 4 / (mp.pi * mp.sqrt(below - 4 * k * k))
-                k, levels = (
-                    2 / mp.pi * mp.asin(2 * k / mp.sqrt(below)),
-                    [2 / mp.pi * mp.asin(2 * q / (1 + 2 * q)) for q in levels],
-                )
+                k = 2 / mp.pi * mp.asin(2 * k / mp.sqrt(below))
+                levels = [2 / mp.pi * mp.asin(2 * q / (1 + 2 * q)) for q in levels]
         return float(tangent), float(1 - k / mp.sqrt(levels[0] * levels[1]))
 
 

@@ -421,12 +421,13 @@ def test_pooling_between_an_activation_and_its_shortcut_moves_before_it():
     assert {node: found.parents(node) for node in ("pool", "phi", "branch", "sum")} == {
         "pool": ("z",), "phi": ("pool",), "branch": ("phi",), "sum": ("pool", "branch")
     }  # fmt: skip
+    # the activation has another reader
     both = [
         *g[:4],
         ("other", L.Affine(4), ("phi",)),
         *g[4:-1],
         ("out", L.Sum(), ("sum", "other")),
-    ]  # the activation has another reader
+    ]
     with_other = kc.Network.from_steps(both)
     assert with_other.preactivated() == with_other
 

@@ -266,10 +266,8 @@ def test_gamma_is_exact(name: str, f) -> None:
         mean, square = (
             mpmath.quad(lambda x, n=n: f(x) ** n * mpmath.npdf(x), edges) for n in (1, 2)
         )
-        centred, plain = (
-            float((square - mean**2) ** mpmath.mpf(-0.5)),
-            float(square ** mpmath.mpf(-0.5)),
-        )
+        centred = float((square - mean**2) ** mpmath.mpf(-0.5))
+        plain = float(square ** mpmath.mpf(-0.5))
     net = A.rescaled_resnet(2)
     assert kc.shape(net, name, method="nf").constants[name].gamma == pytest.approx(
         centred, rel=3e-15
@@ -357,9 +355,8 @@ def test_simulated_normaliser_free_network_keeps_its_variances() -> None:
             and abs(means[1] - told[node][2]) < slack[1]
         )
     plain = normaliser_free(A.rescaled_resnet(6, 1), "relu", alpha=0.7, standardise=False)
-    assert (
-        kc.c_map(plain.network)(0.0) > 0.3 > abs(kc.c_map(s.network)(0.0))
-    )  # standardised weights keep C(0) = 0
+    # standardised weights keep C(0) = 0
+    assert kc.c_map(plain.network)(0.0) > 0.3 > abs(kc.c_map(s.network)(0.0))
 
 
 def test_normalisers_are_taken_out_and_changes_say_so() -> None:

@@ -63,12 +63,10 @@ def test_derivatives_equal_automatic_differentiation(eps: float) -> None:
                 assert np.abs(rule.second_derivative(rows) - second(rows, eps)).max() < 1e-10 * max(
                     1, scale.second
                 )
-            entry, w, slope, bend = (
-                EntryNormalisation(eps),
-                rows.ravel(),
-                derivative(own_entry, 1),
-                derivative(own_entry, 2),
-            )
+            entry = EntryNormalisation(eps)
+            w = rows.ravel()
+            slope = derivative(own_entry, 1)
+            bend = derivative(own_entry, 2)
             assert np.abs(entry.derivative(w) - slope(w, eps)).max() < 1e-10 * max(1, eps**-0.5)
             assert np.abs(entry.second_derivative(w) - bend(w, eps)).max() < 1e-10 * max(1, 1 / eps)
 

@@ -72,9 +72,8 @@ def check(name: str) -> None:
         "NNGP": error(kernel.nngp.at_angle(ANGLES), record["nngp"], level),
         "1 - C": error(kc.c_map(net).gap_at_angle(ANGLES), record["gap"]),
     }
-    if (
-        name != "erf, chaotic, 1000"
-    ):  # at angles up to 1, nothing but the value itself is the measure
+    # at angles up to 1, nothing but the value itself is the measure
+    if name != "erf, chaotic, 1000":
         found["Theta, angles <= 1"] = error(
             theta[near], [text for text, kept in zip(record["ntk"], near, strict=True) if kept]
         )

@@ -162,10 +162,8 @@ def test_gaps_are_relatively_accurate_unless_told() -> None:
         for row in RECORDS
         if row["phi"] == row["psi"] and row["q1"] == row["q2"] == 0.05 and row["sign"] > 0
     ]
-    gaps, wanted = (
-        np.array([2 * math.sin(row["theta"] / 2) ** 2 for row in rows]),
-        np.array([row["drop"] for row in rows]),
-    )
+    gaps = np.array([2 * math.sin(row["theta"] / 2) ** 2 for row in rows])
+    wanted = np.array([row["drop"] for row in rows])
     found = PairMap(STEPS, 0.05, STEPS, 0.05)
     assert found.taylor(gaps, 0, absolute=True)[0] == pytest.approx(wanted, abs=1e-15)
     assert found.taylor(gaps, 0)[0] == pytest.approx(wanted, rel=1e-13)
@@ -362,10 +360,8 @@ def test_waves_at_q_values_of_unlike_length() -> None:
         ):
             found = PairMap(f, q1, f, q2)
             assert found.complete and found.products.size <= LONGEST
-            k, scale = (
-                900 * mpmath.sqrt(mpmath.mpf(q1) * q2),
-                mpmath.exp(-450 * (mpmath.mpf(q1) + q2)),
-            )
+            k = 900 * mpmath.sqrt(mpmath.mpf(q1) * q2)
+            scale = mpmath.exp(-450 * (mpmath.mpf(q1) + q2))
             for gap in (1e-12, 1e-7, 1e-3, 0.05, 1.0, 1.999):
                 c = 1 - mpmath.mpf(gap)
                 wanted = even * (mpmath.cosh(k) - mpmath.cosh(c * k)) + odd * (

@@ -217,9 +217,8 @@ def test_limits_are_those_of_one_block() -> None:
                 with pytest.raises(kc.KcalcError, match="without end"):
                     kc.shaping.depth_limit(block)
                 continue
-            one = kc.shaping.depth_limit(
-                block
-            )  # its q is that of activations, q here that of pre-activations
+            # its q is that of activations, q here that of pre-activations
+            one = kc.shaping.depth_limit(block)
             assert w * w * one.q + b * b == pytest.approx(found.q[row, column], rel=1e-10)
             assert one.c * one.q * w * w + b * b == pytest.approx(
                 found.c[row, column] * found.q[row, column], rel=1e-6

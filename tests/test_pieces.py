@@ -113,9 +113,8 @@ def test_limits_at_kinks() -> None:
     assert exact_jumps((-sp.sin(X) / X, sp.sin(X) / X), (zero,)) == (2,)
     with pytest.raises(KcalcError, match="no finite real limit at the kink x = 0"):
         rounded_jumps((sp.Integer(0), 1 / (2 * sp.sqrt(X))), (zero,))
-    kinks = [
-        sp.Integer(k) for k in range(25)
-    ]  # so many that jumps are taken from the compiled pieces, where those are finite
+    # so many that jumps are taken from the compiled pieces, where those are finite
+    kinks = [sp.Integer(k) for k in range(25)]
     parts = [X * (i % 2) if i != 3 else sp.sin(X - 2) / (X - 2) for i in range(26)]
     by_hand = [
         float(sp.limit(b, X, k, "+") - sp.limit(a, X, k, "-"))

@@ -95,9 +95,8 @@ def test_fixed_points_come_from_the_map_where_it_has_them():
     points = drawn_points(plotting.c_maps(Map(), q1=2.0))
     assert points == {"attracting": [0.0], "undecided": [0.5], "repelling": [1.0]}
     assert Map.asked == (2.0,)
-    points = drawn_points(
-        plotting.c_maps(Map(), q1=2.0, q2=3.0)
-    )  # its fixed points are those of uniform q
+    # its fixed points are those of uniform q
+    points = drawn_points(plotting.c_maps(Map(), q1=2.0, q2=3.0))
     assert points.keys() == {"attracting", "repelling"}
 
 

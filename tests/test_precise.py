@@ -54,9 +54,10 @@ def mean_product(phi: Any, gap: float, q1: float, q2: float, n: int) -> float:
     """
     a, b = math.sqrt(1 - gap / 2), math.sqrt(gap / 2)
     f, total = DERIVATIVES[phi][n], 0.0
+    # kinks cross where x ~ b
     for x, w in zip(
         *panels([0.0, *(s * t * b for s in (-1, 1) for t in (0.5, 1, 2, 4, 8))]), strict=True
-    ):  # kinks cross where x ~ b
+    ):
         y, weights = panels([a * x / b, -a * x / b] if b else [])
         total += w * float(
             weights @ (f(math.sqrt(q1) * (a * x + b * y)) * f(math.sqrt(q2) * (a * x - b * y)))

@@ -80,11 +80,9 @@ def test_measured_q_and_c_values(seed: int):
         ("n", L.LayerNorm(), ("s",)),
         ("out", L.Affine(), ("n",)),
     )
-    c, q1, q2 = (
-        float(rng.uniform(-0.9, 0.95)),
-        float(rng.uniform(0.4, 2)),
-        float(rng.uniform(0.4, 2)),
-    )
+    c = float(rng.uniform(-0.9, 0.95))
+    q1 = float(rng.uniform(0.4, 2))
+    q2 = float(rng.uniform(0.4, 2))
     measured = simulate(block, c, q1, q2, draws=24, width=16384, seed=seed)
     for node, expected in kc.node_values(block, c, q1, q2).items():
         if node != "x":
@@ -181,9 +179,8 @@ def test_number_systems_agree():
     assert C.derivative(1)(0.3) == pytest.approx((C(0.3 + t) - C(0.3 - t)) / (2 * t), rel=1e-8)
     gap = 1e-12
     assert 1 - C(1 - gap) == pytest.approx(gap * C.derivative(1)(1.0), rel=1e-3)
-    assert kc.c_map(gated("relu")).at_angle(1e-7) == pytest.approx(
-        np.sqrt(2) * 1e-7, rel=1e-6
-    )  # slope 2
+    # slope 2
+    assert kc.c_map(gated("relu")).at_angle(1e-7) == pytest.approx(np.sqrt(2) * 1e-7, rel=1e-6)
 
 
 # -- slopes ----------------------------------------------------------------------------------------

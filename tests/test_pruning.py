@@ -88,9 +88,8 @@ def test_pruning_with_several_slopes_and_with_symbols():
         kc.chain(Nonlinear("relu"), Affine(), Nonlinear("tanh"), Affine()), sp.Rational(3, 5)
     )
     net = kc.chain(Affine(), inner)
-    assert (
-        len(maximal_slope(net, symbols_by_activation=True).pieces) == 1
-    )  # the branch beats the mix
+    # the branch beats the mix
+    assert len(maximal_slope(net, symbols_by_activation=True).pieces) == 1
     assert len(maximal_slope(branches(w)).pieces) == 2
 
 

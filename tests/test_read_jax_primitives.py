@@ -354,9 +354,8 @@ def test_a_mean_that_counts_zeros_is_noted() -> None:
 
 @pytest.mark.parametrize("name", UNREAD)
 def test_what_has_no_rule_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "kcalc.interchange.jax_model.control.LONGEST", 20
-    )  # turns of a loop that are unrolled
+    # turns of a loop that are unrolled
+    monkeypatch.setattr("kcalc.interchange.jax_model.control.LONGEST", 20)
     function, shape, words = UNREAD[name]
     reading = read(function, P, jnp.ones(shape), sigmas=False)
     assert reading.fidelity.level == "not read"

@@ -130,10 +130,8 @@ def test_sequential_and_other_layers():
 )
 def test_activations(name):
     r = read(keras.Sequential([keras.Input((3,)), K.Dense(4, activation=name)]), sigmas=False)
-    phi, grid = (
-        r.network.layer(r.network.nodes_of(kl.Nonlinear)[0]).activation,
-        np.linspace(-4, 4, 33),
-    )
+    phi = r.network.layer(r.network.nodes_of(kl.Nonlinear)[0]).activation
+    grid = np.linspace(-4, 4, 33)
     assert np.allclose(
         phi(grid), np.asarray(keras.activations.get(name)(jnp.asarray(grid)), float), atol=2e-6
     )

@@ -70,9 +70,8 @@ def test_the_network_computes_what_the_model_computes(name: str) -> None:
     network = kc.read(model, x).network
     twin = apply_to(model, SimpleNamespace(network=network, changes=()), x, weights="keep")
     with torch.no_grad():
-        assert torch.allclose(
-            twin(x), model(x), rtol=1e-5, atol=1e-5
-        )  # epsilons and single precision
+        # epsilons and single precision
+        assert torch.allclose(twin(x), model(x), rtol=1e-5, atol=1e-5)
     drawn = apply_to(model, SimpleNamespace(network=network, changes=()), x)
     assert {name for name, p in drawn.named_parameters() if p.ndim > 1} <= set(
         dict(model.named_parameters())

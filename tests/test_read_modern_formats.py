@@ -134,9 +134,10 @@ def test_jax_twins_compute_what_is_read() -> None:
     out = np.asarray(model.apply(params, x))
     assert out.shape == (2, T, 1, 4) and np.isfinite(out).all()
     shifted = x.at[:, -1].add(1.0)
+    # causal
     np.testing.assert_allclose(
         np.asarray(model.apply(params, shifted))[:, :-1], out[:, :-1], rtol=1e-5
-    )  # causal
+    )
 
 
 def test_flax_attention_with_silent_queries() -> None:

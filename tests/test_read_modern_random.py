@@ -110,9 +110,8 @@ def compared(draws: list[np.ndarray], expected: np.ndarray) -> None:
         expected,
         error,
     )
-    assert np.all(
-        error < 0.05 * np.abs(expected).max()
-    )  # so that four standard errors say something
+    # so that four standard errors say something
+    assert np.all(error < 0.05 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("name", mostly_slow(list(RANDOM)))

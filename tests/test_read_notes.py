@@ -122,10 +122,8 @@ def test_a_number_that_is_added_is_part_of_the_activation() -> None:
 def test_a_number_that_is_added_in_jax() -> None:
     jnp = pytest.importorskip("jax.numpy")
     rng = np.random.default_rng(3)
-    a, b = (
-        jnp.asarray(rng.normal(size=(64, 2048)) / 8),
-        jnp.asarray(rng.normal(size=(2048, 512)) / 2048**0.5),
-    )
+    a = jnp.asarray(rng.normal(size=(64, 2048)) / 8)
+    b = jnp.asarray(rng.normal(size=(2048, 512)) / 2048**0.5)
     reading = kc.read(lambda x: 1 / (1 + jnp.exp(-(x @ a + 3))) @ b, jnp.ones((2, 64)))
     assert (
         reading.fidelity.level == "exact"
@@ -262,10 +260,10 @@ def test_a_dropout_module_that_is_left_on_is_noted() -> None:
 def test_dropout_that_is_on_in_evaluation_in_flax_and_equinox() -> None:
     jax = pytest.importorskip("jax")
     nnx, linen, eqx = (pytest.importorskip(name) for name in ("flax.nnx", "flax.linen", "equinox"))
-    x, notes = (
-        jax.numpy.ones((2, 8)),
-        lambda reading: [note.text for note in reading.notes if "in evaluation, too" in note.text],
-    )
+    x = jax.numpy.ones((2, 8))
+
+    def notes(reading: kc.Reading) -> list[str]:
+        return [note.text for note in reading.notes if "in evaluation, too" in note.text]
 
     class Linen(linen.Module):
         always: bool
@@ -318,10 +316,8 @@ def test_dropout_that_is_on_in_evaluation_in_flax_and_equinox() -> None:
 
 def test_dropout_written_into_a_function_is_noted() -> None:
     jax = pytest.importorskip("jax")
-    a, b = (
-        np.random.default_rng(0).normal(size=(8, 64)),
-        np.random.default_rng(1).normal(size=(64, 4)),
-    )
+    a = np.random.default_rng(0).normal(size=(8, 64))
+    b = np.random.default_rng(1).normal(size=(64, 4))
 
     def model(p, x, key):
         h = jax.numpy.tanh(x @ p["a"])

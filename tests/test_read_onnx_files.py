@@ -147,9 +147,8 @@ def test_told_shapes_stand_in_for_undeclared_and_open_ones() -> None:
     assert read(bare, shapes={"x": (4, 7)}).network.layer("x") == L.Input(7)
     assert read(declared(0, 3), np.zeros((5, 3))).network.layer("x") == L.Input(3)
     single = two()
-    single.graph.initializer.append(
-        numpy_helper.from_array(weights(2, 3), "z")
-    )  # an input with a default is a constant
+    # an input with a default is a constant
+    single.graph.initializer.append(numpy_helper.from_array(weights(2, 3), "z"))
     assert [op.name for op in trace_onnx(single, shapes=(2, 3)).ops] == ["x", "z", "add"]
 
 
@@ -157,9 +156,8 @@ def test_nodes_need_not_use_all_outputs_inputs_and_attributes() -> None:
     nodes = [node("Split", "x", "a b", axis=1), node("Relu", "b", "y")]
     nodes[0].output[0] = ""
     proto, x = model(nodes, {"x": [2, 6]}, ["y"]), weights(2, 6)
-    assert values_of(trace_onnx(proto), x)[0] == pytest.approx(
-        np.maximum(x[:, 3:], 0)
-    )  # onnxruntime ends the process on it
+    # onnxruntime ends the process on it
+    assert values_of(trace_onnx(proto), x)[0] == pytest.approx(np.maximum(x[:, 3:], 0))
     body = [node("Clip", "p low high", "q"), node("LeakyRelu", "q", "r")]
     body[1].attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=1))
     function = helper.make_function(

@@ -233,9 +233,10 @@ def test_predicted_kernels_are_those_of_the_forward_pass_of_onnxruntime() -> Non
     bases = rng.standard_normal((2, width)).astype(np.float32)
     x1 = bases[0] / np.linalg.norm(bases[0]) * norm
     other = bases[1] - x1 * (bases[1] @ x1) / (x1 @ x1)
+    # q = 1 and c = 0.6
     inputs = np.stack([x1, 0.6 * x1 + 0.8 * other / np.linalg.norm(other) * norm]).astype(
         np.float32
-    )  # q = 1 and c = 0.6
+    )
     measured, scales = [], {"w0": 1.2, "w1": 1.5, "w2": 0.9}
     nodes = [
         node("MatMul", "x w0", "a"),

@@ -114,21 +114,18 @@ class Drawn:
         self.sizes, self.channels = counts, WIDTH
 
     def mean(self) -> None:
-        k, s, ceil, count = (
-            self.one(2, 3),
-            self.one(1, 2, 3),
-            bool(self.one(0, 1)),
-            bool(self.one(0, 1)),
-        )
+        k = self.one(2, 3)
+        s = self.one(1, 2, 3)
+        ceil = bool(self.one(0, 1))
+        count = bool(self.one(0, 1))
         p = int(self.rng.integers(0, k // 2 + 1))
         if min(self.sizes) + 2 * p < k:
             return
         counts = []
         for n in self.sizes:
             m = windows(n, p, p, k, s)
-            more = (
-                ceil and (n + 2 * p - k) % s and m * s < n + p
-            )  # a last window begins inside the image or its padding
+            # a last window begins inside the image or its padding
+            more = ceil and (n + 2 * p - k) % s and m * s < n + p
             counts.append(m + bool(more))
         valid = p == 0 and all(
             m == windows(n, 0, 0, k, s) for n, m in zip(self.sizes, counts, strict=True)
@@ -338,7 +335,6 @@ def test_another_size_of_image_than_the_model_was_read_for_is_refused() -> None:
         kc.KcalcError, match=r"images of \(8, 8\) here, but was read for images of 7 x 7"
     ):
         deviation(reading.network, draw, (8, 8, 3))
-    assert (
-        deviation(reading.network.with_notes([]), draw, (8, 8, 3)) > 6
-    )  # so wrong is what the refusal spares
+    # so wrong is what the refusal spares
+    assert deviation(reading.network.with_notes([]), draw, (8, 8, 3)) > 6
     assert deviation(of_torch(model, (8, 8, 3))[0].network, draw, (8, 8, 3)) < MOST

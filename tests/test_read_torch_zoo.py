@@ -203,6 +203,5 @@ def test_dense_convolutions_by_pairs_of_locations() -> None:
     found = np.array([y @ y.T / width for y in outputs])
     z = (found.mean(axis=0) - expected) / (found.std(axis=0, ddof=1) / math.sqrt(20))
     assert np.abs(z).max() < 5
-    assert (
-        found.std(axis=0).max() / expected.min() < 0.1
-    )  # so that five standard errors say something
+    # so that five standard errors say something
+    assert found.std(axis=0).max() / expected.min() < 0.1

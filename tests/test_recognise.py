@@ -233,9 +233,8 @@ def test_weights_that_are_equal_up_to_order_and_a_factor_are_reported():
         and "first" in reading.network.layer("second").reason
     )
     tape.ops[-1] = replace(last, weight=np.vstack([first.weight[1:], first.weight[:1] * 1.001]))
-    assert (
-        tape.read(second, sigmas=True).network.layer("second").name == "shared weights"
-    )  # all rows but one
+    # all rows but one
+    assert tape.read(second, sigmas=True).network.layer("second").name == "shared weights"
     tape.ops[-1] = replace(last, weight=first.weight * (1 + 1e-3 * np.arange(1, 10))[:, None])
     assert tape.read(second, sigmas=True).fidelity.level == "exact"  # other weights
     tape.ops[-1] = replace(last, weight=np.zeros((9, 9)))

@@ -119,9 +119,10 @@ def test_methods_are_known_by_their_object() -> None:
 def test_expressions_that_are_no_activations() -> None:
     with pytest.raises(kc.KcalcError, match="scale = 0"):
         exponential_linear("e", 1, 0)
+    # relu
     assert float(activation(sp.SingularityFunction(X, 0, 1)).second_moment(2.0)) == pytest.approx(
         1.0
-    )  # relu
+    )
 
 
 # -- numbers and texts -----------------------------------------------------------------------------
@@ -264,9 +265,8 @@ def test_bounds_of_what_is_not_known_are_everything() -> None:
     assert ranges._polynomial_span(X**2 * sp.Float("1e-400") + X, X, -1.0, 1.0)[0] <= -1.0
     assert hermite.largest(arb(1), 2, 0).is_finite() is False
     most = max(math.comb(n, 3) * 0.9 ** (n - 3) for n in range(3, 400))
-    assert (
-        most <= float(hermite.largest(arb("0.9"), 3, 0)) < 1.5 * most
-    )  # with room for an uncertain c
+    # with room for an uncertain c
+    assert most <= float(hermite.largest(arb("0.9"), 3, 0)) < 1.5 * most
 
 
 def test_gaussian_integrals_that_cannot_be_certified() -> None:

@@ -43,10 +43,8 @@ def test_two_points_in_fifty_digits() -> None:
         def kernel(c: Any) -> Any:  # arc-cosine kernels of one hidden layer, |x|^2 / d = 1/2
             c = mpmath.mpf(c)
             t = mpmath.acos(c)
-            first, zeroth = (
-                (mpmath.sin(t) + (mpmath.pi - t) * c) / mpmath.pi,
-                (mpmath.pi - t) / mpmath.pi,
-            )
+            first = (mpmath.sin(t) + (mpmath.pi - t) * c) / mpmath.pi
+            zeroth = (mpmath.pi - t) / mpmath.pi
             nngp, below = first, c  # times 2 q = 1
             return nngp + 2 * zeroth * below * mpmath.mpf(1) / 2
 
@@ -60,12 +58,10 @@ def test_two_points_in_fifty_digits() -> None:
 
 def test_three_points_with_variance_and_likelihood() -> None:
     matrix = mpmath.matrix([[2, 0.5, 0.25], [0.5, 1.5, -0.5], [0.25, -0.5, 1]])
-    cross, own, y, noise = (
-        mpmath.matrix([[0.3, -0.2, 0.7]]),
-        mpmath.mpf("1.2"),
-        mpmath.matrix([1, 2, -1]),
-        mpmath.mpf("0.1"),
-    )
+    cross = mpmath.matrix([[0.3, -0.2, 0.7]])
+    own = mpmath.mpf("1.2")
+    y = mpmath.matrix([1, 2, -1])
+    noise = mpmath.mpf("0.1")
     lookup = {(3, 3): matrix, (1, 3): cross, (1, 1): mpmath.matrix([[own]])}
 
     def kernel(one: Any, two: Any) -> Any:
@@ -310,9 +306,8 @@ def test_what_a_jax_tracer_holds_is_not_looked_at(data: Any) -> None:
 
 
 def test_a_factor_of_a_matrix_that_is_singular_to_rounding_is_refused() -> None:
-    rows = np.array(
-        [[1.0, 1.0], [1.0, 1.0 + 4e-16]]
-    )  # its Cholesky factor is finite, what is solved with it is rounding
+    # its Cholesky factor is finite, what is solved with it is rounding
+    rows = np.array([[1.0, 1.0], [1.0, 1.0 + 4e-16]])
     with pytest.raises(kc.KcalcError, match="positive definite"):
         kc.kernel_regression(lambda a, b: rows, np.ones((2, 1)), np.array([1.0, 2.0]), ridge=0.0)
 

@@ -14,6 +14,7 @@ import kcalc as kc
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+# what tests/oldest.txt pins; PyTorch's oldest is the tested one
 EXTRAS = (
     "train",
     "onnx",
@@ -22,7 +23,7 @@ EXTRAS = (
     "keras",
     "dask",
     "widgets",
-)  # what tests/oldest.txt pins; PyTorch's oldest is the tested one
+)
 NEEDED_BY = {"jaxlib": "jax"}  # pinned with another: they are released together
 
 

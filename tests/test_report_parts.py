@@ -154,10 +154,8 @@ def test_a_range_of_one_level_needs_one() -> None:
 
 
 def test_some_sums_without_weights_are_counted() -> None:
-    branch, ends = (
-        kc.chain(L.Input(), L.Nonlinear(kc.activation("tanh")), L.Affine()),
-        (L.Nonlinear(kc.activation("tanh")), L.Affine()),
-    )
+    branch = kc.chain(L.Input(), L.Nonlinear(kc.activation("tanh")), L.Affine())
+    ends = (L.Nonlinear(kc.activation("tanh")), L.Affine())
     blocks = [kc.repeat(kc.residual(branch, 0.8), 3), kc.residual(kc.chain(branch, L.Affine()))]
     found: Any = SimpleNamespace(program=compiled(kc.chain(L.Input(), L.Affine(), *blocks, *ends)))
     assert "Before shaping 1 of 2 sums have no pair of weights, and stay as they are" in _touched(

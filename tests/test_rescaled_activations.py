@@ -73,10 +73,8 @@ def test_scaled_members_of_the_catalogue_keep_closed_forms(expr: sp.Expr, other:
     """Against a trapezoid rule in two dimensions on the expression itself."""
     phi, z = activation(expr), np.arange(-9, 9.01, 0.05)
     assert phi.has_closed_form and activation(other).has_closed_form
-    f, w = (
-        sp.lambdify(X, expr, [{"erf": scipy.special.erf}, "numpy"]),
-        np.exp(-z * z / 2) * 0.05 / math.sqrt(2 * math.pi),
-    )
+    f = sp.lambdify(X, expr, [{"erf": scipy.special.erf}, "numpy"])
+    w = np.exp(-z * z / 2) * 0.05 / math.sqrt(2 * math.pi)
     for q1, q2, c in ((0.01, 0.02, 0.3), (0.05, 0.03, -0.7)):
         u, v = math.sqrt(q1) * z, math.sqrt(q2) * (c * z[:, None] + math.sqrt(1 - c * c) * z)
         sizes = w @ f(u) ** 2, w @ f(math.sqrt(q2) * z) ** 2

@@ -195,13 +195,11 @@ def test_a_layernorm_network_loses_its_layernorms_and_keeps_its_c_map(activation
         max(s.residuals.values()) <= 1e-13
         and "max |C_f - C of the network with LayerNorm|" in s.residuals
     )
-    inner = GRID[
-        1:
-    ]  # at c = -1 the slopes of odd activations, 300 in all for tanh, multiply rounding errors
+    # at c = -1 the slopes of odd activations, 300 in all for tanh, multiply rounding errors
+    inner = GRID[1:]
     assert np.max(np.abs(kc.c_map(s.network)(inner) - kc.c_map(net)(inner))) <= 1e-13
-    gain = 2 * float(
-        kc.activation(activation).second_moment(1.0)
-    )  # what a branch emits with sigma_w^2 = 2
+    # what a branch emits with sigma_w^2 = 2
+    gain = 2 * float(kc.activation(activation).second_moment(1.0))
     first = next(iter(s.weights.values()))
     assert first == pytest.approx((math.sqrt(0.5),) * 2)
     second = list(s.weights.values())[1]
@@ -242,9 +240,8 @@ def test_a_norm_at_one_of_several_outputs(norm: L.Layer, place: str) -> None:
     assert {
         f"{node}: {kind} removed; the output is {place!r} instead" for node, kind in kinds
     } < set(s.changes)
-    square = mpmath.quad(
-        lambda x: mpmath.tanh(x) ** 2 * mpmath.npdf(x), [-13, -3, 0, 3, 13]
-    )  # q of b, that of a being 1
+    # q of b, that of a being 1
+    square = mpmath.quad(lambda x: mpmath.tanh(x) ** 2 * mpmath.npdf(x), [-13, -3, 0, 3, 13])
     assert s.weights["s"][1] == pytest.approx(
         float(0.8 * mpmath.sqrt(square) / mpmath.sqrt(0.36 + 0.64 * square)), rel=1e-13
     )
@@ -273,9 +270,8 @@ def test_de_smith_counts_blocks_through_the_network() -> None:
     layer = kc.chain(L.Nonlinear("relu"), L.Affine())
     outer = kc.residual(kc.chain(layer, kc.residual(layer)))
     nested = residual_weights(kc.chain(L.Input(), L.Affine(), outer, outer), scheme="de_smith")
-    assert [1 / b**2 - 1 for _, b in nested.weights.values()] == pytest.approx(
-        [1, 1, 2, 2]
-    )  # along shortcuts, not through branches
+    # along shortcuts, not through branches
+    assert [1 / b**2 - 1 for _, b in nested.weights.values()] == pytest.approx([1, 1, 2, 2])
     s = residual_weights(A.rescaled_resnet(12, 1), "relu", "de_smith")
     with mpmath.workdps(30):
         truth = mpmath.mpf(-0.4)
@@ -345,9 +341,8 @@ def test_the_weight_for_a_slope_in_closed_form(blocks: int, slope: float) -> Non
         A.rescaled_resnet(blocks, 2), "tanh", method="residual_weights", scheme="slope", slope=slope
     )
     with mpmath.workdps(40):
-        square = (mpmath.mpf(slope) ** (mpmath.mpf(1) / blocks) - 1) / (
-            PSI**2 - 1
-        )  # residual weight squared
+        # residual weight squared
+        square = (mpmath.mpf(slope) ** (mpmath.mpf(1) / blocks) - 1) / (PSI**2 - 1)
         truth = mpmath.sqrt(1 - square), mpmath.sqrt(square)
     for pair in s.weights.values():
         assert pair == (
@@ -394,9 +389,8 @@ def test_slopes_out_of_reach_name_the_nearest() -> None:
     with pytest.raises(kc.UnreachableTarget, match=f"nearest is {str(top)[:8]}"):
         residual_weights(net, "tanh", "slope", slope=top + 1)
     with pytest.raises(kc.UnreachableTarget, match=f"nearest is {str(float(PSI**2))[:8]}"):
-        residual_weights(
-            net, "tanh", "slope", slope=float(PSI) ** 2 - 0.1
-        )  # a branch alone is steeper
+        # a branch alone is steeper
+        residual_weights(net, "tanh", "slope", slope=float(PSI) ** 2 - 0.1)
     with pytest.raises(kc.UnreachableTarget, match="whatever the weights"):
         residual_weights(net, "relu", "slope", slope=2)
     with pytest.raises(kc.KcalcError, match="depth lowers slopes"):

@@ -184,10 +184,8 @@ def test_batch_norm_statistics_are_stacked():
     """
     block = kc.chain(L.Affine(), L.BatchNorm(), L.Nonlinear("relu"))
     net = kc.chain(L.Input(6), kc.repeat(block, 4), L.Affine())
-    model, plain = (
-        kc.to_jax(net, 6, trainable_norms=True),
-        kc.to_jax(net, 6, rolled=False, trainable_norms=True),
-    )
+    model = kc.to_jax(net, 6, trainable_norms=True)
+    plain = kc.to_jax(net, 6, rolled=False, trainable_norms=True)
     x = jax.random.normal(jax.random.key(0), (16, 6))
     params, state = model.init(0), model.init_state()
     y, new = model.apply(params, x, state=state, train=True)

@@ -107,9 +107,8 @@ def test_mean_pooling_behind_relu(k: int) -> None:
     Symbols and numbers alike. [A.1]
     """
     expected = 1 + (k * k - 1) / math.pi
-    size, window = (
-        (6, 2) if k == 2 else (3, None)
-    )  # windows of 3 at stride 3 are cut by the border when networks run
+    # windows of 3 at stride 3 are cut by the border when networks run
+    size, window = (6, 2) if k == 2 else (3, None)
     for numbers in (True, False):
         width = 5 if numbers else sp.Symbol("m", positive=True, integer=True)
         pieces = [
@@ -173,11 +172,9 @@ def test_correlations_behind_a_maximum_mind_exponents() -> None:
     """The mean over pairs of E z_p z_r / sqrt(E z_p^2 E z_r^2), with and without a matrix of all
     pairs.
     """
-    square, own, mean = (
-        np.array([2.0, 3.0, 5.0]),
-        np.array([0.6, 0.9, 0.4]),
-        np.array([1.0, -1.2, 1.5]),
-    )
+    square = np.array([2.0, 3.0, 5.0])
+    own = np.array([0.6, 0.9, 0.4])
+    mean = np.array([1.0, -1.2, 1.5])
     pairs = np.outer(own, own) + 0.5 * np.outer(mean, mean)
     truth = (pairs / np.sqrt(np.outer(square, square)))[~np.eye(3, dtype=bool)].mean()
     level = Level(square * 2, -1)
@@ -243,9 +240,8 @@ def test_position_maps_of_a_padded_convolution() -> None:
     taps = np.array([[4, 6, 4], [6, 9, 6], [4, 6, 4]])
     assert s.tensors["affine_1"].forward_map == pytest.approx(taps / 9)
     assert s.tensors["input"].backward_map == pytest.approx(5 / 18 * taps)
-    assert s.weights["affine_1"].gamma == pytest.approx(
-        taps.sum() / 9 * 18
-    )  # sum over valid taps of f b / (k^2 E W^2)
+    # sum over valid taps of f b / (k^2 E W^2)
+    assert s.weights["affine_1"].gamma == pytest.approx(taps.sum() / 9 * 18)
 
 
 def test_thousands_of_layers_neither_overflow_nor_lose_digits() -> None:

@@ -196,10 +196,8 @@ def test_weights_with_atoms_are_off_as_announced() -> None:
     network = kc.chain(
         L.Input(3), L.Affine(4, sigma_w=1.4), RELU, L.Affine(4, sigma_w=1.4), RELU, L.Affine(2)
     )
-    found, measured = (
-        scaling(network, weights="ternary"),
-        measure(network, draws=200_000, seed=6, law="ternary"),
-    )
+    found = scaling(network, weights="ternary")
+    measured = measure(network, draws=200_000, seed=6, law="ternary")
     assert (
         found.violations
         and measured.backward["affine_1"].off(found.tensors["affine_1"].backward) > 6

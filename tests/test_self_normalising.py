@@ -21,10 +21,9 @@ from kcalc.shaping.self_normalising import halved, scaled_halves, stability
 
 A, L = kc.architectures, kc.layers
 
-SELU_SCALE, SELU_ALPHA = (
-    1.0507009873554804934193349852946,
-    1.6732632423543772848170429916717,
-)  # Klambauer et al. 2017
+# Klambauer et al. 2017
+SELU_SCALE = 1.0507009873554804934193349852946
+SELU_ALPHA = 1.6732632423543772848170429916717
 MEANS = {
     "exp": math.exp(0.5),
     "relu": 1 / math.sqrt(2 * math.pi),
@@ -182,10 +181,9 @@ def test_bad_input(name: str, options: dict[str, Any], message: str) -> None:
         shaped(name, **options)
 
 
-DENSITY, BEYOND = (
-    math.exp(-0.5) / math.sqrt(2 * math.pi),
-    math.erfc(math.sqrt(0.5)) / 2,
-)  # of z at 1, and the probability of z > 1
+# of z at 1, and the probability of z > 1
+DENSITY = math.exp(-0.5) / math.sqrt(2 * math.pi)
+BEYOND = math.erfc(math.sqrt(0.5)) / 2
 VARIANCE = DENSITY + BEYOND - DENSITY**2  # of z for z > 1, else 0
 
 
@@ -261,10 +259,8 @@ def test_halves_on_jax_arrays() -> None:
     phi = shaped("elu", parameters="halves").constants["elu"].transformed
     x = np.array([-2.0, -0.5, 0.3, 4.0])
     with jax.enable_x64(True):
-        values, slopes = (
-            np.asarray(phi(jnp.asarray(x))),
-            np.asarray(jax.jit(jax.vmap(jax.grad(lambda t: phi(t))))(jnp.asarray(x))),
-        )
+        values = np.asarray(phi(jnp.asarray(x)))
+        slopes = np.asarray(jax.jit(jax.vmap(jax.grad(lambda t: phi(t))))(jnp.asarray(x)))
     assert values == pytest.approx(
         SELU_SCALE * np.where(x > 0, x, SELU_ALPHA * np.expm1(x)), abs=1e-14
     )

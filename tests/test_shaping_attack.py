@@ -88,10 +88,11 @@ def test_solutions_at_large_input_scales_hold(name: str, tail: float, slope: flo
 def test_what_is_printed() -> None:
     net = kc.architectures.resnet_v2(50, activation="tanh")
     for method in ("nf", "residual_weights", "he"):
+        # pooling
         assert (
             repr(kc.shape(net, method=method))
             == f"Shaping({method}, tanh, {len(net)} nodes, heuristic)"
-        )  # pooling
+        )
     changes = kc.shape(
         kc.architectures.vanilla(2), activation=sp.sin(X) + X / 2, method="normalisation"
     ).changes

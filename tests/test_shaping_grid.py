@@ -159,9 +159,8 @@ def test_every_cell_is_solved_or_refused(capsys, every) -> None:
     counts: Counter[str] = Counter()
     worst: dict[str, float] = {}
     refused: dict[str, str] = {}
-    step = (
-        1 if every == 1 else 4 * every + 1
-    )  # no divisor of it is one of the number of activations: all have their turn
+    # no divisor of it is one of the number of activations: all have their turn
+    step = 1 if every == 1 else 4 * every + 1
     for kind, where, run in itertools.islice(cells(), 0, None, step):
         _cell(kind, where, run, counts, worst, refused)
     lines = ["", f"{'kind':16}  solved refused  worst residual  a refusal"]

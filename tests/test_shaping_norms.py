@@ -147,9 +147,10 @@ def test_residual_weights_by_slope_refuse_norms_that_read_means() -> None:
         kc.KcalcError, match="LayerNorm at node 'n0'.*greatest slope 1.3 would not hold.*dks"
     ):
         kc.shape(stack(NORMS["layer"], "gelu"), **options)
+    # and not a nearest slope
     with pytest.raises(
         kc.KcalcError, match="LayerNorm at node 'n0'.*greatest slope 90 would not hold.*dks"
-    ):  # and not a nearest slope
+    ):
         kc.shape(stack(NORMS["layer"], "gelu"), **options | {"slope": 90})
     with pytest.raises(kc.UnreachableTarget, match="the nearest is"):
         kc.shape(stack(NORMS["rms"], "gelu"), **options | {"slope": 90})

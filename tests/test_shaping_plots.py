@@ -63,9 +63,8 @@ def test_the_third_panel_shows_the_c_value_of_every_layer() -> None:
     truth = relu_angles(12, np.array(STARTS))
     lines = trunk_lines(axes[2])
     assert len(lines) == 2 * len(STARTS)
-    for column, line in enumerate(
-        lines[len(STARTS) :]
-    ):  # after; He's variances leave c values as they are
+    # after; He's variances leave c values as they are
+    for column, line in enumerate(lines[len(STARTS) :]):
         depth, values = line.get_data()
         np.testing.assert_allclose(values, truth[np.floor(depth).astype(int), column], atol=1e-12)
     assert {str(line.get_label()) for line in lines} == {"before", "after", "_"}

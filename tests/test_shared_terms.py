@@ -67,10 +67,8 @@ def moments(
 
     [[E s s, E s s'], [., E s' s']], means last.
     """
-    first, second = (
-        SCALE * np.sqrt(q1) * NODES,
-        SCALE * np.sqrt(q2) * (c * NODES[:, None] + np.sqrt(1 - c * c) * NODES),
-    )
+    first = SCALE * np.sqrt(q1) * NODES
+    second = SCALE * np.sqrt(q2) * (c * NODES[:, None] + np.sqrt(1 - c * c) * NODES)
     table, means = np.zeros((2, 2)), np.zeros(2)
     for which in (0, 1):
         one = sum(
@@ -137,11 +135,9 @@ def test_products_of_independent_sums(c: float, q1: float, q2: float) -> None:
         ("p", L.Product(), ("s", "t")),
         ("out", L.Affine(), ("p",)),
     ]
-    net, one, two = (
-        kc.Network.from_steps(steps),
-        moments(left, c, q1, q2),
-        moments(right, c, q1, q2),
-    )
+    net = kc.Network.from_steps(steps)
+    one = moments(left, c, q1, q2)
+    two = moments(right, c, q1, q2)
     own1, own2, joint = one[0, 0] * two[0, 0], one[1, 1] * two[1, 1], one[0, 1] * two[0, 1]
     assert [kc.q_map(net)(q1), kc.q_map(net)(q2)] == pytest.approx([own1, own2], rel=1e-12)
     assert kc.c_map(net)(c, q1, q2) == pytest.approx(joint / np.sqrt(own1 * own2), abs=1e-12)

@@ -262,9 +262,8 @@ def test_narrow_features_are_not_stepped_over(width: float) -> None:
     """E of the bump: a Gaussian integral; with x h_1 and the bump's moments."""
     q, f = 1.0, narrow(width)
     s = width * width
-    share = (
-        width / math.sqrt(1 + s) * math.exp(-1 / (2 * (1 + s)))
-    )  # E bump, the bump being centred at 1/(1 + s) under the normal
+    # E bump, the bump being centred at 1/(1 + s) under the normal
+    share = width / math.sqrt(1 + s) * math.exp(-1 / (2 * (1 + s)))
     centre, twice = 1 / (1 + s), width / math.sqrt(2 + s) * math.exp(-1 / (2 + s))
     found = single.hermite(f, q)
     assert found.mean == pytest.approx(share, rel=1e-13)

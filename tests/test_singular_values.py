@@ -103,9 +103,8 @@ def test_pure_noise_is_the_quarter_circle_and_shifts_are_statistical() -> None:
     x = np.linspace(0, 2, 9)
     assert law.density(x) == pytest.approx(np.sqrt(4 - x * x) / math.pi, abs=1e-7)
     assert law.mean() == pytest.approx(8 / (3 * math.pi), abs=1e-6) and law.support == (0, 2)
-    assert (
-        np.linalg.svd(np.eye(4) - np.eye(4) / 2, compute_uv=False).max() == 0.5
-    )  # A = -I/2 is not shifted upwards
+    # A = -I/2 is not shifted upwards
+    assert np.linalg.svd(np.eye(4) - np.eye(4) / 2, compute_uv=False).max() == 0.5
     assert "not about one matrix" in law.assumptions[0].text
     assert "support" in str(law) and "\n" not in repr(law)
     json.dumps(law.to_dict(), allow_nan=False)
@@ -295,11 +294,9 @@ def test_plots_and_bad_input_of_spectra(untouched_pyplot: None) -> None:
     assert law.plot(
         values=np.linalg.svd(np.eye(50) + rng.normal(size=(50, 50)) / 2 / 50**0.5, compute_uv=False)
     ).get_xlabel()
-    net, X, labels = (
-        kc.architectures.vanilla(2, "tanh", features=4),
-        rng.normal(size=(3, 4)),
-        np.array([0, 1, 2]),
-    )
+    net = kc.architectures.vanilla(2, "tanh", features=4)
+    X = rng.normal(size=(3, 4))
+    labels = np.array([0, 1, 2])
     spectra = training_spectra(net, X, labels, steps=1)
     assert spectra.plot().get_ylabel() == "density" and len(str(spectra).splitlines()) == 3
     json.dumps(spectra.to_dict(), allow_nan=False)

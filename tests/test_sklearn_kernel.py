@@ -74,9 +74,8 @@ def test_hyperparameters(data: Any) -> None:
         kc.sklearn_kernel(NET).theta.size == 0
         and kc.sklearn_kernel(NET, sigma_w=1.0, sigma_w_bounds="fixed").theta.size == 0
     )
-    assert (
-        kc.sklearn_kernel(NET, sigma_w=1.0, sigma_b=0.0).theta.size == 1
-    )  # log 0 is no hyperparameter
+    # log 0 is no hyperparameter
+    assert kc.sklearn_kernel(NET, sigma_w=1.0, sigma_b=0.0).theta.size == 1
 
 
 @pytest.mark.parametrize("kind", ["ntk", "nngp"])

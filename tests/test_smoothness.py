@@ -146,9 +146,8 @@ def test_lower_bounds_are_attained() -> None:
     s = smoothness(block, X=X, weights={"affine_1": np.eye(4), "affine_2": -0.3 * np.eye(4)})
     assert s.blocks["affine_1", "sum_1"][0] == pytest.approx(0.7)
     assert s.regularity == pytest.approx(0.49 * np.linalg.svd(X, compute_uv=False)[-1] ** 2)
-    assert (
-        smoothness(block, X=rng.normal(size=(9, 4)), radius=1.0).regularity == 0
-    )  # more examples than features
+    # more examples than features
+    assert smoothness(block, X=rng.normal(size=(9, 4)), radius=1.0).regularity == 0
 
 
 # -- upper bounds ----------------------------------------------------------------------------------
@@ -176,9 +175,8 @@ def test_upper_bounds_are_attained() -> None:
         radius=0.5,
     )
     assert block.input_lipschitz["input"] == pytest.approx(0.5 * 1.5)
-    assert block.parameter_lipschitz == pytest.approx(
-        math.hypot(1.5, 0.5)
-    )  # f = (1 + w2) w1: own and earlier parameters in squares
+    # f = (1 + w2) w1: own and earlier parameters in squares
+    assert block.parameter_lipschitz == pytest.approx(math.hypot(1.5, 0.5))
 
 
 def test_descent_on_a_quadratic_is_exactly_the_rate() -> None:
@@ -253,9 +251,8 @@ def test_counterexample_to_global_convergence() -> None:
         assert float(loss(trapped)) > 0.038962 > 0.022 > float(loss(free))
     peak = math.acos(-2 / 3) / 6  # phi' = 0
     assert t == pytest.approx(peak, abs=1e-3)
-    assert (
-        math.log1p(math.exp(-ceiling)) >= 0.0389615
-    )  # the infimum of the basin: w1 and w3 at infinity
+    # the infimum of the basin: w1 and w3 at infinity
+    assert math.log1p(math.exp(-ceiling)) >= 0.0389615
     assert float(trapped[0]) > 4.5
 
 
@@ -429,9 +426,8 @@ def test_several_inputs_and_outputs() -> None:
     s = smoothness(net, X=data, radius=0.5, output="sum")
     assert s.input_lipschitz == {"a": pytest.approx(1.0), "b": pytest.approx(0.5)}
     assert s.parameter_lipschitz == pytest.approx(math.hypot(2 * 5, 3)) and "alone" not in s.layers
-    assert s.regularity == pytest.approx(
-        4 * 25 + 9
-    )  # D F = (2 a^T, -b^T) on every output: attained
+    # D F = (2 a^T, -b^T) on every output: attained
+    assert s.regularity == pytest.approx(4 * 25 + 9)
     with pytest.raises(kc.KcalcError, match="no X is given"):
         smoothness(net, X={"a": data["a"]}, radius=1.0, output="sum")
 

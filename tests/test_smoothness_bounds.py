@@ -186,11 +186,9 @@ def test_bounds_for_all_normalised_parameters() -> None:
         def loss(v):
             return -jax.nn.log_softmax(run(v).reshape(2, 3))[jnp.arange(2), labels].mean()
 
-        jac, hess, grad = (
-            jax.jit(jax.jacfwd(run)),
-            jax.jit(jax.hessian(loss)),
-            jax.jit(jax.grad(loss)),
-        )
+        jac = jax.jit(jax.jacfwd(run))
+        hess = jax.jit(jax.hessian(loss))
+        grad = jax.jit(jax.grad(loss))
         for size in (0.01, 0.3, 1.0, 5.0):
             for _ in range(5):
                 v = size * rng.normal(size=start.size)

@@ -101,10 +101,8 @@ def test_gaps_join(tokens: int, variance: float) -> None:
     The gap starts with slope dS/dk.
     """
     for below in (1e-7, 1e-3, 0.05):
-        one, two = (
-            overlap_gap(tokens, variance, below * (1 - 1e-9)),
-            overlap_gap(tokens, variance, below * (1 + 1e-9)),
-        )
+        one = overlap_gap(tokens, variance, below * (1 - 1e-9))
+        two = overlap_gap(tokens, variance, below * (1 + 1e-9))
         assert one == pytest.approx(two, rel=1e-8)
     slope = Overlap(tokens, variance, variance, variance).by_covariance
     assert overlap_gap(tokens, variance, 1e-12 * variance) == pytest.approx(
@@ -170,9 +168,8 @@ def test_rows_over_the_first_tokens(case: tuple[int, float, float, float]) -> No
         assert table[i - 1, j - 1] == pytest.approx(
             Overlap(least, one, two, k, more=max(i, j) - least).value, rel=1e-12
         )
-    assert table[0, 1:] == pytest.approx(
-        1 / np.arange(2, tokens + 1), rel=1e-12
-    )  # a row of one token sees that token alone
+    # a row of one token sees that token alone
+    assert table[0, 1:] == pytest.approx(1 / np.arange(2, tokens + 1), rel=1e-12)
     rng = np.random.default_rng(2)
     z = rng.standard_normal((2, 20_000, tokens))
     second = k / math.sqrt(v1) * z[0] + math.sqrt(max(v2 - k * k / v1, 0)) * z[1]

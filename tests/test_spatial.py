@@ -337,9 +337,8 @@ def test_constant_locations() -> None:
     wanted = (zero**2 + zero * (w @ softplus(1.5 * z)) + zero * (w @ softplus(0.7 * z))) / 3
     nngp, tangent = K.both(images)
     assert abs(nngp[0, 1] / wanted - 1) < 1e-13
-    assert (
-        abs(tangent[0, 1] / nngp[0, 1] - 1) < 1e-15
-    )  # nothing moves below where one of the two is constant
+    # nothing moves below where one of the two is constant
+    assert abs(tangent[0, 1] / nngp[0, 1] - 1) < 1e-15
     own = (2 * zero**2 + w @ softplus(1.5 * z) ** 2) / 3
     assert abs(nngp[0, 0] / own - 1) < 1e-13
     assert (
@@ -362,9 +361,8 @@ def test_blocks_and_halves() -> None:
             assert abs(got - wanted).max() < 1e-15
     assert np.array_equal(nngp, nngp.T)
     assert np.array_equal(tangent, tangent.T)
-    assert np.array_equal(
-        tangent[5], tangent[1]
-    )  # equal images, equal rows: their angle is 0, not rounding
+    # equal images, equal rows: their angle is 0, not rounding
+    assert np.array_equal(tangent[5], tangent[1])
     mixed = K.matrix(X, Y)
     assert mixed[0, 2] == tangent[0, 0]
     assert abs(mixed - K.matrix(np.concatenate([X, Y]))[:7, 7:]).max() < 1e-15

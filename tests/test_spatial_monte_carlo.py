@@ -89,9 +89,10 @@ def test_shared_branches_concatenation_and_pooling() -> None:
     def one(rng: np.random.Generator) -> np.ndarray:
         s, _ = pre_activations(rng, False, 0.2)
         m = s + 0.7 * np.maximum(s, 0)
+        # 2 x 2 windows
         both = [
             part.reshape(2, 2, 2, 2, 2, -1).mean(axis=(2, 4)).reshape(2, -1) for part in (m, erf(s))
-        ]  # 2 x 2 windows
+        ]
         gram = [part @ part.T / part.shape[1] for part in both]
         return 1.2**2 * (gram[0] + 2 * gram[1]) / 3 + 0.3**2
 
@@ -112,9 +113,8 @@ def test_standardised_weights() -> None:
 
     def one(rng: np.random.Generator) -> np.ndarray:
         s, _ = pre_activations(rng, False, 0.2)
-        read = (
-            patches(np.maximum(s, 0).reshape(2, 4, 4, WIDTH)).mean(axis=1).reshape(2, -1)
-        )  # pooling commutes with what is linear
+        # pooling commutes with what is linear
+        read = patches(np.maximum(s, 0).reshape(2, 4, 4, WIDTH)).mean(axis=1).reshape(2, -1)
         read = read - read.mean(axis=1, keepdims=True)
         return 1.2**2 * read @ read.T / read.shape[1]
 

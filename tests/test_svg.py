@@ -84,10 +84,8 @@ def test_nodes_stand_apart_on_the_page_with_their_texts_inside(name: str, fold: 
     for a, b in combinations(boxes, 2):
         assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1], (a, b)
     for node in of_class(svg, "node"):
-        text, box = (
-            node.getElementsByTagName("text")[0].firstChild.data,
-            node.getElementsByTagName("rect"),
-        )
+        text = node.getElementsByTagName("text")[0].firstChild.data
+        box = node.getElementsByTagName("rect")
         assert not box or text_width(text) * 124 <= float(box[0].getAttribute("width"))
     edges = {
         (g.getAttribute("data-from"), g.getAttribute("data-to"))

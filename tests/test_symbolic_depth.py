@@ -60,15 +60,15 @@ def test_slopes_and_curvatures_at_depth(name: str) -> None:
 
 def test_formal_slope_and_curvature_by_composition() -> None:
     deep = kc.vanilla_maps(depth=L)
-    first, second = (
-        sp.Integer(1),
-        sp.Integer(0),
-    )  # of the gap after some layers, in the gap t before: first t - second t^2/2
+    # of the gap after some layers, in the gap t before: first t - second t^2/2
+    first = sp.Integer(1)
+    second = sp.Integer(0)
     for depth in DEPTHS:
+        # psi g - kappa g^2/2 at g = first t - second t^2/2
         first, second = (
             S.psi * first,
             sp.expand(S.psi * second + S.kappa * first**2),
-        )  # psi g - kappa g^2/2 at g = first t - second t^2/2
+        )
         assert deep.slope.subs(L, depth) == first
         at = [(L, depth), (S.psi, sp.Rational(13, 10)), (S.kappa, sp.Rational(2, 7))]
         assert deep.curvature.subs(at) == second.subs(at)

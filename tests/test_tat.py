@@ -95,9 +95,8 @@ def test_smooth_activations_have_the_wanted_curvature(name: str, tau: float) -> 
     }.items():
         assert float(values[condition]) == pytest.approx(target, abs=1e-13)
     assert max(s.residuals.values()) < 1e-12
-    assert float(kc.c_map(s.network).derivative(2)(1.0)) <= tau * (
-        1 + 1e-9
-    )  # the whole network is one of the subnetworks
+    # the whole network is one of the subnetworks
+    assert float(kc.c_map(s.network).derivative(2)(1.0)) <= tau * (1 + 1e-9)
 
 
 def test_vanilla_curvature_is_tau_over_the_depth() -> None:

@@ -109,16 +109,12 @@ def shared() -> dict[str, Any]:
     """Objects that nobody has asked anything yet: {name: what to ask}."""
     a = kc.architectures
     resnet = a.rescaled_resnet(3)
-    wave, table = (
-        kc.activation(lambda x: np.sin(x) + 0.1 * x, name="wave"),
-        kc.c_map(a.vanilla(8, "swish")).table(),
-    )
-    maps, other, ntk, mu = (
-        kc.c_map(a.vanilla(6, "tanh")),
-        kc.c_map(a.vanilla(5, "mish")),
-        kc.ntk(a.vanilla(4, "softplus")),
-        kc.maximal_slope(resnet),
-    )
+    wave = kc.activation(lambda x: np.sin(x) + 0.1 * x, name="wave")
+    table = kc.c_map(a.vanilla(8, "swish")).table()
+    maps = kc.c_map(a.vanilla(6, "tanh"))
+    other = kc.c_map(a.vanilla(5, "mish"))
+    ntk = kc.ntk(a.vanilla(4, "softplus"))
+    mu = kc.maximal_slope(resnet)
     shaped, learnt = kc.shape(a.vanilla(10, "swish"), method="dks"), kc.subnetworks(resnet)
     c = np.linspace(-0.99, 0.999, 41)
     return {

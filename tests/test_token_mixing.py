@@ -257,9 +257,8 @@ def squeeze_excite() -> kc.Network:
 @pytest.mark.parametrize("end", mostly_slow([True, False]))
 def test_a_gate_of_global_means_multiplies_every_location(end: bool):
     rng = np.random.default_rng(6)
-    net = (
-        kc.chain(squeeze_excite(), L.Pool("mean")) if end else squeeze_excite()
-    )  # all pairs of locations are followed with a pool behind
+    # all pairs of locations are followed with a pool behind
+    net = kc.chain(squeeze_excite(), L.Pool("mean")) if end else squeeze_excite()
     x, y = images(7, (3, 2))
     C = kc.c_map(net, spatial="exact", image_shape=(3, 2))
     draws = []
@@ -306,9 +305,10 @@ def test_large_batches():
     for _ in range(4):
         raw = rng.normal(size=(401, 1500))
         x = np.sqrt(0.2) * raw[-1] + np.sqrt(0.8) * raw[:-1]
+        # c = .7 with the first
         x[1] = np.sqrt(0.2) * raw[-1] + np.sqrt(0.8) * (
             0.625 * raw[0] + np.sqrt(1 - 0.625**2) * raw[1]
-        )  # c = .7 with the first
+        )
         h = dense(x, rng, 1500)
         h = (h - h.mean(0)) / h.std(0)
         h = dense(np.maximum(h, 0), rng, 1500)
@@ -316,9 +316,8 @@ def test_large_batches():
         c = h @ h.T / 1500
         found.append((c[0, 1], c[2:, 2:][np.triu_indices(398, 1)].mean()))
     mean, error = np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
-    assert (
-        abs(mean[0] - C(0.7)) < 4 * error[0] + 0.005 and abs(mean[1]) < 0.005
-    )  # a batch of n leaves c = -1 / (n - 1), not 0
+    # a batch of n leaves c = -1 / (n - 1), not 0
+    assert abs(mean[0] - C(0.7)) < 4 * error[0] + 0.005 and abs(mean[1]) < 0.005
 
 
 def test_inputs_that_cannot_belong_to_the_batch_are_refused():

@@ -184,18 +184,14 @@ def test_muon_steps_are_orthogonal_matrices_of_every_layer_by_itself() -> None:
     model = classifier(depth=6, width=16)
     settings = Settings("muon", learning_rate=1e-2, steps=1, schedule="constant")
     run = training.fit(model, SPLIT, settings)
-    before, after = (
-        model.unstack(model.init(0, SPLIT.x[:1]), SPLIT.x[:1]),
-        model.unstack(run.params, SPLIT.x[:1]),
-    )
+    before = model.unstack(model.init(0, SPLIT.x[:1]), SPLIT.x[:1])
+    after = model.unstack(run.params, SPLIT.x[:1])
     for node in list(before)[1:-1]:
         change = np.asarray(after[node]["weight"]) - np.asarray(before[node]["weight"])
-        singular = np.linalg.svd(change, compute_uv=False) / (
-            1e-2 * 0.2 * 4
-        )  # consistent rms: .2 sqrt(16)
-        assert (
-            singular[-2] > 0.5 and singular[0] < 1.4
-        )  # five Newton-Schulz steps bring them near 1
+        # consistent rms: .2 sqrt(16)
+        singular = np.linalg.svd(change, compute_uv=False) / (1e-2 * 0.2 * 4)
+        # five Newton-Schulz steps bring them near 1
+        assert singular[-2] > 0.5 and singular[0] < 1.4
 
 
 @pytest.mark.slow
@@ -269,9 +265,8 @@ def test_a_resumed_run_ends_with_the_same_numbers(
     assert [int(row["step"]) for row in rows] == [12, 24, 30] and float(
         rows[-1]["test_loss"]
     ) == whole.history[-1].test_loss
-    assert tree_equal(
-        trainer.fit(SPLIT, checkpoint=file, resume=True).params, whole.params
-    )  # nothing left to do
+    # nothing left to do
+    assert tree_equal(trainer.fit(SPLIT, checkpoint=file, resume=True).params, whole.params)
 
 
 SCRIPT = """

@@ -189,9 +189,8 @@ def test_a_comparison_trains_everything_and_goes_on_from_its_journal(
     )
     assert whole.results[1].accuracy == direct.accuracy
     text = journal.read_text().splitlines()
-    journal.write_text(
-        "\n".join(text[:3]) + "\n" + text[3][:40]
-    )  # as if killed while writing the fourth
+    # as if killed while writing the fourth
+    journal.write_text("\n".join(text[:3]) + "\n" + text[3][:40])
     fitted_runs, fit = [], Trainer.fit
     monkeypatch.setattr(Trainer, "fit", lambda *a, **k: fitted_runs.append(1) or fit(*a, **k))
     again = compare(configurations, DIGITS, rates=(0.01, 0.1), **options)

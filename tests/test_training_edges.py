@@ -47,9 +47,8 @@ def test_the_edge_of_chaos_of_a_configuration_that_does_not_say_where() -> None:
         return found.network.layer("affine_2")  # the first reads the input, not an activation
 
     assert (shaped("relu").sigma_w, shaped("relu").sigma_b) == (pytest.approx(2**0.5, abs=1e-12), 0)
-    assert shaped(None) == shaped("tanh") and shaped(None).sigma_b == pytest.approx(
-        0.05, abs=1e-15
-    )  # tanh has a curve of points: the one of a small sigma_b
+    # tanh has a curve of points: the one of a small sigma_b
+    assert shaped(None) == shaped("tanh") and shaped(None).sigma_b == pytest.approx(0.05, abs=1e-15)
     assert (
         shaped(None).sigma_w
         == kc.shape(net, "tanh", "eoc", sigma_b=0.05).network.layer("affine_2").sigma_w
@@ -73,9 +72,8 @@ def test_weights_that_overflow_in_the_last_step_are_a_divergence() -> None:
         DIGITS, SPLIT.train, SPLIT.test, "big", Preparation(scale=1e3, normalisation=None)
     )
     with pytest.raises(training.Diverged, match="weights are not finite"):
-        training.fit(
-            linear(), big, settings
-        )  # the loss of the only step is that of the initial weights
+        # the loss of the only step is that of the initial weights
+        training.fit(linear(), big, settings)
 
 
 def test_processes_and_devices_that_are_none() -> None:

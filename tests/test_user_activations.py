@@ -312,9 +312,8 @@ def test_two_slopes_are_recognised():
 
 def test_polynomials_keep_the_digits_of_the_way_they_are_written():
     phi = activation((Y - 1) ** 5)
-    assert phi(1.001) == pytest.approx(
-        (1.001 - 1) ** 5, rel=1e-12, abs=0
-    )  # multiplied out it is known to 1e-16 only
+    # multiplied out it is known to 1e-16 only
+    assert phi(1.001) == pytest.approx((1.001 - 1) ** 5, rel=1e-12, abs=0)
     moments = [math.prod(range(1, 2 * k, 2)) for k in range(6)]
     assert phi.second_moment(1.0) == pytest.approx(
         sum(math.comb(10, 2 * k) * m for k, m in enumerate(moments)), rel=1e-15
@@ -332,10 +331,8 @@ def test_jumps_at_edges_of_the_mesh_are_noticed():
 
 
 def test_the_fourth_derivative_of_a_composition():
-    phi, x = (
-        activation(sp.tanh(Y)).composed(activation(sp.sin(2 * Y) + Y)),
-        np.array([-0.7, 0.3, 1.1]),
-    )
+    phi = activation(sp.tanh(Y)).composed(activation(sp.sin(2 * Y) + Y))
+    x = np.array([-0.7, 0.3, 1.1])
     true = [mpmath.diff(lambda t: mpmath.tanh(mpmath.sin(2 * t) + t), v, 4) for v in x]
     assert phi.numeric(4)(x) == pytest.approx(np.array(true, dtype=float), rel=1e-9)
 

@@ -124,9 +124,8 @@ def test_modes_of_gradients_are_those_of_the_jacobian(pooled: bool):
         def run(values: Any) -> Any:
             return model.apply(params, values).reshape(-1, 3)
 
-        slopes = np.asarray(jax.jacobian(run)(x)).reshape(
-            -1, 3, 6, 5
-        )  # output token, channel, token, channel
+        # output token, channel, token, channel
+        slopes = np.asarray(jax.jacobian(run)(x)).reshape(-1, 3, 6, 5)
         inputs = {"x": jnp.broadcast_to(x, (4000, *x.shape))}  # every sequence has signs of its own
         found = np.asarray(token_gradients(model, plan, params, inputs, ("x",), jax.random.key(5)))[
             0
@@ -247,10 +246,8 @@ def test_deviations_are_small_and_fall_with_the_heads(kind: Kind):
     [small(), A.bert(1, 32, 4, 50, 8, std=None), A.vit(1, 32, 4, (8, 8), 4, classes=3, std=None)],
 )
 def test_embeddings_and_positions_count_in_tangent_kernels(network: kc.Network):
-    K, g = (
-        kc.ntk(network, tokens=4, token_cosine=0.3),
-        kc.gradients(network, tokens=4, token_cosine=0.3),
-    )
+    K = kc.ntk(network, tokens=4, token_cosine=0.3)
+    g = kc.gradients(network, tokens=4, token_cosine=0.3)
     parts = {node: float(K.layers[node](1.0)) for node in K.layers}
     assert {"embedding", "positions"} <= set(parts) and parts["positions"] > 0
     assert sum(parts.values()) == pytest.approx(float(K(1.0)), rel=1e-12)
@@ -273,9 +270,8 @@ def test_a_table_in_the_standard_parameterisation_has_a_kernel_of_its_own():
     model = kc.to_jax(network, weights="delta_gaussian")
     ids = np.array([[0, 1, 2, 3], [0, 5, 6, 7]])
     measured = kc.verification.empirical_ntk(model, model.init(0, ids), ids, by_layer=True)
-    np.testing.assert_allclose(
-        measured["e"], [[1, 0.25], [0.25, 1]], atol=1e-6
-    )  # one place of four has the same id
+    # one place of four has the same id
+    np.testing.assert_allclose(measured["e"], [[1, 0.25], [0.25, 1]], atol=1e-6)
     np.testing.assert_allclose(measured["p"], 1, atol=1e-6)
 
 

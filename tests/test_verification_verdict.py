@@ -63,9 +63,8 @@ def test_right_models_pass_with_few_draws() -> None:
     model = kc.to_jax(kc.architectures.vanilla(2, "tanh"), 32, weights="gaussian")
     checks = [kc.verify_kernels(model, c=0.3, draws=3, key=key) for key in range(30)]
     assert all(check.passed for check in checks)
-    assert (
-        max(abs(check.worst.z) for check in checks) > 5
-    )  # which a quantile of the Gaussian would not have let pass
+    # which a quantile of the Gaussian would not have let pass
+    assert max(abs(check.worst.z) for check in checks) > 5
     compiled = [
         made
         for (purpose, _), made in model._compiled.items()

@@ -63,9 +63,10 @@ def test_statistics_of_weights(weight: np.ndarray):
 def test_weights_are_read_once_and_in_parts(monkeypatch: pytest.MonkeyPatch):
     """Independent draws need one pass; no copy in double precision is made of a whole weight."""
     small = Tape(2, 40)
+    # imports what readings need
     small.read(
         small.dense(small.apply(relu, small.dense("x", 40, "first")), 40, "second"), sigmas=True
-    )  # imports what readings need
+    )
     tape, size = Tape(2, 1000), 1000
     first = tape.dense("x", size, "first")
     tape.dense(tape.apply(relu, first), size, "second")

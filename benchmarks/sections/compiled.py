@@ -95,9 +95,8 @@ def compile_times(options: Options) -> tuple[Table, float, float]:
         networks[f"rescaled ResNet, {count} blocks"] = kc.shape(
             kc.architectures.rescaled_resnet(count), "tanh", method="dks"
         ).network
-    compiled(
-        kc.architectures.vanilla(3, "tanh"), 64, 32
-    )  # the first call of a process also sets up XLA
+    # the first call of a process also sets up XLA
+    compiled(kc.architectures.vanilla(3, "tanh"), 64, 32)
     found: dict[str, list[tuple[Spent, Spent]]] = {name: [] for name in networks}
     for _ in range(options.size(1, 5)):
         for name, network in networks.items():
@@ -170,10 +169,8 @@ def step_times(
         shaping = shaped(depth)
         for dtype in dtypes:
             model = kc.to_jax(shaping, width, dtype=dtype)
-            params, x = (
-                model.init(0),
-                jax.random.normal(jax.random.key(1), (batch, width)).astype(dtype),
-            )
+            params = model.init(0)
+            x = jax.random.normal(jax.random.key(1), (batch, width)).astype(dtype)
             applies = (
                 model.apply,
                 hand_written(shaping.constants["tanh"], dtype),

@@ -57,11 +57,12 @@ PEER = (
 )
 DEPTH, ZETA, TAU = 100, 1.5, 0.3
 SLOPE = ZETA ** (1 / DEPTH)
+# shortcut weight .5 [DKS sec. 23]
 RESNET_152 = {
     "share": 0.75,
     "factors": [[3, 46], [2, 4]],
     "alone": 5,
-}  # shortcut weight .5 [DKS sec. 23]
+}
 
 
 def run(options: Options) -> Section:

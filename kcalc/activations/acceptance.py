@@ -21,10 +21,9 @@ from kcalc.gaussian.expectations.quadrature import Array, mesh, z_range
 PROBES = np.concatenate([np.linspace(-30, 30, 121), np.geomspace(1e-6, 20, 15)])
 FAR_PROBES = np.array([-1e3, -1e2, 1e2, 1e3])
 DIGIT_PROBES = np.concatenate([np.arange(0.37, 16), -np.arange(0.37, 16)])
-LOST, TINY = (
-    1e-5,
-    1e-200,
-)  # relative error of values that have lost their digits, underflow left out
+# relative error of values that have lost their digits, underflow left out
+LOST = 1e-5
+TINY = 1e-200
 MOST_KINKS = 500
 _APART = 1e-9
 

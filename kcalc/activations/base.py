@@ -336,12 +336,10 @@ class Transformed(Activation):
 
     def _compile(self, n: int) -> Callable[[Array], Array]:
         inner, t = self.original.numeric(n), self.constants
-        a, b, scale, shift = (
-            float(t.input_scale),
-            float(t.input_shift),
-            float(t.output_scale),
-            float(t.output_shift),
-        )
+        a = float(t.input_scale)
+        b = float(t.input_shift)
+        scale = float(t.output_scale)
+        shift = float(t.output_shift)
         factor = scale * a**n
         return (
             (lambda x: factor * (inner(a * x + b) + shift))
@@ -424,9 +422,10 @@ class Transformed(Activation):
         root1, root2 = field.sqrt(first), field.sqrt(second)
         top = root1 * root2 + shift * (one + two) + shift**2
         apart = root1 - root2
+        # norm^2 - top^2
         excess = shift * (
             shift * (apart**2 - (one - two) ** 2) + 2 * apart * (root1 * two - root2 * one)
-        )  # norm^2 - top^2
+        )
         return root1 * root2 / norm, excess / (norm * (norm + top))
 
     def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number | None:
@@ -474,12 +473,10 @@ def transform(activation: Activation, constants: Transformation) -> Activation:
         constants = constants.after(before)
     if constants.is_identity:
         return base
-    a, b, scale, shift = (
-        constants.input_scale,
-        constants.input_shift,
-        constants.output_scale,
-        constants.output_shift,
-    )
+    a = constants.input_scale
+    b = constants.input_shift
+    scale = constants.output_scale
+    shift = constants.output_shift
     if base.kinks and a.is_positive is None and a.is_negative is None:
         raise KcalcError(
             f"{base.name} has a kink, and the sign of input_scale = {a} is not known: declare its "

@@ -99,10 +99,8 @@ class Kernel(Closed):
 
     def _gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
         norm = self._norm(q1, q2, field)
-        apart, drop = (
-            (norm - self._top(q1, q2, field)) / norm,
-            self._drop(gap, q1, q2, field) / norm,
-        )
+        apart = (norm - self._top(q1, q2, field)) / norm
+        drop = self._drop(gap, q1, q2, field) / norm
         return (self._refined(apart, drop, q1, q2) if field is NUMPY else apart) + drop
 
     def _refined(self, apart: Number, drop: Number, q1: Number, q2: Number) -> Number:

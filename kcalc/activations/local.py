@@ -256,9 +256,8 @@ class LocalMaps:
             flat = _positive(np.asarray(q, dtype=float))
             with np.errstate(over="ignore"):
                 exact = closed(flat, field) if self.closed_in_numpy else None
-            small = self.degree is None and bool(
-                np.any(flat < 1 / EXTREME)
-            )  # where closed forms take powers of q, which vanish
+            # where closed forms take powers of q, which vanish
+            small = self.degree is None and bool(np.any(flat < 1 / EXTREME))
             if exact is not None and not small:
                 return _finite(
                     self.name, flat, np.broadcast_to(np.asarray(exact, dtype=float), flat.shape)
@@ -375,9 +374,8 @@ class LocalMaps:
     ) -> tuple[Number, ...]:
         gap, q1, q2 = _broadcast(gap, q1, q2)
         rest = 2 - gap if rest is None else np.clip(np.broadcast_to(rest, gap.shape), 0.0, 2.0)
-        if (
-            self.degree is not None
-        ):  # C is that of q = 1, where no power of q leaves double precision
+        # C is that of q = 1, where no power of q leaves double precision
+        if self.degree is not None:
             q1 = q2 = np.ones(gap.shape)
         if self.closed_in_numpy and all(self._multiplies(q) for q in (q1, q2)):
             with np.errstate(all="ignore"):

@@ -322,10 +322,8 @@ def _from_jumps(phi: Any, c: Array, q1: float, q2: float) -> Array:
             continue
         weight = k * jump * float(normal_density(np.array(k / math.sqrt(q1)))) / math.sqrt(q1)
         for i, cosine in np.ndenumerate(c):
-            centre, spread = (
-                np.array([cosine * math.sqrt(q2 / q1) * k]),
-                math.sqrt(q2 * (1 - cosine) * (1 + cosine)),
-            )
+            centre = np.array([cosine * math.sqrt(q2 / q1) * k])
+            spread = math.sqrt(q2 * (1 - cosine) * (1 + cosine))
             total[i] += (
                 weight * (smoothed(phi, 0, centre, spread) if spread else _middle(phi, centre))[0]
             )

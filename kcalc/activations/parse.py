@@ -290,9 +290,8 @@ def _check(candidate: Activation, whole: Callable[[Array], Array]) -> None:
             & ~np.isin(probes, candidate.kink_points)
         )
     apart &= np.abs(probes) <= KINK_REACH
-    if apart.any() and (
-        candidate.kinks or not candidate.expr.is_polynomial(X)
-    ):  # those of Hermite may be multiplied out
+    # those of Hermite may be multiplied out
+    if apart.any() and (candidate.kinks or not candidate.expr.is_polynomial(X)):
         raise KcalcError(
             f"activation {candidate.name!r} switches at a point that is not among its kinks (seen "
             f"at x = {probes[apart][0]:.4g})"
@@ -344,10 +343,8 @@ def _with_reach(candidate: Activation, whole: Callable[[Array], Array]) -> Activ
         return candidate
     probes = np.concatenate([_FARTHER, -_FARTHER])
     with np.errstate(all="ignore"):
-        values, direct = (
-            compile_pieces(candidate.pieces, candidate.kink_points)(probes),
-            whole(probes),
-        )
+        values = compile_pieces(candidate.pieces, candidate.kink_points)(probes)
+        direct = whole(probes)
         apart = np.isfinite(direct) & (np.abs(values - direct) > 1e-9 * (1 + np.abs(direct)))
     if not apart.any():
         return candidate

@@ -96,11 +96,9 @@ class Gabor(Kernel):
 
         For c > 0 all terms are positive.
         """
-        a, square, c = (
-            field.number(self.decay),
-            field.number(self.frequency) ** 2,
-            field.cosine(gap),
-        )
+        a = field.number(self.decay)
+        square = field.number(self.frequency) ** 2
+        c = field.cosine(gap)
         f, product, root = self._form(gap, q1, q2, field), q1 * q2, field.sqrt(q1 * q2)
         gamma = (
             field.exp(-f.e1_minus_k1 - f.rise_e)
@@ -109,10 +107,8 @@ class Gabor(Kernel):
         )
         tanh = field.tanh(square * c * root / f.d)
         bend = 8 * a * a * product / f.d
-        plain, wavy = (
-            4 * a * a * product / f.d,
-            4 * a * square * product * (1 + a * (q1 + q2)) / f.d**2,
-        )
+        plain = 4 * a * a * product / f.d
+        wavy = 4 * a * square * product * (1 + a * (q1 + q2)) / f.d**2
         log1, log2 = c * (plain + wavy), plain + wavy + c * c * bend * (plain + 2 * wavy)
         k1 = square * root * (1 + c * c * bend) / f.d
         k2 = square * root * c * bend * (3 + 2 * c * c * bend) / f.d

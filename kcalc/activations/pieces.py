@@ -396,10 +396,8 @@ def compile_pieces(pieces: Sequence[sp.Expr], kinks: Sequence[float]) -> Callabl
     compiled = [_compile(piece) for piece in distinct]
     if len(pieces) == 1:
         return compiled[0]
-    edges, number = (
-        np.array(kinks, dtype=float),
-        np.array([distinct.index(piece) for piece in pieces]),
-    )
+    edges = np.array(kinks, dtype=float)
+    number = np.array([distinct.index(piece) for piece in pieces])
 
     def values(x: Array) -> Array:
         x = np.asarray(x, dtype=float)

@@ -103,11 +103,9 @@ class Polynomial(Closed):
         )  # type: ignore[return-value]
 
     def _gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
-        c, norm, products = (
-            field.cosine(gap),
-            self._norm(q1, q2, field),
-            self._products(q1, q2, field),
-        )
+        c = field.cosine(gap)
+        norm = self._norm(q1, q2, field)
+        products = self._products(q1, q2, field)
         suffix, quotient = 0 * gap, 0 * gap
         for product in reversed(products[1:]):  # (1 - c^n)/(1 - c) = 1 + c + ... + c^(n-1)
             suffix = suffix + product
@@ -117,11 +115,9 @@ class Polynomial(Closed):
     def _closed_derivatives(
         self, gap: Number, q1: Number, q2: Number, field: Field
     ) -> tuple[Number, Number]:
-        c, norm, products = (
-            field.cosine(gap),
-            self._norm(q1, q2, field),
-            self._products(q1, q2, field),
-        )
+        c = field.cosine(gap)
+        norm = self._norm(q1, q2, field)
+        products = self._products(q1, q2, field)
         slope, bend = 0 * gap, 0 * gap
         for n in range(len(products) - 1, 0, -1):
             slope = slope * c + n * products[n]
@@ -162,10 +158,8 @@ class HermitePolynomial(Polynomial):
 
         def values(x: Array) -> Array:
             x = np.asarray(x, dtype=float)
-            before, here = (
-                np.zeros_like(x),
-                np.ones_like(x) * (math.perm(self.order, n) if top >= 0 else 0),
-            )
+            before = np.zeros_like(x)
+            here = np.ones_like(x) * (math.perm(self.order, n) if top >= 0 else 0)
             for k in range(max(top, 0)):
                 before, here = here, x * here - k * before
             return here

@@ -81,17 +81,15 @@ def taylor(
         )
     lost = _lost(gap, order)
     with decimal_digits(_digits(field) + _GUARD + lost):
-        first = _integral(
-            phi, "second_moment", q1, field
-        )  # with all digits: for two q values 1 - C is a difference
+        # with all digits: for two q values 1 - C is a difference
+        first = _integral(phi, "second_moment", q1, field)
         second = first if q1 == q2 else _integral(phi, "second_moment", q2, field)
         norm = mpmath.sqrt(first * second)
         series = _series(phi, mpmath.mpf(gap), q1, q2, order, field, norm)
         if series is not None:
             return tuple(field.number(value) for value in series)
-        wide = mpmath_field(
-            _digits(field) + lost
-        )  # the tails, too, are multiplied by the cancelling factor
+        # the tails, too, are multiplied by the cancelling factor
+        wide = mpmath_field(_digits(field) + lost)
         drop, *derivatives = _integrals(phi, mpmath.mpf(gap), q1, q2, order, wide)
         difference = (drop - (mpmath.sqrt(first) - mpmath.sqrt(second)) ** 2) / (2 * norm)
         values = [

@@ -56,10 +56,11 @@ class RectifiedPower(Closed):
     def _cosine(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
         symbol = sp.Symbol("c", real=True)
         angular: list[sp.Expr] = [sp.Integer(1), symbol]
+        # J_k = angular (pi - t) + straight sin t
         straight: list[sp.Expr] = [
             sp.Integer(0),
             sp.Integer(1),
-        ]  # J_k = angular (pi - t) + straight sin t
+        ]
         for k in range(2, self.power + 1):
             for parts in (angular, straight):
                 parts.append(

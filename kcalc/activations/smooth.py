@@ -63,11 +63,9 @@ class Gelu(Kernel):
         return 1 + (q1 + q2) + q1 * q2 * gap * (2 - gap)
 
     def _drop(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
-        root, at_one, here = (
-            field.sqrt(q1 * q2),
-            field.sqrt(1 + (q1 + q2)),
-            field.sqrt(self._rest(gap, q1, q2)),
-        )
+        root = field.sqrt(q1 * q2)
+        at_one = field.sqrt(1 + (q1 + q2))
+        here = field.sqrt(self._rest(gap, q1, q2))
         turn = 2 * field.atan(root * gap / (at_one + here)) + gap * (
             field.pi / 2 + field.atan(root * field.cosine(gap) / here)
         )
@@ -75,12 +73,10 @@ class Gelu(Kernel):
         return root * (turn + root * tail / ((1 + q1) * (1 + q2))) / (2 * field.pi)
 
     def _slopes(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
-        root, c, rest, total = (
-            field.sqrt(q1 * q2),
-            field.cosine(gap),
-            self._rest(gap, q1, q2),
-            q1 + q2,
-        )
+        root = field.sqrt(q1 * q2)
+        c = field.cosine(gap)
+        rest = self._rest(gap, q1, q2)
+        total = q1 + q2
         here, k = field.sqrt(rest), c * root
         turn = field.pi / 2 + field.atan(k / here)
         slope = turn + k / here * ((2 + total) / ((1 + q1) * (1 + q2)) + 1 / rest)
@@ -151,10 +147,8 @@ _LOGCOSH = sp.Piecewise(
     (sp.log(1 + 2 * sp.sinh(X / 2) ** 2), X < 1),
     (X + sp.log(1 + sp.exp(-2 * X)) - sp.log(2), True),
 )
-_SELU_ALPHA, _SELU_SCALE = (
-    sp.Float("1.6732632423543772848170429916717", 32),
-    sp.Float("1.0507009873554804934193349852946", 32),
-)
+_SELU_ALPHA = sp.Float("1.6732632423543772848170429916717", 32)
+_SELU_SCALE = sp.Float("1.0507009873554804934193349852946", 32)
 
 register(
     Activation("softplus", sp.log(1 + sp.exp(X)), stable=(_SOFTPLUS, _SIGMOID)),

@@ -40,9 +40,8 @@ HIGHEST = 3
 @lru_cache(maxsize=1)
 def _chebyshev() -> tuple[Array, Array]:
     """Nodes on [-1, 1] and the matrix from values there to Chebyshev coefficients."""
-    steps = np.outer(np.arange(_TERMS), 2 * np.arange(_TERMS) + 1) % (
-        4 * _TERMS
-    )  # of pi/(2 terms): reduced before they are rounded
+    # of pi/(2 terms): reduced before they are rounded
+    steps = np.outer(np.arange(_TERMS), 2 * np.arange(_TERMS) + 1) % (4 * _TERMS)
     steps = np.minimum(steps, 4 * _TERMS - steps)
     folded = np.minimum(steps, 2 * _TERMS - steps)
     cosines = np.where(steps > _TERMS, -1, 1) * np.sin((_TERMS - folded) * (np.pi / (2 * _TERMS)))
@@ -144,10 +143,8 @@ class Panels:
         place = np.searchsorted(walls, (edges[1:] + edges[:-1]) / 2)
         margin = np.full(edges.size - 1, high - low)
         nothing = np.full(margin.size, np.inf)
-        todo, kept = (
-            _Batch(edges[:-1], edges[1:], margin, walls[place - 1], walls[place], nothing),
-            0,
-        )
+        todo = _Batch(edges[:-1], edges[1:], margin, walls[place - 1], walls[place], nothing)
+        kept = 0
         while todo.left.size:
             coefficients, tail, resolved = self._fit(todo)
             self._keep(todo.take(resolved), coefficients[resolved])

@@ -141,13 +141,10 @@ class LinearMaps(TracedMaps):
 
     def _product(self, one: Standard, two: Standard) -> Any:
         """E f(sqrt(q1) z) f(sqrt(q2) z) over output_scale^2 in closed form."""
-        p, total = (
-            self.pieces,
-            one.level * two.level + self.pieces.slope**2 * one.spread * two.spread,
-        )
-        for j, h, low in zip(
-            p.jumps, one.kinks, two.kinks, strict=True
-        ):  # level + slope z against (z - k)+
+        p = self.pieces
+        total = one.level * two.level + self.pieces.slope**2 * one.spread * two.spread
+        # level + slope z against (z - k)+
+        for j, h, low in zip(p.jumps, one.kinks, two.kinks, strict=True):
             total = total + j * (
                 one.level * two.spread * low.excess + two.level * one.spread * h.excess
             )
@@ -231,9 +228,8 @@ class LinearMaps(TracedMaps):
         factor = self._scaled(one.spread * two.spread / norm, 2)
         if uniform:
             return factor * drop, factor * value
-        closed = -self._scaled(
-            self._product(one, two) / norm, 2
-        )  # few digits where 1 + this is small, but a short derivative
+        # few digits where 1 + this is small, but a short derivative
+        closed = -self._scaled(self._product(one, two) / norm, 2)
         frozen = replace(
             self, **{name: jax.lax.stop_gradient(getattr(self, name)) for name in NAMES}
         )
@@ -357,9 +353,8 @@ def _integrals(h: Any, low: Any, gap: Any) -> tuple[Any, Any]:
     near = far * tangent * tangent
     ahead = (h - low) ** 2 * cosh**2 / 2 + h * low / jnp.where(w < 0, far, 1.0)
     behind = (h + low) ** 2 * cosh**2 / 2 - h * low / jnp.where(w < 0, 1.0, near)
-    density = (
-        jnp.exp(-jnp.where(w < 0, ahead, behind)) / (2 * np.pi) / cosh * weight
-    )  # dt = dw / cosh w
+    # dt = dw / cosh w
+    density = jnp.exp(-jnp.where(w < 0, ahead, behind)) / (2 * np.pi) / cosh * weight
     return jnp.sum(density, axis=-1), jnp.sum(near * density, axis=-1)
 
 

@@ -289,9 +289,8 @@ def _merged(fixed: Any, kinks: list[Any], reach: float) -> Any:
         jnp.clip(jnp.broadcast_to(part, (*shape, part.shape[-1])), -reach, reach)
         for part in (fixed, *kinks)
     ]
-    whole = jax.lax.optimization_barrier(
-        jnp.concatenate(parts, axis=-1)
-    )  # computed once, so that equal numbers stay equal
+    # computed once, so that equal numbers stay equal
+    whole = jax.lax.optimization_barrier(jnp.concatenate(parts, axis=-1))
     held = jax.lax.stop_gradient(whole)
     edges, first = jnp.sort(held, axis=-1), fixed.shape[-1]
     moved = jnp.where(
@@ -360,12 +359,10 @@ def _plane(
     gap, one, two = (
         jnp.broadcast_to(jnp.asarray(v) * 1.0, shape)[..., None] for v in (gap, q1, q2)
     )
-    c, s, one, two = (
-        1 - gap,
-        jnp.sqrt(jnp.maximum(gap * (2 - gap), 1e-30)),
-        jnp.sqrt(one),
-        jnp.sqrt(two),
-    )
+    c = 1 - gap
+    s = jnp.sqrt(jnp.maximum(gap * (2 - gap), 1e-30))
+    one = jnp.sqrt(one)
+    two = jnp.sqrt(two)
     x, weight = _outer(f, g, c, s, one, two, most)
     x, weight, c, s, one, two = (v[..., None] for v in (x, weight, c, s, one, two))
     below = [(_kinks(g, two, most) - c * x) / s] if g.kinked else []

@@ -59,10 +59,8 @@ class CoordinateCheck(Shown):
         return not any(self.deviates(node) for node in self.slopes)
 
     def _frame(self) -> dict[str, np.ndarray]:
-        nodes, draws = (
-            np.array([*map(str, self.rms)])[:, None, None],
-            np.arange(next(iter(self.rms.values())).shape[1]),
-        )
+        nodes = np.array([*map(str, self.rms)])[:, None, None]
+        draws = np.arange(next(iter(self.rms.values())).shape[1])
         return spread(
             {
                 "node": nodes,
@@ -166,9 +164,8 @@ def coordinate_check(
             return {i: (trace[node] ** 2).mean() ** 0.5 for i, node in enumerate(found)}
 
         with model.precision():
-            every = jax.jit(
-                lambda keys, sizes=sizes: jax.lax.map(sizes, keys)
-            )  # a batch of QR decompositions is slow
+            # a batch of QR decompositions is slow
+            every = jax.jit(lambda keys, sizes=sizes: jax.lax.map(sizes, keys))
             rows = every(jax.random.split(bits, draws))
         for i, node in enumerate(found):
             found[node].append(np.asarray(rows[i], float))

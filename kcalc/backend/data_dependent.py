@@ -240,10 +240,8 @@ def _calibrated(
     state: Any,
 ) -> DataDependent:
     as_model(model)
-    tolerance, iterations = (
-        positive_number(tolerance, "tolerance"),
-        whole(iterations, "iterations", 1),
-    )
+    tolerance = positive_number(tolerance, "tolerance")
+    iterations = whole(iterations, "iterations", 1)
     with model.measuring():
         inputs = model.inputs_of(x)
         for node, array in inputs.items():

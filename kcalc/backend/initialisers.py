@@ -116,9 +116,8 @@ class Orthogonal(Initialiser):
 
         tall = noise.shape[0] >= noise.shape[1]
         q, r = jnp.linalg.qr(noise if tall else noise.T)
-        q = q * jnp.where(jnp.diagonal(r) < 0, -1, 1).astype(
-            q.dtype
-        )  # Haar only with a positive diagonal
+        # Haar only with a positive diagonal
+        q = q * jnp.where(jnp.diagonal(r) < 0, -1, 1).astype(q.dtype)
         return math.sqrt(max(noise.shape)) * (q if tall else q.T)  # max(sqrt(m/k), 1) sqrt(k)
 
 
@@ -131,9 +130,8 @@ class Uniform(Initialiser):
     def matrix(self, noise: Array) -> Array:
         import jax
 
-        return math.sqrt(3) * jax.scipy.special.erf(
-            noise / math.sqrt(2)
-        )  # erf of a normal is uniform on [-1, 1]
+        # erf of a normal is uniform on [-1, 1]
+        return math.sqrt(3) * jax.scipy.special.erf(noise / math.sqrt(2))
 
 
 @dataclass(frozen=True)

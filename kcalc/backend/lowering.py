@@ -31,10 +31,8 @@ def roles(network: Network) -> dict[Node, str]:
     """
     before: set[Node] = set()  # nodes that read weights
     after: set[Node] = set()  # nodes that weights read
-    affine, weighted = (
-        dict.fromkeys(network.nodes_of(L.Affine)),
-        set(network.nodes_of(L.Affine, L.Embedding)),
-    )
+    affine = dict.fromkeys(network.nodes_of(L.Affine))
+    weighted = set(network.nodes_of(L.Affine, L.Embedding))
     steps = list(network.steps())
     for node, _, parents in steps:
         if any(parent in before or parent in weighted for parent in parents):

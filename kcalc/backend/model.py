@@ -251,9 +251,8 @@ class Model(Shown):
                 )
         arrays: dict[Node, Array] = {}
         for node in self.network.inputs:
-            value = given[
-                node
-            ]  # other objects are read by NumPy, which refuses a list that holds itself
+            # other objects are read by NumPy, which refuses a list that holds itself
+            value = given[node]
             arrays[node] = (
                 value if is_jax(value) else jnp.asarray(raw_array(value, f"the input {node!r}"))
             )

@@ -86,9 +86,10 @@ def dtype_name(given: Any) -> str:
     import jax.numpy as jnp
 
     name = given if isinstance(given, str) else None
+    # objects with a dtype, and dtypes
     for reading in (
         () if given is None or isinstance(given, str) else (lambda: given.dtype, lambda: given)
-    ):  # objects with a dtype, and dtypes
+    ):
         with suppress(Exception):  # user objects may raise anything as they are read
             name = name or jnp.dtype(reading()).name
     if name not in DTYPES:

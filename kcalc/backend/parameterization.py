@@ -101,9 +101,8 @@ class ABC(Parameterization):
             return Size(std, multiplier)
         a, b = getattr(self, role)
         ratio = (fan.outputs if role == "input" else fan.inputs) * fan.groups / self.base_width
-        own = (
-            0.0 if role == "input" else 0.5
-        )  # the power of the width that 1/sqrt(fan_in) holds already
+        # the power of the width that 1/sqrt(fan_in) holds already
+        own = 0.0 if role == "input" else 0.5
         return Size(std * ratio ** (own - b), multiplier * ratio**-a)
 
     def growth(self, role: str) -> float:

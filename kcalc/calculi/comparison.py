@@ -166,9 +166,8 @@ def _labelled(given: Any, what: str, name: Any = lambda one: "") -> Sequence[tup
 
 def _network_name(network: Any) -> str:
     require_network(network)
-    return (
-        network.name.partition(",")[0] or f"{len(network)} nodes"
-    )  # a builder's name goes on with the activations
+    # a builder's name goes on with the activations
+    return network.name.partition(",")[0] or f"{len(network)} nodes"
 
 
 def _compared(

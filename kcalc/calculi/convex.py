@@ -55,9 +55,8 @@ class ConvexCalculus(ABC, Generic[State]):
         self._true = q is not None and self.q is None
         if self._true:
             self.q, self.normalisations = _true_values(network, q)
-        self.centring = frozenset(
-            map(owner, self.normalisations)
-        )  # nodes with a slope of their own
+        # nodes with a slope of their own
+        self.centring = frozenset(map(owner, self.normalisations))
 
     @cached_property
     def _reads(self) -> dict[Node, tuple[Node, ...]]:

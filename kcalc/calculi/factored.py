@@ -288,9 +288,8 @@ class LogProgram:
         )
 
     def _gather(self, parts: Sequence[Monomial]) -> tuple[Any, ...]:
-        filled = [
-            part or ((self.size, 1),) for part in parts
-        ]  # the number after the last stands for the factor 1
+        # the number after the last stands for the factor 1
+        filled = [part or ((self.size, 1),) for part in parts]
         index = np.array([f for part in filled for f, _ in part], dtype=np.intp)
         exponents = np.array([e for part in filled for _, e in part], dtype=np.float64)[:, None]
         return index, exponents, _starts([len(part) for part in filled])

@@ -166,14 +166,12 @@ class Algebra:
         """
         check_raw([t.atom for pair in pairs for t in pair.terms], node, "multiplies")
         first = pairs[0].moments
-        q1, q2, gap, mean1, mean2, support = (
-            first.q1,
-            first.q2,
-            first.gap,
-            first.mean1,
-            first.mean2,
-            pairs[0].support,
-        )
+        q1 = first.q1
+        q2 = first.q2
+        gap = first.gap
+        mean1 = first.mean1
+        mean2 = first.mean2
+        support = pairs[0].support
         for pair in pairs[1:]:
             m = pair.moments
             q1 = q1 * m.q1
@@ -182,10 +180,8 @@ class Algebra:
             mean2 = mean1 if self.uniform else _times(mean2, m.mean2)
             gap = 1 - (1 - gap) * (1 - m.gap) if self.field is SYMPY else gap + (1 - gap) * m.gap
             support |= pair.support
-        windows, factors = (
-            {pair.window for pair in pairs},
-            tuple(f for pair in pairs for f in _factors(pair)),
-        )
+        windows = {pair.window for pair in pairs}
+        factors = tuple(f for pair in pairs for f in _factors(pair))
         moments = Moments(q1, q2, gap, mean1, mean2)
         atom = Atom(
             node, moments, support, gaussian=False, patched=len(windows) > 1, factors=factors

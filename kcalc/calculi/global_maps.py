@@ -347,9 +347,8 @@ class _Reading:
             kernel = self._over_tokens(q2 is None, gap is not None)
             inputs = self.tokens.inputs(kernel, q1, second, gap)
         self.kernel = kernel
-        with np.errstate(
-            all="ignore"
-        ):  # what overflows is refused by the rules, with the node's name
+        # what overflows is refused by the rules, with the node's name
+        with np.errstate(all="ignore"):
             return interpret(self.network, kernel, inputs)
 
     def refuse_tokens(self) -> None:

@@ -352,9 +352,8 @@ def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> G
     backward = TokenBackward(kernel, states, Backward)
     messages = interpret_back(network, backward.rule, backward.start(output), added)
     counts = {node: states[owner(node)].count or 1 for node in states}
-    share = {
-        node: count / counts[output] for node, count in counts.items()
-    }  # tokens of a node per token of the output
+    # tokens of a node per token of the output
+    share = {node: count / counts[output] for node, count in counts.items()}
     one = {node: share[node] * sum(message.one) for node, message in messages.items()}
     two = {node: share[node] * sum(message.two) for node, message in messages.items()}
     weights = {}

@@ -339,8 +339,6 @@ def kernel_over(
     raising. ``local``: the local maps of activations; by default ``FieldMaps(field)``.
     """
     moments = SecondMoments(field, uniform)
-    statistics, algebra = (
-        Statistics(moments, Ledger(), follow_c, assume_independent),
-        Algebra(moments),
-    )
+    statistics = Statistics(moments, Ledger(), follow_c, assume_independent)
+    algebra = Algebra(moments)
     return Kernel(statistics, algebra, Activations(statistics, algebra, local or FieldMaps(field)))

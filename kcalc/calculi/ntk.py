@@ -250,10 +250,8 @@ class TangentReading:
         seeds: Mapping[Node, Any] | None = None,
     ) -> tuple[Tangent | Exchangeable, dict[Node, Any]]:
         """The calculus and the state of every node; ``q2=None`` for uniform q."""
-        jets, second = (
-            {node: Jet((value, value * 0)) for node, value in gap.items()},
-            q1 if q2 is None else q2,
-        )
+        jets = {node: Jet((value, value * 0)) for node, value in gap.items()}
+        second = q1 if q2 is None else q2
         if self.tokens is None:
             kernel: Any = self.kernel(field, q2 is None, seeds)
             inputs = {
@@ -261,15 +259,15 @@ class TangentReading:
             }
         else:
             self.refuse_tokens(field is not NUMPY)
-            own, over = (
-                lambda: self._kernel(NUMPY, True),
+            kernel = self.tokens.calculus(
                 lambda uniform: self.kernel(NUMPY, uniform, seeds),
+                lambda: self._kernel(NUMPY, True),
+                q2 is None,
+                True,
             )
-            kernel = self.tokens.calculus(over, own, q2 is None, True)
             inputs = self.tokens.inputs(kernel, q1, second, jets)
-        with np.errstate(
-            all="ignore"
-        ):  # what overflows is refused by the rules, with the node's name
+        # what overflows is refused by the rules, with the node's name
+        with np.errstate(all="ignore"):
             return kernel, interpret(self.network, kernel, inputs)
 
     def refuse_tokens(self, there: bool = True) -> None:
@@ -291,9 +289,8 @@ class TangentReading:
         kernel, states = self.run(NUMPY, gap, q1, q2, seeds)
         with np.errstate(all="ignore"):
             found = {node: kernel.kernels(states[node]) for node in self.network.outputs}
-        return {
-            node: (nngp + 0.0, tangent + 0.0) for node, (nngp, tangent) in found.items()
-        }  # no -0
+        # no -0
+        return {node: (nngp + 0.0, tangent + 0.0) for node, (nngp, tangent) in found.items()}
 
     def silent(self, part: int, node: Node | None = None) -> bool:
         """Whether the NNGP or the NTK is exactly 0 at c = 0.

@@ -210,10 +210,8 @@ class _PieceMap:
             for node in nodes:
                 states[node] = _emitted(network, kernel, node, states)
         out = states[nodes[-1]].pairs[0].moments.gap
-        value, first = (
-            np.broadcast_to(out.value, gap.shape),
-            np.broadcast_to(out.coefficients[1], (2, *gap.shape)),
-        )
+        value = np.broadcast_to(out.value, gap.shape)
+        first = np.broadcast_to(out.coefficients[1], (2, *gap.shape))
         added, slope = -first[0], first[0] - first[1]
         with np.errstate(invalid="ignore", divide="ignore"):
             ratio = np.where(np.asarray(gap) > 0, value / np.asarray(gap), slope)
@@ -236,10 +234,8 @@ class _Powers:
             if count & 1:
                 table = self._tables[level]
                 ratio, slope, added = table.at(u)
-                u, t = (
-                    np.clip((ratio + table.offset) * u, 0.0, 2.0),
-                    (slope + table.offset) * t + added,
-                )
+                u = np.clip((ratio + table.offset) * u, 0.0, 2.0)
+                t = (slope + table.offset) * t + added
             count, level = count >> 1, level + 1
         return u, t
 

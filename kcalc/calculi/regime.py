@@ -242,10 +242,8 @@ def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
             f"c = {cosine:g} is the c value of equal or opposite inputs; give one with -1 < c < 1"
         )
     maps = c_map(network)
-    slope, orthogonal = (
-        float(maps.derivative(1)(1.0, level)),
-        0.0 if is_odd(network) else float(maps(0.0, level)),
-    )
+    slope = float(maps.derivative(1)(1.0, level))
+    orthogonal = 0.0 if is_odd(network) else float(maps(0.0, level))
     if not math.isfinite(slope):
         raise KcalcError("the slope of the network's C map at 1 is infinite, so it has no regime")
     off, diagonal = (float(part) for part in kernel(np.array([cosine, 1.0]), level))
@@ -256,10 +254,10 @@ def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
         bound, why_not = gram_bound(network, slope, level)
         notes = (*why, *why_not)
     else:
-        limit, bound, notes = (
-            None,
-            None,
-            ("no limit and no bound to the Gram matrix: only the NTK parameterisation has them",),
+        limit = None
+        bound = None
+        notes = (
+            "no limit and no bound to the Gram matrix: only the NTK parameterisation has them",
         )
     assumptions = tuple(getattr(kernel, "assumptions", ()))
     accuracy = (

@@ -92,10 +92,8 @@ def tied_readout(
         network, _Carried(plain, states, table, below), dict.fromkeys(network.inputs, 0.0)
     )
     (output,) = network.outputs
-    output, sigma = (
-        network.parents(output)[0] if output in tied_heads(network) else output,
-        float(network.layer(table).sigma),
-    )
+    output = network.parents(output)[0] if output in tied_heads(network) else output
+    sigma = float(network.layer(table).sigma)
     q = np.asarray(plain.whole(states[output].relations[ONE])[0], float)
     overlap = float(np.mean(carried[output])) * sigma**2
     size, channels = float(np.mean(q)), network.features[output]

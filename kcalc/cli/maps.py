@@ -75,10 +75,8 @@ def _run(options: argparse.Namespace) -> None:
         )
         print(sampled_text(named, values))
         return
-    q, c = (
-        q_map(named.network, options.assume_independent, **tokens),
-        c_map(named.network, options.assume_independent, **tokens),
-    )
+    q = q_map(named.network, options.assume_independent, **tokens)
+    c = c_map(named.network, options.assume_independent, **tokens)
     text = maps_text(named, q, c, level)
     if options.tokens is not None:
         values = node_values(

@@ -114,10 +114,8 @@ def shape_text(named: Named, result: Shaping) -> str:
 
 def _constant_lines(result: Shaping) -> list[str]:
     """The constants of every activation; in words where they are others than the usual ones."""
-    columns, found = (
-        result.constants.columns(),
-        {name: result.constants[name] for name in result.constants},
-    )
+    columns = result.constants.columns()
+    found = {name: result.constants[name] for name in result.constants}
     if any(type(k) is not Constants for k in found.values()):
         return [f"  {name} -> {k.describe()}" for name, k in found.items()]
     formula = (

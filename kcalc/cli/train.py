@@ -203,9 +203,8 @@ def _run(options: argparse.Namespace) -> None:
     _check_files(options)
     settings = _settings(options)
     configurations, title = _configurations(options)
-    rates = options.learning_rate or configurations[0].tried(
-        settings
-    )  # an unknown optimizer is refused before data are read
+    # an unknown optimizer is refused before data are read
+    rates = options.learning_rate or configurations[0].tried(settings)
     dataset = datasets.load(options.data, options.folder)
     mesh = None if options.devices is None else data_mesh(options.devices)
     if len(configurations) == 1 and len(rates) == 1 and options.seeds == 1 and not options.recipe:

@@ -473,9 +473,8 @@ class Enclosure:
 
 def _exponent(value: Fraction) -> int:
     """floor(log10 value) of a positive fraction."""
-    bits = (
-        value.numerator.bit_length() - value.denominator.bit_length()
-    )  # no decimal text: Python refuses those of great integers
+    # no decimal text: Python refuses those of great integers
+    bits = value.numerator.bit_length() - value.denominator.bit_length()
     guess = math.floor(bits * math.log10(2)) - 1
     while value >= Fraction(10) ** (guess + 1):
         guess += 1

@@ -102,9 +102,8 @@ class Jet:
         activation at ``c = 1``) reaches only the coefficients of order ``k`` and above.
         """
         result = [outer[0], *([self.value * 0] * self.order)]
-        power: list[Number] = list(
-            self.coefficients
-        )  # coefficients of (self - value)^k, valid from index k on
+        # coefficients of (self - value)^k, valid from index k on
+        power: list[Number] = list(self.coefficients)
         for k in range(1, self.order + 1):
             if k > 1:
                 power = [

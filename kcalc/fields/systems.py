@@ -155,9 +155,8 @@ class _Numpy(Field):
 
     def number(self, value: object) -> Number:
         """A float, or a float64 array of the same shape."""
-        if isinstance(value, float) and math.isfinite(
-            value
-        ):  # maps of deep networks ask for them thousands of times
+        # maps of deep networks ask for them thousands of times
+        if isinstance(value, float) and math.isfinite(value):
             return float(value)
         return floats(value)
 

@@ -67,9 +67,8 @@ def destination(path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     try:
         beyond = target.resolve()
-        if (
-            beyond.exists() or not target.exists()
-        ):  # but not where /dev/stdout leads: to a pipe that /proc names and does not hold
+        # but not where /dev/stdout leads: to a pipe that /proc names and does not hold
+        if beyond.exists() or not target.exists():
             target = beyond
         refusal = _refusal(target)
     except (

@@ -173,10 +173,8 @@ def _plane_integral(name: str, arguments: Sequence[sp.Symbol], order: int, activ
     q1, q2 = (levels[0], levels[-1]) if levels else ("1", "1")
     level = rf"\mathcal{{Q}}_{{{activation_name(name)}}}"
     if q1 == q2:
-        size, power = (
-            rf"{level}\left({q1}\right)",
-            "1" if order == 0 else q1 if order == 1 else f"{q1}^{{{order}}}",
-        )
+        size = rf"{level}\left({q1}\right)"
+        power = "1" if order == 0 else q1 if order == 1 else f"{q1}^{{{order}}}"
     else:
         size = rf"\sqrt{{{level}\left({q1}\right)\, {level}\left({q2}\right)}}"
         power = "1" if order == 0 else rf"\left({q1} {q2}\right)^{{{order}/2}}"

@@ -10,9 +10,8 @@ import re
 import xml.etree.ElementTree as ET
 from functools import lru_cache
 
-_PRIMED = re.compile(
-    r"((?:\\[a-z]+\s*)*\\?[A-Za-z]+)('+)\^"
-)  # LaTeX sets f'^2, the converter does not
+# LaTeX sets f'^2, the converter does not
+_PRIMED = re.compile(r"((?:\\[a-z]+\s*)*\\?[A-Za-z]+)('+)\^")
 _PRIMES = ("\u2032", "\u2033", "\u2034")
 _BREAKS = frozenset("=≤≥<>≈≠∼≲≳→⇒∝+−-∈;")
 _OPEN, _CLOSE, _BARS = frozenset("([{⌈⌊⟨"), frozenset(")]}⌉⌋⟩"), frozenset("|‖")

@@ -31,9 +31,8 @@ READING = threading.RLock()
 It is taken before :data:`ALONE` where both are.
 """
 
-if hasattr(
-    os, "register_at_fork"
-):  # a forked process starts with both free, and with the precision nobody is about to put back
+# a forked process starts with both free, and with the precision nobody is about to put back
+if hasattr(os, "register_at_fork"):
     for _lock in (ALONE, READING):
         os.register_at_fork(
             before=_lock.acquire, after_in_child=_lock.release, after_in_parent=_lock.release
@@ -92,9 +91,8 @@ else:
         def __get__(self, instance: Any, owner: Any = None) -> Any:
             if instance is None:
                 return self
-            if (
-                getattr(type(instance), self.attrname) is not self
-            ):  # an override asks by super(): its own value is kept
+            # an override asks by super(): its own value is kept
+            if getattr(type(instance), self.attrname) is not self:
                 return self.func(instance)
             known = instance.__dict__
             if self.attrname in known:

@@ -156,9 +156,8 @@ def raw_array(value: Any, what: str) -> Array:
             raise TypeError  # NumPy would read the members of a graph
         exact = isinstance(value, EXACT) and not isinstance(value, bool)
         array = np.asarray(floats(value) if exact else value)
-        if array.dtype.kind == "O" and isinstance(
-            value, list | tuple
-        ):  # of exact numbers, or of no numbers
+        # of exact numbers, or of no numbers
+        if array.dtype.kind == "O" and isinstance(value, list | tuple):
             array = floats(array)
         if array.dtype.kind in "OSUmMc" or (
             array.dtype.kind == "V" and not np.can_cast(array.dtype, float)

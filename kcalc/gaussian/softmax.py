@@ -42,11 +42,12 @@ SPACING = 0.75  # standard deviations between the nodes of a Gaussian: exact to 
 FINEST = 0.3  # between the nodes at which f is averaged
 NARROW = 0.4  # standard deviations below which a Gaussian is averaged over by Gauss-Hermite nodes
 CLOSE = 0.3  # shifts that all lie within it are interpolated from a few
+# distances of covariances over which 1, 2, 3 nodes integrate dS/dk to rounding
 LOST = (
     1e-7,
     1e-3,
     0.05,
-)  # distances of covariances over which 1, 2, 3 nodes integrate dS/dk to rounding
+)
 ALMOST_ONE = 1 - 1e-16
 _NODES, _WEIGHTS = hermegauss(28)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
@@ -227,10 +228,8 @@ def sink_self_overlap(tokens: int, variance: float, common: float) -> tuple[floa
     """
     side = _Side.over(tokens, math.sqrt(variance), STEP)
     missing, slope, squares = side.averaged(0.0, math.sqrt(variance), _squares)
-    extra, log = (
-        1 - side.averaged(0.0, math.sqrt(common))[0],
-        np.log1p(-np.minimum(missing, ALMOST_ONE)),
-    )
+    extra = 1 - side.averaged(0.0, math.sqrt(common))[0]
+    log = np.log1p(-np.minimum(missing, ALMOST_ONE))
     products = tokens * side.step * float(np.vdot(squares, np.exp((tokens - 1) * log) * extra))
     others = (
         side.step * float(np.vdot(slope * slope, np.exp((tokens - 2) * log) * extra))
@@ -376,10 +375,8 @@ def _interpolation(reach: int, order: int) -> tuple[Array, Array]:
     There are ``order`` nodes on [-1, 1]; the equidistant points are ``-1, ..., 1`` in steps of
     ``1 / reach``.
     """
-    nodes, points = (
-        np.cos(np.pi * (np.arange(order) + 0.5) / order),
-        np.arange(-reach, reach + 1) / reach,
-    )
+    nodes = np.cos(np.pi * (np.arange(order) + 0.5) / order)
+    points = np.arange(-reach, reach + 1) / reach
     return nodes, np.linalg.solve(chebvander(nodes, order - 1).T, chebvander(points, order - 1).T)
 
 

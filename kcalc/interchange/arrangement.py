@@ -34,6 +34,7 @@ from .trace import (
 
 # places of the locations in their source; () for their own order, a name where none shares it
 Order = tuple[int | str, ...]
+# where weights or unread operations come between
 FRESH = (
     Entry,
     Linear,
@@ -41,7 +42,7 @@ FRESH = (
     Mixed,
     Attention,
     NotRead,
-)  # where weights or unread operations come between
+)
 
 
 def clashing(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
@@ -59,9 +60,8 @@ def clashing(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
         wide = [
             name for name in reads if orders[name] or prod(_places(shapes[name], axes[name])) > 1
         ]
-        unlike = len({orders[name] for name in wide}) > 1 and not isinstance(
-            op, Join | NotRead
-        )  # channels side by side do not meet
+        # channels side by side do not meet
+        unlike = len({orders[name] for name in wide}) > 1 and not isinstance(op, Join | NotRead)
         if unlike and any(
             orders[a] != orders[b] and sources[a] & sources[b] for a, b in combinations(wide, 2)
         ):

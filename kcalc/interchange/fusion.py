@@ -23,10 +23,8 @@ SHORT = 7  # significant digits up to which a literal is taken for the decimal n
 LARGEST = 400  # operations in one expression
 SINGLE = 3e-7  # the effect of rounding a few literals to single precision
 PROBES = np.linspace(-7, 7, 57)
-_SELU_SCALE, _SELU_ALPHA = (
-    sp.Float("1.0507009873554804934193349852946", 32),
-    sp.Float("1.6732632423543772848170429916717", 32),
-)
+_SELU_SCALE = sp.Float("1.0507009873554804934193349852946", 32)
+_SELU_ALPHA = sp.Float("1.6732632423543772848170429916717", 32)
 _ROOTS = [sp.sqrt(n) for n in (2, 3, sp.pi, 2 * sp.pi, sp.pi / 2)]
 _FAMOUS = [
     *_ROOTS,

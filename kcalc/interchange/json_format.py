@@ -46,9 +46,8 @@ def network_to_dict(network: Network) -> dict[str, Any]:
             raise KcalcError(
                 f"node label {node!r} cannot be written to JSON; relabel first, net.relabelled(str)"
             )
-        if (
-            id(layer) not in plain
-        ):  # a deep network has few layer objects, and naming their activations takes SymPy
+        # a deep network has few layer objects, and naming their activations takes SymPy
+        if id(layer) not in plain:
             plain[id(layer)] = layer_to_dict(layer)
         nodes.append({"id": node, "layer": deepcopy(plain[id(layer)]), "reads": list(parents)})
     out = {"schema": SCHEMA, "nodes": nodes, "outputs": list(network.outputs)}

@@ -39,9 +39,8 @@ def has_mean(op: Linear) -> bool:
     if variance <= ROUNDING * found.mean_square:
         return found.mean_square > 0
     outputs = len(found.sums)
-    excess = (
-        np.square(found.sums) / found.fan_in / variance
-    )  # chi-squared with one degree of freedom each
+    # chi-squared with one degree of freedom each
+    excess = np.square(found.sums) / found.fan_in / variance
     return bool(excess.sum() > outputs + 10 * np.sqrt(2 * outputs) or excess.max() > 10**2)
 
 

@@ -69,10 +69,8 @@ def read(
     )
     with suppress(TypeError):  # where it cannot be weakly referenced
         # bound here: at the end of the process the module's names are gone before its last models
-        place, known = (
-            id(model),
-            _KNOWN,
-        )
+        place = id(model)
+        known = _KNOWN
         known[place] = weakref.ref(model, lambda _: known.pop(place, None)), found
     return found
 

@@ -181,10 +181,11 @@ def no_rule(
     return NoRule(f"node {node!r}: {calculus} have no rule for {kind}{reason}; {rewrite}")
 
 
+# the calculi that know LayerNorm, and BatchNorm of a large batch
 KERNELS = (
     "kernel maps",
     "gradients",
-)  # the calculi that know LayerNorm, and BatchNorm of a large batch
+)
 OVER_TOKENS = (
     "networks over tokens have kernel maps, gradients and tangent kernels, as in kc.c_map(net, "
     "tokens=128)"

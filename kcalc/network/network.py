@@ -64,9 +64,8 @@ class Network:
         node.
         """
         network = cls.__new__(cls)
-        layers, parents = read_steps(
-            steps
-        )  # no detour over a graph, which takes several times longer than all checks
+        # no detour over a graph, which takes several times longer than all checks
+        layers, parents = read_steps(steps)
         network._settle(layers, parents, readers_of(parents), outputs)
         return network
 

@@ -29,9 +29,8 @@ Array = np.ndarray
 MOST = 4096
 UNIT = 1e-10  # by how much a diagonal may miss 1, and a matrix its transpose
 LEAST = 1e-8  # of eigenvalues, below which Cholesky factors lose half of the digits
-NOISE = (
-    8 * np.finfo(float).eps
-)  # over the least eigenvalue of the source: negative entries of this size are rounding
+# over the least eigenvalue of the source: negative entries of this size are rounding
+NOISE = 8 * np.finfo(float).eps
 
 
 def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = False) -> Array:
@@ -141,14 +140,12 @@ def _uniform_step(count: int, before: float, after: float) -> Array:
         return np.eye(count)
     d1, _, g = _uniform_factor(count, before)
     d2, below, _ = _uniform_factor(count, after)
-    taken = np.concatenate([[0.0, 0.0], np.cumsum((below * g)[1:])])[
-        : count + 1
-    ]  # taken[i] = sum of below_k g_k over 1 <= k < i
+    # taken[i] = sum of below_k g_k over 1 <= k < i
+    taken = np.concatenate([[0.0, 0.0], np.cumsum((below * g)[1:])])[: count + 1]
     i, j = np.tril_indices(count, -1)
     out = np.diag(d2 / d1)
-    out[i, j] = np.maximum(
-        below[j] / d1[j] - (taken[i] - taken[j + 1]) - d2[i] * g[i], 0.0
-    )  # >= 0 but for rounding
+    # >= 0 but for rounding
+    out[i, j] = np.maximum(below[j] / d1[j] - (taken[i] - taken[j + 1]) - d2[i] * g[i], 0.0)
     return out
 
 

@@ -15,33 +15,25 @@ NTK_SHARE, LAYER_SHARE = r"$\Theta(c)\,/\,\Theta(1)$", r"$\Theta_i(c)\,/\,\Theta
 EIGENVALUE_SHARE, RANK = r"$\lambda_i\,/\,\lambda_1$", "rank"
 GRADIENT = r"$\mathrm{E}\,\|\partial\,\mathrm{out}\,/\,\partial\,\mathrm{node}\|^2$"
 
-LOG_Q_VARIANCE, Q_VARIANCE, C_VARIANCE = (
-    r"$\mathrm{Var}\,\log q$",
-    r"$\mathrm{Var}\,q\,/\,q^2$",
-    r"$\mathrm{Var}\,c$",
-)
+LOG_Q_VARIANCE = r"$\mathrm{Var}\,\log q$"
+Q_VARIANCE = r"$\mathrm{Var}\,q\,/\,q^2$"
+C_VARIANCE = r"$\mathrm{Var}\,c$"
 LENGTH_VARIANCE, JACOBIAN_VARIANCE = r"$\mathrm{Var}\,|y_L|^2$", r"$\mathrm{Var}\,|J|^2$"
 RELATIVE_VARIANCE = r"$\mathrm{Var}\,s\,/\,(\mathrm{E}\,s)^2$"
 WEIGHT_SCALING = r"$s_W\,/\,$geometric mean of $s_W$"
 
-DEPTH, BLOCKS, NONLINEAR_DEPTH, RELATIVE_DEPTH = (
-    "depth (layers)",
-    "depth (blocks)",
-    "depth (nonlinear layers)",
-    "layer / depth",
-)
+DEPTH = "depth (layers)"
+BLOCKS = "depth (blocks)"
+NONLINEAR_DEPTH = "depth (nonlinear layers)"
+RELATIVE_DEPTH = "layer / depth"
 NODE, WEIGHT, AFFINE = (
     f"{what}, from the input to the output" for what in ("node", "weight", "Affine layer")
 )
 WIDTH, TOKEN = "width", "token"
-SINGULAR_VALUE, LOG_SINGULAR_VALUE, DENSITY = (
-    "singular value",
-    r"$\log_{10}$ of singular values of $J$",
-    "density",
-)
-STEPS, TIME, LOSS, CORRECT = (
-    "steps",
-    "training time $t$ (steps, or steps times learning rate)",
-    "loss",
-    "correct on test examples, %",
-)
+SINGULAR_VALUE = "singular value"
+LOG_SINGULAR_VALUE = r"$\log_{10}$ of singular values of $J$"
+DENSITY = "density"
+STEPS = "steps"
+TIME = "training time $t$ (steps, or steps times learning rate)"
+LOSS = "loss"
+CORRECT = "correct on test examples, %"

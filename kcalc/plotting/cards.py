@@ -48,11 +48,9 @@ def card(phi: Any, ax: Sequence[Any] | None = None, q: Sequence[float] = Q_VALUE
 
 def _titles(phi: Any, values: tuple[float, ...]) -> tuple[str, str, str]:
     """A sentence for each panel, from the numbers that it draws."""
-    x, q, c = (
-        np.linspace(-4, 4, 401),
-        finite_part(phi.q_map, np.geomspace(1e-2, 1e2, 121)),
-        np.cos(np.linspace(np.pi, 0.0, 201)),
-    )
+    x = np.linspace(-4, 4, 401)
+    q = finite_part(phi.q_map, np.geomspace(1e-2, 1e2, 121))
+    c = np.cos(np.linspace(np.pi, 0.0, 201))
     at_one = float(phi.q_map(1.0)) if q[0] <= 1 <= q[-1] else np.nan
     curves = [
         np.asarray(phi.c_map(c, float(value)), dtype=float)

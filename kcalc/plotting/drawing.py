@@ -60,10 +60,8 @@ def network(
     if not isinstance(labels, Mapping):
         truth(labels, "labels")
     large = len(net_layers(net)) > whole(max_nodes, "max_nodes") and hasattr(net, "blocks")
-    collapse, legend = (
-        large if collapse is None else truth(collapse, "collapse"),
-        truth(legend, "legend"),
-    )
+    collapse = large if collapse is None else truth(collapse, "collapse")
+    legend = truth(legend, "legend")
     sheet = laid_out(net, labels, chosen, _text_width, collapse, columns)
     drawn, layers, texts = sheet.plan, sheet.layers, sheet.texts
     room = max((_text_width(region.label) + 0.25 for region in chosen), default=0.0)
@@ -200,12 +198,10 @@ def _canvas(ax: Axes | None, drawn: Plan, margin: float, room: float) -> tuple[A
     """
     left, right, bottom, top = drawn.extent()
     around = 0.14 if room else 0.0  # regions reach beyond boxes and edges
-    left, right, bottom, top = (
-        left - 0.12 - room - around,
-        right + 0.12 + around,
-        bottom - 0.16 - around / 2,
-        top + 0.08 + around / 2,
-    )
+    left = left - 0.12 - room - around
+    right = right + 0.12 + around
+    bottom = bottom - 0.16 - around / 2
+    top = top + 0.08 + around / 2
     width, height = right - left, top - bottom
     if ax is None:
         import matplotlib.pyplot as plt
@@ -288,10 +284,8 @@ def _draw_route(ax: Axes, route: Route, text: str, scale: float) -> None:
     if text and route.text_side:
         from matplotlib.patheffects import withStroke
 
-        halo, color = (
-            withStroke(linewidth=2.4 * scale, foreground="white"),
-            SKIP if route.skip else INK,
-        )
+        halo = withStroke(linewidth=2.4 * scale, foreground="white")
+        color = SKIP if route.skip else INK
         up, size = "center" if route.text_side == "center" else "bottom", (FONT - 1.5) * scale
         ax.text(
             *route.text_at,

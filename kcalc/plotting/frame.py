@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = np.ndarray
+# Okabe and Ito
 PALETTE = (
     "#0072B2",
     "#D55E00",
@@ -28,7 +29,7 @@ PALETTE = (
     "#E69F00",
     "#56B4E9",
     "#4D4D4D",
-)  # Okabe and Ito
+)
 STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 GREY, LIGHT = "#666666", "#D9D9D9"
 SUFFIXES = (".png", ".pdf", ".svg")
@@ -113,9 +114,8 @@ def claim(ax: Axes, sentence: str) -> None:
     width = ax.get_window_extent().width / ax.figure.dpi  # inches
     text = sentence if sentence.count("$") % 2 == 0 else sentence.replace("$", r"\$")
     most = max(24, int(16 * width))
-    even = max(
-        24, math.ceil(1.12 * len(text) / math.ceil(len(text) / most))
-    )  # lines of about one length
+    # lines of about one length
+    even = max(24, math.ceil(1.12 * len(text) / math.ceil(len(text) / most)))
     ax.set_title(textwrap.fill(text, min(most, even)), fontsize=9, gid="claim")
 
 
@@ -223,9 +223,8 @@ def _figure(target: Any) -> Figure:
     if isinstance(target, np.ndarray | list | tuple) and len(target):
         return _figure(np.asarray(target, dtype=object).ravel()[0])
     figure: Any = target if hasattr(target, "savefig") else getattr(target, "figure", None)
-    while figure is not None and not hasattr(
-        figure, "savefig"
-    ):  # a subfigure: up to the figure it is part of
+    # a subfigure: up to the figure it is part of
+    while figure is not None and not hasattr(figure, "savefig"):
         figure = getattr(figure, "figure", None)
     if figure is None:
         raise KcalcError(f"expected an Axes or a Figure to save, got {type(target).__name__}")

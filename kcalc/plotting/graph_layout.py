@@ -294,9 +294,8 @@ def _routes(sheet: Layered, node: Node, slots: Sequence[Node]) -> list[Route]:
             curve[-1][0] + (0.045 if side == "left" else -0.045),
             curve[-1][1] + (0.035 if parent in beside else 0.07),
         )
-        if (
-            not side and path[-2].lane
-        ):  # in the straight part of its own lane, where the end of the edge is shared
+        # in the straight part of its own lane, where the end of the edge is shared
+        if not side and path[-2].lane:
             at, side = (path[-2].x, _y(path[-2])), "center"
         taken = tuple(i for i, p in enumerate(slots) if p == parent)
         shortcut = sheet.forks(parent) or sheet.vertices[node].width <= HEIGHT

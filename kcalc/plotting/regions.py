@@ -144,9 +144,8 @@ def draw_regions(
             "joinstyle": "round",
             "zorder": z,
         }
-        ax.add_artist(
-            _patch("PathPatch", path, **line, gid=f"outline:{area.label}")
-        )  # its inner half is painted over
+        # its inner half is painted over
+        ax.add_artist(_patch("PathPatch", path, **line, gid=f"outline:{area.label}"))
         fill = {
             "facecolor": tint,
             "linewidth": 0,

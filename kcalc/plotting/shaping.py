@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["depth_traces", "shaping_figure"]
 
 Array = np.ndarray
+# activations have the palette
 LOOKS: dict[str, tuple[str, Any]] = {
     "before": ("#B2182B", STYLES[1]),
     "after": ("#1A1A1A", "-"),
-}  # activations have the palette
+}
 PANEL = 3.3  # inches
 
 
@@ -139,10 +140,8 @@ def depth_traces(traces: Mapping[str, Any], ax: Axes | None = None, legend: bool
         place = np.asarray(trace.depth, dtype=float)
         beside = np.setdiff1d(trace.layers, trace.trunk)
         if beside.size:
-            dots, heights = (
-                np.repeat(place[beside], trace.values.shape[1]),
-                trace.values[beside].ravel(),
-            )
+            dots = np.repeat(place[beside], trace.values.shape[1])
+            heights = trace.values[beside].ravel()
             ax.plot(
                 dots,
                 heights,

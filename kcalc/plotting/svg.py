@@ -209,12 +209,10 @@ class _Paper:
 
 def _headed(paper: _Paper, curve: Curve) -> str:
     """A curve and its arrow head; the line ends inside the head."""
-    end, before = (
-        curve[-1],
-        next(
-            (p for p in curve[-2::-1] if hypot(p[0] - curve[-1][0], p[1] - curve[-1][1]) > 1e-9),
-            curve[0],
-        ),
+    end = curve[-1]
+    before = next(
+        (p for p in curve[-2::-1] if hypot(p[0] - curve[-1][0], p[1] - curve[-1][1]) > 1e-9),
+        curve[0],
     )
     length = hypot(end[0] - before[0], end[1] - before[1]) or 1.0
     ux, uy = (end[0] - before[0]) / length, (end[1] - before[1]) / length

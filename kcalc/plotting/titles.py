@@ -63,10 +63,8 @@ def c_maps(c: Array, curves: Sequence[Array]) -> str:
     """
     if not _finite(curves):
         return "C maps" if len(curves) > 1 else "C map"
-    least, moved = (
-        min(float(y.min()) for y in curves),
-        max(float(np.abs(y - c).max()) for y in curves),
-    )
+    least = min(float(y.min()) for y in curves)
+    moved = max(float(np.abs(y - c).max()) for y in curves)
     every = "Every map" if len(curves) > 1 else "The map"
     if least > ALIKE:
         low = math.floor(100 * least - 0.02) / 100

@@ -156,9 +156,8 @@ class TrainingCurve(Shown):
         across, start_test = _test_side(cross, initial_test, matrix, y)
         share = 1.0 if loss == "sum" else 1 / len(matrix)
         known = np.where(found.eigenvalues > found.resolution, found.eigenvalues, 0.0)
-        descending = np.ascontiguousarray(
-            vectors[:, ::-1]
-        )  # products with reversed arrays are slow
+        # products with reversed arrays are slow
+        descending = np.ascontiguousarray(vectors[:, ::-1])
         return cls(known, descending, y, start, across, start_test, rate, share, flat, found, prior)
 
     # -- rates -------------------------------------------------------------------------------------

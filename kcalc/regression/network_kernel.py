@@ -23,12 +23,13 @@ from .algebra import diagonal, gram
 
 Array = np.ndarray
 KINDS = ("ntk", "nngp")
+# the first derivative, to fourth order
 STENCIL = (
     (-2, 1 / 12),
     (-1, -2 / 3),
     (1, 2 / 3),
     (2, -1 / 12),
-)  # the first derivative, to fourth order
+)
 STEP = 0.01  # of log K's scale: a depth-D kernel goes as sigma^(2 D)
 
 

@@ -212,9 +212,8 @@ class GaussianProcess(KernelRegression):
         mean, covariance = (np.asarray(part) for part in self.mean_and_covariance(X))
         columns = mean.reshape(len(mean), -1)
         values, vectors = np.linalg.eigh(covariance)
-        root = vectors * np.sqrt(
-            np.maximum(values, 0)
-        )  # rounding about 0: nothing is solved with it
+        # rounding about 0: nothing is solved with it
+        root = vectors * np.sqrt(np.maximum(values, 0))
         noise = np.random.default_rng(seed).normal(size=(count, *columns.shape))
         return (columns + root @ noise).reshape(count, *mean.shape)
 

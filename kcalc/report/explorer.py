@@ -24,9 +24,8 @@ from .replay import Group, check, exact, run
 
 OFFERED = ("relu", "tanh", "erf", "gelu", "swish", "softplus")
 SHAPED_OFFERED = ("tanh", "softplus")
-CORNER_Q = np.array(
-    [1.0, 0.5, 2.0, 1.0, 1.0]
-)  # of the input, and shortcut weights beside it, nan: as built
+# of the input, and shortcut weights beside it, nan: as built
+CORNER_Q = np.array([1.0, 0.5, 2.0, 1.0, 1.0])
 CORNER_WEIGHT = np.array([np.nan, np.nan, np.nan, 0.02, 0.98])
 ZETA = (1.05, 3.0)
 WIDEST_Q = (1e-6, 8.0)  # beyond, tables of activations without closed forms take seconds

@@ -294,10 +294,8 @@ def _by_grid(phi: Activation, k: Constants, n: int, excess: float) -> Array:
     y, across = x[half], np.where(x[half] > 0, 2.0, 1.0) * weight[half]
     out = np.empty(n)
     for i in range(n):
-        along, aside = (
-            (k.alpha or 1) * math.cos(theta[i] / 2) * x[:, None] + (k.beta or 0),
-            (k.alpha or 1) * math.sin(theta[i] / 2) * y,
-        )
+        along = (k.alpha or 1) * math.cos(theta[i] / 2) * x[:, None] + (k.beta or 0)
+        aside = (k.alpha or 1) * math.sin(theta[i] / 2) * y
         out[i] = weight @ ((function(along + aside) - function(along - aside)) ** 2) @ across
     return ((k.gamma or 1) ** 2 * out / 2 / gap - 1 - excess) / excess
 

@@ -112,9 +112,8 @@ def gathered(
         if given is None
         else Shaped(given.method, given)
     )
-    if (
-        facts.main.shaping is None and method is None and not targets
-    ):  # too shallow a network for TAT, a kink for DKS
+    # too shallow a network for TAT, a kink for DKS
+    if facts.main.shaping is None and method is None and not targets:
         other = shaped_by(network, "dks" if chosen == "tat" else "tat")
         facts.main = facts.main if other.shaping is None else other
     if facts.main.shaping is None and not targets and facts.main.method == "dks":

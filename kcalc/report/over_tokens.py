@@ -139,9 +139,8 @@ def _place(node: Node, value: Any) -> Place:
             None if mean is None else (_clean(mean), float(error)) for mean, error in pairs
         )
         return Place(str(node), q or (np.nan, 0.0), own, across)
-    own = (
-        None if value.token_cosine1 == 1 else (_clean(value.token_cosine1), 0.0)
-    )  # of pooled tokens there is one
+    # of pooled tokens there is one
+    own = None if value.token_cosine1 == 1 else (_clean(value.token_cosine1), 0.0)
     return Place(str(node), (float(value.q1), 0.0), own, (_clean(value.c), 0.0))
 
 
@@ -159,9 +158,8 @@ def _exact(found: OverTokens, network: Network, tokens: int, cosine: Any) -> Non
         inside = found.places[-1].tokens is not None
         rows = zip(grid, own(grid) if inside else [None] * POINTS, across(grid), strict=True)
         found.maps = [(float(x), None if y is None else float(y), float(z)) for x, y, z in rows]
-        if inside and not network.nodes_of(
-            Embedding, Positions
-        ):  # else copies of the network cannot be stacked
+        # else copies of the network cannot be stacked
+        if inside and not network.nodes_of(Embedding, Positions):
             found.fixed = [(point.value, point.slope) for point in own.fixed_points()]
     except KcalcError as error:
         found.refused["maps over tokens"] = str(error)

@@ -83,9 +83,8 @@ def rendered(facts: Facts, command: str) -> str:
         "DATA": embedded(data),
         "SCRIPT": script,
     }
-    pieces = asset("page.html").split(
-        "@@"
-    )  # text, NAME, text, NAME, ..., so that nothing that is put in is looked through again
+    # text, NAME, text, NAME, ..., so that nothing that is put in is looked through again
+    pieces = asset("page.html").split("@@")
     return "".join(values[piece] if i % 2 else piece for i, piece in enumerate(pieces))
 
 
@@ -174,10 +173,8 @@ def header(facts: Facts) -> Html:
         rows.append(
             calm(f"It cannot be shaped: {facts.main.reason or facts.refused.get('after', '')}")
         )
-    name, badge = (
-        tag("h1", facts.subject.name),
-        [heuristic_badge(facts, facts.shaping), sampled_badge(facts)],
-    )
+    name = tag("h1", facts.subject.name)
+    badge = [heuristic_badge(facts, facts.shaping), sampled_badge(facts)]
     about = paragraph(facts.subject.title, ".", kind="lead")
     return safe(
         [

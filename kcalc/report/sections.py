@@ -110,9 +110,8 @@ def _largest(facts: Facts) -> list[Any]:
 def drawing_data(facts: Facts) -> dict[str, Any]:
     """Per drawn node its layer, q, c and slope; per subnetwork its nodes."""
     network = facts.subject.network
-    shown = dict.fromkeys(
-        node for block in network.blocks() for node in block.pieces[0]
-    )  # in order: the page is the same in every run
+    # in order: the page is the same in every run
+    shown = dict.fromkeys(node for block in network.blocks() for node in block.pieces[0])
     rows = {}
     for node in shown:
         row: dict[str, Any] = {"layer": glimpse(network.layer(node), MOST_TEXT)}

@@ -175,10 +175,8 @@ def local_slopes(network: Network, program: Program | None, found: Trace) -> dic
         for step in piece.steps:
             if step.kind != "phi" or step.activation is None or step.reads[0] == ENTRY:
                 continue
-            phi, q = (
-                program.activations[step.activation],
-                found.nodes[piece.steps[step.reads[0]].node][0],
-            )
+            phi = program.activations[step.activation]
+            q = found.nodes[piece.steps[step.reads[0]].node][0]
             key = (phi, 1.0 if phi.degree is not None else q)
             if key not in known:
                 known[key] = float(phi.taylor(0.0, key[1], order=1)[1])

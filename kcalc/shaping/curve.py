@@ -123,9 +123,8 @@ def walk(system: System, start: Point) -> tuple[Point | None, End | None]:
     probe = None if here is None else _ahead(system, here, 1e-4)
     if here is None or probe is None or here.target <= 0:
         return None, None
-    sign = (
-        1.0 if system.target > here.target else -1.0
-    )  # targets, times sign, are to grow from here on
+    # targets, times sign, are to grow from here on
+    sign = 1.0 if system.target > here.target else -1.0
     if sign * (probe.target - here.target) < 0:
         here = here.turned()
     before, behind, stride = here, 0.0, STRIDE

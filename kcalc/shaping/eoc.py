@@ -31,11 +31,10 @@ from .fresh import check_fresh
 from .moments import converged_moments
 from .search import check_shapeable
 
-LEAST_Q, USUAL_Q, LARGEST_Q = (
-    1e-6,
-    1e3,
-    2e4,
-)  # beyond the usual only where there is no point up to there; residuals take seconds there
+# beyond the usual only where there is no point up to there; residuals take seconds there
+LEAST_Q = 1e-6
+USUAL_Q = 1e3
+LARGEST_Q = 2e4
 PER_DECADE = 9.3  # points of the search
 LARGEST_SIGMA = 1e6
 ROUNDING = 1e-13

@@ -51,11 +51,9 @@ def _activation_before(network: Network, node: Node) -> Node:
 
     If there is none, it is the node's own input.
     """
-    waiting, activated, affine = (
-        list(network.parents(node)),
-        network.nodes_of(L.Nonlinear),
-        network.nodes_of(L.Affine),
-    )
+    waiting = list(network.parents(node))
+    activated = network.nodes_of(L.Nonlinear)
+    affine = network.nodes_of(L.Affine)
     for here in waiting:  # grows as it is read
         if here in activated:
             return here

@@ -180,10 +180,8 @@ def geometric(
     if output_std is not None:
         std = positive_number(output_std, "output_std")
         shaped, more = _with_output(shaped, std, given)
-        edits, targets = (
-            (*edits, *more),
-            targets | ({"E y^2": std**2} if len(shaped.outputs) == 1 else {}),
-        )
+        edits = (*edits, *more)
+        targets = targets | ({"E y^2": std**2} if len(shaped.outputs) == 1 else {})
     by_node = {node: Constants(plain.layer(node).activation) for node in plain.nodes_of(Nonlinear)}
     options = {
         "typical": plan.typical,

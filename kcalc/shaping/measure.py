@@ -19,10 +19,11 @@ from ..foundation.process_state import decimal_digits, lambdify
 
 DIGITS = 30
 REACH = 13  # exp(-13^2 / 2) = 2e-37
+# |x| of kinks, beyond which all of phi may lie, between which the panels reach out with them
 FAR = (
     6,
     40,
-)  # |x| of kinks, beyond which all of phi may lie, between which the panels reach out with them
+)
 NODES = 24
 # of the Legendre coefficients of degree < NODES: below RESOLVED on a panel, the quadrature's error
 # is their square

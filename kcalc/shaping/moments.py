@@ -333,9 +333,8 @@ def converged_moments(phi: Activation, log_alpha: float, beta: float, order: int
     for fineness in range(1, FINEST + 1):
         m = moments(phi, log_alpha, beta, fineness, order)
         pairs = ((last.variance, m.variance), (last.gradient, m.gradient), (last.bend, m.bend))
-        accuracy = (1e-14 if fineness < 3 else 1e-13) * rounding(
-            phi, log_alpha, beta
-        )  # rules of thousands of nodes round more
+        # rules of thousands of nodes round more
+        accuracy = (1e-14 if fineness < 3 else 1e-13) * rounding(phi, log_alpha, beta)
         if all(abs(a - b) <= accuracy * abs(b) for a, b in pairs):
             return m
         last = m

@@ -123,9 +123,8 @@ class PhaseDiagram(Shown):
 
         ax = axes(ax, 4.6, 3.6)
         level = np.log10(np.clip(self.depth, 0.1, 1e4))
-        top = (
-            float(np.nanpercentile(level, 97)) if np.isfinite(level).any() else 4.0
-        )  # single cells next to the edge would take the scale
+        # single cells next to the edge would take the scale
+        top = float(np.nanpercentile(level, 97)) if np.isfinite(level).any() else 4.0
         mesh = ax.pcolormesh(
             self.sigma_w,
             self.sigma_b,
@@ -191,13 +190,11 @@ def _phases(
     chi[settled] = w[settled] * np.array([slope_square(phi, float(q)) for q in distinct])[place]
     first, last = table.nodes[[0, -1]]
     limit = w[vanishing] * slope_square(phi, math.exp(first))
-    chi[vanishing] = np.where(
-        np.abs(limit - 1) <= 1e-9, 1.0, limit
-    )  # of quantities that vanish algebraically
+    # of quantities that vanish algebraically
+    chi[vanishing] = np.where(np.abs(limit - 1) <= 1e-9, 1.0, limit)
     crawling = (found.outcome == GROWS) & (np.abs(w * np.exp(table.ratio(last)) - 1) <= NEUTRAL)
-    if (
-        crawling.any()
-    ):  # q grows more slowly than any exponential: where layers become linear, chi tends to Q(q)/q
+    # q grows more slowly than any exponential: where layers become linear, chi tends to Q(q)/q
+    if crawling.any():
         limit = w[crawling] * slope_square(phi, math.exp(last))
         chi[crawling] = np.where(np.abs(limit - 1) <= 1e-9, 1.0, np.nan)
     c, rate = np.where(np.isnan(chi), np.nan, 1.0), chi.copy()
@@ -217,9 +214,8 @@ def _limits(phi: Activation, q: Array, w: Array, b: Array) -> tuple[Array, Array
     """
     share = 1 - b / q
     size = np.asarray(phi.second_moment(q))
-    at_zero = (
-        share * (1 - np.asarray(phi.mean(q)) ** 2 / size) - 1
-    )  # share R - 1 at c = 0: never > 0, 0 for odd phi without biases
+    # share R - 1 at c = 0: never > 0, 0 for odd phi without biases
+    at_zero = share * (1 - np.asarray(phi.mean(q)) ** 2 / size) - 1
     c, slope = np.zeros_like(q), w * np.asarray(phi.mean_slope(q)) ** 2
     inner = at_zero < -ROUNDED
     if inner.any():

@@ -108,10 +108,8 @@ def _depth(
             (0, 0) if node == entry else max(depth[parent] for parent in parents[node])
         )
         if node != entry:
-            nonlinear, affine = (
-                nonlinear + isinstance(layers[node], Nonlinear),
-                affine + isinstance(layers[node], Affine),
-            )
+            nonlinear = nonlinear + isinstance(layers[node], Nonlinear)
+            affine = affine + isinstance(layers[node], Affine)
         depth[node] = nonlinear, affine
     return depth[end]
 

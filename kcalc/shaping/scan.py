@@ -24,12 +24,12 @@ from .solver import Point, Solution, needed, newton, refined
 _SMOOTH = np.arange(-3.0, 2.76, 0.25)  # log alpha; smaller ones belong to branches
 _KINKED = np.arange(-6.0, 2.01, 0.25)
 _SHIFTS = np.arange(-8.0, 8.01, 0.125)
-_FAR = np.arange(
-    2.5, 8.0, 0.5
-)  # log alpha of smooth activations that are steps or ramps from there
+# log alpha of smooth activations that are steps or ramps from there
+_FAR = np.arange(2.5, 8.0, 0.5)
+# of a kink, as x
 _PLACES = np.concatenate(
     [np.arange(-8.0, -3.0, 0.5), np.arange(-3.0, 3.01, 0.25), np.arange(3.5, 8.01, 0.5)]
-)  # of a kink, as x
+)
 _TRIED = 80  # cells per solve
 _STEEP = np.arange(-3.0, 8.0, 0.5)  # log of alpha over the width of a narrow feature
 _FEATURES = 3
@@ -150,10 +150,8 @@ def in_cells(system: System) -> Iterator[Solution]:
         first, second = sheet.surfaces(system)
         both = _changes(first) & _changes(second - system.target)
         for i, j in zip(*np.nonzero(both), strict=True):
-            s, beta = (
-                sheet.log_alpha[i : i + 2, j : j + 2].mean(),
-                sheet.beta[i : i + 2, j : j + 2].mean(),
-            )
+            s = sheet.log_alpha[i : i + 2, j : j + 2].mean()
+            beta = sheet.beta[i : i + 2, j : j + 2].mean()
             starts.append((abs(beta), s, beta))
     for _, s, beta in sorted(starts)[:_TRIED]:
         point = newton(system, Point(float(s), float(beta)), limit=25)

@@ -41,9 +41,8 @@ MOST_BRANCHES = 12  # that are followed: periodic activations repeat theirs with
 REFERENCE = 2e-3  # the target at which branches of kinked activations are numbered
 WANTED = 9  # digits of a target that is refused
 GRID = np.linspace(-9.0, 9.0, 73)  # log(alpha/|beta|) of homogeneous activations
-LEAST_SHIFT = math.exp(
-    -9.0
-)  # of |beta|/alpha of homogeneous activations, below which alpha is 1 instead of |beta|
+# of |beta|/alpha of homogeneous activations, below which alpha is 1 instead of |beta|
+LEAST_SHIFT = math.exp(-9.0)
 
 
 def check_shapeable(phi: Activation) -> None:
@@ -327,9 +326,8 @@ class Extreme(NamedTuple):
     log_alpha: float
 
 
-Cell = tuple[
-    tuple[float, float], tuple[float, float]
-]  # two values of log alpha, and C'(1) - 1 at each
+# two values of log alpha, and C'(1) - 1 at each
+Cell = tuple[tuple[float, float], tuple[float, float]]
 
 
 def _cells(phi: Activation, beta: float, target: float) -> Iterator[Cell]:
@@ -483,16 +481,14 @@ def solve_least(phi: Activation, target: float) -> Constants:
         method="bounded",
         options={"xatol": 1e-9},
     )
-    beta = (
-        0.0 if abs(found.x) < 1e-6 and q_slope(0.0) <= found.fun + 1e-15 else float(found.x)
-    )  # the minimum of an odd or even function
+    # the minimum of an odd or even function
+    beta = 0.0 if abs(found.x) < 1e-6 and q_slope(0.0) <= found.fun + 1e-15 else float(found.x)
     for fineness in range(2, FINEST + 1):
         s = scale_for(system, place["s"], beta, fineness)
         if s is None:
             break
-        m = moments(
-            phi, s, beta, max(fineness, _needed(phi, s)) + 1
-        )  # a finer rule than the one that solved
+        # a finer rule than the one that solved
+        m = moments(phi, s, beta, max(fineness, _needed(phi, s)) + 1)
         if abs(m.excess / m.variance - target) <= ACCEPTED * max(1.0, target):
             return Constants(phi, float(np.exp(s)), beta, m.variance**-0.5, -m.mean)
     raise UnreachableTarget(

@@ -27,18 +27,18 @@ ACCEPTED = 1e-13  # residuals of the two equations, by a finer rule than the sol
 POLISHED = 5e-15
 SETTLED = 1e-7  # Newton steps below this leave an error at rounding level
 LEAST, LARGEST = -25.0, 8.0  # of log alpha
-TAIL_WINDOW, TAIL_RTOL = (
-    8.0,
-    1e-7,
-)  # |phi'| below TAIL_RTOL of its maximum over |u| <= TAIL_WINDOW is a tail with few digits
+# |phi'| below TAIL_RTOL of its maximum over |u| <= TAIL_WINDOW is a tail with few digits
+TAIL_WINDOW = 8.0
+TAIL_RTOL = 1e-7
 FARTHEST = 2e4  # of |beta|
 FINEST = 5
 SMALL = 0.02  # targets up to which the first-order start serves
 STRIDE = 4.0  # of the target, along a branch
 SHORTEST = 1.01
+# where branches are sought
 SIGHT = np.concatenate(
     [np.linspace(0.0, 8.0, 321), np.geomspace(1e-4, 0.02, 40), np.geomspace(8.1, 800.0, 120)]
-)  # where branches are sought
+)
 
 
 @dataclass(frozen=True)
@@ -209,9 +209,8 @@ def begin(system: System, branch: Branch) -> tuple[float, Point] | None:
     """(a small target, the branch's point there)."""
     target = min(SMALL, system.target)
     here = _started(system, branch, target)
-    while (
-        here is None and target > 1e-9
-    ):  # kinks or strong curvature near by: start closer to the limit
+    # kinks or strong curvature near by: start closer to the limit
+    while here is None and target > 1e-9:
         target /= 30
         here = _started(system, branch, target)
     return None if here is None else (target, here)

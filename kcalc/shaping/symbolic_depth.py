@@ -167,9 +167,8 @@ class VanillaMaps(Shown):
     def curvature(self) -> sp.Expr:
         """C_f''(1) = kappa psi^(L-1) (psi^L - 1)/(psi - 1), kappa L for psi = 1 [TAT App. B.2]."""
         psi, kappa, depth = self.psi, self.kappa, self.depth
-        if (
-            psi.is_number and abs(float(psi) - 1) < ROUNDING
-        ):  # (psi^L - 1)/(psi - 1) would be the ratio of two roundings
+        # (psi^L - 1)/(psi - 1) would be the ratio of two roundings
+        if psi.is_number and abs(float(psi) - 1) < ROUNDING:
             return kappa * depth
         general = kappa * psi ** (depth - 1) * (psi**depth - 1) / (psi - 1)
         return (

@@ -112,9 +112,8 @@ class Splits:
 
     dataset: Dataset
     part: str
-    _newest: dict[Any, Split] = field(
-        default_factory=dict, repr=False
-    )  # one at most, as they may be large
+    # one at most, as they may be large
+    _newest: dict[Any, Split] = field(default_factory=dict, repr=False)
     _digests: dict[Any, str] = field(default_factory=dict, repr=False)
 
     def get(self, seed: int, preparation: Preparation) -> Split:

@@ -44,10 +44,8 @@ class Dataset:
 
     def __post_init__(self) -> None:
         name = text(self.name, "the name of a data set")
-        images, labels = (
-            raw_array(self.images, f"{name}: images"),
-            raw_array(self.labels, f"{name}: labels"),
-        )
+        images = raw_array(self.images, f"{name}: images")
+        labels = raw_array(self.labels, f"{name}: labels")
         for field, value in (
             ("images", images),
             ("labels", labels),

@@ -233,10 +233,8 @@ class Engine:
         ) -> Any:
             def batch(row: Any) -> Any:
                 picked, there = row
-                inputs, labels = (
-                    self.placement.shared_out(x[picked]),
-                    self.placement.shared_out(y[picked]),
-                )
+                inputs = self.placement.shared_out(x[picked])
+                labels = self.placement.shared_out(y[picked])
                 out, _ = self.run(params, state, inputs, False)
                 return jnp.where(there, cross_entropy(out, labels), 0).sum(), (
                     correct(out, labels) & there

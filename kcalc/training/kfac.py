@@ -167,9 +167,8 @@ class KfacEngine(Engine):
         import jax
         import jax.numpy as jnp
 
-        new = jax.tree.map(
-            jnp.copy, tree
-        )  # a step gives its buffers away, and the tree may still be wanted
+        # a step gives its buffers away, and the tree may still be wanted
+        new = jax.tree.map(jnp.copy, tree)
         total, hits, loss = 0.0, 0, 0.0
         for i, row in enumerate(rows):
             batch = x[row], y[row]

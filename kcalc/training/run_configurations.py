@@ -103,9 +103,8 @@ class RunConfiguration:
                 )
             if foreign is not None:
                 raise unknown(f"entry of {name}", foreign, known or ())
-        Settings(
-            **{"steps": MOST, **self.settings}
-        )  # a warm-up may be long where the steps are those of the comparison
+        # a warm-up may be long where the steps are those of the comparison
+        Settings(**{"steps": MOST, **self.settings})
 
     def _targets(self) -> tuple[str, ...] | None:
         """The targets of the method; None where the method itself checks them."""

@@ -38,9 +38,8 @@ class Session:
     tree: Any = field(default=None, init=False)
     step: int = field(default=0, init=False)
     history: tuple[Record, ...] = field(default=(), init=False)
-    sums: tuple[int, float, int] = field(
-        default=(0, 0.0, 0), init=False
-    )  # since the last record: steps, loss, correct answers
+    # since the last record: steps, loss, correct answers
+    sums: tuple[int, float, int] = field(default=(0, 0.0, 0), init=False)
     saved: int | None = field(default=None, init=False)  # the step whose state the checkpoint holds
     own: Fingerprint | None = field(default=None, init=False)
 

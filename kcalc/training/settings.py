@@ -69,9 +69,8 @@ class Settings:
             object.__setattr__(self, name, value)
 
     def _whole(self, name: str, least: int) -> None:
-        object.__setattr__(
-            self, name, whole(getattr(self, name), name, least, MOST)
-        )  # plain, as checkpoints and digests write it
+        # plain, as checkpoints and digests write it
+        object.__setattr__(self, name, whole(getattr(self, name), name, least, MOST))
 
     @property
     def rates(self) -> Array:

@@ -91,15 +91,11 @@ def verify_kernels(
             f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, "
             f"features)"
         )
-    draws, pairs, memory = (
-        whole(draws, "draws", 2),
-        whole(pairs, "pairs", 1),
-        whole(memory, "memory", 1),
-    )
-    cases, given = (
-        InputPairs.of(model.network, c, *q_pair(q1, q2, q)),
-        read_tokens(tokens, token_cosine),
-    )
+    draws = whole(draws, "draws", 2)
+    pairs = whole(pairs, "pairs", 1)
+    memory = whole(memory, "memory", 1)
+    cases = InputPairs.of(model.network, c, *q_pair(q1, q2, q))
+    given = read_tokens(tokens, token_cosine)
     models = [model] if widths is None else _at_widths(model, widths)
     if given is not None:
         if jacobians:
@@ -380,9 +376,8 @@ class _Work:
                 for name, v in every(jax.random.split(key, draws)).items()
             }
         found["pairs"] = found["pairs"][:, self.order]
-        for node in (
-            self.model.id_inputs if self.tokens is not None else ()
-        ):  # of squared length q, not of mean square q
+        # of squared length q, not of mean square q
+        for node in self.model.id_inputs if self.tokens is not None else ():
             sizes = found["pairs"][:, self.nodes.index(node), :, : 1 if self.cases.uniform else 2]
             sizes *= np.array([[1.0], [self.shapes[node][-1]]])[..., None] * self.shapes[node][-1]
         bad = np.argwhere(~np.isfinite(found["pairs"]))

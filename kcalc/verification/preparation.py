@@ -49,9 +49,8 @@ def refuse_heuristics(
 
     Raises: KcalcError for any unless ``heuristic``.
     """
-    pools = network.nodes_of(
-        Pool
-    )  # the locations of the inputs are made so that they agree, or that their c values do
+    # the locations of the inputs are made so that they agree, or that their c values do
+    pools = network.nodes_of(Pool)
     told = {*network.assumptions}  # the model that was read is not the one compared here
     both = dict.fromkeys((*notes, *model.assumptions))
     found = [replace(a, kind="convention") if a.node in pools or a in told else a for a in both]

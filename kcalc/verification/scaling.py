@@ -187,9 +187,8 @@ def _measured(
 
         def column(chosen: Any) -> Any:
             place, own = chosen
-            normals = jax.random.normal(
-                own, (max(w.size for w in weights),)
-            )  # XLA takes a second to compile each such line
+            # XLA takes a second to compile each such line
+            normals = jax.random.normal(own, (max(w.size for w in weights),))
             direction = [
                 jnp.where(place == k, normals[: w.size].reshape(w.shape), 0.0)
                 for k, w in enumerate(weights)

@@ -321,10 +321,8 @@ def variance_spectra(
     numbers = real_array(np.atleast_1d(np.asarray(factors)), "factors")
     if not len(numbers) or np.any(numbers <= 0):
         raise KcalcError(f"factors must be positive numbers, got {glimpse(factors)}")
-    first, last = (
-        (network.inputs[0] if start is None else start),
-        (network.outputs[0] if end is None else end),
-    )
+    first = network.inputs[0] if start is None else start
+    last = network.outputs[0] if end is None else end
     found: dict[float, np.ndarray] = {}
     for factor in map(float, numbers):
         model = to_jax(_times(network, factor), features, weights=weights)

@@ -141,9 +141,8 @@ class GradientCheck(Tabled):
         """From ``samples``, (draws, nodes) or, with the modes, (draws, nodes, 3)."""
         if expected.ndim == 1:
             return cls(width, nodes, Statistic.of(expected, samples, 0.0, epsilon))
-        size = np.nanmax(
-            np.abs(expected), axis=1
-        )  # the difference mode may vanish beside the others
+        # the difference mode may vanish beside the others
+        size = np.nanmax(np.abs(expected), axis=1)
         modes = [
             Statistic.of(expected[:, k], samples[:, :, k], 0.0, epsilon, size) for k in range(3)
         ]

@@ -159,10 +159,8 @@ class Builder:
     # -- moves: each returns whether it could be made ----------------------------------------------
 
     def add_input(self) -> bool:
-        name, width = (
-            f"n{len(self.steps)}",
-            self.recipe.unit * (1 if self.recipe.single else self.rng.randint(1, 3)),
-        )
+        name = f"n{len(self.steps)}"
+        width = self.recipe.unit * (1 if self.recipe.single else self.rng.randint(1, 3))
         return self.put(
             L.Input(width), (), (Piece(width, frozenset({(name, 0)}), frozenset({name})),)
         )

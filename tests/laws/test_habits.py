@@ -86,13 +86,14 @@ NO_HYPOTHESES = {
     "Sampling",
 }
 OF_NO_NETWORK = {"activation", "crelu_budget", "phase_diagram", "residual_spectrum", "vanilla_maps"}
+# kc.save_json writes networks; an expression is SymPy's
 INPUTS = {
     "Sampling",
     "Network",
     "Activation",
     "Transformed",
     "Composition",
-}  # kc.save_json writes networks; an expression is SymPy's
+}
 # measurements, which compile or load a framework
 LONG = {
     "read",
@@ -218,9 +219,8 @@ def test_a_result_of_a_network_states_how_the_network_differs_from_a_model(
     )
     one = examples[name]()
     if name.split(".")[0] not in OF_NO_NETWORK and type(one).__name__ not in NO_HYPOTHESES:
-        kind = (
-            "convention" if name == "verify_kernels" else "heuristic"
-        )  # which compares the network with itself
+        # which compares the network with itself
+        kind = "convention" if name == "verify_kernels" else "heuristic"
         assert [a for a in one.assumptions if a.node == "h"] == [
             Assumption("h", "it differs", kind)
         ]

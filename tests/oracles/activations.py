@@ -193,10 +193,8 @@ def gamma(name: str, q1: float, q2: float, c: float) -> list[Any]:
         centre = c * float(x.mid())
         fx = wx * density(x) * apply(truth, r1 * x)
         sums = [arb(0)] * 3
-        low, high = (
-            centre - width - (2 * s * math.sqrt(q2) if name == "exp" else 0),
-            centre + width + (2 * s * math.sqrt(q2) if name == "exp" else 0),
-        )
+        low = centre - width - (2 * s * math.sqrt(q2) if name == "exp" else 0)
+        high = centre + width + (2 * s * math.sqrt(q2) if name == "exp" else 0)
         steps = [centre + s * t for t in (-6, -4, -2, 0, 2, 4, 6)]
         for w, ww in nodes(axis(q2, low, high, [*kinks2, *steps])):
             a, b = (x - cc * w) * lam, (w - cc * x) * lam

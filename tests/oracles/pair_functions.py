@@ -62,11 +62,9 @@ CUBIC = Real("0.044715")
 
 def gelu_tanh(x: Array) -> Triple:
     scale = np.sqrt(2 / PI)
-    inner, slope, bend = (
-        scale * x * (1 + CUBIC * x * x),
-        scale * (1 + 3 * CUBIC * x * x),
-        scale * 6 * CUBIC * x,
-    )
+    inner = scale * x * (1 + CUBIC * x * x)
+    slope = scale * (1 + 3 * CUBIC * x * x)
+    bend = scale * 6 * CUBIC * x
     t, s = _tanh(inner)
     first, second = s * slope, s * (bend - 2 * t * slope * slope)
     return x * (1 + t) / 2, (1 + t + x * first) / 2, first + x * second / 2

@@ -215,10 +215,8 @@ class Pair:
             a, wa = panels(edges[here], self.nodes)
             wa = wa * density(a) * wb[here, None]
             common, difference = A * a, (B * b[here])[:, None]
-            f, g = (
-                self.phi(self.r1 * (common + difference)),
-                self.psi(self.r2 * (common - difference)),
-            )
+            f = self.phi(self.r1 * (common + difference))
+            g = self.psi(self.r2 * (common - difference))
             for part, i in zip(parts, orders, strict=True):
                 part.append((wa * f[i] * g[i]).sum())
         return [np.sum(np.array(part)) for part in parts]

@@ -67,10 +67,8 @@ def convolved(table: Table, layer: Sequence[Any]) -> Table:
     """sigma_w^2 / taps * the sum over taps, without bias."""
     _, kernel, stride, padding, sigma_w, _ = layer
     height, width = size(table)
-    rows, columns = (
-        reads(height, kernel[0], stride[0], padding),
-        reads(width, kernel[1], stride[1], padding),
-    )
+    rows = reads(height, kernel[0], stride[0], padding)
+    columns = reads(width, kernel[1], stride[1], padding)
     places = list(product(range(len(rows)), range(len(columns))))
     out: Table = {}
     for p, r in product(places, places):
@@ -88,10 +86,8 @@ def pooled(table: Table, window: Any, stride: Any) -> Table:
     height, width = size(table)
     window = window or (height, width)
     stride = stride or window
-    rows, columns = (
-        reads(height, window[0], stride[0], "valid"),
-        reads(width, window[1], stride[1], "valid"),
-    )
+    rows = reads(height, window[0], stride[0], "valid")
+    columns = reads(width, window[1], stride[1], "valid")
     places = list(product(range(len(rows)), range(len(columns))))
     spots = {p: list(product(rows[p[0]], columns[p[1]])) for p in places}
     return {

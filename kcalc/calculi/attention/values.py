@@ -242,9 +242,8 @@ def _summary(q1: Array, q2: Array, gap: Jet, sequences: int) -> SampledValue:
     )
     places = gap.value.shape[-1] // sequences
     gaps = gap.value.reshape(-1, sequences, places, sequences, places)
-    own = (
-        sum(gaps[:, k, :, k].sum(axis=(1, 2)) for k in range(sequences)) / sequences
-    )  # 0 on the diagonal
+    # 0 on the diagonal
+    own = sum(gaps[:, k, :, k].sum(axis=(1, 2)) for k in range(sequences)) / sequences
     pairs = _mean(1 - own / (places * (places - 1))) if places > 1 else (None, None)
     across = np.einsum("xsata->xst", gaps) / places
     two = (

@@ -18,9 +18,8 @@ from ...network.layers import Affine
 from ...network.network import Network, require_kind
 
 Node = Hashable
-_TAIL = (
-    sp.exp(-2) * sp.sqrt(2 / sp.pi) / sp.erf(sp.sqrt(2))
-)  # 2 t N(t) / P(|z| < t) = 2 _TAIL at t = 2
+# 2 t N(t) / P(|z| < t) = 2 _TAIL at t = 2
+_TAIL = sp.exp(-2) * sp.sqrt(2 / sp.pi) / sp.erf(sp.sqrt(2))
 
 
 def _truncated() -> sp.Expr:

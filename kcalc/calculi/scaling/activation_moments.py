@@ -116,10 +116,8 @@ def pairs_after(phi: Activation, q: Level, pairs: Level | None, what: str) -> tu
     np.fill_diagonal(cosine, 0.0)
     homogeneous = half(phi) is not None
     values = q.values if homogeneous else q.plain(what)
-    first, second = (
-        np.broadcast_to(values[:, None], cosine.shape),
-        np.broadcast_to(values[None, :], cosine.shape),
-    )
+    first = np.broadcast_to(values[:, None], cosine.shape)
+    second = np.broadcast_to(values[None, :], cosine.shape)
     jet = LOCAL.gap(phi, Jet((1 - cosine, -np.ones_like(cosine))), first, second)
     after_one = LOCAL.q(phi, values)[0]
     outer = np.sqrt(np.outer(after_one, after_one))

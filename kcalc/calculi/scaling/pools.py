@@ -170,11 +170,9 @@ def _largest(
     levels = [part.level for part in below.parts]
     rho = float(calculus.correlation.get(node, below.parts[0].rho))
     if law.kind == "post" and law.activation is not None and _increasing(law.activation):
-        phi, levels, rho = (
-            law.activation,
-            list(law.levels),
-            float(calculus.correlation.get(node, law.rho)),
-        )
+        phi = law.activation
+        levels = list(law.levels)
+        rho = float(calculus.correlation.get(node, law.rho))
     elif law.kind != "normal":
         calculus.violated(
             node, "it takes the maximum of values of unknown law, as if normal of that mean square"
@@ -233,9 +231,8 @@ def _largest_part(
             Level(mean.values, 2 * mean.exponent),
         )
         return Part(channels, square, None, _mean_correlation(square, vectors))
-    roots = Level(
-        np.sqrt(q.values), q.exponent
-    )  # sqrt of the mantissa: used in products of two alone
+    # sqrt of the mantissa: used in products of two alone
+    roots = Level(np.sqrt(q.values), q.exponent)
     values = shared * np.outer(roots.values, roots.values)
     joint = Level(values, q.exponent).plus(
         Level(np.outer(mean.values, mean.values), 2 * mean.exponent)
@@ -278,10 +275,11 @@ def _by_window(
         even = q if q.exponent % 2 == 0 else Level(q.values * 2, q.exponent - 1)
         return Level(np.sqrt(even.values) * factors, even.exponent // 2)
     values = q.plain("the mean square before a max pooling layer")
+    # equal but for rounding
     keys = [
         (float(f"{value:.12g}"), count)
         for value, count in zip(values.tolist(), number.tolist(), strict=True)
-    ]  # equal but for rounding
+    ]
     known = {
         key: act.maximum(power, phi, key[0], rho, round(key[1]), derivative) for key in set(keys)
     }

@@ -95,10 +95,8 @@ def parameter_set(op: Fresh, node: Node, fan_in: int, choices: Choices) -> Param
             f"node {node!r}: weight standardisation (epsilon 0) is not Lipschitz; use "
             f"standardised=False and a normalisation"
         )
-    kind, trained = (
-        of_node(choices.normalisation, node),
-        op.bias and _flag(of_node(choices.biases, node, True), node),
-    )
+    kind = of_node(choices.normalisation, node)
+    trained = op.bias and _flag(of_node(choices.biases, node, True), node)
     rule = None if kind is None else _rule(kind, of_node(choices.epsilon, node, 1.0), node)
     given = choices.weights.get(node)
     radius = _radius(of_node(choices.radius, node), given, rule, trained, node)

@@ -195,10 +195,8 @@ def residual_spectrum(
     Raises: KcalcError for sigma_w <= 0, symbols, and a residual weight of 0.
     [MacDonald et al. 2023, Fig. 1 and sec. 7]
     """
-    shortcut, residual = (
-        one_number(shortcut_weight, "shortcut_weight"),
-        one_number(residual_weight, "residual_weight"),
-    )
+    shortcut = one_number(shortcut_weight, "shortcut_weight")
+    residual = one_number(residual_weight, "residual_weight")
     if residual == 0:
         raise KcalcError(
             "residual_weight = 0 leaves no random part: all singular values are |shortcut_weight|"

@@ -103,9 +103,8 @@ class Upper:
 
     def rule(self, op: P.Primitive, node: Node, inputs: list[Bound]) -> Bound:
         """The bound a primitive emits."""
-        with np.errstate(
-            invalid="ignore"
-        ):  # 0 times infinity, where weights are all 0 after a kink
+        # 0 times infinity, where weights are all 0 after a kink
+        with np.errstate(invalid="ignore"):
             found = self._rule(op, node, inputs)
         self.gains.setdefault(node, (ONE,) * len(inputs))
         bend = np.where(np.isnan(found.bend), math.inf, found.bend)
@@ -144,12 +143,10 @@ class Upper:
         p = self.sets[node] = parameter_set(op, node, z.channels // op.groups * taps, self.choices)
         rows = self._rows(math.prod(locations) if locations else 1)
         step = log(spread)
-        size, spectral, slope, bend = (
-            z.size + step,
-            (z.spectral + step if taps == 1 else z.size + step),
-            z.slope + step,
-            z.bend + step,
-        )
+        size = z.size + step
+        spectral = z.spectral + step if taps == 1 else z.size + step
+        slope = z.slope + step
+        bend = z.bend + step
         w, first, offset = log(p.spectral), log(p.first), log(p.bias) + rows / 2
         own = {source: value + step + w for source, value in z.own.items()}
         fresh = first + spectral

@@ -189,10 +189,8 @@ def series_taylor(first: Expansion, second: Expansion, gap: Array, order: int) -
 
     1 - C keeps its relative accuracy near c = 1.
     """
-    terms, shape = (
-        _needed(first, second),
-        np.broadcast_shapes(first.size.shape, second.size.shape, gap.shape),
-    )
+    terms = _needed(first, second)
+    shape = np.broadcast_shapes(first.size.shape, second.size.shape, gap.shape)
     short = math.ceil(math.log(SMALL) / math.log(INSIDE))
     if (
         first.single is not None
@@ -208,11 +206,9 @@ def series_taylor(first: Expansion, second: Expansion, gap: Array, order: int) -
         np.broadcast_to(np.arange(e.size.size).reshape(e.size.shape), shape).ravel()[ends]
         for e in (first, second)
     )
-    one, two, gaps = (
-        first.b.reshape(len(first.b), -1),
-        second.b.reshape(len(second.b), -1),
-        np.broadcast_to(gap, shape).ravel()[ends],
-    )
+    one = first.b.reshape(len(first.b), -1)
+    two = second.b.reshape(len(second.b), -1)
+    gaps = np.broadcast_to(gap, shape).ravel()[ends]
     for start in range(0, ends.size, CHUNK):
         part = slice(start, start + CHUNK)
         found = _everywhere(one[:, rows[part]], two[:, columns[part]], gaps[part], terms)

@@ -88,10 +88,8 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         return plotting.network(self.network, ax=ax, **{"regions": self, **options})
 
     def __repr__(self) -> str:
-        kind, hidden = (
-            "permissive" if self.permissive else "maximal",
-            "; warning: depth is hidden" if self._below() else "",
-        )
+        kind = "permissive" if self.permissive else "maximal"
+        hidden = "; warning: depth is hidden" if self._below() else ""
         return (
             f"{len(self)} {kind} subnetwork{'s' * (len(self) != 1)} of {self.network!r}"[
                 : 199 - len(hidden)

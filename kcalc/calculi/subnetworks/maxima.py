@@ -309,11 +309,9 @@ class Maximal(Approximable):
         """
         from scipy.optimize import brentq
 
-        value, low, high = (
-            one_number(target, "target"),
-            one_number(low, "low"),
-            one_number(high, "high"),
-        )
+        value = one_number(target, "target")
+        low = one_number(low, "low")
+        high = one_number(high, "high")
         ends = float(self(low)), float(self(high))
         if not min(ends) <= value <= max(ends):
             goes = f"the maximum goes from {ends[0]:.6g} to {ends[1]:.6g} on [{low}, {high}]"

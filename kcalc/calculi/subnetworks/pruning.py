@@ -79,9 +79,8 @@ def dominates(upper: Any, lower: Any) -> bool:
     coefficients = list(difference.coeffs())
     if all(c >= 0 for c in coefficients):
         return True
-    if (
-        not isinstance(difference, flint.fmpq_poly) or coefficients[-1] < 0
-    ):  # balls cannot tell double roots
+    # balls cannot tell double roots
+    if not isinstance(difference, flint.fmpq_poly) or coefficients[-1] < 0:
         return False
     if next(c for c in coefficients if c != 0) < 0:  # the difference is negative just above psi = 1
         return False

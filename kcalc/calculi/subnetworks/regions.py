@@ -123,9 +123,8 @@ def _euler(ipdom: Sequence[int]) -> tuple[list[int], list[int]]:
     """First and last preorder number in the subtree of every node of the post-dominator tree."""
     size = len(ipdom)
     weight = [1] * (size + 1)
-    for node in range(
-        size
-    ):  # readers come later, so a subtree is complete when its root is reached
+    # readers come later, so a subtree is complete when its root is reached
+    for node in range(size):
         weight[ipdom[node]] += weight[node]
     first, free = [0] * (size + 1), [1] * (size + 1)
     for node in range(size - 1, -1, -1):

@@ -32,16 +32,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     A = attention(bench.rng, draws, G, 0.9 * K)
     P = projector(A)
     variance, covariance = G[0, 0] * 0.9 * (q - p), G[0, 1] * 0.9 * (q - p)
-    alone, other = (
-        Overlap(tokens, variance, variance, variance),
-        Overlap(tokens, variance, variance, covariance),
-    )
-    d_s, d_c, s_s, s_c = (
-        alone.by_covariance,
-        other.by_covariance,
-        self_overlap(tokens, variance),
-        other.value,
-    )
+    alone = Overlap(tokens, variance, variance, variance)
+    other = Overlap(tokens, variance, variance, covariance)
+    d_s = alone.by_covariance
+    d_c = other.by_covariance
+    s_s = self_overlap(tokens, variance)
+    s_c = other.value
     rest = tokens - 1
     flat = (draws, tokens, tokens * tokens)
     read_values, read_keys = P @ (1.1 * K), P @ (0.9 * K)

@@ -112,12 +112,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     def gelu(z: np.ndarray) -> np.ndarray:
         return z * ndtr(z)
 
-    stream, cosines, q, p = (
-        [],
-        [],
-        2.0,
-        0.0,
-    )  # an embedding and learned positions, both of variance 1
+    # an embedding and learned positions, both of variance 1
+    stream = []
+    cosines = []
+    q = 2.0
+    p = 0.0
     for _ in range(blocks):
         rho = p / q
         q, p = (

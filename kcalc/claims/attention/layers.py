@@ -210,10 +210,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "the derivative of drawn rows of softmax",
     )
     deep = block()
-    K, g = (
-        ntk(deep, tokens=tokens, token_cosine=rho),
-        gradients(deep, tokens=tokens, token_cosine=rho),
-    )
+    K = ntk(deep, tokens=tokens, token_cosine=rho)
+    g = gradients(deep, tokens=tokens, token_cosine=rho)
     parts = [float(K.layers[node](1.0)) for node in K.layers]
     yield bench.equal(
         parts,

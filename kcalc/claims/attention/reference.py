@@ -81,10 +81,8 @@ def direct(tokens: int, v1: float, v2: float, covariance: float, nodes: int = 70
     b = covariance / np.sqrt(v1) * x[:, None] + np.sqrt(v2 - covariance**2 / v1) * x
 
     def averaged(power: int) -> Array:
-        first, second = (
-            np.exp(np.minimum(u[:, None] + a, 30)),
-            np.exp(np.minimum(u[:, None, None] + b, 30)),
-        )
+        first = np.exp(np.minimum(u[:, None] + a, 30))
+        second = np.exp(np.minimum(u[:, None, None] + b, 30))
         return (first**power * np.exp(-first) * weights) @ (
             second**power * np.exp(-second) @ weights
         ).T

@@ -80,9 +80,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, width, variance = 64, 16, 0.6
-    x = np.linspace(
-        1e-3, 60, 121
-    )  # a trapezoidal rule for chi-squared, whose density vanishes with 7 derivatives at 0
+    # a trapezoidal rule for chi-squared, whose density vanishes with 7 derivatives at 0
+    x = np.linspace(1e-3, 60, 121)
     weights = np.exp((width / 2 - 1) * np.log(x) - x / 2)
     averaged = float(
         weights @ [self_overlap(tokens, variance * v / width) for v in x] / weights.sum()

@@ -88,9 +88,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     k, inputs = bench.size(100_000, 2_000_000), 30
     z = bench.rng.normal(size=inputs)
-    pre = bench.rng.normal(size=k) * math.sqrt(
-        float(z @ z) / inputs
-    )  # W z with rows of variance 1/inputs
+    # W z with rows of variance 1/inputs
+    pre = bench.rng.normal(size=k) * math.sqrt(float(z @ z) / inputs)
     wide = bench.rng.normal(size=(bench.size(3000, 30_000), inputs)) @ z / math.sqrt(inputs)
     for name in ("relu", "softplus"):
         value, q = reference.FUNCTIONS[name].value, float(z @ z) / inputs

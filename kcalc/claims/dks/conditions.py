@@ -31,9 +31,8 @@ GRID = np.cos(np.linspace(np.pi, 0.0, 101))
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     a, c, s, q1, q2, x, y = sp.symbols("a c s q1 q2 x y", positive=True)
-    product = sp.Poly(
-        sp.expand((a * q1 * x) * (a * q2 * (c * x + s * y))), x, y
-    )  # sqrt(q_i) written q_i
+    # sqrt(q_i) written q_i
+    product = sp.Poly(sp.expand((a * q1 * x) * (a * q2 * (c * x + s * y))), x, y)
     mean = product.coeff_monomial(x**2) + product.coeff_monomial(y**2)
     yield bench.exact(
         mean / sp.sqrt((a * q1) ** 2 * (a * q2) ** 2) - c,
@@ -130,10 +129,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ends, found = [], []
     for _ in range(bench.size(2, 12)):
         k, b = int(bench.rng.integers(1, 4)), float(bench.rng.uniform(0.5, 2))
-        phi, fixed = (
-            activation(_bump(k, b, 1.0)),
-            max(2.0, k) / b,
-        )  # q Q'/Q = k - (k + 1/2) 4 b q / (1 + 4 b q) < 0 for 2 b q > k
+        # q Q'/Q = k - (k + 1/2) 4 b q / (1 + 4 b q) < 0 for 2 b q > k
+        phi = activation(_bump(k, b, 1.0))
+        fixed = max(2.0, k) / b
         scaled = activation(_bump(k, b, float(np.sqrt(fixed / phi.q_map(fixed)))))
         found.append(float(scaled.q_map.derivative(1)(fixed)))
         q = fixed * 1.05

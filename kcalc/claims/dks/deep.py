@@ -92,9 +92,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     import flint
 
     with working(120):
-        c = flint.arb(
-            0
-        )  # C(-1) = 0 by equation 15, and C rises, so that the image of -1 is the least one
+        # C(-1) = 0 by equation 15, and C rises, so that the image of -1 is the least one
+        c = flint.arb(0)
         pi = flint.arb.pi()
         for _ in range(99):
             at = flint.arb(c.mid())  # slopes are between 0 and 1, so that the radius does not grow

@@ -306,9 +306,8 @@ def _shaped(name: str, depth: int, zeta: float) -> tuple[Network, Array, Array]:
     "= 1",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    a, b = sp.symbols(
-        "a b", nonnegative=True
-    )  # the two slopes are 1 + a and 1 + b, zeta = (1 + a)(1 + b)
+    # the two slopes are 1 + a and 1 + b, zeta = (1 + a)(1 + b)
+    a, b = sp.symbols("a b", nonnegative=True)
     zeta = (1 + a) * (1 + b)
     first = 3 * b * (1 + 2 * a) + 2 * a
     second = 6 * (zeta - 1) + 3 * b + 2 * a
@@ -350,10 +349,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 for k in range(depth)
             ]
         )
-        near, far = (
-            (zeta ** ((i - 1) / (depth - 1)) - 1)[:, None],
-            (zeta ** ((depth - i) / (depth - 1)) - 1)[:, None],
-        )
+        near = (zeta ** ((i - 1) / (depth - 1)) - 1)[:, None]
+        far = (zeta ** ((depth - i) / (depth - 1)) - 1)[:, None]
         yield bench.at_most(np.abs(np.array(g) - c0), 2 * near, f"{name}, D = {depth}: $C_g$", 1e-9)
         yield bench.at_most(np.abs(h - 1), 3 * far, f"{name}, D = {depth}: $C_h'$", 1e-9)
         found = np.array(list(ntk(network).by_layer(c0).values()))

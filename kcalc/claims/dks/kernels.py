@@ -110,9 +110,10 @@ def _factors(bench: Bench, m: int, k: int) -> Array:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     size = sp.Symbol("m", positive=True)
+    # of chi^2_m/m
     moments: list[Any] = [
         2**p * sp.gamma(size / 2 + p) / sp.gamma(size / 2) / size**p for p in (1, 2)
-    ]  # of chi^2_m/m
+    ]
     yield bench.exact(moments[0] - 1, "the mean of $\\chi^2_m/m$")
     yield bench.exact(moments[1] - 1 - 2 / size, "the variance of $\\chi^2_m/m$")
     for m, k in ((4, 3), (10, 6)):

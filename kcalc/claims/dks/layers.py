@@ -90,10 +90,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     q = [tanh.q_map(), softplus.q_map()]
     share = [0.25 * q[0], 0.75 * q[1]]
     whole = [np.average([tanh.c_map(v), softplus.c_map(v)], weights=share) for v in (0.5, 0.0)]
-    printed, true = (
-        (whole[0] - whole[1]) / (1 - whole[1]),
-        _centred([tanh, softplus], [0.25, 0.75], 0.5, 1, 1),
-    )
+    printed = (whole[0] - whole[1]) / (1 - whole[1])
+    true = _centred([tanh, softplus], [0.25, 0.75], 0.5, 1, 1)
     yield bench.counterexample(
         abs(printed - true),
         "behind the concatenation of tanh (1/4) and softplus (3/4) of the channels, $c=1/2$",
@@ -106,9 +104,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     deep = chain(repeat(chain(Affine(), nonlinear("relu")), 2), LayerNorm())
     relu = KNOWN["relu"]
     inner = relu.c_map(0.0)
-    value = (0.5 * relu.c_map(inner) - relu.mean() ** 2) / (
-        0.5 - relu.mean() ** 2
-    )  # the second layer has q = 1/2 times its input's
+    # the second layer has q = 1/2 times its input's
+    value = (0.5 * relu.c_map(inner) - relu.mean() ** 2) / (0.5 - relu.mean() ** 2)
     yield bench.counterexample(
         abs(value),
         "behind two ReLU layers at $c=0$: the printed form is 0",

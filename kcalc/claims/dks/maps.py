@@ -135,9 +135,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(
         found, truth, "C maps of unequal and of equal q values against the joint density", 1e-11
     )
-    z, w = reference.line(
-        panel=1.0
-    )  # the form with x and y, on a product rule; smooth functions only
+    # the form with x and y, on a product rule; smooth functions only
+    z, w = reference.line(panel=1.0)
     w = w * reference.density(z)
     found, truth = [], []
     for name in ("tanh", "gelu", "sin", "softplus"):
@@ -248,11 +247,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     off_printed, off_right, of_library = [], [], []
     for _ in range(bench.size(6, 40)):
         k1, k2 = (int(n) for n in bench.rng.integers(1, 20, size=2))
-        c, q1, q2 = (
-            random_c(bench),
-            float(bench.rng.uniform(0.1, 1)),
-            float(bench.rng.uniform(2, 5)),
-        )
+        c = random_c(bench)
+        q1 = float(bench.rng.uniform(0.1, 1))
+        q2 = float(bench.rng.uniform(2, 5))
         one, two, inner = branches(("relu", "tanh"), c, q1, q2)
         sizes = [k1 * math.sqrt(one[0] * two[0]), k2 * math.sqrt(one[1] * two[1])]
         top = sizes[0] * inner[0] + sizes[1] * inner[1]

@@ -99,10 +99,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(off, 0, "kcalc's inverse of vanilla networks", 1e-12)
     back = []
     for _ in range(bench.size(4, 30)):
-        mu, target = (
-            maximal_slope(random_network(bench.rng, "tanh", 6)),
-            float(np.exp(bench.rng.uniform(0.01, 3))),
-        )
+        mu = maximal_slope(random_network(bench.rng, "tanh", 6))
+        target = float(np.exp(bench.rng.uniform(0.01, 3)))
         low, high = 1.0, 2.0
         while mu(high) < target:
             high *= 2
@@ -216,10 +214,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     off, largest, proof = [], [], []
     for depth in DEPTHS:
-        w2, at = (
-            sp.Rational(int(bench.rng.integers(1, 20)), 20),
-            float(bench.rng.uniform(1.001, 1.3)),
-        )
+        w2 = sp.Rational(int(bench.rng.integers(1, 20)), 20)
+        at = float(bench.rng.uniform(1.001, 1.3))
         net = resnet_v2(depth, residual_weight=sp.sqrt(w2))
         truth = float(_eq20(depth, w2).subs(psi, sp.Float(at, 30)))
         off.append(float(slopes(net, at)[net.outputs[0]]) / truth - 1)
@@ -303,10 +299,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             slope_polynomial(wide_resnet(depth, shortcut_weight=0)) - psi ** (depth - 3),
             f"D = {depth}: without shortcuts",
         )
-        w2, at = (
-            sp.Rational(int(bench.rng.integers(1, 20)), 20),
-            float(bench.rng.uniform(1.001, 1.3)),
-        )
+        w2 = sp.Rational(int(bench.rng.integers(1, 20)), 20)
+        at = float(bench.rng.uniform(1.001, 1.3))
         net = wide_resnet(depth, residual_weight=sp.sqrt(w2))
         truth = float(printed.subs({W: sp.sqrt(w2), psi: sp.Float(at, 30)}))
         off.append(float(slopes(net, at)[net.outputs[0]]) / truth - 1)

@@ -337,9 +337,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     x = sp.Symbol("x", real=True)
     fourth = sp.integrate(x**4 * sp.exp(-(x**2) / 2) / sp.sqrt(2 * sp.pi), (x, -sp.oo, sp.oo))
     yield bench.exact(fourth + fourth - 6, "$E u^4 = 3$, twice")
-    t, theta = sp.symbols(
-        "t theta", positive=True
-    )  # u = r cos t, the other r cos(t - theta): the first is larger on half a turn
+    # u = r cos t, the other r cos(t - theta): the first is larger on half a turn
+    t, theta = sp.symbols("t theta", positive=True)
     half = sp.integrate(sp.cos(t) ** 4, (t, theta / 2 - sp.pi, theta / 2))
     yield bench.exact(
         8 * 2 * half / (2 * sp.pi) - 3,

@@ -29,9 +29,8 @@ from .paper import PAPER
 from .random_networks import nonlinear
 
 GRID = np.cos(np.linspace(np.pi, 0.0, 201))
-SELU_SLOPE = SELU_SCALE**2 * (
-    0.5 + SELU_ALPHA**2 * np.exp(2) * special.ndtr(-2)
-)  # E phi'^2, by hand
+# E phi'^2, by hand
+SELU_SLOPE = SELU_SCALE**2 * (0.5 + SELU_ALPHA**2 * np.exp(2) * special.ndtr(-2))
 
 
 @PAPER.claim(

@@ -216,9 +216,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         mixed = PowerMap(
             C.weights * np.where(np.arange(C.weights.size) % 2, 1.0, bench.rng.uniform(0.01, 1))
         )
-        mixed = PowerMap(
-            mixed.weights / mixed.weights.sum()
-        )  # a smaller even part: more steps below 0
+        # a smaller even part: more steps below 0
+        mixed = PowerMap(mixed.weights / mixed.weights.sum())
         start = float(bench.rng.uniform(-0.99, -0.01))
         zero = float(mixed(0.0))
         alpha = (float(mixed(-start)) - zero) / -start

@@ -138,9 +138,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         start = float(bench.rng.choice([0.0, bench.rng.normal(), 1 - bench.rng.exponential()]))
         start = start if start < 0.999 else 0.0
         at = start + (1 - start) * T[29:-1]
-        ratios.append(
-            (start + (1 - start) * C(T[29:-1]) - start) / (at - start)
-        )  # convex, fixes start and 1
+        # convex, fixes start and 1
+        ratios.append((start + (1 - start) * C(T[29:-1]) - start) / (at - start))
     yield bench.at_most(
         ratios, 1 - 1e-9, "random convex maps with random fixed points: below 1", 0.0
     )

@@ -77,21 +77,18 @@ def _share(*gates: list[Array]) -> Array:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     relu = activation("relu")
-    missing = (
-        2 * float(relu.c_map(0.0) * relu.q_map(1.0)) * 2
-    )  # sigma^2 = 2, |x|^2 = k: sigma^4 E relu(u) relu(v), u, v independent
+    # sigma^2 = 2, |x|^2 = k: sigma^4 E relu(u) relu(v), u, v independent
+    missing = 2 * float(relu.c_map(0.0) * relu.q_map(1.0)) * 2
     yield bench.counterexample(
         missing,
         "one hidden layer, $\\sigma^2=2$, orthogonal inputs with $|x|^2=k$: $2/\\pi$; the formula "
         "gives 0",
         found=missing,
     )
-    sizes, draws, x, other = (
-        (2, 3, 2, 1),
-        bench.size(60_000, 600_000),
-        np.array([1.0, 0.7]),
-        np.array([0.4, 1.1]),
-    )
+    sizes = (2, 3, 2, 1)
+    draws = bench.size(60_000, 600_000)
+    x = np.array([1.0, 0.7])
+    other = np.array([0.4, 1.1])
     W = _weights(bench.rng, sizes, 2.0, draws)
     gates, gates2 = _gates(W, x), _gates(W, other)
     paths = np.zeros(200)

@@ -351,16 +351,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"With q values that vary, sums map to $\sum w_i^2q_ip_i/\sum w_i^2q_i$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    half = activation(
-        sp.Max(0, X) ** 2 * sp.Rational(4, 5)
-    )  # C'(1) = 4/3 at every q, and Q(q) is no multiple of q
+    # C'(1) = 4/3 at every q, and Q(q) is no multiple of q
+    half = activation(sp.Max(0, X) ** 2 * sp.Rational(4, 5))
     own = Phi(lambda x: 0.8 * np.maximum(x, 0) ** 2, lambda x: 1.6 * np.maximum(x, 0), (0.0,))
     off, apart, differ = [], [], []
     for _ in range(bench.size(6, 40)):
-        net, q = (
-            random_network(bench.rng, half, int(bench.rng.integers(2, 6)), plain=True),
-            float(bench.rng.uniform(0.6, 1.5)),
-        )
+        net = random_network(bench.rng, half, int(bench.rng.integers(2, 6)), plain=True)
+        q = float(bench.rng.uniform(0.6, 1.5))
         weighed = float(slope_polynomial(net, q=q).subs(kcalc_psi, sp.Rational(4, 3)))
         off.append(float(c_map(net).derivative(1)(1.0, q)) / weighed - 1)
         apart.append(_weighed(net, q, own, half) / weighed - 1)

@@ -35,13 +35,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     scales = weights * np.sqrt(k.sum() / k)
     x = [bench.rng.normal(size=int(n)) for n in k]
     draws = bench.size(4000, 100000)
-    filters = [
-        bench.rng.normal(size=(draws, int(n))) / math.sqrt(n) for n in k
-    ]  # each with its own fan-in
+    # each with its own fan-in
+    filters = [bench.rng.normal(size=(draws, int(n))) / math.sqrt(n) for n in k]
     separate = sum(w * (f @ v) for w, f, v in zip(weights, filters, x, strict=True))
+    # one layer, fan-in sum k
     joined = np.concatenate(
         [math.sqrt(n / k.sum()) * f for n, f in zip(k, filters, strict=True)], axis=1
-    )  # one layer, fan-in sum k
+    )
     together = joined @ np.concatenate([s * v for s, v in zip(scales, x, strict=True)])
     yield bench.equal(together, separate, "the same numbers with the filters of one layer", 1e-12)
     yield bench.statistical(
@@ -137,9 +137,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(found, truth, "networks", 1e-11)
     yield bench.at_most(0.0, means, "it lies between the c values of the branches")
     x, y = bench.rng.normal(size=(2, 2, 5))
-    x, y = (
-        v / np.sqrt((v**2).mean(axis=1, keepdims=True)) for v in (x, y)
-    )  # unit q values at both inputs
+    # unit q values at both inputs
+    x, y = (v / np.sqrt((v**2).mean(axis=1, keepdims=True)) for v in (x, y))
     draws = bench.size(20000, 400000)
     f, g = bench.rng.normal(size=(2, draws, 5)) / math.sqrt(5)
     first, second = (0.8 * (f @ x[i]) + 1.5 * (g @ (2 * y[i])) for i in range(2))

@@ -48,11 +48,9 @@ def _descent(
     """
     n, m, width = 5, 3, 9
     J, test = bench.rng.normal(size=(n, width)), bench.rng.normal(size=(m, width))
-    y, start, start_test = (
-        bench.rng.normal(size=n),
-        bench.rng.normal(size=n),
-        bench.rng.normal(size=m),
-    )
+    y = bench.rng.normal(size=n)
+    start = bench.rng.normal(size=n)
+    start_test = bench.rng.normal(size=m)
     K = J @ J.T
     rate = float(bench.rng.uniform(0.5, 1) / np.linalg.eigvalsh(K)[-1])
 
@@ -158,10 +156,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.exact(
             left - q[depth], f"the factors of q for D = {depth}, i = {i}, against q_D"
         )
-    gain, depth = (
-        1.5,
-        3,
-    )  # a linear network whose q grows: c' = 1 everywhere, so that Theta_i = q_D c
+    # a linear network whose q grows: c' = 1 everywhere, so that Theta_i = q_D c
+    gain = 1.5
+    depth = 3
     net = chain(*[Affine(sigma_w=gain)] * depth)
     parts = list(ntk(net).by_layer(0.4).values())
     yield bench.equal(
@@ -291,9 +288,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ratios, 11, r"random maps with $C(0)=0$: the deviation over $\zeta-1$", 1e-9
     )
     yield bench.at_most(ratios, 3, "the same against 3", 1e-6)
-    A, B = sp.symbols(
-        "A B", positive=True
-    )  # A = C_g'(1) - 1, B = C_h'(1) - 1, (1 + A)(1 + B) = zeta
+    # A = C_g'(1) - 1, B = C_h'(1) - 1, (1 + A)(1 + B) = zeta
+    A, B = sp.symbols("A B", positive=True)
     g, h, c = sp.symbols("g h c")
     yield bench.exact(g * h - c - (g * (h - 1) + (g - c)), r"$C_gC_h'-c=C_g(C_h'-1)+(C_g-c)$")
     for sign in (1, -1):
@@ -319,11 +315,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             found = shape(
                 vanilla(depth := int(bench.rng.integers(3, 40)), name), method="dks", zeta=zeta
             )
-            parts, own, c = (
-                np.array(list(ntk(found.network).by_layer(GRID).values())),
-                KNOWN[name].at(found.constants[name]),
-                GRID[8],
-            )
+            parts = np.array(list(ntk(found.network).by_layer(GRID).values()))
+            own = KNOWN[name].at(found.constants[name])
+            c = GRID[8]
             steep.append(depth * math.log(float(own.c_slope(1.0))) / math.log(zeta))
             told.append(math.log(found.global_targets["C_f'(1)"]) / math.log(zeta))
             layer = (np.vectorize(own.c_map), np.vectorize(own.c_slope))

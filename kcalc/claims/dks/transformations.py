@@ -37,10 +37,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     zero, other, solved = [], [], []
     for name in NAMES:
         alpha, beta = _constants(bench)
-        gamma, shift = (
-            float(bench.rng.uniform(0.5, 3)),
-            float(bench.rng.choice([-1, 1]) * bench.rng.uniform(0.2, 1)),
-        )
+        gamma = float(bench.rng.uniform(0.5, 3))
+        shift = float(bench.rng.choice([-1, 1]) * bench.rng.uniform(0.2, 1))
         delta = -KNOWN[name].transformed(alpha, beta, 1, 0).mean()
         zero.append(float(activation(name).transformed(alpha, beta, gamma, delta).c_map(0.0)))
         off = KNOWN[name].transformed(alpha, beta, gamma, delta + shift)
@@ -73,10 +71,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         alpha, beta = _constants(bench)
         plain = KNOWN[name].transformed(alpha, beta, 1, 0)
         mean = plain.mean()
-        variance, gamma = (
-            plain.integral(lambda x, f=plain.values, m=mean: (f(x) - m) ** 2),
-            float(bench.rng.uniform(0.3, 3)),
-        )
+        variance = plain.integral(lambda x, f=plain.values, m=mean: (f(x) - m) ** 2)
+        gamma = float(bench.rng.uniform(0.3, 3))
         off.append(
             float(activation(name).transformed(alpha, beta, gamma, -mean).q_map(1.0))
             / (gamma**2 * variance)

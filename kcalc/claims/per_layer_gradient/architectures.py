@@ -417,9 +417,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net = Network.from_steps(steps)
         for law in bench.size(("gaussian", "uniform"), tuple(EXCESS)):
             found = moments(net, weights=law)
+            # fourth moments have long tails
             y, J = draw(
                 net, bench.size(20000, 240000 if law == "laplace" else 60000), bench.rng, law
-            )  # fourth moments have long tails
+            )
             yield from agree(bench, y, found.nodes, f"{name}, |y|, {law}")
             yield from agree(bench, J, found.weights, f"{name}, |J|, {law}")
 

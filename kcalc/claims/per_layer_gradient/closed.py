@@ -57,11 +57,9 @@ def jacobian_fourth(
         if linear:
             T, S, D = n * d + n * (n - 1) * c * c * T, n * d + n * (n - 1) * c * c * S, n * d
         else:
-            T, S, D = (
-                n / 2 * d + n * (n - 1) / 4 * c * c * T,
-                n / 2 * d + n * (n - 1) / 4 * c * c * S,
-                n / 2 * d,
-            )
+            T = n / 2 * d + n * (n - 1) / 4 * c * c * T
+            S = n / 2 * d + n * (n - 1) / 4 * c * c * S
+            D = n / 2 * d
     return forward(widths, excess, alpha, linear)[k - 1][1] * T
 
 

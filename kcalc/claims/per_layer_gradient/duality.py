@@ -45,10 +45,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         _, J = draw(net, bench.size(6000, 30000), bench.rng, law)  # type: ignore[arg-type]
         yield from agree(bench, J, found.weights, f"{name}, {law}", powers=(1,))
     for L, k in ((3, 1), (3, 2), (3, 3)):
-        full, cut = (
-            resnet(L, 2, 6, sp.Rational(1, 2)),
-            resnet(L, 2, 6, sp.Rational(1, 2), without=k),
-        )
+        full = resnet(L, 2, 6, sp.Rational(1, 2))
+        cut = resnet(L, 2, 6, sp.Rational(1, 2), without=k)
         truth = moments(cut).out.mean / (1 / 6), moments(cut).out.mean / (0.5 / 6)
         own = moments(full).weights
         yield bench.equal(
@@ -67,9 +65,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"kcalc: DenseNet, k = {k}",
             1e-12,
         )
-    signs = np.array(list(itertools.product([-1.0, 1.0], repeat=6))).reshape(
-        -1, 3, 2
-    )  # W1 = 2 x 2, W2 = 2 -> 1, all of them
+    # W1 = 2 x 2, W2 = 2 -> 1, all of them
+    signs = np.array(list(itertools.product([-1.0, 1.0], repeat=6))).reshape(-1, 3, 2)
     h = np.maximum(np.einsum("dij,j->di", signs[:, :2], np.array([1.0, 1.0]) / 2**0.5), 0)
     z = np.einsum("di,di->d", h, signs[:, 2])
     y2, j2 = (np.maximum(z, 0) ** 2).mean(), ((z > 0) * (h**2).sum(axis=1)).mean()
@@ -106,10 +103,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     yield bench.at_most(left, right, "over random widths, depths and three laws", 1e-9)
     for n, L, k in ((6, 3, 1), (6, 3, 2), (8, 4, 3)):
-        net, cut = (
-            moments(resnet(L, 2, n, sp.Rational(1, 2))),
-            moments(resnet(L, 2, n, sp.Rational(1, 2), without=k)).out,
-        )
+        net = moments(resnet(L, 2, n, sp.Rational(1, 2)))
+        cut = moments(resnet(L, 2, n, sp.Rational(1, 2), without=k)).out
         yield bench.at_most(
             net.weights[f"W{k}1"].variance, cut.variance * n**2, f"ResNet, n = {n}, k = {k}"
         )

@@ -254,10 +254,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         value=crossed,
     )
     for name, signs, units in _networks(bench):
-        routes, products = (
-            [list(unit.paths) for unit in units],
-            [np.array(list(unit.paths.values())) for unit in units],
-        )
+        routes = [list(unit.paths) for unit in units]
+        products = [np.array(list(unit.paths.values())) for unit in units]
         found, truth = [], []
         for t, a, b, s, c, d in _quadruples(
             bench, units, bench.size(3000, 20000 if signs.count <= 12 else 500)

@@ -48,11 +48,9 @@ def residual(a: float, c: float, s: float) -> Network:
 def _(bench: Bench) -> Iterator[Evidence]:
     for a, c, s in ((1.0, 1.0, 0.7), (1.0, 1.0, 1.0), (0.8, 0.6, 1.0), (0.5, 1.4, 0.6)):
         net = residual(a, c, s)
-        found, run, factor = (
-            scaling(net),
-            Draws(net, bench.size(5000, 40000), bench.rng),
-            a * a + c * c * s * s,
-        )
+        found = scaling(net)
+        run = Draws(net, bench.size(5000, 40000), bench.rng)
+        factor = a * a + c * c * s * s
         x, y = found.tensors["x"], found.tensors["y"]
         yield bench.equal(
             [y.forward / x.forward, x.backward / y.backward, y.scaling / x.scaling],

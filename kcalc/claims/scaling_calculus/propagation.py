@@ -285,10 +285,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             run.b("input") - factor * run.b("nonlinear_1"), 0.0, f"{name}: b drawn"
         )
     mu = 0.5
-    Phi, density = (
-        (1 + math.erf(mu / math.sqrt(2))) / 2,
-        math.exp(-mu * mu / 2) / math.sqrt(2 * math.pi),
-    )
+    Phi = (1 + math.erf(mu / math.sqrt(2))) / 2
+    density = math.exp(-mu * mu / 2) / math.sqrt(2 * math.pi)
     ratio = 1 + mu * density / ((1 + mu * mu) * Phi)
     yield bench.counterexample(
         ratio - 1,

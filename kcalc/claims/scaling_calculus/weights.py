@@ -19,9 +19,8 @@ from .draws import Draws, all_agree
 from .paper import PAPER
 from .propagation import LEAKY, RELU, dense, images
 
-_N, _M, _K, _P, _Q, _W, _F, _B = sp.symbols(
-    "n m k P Q w f b", positive=True
-)  # Q: locations of the output
+# Q: locations of the output
+_N, _M, _K, _P, _Q, _W, _F, _B = sp.symbols("n m k P Q w f b", positive=True)
 _F_OUT = _N * _K**2 * _W * _F
 _B_IN = _Q / _P * _M * _K**2 * _W * _B
 _ZETA = _N * _P * _F * _B_IN
@@ -130,11 +129,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         conv = layers.Affine(4, kernel=kernel, stride=stride, padding="circular", sigma_w=1.1)
         net = combinators.chain(layers.Input(3, (4, 4)), conv, layers.Flatten(), layers.Affine(3))
         run, s = Draws(net, bench.size(6000, 40000), bench.rng), scaling(net)
-        f, b, q = (
-            s.tensors["affine_1"].forward,
-            s.tensors["affine_1"].backward,
-            run.x["affine_1"].shape[1],
-        )
+        f = s.tensors["affine_1"].forward
+        b = s.tensors["affine_1"].backward
+        q = run.x["affine_1"].shape[1]
         right = 3 * kernel**2 * q * b / f
         yield bench.statistical(
             run.nu["affine_1"], right, f"kernel {kernel}, stride {stride}: nu drawn"
@@ -283,9 +280,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         s.biases["affine_1"], 4 * y.backward / y.forward, "P b/f behind the layer", 1e-13
     )
     draws = bench.size(4000, 30000)
-    R = bench.rng.standard_normal(
-        (draws, 2, 3, 2, 3)
-    )  # the Hessian at y: 2 locations of 3 channels, loss y^T R y / 2 with R as in Fig. 1
+    # the Hessian at y: 2 locations of 3 channels, loss y^T R y / 2 with R as in Fig. 1
+    R = bench.rng.standard_normal((draws, 2, 3, 2, 3))
     block = R.sum(axis=(1, 3))
     value = (block**2).sum(axis=(1, 2)) / 3
     cotangent = (R**2).sum(axis=(1, 2, 3, 4)) / 6  # E[(R y)^2] over y with E y^2 = 1

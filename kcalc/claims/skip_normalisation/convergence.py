@@ -99,11 +99,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     left, right = [], []
     for _ in range(bench.size(40, 400)):
         d, N = int(bench.rng.integers(2, 5)), int(bench.rng.integers(1, 4))
-        net, X, y = (
-            Residual([d, d], 1, ("entry", "weight"), 0.8, 0.6),
-            bench.rng.normal(size=(d, N)),
-            bench.rng.normal(size=(d, N)),
-        )
+        net = Residual([d, d], 1, ("entry", "weight"), 0.8, 0.6)
+        X = bench.rng.normal(size=(d, N))
+        y = bench.rng.normal(size=(d, N))
         theta = bench.rng.normal(size=net.size)
         D, r = jacobian(lambda t, net=net, X=X: net(t, X), theta), (net(theta, X) - y).ravel()
         for half, mu in ((0.5, 2 / N), (1.0, 4 / N)):
@@ -168,18 +166,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     scale = bench.rng.uniform(0.1, 1.0, size=(20, 3))
-    theta, least, rate = (
-        bench.rng.normal(size=(20, 3)),
-        scale.min(axis=1),
-        bench.rng.uniform(0.1, 1.9, size=20),
-    )
+    theta = bench.rng.normal(size=(20, 3))
+    least = scale.min(axis=1)
+    rate = bench.rng.uniform(0.1, 1.9, size=20)
     first, bound, worst = (scale * theta**2).sum(axis=1) / 2, np.ones(20), []
     for _ in range(30):
         worst.append((scale * theta**2).sum(axis=1) / 2 / first - bound)
-        theta, bound = (
-            theta - rate[:, None] * scale * theta,
-            bound * (1 - 2 * least * rate * (1 - rate / 2)),
-        )
+        theta = theta - rate[:, None] * scale * theta
+        bound = bound * (1 - 2 * least * rate * (1 - rate / 2))
     yield bench.at_most(worst, 0, "random quadratics of curvature at most 1, t = 0 to 29", 1e-12)
 
 
@@ -292,10 +286,9 @@ def trap(w: Array) -> tuple[float, float, Array]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    top, barrier = (
-        math.acos(-2 / 3) / 6,
-        (2 * math.pi - math.acos(-2 / 3)) / 6,
-    )  # where phi has its first maximum, and the minimum behind it
+    # where phi has its first maximum, and the minimum behind it
+    top = math.acos(-2 / 3) / 6
+    barrier = (2 * math.pi - math.acos(-2 / 3)) / 6
     floor = math.log1p(math.exp(-(3 + 0.99 * _wave(top)[0])))
     gate = math.log1p(math.exp(-(3 + 0.99 * _wave(barrier)[0])))
     w = np.array([[10.0, 0.131, 10.0], [10.0, 10.0, 10.0]])
@@ -332,11 +325,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield bench.at_most(floor, loss[0, 1], "start A after the last step", 0.0)
     d, N = 3, 2
-    net, X, y = (
-        Residual([d, d], 1, ("entry", "weight"), 1.0, 0.4),
-        bench.rng.normal(size=(d, N)),
-        0.1 * bench.rng.normal(size=(d, N)),
-    )
+    net = Residual([d, d], 1, ("entry", "weight"), 1.0, 0.4)
+    X = bench.rng.normal(size=(d, N))
+    y = 0.1 * bench.rng.normal(size=(d, N))
     theta, eta, seen = 0.3 * bench.rng.normal(size=net.size), 0.1, []
     for _ in range(bench.size(150, 1000)):
         D, r = jacobian(lambda th: net(th, X), theta), (net(theta, X) - y).ravel()

@@ -60,11 +60,9 @@ def kc_network(widths: list[int], blocks: int) -> Any:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for d0, d1, N in ((2, 3, 4), (4, 2, 3), (1, 1, 1)):
-        A, b, X = (
-            bench.rng.normal(size=(d1, d0)),
-            bench.rng.normal(size=(d1, 1)),
-            bench.rng.normal(size=(d0, N)),
-        )
+        A = bench.rng.normal(size=(d1, d0))
+        b = bench.rng.normal(size=(d1, 1))
+        X = bench.rng.normal(size=(d0, N))
         yield bench.equal(
             jacobian(lambda x, A=A, b=b: A @ x + b, X),
             np.kron(A, np.eye(N)),
@@ -97,10 +95,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ("wn", lambda w: wn(w, 0.7)),
         ("circulant", lambda w: np.stack([w, np.roll(w, 1), np.roll(w, 2)])),
     ):
-        w, X = (
-            bench.rng.normal(size=3 if name == "circulant" else (3, 4)),
-            bench.rng.normal(size=(3 if name == "circulant" else 4, 2)),
-        )
+        w = bench.rng.normal(size=3 if name == "circulant" else (3, 4))
+        X = bench.rng.normal(size=(3 if name == "circulant" else 4, 2))
         yield bench.equal(
             jacobian(lambda v, P=P, X=X: P(v) @ X, w),
             np.kron(np.eye(3), X.T) @ jacobian(P, w),
@@ -124,9 +120,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for count in (2, 3, 5):
         A = bench.rng.normal(size=(count, 3, 3))
         B = bench.rng.normal(size=(count, 3, 3))
-        size = [
-            np.linalg.norm(a, 2) + np.linalg.norm(b, 2) for a, b in zip(A, B, strict=True)
-        ]  # of A + B sin(theta)
+        # of A + B sin(theta)
+        size = [np.linalg.norm(a, 2) + np.linalg.norm(b, 2) for a, b in zip(A, B, strict=True)]
         slope = [np.linalg.norm(b, 2) for b in B]
 
         def product(theta: float, A: np.ndarray = A, B: np.ndarray = B) -> np.ndarray:
@@ -389,10 +384,8 @@ def _worst(
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for d, N, blocks, eps in ((3, 2, 1, 1.0), (3, 3, 2, 0.5)):
-        net, X = (
-            Residual([d, d], blocks, ("entry", "weight"), eps, 0.6),
-            bench.rng.normal(size=(d, N)),
-        )
+        net = Residual([d, d], blocks, ("entry", "weight"), eps, 0.6)
+        X = bench.rng.normal(size=(d, N))
         graph, nodes = kc_network([d, d], blocks)
         s = smoothness(
             graph,
@@ -440,11 +433,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     d, N, eps = 3, 2, 1.0
-    net, X, y = (
-        Residual([d, d], 1, ("entry", "weight"), eps, 0.6),
-        bench.rng.normal(size=(d, N)),
-        bench.rng.normal(size=(d, N)),
-    )
+    net = Residual([d, d], 1, ("entry", "weight"), eps, 0.6)
+    X = bench.rng.normal(size=(d, N))
+    y = bench.rng.normal(size=(d, N))
     graph, nodes = kc_network([d, d], 1)
     for loss in ("half_square", "cross_entropy"):
         targets: dict[str, Any] = {"targets": y.T} if loss == "half_square" else {}

@@ -28,29 +28,23 @@ def _(bench: Bench) -> Iterator[Evidence]:
     left, right, told, share = [], [], [], []
     for i in range(bench.size(40, 400)):
         d0, N = int(bench.rng.integers(2, 5)), int(bench.rng.integers(1, 4))
-        d, eps, shrink = (
-            int(bench.rng.integers(1, d0 + 1)),
-            float(np.exp(bench.rng.normal())),
-            float(bench.rng.uniform(0.2, 1.2)),
-        )
-        net, X = (
-            Residual([d0, d], 2, ("entry", "weight"), eps, shrink),
-            bench.rng.normal(size=(d0, N)),
-        )
+        d = int(bench.rng.integers(1, d0 + 1))
+        eps = float(np.exp(bench.rng.normal()))
+        shrink = float(bench.rng.uniform(0.2, 1.2))
+        net = Residual([d0, d], 2, ("entry", "weight"), eps, shrink)
+        X = bench.rng.normal(size=(d0, N))
         theta = bench.rng.normal(size=net.size) * math.exp(bench.rng.normal())
         W = net.weights(theta)
         parts = np.split(theta, net.ends[:-1])
         z = W[0] @ X
-        lambdas, J = (
-            [
-                least(
-                    jacobian(
-                        lambda w, net=net, X=X: en(w, net.eps) @ X, parts[0].reshape(net.shapes[0])
-                    )
+        lambdas = [
+            least(
+                jacobian(
+                    lambda w, net=net, X=X: en(w, net.eps) @ X, parts[0].reshape(net.shapes[0])
                 )
-            ],
-            [],
-        )
+            )
+        ]
+        J = []
         for b in (0, 1):
             A, B = W[1 + 2 * b : 3 + 2 * b]
 
@@ -173,10 +167,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in range(bench.size(10, 80)):
-        w, eps = (
-            bench.rng.normal(size=(2, 3)) * math.exp(bench.rng.normal()),
-            float(np.exp(bench.rng.normal())),
-        )
+        w = bench.rng.normal(size=(2, 3)) * math.exp(bench.rng.normal())
+        eps = float(np.exp(bench.rng.normal()))
         true = sigma(jacobian(lambda v, e=eps: en(v, e), w))
         yield bench.equal(
             [(eps * (eps + w * w) ** -1.5).min(), EntryNormalisation(eps).smallest_slope(w)],
@@ -198,16 +190,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     margin, bound, ratio = [], [], []
     for i in range(bench.size(40, 400)):
         d0 = int(bench.rng.integers(2, 5))
-        N, d, eps = (
-            int(bench.rng.integers(1, d0 + 1)),
-            int(bench.rng.integers(1, d0 + 1)),
-            float(np.exp(bench.rng.normal())),
-        )
+        N = int(bench.rng.integers(1, d0 + 1))
+        d = int(bench.rng.integers(1, d0 + 1))
+        eps = float(np.exp(bench.rng.normal()))
         shrink = 0.99 / math.sqrt(d)
-        net, X = (
-            Residual([d0, d], 1 + i % 2, ("entry", "weight"), eps, shrink),
-            bench.rng.normal(size=(d0, N)),
-        )
+        net = Residual([d0, d], 1 + i % 2, ("entry", "weight"), eps, shrink)
+        X = bench.rng.normal(size=(d0, N))
         theta = bench.rng.normal(size=net.size) * math.exp(bench.rng.normal())
         W = net.weights(theta)
         true = least(jacobian(lambda t, net=net, X=X: net(t, X), theta))

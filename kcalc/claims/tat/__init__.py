@@ -1,5 +1,6 @@
 """Tailored Activation Transformation."""
 
+# registers its claims
 from . import (
     algorithms,
     appendices,
@@ -10,7 +11,7 @@ from . import (
     tailored,
     theorems,
     widths,
-)  # registers its claims
+)
 from .paper import PAPER
 
 __all__ = [

@@ -165,10 +165,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     norms, entries, ours = [], [], []
     for m, k in sizes:
         noise = bench.rng.normal(size=(m, k))
-        w, law = (
-            _orthogonal(bench.rng, m, k),
-            np.asarray(LAWS["orthogonal"].matrix(noise)) / math.sqrt(k),
-        )
+        w = _orthogonal(bench.rng, m, k)
+        law = np.asarray(LAWS["orthogonal"].matrix(noise)) / math.sqrt(k)
         z = bench.rng.normal(size=k)
         gram = law @ law.T if m <= k else law.T @ law
         ours.append(np.abs(gram - max(m / k, 1.0) * np.eye(min(m, k))).max())
@@ -224,9 +222,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         errors.append(float(np.sqrt(np.mean((np.array(found) - theory) ** 2))))
         if width == widths[-1]:
             final = np.array(found)[:, -1]
-            near = (
-                4.5 * final.std() / math.sqrt(draws) + 10 / width
-            )  # errors of the sample, and a bias of order 1/width
+            # errors of the sample, and a bias of order 1/width
+            near = 4.5 * final.std() / math.sqrt(draws) + 10 / width
             yield bench.at_most(
                 abs(final.mean() - theory[-1]), near, "the mean of the last c value", width=width
             )

@@ -93,10 +93,8 @@ def _erf(x: Ball, _: bool) -> tuple[Ball, Ball, Ball]:
 def _gelu(x: Ball, _: bool) -> tuple[Ball, Ball, Ball]:
     import flint
 
-    phi, bell = (
-        (1 + (x / flint.arb(2).sqrt()).erf()) / 2,
-        (-x * x / 2).exp() / (2 * flint.arb.pi()).sqrt(),
-    )
+    phi = (1 + (x / flint.arb(2).sqrt()).erf()) / 2
+    bell = (-x * x / 2).exp() / (2 * flint.arb.pi()).sqrt()
     return x * phi, phi + x * bell, (2 - x * x) * bell
 
 

@@ -22,12 +22,13 @@ TABLE_4 = {  # (depth, optimiser): ResNet, w = 0, w = .8 after 90 epochs; the sa
     (101, "K-FAC"): ("77.8", "74.2", "77.8", "77.6", "75.9", "78.4"),
     (101, "SGD"): ("77.9", "70.0", "77.3", "77.6", "73.8", "77.4"),
 }
+# TAT, ResNet
 TABLE_9 = {
     (50, 1): ("76.0", "76.7"),
     (50, 2): ("77.3", "77.9"),
     (101, 1): ("76.5", "77.9"),
     (101, 2): ("77.6", "78.6"),
-}  # TAT, ResNet
+}
 
 
 def _gap(bench: Bench, high: str, low: str, printed: str, what: str) -> Evidence:

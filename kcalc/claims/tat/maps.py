@@ -237,11 +237,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, squares = [], [], []
     for _ in range(bench.size(8, 40)):
-        w, slope, c = (
-            float(bench.rng.uniform(0, 1)),
-            float(bench.rng.uniform(0, 1)),
-            float(bench.rng.uniform(-1, 1)),
-        )
+        w = float(bench.rng.uniform(0, 1))
+        slope = float(bench.rng.uniform(0, 1))
+        c = float(bench.rng.uniform(-1, 1))
         net = _tailored_block(w, slope)
         inner = homogeneous_pair(leaky(slope), leaky(slope), c) * 2 / (1 + slope**2)
         twice = homogeneous_pair(leaky(slope), leaky(slope), inner) * 2 / (1 + slope**2)
@@ -305,9 +303,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(truth, difference, "the printed expectation against differences of C", 1e-8)
     slopes = [(0.0, 0.3), (0.3, -0.6), (-0.5, 0.8)]
     step = [(lambda x, a=a: np.where(x > 0, 1.0, a), a, c) for a, c in slopes]
-    kinked = [
-        homogeneous_pair(lambda x, g=g: g(x), g, c) / 2 * 2 / (1 + a * a) for g, a, c in step
-    ]  # degree 0: E r^0 = 1, not 2
+    # degree 0: E r^0 = 1, not 2
+    kinked = [homogeneous_pair(lambda x, g=g: g(x), g, c) / 2 * 2 / (1 + a * a) for g, a, c in step]
     yield bench.equal(
         [leaky_relu(a).c_map.derivative(1)(c) for a, c in slopes],
         kinked,
@@ -346,9 +343,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
     yield bench.equal(found, truth, "i = 0 to 4 and more for the sine", 1e-9)
     c, a, b = sp.symbols("c a b", positive=True)
-    exact = sp.exp(-(a + b) / 2) * sp.sinh(
-        c * sp.sqrt(a * b)
-    )  # E sin u sin v; E cos u cos v has cosh in its place
+    # E sin u sin v; E cos u cos v has cosh in its place
+    exact = sp.exp(-(a + b) / 2) * sp.sinh(c * sp.sqrt(a * b))
     yield bench.exact(
         sp.diff(exact, c) - sp.sqrt(a * b) * sp.exp(-(a + b) / 2) * sp.cosh(c * sp.sqrt(a * b)),
         "i = 1 for the sine, exactly",

@@ -375,9 +375,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         y, numeric = v, leaky(float(slope))
         for w, b in ((weights[0], weights[1]), (weights[2], weights[3])):
             doubled = numeric(y @ np.concatenate([w, -w], axis=1) + np.concatenate([b, -b]))
-            y = (
-                doubled @ np.concatenate([np.eye(len(b)), slope * np.eye(len(b))]) / (1 - slope**2)
-            )  # goes into the next weights
+            # goes into the next weights
+            y = doubled @ np.concatenate([np.eye(len(b)), slope * np.eye(len(b))]) / (1 - slope**2)
         found.append(y @ weights[4])
     yield bench.equal(
         found, truth, "networks of two hidden layers with random weights, random slopes", 1e-8
@@ -392,10 +391,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     a, x = sp.symbols("a x", positive=True)
+    # the slope's sign does not matter: both sides are linear on each side of 0
     for sign in (
         1,
         -1,
-    ):  # the slope's sign does not matter: both sides are linear on each side of 0
+    ):
         slope = sign * a
         for at, where in ((x, "x > 0"), (-x, "x < 0")):
             sides = [

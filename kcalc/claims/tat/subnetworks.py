@@ -213,9 +213,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         composed, 0, "U of a composition against its parts for maps of rectifiers", 1e-12
     )
     below = []
-    for net in _networks(
-        bench, bench.size(20, 100)
-    ):  # where r(x) < x, kcalc still finds the maximum
+    # where r(x) < x, kcalc still finds the maximum
+    for net in _networks(bench, bench.size(20, 100)):
         below.append(
             float(maximal(net, lambda v: 0.7 * v)(1.0)) - greatest(net, 1.0, lambda v: 0.7 * v)
         )
@@ -268,10 +267,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     c = np.array([-1.0, -0.6, 0.0, 0.5, 1.0])
     maps, recipe, slopes, powers = [], [], [], []
     for _ in range(bench.size(15, 80)):
-        dag, slope = (
-            random_dag(bench.rng, int(bench.rng.integers(2, 12))),
-            float(bench.rng.uniform(-1, 2)),
-        )
+        dag = random_dag(bench.rng, int(bench.rng.integers(2, 12)))
+        slope = float(bench.rng.uniform(-1, 2))
         maps.append(c_map(dag.network(tailored_rectifier(slope)))(c))
         recipe.append(dag(c, lambda x, a=slope: tailored_map(a, x)))
         psi = sp.Rational(int(bench.rng.integers(5, 30)), 10)

@@ -39,12 +39,10 @@ def exact_tailored_map() -> tuple[sp.Expr, sp.Symbol, sp.Symbol]:
     """(map, t, a): C of a leaky ReLU of slope a at c = cos t, as an integral over the angle."""
     t, a, u = sp.symbols("t a u", positive=True)
     primitive = u * sp.cos(t) / 2 + sp.sin(2 * u - t) / 4
-    both = primitive.subs(u, sp.pi / 2) - primitive.subs(
-        u, t - sp.pi / 2
-    )  # both inputs positive; as much again both negative
-    mixed = primitive.subs(u, t + sp.pi / 2) - primitive.subs(
-        u, sp.pi / 2
-    )  # one positive, one negative; twice
+    # both inputs positive; as much again both negative
+    both = primitive.subs(u, sp.pi / 2) - primitive.subs(u, t - sp.pi / 2)
+    # one positive, one negative; twice
+    mixed = primitive.subs(u, t + sp.pi / 2) - primitive.subs(u, sp.pi / 2)
     return ((1 + a**2) * both + 2 * a * mixed) / sp.pi * 2 / (1 + a**2), t, a
 
 
@@ -222,12 +220,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
             shape(vanilla(10, name), method="dks", zeta=1.5),
         ):
             constants = shaped.constants[name]
-            phi, alpha, beta, delta = (
-                SMOOTH[name][0],
-                constants.alpha,
-                constants.beta,
-                constants.delta,
-            )
+            phi = SMOOTH[name][0]
+            alpha = constants.alpha
+            beta = constants.beta
+            delta = constants.delta
             found.append(constants.gamma)
             truth.append(
                 one(lambda z, f=phi, a=alpha, b=beta, d=delta: (f(a * z + b) + d) ** 2) ** -0.5

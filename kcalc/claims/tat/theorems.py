@@ -100,10 +100,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield _against_calculus(bench, pairs)
     rows = []
     for _ in range(bench.size(100, 1000)):
-        dag, slope = (
-            random_dag(bench.rng, int(bench.rng.integers(2, 30))),
-            float(bench.rng.choice([0.0, 1.0, 1.0]) * bench.rng.uniform(0, 3)),
-        )
+        dag = random_dag(bench.rng, int(bench.rng.integers(2, 30)))
+        slope = float(bench.rng.choice([0.0, 1.0, 1.0]) * bench.rng.uniform(0, 3))
         rows.append(_measured(dag, slope))
     zero, _, far, steep = np.array(rows).T
     yield bench.at_most(
@@ -147,10 +145,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     far, ends, zeros = [], [], []
     for _ in range(bench.size(15, 150)):
-        dag, slope = (
-            random_dag(bench.rng, int(bench.rng.integers(2, 20))),
-            float(bench.rng.uniform(0, 3)),
-        )
+        dag = random_dag(bench.rng, int(bench.rng.integers(2, 20)))
+        slope = float(bench.rng.uniform(0, 3))
         zero, _, distance, _ = _measured(dag, slope)
         far.append(distance)
         zeros.append(zero)
@@ -242,10 +238,8 @@ def _series(bench: Bench) -> tuple[np.ndarray, np.ndarray]:
     """(b_0, b_1) of networks of tailored rectifiers, by the calculus."""
     rows = []
     for _ in range(bench.size(15, 100)):
-        dag, slope = (
-            random_dag(bench.rng, int(bench.rng.integers(2, 12))),
-            float(bench.rng.uniform(-1, 3)),
-        )
+        dag = random_dag(bench.rng, int(bench.rng.integers(2, 12)))
+        slope = float(bench.rng.uniform(-1, 3))
         rows.append(
             np.asarray(c_map(dag.network(tailored_rectifier(slope))).series(2), dtype=float)
         )
@@ -300,10 +294,8 @@ def _chain(bench: Bench, which: int) -> Iterator[Evidence]:
     yield bench.at_most(2 * (1 - b[1]), 4 * b[0], "the second step, random maps with slope 1 at 1")
     rows = []
     for _ in range(bench.size(20, 100)):
-        dag, slope = (
-            random_dag(bench.rng, int(bench.rng.integers(2, 15))),
-            float(bench.rng.uniform(-1, 3)),
-        )
+        dag = random_dag(bench.rng, int(bench.rng.integers(2, 15)))
+        slope = float(bench.rng.uniform(-1, 3))
         C = c_map(dag.network(tailored_rectifier(slope)))
         off = np.abs(C(_GRID) - _GRID) if which == 0 else np.abs(C.derivative(1)(_GRID) - 1)
         rows.append((off.max(), 2 * (1 - C.derivative(1)(0.0)), 4 * C(0.0)))

@@ -38,10 +38,8 @@ def kernels(
             u = rng.normal(size=width)
             v = rng.normal(size=width) if first * second > cross**2 else u
             along = cross / math.sqrt(first) if first else 0.0
-            x, y = (
-                phi(math.sqrt(first) * u),
-                phi(along * u + math.sqrt(max(second - along**2, 0.0)) * v),
-            )
+            x = phi(math.sqrt(first) * u)
+            y = phi(along * u + math.sqrt(max(second - along**2, 0.0)) * v)
             first, cross, second = float(x @ x) / width, float(x @ y) / width, float(y @ y) / width
         out[i] = cross
     return out

@@ -26,9 +26,8 @@ Array = np.ndarray
 FINEST = 36
 """Below 2 - u = 2^-36 a float64 gap u has too few digits left to be a node."""
 
-_CHECKS = np.array(
-    [0.0021, 0.137, 0.3309, 0.51, 0.7093, 0.8977, 0.9985]
-)  # where a panel is checked: none is a node
+# where a panel is checked: none is a node
+_CHECKS = np.array([0.0021, 0.137, 0.3309, 0.51, 0.7093, 0.8977, 0.9985])
 _RELATIVE = 100  # times the tolerance: the relative error asked of 1 - C
 _NOISY = 1e-6  # relative errors of 1 - C above this say that it was computed as a difference
 

@@ -149,10 +149,9 @@ def tabulate_q(
         raise KcalcError(f"tolerance = {tolerance}: a number between 0 and 1 is needed")
     if not low < high:
         raise KcalcError(f"a table needs low < high, got {low:g} and {high:g}")
-    spread, sets = (
-        np.log(high / low),
-        (chebyshev_points(), chebyshev_points(NODES + 1)),
-    )  # two sets of points that interlace
+    # two sets of points that interlace
+    spread = np.log(high / low)
+    sets = (chebyshev_points(), chebyshev_points(NODES + 1))
     for panels in (2**k for k in range(_HALVINGS + 1)):
         nodes, probes = (
             np.clip(low * np.exp((np.arange(panels)[:, None] + t) / panels * spread), low, high)

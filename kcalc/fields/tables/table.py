@@ -119,10 +119,8 @@ class Table(Shown):
 
         Half uniform in [-1, 1], half close to the ends on a logarithmic scale.
         """
-        points, random = (
-            whole(points, "points", 1, 10**8),
-            np.random.default_rng(whole(seed, "seed")),
-        )
+        points = whole(points, "points", 1, 10**8)
+        random = np.random.default_rng(whole(seed, "seed"))
         near = 2.0 ** -random.uniform(0, 52, points)
         gap = np.where(
             random.random(points) < 0.5,
@@ -181,9 +179,8 @@ class Table(Shown):
                 for a in self._drop(np.array([0.0, SMALLEST, 2 * SMALLEST]), np.zeros(3, bool))
             )
             power = math.log2((two - end) / (one - end)) if two > one > end else 1.0
-            power = (
-                round(64 * power) / 64 if abs(64 * power % 1 - 0.5) > 0.499 else power
-            )  # 1, or 1/2 where jumps meet, 1/4 ...
+            # 1, or 1/2 where jumps meet, 1/4 ...
+            power = round(64 * power) / 64 if abs(64 * power % 1 - 0.5) > 0.499 else power
             out[tiny] = end + (one - end) * (w[tiny] / SMALLEST) ** power
         return out
 
@@ -246,9 +243,8 @@ def tabulate(gap_function: GapFunction, tolerance: float = 1e-14, name: str = ""
     if not 0 < tolerance < 1:
         raise KcalcError(f"tolerance = {tolerance}: a number between 0 and 1 is needed")
     sides = [Side(False, tolerance), Side(True, tolerance)]
-    close = (
-        2 - np.unique(np.round(2.0 ** np.linspace(0, 52 - FINEST, 24))) * 2.0**-52
-    )  # the float64 numbers next to c = -1
+    # the float64 numbers next to c = -1
+    close = 2 - np.unique(np.round(2.0 ** np.linspace(0, 52 - FINEST, 24))) * 2.0**-52
     fixed = np.concatenate([[0.0, 2.0], close])
     low, high, *near = _evaluated(gap_function, fixed, name)
     sides[1].data.append((close, np.array(near)))

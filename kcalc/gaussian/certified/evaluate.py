@@ -105,10 +105,8 @@ class _Compiler:
         return self._function(expr)
 
     def _split(self, expr: Any) -> tuple[sp.Expr, list[Function]]:
-        rest, parts = (
-            expr.func(*(a for a in expr.args if not a.has(self.symbol))),
-            [a for a in expr.args if a.has(self.symbol)],
-        )
+        rest = expr.func(*(a for a in expr.args if not a.has(self.symbol)))
+        parts = [a for a in expr.args if a.has(self.symbol)]
         return rest, [self.of(part) for part in parts]
 
     def _sum(self, expr: Any) -> Function:

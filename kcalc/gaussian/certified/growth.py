@@ -29,9 +29,8 @@ class Growth:
 
     def __mul__(self, other: Growth) -> Growth:
         sums = (a + b for a, b in zip(self._parts(), other._parts(), strict=True))
-        return Growth(
-            *(above(total) if total else 0.0 for total in sums)
-        )  # a sum that is 0 is exact
+        # a sum that is 0 is exact
+        return Growth(*(above(total) if total else 0.0 for total in sums))
 
     def __or__(self, other: Growth) -> Growth:
         """A bound for either of two functions."""

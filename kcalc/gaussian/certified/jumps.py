@@ -53,9 +53,8 @@ def _jumps(name: str, left: Any, right: Any, kink: sp.Expr, where: Any, order: i
             f"{name}: derivative {order} is not finite at its kink {kink}, so its Gaussian "
             f"moments are not certified"
         )
-    if difference == 0 or (
-        order == 0 and not hasattr(where, "expr")
-    ):  # a refined crossing is where both sides meet
+    # a refined crossing is where both sides meet
+    if difference == 0 or (order == 0 and not hasattr(where, "expr")):
         return False
     gap = _at(left, kink) - _at(right, kink)
     if gap.has(sp.Float) or sp.simplify(gap) != 0:

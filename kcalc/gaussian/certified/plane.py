@@ -172,9 +172,8 @@ class Plane:
         for owner, (f, r) in enumerate(self.factors):
             slope = self.B / self.A if owner else -self.B / self.A
             lines += [Line(kink() / (r * self.A), slope, owner) for kink in f.kinks]
-            if (
-                f.centre is not None and r > _STEEP and self.B > _TURNED
-            ):  # poles near the real axis move with b: so do the cells
+            # poles near the real axis move with b: so do the cells
+            if f.centre is not None and r > _STEEP and self.B > _TURNED:
                 lines.append(Line(f.centre() / (r * self.A), slope, -1))
         return lines
 

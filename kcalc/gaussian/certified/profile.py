@@ -94,12 +94,10 @@ def profile(phi: Any, order: int = 0, reach: float = math.inf, digits: int = 30)
     base, constants = phi.base, phi.transformation
     if constants is None:
         return _plain(phi, order, reach, digits)
-    a, b, scale, shift = (
-        constants.input_scale,
-        constants.input_shift,
-        constants.output_scale,
-        constants.output_shift,
-    )
+    a = constants.input_scale
+    b = constants.input_shift
+    scale = constants.output_scale
+    shift = constants.output_shift
     (a_low, a_high), (b_low, b_high) = constant(a), constant(b)
     size, offset = max(abs(a_low), abs(a_high)), max(abs(b_low), abs(b_high))
     inner = _plain(base, order, above(size * reach + offset), digits)
@@ -171,9 +169,8 @@ def _plain(phi: Any, order: int, reach: float, digits: int) -> Profile:
             f"for certified results"
         )
     for piece in pieces:
-        compile_smooth(
-            piece
-        )  # a function without enclosures is named before its growth is asked for
+        # a function without enclosures is named before its growth is asked for
+        compile_smooth(piece)
     kinks = certain_kinks(phi)
     growth = (
         _growth(phi, pieces, kinks)

@@ -157,10 +157,8 @@ def span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
     if expr == symbol:
         return low, high
     if expr.is_polynomial(symbol):
-        one, two = (
-            _polynomial_span(expr, symbol, low, high),
-            _structural_span(expr, symbol, low, high),
-        )
+        one = _polynomial_span(expr, symbol, low, high)
+        two = _structural_span(expr, symbol, low, high)
         return max(one[0], two[0]), min(one[1], two[1])
     return _structural_span(expr, symbol, low, high)
 

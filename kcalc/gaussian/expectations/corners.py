@@ -113,10 +113,8 @@ class Corners:
         jumps = Jumps.of(self.phi, self.q1, 0)
         if not jumps.any:
             return 0.0
-        weights, centres = (
-            jumps.sizes * normal_density(jumps.standard) / math.sqrt(self.q1),
-            self._slope * jumps.points,
-        )
+        weights = jumps.sizes * normal_density(jumps.standard) / math.sqrt(self.q1)
+        centres = self._slope * jumps.points
         rate = smoothed(self.psi, 3, centres, self._spread)
         bends = Jumps.of(self.psi, self.q2, 2)
         if bends.any and self._spread:
@@ -167,10 +165,9 @@ class Corners:
             2 * math.pi * math.sqrt(self.q1) * math.sqrt(self.q2) * math.sqrt(square)
         )
         if dipoles:
-            pull, push = (
-                (self.far * b - apart) / square,
-                (apart + self.far * a) / square,
-            )  # (a - (1-far) b)/s^2, (b - (1-far) a)/s^2
+            # (a - (1-far) b)/s^2, (b - (1-far) a)/s^2
+            pull = (self.far * b - apart) / square
+            push = (apart + self.far * a) / square
             extra = (
                 self.sign * (pull * push + (1 - self.far) / square) / math.sqrt(self.q2)
                 if dipoles == 2

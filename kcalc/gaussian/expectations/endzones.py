@@ -33,10 +33,11 @@ from kcalc.gaussian.expectations.smoothing import smoothed
 
 ZONE = 0.35  # the end zones are theta < ZONE and pi - theta < ZONE
 _TERMS = (14, 24)  # Chebyshev terms tried on a panel before it is bisected
+# of the function's size, for the last coefficients; the noise of the integrals is about 1e-15
 _TOLERANCES = (
     1e-15,
     5e-15,
-)  # of the function's size, for the last coefficients; the noise of the integrals is about 1e-15
+)
 _NARROWEST = 1e-13
 _FEW = 60  # points evaluated directly before a table is made
 CLOSE = 1e-4  # below, the drop of one function at two q values is integrated from its slope
@@ -129,10 +130,8 @@ class EndZone:
 
         They meet on the line u/sqrt(q1) = sign v/sqrt(q2).
         """
-        a, b = (
-            Jumps.of(self.phi, self.q1, first).standard,
-            Jumps.of(self.psi, self.q2, second).standard,
-        )
+        a = Jumps.of(self.phi, self.q1, first).standard
+        b = Jumps.of(self.psi, self.q2, second).standard
         return bool(meet(a[:, None], self.sign * b).any())
 
     def _power(self, order: int) -> int:

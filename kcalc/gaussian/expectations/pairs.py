@@ -206,9 +206,8 @@ class PairMap:
         """
         products, size, first, second = self._all
         largest = float(np.abs(c).max())
-        n = np.arange(
-            k, max(products.size, k) + 1 + 3 * _SPARE
-        )  # terms beyond those kept are not known to vanish
+        # terms beyond those kept are not known to vanish
+        n = np.arange(k, max(products.size, k) + 1 + 3 * _SPARE)
         logs = np.concatenate([[0.0], np.cumsum(np.log(n[1:] / (n[1:] - k)))]) + (n - k) * math.log(
             max(largest, 1e-300)
         )

@@ -65,10 +65,8 @@ def _series(
         k, odd = divmod(n - first, 2)
         if k >= 0 and not odd:
             size = q ** (k + first / 2) * 2**k * math.factorial(k)
-            found, error = (
-                float(weighted @ current) / size,
-                EPS * float(np.abs(weighted) @ np.abs(current)) / size,
-            )
+            found = float(weighted @ current) / size
+            error = EPS * float(np.abs(weighted) @ np.abs(current)) / size
             out.append(
                 found
                 if error <= ROUNDED * abs(found)

@@ -191,9 +191,8 @@ def _refine(profile: Profile, order: int, edges: Array) -> Array:
                 axis=0,
             )
             left, right, middle = left[~narrow], right[~narrow], middle[~narrow]
-            if np.any(
-                spread > _STEEP * size(np.array([edges[-1]]))
-            ):  # less is rounding, too narrow to matter
+            # less is rounding, too narrow to matter
+            if np.any(spread > _STEEP * size(np.array([edges[-1]]))):
                 raise KcalcError(
                     f"activation {profile.name!r} is not smooth near x = {where:.6g}: declare the "
                     f"point in kinks=[...] if the "

@@ -47,10 +47,8 @@ def smoothed(profile: Profile, n: int, centres: Array, sigma: float) -> Array:
     if not profile.kink_points and (step > _FINEST or centres.size * 2 * WINDOW / step < _SAMPLES):
         return _full_integral(values, centres, sigma, step)
     low, high = centres - WINDOW * sigma, centres + WINDOW * sigma
-    first, last = (
-        np.searchsorted(edges, low, side="right") - 1,
-        np.searchsorted(edges, high, side="left") - 1,
-    )
+    first = np.searchsorted(edges, low, side="right") - 1
+    last = np.searchsorted(edges, high, side="left") - 1
     total, whole = np.zeros_like(centres), first == last
     if int((last - first).sum()) > _MOST:
         raise KcalcError(
@@ -63,10 +61,8 @@ def smoothed(profile: Profile, n: int, centres: Array, sigma: float) -> Array:
         cut = np.flatnonzero(~whole)
         owner, panel = _spread(first[cut], last[cut])
         owner = cut[owner]
-        starts, ends = (
-            np.maximum(low[owner], edges[panel]),
-            np.minimum(high[owner], edges[panel + 1]),
-        )
+        starts = np.maximum(low[owner], edges[panel])
+        ends = np.minimum(high[owner], edges[panel + 1])
         parts = _segments(values, centres[owner], sigma, starts, ends)
         total += np.bincount(owner, parts, minlength=centres.size)
     return total

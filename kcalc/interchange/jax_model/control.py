@@ -26,11 +26,9 @@ def _scan(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
         return reader.not_read(
             eqn, values, "long loop", f"it has {length} turns; loops are unrolled up to {LONGEST}"
         )
-    fixed, carry, rows = (
-        values[:consts],
-        list(values[consts : consts + carried]),
-        values[consts + carried :],
-    )
+    fixed = values[:consts]
+    carry = list(values[consts : consts + carried])
+    rows = values[consts + carried :]
     made: list[list[Value]] = []
     literals = constants_of(inner)
     turns = range(length - 1, -1, -1) if params["reverse"] else range(length)
@@ -109,11 +107,9 @@ def _stacked(reader: Reader, eqn: Any, index: int, rows: Sequence[Value]) -> Val
 def _while(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     params = eqn.params
     tests, bodies = params["cond_nconsts"], params["body_nconsts"]
-    test_consts, body_consts, carry = (
-        values[:tests],
-        values[tests : tests + bodies],
-        list(values[tests + bodies :]),
-    )
+    test_consts = values[:tests]
+    body_consts = values[tests : tests + bodies]
+    carry = list(values[tests + bodies :])
     test, body = params["cond_jaxpr"], params["body_jaxpr"]
     before = set(reader.ops)
     for _ in range(LONGEST):

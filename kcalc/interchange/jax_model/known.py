@@ -90,9 +90,8 @@ def view_after(eqn: Any, values: list[Known], index: int) -> View | None:
             before.shape[places.index(a)] if a in places else 1
             for a in range(eqn.outvars[index].aval.ndim)
         ]
-        return values[0].view.then(
-            lambda array: array.reshape(ones)
-        )  # broadcast entries are not in the parameter
+        # broadcast entries are not in the parameter
+        return values[0].view.then(lambda array: array.reshape(ones))
     if any(step == 0 and size > 1 for step, size in zip(before.strides, before.shape, strict=True)):
         return values[0].view if name == "broadcast_in_dim" else None
     primitive, params, many = eqn.primitive, eqn.params, eqn.primitive.multiple_results

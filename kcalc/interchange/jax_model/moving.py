@@ -19,9 +19,8 @@ from .linear import sliced_linear
 from .pointwise import inner_jaxpr
 from .reader import Reader, inverse, rule
 
-ENTRIES = (
-    2**24
-)  # compared to recognise a padding, and the largest that single precision tells apart
+# compared to recognise a padding, and the largest that single precision tells apart
+ENTRIES = 2**24
 
 
 @rule("transpose")
@@ -118,11 +117,9 @@ def _expand(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 
 @rule("broadcast_in_dim")
 def _broadcast(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
-    ref, shape, places = (
-        values[0],
-        tuple(eqn.outvars[0].aval.shape),
-        tuple(eqn.params["broadcast_dimensions"]),
-    )
+    ref = values[0]
+    shape = tuple(eqn.outvars[0].aval.shape)
+    places = tuple(eqn.params["broadcast_dimensions"])
     assert isinstance(ref, Ref)
     return [
         replace(
@@ -147,10 +144,8 @@ def _concatenate(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 
 def _prefixed(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     """Concatenation with arrays that depend on no input, such as class tokens."""
-    what, reason = (
-        "concatenation with a constant",
-        "it puts an array beside a feature map; kcalc has no rule for it",
-    )
+    what = "concatenation with a constant"
+    reason = "it puts an array beside a feature map; kcalc has no rule for it"
     (ref, *others), axis = [v for v in values if isinstance(v, Ref)], eqn.params["dimension"]
     behind = values[0] is ref
     if others or not (behind or values[-1] is ref):
@@ -291,10 +286,8 @@ def _no_slice(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     if eqn.primitive.name not in ("slice", "split") or not isinstance(ref, Ref):
         return reader.not_read(eqn, values, "slice", reason)
     if eqn.primitive.name == "split":
-        axis, ends = (
-            eqn.params["axis"],
-            np.cumsum([shape[eqn.params["axis"]] for shape in sizes]).tolist(),
-        )
+        axis = eqn.params["axis"]
+        ends = np.cumsum([shape[eqn.params["axis"]] for shape in sizes]).tolist()
         cuts = [(axis, start, stop, 1) for start, stop in zip([0, *ends], ends, strict=False)]
     else:
         steps = eqn.params["strides"] or (1,) * len(ref.shape)

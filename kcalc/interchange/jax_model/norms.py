@@ -22,11 +22,9 @@ from ..fusion import tidied
 from ..trace import Held, Normalise, Op, Pass, Pointwise, Pooling, Reshape
 
 X, Z = sp.Symbol("x", real=True), sp.Symbol("z", real=True)
-M1, M2, S = (
-    sp.Symbol("m1", real=True),
-    sp.Symbol("m2", positive=True),
-    sp.Symbol("s", positive=True),
-)
+M1 = sp.Symbol("m1", real=True)
+M2 = sp.Symbol("m2", positive=True)
+S = sp.Symbol("s", positive=True)
 FAR = 60  # operations within which a normalisation is written
 LARGEST = 300
 

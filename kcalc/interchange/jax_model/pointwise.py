@@ -161,9 +161,8 @@ def function_of(primitive: str, params: dict[str, Any], kinds: Sequence[Any]) ->
     if primitive in PASSING:
         return lambda x: x
     whole = kinds[0] is not None and np.issubdtype(kinds[0], np.integer)
-    if primitive not in TABLE or (
-        whole and primitive in (*OF_TRUTHS, "div")
-    ):  # of bits, or cut off
+    # of bits, or cut off
+    if primitive not in TABLE or (whole and primitive in (*OF_TRUTHS, "div")):
         return None
     function = TABLE[primitive]
     return (

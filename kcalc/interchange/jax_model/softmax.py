@@ -12,11 +12,9 @@ import sympy as sp
 from ...foundation.errors import KcalcError
 from ..trace import NotRead, Op, Pass, Pointwise, Pooling, Reshape, Softmax, Transpose
 
-X, TOP, MEAN = (
-    sp.Symbol("x", real=True),
-    sp.Symbol("top", real=True),
-    sp.Symbol("mean", positive=True),
-)
+X = sp.Symbol("x", real=True)
+TOP = sp.Symbol("top", real=True)
+MEAN = sp.Symbol("mean", positive=True)
 REASON = "it couples all entries along an axis (attention); kcalc has no rule for it"
 FAR = 16  # operations within which a softmax is written
 

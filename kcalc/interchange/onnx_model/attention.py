@@ -19,12 +19,13 @@ from .reasons import CACHED, CAPPED, reason_for
 if TYPE_CHECKING:
     from .context import Context
 
+# between (examples, tokens, heads, channels) and (examples, heads, tokens, channels)
 HEADS_OUTSIDE = (
     0,
     2,
     1,
     3,
-)  # between (examples, tokens, heads, channels) and (examples, heads, tokens, channels)
+)
 
 
 def embedded(reader: Context, node: Node, label: str) -> Sequence[Value] | None:

@@ -26,17 +26,16 @@ if TYPE_CHECKING:
 
 Function = Callable[..., Any]
 HALF = sp.Rational(1, 2)
+# a plain symbol is a Boolean of SymPy too
 RELATIONS = (
     boolalg.BooleanFunction,
     boolalg.BooleanAtom,
     Relational,
     bool,
-)  # a plain symbol is a Boolean of SymPy too
-LARGEST = 3.4e38  # exporters write it for no bound
-SELU_ALPHA, SELU_SCALE = (
-    sp.Float("1.6732632423543772848170429916717", 32),
-    sp.Float("1.0507009873554804934193349852946", 32),
 )
+LARGEST = 3.4e38  # exporters write it for no bound
+SELU_ALPHA = sp.Float("1.6732632423543772848170429916717", 32)
+SELU_SCALE = sp.Float("1.0507009873554804934193349852946", 32)
 
 
 def single(value: float) -> Any:

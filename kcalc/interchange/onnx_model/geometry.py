@@ -31,10 +31,8 @@ def window_of(
     Raises: KcalcError where attributes have another number of axes, or the window does not fit.
     """
     rank = len(sizes)
-    stride, dilation = (
-        node.wholes("strides") or (1,) * rank,
-        node.wholes("dilations") or (1,) * rank,
-    )
+    stride = node.wholes("strides") or (1,) * rank
+    dilation = node.wholes("dilations") or (1,) * rank
     pads = node.wholes("pads") or (0,) * (2 * rank)
     told = node.wholes("kernel_shape") or tuple(extent)
     if not (len(extent) == len(stride) == len(dilation) == rank == len(pads) / 2) or tuple(

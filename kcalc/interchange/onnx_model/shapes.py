@@ -176,11 +176,9 @@ def image_padding(x: Value) -> tuple[Value, tuple[tuple[int, int], ...], str] | 
     node = x.maker
     if node is None or (node.domain, node.op) != ("", "Pad"):
         return None
-    source, fill, mode = (
-        node.value(0),
-        node.optional(2),
-        PADDINGS.get(node.text("mode", "constant")),
-    )
+    source = node.value(0)
+    fill = node.optional(2)
+    mode = PADDINGS.get(node.text("mode", "constant"))
     pads = pads_of(node, source.rank)
     number = node.real("value", 0.0) if fill is None else fill.number
     if mode is None or (mode == "zeros" and number != 0):
@@ -244,10 +242,8 @@ def _repeats(node: Node, size: int, larger: int) -> bool:
     """
     if node.opset < 11:
         return True
-    mode, rounding = (
-        node.text("coordinate_transformation_mode", "half_pixel"),
-        node.text("nearest_mode", "round_prefer_floor"),
-    )
+    mode = node.text("coordinate_transformation_mode", "half_pixel")
+    rounding = node.text("nearest_mode", "round_prefer_floor")
     i, factor = np.arange(larger), larger // size
     middle = (i + 0.5) / factor - 0.5
     places = {"asymmetric": i / factor, "half_pixel": middle, "pytorch_half_pixel": middle}

@@ -80,9 +80,8 @@ class Source:
     above: (
         str  # where the examples stand first: ``op`` itself, or what is rearranged into its input
     )
-    places: (
-        Array | None
-    )  # the place (example, token) of every place of ``op``, None where they agree
+    # the place (example, token) of every place of ``op``, None where they agree
+    places: Array | None
 
     @property
     def own_rows(self) -> set[int]:

@@ -62,9 +62,8 @@ def with_heads(trace: Trace) -> Edit:
     left = [op.name for op in edit.ops.values() if isinstance(op, Attend | Contract)]
     while left:
         read = edit.read
-        left = [name for name in reversed(left) if edit.refused(name)][
-            ::-1
-        ]  # what stands above an attention is as it was
+        # what stands above an attention is as it was
+        left = [name for name in reversed(left) if edit.refused(name)][::-1]
         if edit.read == read:
             break
         edit.refresh()  # the axes behind attention that is read by now may be known
@@ -400,11 +399,9 @@ class _Heads(Placing):
             reads, axes = op.reads, {}
             if source.places is not None:
                 above = self.ops[source.above].shape
-                shape, reads, axes = (
-                    (*above[:-1], len(rows)),
-                    (source.above,),
-                    {"axis": len(above) - 1, "out_axis": len(above) - 1},
-                )
+                shape = (*above[:-1], len(rows))
+                reads = (source.above,)
+                axes = {"axis": len(above) - 1, "out_axis": len(above) - 1}
             own = tuple(rows) if op.rows is None else tuple(op.rows[i] for i in rows)
             cut = (
                 {}

@@ -118,9 +118,8 @@ def _along(values: Array, axis: int, rank: int) -> Array:
 def softmax(scores: Array, axis: int = -1) -> Array:
     """exp(x) / sum exp(x), of entries that may be -infinity."""
     top = scores.max(axis=axis, keepdims=True)
-    with np.errstate(
-        invalid="ignore"
-    ):  # a row of infinities comes out as nan, which no caller takes for weights
+    # a row of infinities comes out as nan, which no caller takes for weights
+    with np.errstate(invalid="ignore"):
         powers = np.exp(scores - top)
         return powers / powers.sum(axis=axis, keepdims=True)
 

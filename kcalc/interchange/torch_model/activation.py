@@ -149,9 +149,8 @@ def _compiled(phi: Activation, expr: Any) -> Function:
         for e in sp.preorder_traversal(expr)
         if isinstance(e, sp.Expr) and e.is_number and not (e.is_Integer or e.is_Float)
     )
-    rounded = expr.xreplace(
-        {n: sp.N(n, 17) for n in numbers}
-    )  # also sqrt(3), whose torch.sqrt takes no number
+    # also sqrt(3), whose torch.sqrt takes no number
+    rounded = expr.xreplace({n: sp.N(n, 17) for n in numbers})
     function = lambdify(X, rounded, [{**MODULES[0], **extra}, "math"], cse=True)
     try:
         function(torch.zeros(1, dtype=torch.float64))

@@ -81,10 +81,8 @@ def _alike(walker: Walker, call: Call, *arrays: Ref) -> list[Ref]:
 def copies(walker: Walker, call: Call, source: Ref, axis: int, count: int) -> Ref:
     """Every entry along an axis several times."""
     shape = tuple(n * count if i == axis else n for i, n in enumerate(source.shape))
-    what, reason = (
-        "repetition",
-        "channels or examples are repeated, so that they are no longer independent",
-    )
+    what = "repetition"
+    reason = "channels or examples are repeated, so that they are no longer independent"
     return walker.emit(
         call,
         Copies,

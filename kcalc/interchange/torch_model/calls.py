@@ -37,13 +37,14 @@ SPOKEN = {
     "truediv": "div",
 }
 
+# may return their input, unsaid by the schema
 UNTOLD = (
     "dropout",
     "feature_dropout",
     "alpha_dropout",
     "feature_alpha_dropout",
     "type_as",
-)  # may return their input, unsaid by the schema
+)
 
 
 @dataclass(frozen=True, eq=False)

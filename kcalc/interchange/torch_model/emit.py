@@ -284,10 +284,8 @@ class Emitter:
         inside = [low for low, _ in pads]
         if any(low != high or 2 * low > k for (low, high), k in zip(pads, window, strict=True)):
             flat = [n for pair in reversed(pads) for n in pair]
-            value, inside = (
-                self.into.call(functional.pad, value, flat, value=float("-inf")),
-                [0] * len(window),
-            )
+            value = self.into.call(functional.pad, value, flat, value=float("-inf"))
+            inside = [0] * len(window)
         return self.into.call(MAXIMA[len(window)], value, window, stride, padding=inside)
 
     @rule.register

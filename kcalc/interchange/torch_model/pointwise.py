@@ -38,9 +38,8 @@ def condition(expr: Any) -> Any:
 
 
 def _is_condition(expr: Any) -> bool:
-    return isinstance(expr, Boolean | bool) and not isinstance(
-        expr, sp.Expr
-    )  # a symbol is both, and stands for a number
+    # a symbol is both, and stands for a number
+    return isinstance(expr, Boolean | bool) and not isinstance(expr, sp.Expr)
 
 
 def _either(test: Any, yes: Any, no: Any) -> Any:
@@ -270,6 +269,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...], Function]] = {
     ),
     "logit": (("self",), ("eps",), lambda x, _: sp.log(x / (1 - x))),
 }
+# logical on truth values alone
 BITWISE = {
     "bitwise_and",
     "bitwise_or",
@@ -278,7 +278,7 @@ BITWISE = {
     "__and__",
     "__or__",
     "__xor__",
-}  # logical on truth values alone
+}
 LOGICAL = {
     "where",
     "masked_fill",

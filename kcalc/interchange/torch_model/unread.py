@@ -151,9 +151,8 @@ def moved(walker: Walker, call: Call) -> Any:
         for d in (dims if isinstance(dims, list | tuple) else [dims] if dims is not None else [])
     }
     if not axes:
-        what = (
-            "entries" if rank > 1 else "channels"
-        )  # torch.roll without dims: of the array read as one row
+        # torch.roll without dims: of the array read as one row
+        what = "entries" if rank > 1 else "channels"
     elif 0 in axes and rank > 1:
         what = "examples"
     else:

@@ -136,9 +136,10 @@ class Walker:
     def inline(self, module: Any, arguments: Sequence[Any]) -> Any:
         """Read a graph inside the graph, called with the given values."""
         inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+        # of an earlier call
         self.values = {
             node: value for node, value in self.values.items() if node.graph is not module.graph
-        }  # of an earlier call
+        }
         self.values.update(zip(inputs, arguments, strict=False))
         before, self.captured = self.captured, _inner(self.captured, module)
         try:
@@ -371,9 +372,8 @@ class Walker:
             for leaf in [*_leaves(call.args), *hidden]
             if isinstance(leaf, Ref | Padded | Stale)
         ]
-        features = [
-            leaf for leaf in arrays if str(getattr(leaf, "dtype", "")) != "torch.bool"
-        ]  # a mask is no feature map
+        # a mask is no feature map
+        features = [leaf for leaf in arrays if str(getattr(leaf, "dtype", "")) != "torch.bool"]
         reads = [self.read(leaf, call.path) for leaf in features or arrays]
         value = call.node.meta.get("val")
         if not isinstance(value, list | tuple):

@@ -81,11 +81,9 @@ class Content:
 def content_of(shaping: Any, version: str) -> Content:
     """The content of a shaping.  Raises: KcalcError for symbols where numbers are needed."""
     network: Network = shaping.network
-    targets, values, residuals = (
-        {**shaping.targets, **shaping.global_targets},
-        shaping.values,
-        shaping.residuals,
-    )
+    targets = {**shaping.targets, **shaping.global_targets}
+    values = shaping.values
+    residuals = shaping.residuals
     conditions = tuple(
         (name, targets.get(name), float(value), residuals.get(name))
         for name, value in values.items()

@@ -221,12 +221,13 @@ class Walk(Generic[V]):
         sign = SIGNS[type(condition)]
         left, right = cast("tuple[Any, Any]", condition.args)
         rising = slope(left - right)
+        # at the kink itself the value is that of the right side
         if rising and sign in (
             "<",
             "<=",
             ">",
             ">=",
-        ):  # at the kink itself the value is that of the right side
+        ):
             sign = sign[0] if (sign[0] == "<") == (rising > 0) else sign[0] + "="
         return self.target.compare(sign, self(left), self(right))
 

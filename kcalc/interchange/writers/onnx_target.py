@@ -240,10 +240,8 @@ class OnnxTarget(Target[str]):
         Both keep all digits of float64.
         """
         size = self.node("Min", self.node("Abs", u), self.number(FURTHEST))
-        near, far = (
-            self._near(self.node("Min", size, self.number(SPLIT))),
-            self._far(self.node("Max", size, self.number(SPLIT))),
-        )
+        near = self._near(self.node("Min", size, self.number(SPLIT)))
+        far = self._far(self.node("Max", size, self.number(SPLIT)))
         return self.node(
             "Mul",
             self.node("Sign", u),

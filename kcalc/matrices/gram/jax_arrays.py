@@ -299,10 +299,8 @@ def _block(
     w = jnp.where(same, 0.0, 1 - jnp.abs(cosine))
     near = (w < NEAR) & ~same
     w = _sharpened(X, Y, long, wide, w, upper, near)
-    high, low = (
-        jnp.maximum(first[:, None], second[None, :]),
-        jnp.minimum(first[:, None], second[None, :]),
-    )
+    high = jnp.maximum(first[:, None], second[None, :])
+    low = jnp.minimum(first[:, None], second[None, :])
     side = shape[0] * PARTS + 2
     start = ((high * (high + 1) // 2 + low) * 2 + upper) * side
     return [_lookup()(shape, w, start, table[part]) * one[:, None] * two[None, :] for part in parts]

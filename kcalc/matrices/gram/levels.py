@@ -35,9 +35,8 @@ def levelled(kernels: SmoothKernels, left: Array, right: Array) -> LevelPlan | N
     kernel (of a hundredth of the greatest kernel, where that is larger).
     """
     logs = (np.log(left), np.log(right))
-    low = (
-        np.floor(min(map(np.min, logs)) / STEP) * STEP
-    )  # rounded outwards, so that tables serve further data
+    # rounded outwards, so that tables serve further data
+    low = np.floor(min(map(np.min, logs)) / STEP) * STEP
     high = np.ceil(max(map(np.max, logs)) / STEP) * STEP
     middle, half = (high + low) / 2, (high - low) / 2
     probes = _probes(left, right)

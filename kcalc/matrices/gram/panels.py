@@ -262,8 +262,6 @@ def sizes(values: Array) -> Array:
 
 def _relative(panel: _Panel, level: Array) -> Array:
     assert panel.checked is not None and panel.coefficients is not None
-    found, size = (
-        panel.coefficients @ _AT_CHECKS,
-        np.maximum(sizes(panel.checked[1]), level[:, None]),
-    )
+    found = panel.coefficients @ _AT_CHECKS
+    size = np.maximum(sizes(panel.checked[1]), level[:, None])
     return (np.abs(found - panel.checked[1]) / size).max(axis=1)

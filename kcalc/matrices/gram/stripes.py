@@ -145,9 +145,8 @@ def _piece(
 
 def _check_finite(values: Array) -> None:
     with np.errstate(over="ignore"):
-        if (
-            np.isfinite(values.sum()) or np.isfinite(values).all()
-        ):  # the sum is the quicker question
+        # the sum is the quicker question
+        if np.isfinite(values.sum()) or np.isfinite(values).all():
             return
     raise KcalcError(
         "kernels exceed double precision: lower sigma_w, the depth or the norms of the rows"

@@ -265,9 +265,8 @@ def _side_columns(side: Callable[[Array], Array], octaves: int, degree: int) -> 
     out = np.zeros((len(values), degree + 1, octaves * PARTS + 2))
     out[:, 0, 0], out[:, 0, -1] = values[:, -2], values[:, -1]
     matrix = _conversion(degree)
-    for k in range(
-        degree + 1
-    ):  # einsum and not BLAS, whose threads cost more than so small a product
+    # einsum and not BLAS, whose threads cost more than so small a product
+    for k in range(degree + 1):
         out[:, k, 1:-1] = np.einsum("im,mp->ip", inside, matrix[k]).reshape(len(values), -1)
     return out
 
@@ -289,9 +288,8 @@ def _conversion(degree: int) -> Array:
         waves[k] = 2 * middle[:, None] * waves[k - 1] - waves[k - 2]
         waves[k, :, 1:] += 4 / PARTS * waves[k - 1, :, :-1]
     t = chebyshev_nodes(degree + 1) / 2
-    high = t[:, None] ** np.arange(
-        degree + 1, 2 * degree + 2
-    )  # the highest powers, tiny, are interpolated by the lower
+    # the highest powers, tiny, are interpolated by the lower
+    high = t[:, None] ** np.arange(degree + 1, 2 * degree + 2)
     folded = np.linalg.solve(np.vander(t, increasing=True), high)
     coefficients = waves[..., : degree + 1] + waves[..., degree + 1 :] @ folded.T
     return np.ascontiguousarray(np.einsum("nm,npk->kmp", fit_matrix, coefficients))

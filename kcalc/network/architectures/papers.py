@@ -75,10 +75,8 @@ def rescaled_resnet(
     [TAT App. B.5]
     """
     affine = L.Affine(features, sigma_w=sigma_w, sigma_b=sigma_b)
-    layer, length = (
-        chain(L.Nonlinear(activation), affine),
-        _depth(branch_depth, name="branch_depth"),
-    )
+    layer = chain(L.Nonlinear(activation), affine)
+    length = _depth(branch_depth, name="branch_depth")
     block = residual(repeat(layer, length), shortcut_weight)
     return titled(
         "rescaled-resnet",
