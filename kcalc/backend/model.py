@@ -268,15 +268,10 @@ class Model(Shown):
     @cached_property
     def id_inputs(self) -> frozenset[Node]:
         """The inputs that embeddings alone read: whole numbers (..., tokens), the ids of tokens."""
-        read = {
-            node: [layer for _, layer, parents in self.network.steps() if node in parents]
-            for node in self.network.inputs
-        }
-        return frozenset(
-            n
-            for n, layers in read.items()
-            if layers and all(isinstance(layer, Embedding) for layer in layers)
-        )
+        tables = self.network.nodes_of(Embedding)
+        others = {p for n, _, parents in self.network.steps() if n not in tables for p in parents}
+        read = {p for table in tables for p in self.network.parents(table)}
+        return frozenset(read.difference(others).intersection(self.network.inputs))
 
     @staticmethod
     def _read_ids(node: Node, ids: Array) -> Array:
