@@ -467,6 +467,15 @@ def require_network(network: object) -> None:
         raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}; {remedy}")
 
 
+def require_numbers(network: Network) -> None:
+    """Raises KcalcError for a network with symbols."""
+    if network.free_symbols:
+        names = ", ".join(sorted(map(str, network.free_symbols)))
+        raise KcalcError(
+            f"the network has symbols ({names}); give them numbers with net.subs({{...}})"
+        )
+
+
 def require_kind(
     network: Network, nodes: Iterable[Node], remedy: str, *kinds: type[L.Layer]
 ) -> None:
