@@ -15,6 +15,7 @@ import pytest
 from monte_carlo import input_pair
 
 import kcalc as kc
+from kcalc.calculi import array_operations
 
 L = kc.layers
 TANH = kc.activation("tanh").transformed(0.4, 0.3, 2.0, -0.25)
@@ -556,3 +557,51 @@ def test_parameters_for_other_inputs_are_refused():
     assert model.apply(params, np.ones((1, 5))).shape == (1, 8)
     with pytest.raises(kc.KcalcError, match="'input' has 6 channels, but these params are for 5"):
         model.apply(params, np.ones((1, 6)))
+
+
+def test_a_vector_multiplies_all_locations() -> None:
+    """A gate of one number per channel, as in squeeze and excitation."""
+    steps = [
+        ("x", L.Input(3, (2, 3)), ()),
+        ("a", L.Affine(4), ("x",)),
+        ("m", L.Pool("mean"), ("x",)),
+        ("g", L.Affine(4), ("m",)),
+        ("p", L.Product(), ("a", "g")),
+        ("q", L.Product(), ("g", "p")),
+    ]
+    model = kc.to_jax(kc.Network.from_steps(steps, ["q"]))
+    x = np.random.default_rng(0).standard_normal((5, 2, 3, 3)).astype(np.float32)
+    found = model.trace(model.init(0, x), x)
+    gate = np.asarray(found["g"]).reshape(5, 1, 1, 4)
+    assert np.allclose(found["p"], found["a"] * gate, rtol=1e-6)
+    assert np.allclose(found["q"], found["a"] * gate**2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (5, 2, 3, 4), (2, 5, 2, 3, 4)])
+def test_pooling_of_everything(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    rows = x.reshape(-1, 6, 4)
+    for kind, expected in (("max", rows.max(1)), ("mean", rows.mean(1))):
+        found = array_operations.pool(jnp.asarray(x), kind, None, None, "valid", None)
+        assert np.allclose(found, expected.reshape(*shape[:-3], 4), atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [4, 7])
+def test_sinusoids_are_those_of_the_paper(width: int) -> None:
+    """sin(t 10000^(-2 f / width)) and its cosine, times sqrt 2 [Vaswani et al. 2017, sec. 3.5]."""
+    found = array_operations.sinusoids(5, width)
+    for t in range(5):
+        for k in range(width):
+            angle = t / 10000 ** (2 * (k // 2) / width)
+            wave = np.cos(angle) if k % 2 else np.sin(angle)
+            assert found[t, k] == pytest.approx(np.sqrt(2) * wave, abs=1e-14)
+
+
+def test_weighted_means_of_both_parameterisations_are_one_function() -> None:
+    net = kc.chain(L.Input(3, (4, 4)), L.Pool("weighted_mean", 2), L.Pool("weighted_mean"))
+    x = np.random.default_rng(0).standard_normal((5, 4, 4, 3)).astype(np.float32)
+    outputs = []
+    for name in ("standard", "ntk"):
+        model = kc.to_jax(net, weights="gaussian", parameterization=name)
+        outputs.append(np.asarray(model.apply(model.init(3, x), x)))
+    assert np.allclose(*outputs, rtol=1e-5)

@@ -207,3 +207,33 @@ def test_bad_input_is_named() -> None:
         kc.gradients(A.vanilla(2, activation="sign"))
     with pytest.raises(kc.KcalcError, match="Network"):
         kc.gradients("vanilla")  # pyright: ignore[reportArgumentType]
+
+
+def test_shared_weights_are_refused_by_default() -> None:
+    net = kc.Network.from_steps(
+        [
+            ("x", L.Input(4), ()),
+            ("a", L.Affine(4), ("x",)),
+            ("r", L.Nonlinear("relu"), ("a",)),
+            ("b", L.Affine(4), ("x",)),
+            ("s", L.Sum(), ("r", "b")),
+            ("t", L.Nonlinear("tanh"), ("s",)),
+            ("o", L.Affine(1), ("t",)),
+        ],
+        ["o"],
+    )
+    with pytest.raises(kc.FreshnessError, match="node 't'"):
+        kc.gradients(net)
+    assert any(
+        a.kind == "heuristic" for a in kc.gradients(net, assume_independent=True).assumptions
+    )
+
+
+def test_modes_of_tokens_are_in_tables_and_data() -> None:
+    """Behind a mean over tokens there is one vector, which has no difference of tokens."""
+    net = kc.chain(L.Input(8), L.Affine(8), L.Nonlinear("tanh"), L.Pool("mean"), L.Affine(2))
+    found = kc.gradients(net, tokens=5)
+    data = found.to_dict()
+    assert data["mean"].keys() == data["nodes"].keys()
+    assert data["difference"].keys() == {"input", "affine_1", "nonlinear_1"}
+    assert "difference" in str(found)

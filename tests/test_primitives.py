@@ -211,3 +211,27 @@ def test_a_layer_with_a_primitive_of_its_own_stays() -> None:
         [("x", L.Input(8), ()), ("p", L.Positions(), ("x",)), ("n", UnitNorm(0.7), ("p",))], ["n"]
     )
     assert list(net.written_out()) == ["x", "p", "n.1", "n"]
+
+
+def test_channels_of_a_join_that_are_not_known_are_refused() -> None:
+    assert P.Join(counts=(1, 2), origin=L.Concat()).channels == (1, 2)
+    with pytest.raises(kc.GraphError, match="the reason"):
+        _ = P.Join(counts=None, problem="the reason", origin=L.Concat()).channels
+
+
+def test_which_windows_hold_several_positions() -> None:
+    windows = (None, 1, 2, (1, 1), (1, 2))
+    assert [P.several(window) for window in windows] == [True, False, True, False, True]
+
+
+@pytest.mark.parametrize("kind", ["learned", "sinusoidal", "constant"])
+def test_positions_add_their_mean_square(kind: str) -> None:
+    """Behind an Affine of q = 4 come vectors of mean square 1/4, those of one place alike."""
+    net = kc.chain(L.Input(8), L.Affine(8, sigma_w=2), L.Positions(kind, 0.5), L.Affine(4))
+    lowered = [type(op).__name__ for op in (s.primitive for s in net.operations_of("positions_1"))]
+    assert lowered[0] == "Positions" and lowered[-1] == "Mix"
+    if kind == "sinusoidal":  # tells tokens apart, so that they are given one by one
+        given = kc.node_values(net, tokens=np.eye(3)).nodes["affine_2"].q
+    else:
+        given = kc.node_values(net, tokens=3)["affine_2"].q1
+    assert given == pytest.approx(4.25)

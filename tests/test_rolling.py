@@ -16,12 +16,12 @@ L = kc.layers
 TANH = kc.activation("tanh")
 
 
-def varied(blocks: int, located: bool = False) -> kc.Network:
+def varied(blocks: int, located: bool = False, alike: int = 1) -> kc.Network:
     """Residual blocks that differ in weights of sums, activation constants, slopes, gains, scales
-    and dropout rates.
+    and dropout rates, each time after ``alike`` of them.
     """
     pieces = []
-    for i in range(blocks):
+    for i in (k // alike for k in range(blocks)):
         leaky = kc.activations.leaky_relu(0.1 * i + 0.05)
         shaped = TANH.transformed(0.5 + 0.1 * i, 0.05 * i, 1.0 + 0.2 * i, -0.1 * i)
         branch = kc.chain(
@@ -59,6 +59,7 @@ NETWORKS = {
         {"features": {None: 8, "affine_5": 4}},
         (5, 8),
     ),
+    "two values": (varied(4, alike=2), {"parameterization": "ntk"}, (5, 6)),
     "varied": (varied(4), {"parameterization": "ntk"}, (5, 6)),
     "varied images": (varied(3, located=True), {"parameterization": "mup"}, (2, 4, 4, 3)),
 }

@@ -6,6 +6,7 @@ Pairs of locations behind dropout and max pooling, symbols, groups, refusals.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -309,3 +310,42 @@ def test_sums_that_do_not_line_up() -> None:
     twice = [("d", L.Concat(), ("a1", "a0")), ("s", L.Sum(), ("c", "d", "a2"))]
     with pytest.raises(kc.FreshnessError, match="'s'.*line up"):
         scaling(net(*known, *twice))
+
+
+def test_concatenations_weigh_their_parts() -> None:
+    """Channels of mean square 1 (four of them) and 4 (eight)."""
+    two = net(
+        ("x", L.Input(4), ()),
+        ("a", L.Affine(4), ("x",)),
+        ("b", L.Affine(8, sigma_w=2), ("x",)),
+        ("j", L.Concat(), ("a", "b")),
+        ("o", L.Affine(2), ("j",)),
+    )
+    assert scaling(two).tensors["j"].forward == pytest.approx((4 * 1 + 8 * 4) / 12)
+
+
+def test_windows_that_reach_one_location_beyond_have_no_symbolic_rule() -> None:
+    sigma = sp.Symbol("sigma", positive=True)
+    for padding, refused in (("same", True), (0, False)):
+        layer = L.Affine(5, kernel=2, padding=padding, sigma_w=sigma)
+        network = kc.chain(L.Input(2, (3, 3)), layer, L.Pool("mean"), L.Flatten(), L.Affine(1))
+        with pytest.raises(kc.KcalcError, match="pads with zeros") if refused else nullcontext():
+            scaling(network)
+
+
+def test_sums_of_sums_know_whether_weights_are_shared() -> None:
+    """A sum that ends in an activation is correlated with another one of the same input."""
+
+    def branch(k: int, activated: bool) -> list[Any]:
+        top = [(f"r{k}", TANH, (f"a{k}",))] if activated else []
+        ends = (top[0][0] if activated else f"a{k}", f"b{k}")
+        layers = [(f"a{k}", L.Affine(4), ("x",)), (f"b{k}", L.Affine(4), ("x",))]
+        return [*layers, *top, (f"s{k}", L.Sum(), ends)]
+
+    def whole(activated: bool) -> kc.Network:
+        steps = [*branch(1, activated), *branch(2, activated)]
+        return net(("x", L.Input(4), ()), *steps, ("o", L.Sum(), ("s1", "s2")))
+
+    assert scaling(whole(False)).tensors["o"].forward == pytest.approx(4)
+    with pytest.raises(kc.FreshnessError, match="node 'o'"):
+        scaling(whole(True))

@@ -17,6 +17,8 @@ import sympy as sp
 import kcalc as kc
 from kcalc.activations.base import X
 from kcalc.calculi.smoothness import activation_bounds, smoothness
+from kcalc.calculi.smoothness.logs import shown
+from kcalc.calculi.smoothness.losses import LOSSES
 
 L = kc.layers
 
@@ -435,3 +437,58 @@ def test_several_inputs_and_outputs() -> None:
 def test_plot(untouched_pyplot: None) -> None:
     s = smoothness(residual_net(3, 2), X=np.eye(3), normalisation="weight", scale="contracting")
     assert s.plot().get_xlabel()
+
+
+@pytest.mark.parametrize("name", ["square", "half_square", "cross_entropy", "logistic"])
+def test_losses_against_their_definitions(name: str) -> None:
+    """Slopes, curvatures, residuals and mu of a loss, from its own derivatives at 200 outputs."""
+    cost = {
+        "square": lambda z, y: jnp.sum((z - y) ** 2),
+        "half_square": lambda z, y: jnp.sum((z - y) ** 2) / 2,
+        "cross_entropy": lambda z, y: jax.nn.logsumexp(z) - z[0],
+        "logistic": lambda z, y: jnp.log1p(jnp.exp(-z[0])),
+    }[name]
+    loss, rng = LOSSES[name], np.random.default_rng(0)
+    z, y = rng.normal(size=(2, 200, 2)) * [[[3]], [[1]]]
+    with jax.enable_x64(True):
+        values = np.array([cost(*pair) for pair in zip(z, y, strict=True)])
+        slopes = np.array([jax.grad(cost)(*pair) for pair in zip(z, y, strict=True)])
+        bends = [np.linalg.norm(jax.hessian(cost)(*pair), 2) for pair in zip(z, y, strict=True)]
+    assert loss.curvature * 0.95 <= max(bends) <= loss.curvature * (1 + 1e-12)
+    size = np.linalg.norm(slopes, axis=1)
+    if loss.slope is not None:
+        assert loss.slope * 0.95 <= size.max() <= loss.slope
+        assert loss.pl is None
+        return
+    assert size == pytest.approx(loss.pull * np.linalg.norm(z - y, axis=1))
+    assert np.linalg.norm(slopes) == pytest.approx(loss.residual(float(values.mean()), 200))
+    assert np.sum((slopes / 200) ** 2) == pytest.approx(loss.pl / 200 * values.mean())
+
+
+def test_the_step_of_least_squares_is_exact() -> None:
+    """One layer without bias: the Hessian of the mean of (w x_n - y_n)^2 is 2 X^T X / N."""
+    X = np.random.default_rng(0).normal(size=(3, 2))
+    net = kc.chain(L.Input(2), L.Affine(1, bias=False))
+    found = smoothness(net, X=X, radius=1e-9, loss="square", level=1.0)
+    assert found.beta == pytest.approx(2 * np.linalg.norm(X, 2) ** 2 / 3, rel=1e-12)
+    assert smoothness(net, radius=1.0).examples == 1
+
+
+def test_logarithms_print_as_numbers() -> None:
+    assert shown(1000 * math.log(10) + math.log(2.5)) == "2.5e+1000"
+    assert (shown(math.log(3)), shown(-math.inf)) == ("3", "0")
+
+
+def test_grouped_layers_have_no_lower_bound() -> None:
+    X = np.random.default_rng(0).normal(size=(2, 4))
+    for groups, positive in ((1, True), (2, False)):
+        first = L.Affine(4, groups=groups, bias=False)
+        found = smoothness(kc.chain(L.Input(4), first, L.Affine(1)), X=X, radius=1.0)
+        assert (found.layers["affine_1"].sigma > -math.inf) is positive
+
+
+@pytest.mark.parametrize("leaves", [{"weights": 1}, {"weight": 1, "scale": 1}])
+def test_weights_of_other_names_are_refused(leaves: dict[str, Any]) -> None:
+    net = kc.chain(L.Input(2), L.Affine(1))
+    with pytest.raises(kc.KcalcError, match="must be an array or"):
+        smoothness(net, weights={"affine_1": dict.fromkeys(leaves, np.eye(2))}, radius=1.0)

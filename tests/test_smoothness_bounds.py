@@ -134,14 +134,16 @@ def test_batch_statistics_are_over_all_positions_of_all_examples() -> None:
     assert math.sqrt(12 / 1.01 + 3) <= found <= math.sqrt(12 + 3) + 0.01
 
 
-def test_mean_pooling_halves_the_norm_of_four_positions() -> None:
-    X = np.random.default_rng(0).normal(size=(3, 2, 2, 2))
+@pytest.mark.parametrize(("window", "sides"), [(2, (2, 2)), (None, (2, 2)), (None, (3, 5))])
+def test_mean_pooling_divides_the_norm(window: int | None, sides: tuple[int, int]) -> None:
+    """By the root of the number of positions that it takes together."""
+    X = np.random.default_rng(0).normal(size=(3, *sides, 2))
     weights = {"affine_1": {"weight": np.array([[1.0], [2.0]]), "bias": np.zeros(1)}}
-    net = kc.chain(L.Input(2, (2, 2)), L.Pool("mean", 2), L.Flatten(), L.Affine(1))
+    net = kc.chain(L.Input(2, sides), L.Pool("mean", window), L.Flatten(), L.Affine(1))
     found = smoothness(net, X=X, weights=weights, radius=1e-9, epsilon=1e-5).parameter_lipschitz
     jacobian = np.c_[X.mean(axis=(1, 2)), np.ones(3)]  # of the outputs in the weights and the bias
     assert np.linalg.norm(jacobian, 2) <= found
-    assert found == pytest.approx(math.sqrt((X**2).sum() / 4 + 3), rel=1e-12)
+    assert found == pytest.approx(math.sqrt((X**2).sum() / math.prod(sides) + 3), rel=1e-12)
 
 
 def test_reaches_on_the_grid_are_never_smaller() -> None:

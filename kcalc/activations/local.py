@@ -77,11 +77,21 @@ def _unit_gap(gap: Array) -> Array:
     return np.clip(gap, 0.0, 2.0)
 
 
+def _spread(part: Any, shape: tuple[int, ...]) -> Array:
+    """An array of the shape, a number where that is ()."""
+    array = np.asarray(part, dtype=float)
+    return (array if array.shape == shape else np.broadcast_to(array, shape))[()]
+
+
 def _broadcast(gap: Any, q1: Any, q2: Any) -> tuple[Array, Array, Array]:
     """The three arguments checked and broadcast together."""
-    first, second = (_positive(np.asarray(q, dtype=float)) for q in (q1, q2))
+    first = _positive(np.asarray(q1, dtype=float))
+    second = first if q2 is q1 else _positive(np.asarray(q2, dtype=float))
+    gap = _unit_gap(np.asarray(gap, dtype=float))
+    if gap.shape == first.shape == second.shape:
+        return gap, first, second
     try:
-        return np.broadcast_arrays(_unit_gap(np.asarray(gap, dtype=float)), first, second)  # type: ignore[return-value]
+        return np.broadcast_arrays(gap, first, second)  # type: ignore[return-value]
     except ValueError as error:
         if isinstance(error, KcalcError):
             raise
@@ -259,9 +269,7 @@ class LocalMaps:
             # where closed forms take powers of q, which vanish
             small = self.degree is None and bool(np.any(flat < 1 / EXTREME))
             if exact is not None and not small:
-                return _finite(
-                    self.name, flat, np.broadcast_to(np.asarray(exact, dtype=float), flat.shape)
-                )[()]
+                return _finite(self.name, flat, _spread(exact, flat.shape))
             (unique,), inverse = _distinct(flat.reshape(1, -1))
             with np.errstate(over="ignore"):
                 found = np.array([integrate(self, float(value)) for value in unique])
@@ -377,7 +385,7 @@ class LocalMaps:
         # C is that of q = 1, where no power of q leaves double precision
         if self.degree is not None:
             q1 = q2 = np.ones(gap.shape)
-        if self.closed_in_numpy and all(self._multiplies(q) for q in (q1, q2)):
+        if self.closed_in_numpy and all(map(self._multiplies, (q1,) if q2 is q1 else (q1, q2))):
             with np.errstate(all="ignore"):
                 exact = self._closed_taylor(
                     Gap.of(gap, rest) if order <= 2 else gap, q1, q2, order, NUMPY
@@ -389,8 +397,7 @@ class LocalMaps:
                         f"use c_map.ball"
                     )
                 return tuple(
-                    np.broadcast_to(np.asarray(part), gap.shape)[()]
-                    for part in (np.maximum(exact[0], 0.0), *exact[1:])
+                    _spread(part, gap.shape) for part in (np.maximum(exact[0], 0.0), *exact[1:])
                 )
         out = np.empty((order + 1, gap.size))
         pairs, inverse = _distinct(np.stack([q1.ravel(), q2.ravel()]))

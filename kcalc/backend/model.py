@@ -20,7 +20,7 @@ from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network.compose import fold, require_network
 from ..network.layers import Affine, Dropout, Embedding
-from ..network.network import Network
+from ..network.network import Network, require_numbers
 from .checks import doubles_off, refuse_rounded, refuse_traced, same_batch
 from .initialisers import Initialiser, Mirrored, describes_theory, random_bits
 from .network_plan import Params, Plan, make_plan
@@ -267,15 +267,10 @@ class Model(Shown):
     @cached_property
     def id_inputs(self) -> frozenset[Node]:
         """The inputs that embeddings alone read: whole numbers (..., tokens), the ids of tokens."""
-        read = {
-            node: [layer for _, layer, parents in self.network.steps() if node in parents]
-            for node in self.network.inputs
-        }
-        return frozenset(
-            n
-            for n, layers in read.items()
-            if layers and all(isinstance(layer, Embedding) for layer in layers)
-        )
+        tables = self.network.nodes_of(Embedding)
+        others = {p for n, _, parents in self.network.steps() if n not in tables for p in parents}
+        read = {p for table in tables for p in self.network.parents(table)}
+        return frozenset(read.difference(others).intersection(self.network.inputs))
 
     @staticmethod
     def _read_ids(node: Node, ids: Array) -> Array:
@@ -501,11 +496,7 @@ def to_jax(
     """
     source, own_laws = _source(network)
     refuse_displaced(source, "outputs for images")
-    if source.free_symbols:
-        named = ", ".join(sorted(symbol.name for symbol in source.free_symbols))
-        raise KcalcError(
-            f"the network has symbols ({named}); give them numbers with net.subs({{...}})"
-        )
+    require_numbers(source)
     runnable(source)
     given = {"remat": remat, "rolled": rolled, "trainable_norms": trainable_norms}
     flags: dict[str, Any] = {name: switch(name, value) for name, value in given.items()}

@@ -189,7 +189,7 @@ class Arrays:
         import jax.numpy as jnp
 
         weight, scale = self.params[node]["weight"], self.number(node)[1]
-        weight = weight if _is_one(scale) else weight * _like(scale, weight)
+        weight = _scaled(weight, scale)
         return (
             weight[inputs[0][..., 0]]
             if jnp.issubdtype(inputs[0].dtype, jnp.integer)
@@ -207,7 +207,7 @@ class Arrays:
             )
         else:
             vectors = self.params[node]["weight"]
-            vectors = vectors if _is_one(scale) else vectors * _like(scale, vectors)
+            vectors = _scaled(vectors, scale)
         return x + vectors.reshape(-1, *(shape.locations or (1, 1))[1:], shape.channels)
 
     @rule.register
@@ -284,7 +284,7 @@ class Arrays:
         if layer.kind == "weighted_mean":
             scale = self.number(node)[1]
             weight = self.params[node]["weight"]
-            weight = weight if _is_one(scale) else weight * _like(scale, weight)
+            weight = _scaled(weight, scale)
         window = None if layer.window is None else pairs(layer.window)
         stride = window if layer.stride is None or window is None else pairs(layer.stride)
         return pool(inputs[0], layer.kind, window, stride, layer.padding, weight)
@@ -403,6 +403,10 @@ class Arrays:
             )
             for j in dropped
         }
+
+
+def _scaled(weight: Array, scale: Any) -> Array:
+    return weight if _is_one(scale) else weight * _like(scale, weight)
 
 
 def _headed(x: Array, heads: int) -> Array:

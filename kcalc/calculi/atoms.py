@@ -6,7 +6,7 @@ Atoms are network inputs, Gaussians, activations of one Gaussian, sums, and prod
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from typing import Any
@@ -71,6 +71,10 @@ class Pair:
     def of(cls, atom: Atom) -> Pair:
         """The feature map that is just one atom."""
         return cls(atom.moments, (Term(1, 1, atom),))
+
+    def at(self, window: tuple[Any, Any]) -> Pair:
+        """The same feature map in another window of its atoms' channels."""
+        return self if self.window == window else replace(self, window=window)
 
     @property
     def support(self) -> int:

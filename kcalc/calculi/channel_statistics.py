@@ -180,8 +180,12 @@ class Statistics:
         return Jet((self.field.clipped(gap.value), *gap.coefficients[1:]))
 
     def checked(self, pair: Pair, node: Node) -> Pair:
-        self._check(pair.moments.q1, pair.moments.q2, node)
-        return replace(pair, moments=replace(pair.moments, gap=self._clipped(pair.moments.gap)))
+        m = pair.moments
+        self._check(m.q1, m.q2, node)
+        if not self.follow_c:
+            return pair
+        clipped = Moments(m.q1, m.q2, self._clipped(m.gap), m.mean1, m.mean2)
+        return Pair(clipped, pair.terms, pair.shift1, pair.shift2, pair.window)
 
     def affinely(
         self, pair: Pair, scale: tuple[Number, Number], shift: tuple[Number, Number], node: Node
@@ -260,9 +264,7 @@ class Statistics:
                 f"kc.large_batch(net, c=...)"
             )
         moments = Moments(one, one if self.uniform else m.q2 * 0 + 1, self._clipped(gap), 0, 0)
-        return replace(
-            Pair.of(Atom(node, moments, pair.support, pair.gaussian)), window=pair.window
-        )
+        return Pair.of(Atom(node, moments, pair.support, pair.gaussian)).at(pair.window)
 
 
 def check_groups(ledger: Ledger, op: Norm, node: Node, below: Channels) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -118,6 +118,4 @@ def _slice(state: Channels, low: Fraction, high: Fraction) -> Pair:
     )
     begin, length = pair.window
     size = stop - start
-    return replace(
-        pair, window=(begin + length * (low - start) / size, length * (high - low) / size)
-    )
+    return pair.at((begin + length * (low - start) / size, length * (high - low) / size))

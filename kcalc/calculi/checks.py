@@ -76,6 +76,8 @@ def check_q(field: Any, q: Number, node: Node) -> None:
                 f"node {node!r} has q = {value}, so its feature map is 0 and no c value exists"
             )
         return
+    if isinstance(value, float) and TINY <= value < np.inf:  # most numbers of deep networks are
+        return
     plain_values = np.asarray(value, dtype=float)
     good = np.isfinite(plain_values) & (plain_values >= TINY)
     if not good.all():

@@ -5,8 +5,8 @@ Equal factors are stored once, so that equal blocks of a network cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import sympy as sp
@@ -29,9 +29,19 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 Monomial = tuple[tuple[int, int], ...]
 Terms = tuple[tuple[sp.Expr, Monomial], ...]
 ONE: Monomial = ()
+Part = TypeVar("Part", bound=Hashable)
 LARGE = 500.0
 SORTED = 64  # sums with more terms are left in given order, as SymPy's canonical order takes long
 NESTED = 4  # sums nested more deeply are left unevaluated, for the same reason
+
+
+def shares_by_part(shares: Sequence[sp.Expr], parts: Sequence[Part]) -> dict[Part, sp.Expr]:
+    """{part: its shares added up}, without parts of share 0."""
+    terms: dict[Part, sp.Expr] = {}
+    for share, part in zip(shares, parts, strict=True):
+        if not is_zero(share):
+            terms[part] = terms[part] + share if part in terms else share
+    return terms
 
 
 class Factors:
@@ -84,10 +94,7 @@ class Factors:
 
         Common factors are pulled out, equal terms added and terms of share 0 dropped.
         """
-        terms: dict[Monomial, sp.Expr] = {}
-        for share, part in zip(shares, parts, strict=True):
-            if not is_zero(share):
-                terms[part] = terms[part] + share if part in terms else share
+        terms = shares_by_part(shares, parts)
         common = _common(terms)
         if common:
             terms = {_quotient(part, dict(common)): share for part, share in terms.items()}

@@ -12,7 +12,6 @@ other pairs of atoms have the cross moments of :mod:`kcalc.calculi.products`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -78,9 +77,9 @@ class Algebra:
             _check_digits(
                 q1, [part.first for part in parts], lambda: _constant_at_zero(terms, False), node
             )
-            _check_digits(
-                q2, [part.second for part in parts], lambda: _constant_at_zero(terms, True), node
-            )
+            if not self.uniform:
+                seconds = [part.second for part in parts]
+                _check_digits(q2, seconds, lambda: _constant_at_zero(terms, True), node)
         moments = Moments(q1, q2, gap, mean1, mean2)
         window = windows.pop() if len(windows) == 1 else None
         pair = Pair(moments, terms, shift1, shift2, window or (0, 1))
@@ -97,12 +96,9 @@ class Algebra:
         gaussian = all(t.atom.gaussian for t in pair.terms)
         raw = any(t.atom.raw for t in pair.terms)
         gaussian = gaussian and pair.gaussian
-        return replace(
-            Pair.of(
-                Atom(node, pair.moments, pair.support, gaussian, raw, pair.terms, patched=patched)
-            ),
-            window=pair.window,
-        )
+        return Pair.of(
+            Atom(node, pair.moments, pair.support, gaussian, raw, pair.terms, patched=patched)
+        ).at(pair.window)
 
     def _means(
         self, terms: Sequence[Term], shift1: Number, shift2: Number

@@ -84,16 +84,10 @@ class Gradients(Shown, Approximable):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
-        names = (
-            "nodes",
-            "weights",
-            "chi",
-            *(name for name in MODES if getattr(self, name) is not None),
-        )
-        tables = {name: {str(k): v for k, v in getattr(self, name).items()} for name in names}
+        tables = {"nodes": self.nodes, "weights": self.weights, "chi": self.chi} | self._modes
         return {
             "output": str(self.output),
-            **tables,
+            **{name: {str(k): v for k, v in table.items()} for name, table in tables.items()},
             "growth": self.growth,
             "assumptions": plain(self.assumptions),
         }

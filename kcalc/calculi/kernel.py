@@ -8,7 +8,7 @@ The rules are those of [DKS sec. 5 to 7, 9, 19], corrected.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import singledispatchmethod
 from typing import Any
 
@@ -283,7 +283,7 @@ class Kernel:
             return pair
         raw = any(t.atom.raw for t in pair.terms)
         atom = Atom(node, pair.moments, pair.support, pair.gaussian, raw, mixed=True)
-        return replace(Pair.of(atom), window=pair.window)
+        return Pair.of(atom).at(pair.window)
 
     @rule.register
     def _(self, op: P.Positions, node: Node, inputs: Sequence[Channels]) -> Channels:

@@ -58,7 +58,7 @@ class Activations:
         """
         if pair.gaussian:
             source, scale = self._gaussian_source(pair, node)
-            return replace(self._post(phi, source, scale, node), window=pair.window)
+            return self._post(phi, source, scale, node).at(pair.window)
         fused = self._fusion(phi, pair, node)
         if fused is not None:
             self.note(
@@ -67,7 +67,7 @@ class Activations:
                 f"Gaussian",
                 "exact",
             )
-            return replace(self._post(fused[0], fused[1], 1, node), window=pair.window)
+            return self._post(fused[0], fused[1], 1, node).at(pair.window)
         if not self.assume_independent:
             raise FreshnessError(
                 f"node {node!r}: {phi.name} sees {self._describe(pair)}, not a fresh Gaussian "
@@ -236,7 +236,7 @@ class Activations:
             phi = inner[0][0]
             for other, _ in inner[1:]:
                 phi = multiply(phi, other)
-            return replace(self._post(phi, inner[0][1], 1, node), window=pairs[0].window)
+            return self._post(phi, inner[0][1], 1, node).at(pairs[0].window)
         if not self.assume_independent:
             raise FreshnessError(
                 f"node {node!r} multiplies feature maps that share weights "

@@ -20,7 +20,7 @@ from ..matrices.gram.plans import PairPlan, Plan, TablePlan
 from ..matrices.gram.tables import AngleTable, tabulate
 from ..network.primitives import Fresh
 from .homogeneity import degrees, is_odd
-from .powers import DeepKernel, Reading
+from .powers import DeepKernel, Reading, rows_of
 
 Node = Hashable
 Array = np.ndarray
@@ -89,9 +89,7 @@ class MatrixKernel:
         (node,) = self.reading.network.inputs
         second = None if np.array_equal(q1, q2) else {node: q2}
         ((nngp, ntk),) = self.reading.values({node: gap}, {node: q1}, second, self.seeds).values()
-        return np.stack(
-            [np.broadcast_to(np.asarray(part, dtype=float), gap.shape) for part in (nngp, ntk)]
-        )
+        return rows_of(gap.shape, nngp, ntk)
 
     @property
     def smooth(self) -> bool:

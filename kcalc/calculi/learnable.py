@@ -26,7 +26,7 @@ from ..matrices.gram.options import check_means, check_widths
 from ..matrices.spectrum import ridge_value
 from ..network.compose import interpret
 from ..network.layers import Affine, Nonlinear
-from ..network.network import Network
+from ..network.network import Network, require_numbers
 from .kernel_matrix import MatrixKernel
 from .learnable_parameters import (
     Params,
@@ -82,10 +82,7 @@ class LearnableKernel(Shown):
     def __post_init__(self) -> None:
         if len(self.network.inputs) != 1 or len(self.network.outputs) != 1:
             raise KcalcError("a learnable kernel needs a network with one input and one output")
-        if self.network.free_symbols:
-            raise KcalcError(
-                "the network has symbols; put in numbers with net.subs before learning"
-            )
+        require_numbers(self.network)
         for node in self.network.nodes_of(Nonlinear):
             refuse_jumps(self.network.layer(node).activation, node)
         self._validate()

@@ -94,9 +94,7 @@ class DeepKernel:
             for block in self._blocks:
                 self._walk(kernel, block, states)
             nngp, ntk = kernel.kernels(states[network.outputs[0]])
-        return np.stack(
-            [np.broadcast_to(np.asarray(part, dtype=float), gap.shape) for part in (nngp, ntk)]
-        )
+        return rows_of(gap.shape, nngp, ntk)
 
     @cached_property
     def _blocks(self) -> tuple[Block, ...]:
@@ -326,3 +324,8 @@ def _settled_kind(state: Channels) -> bool:
     if pair is None or not pair.gaussian or any(t.atom.raw or t.atom.patched for t in pair.terms):
         return False
     return is_zero(pair.moments.mean1) and np.ndim(pair.moments.q1) == 0
+
+
+def rows_of(shape: tuple[int, ...], *parts: Any) -> Array:
+    """Numbers and arrays as the rows of one array, each of the shape."""
+    return np.stack([np.broadcast_to(np.asarray(part, dtype=float), shape) for part in parts])

@@ -7,7 +7,7 @@ is added up from small terms, so that it keeps its digits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -55,7 +55,8 @@ class Part:
 
     def times(self, weight: Number) -> Part:
         """The contribution times one number; the ratio is kept."""
-        return replace(self.scaled(weight, weight, weight), ratio=self.ratio)
+        first, second, joint = weight * self.first, weight * self.second, weight * self.joint
+        return Part(first, second, joint, weight * self.deficit, self.ratio)
 
     @classmethod
     def of_means(cls, mean1: Number, mean2: Number, sign: int = 1) -> Part:
@@ -70,6 +71,8 @@ class Part:
 
 def is_zero(value: Number) -> bool:
     """True if a number is exactly zero everywhere."""
+    if isinstance(value, float):  # most numbers of deep networks are
+        return bool(value == 0)
     if isinstance(value, Jet):
         return all(is_zero(a) for a in value.coefficients)
     if is_jax(value):  # a traced value is not known, so it does not count as zero
@@ -125,9 +128,10 @@ class SecondMoments:
             and not isinstance(m.q1, Jet)
             and not isinstance(m.q2, Jet)
         )
+        if not known:
+            return Part(m.q1, m.q2, joint, m.gap * joint)
         with np.errstate(invalid="ignore"):  # 0 / 0 where a location is 0, as at padding
-            ratio = joint / m.q1 if known else None
-        return Part(m.q1, m.q2, joint, m.gap * joint, ratio)
+            return Part(m.q1, m.q2, joint, m.gap * joint, joint / m.q1)
 
     def mix(self, parts: Iterable[Part]) -> tuple[Number, Number, Number]:
         """(q1, q2, gap) of a sum of parts.

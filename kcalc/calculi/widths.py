@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -78,9 +78,7 @@ def with_widths(network: Network, features: Any = None, symbols: bool = False) -
     if not widths and default is None:
         return network
     ratios = [node for node in network.nodes_of(Concat) if network.layer(node).channels is not None]
-    loose = {
-        node for node in ratios if any(network.features[p] is None for p in network.parents(node))
-    }
+    loose = _unknown_inputs(network, ratios)
     made: dict[tuple[int, Any], Any] = {}
 
     def widened(node: Node, layer: Any) -> Any:
@@ -97,11 +95,7 @@ def with_widths(network: Network, features: Any = None, symbols: bool = False) -
     found = network.map_layers(
         lambda node, layer: Concat() if node in loose else layer, Concat
     ).map_layers(widened, *SIZED)
-    still = {
-        node
-        for node in loose
-        if any(found.features[parent] is None for parent in found.parents(node))
-    }
+    still = _unknown_inputs(found, loose)
     for node in loose - still:
         _check_ratio(node, network, found)
     return (
@@ -109,6 +103,12 @@ def with_widths(network: Network, features: Any = None, symbols: bool = False) -
         if still
         else found
     )
+
+
+def _unknown_inputs(network: Network, nodes: Iterable[Node]) -> set[Node]:
+    """The nodes that read a feature map whose channels are not known."""
+    features = network.features
+    return {node for node in nodes if any(features[p] is None for p in network.parents(node))}
 
 
 def _check_ratio(node: Node, network: Network, found: Network) -> None:

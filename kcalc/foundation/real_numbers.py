@@ -95,6 +95,8 @@ def floats(value: object) -> Any:
 
     Raises: KcalcError for nan, infinities, complex values and text.
     """
+    if isinstance(value, sp.Basic):
+        return _sympy_float(value)
     if isinstance(value, np.ndarray | list | tuple):
         try:
             array = np.asarray(value)
@@ -102,8 +104,6 @@ def floats(value: object) -> Any:
             raise refused(value, "its rows have different lengths") from error
         if array.ndim > 0:
             return _float_array(array)
-    if isinstance(value, sp.Basic):
-        return _sympy_float(value)
     return _as_float(plain_number(value))
 
 

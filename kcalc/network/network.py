@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -143,7 +144,17 @@ class Network:
                 raise KcalcError(
                     f"a kind of layer is a class such as kc.layers.Affine, got {glimpse(kind)}"
                 )
-        return tuple(node for node, layer in self._layers.items() if isinstance(layer, kinds))
+        found = [nodes for kind, nodes in self._by_kind.items() if issubclass(kind, kinds)]
+        if len(found) < 2:
+            return tuple(found[0]) if found else ()
+        return tuple([node for node, layer in self._layers.items() if isinstance(layer, kinds)])
+
+    @cached_property
+    def _by_kind(self) -> dict[type[L.Layer], list[Node]]:
+        found: defaultdict[type[L.Layer], list[Node]] = defaultdict(list)
+        for node, layer in self._layers.items():
+            found[type(layer)].append(node)
+        return found
 
     @property
     def activations(self) -> tuple[Activation, ...]:
@@ -207,13 +218,15 @@ class Network:
             raise KcalcError(
                 f"change must be a function (node, layer) -> layer, got {glimpse(change)}"
             )
-        layers = self._layers | {
-            node: change(node, self._layers[node]) for node in self.nodes_of(*kinds or (L.Layer,))
+        changed = {
+            node: new
+            for node in (self.nodes_of(*kinds) if kinds else self._layers)
+            if (new := change(node, self._layers[node])) is not self._layers[node]
         }
-        if all(
-            new is old or type(new) is type(old) is L.Nonlinear
-            for new, old in zip(layers.values(), self._layers.values(), strict=True)
-        ):
+        if not changed:
+            return self
+        layers = self._layers | changed
+        if all(type(layers[n]) is type(self._layers[n]) is L.Nonlinear for n in changed):
             return self._same_structure(layers)
         return self._kept(
             Network.from_steps(
@@ -230,6 +243,7 @@ class Network:
             self.outputs,
             self._features,
         )
+        other._by_kind = self._by_kind
         return self._kept(other)
 
     def _kept(self, other: Network) -> Network:
@@ -450,6 +464,15 @@ def require_network(network: object) -> None:
             else "wrap a graph with kc.Network(graph)"
         )
         raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}; {remedy}")
+
+
+def require_numbers(network: Network) -> None:
+    """Raises KcalcError for a network with symbols."""
+    if network.free_symbols:
+        names = ", ".join(sorted(map(str, network.free_symbols)))
+        raise KcalcError(
+            f"the network has symbols ({names}); give them numbers with net.subs({{...}})"
+        )
 
 
 def require_kind(

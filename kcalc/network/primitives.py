@@ -291,7 +291,7 @@ def operations(
     """
     known: dict[tuple[int, tuple[Any, ...]], Any] = {}
     for node, layer, parents in steps:
-        channels = tuple(features[p] for p in parents)
+        channels = tuple(map(features.__getitem__, parents))
         key = (id(layer), channels)
         if key not in known or len(parents) > 1:  # the primitive of several inputs may name them
             known[key] = layer.lowered(Reads(node, parents, channels))

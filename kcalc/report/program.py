@@ -18,7 +18,7 @@ from ..activations import Activation
 from ..foundation.errors import KcalcError
 from ..network import primitives as P
 from ..network.blocks import Block
-from ..network.network import Network
+from ..network.network import Network, require_numbers
 from ..network.primitives import Operation
 
 Node = Hashable
@@ -102,9 +102,7 @@ class Program:
 
 def compiled(network: Network) -> Program:
     """The program of a network. Raises: KcalcError saying why there is none."""
-    if network.free_symbols:
-        names = ", ".join(sorted(map(str, network.free_symbols)))
-        raise KcalcError(f"the network holds the symbols {names}; give them numbers with net.subs")
+    require_numbers(network)
     blocks = network.blocks()
     if sum(len(block.pieces[0]) for block in blocks) > MOST_NODES:
         raise KcalcError(f"the network has more than {MOST_NODES} nodes that do not repeat")

@@ -22,7 +22,7 @@ from ..foundation.plain_arguments import choice, truth
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network.layers import Affine, Input, Nonlinear, Scale
-from ..network.network import Network, Step
+from ..network.network import Network, Step, require_numbers
 from .advice import shaping_method
 from .base import Shaping, prepared
 from .constants import Constants, ConstantsTable
@@ -153,11 +153,7 @@ def geometric(
     input_scaling = truth(input_scaling, "input_scaling")
     plain, changes = prepared(network, activation)
     base = with_images(with_widths(plain, features), image_shape)
-    if base.free_symbols:
-        names = ", ".join(sorted(symbol.name for symbol in base.free_symbols))
-        raise KcalcError(
-            f"the network has symbols ({names}); give them numbers with net.subs({{...}})"
-        )
+    require_numbers(base)
     given = {"input_moment": input_moment}
     extents = scaling(base, **given).weights
     if not extents:

@@ -147,7 +147,7 @@ def over_tokens(model: Model, count: int, pairs: int) -> Model:
     """
 
     def cut(_: Node, layer: Any) -> Any:
-        if not isinstance(layer, Embedding) or layer.vocabulary is None:
+        if layer.vocabulary is None:
             return layer
         return replace(layer, vocabulary=min(layer.vocabulary, 2 * count * pairs))
 
@@ -176,9 +176,9 @@ def token_shapes(model: Model, count: int) -> dict[Node, tuple[int, ...]]:
     ids, network = model.id_inputs, model.network
     tables = {
         node: max(
-            layer.vocabulary or 0
-            for _, layer, parents in network.steps()
-            if isinstance(layer, Embedding) and node in parents
+            network.layer(table).vocabulary or 0
+            for table in network.nodes_of(Embedding)
+            if node in network.parents(table)
         )
         for node in ids
     }

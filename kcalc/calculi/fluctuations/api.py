@@ -18,7 +18,7 @@ from ...foundation.plain_arguments import choice, is_key
 from ...foundation.printing import Rows, Shown, filled_columns, marked, plain
 from ...maps.maps import Approximable, Assumption
 from ...network.compose import require_network
-from ...network.network import Network
+from ...network.network import Network, require_numbers
 from ...network.primitives import Fresh, Post, owner
 from ..widths import with_widths
 from .channels import SAMPLES, Channels
@@ -137,12 +137,7 @@ def fluctuations(
     require_network(network)
     choice(weights, "weights", WEIGHTS)
     sized = with_widths(network, features)
-    if sized.free_symbols:
-        names = ", ".join(sorted(map(str, sized.free_symbols)))
-        raise KcalcError(
-            f"fluctuations are computed with numbers, and the network has the symbols {names}: "
-            f"give them values with net.subs"
-        )
+    require_numbers(sized)
     level, cosine = one_q(q), None if c is None else one_number(c, "c")
     if not LEAST <= level <= MOST:
         raise KcalcError(

@@ -8,7 +8,7 @@ stored as a new factor times an earlier product, and equal factors become powers
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -83,9 +83,10 @@ class ClosedForward(Forward):
 
     def _value(self, key: Key) -> sp.Expr:
         parts = super()._value(key)
-        if len(parts) == 1:
-            ((base, factor),) = parts.items()
-            return tidied(factor) * self.products[base]
+        return self._total(parts)
+
+    def _total(self, parts: Mapping[Key, sp.Expr]) -> sp.Expr:
+        """The sum of factors times products."""
         return sp.Add(*(tidied(factor) * self.products[base] for base, factor in parts.items()))
 
     def _summed(self, key: Key, terms: Terms) -> dict[Key, sp.Expr]:
@@ -95,9 +96,7 @@ class ClosedForward(Forward):
                 found[base] = found.get(base, sp.Integer(0)) + factor * inner
         alike = is_alike(key)
         if key[-1] in self.cuts and alike and found:
-            self.products[key] = sp.Add(
-                *(tidied(factor) * self.products[base] for base, factor in found.items())
-            )
+            self.products[key] = self._total(found)
             return {key: sp.Integer(1)}
         if key[-1] in self.split and alike:
             return {base: tidied(factor) for base, factor in found.items()}

@@ -13,7 +13,7 @@ from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import mapping, whole
 from ...maps.maps import Assumption
 from ...network.compose import interpret, require_network
-from ...network.network import Network, chosen_output
+from ...network.network import Network, chosen_output, require_numbers
 from ...network.primitives import Mix, Reshape
 from ..checks import refuse_displaced, refuse_other_sizes
 from ..widths import with_widths
@@ -101,11 +101,7 @@ def smoothness(
 
     """
     require_network(network)
-    if network.free_symbols:
-        named = ", ".join(sorted(symbol.name for symbol in network.free_symbols))
-        raise KcalcError(
-            f"the network has symbols ({named}); give them numbers with net.subs({{...}})"
-        )
+    require_numbers(network)
     chosen_loss = loss_of(loss)
     wide = with_widths(network, features)
     target = chosen_output(wide, output)

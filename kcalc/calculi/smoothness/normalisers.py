@@ -130,14 +130,22 @@ class WeightNormalisation(Normaliser):
 
     def derivative(self, w: Array) -> Array:
         """``s^(-1/2) (I - w w^T / s)`` for every row."""
-        return _first(w, self.epsilon, 1.0)
+        xp, w = _rows(w, "w")
+        s = (self.epsilon + (w * w).sum(-1))[..., None, None]
+        eye = xp.eye(w.shape[-1], dtype=w.dtype)
+        return (eye - w[..., :, None] * w[..., None, :] / s) / xp.sqrt(s)
 
     def second_derivative(self, w: Array) -> Array:
         """The second derivative for every row.
 
         ``s^(-3/2) (3 w_j w_l w_n / s - delta_jl w_n - delta_ln w_j - delta_jn w_l)``.
         """
-        return _second(w, self.epsilon, 1.0)
+        xp, w = _rows(w, "w")
+        s = (self.epsilon + (w * w).sum(-1))[..., None, None, None]
+        one, two, three = w[..., :, None, None], w[..., None, :, None], w[..., None, None, :]
+        eye = xp.eye(w.shape[-1], dtype=w.dtype)
+        mixed = eye[:, :, None] * three + eye[None] * one + eye[:, None, :] * two
+        return (3 * one * two * three / s - mixed) / (s * xp.sqrt(s))
 
     def smallest_slope(self, w: Array) -> float:
         """The smallest singular value of the derivative, ``eps s^(-3/2)`` along the longest row."""
@@ -172,19 +180,23 @@ class BatchNormalisation(Normaliser):
 
     def scaling(self, y: Array) -> Array:
         """``v(y) = sqrt(N) y (N eps + |y|^2)^(-1/2)``."""
-        xp, y = _rows(y, "y")
-        n = y.shape[-1]
-        return n**0.5 * y / xp.sqrt(n * self.epsilon + (y * y).sum(-1, keepdims=True))
+        n, rows = self._of_rows(y)
+        return n**0.5 * rows.value(y)
+
+    def _of_rows(self, y: Array) -> tuple[int, WeightNormalisation]:
+        """(N, the weight normalisation of which sqrt(N) times is v)."""
+        n = _rows(y, "y")[1].shape[-1]
+        return n, WeightNormalisation(n * self.epsilon)
 
     def scaling_derivative(self, y: Array) -> Array:
         """Dv, (..., N, N)."""
-        n = _rows(y, "y")[1].shape[-1]
-        return _first(y, n * self.epsilon, n**0.5)
+        n, rows = self._of_rows(y)
+        return n**0.5 * rows.derivative(y)
 
     def scaling_second_derivative(self, y: Array) -> Array:
         """D^2 v, (..., N, N, N)."""
-        n = _rows(y, "y")[1].shape[-1]
-        return _second(y, n * self.epsilon, n**0.5)
+        n, rows = self._of_rows(y)
+        return n**0.5 * rows.second_derivative(y)
 
     def value(self, w: Array) -> Array:
         """bn(w): rows of mean 0 and mean square below 1."""
@@ -245,23 +257,3 @@ def _rows(w: Array, what: str) -> tuple[Any, Array]:
             f"{tuple(w.shape)}"
         )
     return xp, w
-
-
-def _first(w: Array, epsilon: float, factor: float) -> Array:
-    """``factor`` times the derivative of w (epsilon + |w|^2)^(-1/2)."""
-    xp, w = _rows(w, "w")
-    s = (epsilon + (w * w).sum(-1))[..., None, None]
-    return (
-        factor
-        * (xp.eye(w.shape[-1], dtype=w.dtype) - w[..., :, None] * w[..., None, :] / s)
-        / xp.sqrt(s)
-    )
-
-
-def _second(w: Array, epsilon: float, factor: float) -> Array:
-    xp, w = _rows(w, "w")
-    s = (epsilon + (w * w).sum(-1))[..., None, None, None]
-    one, two, three = w[..., :, None, None], w[..., None, :, None], w[..., None, None, :]
-    eye = xp.eye(w.shape[-1], dtype=w.dtype)
-    mixed = eye[:, :, None] * three + eye[None] * one + eye[:, None, :] * two
-    return factor * (3 * one * two * three / s - mixed) / (s * xp.sqrt(s))

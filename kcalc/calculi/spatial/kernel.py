@@ -16,7 +16,7 @@ phi(0) there. The gap at such a location is set to 1, and its weight in every su
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import singledispatchmethod
 from typing import Any
 
@@ -163,7 +163,7 @@ class LocationKernel:
             made = Pair.of(
                 Atom(parent, Moments(q1, q2, gap, mean1, mean2), pair.support, pair.gaussian)
             )
-            return replace(made, window=pair.window)
+            return made.at(pair.window)
 
         return state.map(lifted)
 

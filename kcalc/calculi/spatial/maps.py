@@ -34,7 +34,7 @@ from ...foundation.process_state import cached_property
 from ...maps.maps import Assumption
 from ...network.compose import interpret, require_network
 from ...network.layers import Affine, Nonlinear
-from ...network.network import Network
+from ...network.network import Network, require_numbers
 from ..channels import Channels
 from ..checks import refuse_displaced, refuse_other_sizes
 from ..readings import OfReading
@@ -551,12 +551,7 @@ def spatial_reading(
     """
     require_network(network)
     choice(weights, "weights", WEIGHTS)
-    if network.free_symbols:
-        names = ", ".join(sorted(map(str, network.free_symbols)))
-        raise KcalcError(
-            f"kernels of images are numbers, and the network has symbols ({names}); give them "
-            f"numbers with net.subs"
-        )
+    require_numbers(network)
     shapes = input_shapes(network, image_shape)
     refuse_displaced(network, "kernels of images")
     refuse_other_sizes(network, shapes)

@@ -21,7 +21,7 @@ from ...network.compose import require_network
 from ...network.network import Network
 from ...network.primitives import Post, Prod, owner
 from ..convex import ConvexCalculus
-from ..factored import as_floats, is_zero
+from ..factored import as_floats, shares_by_part
 from .regions import Subnetwork, network_regions
 
 __all__ = ["Function", "Maximal", "Values", "maximal"]
@@ -74,10 +74,7 @@ class _Expressions(ConvexCalculus[int]):
         return self._intern(("times", tuple(sorted(states))))
 
     def mix(self, shares: Sequence[sp.Expr], states: Sequence[int]) -> int:
-        terms: dict[int, sp.Expr] = {}
-        for share, state in zip(shares, states, strict=True):
-            if not is_zero(share):
-                terms[state] = terms[state] + share if state in terms else share
+        terms = shares_by_part(shares, states)
         if len(terms) == 1:
             return next(iter(terms))
         order = sorted(terms)
