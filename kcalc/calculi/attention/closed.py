@@ -49,6 +49,11 @@ def check_tied(op: P.Attend, node: Node) -> None:
             f"with the width; "
             "use scale='linear', or give queries and keys an Affine layer each"
         )
+    if not op.wide:
+        raise KcalcError(
+            f"node {node!r}: its queries are its keys, whose products at a finite key_width have "
+            f"no rule; use wide=True"
+        )
     if op.rotary is not None or op.alibi:
         raise KcalcError(
             f"node {node!r}: its queries are its keys, which has no rule with rotary or ALiBi; "

@@ -27,7 +27,7 @@ from ...foundation.errors import FreshnessError, KcalcError
 from ...network import primitives as P
 from ..atoms import Atom, Pair, disjoint
 from ..channels import Channels
-from ..second_moments import Moments
+from ..second_moments import Moments, is_zero
 from .rows import Scores, Sums, rows_of, value
 
 Number = Any
@@ -76,6 +76,28 @@ def unlike(op: P.Primitive | None) -> str:
         )
         if there
     )
+
+
+def row_mean(op: P.Attend, node: Node, mean: Number) -> Number:
+    """The channel mean of what a token reads, from that of values, which is one for all tokens.
+
+    The weights of a row of softmax add up to one. Raises: KcalcError for other weights.
+    """
+    if is_zero(mean):
+        return 0
+    if op.normaliser != "softmax" or op.sink:
+        raise KcalcError(
+            f"node {node!r} reads values whose channel mean is not 0, and the sums of its weights "
+            f"differ between heads; put an Affine layer before the values"
+        )
+    return mean * (1 + float(op.identity) - float(op.centre))
+
+
+def assumed_of(op: P.Attend) -> str:
+    """What the rules take for granted of an attention, in words."""
+    if op.scale == "linear" and op.wide:
+        return LINEAR
+    return HEADS if op.wide else NARROW
 
 
 def by_relation(
@@ -130,7 +152,7 @@ def check_reads(op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
                 f"node {node!r}: its {what} are no fresh Gaussian feature map; put an Affine "
                 f"layer before them"
             )
-    if not disjoint([_joined(group) for group in pairs]):
+    if not disjoint([joined(group) for group in pairs]):
         raise FreshnessError(
             f"node {node!r}: queries, keys and values share weights; give each of them an Affine "
             f"layer of its own"
@@ -209,11 +231,9 @@ class Exchangeable:
 
         FreshnessError for shared weights.
         """
-        queries, keys, _ = inputs
+        queries, keys, values_read = inputs
         self._check(op, node, inputs)
-        self.note(
-            node, LINEAR if op.scale == "linear" else HEADS if op.wide else NARROW, "convention"
-        )
+        self.note(node, assumed_of(op), "convention")
         tokens = keys.count or 1
         read = {name: self._read(name, inputs) for name in self.parts}
         rows = {name: rows_of(op, tokens, self.plain[name], node) for name in self.parts}
@@ -231,7 +251,11 @@ class Exchangeable:
                     rows[name].crossed(scores, name == SAME), geometric
                 ) / geometric(q1, q2)
             made[name] = self._emitted(
-                node, name, q1, q2, gap if isinstance(gap, Jet) else Jet((gap,))
+                op,
+                node,
+                name,
+                (q1, q2, gap if isinstance(gap, Jet) else Jet((gap,))),
+                values_read.relations[name],
             )
         return TokenState(made, queries.count)
 
@@ -257,12 +281,27 @@ class Exchangeable:
         scores = Scores(*sizes(queries), *sizes(keys), value(query_gap), *gaps(keys), *apart(keys))
         return scores, Values(*sizes(values), *gaps(values), apart(values)[0])
 
-    def _emitted(self, node: Node, name: str, q1: Number, q2: Number, gap: Jet) -> Channels:
+    def _emitted(
+        self,
+        op: P.Attend,
+        node: Node,
+        name: str,
+        made: tuple[Number, Number, Jet],
+        values: Channels,
+    ) -> Channels:
         kernel = self.plain[name]
-        kernel.statistics.check(kernel.field, q1, node)
-        moments = Moments(q1, q2, gap, 0, 0)
+        kernel.statistics.check(kernel.field, made[0], node)
+        means = [row_mean(op, node, m) for m in kernel.statistics.means(values, node)]
         return Channels.one(
-            Pair.of(Atom(node, moments, kernel.ledger.bit(), gaussian=False, mixed=True))
+            Pair.of(
+                Atom(
+                    node,
+                    Moments(*made, *means),
+                    kernel.ledger.bit() | joined(values.pairs),
+                    gaussian=False,
+                    mixed=True,
+                )
+            )
         )
 
     def _check(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
@@ -331,7 +370,7 @@ class Exchangeable:
             pairs = below.relations[name].pairs
             means = kernel.statistics.means(below.relations[name], node)
             gaussian = len(pairs) == 1 and pairs[0].gaussian
-            atom = Atom(node, Moments(q1, q2, gap, *means), _joined(pairs), gaussian, mixed=True)
+            atom = Atom(node, Moments(q1, q2, gap, *means), joined(pairs), gaussian, mixed=True)
             made[name] = Channels.one(Pair.of(atom))
         return TokenState(made, None)
 
@@ -385,7 +424,8 @@ class Values(NamedTuple):
         )
 
 
-def _joined(pairs: Sequence[Pair]) -> int:
+def joined(pairs: Sequence[Pair]) -> int:
+    """The bit mask of all weights in several feature maps."""
     mask = 0
     for pair in pairs:
         mask |= pair.support

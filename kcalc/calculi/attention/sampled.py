@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatchmethod
 from itertools import product
 from typing import Any
@@ -36,12 +36,21 @@ from ..checks import check_q
 from ..freshness import Algebra
 from ..kernel import Kernel
 from ..kernel_activations import Activations
-from ..second_moments import Moments
+from ..second_moments import Moments, is_zero
 from ..spatial.local import LocationMaps
 from ..tangent import Tangent
 from .causal import exact_mask, masked
 from .closed import TIED, check_tied, is_tied, linear_in_scores, mixed, tied
-from .exchangeable import HEADS, ONE, TokenState, by_relation, check_length, check_reads
+from .exchangeable import (
+    ONE,
+    TokenState,
+    assumed_of,
+    by_relation,
+    check_length,
+    check_reads,
+    joined,
+    row_mean,
+)
 from .pairs import PairMoments
 from .rows import factor
 from .score_slopes import Blocks, Grams
@@ -121,9 +130,15 @@ class Sampled:
         made: Array | Jet,
         count: int | None,
         raw: bool = False,
+        below: Sequence[Pair] = (),
+        means: tuple[Any, Any] = (0, 0),
         gaussian: bool = False,
     ) -> TokenState:
-        """The state with a covariance, and with its tangent kernel as the first order of a jet."""
+        """The state with a covariance, and with its tangent kernel as the first order of a jet.
+
+        ``below``: the feature map that it is a linear combination of; ``means``: its channel means,
+        a column and a row.
+        """
         parts = made.coefficients if isinstance(made, Jet) else (made,)
         covariance, tangent = np.asarray(parts[0]), parts[1] if len(parts) > 1 else None
         q = np.diagonal(covariance, axis1=-2, axis2=-1)
@@ -134,9 +149,10 @@ class Sampled:
         gap[..., places, places] = 0.0
         first = () if not self.tangent else (gap * 0,) if tangent is None else (-tangent / norm,)
         moments = Moments(
-            q[..., :, None], q[..., None, :], Jet((np.clip(gap, 0.0, 2.0), *first)), 0, 0
+            q[..., :, None], q[..., None, :], Jet((np.clip(gap, 0.0, 2.0), *first)), *means
         )
-        atom = Atom(node, moments, self.kernel.ledger.bit(), gaussian, raw, mixed=not raw)
+        support = self.kernel.ledger.bit() | joined(below)
+        atom = Atom(node, moments, support, gaussian, raw, mixed=not raw)
         return TokenState({ONE: Channels.one(Pair.of(atom))}, count)
 
     def covariance(self, state: TokenState) -> Array:
@@ -176,44 +192,63 @@ class Sampled:
     @rule.register
     def _(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> TokenState:
         self._check(op, node, inputs)
-        queries, keys, values = map(self.joint, inputs)
         rows, columns = (state.count or 1 for state in inputs[:2])
         if rows != columns and (op.causal or op.identity != 0):
             raise KcalcError(
                 f"node {node!r} is causal or adds the token itself, and has {rows} queries and "
                 f"{columns} keys"
             )
+        values = inputs[2].relations[ONE]
+        means = [
+            row_mean(op, node, self._constant(mean, node))
+            for mean in self.kernel.statistics.means(values, node)
+        ]
+        made = self._read(op, node, inputs, (rows, columns))
+        return self._state(node, made, rows, below=values.pairs, means=(means[0], means[1]))
+
+    def _read(
+        self, op: P.Attend, node: Node, inputs: Sequence[TokenState], counts: tuple[int, int]
+    ) -> Array | Jet:
+        """The covariance of what all tokens read, by a formula where there is one."""
+        queries, keys, values = map(self.joint, inputs)
         if is_tied(inputs):
             self.kernel.note(node, TIED, "convention")
-            return self._state(node, tied(op, queries.value, values, self.sequences), rows)
-        self.kernel.note(node, HEADS, "convention")
+            return tied(op, queries.value, values, self.sequences)
+        drawn = op.key_width is not None and op.scale != "linear"
+        self.kernel.note(node, assumed_of(replace(op, wide=op.wide and not drawn)), "convention")
         if op.causal and exact_mask(op) and not self.tangent:
             made = masked(op, queries.value, keys.value, values.value, self.sequences)
             if made is not None:
-                return self._state(node, made[None], rows)
-        if op.normaliser == "identity" and op.rotary is None and not op.alibi:
-            return self._state(
-                node,
-                linear_in_scores(op, queries, keys, values, self.sequences, float(factor(op))),
-                rows,
-            )
+                return made[None]
+        if op.normaliser == "identity" and not op.alibi and op.rotary is None:
+            factors = self.sequences, float(factor(op))
+            return linear_in_scores(op, queries, keys, values, *factors)
         self._check_scores(op, node, queries.value, keys.value)
         self._layers += 1
         self.sampled = True
-        chains, jets = self.sampling.chains, (queries, keys, values)
+        chains = self.sampling.chains
         wide = [
             [np.broadcast_to(part, (chains, *part.shape[1:])) for part in jet.coefficients]
-            for jet in jets
+            for jet in (queries, keys, values)
         ]
         found = []
         for chain in range(chains):
-            queries, keys, values = (Jet(tuple(part[chain] for part in parts)) for parts in wide)
-            found.append(self._attended(op, queries, keys, values, rows, columns, chain))
-        return self._state(
-            node,
-            Jet(tuple(map(np.stack, zip(*(jet.coefficients for jet in found), strict=True)))),
-            rows,
-        )
+            jets = [Jet(tuple(part[chain] for part in parts)) for parts in wide]
+            found.append(self._attended(op, *jets, *counts, chain))
+        return Jet(tuple(map(np.stack, zip(*(jet.coefficients for jet in found), strict=True))))
+
+    @staticmethod
+    def _constant(mean: Any, node: Node) -> Any:
+        """A mean that all tokens share, per chain. Raises: KcalcError where they differ."""
+        if np.ndim(mean) < 2:
+            return mean
+        least, most = (f(mean, axis=(-2, -1), keepdims=True) for f in (np.min, np.max))
+        if (most - least > 1e-13 * np.abs(most)).any():
+            raise KcalcError(
+                f"node {node!r} reads values whose channel means differ between tokens; put an "
+                f"Affine layer before the values"
+            )
+        return most
 
     def _attended(
         self,
@@ -283,7 +318,8 @@ class Sampled:
                 f"node {node!r} turns queries and keys (rotary), for which there is no tangent "
                 f"kernel; use rotary=None"
             )
-        if self.tangent and (op.sink or op.normaliser in ("sigmoid", "relu")):
+        exact = op.normaliser == "identity" and not op.alibi
+        if self.tangent and (op.sink or not (op.normaliser == "softmax" or exact)):
             raise KcalcError(
                 f"node {node!r} has a sink or weights other than softmax, for which there is no "
                 f"tangent kernel over tokens that are "
@@ -305,14 +341,25 @@ class Sampled:
         mixing = np.full((1, count), 1 / count) if matrix is None else np.array(matrix)
         if mixing.shape[1] != count:
             raise KcalcError(f"node {node!r} mixes {mixing.shape[1]} tokens, and there are {count}")
-        whole, pairs = np.kron(np.eye(self.sequences), mixing), below.relations[ONE].pairs
-        gaussian = len(pairs) == 1 and pairs[0].gaussian
+        pairs, left = below.relations[ONE].pairs, None if matrix is None else len(mixing)
         return self._state(
             node,
-            mixed(whole, self.joint(below)),
-            None if matrix is None else len(mixing),
-            gaussian=gaussian,
+            mixed(np.kron(np.eye(self.sequences), mixing), self.joint(below)),
+            left,
+            below=pairs,
+            means=self._means(below, node, mixing),
+            gaussian=len(pairs) == 1 and pairs[0].gaussian,
         )
+
+    def _means(self, below: TokenState, node: Node, mixing: Array) -> tuple[Any, Any]:
+        """The channel means of sums over tokens, a column and a row."""
+        one, two = self.kernel.statistics.means(below.relations[ONE], node)
+        if is_zero(one) and is_zero(two):
+            return 0, 0
+        whole = np.kron(np.eye(self.sequences), mixing)
+        column = np.broadcast_to(one, (*np.shape(one)[:-2], whole.shape[1], 1))
+        made = whole @ column
+        return made, np.swapaxes(made, -1, -2)
 
     @rule.register
     def _(self, op: P.Reshape, node: Node, inputs: Sequence[TokenState]) -> TokenState:
@@ -324,7 +371,9 @@ class Sampled:
             np.einsum("xsata->xst", part.reshape(shape)) / count
             for part in self.joint(below).coefficients
         )
-        return self._state(node, Jet(tuple(parts)), None)
+        pairs, mean = below.relations[ONE].pairs, np.full((1, count), 1 / count)
+        means = self._means(below, node, mean)
+        return self._state(node, Jet(tuple(parts)), None, below=pairs, means=means)
 
 
 class _Scores:
