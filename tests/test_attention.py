@@ -322,6 +322,10 @@ REFUSED = {
     "no tokens, gradients": (lambda: kc.gradients(plain()), "pass tokens="),
     "cosine alone": (lambda: kc.node_values(plain(), token_cosine=0.3), "say how many tokens"),
     "no token": (lambda: kc.node_values(plain(), tokens=0), "must be a whole number >= 1"),
+    "an array where a number is meant": (
+        lambda: kc.gradients(plain(), tokens=[1, 2, 2]),
+        "kc.node_values and kc.ntk take arrays of tokens",
+    ),
     "a cosine too small": (
         lambda: kc.node_values(plain(), tokens=3, token_cosine=-0.6),
         "smallest eigenvalue .* is -0.2",
@@ -342,7 +346,10 @@ REFUSED = {
         lambda: kc.node_values(plain(), q=2, tokens=[[1.0, 0.0], [0.0, 1.0]]),
         "says itself .*drop q=",
     ),
-    "tokens in a C map": (lambda: kc.c_map(plain(), tokens=[1, 2]), "must be a whole number"),
+    "tokens in a C map": (
+        lambda: kc.c_map(plain(), tokens=[1, 2]),
+        "kc.node_values and kc.ntk take arrays",
+    ),
     "infinite numbers": (lambda: kc.node_values(plain(), tokens=np.full((2, 2), np.inf)), "finite"),
     "ids below 0": (lambda: kc.node_values(GPT, tokens=[0, -4]), "ids are whole numbers >= 0"),
     "ids beyond the vocabulary": (
