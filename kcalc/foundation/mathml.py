@@ -18,6 +18,7 @@ _PRIMES = ("\u2032", "\u2033", "\u2034")
 _BREAKS = frozenset("=≤≥<>≈≠∼≲≳→⇒∝+−-∈;")
 _OPEN, _CLOSE, _BARS = frozenset("([{⌈⌊⟨"), frozenset(")]}⌉⌋⟩"), frozenset("|‖")
 _ROWS = frozenset({"math", "mrow", "msqrt", "mtd", "mstyle"})
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]+")
 _THIN = "0.167em"
 _LONG = 60  # characters of LaTeX that fit a line of a phone, commands counted
 
@@ -116,7 +117,7 @@ def _set_operators(root: ET.Element) -> None:
         text = (item.text or "").strip()
         if text == "/":
             item.attrib |= {"lspace": "0", "rspace": "0"}
-        elif text == "\u221e" or (len(text) > 1 and text.isalpha()):
+        elif text == "\u221e" or (_NAME.fullmatch(text)):
             item.tag = "mi"
     for row in root.iter():
         if row.tag in _ROWS:
@@ -138,7 +139,7 @@ def _set_names_apart(row: ET.Element) -> None:
 def _is_name(item: ET.Element) -> bool:
     base = item[0] if item.tag in ("msub", "msup", "msubsup", "munder") and len(item) else item
     text = (base.text or "").strip()
-    return base.tag == "mi" and len(text) > 1 and text.isalpha()
+    return base.tag == "mi" and _NAME.fullmatch(text) is not None
 
 
 def _ends(item: ET.Element) -> tuple[bool, bool]:
