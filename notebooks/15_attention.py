@@ -41,7 +41,7 @@ RHO, RHO_OUT = r"token cosine $\rho$", r"token cosine behind the layer, $R(\rho)
 # %% [markdown]
 # ## One formula
 #
-# A sequence has $T$ tokens of mean square $q = 1$, and any two of them have the cosine $\rho$, the *token cosine*. Queries, keys and values are $W_Qx$, $W_Kx$ and $W_Vx$ with $\operatorname{Var}W_Q = \sigma^2/n$, the others $1/n$. In a wide head the scores of a row $i$ are Gaussian. Softmax is blind to what all scores of a row have in common; left are independent scores $a_j$ of variance $\tau^2$, and two rows have the covariance $\kappa$ at equal $j$:
+# A sequence has $T$ tokens of mean square $q = 1$, and any two of them have the cosine $\rho$, the *token cosine*. Queries, keys and values are $W_Qx$, $W_Kx$ and $W_Vx$ with $\operatorname{Var}W_Q = \sigma^2/n$, the others $1/n$. In a wide head the scores of a row $i$ are Gaussian. Softmax does not change if a number is added to all scores of a row. There remain independent scores $a_j$ of variance $\tau^2$, and two rows have the covariance $\kappa$ at equal $j$:
 #
 # $$\tau^2 = \sigma^2(1-\rho),\qquad \kappa = \sigma^2\rho\,(1-\rho).$$
 #
@@ -148,7 +148,7 @@ ax.legend(loc="lower right", fontsize=8.5);
 # %% [markdown]
 # ## How far off the approximations are
 #
-# At $\rho = 0$ everything is in $S_{\mathrm{self}}$, the probability that two looks of one row of softmax fall on the same token. The plot follows it over the scale of scores $\beta = \tau/\sqrt{\ln T}$. The approximation $e^v/T$ exceeds 1 from $\beta = 1$ on. The random energy limit is reached so slowly that no sequence in use is near it around $\beta = \sqrt2$.
+# At $\rho = 0$ everything is in $S_{\mathrm{self}}$, the probability that two tokens drawn with the weights of one row of softmax are the same. The plot follows it over the scale of scores $\beta = \tau/\sqrt{\ln T}$. The approximation $e^v/T$ exceeds 1 from $\beta = 1$ on. The random energy limit is reached so slowly that no sequence in use is near it around $\beta = \sqrt2$.
 
 
 # %%
@@ -208,7 +208,7 @@ for layer in range(1, 6):
 # %% [markdown]
 # ## With a shortcut and norms: a fixed point
 #
-# Behind $a\,x + \mathrm{Attn}(x)$ the token map has at $\rho = 1$ the slope $a^2/(a^2 + 1)$, whatever $\sigma$ is: the rate is no longer cubic but linear, and it stays below 1. What can hold tokens apart is the MLP, whose C map may have a slope above 1. We take the block
+# Behind $a\,x + \mathrm{Attn}(x)$ the token map has at $\rho = 1$ the slope $a^2/(a^2 + 1)$, whatever $\sigma$ is: the rate is no longer cubic but linear, and it stays below 1. The MLP can hold tokens apart, since its C map may have a slope above 1. We take the block
 #
 # $$y = N(a\,x + W_O\operatorname{Attn}(x)),\qquad z = N(a\,y + W_2\operatorname{erf}(W_1y)),\qquad N(x) = x/\mathrm{rms}(x),$$
 #

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -275,6 +276,27 @@ def test_derivatives_are_those_of_the_map(case: Case) -> None:
     )
 
 
+# -- arrays of frameworks, and tables --------------------------------------------------------------
+
+
+def test_tokens_may_be_arrays_of_jax_and_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    ids = [[5, 7, 7, 2], [5, 7, 8, 2]]
+    expected = str(kc.node_values(TABLES, tokens=np.array(ids)))
+    for tokens in (ids, jnp.asarray(ids), torch.tensor(ids)):
+        assert str(kc.node_values(TABLES, tokens=tokens)) == expected
+    with pytest.raises(kc.KcalcError, match="whole number"):
+        kc.node_values(TABLES, tokens=torch.tensor(4.5))
+
+
+def test_tables_have_no_errors_of_rounding() -> None:
+    """Chains of exact values differ in their last digits; a standard error of 3e-18 is no news."""
+    value = kc.node_values(plain(), tokens=4, sampling=kc.Sampling(draws=2, chains=2))["q"]
+    text = value._replace(q=2.0, q_error=3e-15, token_cosine=-1e-17, token_cosine_error=1e-17)
+    assert text._replace(c=0.25, c_error=0.004).texts() == ("2", "0", "0.25 +- 0.004")
+    assert value._replace(c=None, c_error=None).texts()[2] == ""
+
+
 # -- bad input -------------------------------------------------------------------------------------
 
 
@@ -282,6 +304,7 @@ def plain(**options: Any) -> kc.Network:
     return Case(options=options).network()
 
 
+TABLES = kc.architectures.bert(blocks=1, features=8, heads=2, vocabulary=10)
 GPT = kc.architectures.gpt2(blocks=1, features=8, heads=2, vocabulary=10, length=3, causal=False)
 AFTER_POOLING = kc.Network.from_steps(
     [
@@ -299,6 +322,10 @@ REFUSED = {
     "no tokens, gradients": (lambda: kc.gradients(plain()), "pass tokens="),
     "cosine alone": (lambda: kc.node_values(plain(), token_cosine=0.3), "say how many tokens"),
     "no token": (lambda: kc.node_values(plain(), tokens=0), "must be a whole number >= 1"),
+    "an array where a number is meant": (
+        lambda: kc.gradients(plain(), tokens=[1, 2, 2]),
+        "kc.node_values and kc.ntk take arrays of tokens",
+    ),
     "a cosine too small": (
         lambda: kc.node_values(plain(), tokens=3, token_cosine=-0.6),
         "smallest eigenvalue .* is -0.2",
@@ -319,7 +346,10 @@ REFUSED = {
         lambda: kc.node_values(plain(), q=2, tokens=[[1.0, 0.0], [0.0, 1.0]]),
         "says itself .*drop q=",
     ),
-    "tokens in a C map": (lambda: kc.c_map(plain(), tokens=[1, 2]), "must be a whole number"),
+    "tokens in a C map": (
+        lambda: kc.c_map(plain(), tokens=[1, 2]),
+        "kc.node_values and kc.ntk take arrays",
+    ),
     "infinite numbers": (lambda: kc.node_values(plain(), tokens=np.full((2, 2), np.inf)), "finite"),
     "ids below 0": (lambda: kc.node_values(GPT, tokens=[0, -4]), "ids are whole numbers >= 0"),
     "ids beyond the vocabulary": (

@@ -464,6 +464,18 @@ def test_long_formulas_break_between_terms_and_primes_are_seen() -> None:
     assert mathml(r"\frac{") == r"<code>\frac{</code>" or "<math" in mathml(r"\frac{")
 
 
+def test_formulas_set_names_of_functions_apart() -> None:
+    """As LaTeX does: 2 ln T, sqrt(x) arcsin(x), and no spaces in a/b and in front of Cov."""
+    space = '<mspace width="0.167em" />'
+    assert f"<mn>2</mn>{space}<mi>ln</mi>{space}<mi>T</mi>" in mathml(r"2\ln T")
+    assert f"</msqrt>{space}<mi>arcsin</mi><mrow>" in mathml(r"\sqrt{x}\arcsin{\left(x\right)}")
+    assert f"</mrow>{space}<mi>sin</mi>{space}<mi>y" in mathml(r"\left(x\right)\sin y")
+    assert "<mrow><mi>Cov</mi><mo" in mathml(r"\operatorname{Cov}(s)")
+    assert '<mo lspace="0" rspace="0">/</mo>' in mathml("a/b")
+    assert mathml(r"\mathbb E x") == mathml(r"\mathbb{E} x")
+    assert "\U0001d53c" in mathml(r"\mathbb E x")
+
+
 def test_statements_read_as_text() -> None:
     assert plain(r"$\max_{c}|C(c)-c| \le 2\,(1-C'(0))$") == "max_c|C(c)-c| <= 2 (1-C'(0))"
 

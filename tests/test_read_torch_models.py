@@ -365,8 +365,9 @@ class Constant(nn.Module):
 def test_errors_stand_alone() -> None:
     linear = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
     cases: list[tuple[Any, tuple[Any, ...], str]] = [
-        (linear, (), r"give example inputs or their shapes"),
+        (linear, (), r"give example inputs or their shapes, .*kc.report\(model, example_inputs="),
         (linear, ((2, 5),), r"could not be traced.*mat1 and mat2"),
+        (nn.Embedding(9, 4), ((2, 5),), r"such as token ids, give an array of whole numbers"),
         (linear, ((0, 6),), r"positive numbers"),
         (linear, (torch.zeros(0, 6),), r"holds no example"),
         (linear, (object(),), r"must be a tensor, an array or a shape"),

@@ -138,8 +138,7 @@ def refuse_jumps(phi: Activation, node: Node) -> None:
     """Raise KcalcError if phi jumps: phi' misses the jump, so that E phi' phi' is not C'."""
     if any(phi.jump_sizes(0)):
         raise KcalcError(
-            f"node {node!r}: {phi.name} jumps, so its gradient misses the jump, and the tangent "
-            f"kernel of the layers before it is not "
-            "that of the kernel calculus (its slope at c = 1 is infinite); use a continuous "
-            "activation"
+            f"node {node!r}: {phi.name} jumps; gradients of networks leave the jump out, while the "
+            f"slope of its C map at c = 1 is infinite, so that kernel calculus does not have their "
+            f"tangent kernel; use a continuous activation"
         )

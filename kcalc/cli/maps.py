@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ..maps.maps import CMap
 
 COSINES = [-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]
-ROUNDING = 1e-14  # sampled values and errors below print as 0
 STABILITY = {True: "attracting", False: "repelling", None: "undecided by the slope"}
 
 
@@ -134,17 +133,9 @@ def tokens_text(named: Named, values: Any) -> str:
 
 
 def _cells(value: Any, errors: bool) -> tuple[str, ...]:
-    if not errors:
-        return tuple(f"{number:.6g}" for number in (value.q1, value.token_cosine1, value.c))
-    pairs = zip(value[::2], value[1::2], strict=True)
-    return tuple(
-        "" if mean is None else f"{mean:.5g}" if error == 0 else _with_error(mean, error)
-        for mean, error in pairs
-    )
-
-
-def _with_error(mean: float, error: float) -> str:
-    return "0" if max(abs(mean), error) < ROUNDING else f"{mean:.5g} +- {error:.1g}"
+    if errors:
+        return value.texts()
+    return tuple(f"{number:.6g}" for number in (value.q1, value.token_cosine1, value.c))
 
 
 def sampled_text(named: Named, values: Any) -> str:

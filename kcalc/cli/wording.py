@@ -22,6 +22,7 @@ COMMANDS = {
     "kc.fluctuations": "kcalc moments --fluctuations",
     "kc.gradients": "kcalc ntk --layers",
     "kc.q_map(block)": "kcalc maps",
+    " or kc.report(model, example_inputs=[(2, 3, 32, 32)])": "",
 }
 READINGS = {
     "(module, variables)": "name the pair (module, variables), and give --input SIZES",

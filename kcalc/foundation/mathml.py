@@ -12,9 +12,13 @@ from functools import lru_cache
 
 # LaTeX sets f'^2, the converter does not
 _PRIMED = re.compile(r"((?:\\[a-z]+\s*)*\\?[A-Za-z]+)('+)\^")
+_BARE = re.compile(r"\\(math[a-z]+)\s+([A-Za-z])")  # browsers set \mathbb{E}, and not \mathbb E
 _PRIMES = ("\u2032", "\u2033", "\u2034")
 _BREAKS = frozenset("=≤≥<>≈≠∼≲≳→⇒∝+−-∈;")
 _OPEN, _CLOSE, _BARS = frozenset("([{⌈⌊⟨"), frozenset(")]}⌉⌋⟩"), frozenset("|‖")
+_ROWS = frozenset({"math", "mrow", "msqrt", "mtd", "mstyle"})
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]+")
+_THIN = "0.167em"
 _LONG = 60  # characters of LaTeX that fit a line of a phone, commands counted
 
 
@@ -31,10 +35,12 @@ def tree(latex: str) -> ET.Element | None:
     from latex2mathml.converter import convert
 
     try:
-        root = ET.fromstring(re.sub(r' xmlns="[^"]*"', "", convert(_PRIMED.sub(r"{\1\2}^", latex))))
+        text = _BARE.sub(r"\\\1{\2}", _PRIMED.sub(r"{\1\2}^", latex))
+        root = ET.fromstring(re.sub(r' xmlns="[^"]*"', "", convert(text)))
     except Exception:  # the converter has no error of its own
         return None
     _set_primes(root)
+    _set_operators(root)
     return root
 
 
@@ -102,3 +108,45 @@ def _set_primes(node: ET.Element) -> None:
     for child in list(node):
         node.remove(child)
     node.extend([primed, *below] if below else list(primed))
+
+
+def _set_operators(root: ET.Element) -> None:
+    """Set names of functions as letters, a thin space apart; no spaces around a slash."""
+    for item in root.iter("mo"):
+        text = (item.text or "").strip()
+        if text == "/":
+            item.attrib |= {"lspace": "0", "rspace": "0"}
+        elif text == "\u221e" or (_NAME.fullmatch(text)):
+            item.tag = "mi"
+    for row in root.iter():
+        if row.tag in _ROWS:
+            _set_names_apart(row)
+
+
+def _set_names_apart(row: ET.Element) -> None:
+    """Thin spaces between the name of a function and the letters and numbers beside it."""
+    items = list(row)
+    spaced: list[ET.Element] = []
+    for item, last in zip(items, [None, *items], strict=False):
+        names = _is_name(item), last is not None and _is_name(last)
+        if last is not None and any(names) and _ends(last)[1] and _ends(item)[0]:
+            spaced.append(ET.Element("mspace", {"width": _THIN}))
+        spaced.append(item)
+    row[:] = spaced
+
+
+def _is_name(item: ET.Element) -> bool:
+    base = item[0] if item.tag in ("msub", "msup", "msubsup", "munder") and len(item) else item
+    text = (base.text or "").strip()
+    return base.tag == "mi" and _NAME.fullmatch(text) is not None
+
+
+def _ends(item: ET.Element) -> tuple[bool, bool]:
+    """Whether an item begins, and whether it ends, with something that a name is set apart from."""
+    first = last = item
+    while first.tag in _ROWS and len(first):
+        first = first[0]
+    while last.tag in _ROWS and len(last):
+        last = last[-1]
+    apart = ("mo", "mspace")
+    return first.tag not in apart, last.tag not in apart or _sign(last) in _CLOSE

@@ -102,7 +102,10 @@ POOLED = {
     "it",
     "max": "kernel maps take max pooling as the identity, a heuristic; spatial='exact' has no rule",
 }
-COPY = " (a copy, if not tied: draw them anew, or read with sigmas=False)"
+COPY = (
+    "; if they are a copy, as nn.TransformerEncoder makes them, draw them anew, or read with "
+    "sigmas=False"
+)
 BEYOND = "no tap reads the image at every location, so that some locations hold biases alone"
 PARTLY = "it makes channels of some of the locations; the network has none of the others"
 BIASES = (
@@ -165,8 +168,8 @@ class Recogniser(Elementwise):
             self.note(op.name, "approximate", TIED.format(first))
         elif first is not None or twin is not None:
             reason = (
-                f"its weights are those of {first or twin!r}{COPY if twin else ''}, and the "
-                f"calculus takes every layer's as its own"
+                f"its weights are those of {first or twin!r}, and the calculus takes every "
+                f"layer's as its own{COPY if twin else ''}"
             )
             return self.opaque(op, "shared weights", reason)
         parent = self.label(op.reads[0])

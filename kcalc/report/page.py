@@ -206,8 +206,10 @@ def maps(facts: Facts) -> Html:
         else None
     )
     if found is None or (found.program is None and found.shaped is None):
-        over = "; Over tokens has those of this page" if facts.tokens is not None else ""
-        words = calm(f"The maps of this network cannot be computed in the page{over}.")
+        tokens, over = facts.tokens, ""
+        if tokens is not None and not tokens.sampled:
+            over = " The maps for the tokens of this page are drawn under \u201cOver tokens\u201d."
+        words = calm(f"This network has no sliders: its maps cannot be computed in the page.{over}")
         return section("maps", "Q and C maps", MAPS, words, why, badge=heuristic_badge(facts))
     places = [
         tag("div", id="controls", class_="controls"),

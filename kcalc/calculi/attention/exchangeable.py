@@ -36,8 +36,8 @@ ONE, TWO, SAME, OTHER = "one", "two", "same", "other"
 ANY = 0  # tokens of what is the same in every sequence
 ONE_BY_ONE = (
     "after which tokens are no longer alike; kc.node_values(net, tokens=...) follows them one by "
-    "one and samples the attention, "
-    "or build the network without"
+    "one and samples the attention, as kc.ntk(net, tokens=ids) does for an array of token ids; "
+    "all else needs a network without"
 )
 HEADS = (
     "many heads, with wide queries and keys: scores are Gaussian, and the mean over heads is an "
@@ -71,7 +71,7 @@ def unlike(op: P.Primitive | None) -> str:
         name
         for name, there in (
             ("a causal mask", op.causal),
-            ("rotary", op.rotary),
+            ("rotary embeddings", op.rotary),
             ("ALiBi", op.alibi),
         )
         if there
@@ -306,14 +306,14 @@ class Exchangeable:
 
     def _check(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
         if apart := unlike(op):
-            raise KcalcError(f"node {node!r} attends with {apart}, {ONE_BY_ONE}")
+            raise KcalcError(f"node {node!r} attends with {apart}, {ONE_BY_ONE} {apart}")
         check_reads(op, node, inputs)
 
     @rule.register
     def _(self, op: P.Positions, node: Node, inputs: Sequence[TokenState]) -> TokenState:
         """Learned vectors of different positions are orthogonal, those of equal ones the same."""
         if apart := unlike(op):
-            raise KcalcError(f"node {node!r} adds {apart}, {ONE_BY_ONE}")
+            raise KcalcError(f"node {node!r} adds {apart}, {ONE_BY_ONE} {apart}")
         check_length(op, node, self._longest)
         made = {
             name: kernel.positioned(node, op.form == "learned" and name != SAME)

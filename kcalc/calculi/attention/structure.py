@@ -15,6 +15,7 @@ from ...foundation.plain_arguments import whole
 from ...maps.maps import Assumption
 from ...network.network import Network
 from .exchangeable import ONE, OTHER, SAME, TWO, Exchangeable, TokenState, unlike
+from .values import several
 
 Number = Any
 Node = Hashable
@@ -105,6 +106,11 @@ def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
                 "are, tokens="
             )
         return None
+    if several(tokens):
+        raise KcalcError(
+            "tokens= is here the number of tokens of an input; kc.node_values and kc.ntk take "
+            "arrays of tokens"
+        )
     count = whole(tokens, "tokens, the number of tokens of an input,", 1, MOST_TOKENS)
     cosine = 0.0 if token_cosine is None else one_number(token_cosine, "token_cosine")
     if not np.isfinite(cosine) or cosine > 1 or 1 + (count - 1) * cosine < 0:

@@ -25,6 +25,7 @@ Node = Hashable
 Array = np.ndarray
 MOST_PLACES = 4096
 MOST_NUMBERS = 1 << 25  # of covariances that are kept: 512 MB with their errors
+ROUNDING = 1e-14  # values below print as 0; errors below it, of values or 1, are not printed
 
 
 class SampledValue(NamedTuple):
@@ -42,6 +43,19 @@ class SampledValue(NamedTuple):
     token_cosine_error: float | None
     c: float | None
     c_error: float | None
+
+    def texts(self) -> tuple[str, ...]:
+        """``q``, ``token_cosine`` and ``c``, each with its error, for a table."""
+        return tuple(_text(*self[k : k + 2]) for k in (0, 2, 4))
+
+
+def _text(value: float | None, error: float | None) -> str:
+    if value is None or error is None:
+        return ""
+    if abs(value) < ROUNDING:
+        value = 0.0
+    exact = error < ROUNDING * max(abs(value), 1)
+    return f"{value:.6g}" if exact else f"{value:.5g} +- {error:.1g}"
 
 
 @dataclass(frozen=True)
@@ -68,16 +82,7 @@ class SampledValues(Tabled, Approximable):
         return [{"node": str(node), **value._asdict()} for node, value in self.nodes.items()]
 
     def _rows(self) -> list[tuple[str, ...]]:
-        def shown(value: float | None, error: float | None) -> str:
-            return (
-                ""
-                if value is None or error is None
-                else f"{value:.6g}"
-                if error == 0
-                else f"{value:.5g} +- {error:.1g}"
-            )
-
-        rows = ((str(n), *(shown(*v[k : k + 2]) for k in (0, 2, 4))) for n, v in self.nodes.items())
+        rows = ((str(n), *v.texts()) for n, v in self.nodes.items())
         return [("node", "q", "token cosine", "c"), *rows]
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,11 +105,11 @@ class SampledValues(Tabled, Approximable):
 
 
 def several(tokens: Any) -> bool:
-    """Whether tokens are an array, or a list of numbers."""
-    return (
-        isinstance(tokens, np.ndarray | list | tuple)
-        and np.ndim(np.asarray(tokens, dtype=object)) > 0
-    )
+    """Whether tokens are an array (of NumPy, JAX or PyTorch), or a list of numbers."""
+    if isinstance(tokens, np.ndarray | list | tuple):
+        return np.ndim(np.asarray(tokens, dtype=object)) > 0
+    rank = getattr(tokens, "ndim", 0) if hasattr(tokens, "__array__") else 0
+    return isinstance(rank, int) and rank > 0
 
 
 def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:

@@ -53,9 +53,14 @@ def _record(model: Any, arguments: Sequence[Any], reason: str) -> Captured:
     except KcalcError:
         raise
     except Exception as error:
+        advice = (
+            "a shape makes real numbers: if the input holds indices, such as token ids, give an "
+            "array of whole numbers"
+            if "indices" in first_line(error)
+            else "check that it runs on the example inputs as they are"
+        )
         raise KcalcError(
-            f"the model could not be traced{place(error)}: {first_line(error)}; check that it "
-            f"runs on the example inputs as they are"
+            f"the model could not be traced{place(error)}: {first_line(error)}; {advice}"
         ) from error
 
 

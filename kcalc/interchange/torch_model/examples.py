@@ -30,7 +30,7 @@ def example_arguments(model: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
     if not examples:
         raise KcalcError(
             "a PyTorch model is read by running it: give example inputs or their shapes, "
-            "kc.read(model, (2, 3, 32, 32))"
+            "kc.read(model, (2, 3, 32, 32)) or kc.report(model, example_inputs=[(2, 3, 32, 32)])"
         )
     try:
         return tuple(
