@@ -78,7 +78,7 @@ class Case:
         queries, keys, _ = self.covariances()
         width, count = self.options.get("key_width"), 2 * self.tokens
         scale = self.options.get("scale", "sqrt")
-        size = 1.0 if isinstance(scale, str) else scale * math.sqrt(width)
+        size = 1.0 if scale == "sqrt" else width**-0.5 if scale == "linear" else scale * width**0.5
         if self.options.get("wide", True):
             full = size * root(queries) @ rng.standard_normal((DRAWS, count, count)) @ root(keys).T
         else:
@@ -145,6 +145,7 @@ CASES = {
         q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), options={"key_width": 8, "wide": False}
     ),
     "identity": Case(bias=(0.5, 0.8, 0.4), options={"normaliser": "identity"}),
+    "linear, narrow": Case(options={"scale": "linear", "key_width": 4, "wide": False}),
 }
 
 
@@ -316,6 +317,35 @@ AFTER_POOLING = kc.Network.from_steps(
         ("a", L.Attend(), ("q", "k", "v")),
     ]
 )
+
+
+def beside_values() -> kc.Network:
+    """A sum of values and what attention reads from them."""
+    steps: list[Any] = [("x", L.Input(), ()), *((n, L.Affine(), ("x",)) for n in "qkv")]
+    steps.append(("a", L.Attend(), ("q", "k", "v")))
+    return kc.Network.from_steps([*steps, ("s", L.Sum(), ("v", "a"))])
+
+
+def tied_at_finite_width() -> kc.Network:
+    attend = L.Attend(key_width=8, scale="linear", wide=False)
+    steps: list[Any] = [("x", L.Input(), ()), *((n, L.Affine(), ("x",)) for n in "qv")]
+    return kc.Network.from_steps([*steps, ("a", attend, ("q", "q", "v"))])
+
+
+def over_relu(last: L.Layer | None = None, **options: Any) -> kc.Network:
+    """Attention to, or the mean of, a ReLU's output, and LayerNorm."""
+    steps: list[Any] = [
+        ("x", L.Input(), ()),
+        ("h", L.Affine(), ("x",)),
+        ("r", L.Nonlinear("relu"), ("h",)),
+    ]
+    if last is not None:
+        return kc.Network.from_steps([*steps, ("a", last, ("r",)), ("n", L.LayerNorm(), ("a",))])
+    steps += [(n, L.Affine(), ("r",)) for n in "qk"]
+    steps.append(("a", L.Attend(**options), ("q", "k", "r")))
+    return kc.Network.from_steps([*steps, ("n", L.LayerNorm(), ("a",))])
+
+
 REFUSED = {
     "no tokens": (lambda: kc.node_values(plain()), "node 'attention' .* pass tokens="),
     "no tokens, ntk": (lambda: kc.ntk(plain()), "pass tokens="),
@@ -421,6 +451,31 @@ REFUSED = {
         lambda: kc.node_values(plain(sink=True), tokens=4, token_cosine=-0.2),
         "cosine >= 0",
     ),
+    "a covariance of whole numbers": (
+        lambda: kc.node_values(plain(), tokens=np.eye(3, dtype=int)),
+        "could be a covariance or token ids",
+    ),
+    "complex numbers": (lambda: kc.node_values(plain(), tokens=np.eye(2) * 1j), "real numbers"),
+    "values that a sum reads too": (
+        lambda: kc.node_values(beside_values(), tokens=4),
+        "share weights",
+    ),
+    "values that a sum reads too, sampled": (
+        lambda: kc.node_values(beside_values(), tokens=np.eye(4)),
+        "share weights",
+    ),
+    "the kernel of plain scores with ALiBi": (
+        lambda: kc.ntk(plain(normaliser="identity", alibi=True, heads=2), tokens=np.eye(3)),
+        "weights other than softmax",
+    ),
+    "queries that are the keys at a finite width": (
+        lambda: kc.node_values(tied_at_finite_width(), tokens=np.eye(3)),
+        "use wide=True",
+    ),
+    "values with a mean and a sink": (
+        lambda: kc.node_values(over_relu(sink=True), tokens=4),
+        "channel mean is not 0",
+    ),
     "sampling": (lambda: kc.node_values(plain(), tokens=4, sampling=3), r"kc.Sampling\(draws="),
 }
 
@@ -429,6 +484,27 @@ REFUSED = {
 def test_bad_input_is_refused(call: Any, message: str) -> None:
     with pytest.raises(kc.KcalcError, match=message):
         call()
+
+
+LINEAR_READS = {
+    "attention": (over_relu(), True),
+    "mean": (over_relu(L.Pool("mean")), True),
+    "channels": (over_relu(L.Flatten()), False),
+}
+
+
+@pytest.mark.parametrize(("net", "mixes"), LINEAR_READS.values(), ids=LINEAR_READS)
+def test_norms_take_off_the_means_of_what_tokens_read(net: kc.Network, mixes: bool) -> None:
+    """Rows of softmax sum to one: the channel mean stays that of ReLU, 1 / sqrt(2 pi)."""
+    given = {"c": 0.5, "tokens": 4, "token_cosine": 0.2}
+    exact, sampled = (
+        kc.node_values(net, **given, **more) for more in ({}, {"sampling": kc.Sampling(40, 12)})
+    )
+    a, m = exact["a"], 1 / (2 * math.pi)
+    assert exact["n"].c == pytest.approx((a.q1 * a.c - m) / (a.q1 - m), rel=1e-12)
+    found = sampled["n"]
+    assert abs(found.c - exact["n"].c) <= WORST * found.c_error + 1e-12
+    assert mixes == (a.q1 < 0.45)
 
 
 # -- tokens that are sampled -----------------------------------------------------------------------

@@ -309,6 +309,9 @@ class WithMatrices:
 
     @cached_property
     def _matrix_kernel(self) -> MatrixKernel:
+        refuse = getattr(self.reading, "refuse_tokens", None)
+        if refuse is not None:
+            refuse()
         return MatrixKernel(self.reading, self._seeds)
 
     def _parts(self, kind: str | None) -> tuple[int, ...]:

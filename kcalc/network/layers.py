@@ -642,7 +642,8 @@ class Attend(Layer):
     and keys, such as 10000; None: none. ``alibi``: scores have the slopes of [Press et al. 2022].
     ``dropout``: of attention weights, the identity in evaluation. ``wide``: kernel maps take scores
     for Gaussian, their limit at large ``key_width``; False: as they are at ``key_width``, which
-    takes some hundred times longer and has values but no derivatives. [Vaswani et al. 2017;
+    takes some hundred times longer and has values but no derivatives. Where attention is sampled,
+    scores are those of ``key_width`` wherever it is given. [Vaswani et al. 2017;
     Ramapuram et al. 2024 (sigmoid); Wortsman et al. 2023 (relu)]
     """
 

@@ -121,16 +121,21 @@ def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
     """
     try:
         given = np.asarray(tokens)
-        numbers = given.astype(float)
+        numbers = np.real(given).astype(float)
     except Exception:  # user objects may raise anything as they are read
         raise KcalcError(
             f"tokens are a number, a covariance, token ids or an array of inputs, got "
             f"{glimpse(tokens)}"
         ) from None
-    if given.size == 0 or not np.isfinite(numbers).all():
-        raise KcalcError("tokens must be finite numbers, and at least one of them")
+    if given.dtype.kind == "c" or given.size == 0 or not np.isfinite(numbers).all():
+        raise KcalcError("tokens must be finite real numbers, and at least one of them")
     if given.dtype.kind in "iu" and given.ndim in (1, 2):
         ids = np.atleast_2d(given)
+        if len(ids) > 1 and np.array_equal(given, given.T) and (np.diagonal(given) > 0).all():
+            raise KcalcError(
+                "tokens are whole numbers that could be a covariance or token ids: give a "
+                "covariance as floats, and ids in another order of the sequences"
+            )
         _check_ids(ids, network)
         return _checked((ids.ravel()[:, None] == ids.ravel()).astype(float), len(ids))
     if given.ndim == 3:
