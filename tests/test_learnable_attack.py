@@ -350,9 +350,7 @@ def test_networks_and_targets_that_cannot_be_learnt() -> None:
     outputs = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("x",))]
     with pytest.raises(kc.KcalcError, match="one input and one output"):
         kc.learnable_kernel(kc.Network.from_steps(outputs))
-    with pytest.raises(
-        kc.KcalcError, match=r"the network has symbols \(.*\); give them numbers"
-    ):
+    with pytest.raises(kc.KcalcError, match=r"the network has symbols \(.*\); give them numbers"):
         kc.learnable_kernel(
             kc.chain(
                 L.Input(), L.Affine(sigma_w=sp.Symbol("s", positive=True)), N("erf"), L.Affine()
