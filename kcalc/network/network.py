@@ -277,6 +277,12 @@ class Network:
         ``"<label>.2"``, ... Itself where there are none. A layer with a primitive of its own, such
         as Positions, stays.
         """
+        alike = {  # few layers stand at many nodes
+            (id(layer), tuple(map(self._features.__getitem__, parents))): node
+            for node, layer, parents in self.steps()
+        }
+        if all(len(self.operations_of(node)) == 1 for node in alike.values()):
+            return self
         several = {node.node for node, _, _ in self.operations if isinstance(node, Inner)}
         made = {
             place: L.layer_of(op)
