@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,23 @@ def weight_of(model: nn.Module, node: str) -> str:
         f"{node.removesuffix('.linear')}.out_proj.weight",
     )
     return next(name for name in wishes if name in names)
+
+
+class Cached(nn.Module):
+    """A model that returns keys and values for later tokens unless its configuration says no."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config, self.layer = SimpleNamespace(use_cache=True), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return {"out": self.layer(x)} | ({"kept": object()} if self.config.use_cache else {})
+
+
+def test_keys_and_values_kept_for_later_tokens_are_no_output() -> None:
+    model = Cached()
+    network = kc.read(model, torch.ones(2, 3, 4)).network
+    assert len(network.outputs) == 1 and model.config.use_cache
 
 
 def test_tied_readout_and_class_token_are_noted() -> None:

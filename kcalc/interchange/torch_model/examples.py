@@ -137,7 +137,9 @@ def copied(model: Any, evaluating: bool = False, empty: bool = False) -> Any:
     for module in twin.modules():
         settings = getattr(module, "config", None)
         if isinstance(getattr(settings, "use_cache", None), bool):  # of transformers
-            settings.use_cache = False  # keys and values that are kept for later tokens are no output
+            settings.use_cache = (
+                False  # keys and values that are kept for later tokens are no output
+            )
         if evaluating or isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             module.training = False
     return twin
