@@ -90,7 +90,7 @@ def _more_accurate(
 ) -> float:
     """The coefficient by the formula with the smaller error bound.
 
-    The given (value, error), or by derivatives of f.
+    The formulas are that of the given (value, error), and the one by derivatives of f.
     """
     found, error = given
     if n and n <= MOST:

@@ -1,6 +1,6 @@
 """Quadrature for one function under Gaussians of every width.
 
-a mesh on the pre-activation axis and the rules built from it.
+There is a mesh on the pre-activation axis, and rules are built from it.
 
 A :class:`Profile` is the data of a function phi for the numerics: its derivatives away from kinks,
 where the kinks are and how far phi and its derivatives jump there. ``mesh(profile, radius)``
@@ -111,7 +111,7 @@ def _envelope(
 def is_noise(last: Array, size: Array | float) -> NDArray[np.bool_]:
     """Whether the last eight coefficients (on the last axis) are small and have stopped falling.
 
-    Rounding errors of the function.
+    Then they are rounding errors of the function.
     """
     tail, before = last[..., 5:].max(axis=-1), last[..., :5].max(axis=-1)
     return (tail < _NOISY * size) & (tail > 0.3 * before)
@@ -160,7 +160,8 @@ def mesh(profile: Profile, radius: float) -> Array:
 def _scale(profile: Profile, order: int, radius: float) -> Callable[[Array], Array]:
     """The envelope of phi^(order).
 
-    Of phi as well where phi^(order) comes from its values, whose rounding errors it has.
+    Where phi^(order) comes from values of phi, it has their rounding errors, and the envelope is
+    that of phi as well.
     """
     marks = getattr(profile, "landmarks", ())
     own = _envelope(profile.numeric(order), radius, marks)

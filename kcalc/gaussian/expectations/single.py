@@ -181,7 +181,7 @@ class _Grid:
     def projections(self, values: Array) -> Iterator[Array]:
         """E[f(z) h_n(z)] for n = 1, 2, ... in blocks, f given at the nodes.
 
-        Even and odd parts apart, on half the line.
+        Even and odd parts are treated apart, on half the line.
         """
         right, left = values[self.half.size - 1 :], values[self.half.size - 1 :: -1]
         odd, even = (right - left) * self._decay, (right + left) * self._decay
