@@ -33,7 +33,8 @@ _NOISY = 1e-12  # functions may carry rounding errors of this relative size, not
 _NARROWEST = 1e-9
 _SHARE = 0.05
 _MOST = 20_000  # panels on one level
-# of the greatest value: a function that changes by more over a panel of the narrowest kind jumps
+# share of the greatest value: a function that changes by more over a panel of the narrowest kind
+# jumps
 _STEEP = 1e-6
 _STEPS = np.concatenate([[0.0], *([s * 2.0**k] for k in range(-1, 5) for s in (1, -1))])
 _SCAN = np.linspace(-40.0, 40.0, 321)
