@@ -193,7 +193,7 @@ def spatial(images: int = 2) -> np.ndarray:
     return np.random.default_rng(1).normal(size=(images, 32, 32, 1))
 
 
-# by the name of the method, or by class and name where the class takes other things
+# calls by the name of the method, or by class and name where the class takes other things
 METHODS: dict[str, Callable[[], Good]] = {
     "__call__": lambda: good(0.5),
     "at_angle": lambda: good(0.5),
@@ -388,7 +388,7 @@ MORE: dict[
     **TRAINING_EXAMPLES,
 }
 
-# of the results in tests/result_examples.py those that have methods of their own
+# the results in tests/result_examples.py that have methods of their own
 EXAMPLES = (
     "Network",
     "activation",

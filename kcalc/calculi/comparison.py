@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Compared(NamedTuple):
     """One network with one activation.
 
-    The q value and c value at its output, C'(1) and C''(1), and its C map.
+    The fields are the q value and c value at its output, C'(1) and C''(1), and its C map.
     """
 
     network: str

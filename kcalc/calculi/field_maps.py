@@ -61,7 +61,7 @@ class FieldMaps:
     def _by_q(self, phi: Activation, gap: Number, q: Number) -> Number:
         """The derivative of 1 - C by q = q1 = q2, from central differences of sixth order in ln q.
 
-        Relative error about 1e-12.
+        The relative error is about 1e-12.
         """
         if phi.degree is not None:
             return gap * 0

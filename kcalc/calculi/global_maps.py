@@ -170,7 +170,7 @@ class NodeValue(NamedTuple):
 class TokenValue(NamedTuple):
     """The values at one node over tokens.
 
-    Those of :class:`NodeValue` at equal places of two inputs.
+    At equal places of two inputs they are those of :class:`NodeValue`.
 
     ``token_cosine1``, ``token_cosine2``: the cosine of two tokens of the first input, and of the
     second.

@@ -292,7 +292,7 @@ class Kernel:
     def positioned(self, node: Node, apart: bool) -> Channels:
         """What tells positions apart.
 
-        The same for all inputs at one position, orthogonal at positions ``apart``.
+        It is the same for all inputs at one position, and orthogonal at positions ``apart``.
         """
         one1, one2, none = self._unit
         atom = Atom(

@@ -261,7 +261,7 @@ class WithMatrices:
     ) -> Any:
         """The kernel of all pairs of rows of ``X`` (N, d) and ``Y`` (M, d; None: X).
 
-        an (N, M) array, exact for equal rows.
+        It is an (N, M) array, exact for equal rows.
 
         The kernel depends on the angles between rows and their q values |x|^2/d.  Where all q
         values agree, or the network is positively homogeneous, it is a function of the angle,

@@ -178,7 +178,7 @@ def ntk(
 def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
     """{Affine: number of channels that one of its outputs sums over; Input: its channels}.
 
-    1 for tables of vectors.
+    The number is 1 for tables of vectors.
 
     ``features``: the width of layers that state none. The taps of a convolution do not count, as
     only the centre tap of a Delta initialisation is non-zero. Raises: KcalcError naming the node

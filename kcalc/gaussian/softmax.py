@@ -269,7 +269,7 @@ class _Side(NamedTuple):
 def _end(tokens: int, width: float) -> float:
     """A point above which T factors ``P(a < -u)`` are below ``e^-TAIL / T^2``.
 
-    For many tokens long before one of them is.
+    For many tokens this happens long before one factor is so small.
     """
     from scipy.special import ndtri
 

@@ -300,7 +300,7 @@ class Formula:
     def expr(self) -> Any:
         """The symbolic form as a named composition, {output: composition} for several outputs.
 
-        Of C maps and kernels at input q = 1.
+        For C maps and kernels it is at input q = 1.
         """
         return self.symbolic()
 

@@ -258,7 +258,7 @@ class CMap(KernelMap):
     ) -> Table:
         """C at fixed q values as a :class:`kcalc.fields.tables.Table`.
 
-        Evaluated a million times in about 20 ms, with an error bound.
+        A million values take about 20 ms, and there is an error bound.
 
         All inputs share one c value. Raises: KcalcError for several outputs, and for q values that
         are not single numbers.

@@ -17,7 +17,7 @@ State = TypeVar("State")
 class Calculus(Protocol):
     """One way of reading a network.
 
-    a state per feature map and a rule per layer, or per primitive.
+    It consists of a state per feature map and a rule per layer, or per primitive.
     """
 
     @property
@@ -49,7 +49,7 @@ def interpret_through(
 ) -> dict[Hashable, Any]:
     """{node of the network: ``record(node, its state)``} of :func:`interpret`.
 
-    a state is dropped after its last reader.
+    A state is dropped after its last reader.
     """
     require_network(network)
     last = {read: node for node, _, reads in network.operations for read in (node, *reads)}
@@ -70,7 +70,7 @@ def interpret(
 ) -> dict[Hashable, State]:
     """Read a network primitive by primitive (:mod:`kcalc.network.primitives`).
 
-    :func:`fold` for calculi whose rules are per primitive.
+    It is :func:`fold` for calculi whose rules are per primitive.
 
     Returns: the state of every node, and of the inner nodes of layers that are several primitives.
     """

@@ -290,7 +290,7 @@ class Nonlinear(Layer):
 class Sum(Layer):
     """``sum_i w_i x_i`` over the inputs in slot order; ``weights=None`` means ones.
 
-    Never renormalised.
+    The weights are never renormalised.
     """
 
     weights: tuple[Number, ...] | None = None

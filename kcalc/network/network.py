@@ -530,7 +530,7 @@ def _names(nodes: Sequence[Node]) -> str:
 def concat_channels(network: Network) -> dict[Node, tuple[Any, ...]]:
     """The channel counts of the inputs of every Concat.
 
-    As given, else from known features, else equal.
+    They are as given, else from known features, else equal.
 
     Raises: GraphError where some features are known and others not.
     """
@@ -559,7 +559,7 @@ def sum_weights(layer: L.Sum, count: int) -> tuple[Any, ...]:
 def is_normalised(weights: Sequence[Any], tolerance: float = 1e-12) -> bool:
     """True if ``sum_i w_i^2 = 1``.
 
-    Exactly for SymPy numbers and symbols, to ``tolerance`` for floats.
+    The check is exact for SymPy numbers and symbols, and to ``tolerance`` for floats.
     """
     excess: Any = sp.Add(*(sp.sympify(w, strict=True) ** 2 for w in weights)) - 1
     if excess.free_symbols:

@@ -49,7 +49,7 @@ class Note:
     def assumption(self) -> Assumption:
         """The note as results have it.
 
-        a convention for positions, a heuristic where the model differs.
+        It is a convention for positions, a heuristic where the model differs.
         """
         return Assumption(self.node, self.text, CARRIED[self.level])
 

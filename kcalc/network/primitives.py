@@ -94,9 +94,9 @@ class Prod(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Join(Primitive):
-    """The inputs side by side; ``counts``.
+    """The inputs side by side.
 
-    Their channels, given or known, else ``problem`` says why they are not.
+    ``counts``: their channels, given or known, else ``problem`` says why they are not.
     """
 
     counts: tuple[Any, ...] | None
@@ -179,7 +179,7 @@ class Max(Window):
 class Mask(Primitive):
     """Entries set to 0 at random, a fraction ``rate`` of them, the others divided by ``1 - rate``.
 
-    The identity in evaluation.
+    It is the identity in evaluation.
     """
 
     rate: Any
@@ -240,7 +240,7 @@ def _ones(size: Any) -> bool:
 class Reads(NamedTuple):
     """What a layer is lowered with.
 
-    Its node, the nodes that it reads and their channels, None where they are not known.
+    These are its node, the nodes that it reads and their channels, None where they are not known.
     """
 
     node: Node

@@ -29,7 +29,7 @@ SKIPS = ("none", "projection", "average")
 def projection_shortcuts(network: Network) -> tuple[Node, ...]:
     """The Affine nodes that are shortcuts of their own.
 
-    An addend of a Sum, of one tap, the only weights since the fork.
+    Each is an addend of a Sum, of one tap, and has the only weights since the fork.
 
     The fork is the last node that all addends depend on; another addend must have more weights
     behind it since then, or wider kernels.
@@ -155,7 +155,7 @@ def _average(network: Network, node: Node, read: Node) -> list[Step]:
 def _halves(node: Node, read: Node, channels: int) -> list[Step]:
     """The upper rows u and, from the mean m of both, the lower ones 2 m - u.
 
-    Both times sqrt 2, one behind the other.
+    Both are multiplied by sqrt 2 and put one behind the other.
     """
     root = sp.sqrt(2)
     return [

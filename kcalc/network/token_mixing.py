@@ -36,7 +36,7 @@ NOISE = 8 * np.finfo(float).eps
 def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = False) -> Array:
     """``skip I + mix U``: identity-biased mixing, U the attention of zero queries.
 
-    1/T everywhere, ``causal``: 1/t over the first t tokens.
+    U is 1/T everywhere; with ``causal`` it is 1/t over the first t tokens.
 
     ``skip=1, mix=0`` (value-skip initialisation) leaves every token alone, at any token covariance.
     With ``mix`` > 0 rows keep q only at token covariances for which ``a Sigma a^T = 1``;

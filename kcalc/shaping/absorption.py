@@ -231,7 +231,7 @@ class Absorption:
     def forward(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         """The relation of a node from those of its parents.
 
-        Here of inputs, and of layers that are only exact between plain maps.
+        This rule is for inputs, and for layers that are only exact between plain maps.
         """
         return (Block(1.0, 1.0, Form(0.0)),)
 

@@ -85,7 +85,7 @@ class Shaping(Approximable):
     def to_train(self) -> tuple[Network, tuple[Node, ...]]:
         """(the network to train, its Affine nodes whose weights start as mirrored pairs).
 
-        Here the shaped network, and no such nodes.
+        Here it is the shaped network, and there are no such nodes.
         """
         return self.network, ()
 

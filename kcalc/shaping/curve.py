@@ -113,11 +113,10 @@ def _ahead(system: System, here: Place, length: float) -> Place | None:
 
 
 def walk(system: System, start: Point) -> tuple[Point | None, End | None]:
-    """From ``start`` towards the system's target.
+    """Walk from ``start`` towards the system's target.
 
-    (the point that has it, None), or (None, the end of the curve).
-
-    (None, None) where the curve cannot be followed at all.
+    Returns: (the point that has it, None), or (None, the end of the curve); (None, None) where the
+    curve cannot be followed at all.
     """
     here = _place(system, start.log_alpha, start.beta, None, None)
     probe = None if here is None else _ahead(system, here, 1e-4)
@@ -169,7 +168,7 @@ def _at_turn(
 ) -> tuple[Point | None, End | None]:
     """The extremum within a length ahead by golden section.
 
-    The crossing before it where it passes the target.
+    Where the extremum passes the target, it is the crossing before it.
     """
     a, b = 0.0, length
     c, d = b - GOLDEN * (b - a), a + GOLDEN * (b - a)

@@ -112,7 +112,7 @@ def _number(value: Any, name: str) -> float:
 def variances(phi: Activation, q: float) -> tuple[float, float]:
     """(sigma_w^2, sigma_b^2) of the edge at q*.
 
-    The second is negative where the edge does not pass. sigma_b^2 without cancellation.
+    The second is negative where the edge does not pass. sigma_b^2 is computed without cancellation.
     """
     m = converged_moments(phi, math.log(q) / 2, 0.0)
     if not m.gradient > 0:
@@ -481,7 +481,7 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
 def _read(network: Network, node: Any, channels: dict[Any, Any]) -> list[tuple[Any, float]]:
     """(layer that sets q, share of the channels) of a node's output.
 
-    Through Pool and the like, and the parts of Concat.
+    It is found through Pool and the like, and through the parts of Concat.
     """
     layer = network.layer(node)
     if layer.passes:

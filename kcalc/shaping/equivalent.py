@@ -38,7 +38,7 @@ CORRELATED = (
 class Change:
     """How the parameters of an Affine change.
 
-    Per block of inputs (s, t), and its own (S, T) = (scale, shift).
+    The change is given by (s, t) per block of inputs, and by its own (S, T) = (scale, shift).
     """
 
     inputs: tuple[Relation, ...]
@@ -188,7 +188,7 @@ def _result(network: Network, found: Absorption) -> EquivalentParameters:
 def _sigmas(layer: Affine, change: Change) -> tuple[Any, Any, bool]:
     """(sigma_w, sigma_b, whether that is only a summary).
 
-    sigma_w by the mean square over blocks, sigma_b that of the bias entries.
+    sigma_w is by the mean square over blocks, sigma_b by that of the bias entries.
     """
     scales = [block.scale / change.scale for block in change.inputs]
     total = sum(block.share for block in change.inputs)

@@ -293,7 +293,7 @@ class _Plan:
         return Network.from_steps(steps, self.base.outputs).with_notes(self.base.notes)
 
     def _factor(self, node: Node, parent: Node, weight: WeightScaling, branch: float) -> float:
-        """So that f -> sqrt(n/m) f from pre-activation to pre-activation.
+        """The factor with which f -> sqrt(n/m) f from pre-activation to pre-activation.
 
         The first layers get inputs of 1/(k sqrt n).
         """

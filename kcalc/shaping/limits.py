@@ -154,9 +154,10 @@ def _settled(squares: QMap, points: Sequence[FixedPoint], trail: list[float]) ->
 
 
 def _approached(squares: QMap, point: FixedPoint, trail: Sequence[float]) -> bool:
-    """Whether iterates that have not arrived will.
+    """Whether iterates that have not arrived will arrive.
 
-    Q (or Q twice, where they change sides) increases and leads on all the way there.
+    They will where Q (or Q twice, where they change sides) increases and leads on all the way
+    there.
     """
     before, last = (math.log(value / point.value) for value in trail[-2:])
     between = point.value * np.exp(last * np.linspace(1, 0, BETWEEN)[:-1])

@@ -1,6 +1,6 @@
 """Mirrored weights that make a network linear when it starts.
 
-Phi becomes (phi(x), phi(-x)), read by (W, -W).
+phi becomes (phi(x), phi(-x)), read by (W, -W).
 
 [Balduzzi, Frean, Leary, Lewis, Ma, McWilliams 2017; DKS sec. 26.5]
 """
@@ -144,7 +144,7 @@ class LooksLinear(Shaping):
     def mirrored(self, node: Node, weights: Any) -> np.ndarray:
         """The weights with which an Affine reads the pair of an activation.
 
-        (gamma W, -gamma W), (out, 2 in, ...) for W (out, in, ...).
+        They are (gamma W, -gamma W), of shape (out, 2 in, ...) for W of shape (out, in, ...).
 
         The pair is all phi(x), then all phi(-x), along axis 1. Raises: KcalcError unless the Affine
         reads one activation alone.
@@ -228,7 +228,7 @@ def mirrored_constants(phi: Activation) -> MirroredConstants:
 def difference(phi: Activation) -> Activation:
     """phi(x) - phi(-x), twice the odd part.
 
-    a multiple of the identity where it is that to rounding, 2 phi where phi is odd.
+    It is a multiple of the identity where it is that to rounding, and 2 phi where phi is odd.
 
     Raises: KcalcError for even activations, and those that jump or are linear.
     """

@@ -25,8 +25,8 @@ FAR = (
     40,
 )
 NODES = 24
-# of the Legendre coefficients of degree < NODES: below RESOLVED on a panel, the quadrature's error
-# is their square
+# how many of the last Legendre coefficients, of degree < NODES, are looked at: where they are below
+# RESOLVED on a panel, the error of the quadrature is their square
 LAST = 3
 RESOLVED = 1e-13
 DEEPEST, MOST = 40, 1500  # bisections of a panel, and panels

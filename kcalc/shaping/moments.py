@@ -136,7 +136,7 @@ def is_steep(phi: Activation, alpha: float) -> bool:
 def width(phi: Activation) -> float:
     """The width of the narrowest feature of phi, at most 1 (that of tanh).
 
-    Where nothing resolves phi, 1.
+    It is 1 where nothing resolves phi.
     """
     with np.errstate(all="ignore"):
         try:

@@ -65,7 +65,7 @@ class NormaliserFree(Shaping):
     def _measured(self) -> dict[str, Any]:
         """Local variances in 30 digits.
 
-        q values and C maps of both forms by the kernel calculus.
+        q values and C maps of both forms are by the kernel calculus.
         """
         out: dict[str, Any] = {}
         for name in self.constants:
@@ -182,7 +182,7 @@ def normaliser_free(
 def _reached(published: Network, told: dict[Node, float]) -> dict[Node, float]:
     """The variances ``q - m^2`` at nodes.
 
-    As told by the closed form where that holds, which it does not where mean squares were kept.
+    They are as the closed form says where it holds; it does not where mean squares were kept.
     """
     values = q_and_variances(published) if told else {}
     found = {node: values[node][1] for node in told}

@@ -26,7 +26,7 @@ Node = Hashable
 class ResidualBlock(Shown):
     """A Sum of two addends that part at the node ``entry``.
 
-    a shortcut, and a branch that is deeper.
+    One addend is a shortcut, the other a branch that is deeper.
 
     ``shortcut`` and ``branch`` are the nodes that the Sum at ``node`` reads, ``slot`` is the
     shortcut's (0 or 1). ``depth`` counts the nonlinear layers of the branch, on its longest path.

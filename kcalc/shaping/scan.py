@@ -41,7 +41,7 @@ _COARSE = 1e-11  # moments below this times their scale are rounding
 class Sheet:
     """Moments (variance, excess, turn, tilt, bend) on a curvilinear grid of (log alpha, beta).
 
-    shape (5, rows, columns).
+    They have the shape (5, rows, columns).
     """
 
     log_alpha: Array
@@ -169,11 +169,10 @@ def _changes(values: Array) -> Any:
 
 
 def nearest(system: System) -> tuple[Point | None, End | None]:
-    """On the curve where the first equation holds.
+    """Search the curve where the first equation holds.
 
-    (a point that has the target, None), or (None, the end nearest to the target).
-
-    (None, None) where the first equation holds nowhere on the grid.
+    Returns: (a point that has the target, None), or (None, the end nearest to the target); (None,
+    None) where the first equation holds nowhere on the grid.
     """
     places = [place for sheet in sheets(system.phi) for place in _crossings(sheet, system)]
     best: End | None = None

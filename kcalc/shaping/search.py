@@ -92,7 +92,7 @@ def _is_linear(phi: Activation) -> bool:
 def solve(systems: Sequence[System]) -> Constants:
     """The default solution of alternative systems of one activation.
 
-    Of the branch whose shift is smallest at alpha = 0, positive first.
+    It is that of the branch whose shift is smallest at alpha = 0, positive first.
 
     So the constants are continuous in the target as far as that branch reaches (see
     :func:`default_end`); beyond its fold the next branch serves. Kinked activations have no
@@ -119,7 +119,7 @@ def solve(systems: Sequence[System]) -> Constants:
 def _ways(systems: Sequence[System]) -> Iterator[tuple[System, Point | None, End | None]]:
     """Every branch in the order of preference.
 
-    (its system, its point at the target, or else its end where that was found).
+    Each is (its system, its point at the target, or else its end where that was found).
     """
     starts = [(branch, system) for system in systems for branch in branches(system.at(1.0))]
     for branch, system in sorted(
@@ -138,9 +138,9 @@ def _ways(systems: Sequence[System]) -> Iterator[tuple[System, Point | None, End
 
 
 def _reached(system: System, target: float, here: Point) -> tuple[Point | None, End | None]:
-    """From a point of a branch to the system's target.
+    """Go from a point of a branch to the system's target.
 
-    In steps of the target, and near a fold along the curve.
+    The way leads in steps of the target, and near a fold along the curve.
     """
     last, point = advanced(system, target, here)
     if last == system.target:
@@ -154,7 +154,7 @@ def _reached(system: System, target: float, here: Point) -> tuple[Point | None, 
 def default_end(systems: Sequence[System], found: Constants) -> str | None:
     """None where ``found`` lies on the default branch.
 
-    Else in words where that branch ends, so that the constants jump there.
+    Else it says in words where that branch ends, so that the constants jump there.
     """
     for system, point, end in _ways(systems):
         if point is not None and abs((found.beta or 0.0) - point.beta) <= SAME * (
@@ -188,9 +188,9 @@ def solve_all(systems: Iterable[System]) -> Solutions:
 
 
 def _both(system: System) -> Iterator[Solution]:
-    """By branches, those beyond the first few too.
+    """Solutions by branches and by the scan.
 
-    And by the scan, which finds loops that no branch leads to.
+    Branches beyond the first few are followed too; the scan finds loops that no branch leads to.
     """
     points = (point for _, point, _ in _ways([system]) if point is not None)
     yield from (solution for point in points if (solution := refined(system, point)) is not None)
@@ -316,9 +316,9 @@ def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, 
 
 
 class Extreme(NamedTuple):
-    """The C'(1) - 1 nearest to a target; whether it is an extremum, and not the edge of the search.
+    """The C'(1) - 1 nearest to a target, and log alpha there.
 
-    Log alpha there.
+    Also whether it is an extremum, and not the edge of the search.
     """
 
     excess: float
@@ -333,7 +333,8 @@ Cell = tuple[tuple[float, float], tuple[float, float]]
 def _cells(phi: Activation, beta: float, target: float) -> Iterator[Cell]:
     """Where C'(1) - 1 crosses the target.
 
-    Between points of GRID, or else on both sides of an extremum between two of them.
+    The crossing is between points of GRID, or else on both sides of an extremum between two of
+    them.
     """
     values = np.array(_profile(phi, beta))
     with np.errstate(invalid="ignore"):
@@ -414,7 +415,7 @@ def _crossing(
 ) -> float | None:
     """log alpha between two grid points at which C'(1) - 1 lies on either side of the target.
 
-    By Newton's method, else by Brent's.
+    It is found by Newton's method, else by Brent's.
     """
     from scipy.optimize import brentq
 

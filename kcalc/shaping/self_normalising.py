@@ -294,7 +294,7 @@ def shifted(phi: Activation, input_scale: float = 1.0) -> Constants:
 def _centred(phi: Activation, input_scale: float) -> Moments:
     """Mean and variance, never subtracted, at the first fineness that the next one confirms.
 
-    Phi may jump.
+    phi may jump.
     """
     last = moments(phi, math.log(input_scale), 0.0, 0)
     for fineness in range(1, FINEST + 1):

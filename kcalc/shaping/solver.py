@@ -58,7 +58,7 @@ class Solution:
 class Branch:
     """Where a family of solutions starts.
 
-    Its shift at alpha = 0, and phi'/phi'' there (the scale of alpha).
+    The fields are its shift at alpha = 0, and phi'/phi'' there (the scale of alpha).
     """
 
     beta: float

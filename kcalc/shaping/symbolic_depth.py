@@ -121,7 +121,7 @@ class VanillaMaps(Shown):
     def q_map(self) -> sp.Expr:
         """Q of degree k: a^((k^L - 1)/(k - 1)) q^(k^L) with a = sigma_w^(2k) E phi(z)^2.
 
-        (sigma_w^2 E phi(z)^2)^L q for k = 1.
+        For k = 1 it is (sigma_w^2 E phi(z)^2)^L q.
 
         Raises: KcalcError for activations that are not positively homogeneous.
         """

@@ -228,7 +228,7 @@ def with_tokens(
 ) -> tuple[Network, tuple[str, ...]]:
     """The shaped network, its rows rescaled where that is asked for, checked token by token.
 
-    And the edits. Raises: KcalcError.
+    The edits are returned too. Raises: KcalcError.
     """
     if tokens is None:
         return shaped, ()

@@ -1,6 +1,6 @@
 """The first causal layer, exactly.
 
-Tokens that are alike before it, of which token i reads the first i.
+Before it tokens are alike; token i reads the first i of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST = 1024  # tokens of a sequence: the cost grows as their square
 def exact_mask(op: P.Attend) -> bool:
     """Whether the overlaps of masked rows are known.
 
-    Softmax of wide heads, and nothing else that tells tokens apart.
+    They are for softmax of wide heads, where nothing else tells tokens apart.
     """
     plain = op.normaliser == "softmax" and op.scale != "linear" and op.identity == op.centre == 0
     return plain and not op.sink and op.rotary is None and not op.alibi and op.key_width is None

@@ -227,8 +227,9 @@ class Exchangeable:
 
     @rule.register
     def _(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Raises: KcalcError for causal masks and positions in scores, which leave tokens unlike.
+        """Attention over tokens that stay alike.
 
+        Raises: KcalcError for causal masks and positions in scores, which leave tokens unlike;
         FreshnessError for shared weights.
         """
         queries, keys, values_read = inputs
@@ -394,7 +395,8 @@ class Exchangeable:
 class Values(NamedTuple):
     """Values of two sequences, or of one.
 
-    Mean squares, gaps at equal and at different places, and at different ones of the first.
+    They are mean squares, and gaps: at equal places, at different places, and at different places
+    of the first sequence.
 
     ``O_ik = V_d R + (V_s - V_d) X`` of rows with the given X and R.
     """

@@ -1,6 +1,6 @@
 """The NNGP and the tangent kernel between all tokens of given sequences.
 
-``kc.ntk(network, tokens=array)``.
+They are the result of ``kc.ntk(network, tokens=array)``.
 """
 
 from __future__ import annotations

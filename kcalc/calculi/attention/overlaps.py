@@ -109,7 +109,7 @@ def _parts(number: Number) -> tuple[Number, Number | None]:
 def _composed(value: Array, arguments: list[tuple[Number, Array]]) -> Number:
     """The value, as a jet where an argument is one.
 
-    The sum of its first orders times the derivatives.
+    The first order of the jet is the sum of those of the arguments times the derivatives.
     """
     moving = [(first, slope) for first, slope in arguments if first is not None]
     return Jet((value, sum(first * slope for first, slope in moving))) if moving else value

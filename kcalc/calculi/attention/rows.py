@@ -55,7 +55,7 @@ NODES = (
 class Scores(NamedTuple):
     """What rows of two sequences depend on, or of one.
 
-    Mean squares of queries (g) and keys (h), and gaps ``1 - cosine``.
+    The fields are mean squares of queries (g) and keys (h), and gaps ``1 - cosine``.
 
     ``query_gap``: of the two queries; ``same``, ``other``: of keys at equal and at different places
     of the two sequences; ``apart1``, ``apart2``: of keys at different places of the first sequence,
@@ -83,8 +83,8 @@ class Sums(NamedTuple):
 class Slopes(NamedTuple):
     """Rows of one sequence at equal or different places, and the derivatives of their ``O_ik``.
 
-    By the covariance of the queries; by that of the keys at equal places, summed over j = l; and
-    summed over j != l.
+    The derivatives are by the covariance of the queries; by that of the keys at equal places,
+    summed over j = l; and by that of the keys, summed over j != l.
     """
 
     rows: Sums
@@ -117,7 +117,7 @@ class Rows:
     ) -> tuple[Slopes, Slopes]:
         """For rows at equal places of one sequence and at different ones.
 
-        G, h, v: covariances at equal and at different places.
+        g, h, v: covariances at equal and at different places.
         """
         raise NotImplementedError
 

@@ -26,7 +26,7 @@ MOST_TOKENS = 1 << 24
 class Tokens:
     """Sequences of ``count`` tokens that are alike.
 
-    One q value, and the same ``cosine`` for any two tokens of a sequence.
+    All tokens have one q value, and any two tokens of a sequence the same ``cosine``.
 
     Two sequences of cosine c at equal places have ``c cosine`` at different ones, as if one were c
     times the other and something independent of it.

@@ -183,7 +183,7 @@ def _checked(covariance: Array, sequences: int) -> tuple[Array, int]:
 def alike(count: int, cosine: float, c: float | None, q1: float, q2: float) -> tuple[Array, int]:
     """The covariance of sequences of ``count`` tokens that are alike.
 
-    One sequence, or two of cosine ``c``.
+    There is one sequence, or there are two of cosine ``c``.
     """
     own = np.full((count, count), cosine) + (1 - cosine) * np.eye(count)
     if c is None:

@@ -84,7 +84,7 @@ def _rescaled(at_one: Array, q: float, power: int, phi: Activation) -> Array:
 def slopes(phi: Activation, q: float, c: float | None) -> Array:
     """The derivative of the local kernel map.
 
-    DQ/dq, or 3 x 3 in the order (q11, q12, q22) at q11 = q22 = q and cosine c.
+    It is dQ/dq, or 3 x 3 in the order (q11, q12, q22) at q11 = q22 = q and cosine c.
     """
     if phi.degree is None:
         return _slopes(phi, q, c)

@@ -108,7 +108,7 @@ class Moments(Shown):
     def growth(self) -> float:
         """(1 + relative variance) of the output.
 
-        E |y|^4 / (E |y|^2)^2, 1 for a norm without fluctuations.
+        It is E |y|^4 / (E |y|^2)^2, which is 1 for a norm without fluctuations.
         """
         return 1 + self.out.relative
 

@@ -32,7 +32,7 @@ def spread(window: Window, values: Array) -> Array:
 def spread_pairs(window: Window, values: Array) -> Array:
     """The transpose of ``window.summed_pairs``.
 
-    Pairs of output locations -> pairs of locations, the same tap for both.
+    It takes pairs of output locations to pairs of locations, with the same tap for both.
     """
     size = prod(axis.size for axis in window.axes)
     out = np.zeros((size, size))
@@ -45,7 +45,7 @@ def spread_pairs(window: Window, values: Array) -> Array:
 def spread_apart(window: Window, values: Array) -> Array:
     """The transpose of ``window.summed_apart``.
 
-    Pairs of output locations -> pairs of locations, all pairs of taps.
+    It takes pairs of output locations to pairs of locations, with all pairs of taps.
     """
     matrix = incidence(window)
     return matrix.T @ values @ matrix

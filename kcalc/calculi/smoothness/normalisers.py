@@ -101,7 +101,7 @@ class EntryNormalisation(Normaliser):
     def smallest_slope(self, w: Array) -> float:
         """The smallest singular value of the derivative at w.
 
-        Positive everywhere, tending to 0 as an entry grows.
+        It is positive everywhere and tends to 0 as an entry grows.
         """
         return float(np.min(self.derivative(np.abs(np.asarray(w, float)).max(initial=0.0))))
 

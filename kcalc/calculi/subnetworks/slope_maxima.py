@@ -57,7 +57,7 @@ class Polynomials:
     def from_inputs(self, node: Node) -> Monomial:
         """The slope polynomial from the inputs, which move together, to a node.
 
-        The product over its dominators.
+        It is the product over the node's dominators.
         """
         at, parts = self._nodes.index(node), list[Monomial]()
         while at < len(self._nodes):

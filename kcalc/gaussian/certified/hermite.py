@@ -156,7 +156,7 @@ def _panels(
 ) -> tuple[list[Panel], float]:
     """Panels on [0, reach] with rules that integrate both halves against every h_n, n <= terms.
 
-    And log of the summed errors.
+    The log of their summed errors is returned too.
     """
     profile, r = factor
     most, out, total = 12 + 4 * math.ceil(field.digits / 3), [], -math.inf

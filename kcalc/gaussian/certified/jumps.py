@@ -1,6 +1,6 @@
 """Which kinks of an activation are jumps of phi or of one of its derivatives.
 
-Decided, never guessed.
+This is decided, never guessed.
 """
 
 from __future__ import annotations

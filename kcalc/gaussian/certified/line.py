@@ -1,6 +1,6 @@
 """Certified one-dimensional Gaussian expectations.
 
-Acb.integral on every smooth piece, and a proven bound of the tails.
+Every smooth piece is integrated by ``acb.integral``, and the tails have a proven bound.
 
 All of it is E[w(z) prod_i f_i(r_i z)] for a standard normal z, a polynomial w and one or two
 piecewise smooth functions f_i; the r_i are balls, so that an uncertain q is enclosed by itself.

@@ -1,6 +1,6 @@
 """Local maps in a ball field: closed forms first, read with more digits where they cancel.
 
-Certified integrals else.
+Otherwise they are certified integrals.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _better(
 ) -> tuple[Ball, ...]:
     """The closed form if it is narrow, else the integral, else whichever there is.
 
-    Rounded to the field's precision.
+    The result is rounded to the field's precision.
     """
     if found is None or _width(found) > _COARSE:
         try:

@@ -37,7 +37,7 @@ _STEEP, _TURNED = 3.0, 0.05
 class Line:
     """a = place + slope b, where one of the factors (``owner`` 0 or 1) changes its piece.
 
-    Owner -1 if none does.
+    ``owner`` is -1 if none does.
     """
 
     place: Ball

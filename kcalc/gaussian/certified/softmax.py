@@ -83,9 +83,9 @@ def _within(bound: Ball) -> Ball:
 
 
 def _inner_errors(width: Ball, spacing: Ball, last: Ball) -> tuple[Ball, Ball]:
-    """Of ``E f(u + width z)`` and ``E g(u + width z)`` by nodes up to ``last``, at any u.
+    """Errors of ``E f(u + width z)`` and ``E g(u + width z)`` by nodes up to ``last``, at any u.
 
-    The trapezoidal rule, and the nodes left out.
+    They are those of the trapezoidal rule, and of the nodes left out.
     """
     pi = width.pi()
     y = min(2 * pi / spacing, pi / 2 / width * (1 - spacing * width / 6), key=float)

@@ -22,7 +22,7 @@ from kcalc.gaussian.expectations.smoothing import smoothed
 class Jumps:
     """The points k where phi^(n) jumps, k/sqrt q, and by how much.
 
-    Those beyond any standard normal left out.
+    Points beyond any standard normal are left out.
     """
 
     points: Array
@@ -141,7 +141,7 @@ class Corners:
     def _difference(self, second: Jumps, first: Jumps) -> Array:
         """j/sqrt q2 - sign k/sqrt q1 (rows k, columns j).
 
-        For equal kinks from q1 - q2, and 0 where they meet.
+        For equal kinks it is computed from q1 - q2, and it is 0 where they meet.
         """
         a, b = first.standard[:, None], second.standard
         equal = first.points[:, None] == self.sign * second.points

@@ -76,7 +76,7 @@ def tabulate(
 ) -> list[Chebyshev]:
     """Chebyshev panels of f on [left, right], bisected until the last coefficients are rounding.
 
-    Sorted from the left.
+    The panels are sorted from the left.
 
     Rounding is judged against the size of f on the whole interval, or ``floor`` if that is larger,
     and is allowed to grow like noise/t. Two kinks that nearly meet are resolved in as many
@@ -147,7 +147,8 @@ class EndZone:
     def _derivative_at(self, order: int, theta: float) -> float:
         """Gamma^(order) at c = sign cos(theta).
 
-        That of the smoothed functions, and the deltas of both by conditioning on their kinks.
+        It is that of the smoothed functions; the deltas of both are added by conditioning on their
+        kinks.
         """
         far = 2 * math.sin(theta / 2) ** 2
         smooth = self._smooth_product(order, far)
@@ -323,7 +324,7 @@ class EndZone:
     def _sign_at_end(self, order: int) -> float:
         """The sign of an infinite derivative at theta = 0, by its leading term.
 
-        a jump far out has a weight below rounding.
+        The leading term is needed because a jump far out has a weight below rounding.
         """
         first = 0 if self._touching(0, 0) else order - 1
         one, two = Jumps.of(self.phi, self.q1, first), Jumps.of(self.psi, self.q2, first)

@@ -87,7 +87,7 @@ class PairMap:
     def _missing(self) -> float:
         """Gamma(1) minus the sum of the series kept.
 
-        Through variances where that avoids a cancellation.
+        It is computed through variances where that avoids a cancellation.
         """
         if self.complete:
             return 0.0

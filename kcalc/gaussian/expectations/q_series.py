@@ -17,7 +17,8 @@ from kcalc.foundation.errors import KcalcError
 from kcalc.gaussian.expectations.quadrature import Array, Profile, Rule, normal_rule, rule, split
 from kcalc.gaussian.expectations.single import joint_edges
 
-# of a coefficient: where more may be lost by the first formula, the second one is asked too
+# relative error of a coefficient: where more may be lost by the first formula, the second one is
+# asked too
 ROUNDED = 1e-12
 LOST = 1e-7  # of a coefficient, or of E |f| itself: larger errors are refused
 MOST = 12  # derivatives of f; expressions of higher ones grow beyond use
@@ -88,7 +89,7 @@ def _more_accurate(
 ) -> float:
     """The coefficient by the formula with the smaller error bound.
 
-    The given (value, error), or by derivatives of f.
+    The formulas are that of the given (value, error), and the one by derivatives of f.
     """
     found, error = given
     if n and n <= MOST:

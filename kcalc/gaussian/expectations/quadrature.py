@@ -1,6 +1,6 @@
 """Quadrature for one function under Gaussians of every width.
 
-a mesh on the pre-activation axis and the rules built from it.
+There is a mesh on the pre-activation axis, and rules are built from it.
 
 A :class:`Profile` is the data of a function phi for the numerics: its derivatives away from kinks,
 where the kinks are and how far phi and its derivatives jump there. ``mesh(profile, radius)``
@@ -33,7 +33,8 @@ _NOISY = 1e-12  # functions may carry rounding errors of this relative size, not
 _NARROWEST = 1e-9
 _SHARE = 0.05
 _MOST = 20_000  # panels on one level
-# of the greatest value: a function that changes by more over a panel of the narrowest kind jumps
+# share of the greatest value: a function that changes by more over a panel of the narrowest kind
+# jumps
 _STEEP = 1e-6
 _STEPS = np.concatenate([[0.0], *([s * 2.0**k] for k in range(-1, 5) for s in (1, -1))])
 _SCAN = np.linspace(-40.0, 40.0, 321)
@@ -111,7 +112,7 @@ def _envelope(
 def is_noise(last: Array, size: Array | float) -> NDArray[np.bool_]:
     """Whether the last eight coefficients (on the last axis) are small and have stopped falling.
 
-    Rounding errors of the function.
+    Then they are rounding errors of the function.
     """
     tail, before = last[..., 5:].max(axis=-1), last[..., :5].max(axis=-1)
     return (tail < _NOISY * size) & (tail > 0.3 * before)
@@ -160,7 +161,8 @@ def mesh(profile: Profile, radius: float) -> Array:
 def _scale(profile: Profile, order: int, radius: float) -> Callable[[Array], Array]:
     """The envelope of phi^(order).
 
-    Of phi as well where phi^(order) comes from its values, whose rounding errors it has.
+    Where phi^(order) comes from values of phi, it has their rounding errors, and the envelope is
+    that of phi as well.
     """
     marks = getattr(profile, "landmarks", ())
     own = _envelope(profile.numeric(order), radius, marks)

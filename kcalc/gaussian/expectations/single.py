@@ -30,7 +30,7 @@ from kcalc.gaussian.expectations.quadrature import (
 MAX_TERMS = 640
 LONGEST = 16384  # terms of fast waves, whose greatest coefficients lie beyond MAX_TERMS
 _BLOCK = 32
-# of the variance: a fast oscillation hides behind a block of zeros, but not from Parseval
+# share of the variance: a fast oscillation hides behind a block of zeros, but not from Parseval
 _MISSING = 1e-12
 _PHASE = (
     9.0  # a panel of the mesh, a polynomial of degree 19 to rounding, holds no wave of more radians
@@ -181,7 +181,7 @@ class _Grid:
     def projections(self, values: Array) -> Iterator[Array]:
         """E[f(z) h_n(z)] for n = 1, 2, ... in blocks, f given at the nodes.
 
-        Even and odd parts apart, on half the line.
+        Even and odd parts are treated apart, on half the line.
         """
         right, left = values[self.half.size - 1 :], values[self.half.size - 1 :: -1]
         odd, even = (right - left) * self._decay, (right + left) * self._decay

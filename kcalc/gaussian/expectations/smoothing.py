@@ -23,8 +23,8 @@ from kcalc.gaussian.expectations.quadrature import (
 
 _WIDEST = 2 * WINDOW / 3  # of a Gauss-Legendre panel, in standard deviations
 _UNIT, _WEIGHTS = (part.ravel() for part in panel_nodes(np.array([0.0, 1.0])))
-# below it, and for many samples, the panels of the mesh, fine only where they must be, take less
-# than a grid
+# below this, and for many samples, the panels of the mesh, which are fine only where they must be,
+# take less than a grid
 _FINEST = 0.02
 _MOST = 400_000
 _SAMPLES = 1e7

@@ -11,7 +11,7 @@ from ..network import Network
 def titled(builder: str, network: Network, *sizes: Any) -> Network:
     """The network under a name like ``vanilla-20, tanh``.
 
-    Its builder, its sizes, its activations.
+    The name states its builder, its sizes and its activations.
     """
     names = dict.fromkeys(
         network.layer(node).activation.name for node in network.nodes_of(Nonlinear)
