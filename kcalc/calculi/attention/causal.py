@@ -31,7 +31,7 @@ def masked(
 ) -> Array | None:
     """The covariance of what all tokens read, (P, P), from those of queries, keys and values.
 
-    These are (chains, P, P). ``O_ik = V_d + (V_s - V_d) S_ik`` with S of rows over the first i and
+    Their covariances are (chains, P, P). ``O_ik = V_d + (V_s - V_d) S_ik`` with S of rows over the first i and
     the first k tokens. None where tokens are not alike.
     """
     read = [_alike(covariance, sequences) for covariance in (queries, keys, values)]

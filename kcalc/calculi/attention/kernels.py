@@ -28,9 +28,9 @@ KERNELS = ("nngp", "ntk", "nngp_error", "ntk_error")
 class TokenKernels(Shown, Approximable):
     """Kernels of one output channel between the tokens of N sequences, at infinite width.
 
-    At initialisation. ``nngp``, ``ntk``: arrays (N, T, N, T), or (N, N) where the output has no
-    tokens: the covariance of the outputs, and the tangent kernel in the parameterisation that was
-    asked for. ``nngp_error``, ``ntk_error``: their standard errors over the chains of sampling, 0
+    They are those at initialisation. ``nngp``, ``ntk``: arrays (N, T, N, T), or (N, N) where the
+    output has no tokens: the covariance of the outputs, and the tangent kernel in the
+    parameterisation that was asked for. ``nngp_error``, ``ntk_error``: their standard errors over the chains of sampling, 0
     where no attention was sampled.
     """
 

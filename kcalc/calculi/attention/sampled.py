@@ -395,9 +395,9 @@ class _Scores:
         )
 
     def drawn(self, rng: np.random.Generator, draws: int) -> tuple[Array, Grams]:
-        """The scores of one head a draw, (draws, sequences, rows, columns).
+        """The scores of one head a draw, (draws, sequences, rows, columns), and what made them.
 
-        With the queries and keys where these were drawn.
+        That is: the queries and keys, where these were drawn.
         """
         grams: Grams = None
         op, one, two, n = self.op, self.left.shape[0], self.right.shape[0], self.sequences
