@@ -31,8 +31,8 @@ def masked(
 ) -> Array | None:
     """The covariance of what all tokens read, (P, P), from those of queries, keys and values.
 
-    Their covariances are (chains, P, P). ``O_ik = V_d + (V_s - V_d) S_ik`` with S of rows over the first i and
-    the first k tokens. None where tokens are not alike.
+    Their covariances are (chains, P, P). ``O_ik = V_d + (V_s - V_d) S_ik`` with S of rows over the
+    first i and the first k tokens. None where tokens are not alike.
     """
     read = [_alike(covariance, sequences) for covariance in (queries, keys, values)]
     count = queries.shape[-1] // sequences

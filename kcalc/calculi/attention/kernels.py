@@ -30,8 +30,8 @@ class TokenKernels(Shown, Approximable):
 
     They are those at initialisation. ``nngp``, ``ntk``: arrays (N, T, N, T), or (N, N) where the
     output has no tokens: the covariance of the outputs, and the tangent kernel in the
-    parameterisation that was asked for. ``nngp_error``, ``ntk_error``: their standard errors over the chains of sampling, 0
-    where no attention was sampled.
+    parameterisation that was asked for. ``nngp_error``, ``ntk_error``: their standard errors over
+    the chains of sampling, 0 where no attention was sampled.
     """
 
     nngp: Array
