@@ -275,6 +275,8 @@ def test_derivatives_are_those_of_the_map(case: Case) -> None:
     assert R.derivative(1)(0.3) == pytest.approx(
         (R(0.3 + step) - R(0.3 - step)) / (2 * step), rel=1e-7
     )
+    with pytest.raises(kc.KcalcError, match="those of tokens begin at -"):
+        R.table()
 
 
 # -- arrays of frameworks, and tables --------------------------------------------------------------
