@@ -41,7 +41,15 @@ from ..spatial.local import LocationMaps
 from ..tangent import Tangent
 from .causal import exact_mask, masked
 from .closed import TIED, check_tied, is_tied, linear_in_scores, mixed, tied
-from .exchangeable import HEADS, ONE, TokenState, by_relation, check_length, check_reads
+from .exchangeable import (
+    HEADS,
+    ONE,
+    TokenState,
+    by_relation,
+    check_length,
+    check_reads,
+    token_matrix,
+)
 from .pairs import PairMoments
 from .rows import factor
 from .score_slopes import Blocks, Grams
@@ -302,9 +310,9 @@ class Sampled:
                 f"node {node!r} ({op.kind}) pools windows of tokens; use the mean over all of "
                 f"them, L.Pool('mean')"
             )
-        mixing = np.full((1, count), 1 / count) if matrix is None else np.array(matrix)
-        if mixing.shape[1] != count:
-            raise KcalcError(f"node {node!r} mixes {mixing.shape[1]} tokens, and there are {count}")
+        mixing = (
+            np.full((1, count), 1 / count) if matrix is None else token_matrix(matrix, node, count)
+        )
         whole, pairs = np.kron(np.eye(self.sequences), mixing), below.relations[ONE].pairs
         gaussian = len(pairs) == 1 and pairs[0].gaussian
         return self._state(
