@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,23 @@ def test_tied_readout_and_class_token_are_noted() -> None:
     mean = kc.read(drawn(ViT(1, 48, 4, 32, 8, token=False)), (2, 3, 32, 32))
     assert mean.network.layer(mean.network.nodes_of(L.Positions)[0]).length == 16
     assert mean.fidelity.counts["exact"] == len(mean.network) - 1  # all but the mean over tokens
+
+
+class Cached(GPT2):
+    """As in transformers: keys and values are returned in an object of a class of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 48, 4, VOCABULARY, T)
+        self.config = SimpleNamespace(use_cache=True)
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        found = super().forward(ids)
+        return (found, SimpleNamespace(keys=found)) if self.config.use_cache else (found,)
+
+
+def test_keys_and_values_kept_for_later_are_not_asked_for() -> None:
+    model = drawn(Cached())
+    assert kc.read(model, IDS).fidelity.level == "exact" and model.config.use_cache
 
 
 # -- details of attention --------------------------------------------------------------------------
