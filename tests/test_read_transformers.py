@@ -141,6 +141,29 @@ def test_keys_and_values_kept_for_later_are_not_asked_for() -> None:
     assert kc.read(model, IDS).fidelity.level == "exact" and model.config.use_cache
 
 
+class Padded(nn.Module):
+    """Attention under a mask of padding that is an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.heads = nn.Embedding(VOCABULARY, 48), Heads(self.attended)
+        self.seen: Any = None
+
+    def attended(self, *qkv: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(*qkv, attn_mask=self.seen)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        self.seen = mask.to(torch.bool)[:, None, None, :].expand(-1, 1, ids.shape[1], -1)
+        return self.heads(self.table(ids))
+
+
+def test_masks_of_padding_are_said_to_be_left_out() -> None:
+    mask = torch.ones(2, T, dtype=torch.long)
+    mask[:, -2:] = 0
+    found = kc.read(drawn(Padded()), IDS, mask)
+    assert "'mask' is no part of the network; a mask of padding is read as" in str(found)
+
+
 # -- details of attention --------------------------------------------------------------------------
 
 
