@@ -637,3 +637,61 @@ def test_arrays_are_attended_as_the_case_says(options: dict[str, Any]) -> None:
     np.testing.assert_allclose(
         np.asarray(model.apply(params, x)).reshape(5, 6), expected, atol=2e-5
     )
+
+
+def ending(row: tuple[float, ...] | None) -> kc.Network:
+    """A post-norm block of attention and a weighted sum of its tokens; None: all its tokens."""
+    steps: list[Any] = [
+        ("x", L.Input(), ()),
+        *((n, L.Affine(sigma_b=0.3), ("x",)) for n in "qkv"),
+        ("attention", L.Attend(), ("q", "k", "v")),
+        ("o", L.Affine(), ("attention",)),
+        ("sum", L.Sum(), ("x", "o")),
+        ("norm", L.RMSNorm(), ("sum",)),
+        *([("taken", L.TokenMix((row,)), ("norm",))] if row else []),
+        ("dense", L.Affine(sigma_b=0.2), ("taken" if row else "norm",)),
+        ("tanh", L.Nonlinear("tanh"), ("dense",)),
+        ("out", L.Affine(), ("tanh",)),
+    ]
+    return kc.Network.from_steps(steps)
+
+
+def test_one_token_has_the_numbers_of_every_token() -> None:
+    """A classifier that reads the first token, or the last, as BERT, ViT and GPT-2 have it."""
+    given: dict[str, Any] = {"tokens": 6, "token_cosine": 0.3}
+    every = ending(None)
+    for row in ((1.0, 0, 0, 0, 0, 0), (0, 0, 0, 0, 0, 1.0), (1.0, 0)):
+        one = ending(row)
+        for q in ({}, {"q1": 0.7, "q2": 1.6}):
+            found = kc.node_values(one, 0.4, **q, **given)["out"]
+            expected = kc.node_values(every, 0.4, **q, **given)["out"]
+            assert found[:3] == pytest.approx(expected[:3], rel=1e-13)
+        gradients, all_tokens = kc.gradients(one, **given), kc.gradients(every, **given)
+        for node in every:
+            assert gradients.nodes[node] == pytest.approx(all_tokens.nodes[node], rel=1e-12)
+        kernels, expected = kc.ntk(one, **given), kc.ntk(every, **given)
+        assert kernels([0.2, 1.0]) == pytest.approx(expected([0.2, 1.0]), rel=1e-12)
+    with pytest.raises(kc.KcalcError, match="'taken' takes token 5, counted from 0.*tokens=6"):
+        kc.node_values(ending((0, 0, 0, 0, 0, 1.0)), tokens=4)
+    with pytest.raises(kc.KcalcError, match="'taken' mixes 3 tokens, and there are 4; give"):
+        kc.node_values(ending((1.0, 2.0, 0)), tokens=4)
+
+
+def test_weighted_sums_of_tokens() -> None:
+    """Covariances and gradients of sums written out, and of chains that follow every token."""
+    row = np.array([2.0, -1.0, 0.5, 0.0, 1.0])
+    given: dict[str, Any] = {"tokens": 5, "token_cosine": 0.3}
+    found = kc.node_values(ending(tuple(row)), 0.4, q1=0.7, q2=1.6, **given)
+    norm, taken = found["norm"], found["taken"]
+    alone, others = row @ row, row.sum() ** 2 - row @ row
+    assert taken.q1 == pytest.approx(alone + others * norm.token_cosine1, rel=1e-13)
+    assert taken.q2 == pytest.approx(alone + others * norm.token_cosine2, rel=1e-13)
+    few = kc.Sampling(draws=64, chains=16, seed=1)
+    drawn = kc.node_values(ending(tuple(row)), 0.4, q1=0.7, q2=1.6, sampling=few, **given)["taken"]
+    assert abs(drawn.c - taken.c) < WORST * drawn.c_error + 1e-9
+    weighted, mean, one = (
+        kc.gradients(ending(tuple(r)), **given).nodes["norm"]
+        / kc.gradients(ending(tuple(r)), **given).nodes["taken"]
+        for r in (row, np.full(5, 0.2), np.eye(5)[0])
+    )
+    assert (weighted, mean, one) == pytest.approx((alone, 0.2, 1.0), rel=1e-12)

@@ -110,23 +110,6 @@ def weight_of(model: nn.Module, node: str) -> str:
     return next(name for name in wishes if name in names)
 
 
-class Cached(nn.Module):
-    """A model that returns keys and values for later tokens unless its configuration says no."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.config, self.layer = SimpleNamespace(use_cache=True), nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return {"out": self.layer(x)} | ({"kept": object()} if self.config.use_cache else {})
-
-
-def test_keys_and_values_kept_for_later_tokens_are_no_output() -> None:
-    model = Cached()
-    network = kc.read(model, torch.ones(2, 3, 4)).network
-    assert len(network.outputs) == 1 and model.config.use_cache
-
-
 def test_tied_readout_and_class_token_are_noted() -> None:
     gpt = kc.read(drawn(GPT2(1, 48, 4, VOCABULARY, T, readout=True)), IDS)
     assert any(
@@ -139,6 +122,46 @@ def test_tied_readout_and_class_token_are_noted() -> None:
     mean = kc.read(drawn(ViT(1, 48, 4, 32, 8, token=False)), (2, 3, 32, 32))
     assert mean.network.layer(mean.network.nodes_of(L.Positions)[0]).length == 16
     assert mean.fidelity.counts["exact"] == len(mean.network) - 1  # all but the mean over tokens
+
+
+class Cached(GPT2):
+    """As in transformers: keys and values are returned in an object of a class of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 48, 4, VOCABULARY, T)
+        self.config = SimpleNamespace(use_cache=True)
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        found = super().forward(ids)
+        return (found, SimpleNamespace(keys=found)) if self.config.use_cache else (found,)
+
+
+def test_keys_and_values_kept_for_later_are_not_asked_for() -> None:
+    model = drawn(Cached())
+    assert kc.read(model, IDS).fidelity.level == "exact" and model.config.use_cache
+
+
+class Padded(nn.Module):
+    """Attention under a mask of padding that is an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.heads = nn.Embedding(VOCABULARY, 48), Heads(self.attended)
+        self.seen: Any = None
+
+    def attended(self, *qkv: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(*qkv, attn_mask=self.seen)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        self.seen = mask.to(torch.bool)[:, None, None, :].expand(-1, 1, ids.shape[1], -1)
+        return self.heads(self.table(ids))
+
+
+def test_masks_of_padding_are_said_to_be_left_out() -> None:
+    mask = torch.ones(2, T, dtype=torch.long)
+    mask[:, -2:] = 0
+    found = kc.read(drawn(Padded()), IDS, mask)
+    assert "'mask' is no part of the network; a mask of padding is read as" in str(found)
 
 
 # -- details of attention --------------------------------------------------------------------------

@@ -196,3 +196,23 @@ def test_every_shaping_method_refuses_attention() -> None:
     for method in kc.shaping.METHODS:
         with pytest.raises(kc.NoRule, match="attends over tokens, and shaping methods"):
             kc.shape(A.bert(1), method=method)
+
+
+def test_two_outputs_are_reported_by_the_first() -> None:
+    """As BERT with its pooler: all tokens, and a feature map of the first one."""
+    bert = A.bert(1, 48, 4, 50, 16)
+    (end,) = bert.outputs
+    steps = [
+        *bert.steps(),
+        ("first", L.TokenMix(((1.0, 0.0),)), (end,)),
+        ("dense", L.Affine(), ("first",)),
+        # a second reader keeps all tokens an output
+        ("all", L.Identity(), (end,)),
+    ]
+    both = kc.Network.from_steps([(node, layer, tuple(reads)) for node, layer, reads in steps])
+    assert len(both.outputs) == 2
+    page = kc.report(both, tokens=8)
+    first = both.outputs[0]
+    assert f"those of the output {first!r}" in page.html.replace("&#x27;", "'").replace(
+        "&#39;", "'"
+    )

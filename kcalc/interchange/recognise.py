@@ -117,8 +117,8 @@ BIASES = (
 TIED = "its weights are those of the embedding {!r} (tied); read as weights of its own"
 CLASS = (
     "its class token, a vector that is the same for all inputs (root mean square {:.3g}), is read "
-    "as one more token like the others; the "
-    "network is meant for {} tokens"
+    "as one more token like the others, also where an output takes this token alone: gradients of "
+    "that output at the patches are then too large; the network is meant for {} tokens"
 )
 
 

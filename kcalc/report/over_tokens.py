@@ -5,7 +5,7 @@ Size, token cosine and c along the stream, their maps, and the two modes of grad
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,7 +114,7 @@ def over_tokens(network: Network, tokens: Any, token_cosine: Any) -> OverTokens 
         if node in network.cut_nodes():
             found.places.append(place)
     if not sampled:
-        _exact(found, network, given, token_cosine)
+        _exact(found, network, given, token_cosine, values)
     return found
 
 
@@ -148,23 +148,38 @@ def _clean(value: Any) -> float:
     return 0.0 if abs(float(value)) < ROUNDING else float(value)
 
 
-def _exact(found: OverTokens, network: Network, tokens: int, cosine: Any) -> None:
-    """The maps and the gradients of tokens that are alike, as far as there are any."""
+def _exact(
+    found: OverTokens, network: Network, tokens: int, cosine: Any, values: Mapping[Node, Any]
+) -> None:
+    """The maps and the gradients of tokens that are alike, as far as there are any.
+
+    Of several outputs, the first.
+    """
+    output = network.outputs[0]
+    several = len(network.outputs) > 1
+    if several:
+        found.about += f" Maps and gradients are those of the output {output!r}."
+
+    def at(curve: Any, points: np.ndarray) -> Any:
+        return curve(points)[output] if several else curve(points)
+
     try:
         across = c_map(network, tokens=tokens, token_cosine=cosine)
         grid = np.cos(np.linspace(np.pi / 2, 0, POINTS))
         grid[0] = 0.0
         own = token_map(network, tokens)
-        inside = found.places[-1].tokens is not None
-        rows = zip(grid, own(grid) if inside else [None] * POINTS, across(grid), strict=True)
+        inside = _place(output, values[output]).tokens is not None
+        rows = zip(
+            grid, at(own, grid) if inside else [None] * POINTS, at(across, grid), strict=True
+        )
         found.maps = [(float(x), None if y is None else float(y), float(z)) for x, y, z in rows]
         # else copies of the network cannot be stacked
-        if inside and not network.nodes_of(Embedding, Positions):
+        if inside and not several and not network.nodes_of(Embedding, Positions):
             found.fixed = [(point.value, point.slope) for point in own.fixed_points()]
     except KcalcError as error:
         found.refused["maps over tokens"] = str(error)
     try:
-        known = gradients(network, tokens=tokens, token_cosine=cosine)
+        known = gradients(network, output=output, tokens=tokens, token_cosine=cosine)
         mean, difference = known.mean or {}, known.difference or {}
         nodes = [
             node for node in network.cut_nodes() if node not in network.inputs and node in mean

@@ -25,7 +25,7 @@ from typing import Any
 
 from ...network import primitives as P
 from ..channels import Channels
-from .exchangeable import ONE, Exchangeable, TokenState
+from .exchangeable import ONE, Exchangeable, TokenState, Weights
 from .rows import rows_of
 
 Node = Hashable
@@ -122,8 +122,16 @@ class TokenBackward:
 
     @rule.register
     def _(self, op: P.Window, node: Node, message: Message, reads: Sequence[Node]) -> list[Message]:
-        """The mean over tokens hands each of them the same gradient, over their number."""
-        return self._spread(node, message, reads) or [message]
+        """A sum over tokens hands each of them its weight times the gradient.
+
+        Messages are means over tokens, and over pairs of different ones.
+        """
+        count = self.states[reads[0]].count
+        if count is None or self.states[node].count is not None:
+            return [message]
+        weights, total = Weights.of(op, node, count), sum(message.one) / count
+        rest = weights.rest / max(count - 1, 1)
+        return [self._shared(reads[0], total * weights.squares, total * rest)]
 
     @rule.register
     def _(
@@ -134,10 +142,3 @@ class TokenBackward:
         if count is None or self.states[node].count is not None:
             return [message]
         return [Message([g / count for g in message.one], [0.0] * len(message.one))]
-
-    def _spread(self, node: Node, message: Message, reads: Sequence[Node]) -> list[Message] | None:
-        count = self.states[reads[0]].count
-        if count is None or self.states[node].count is not None:
-            return None
-        each = self._shared(reads[0], sum(message.one) / count**2, sum(message.one) / count**2)
-        return [each]

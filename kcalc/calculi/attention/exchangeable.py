@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import singledispatchmethod
 from typing import Any, NamedTuple
 
+import numpy as np
 import sympy as sp
 
 from ...fields.jets import Jet
@@ -324,33 +325,25 @@ class Exchangeable:
 
     @rule.register
     def _(self, op: P.Window, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """The mean over all tokens: ``(K_s + (T - 1) K_d) / T``.
+        """One weighted sum of all tokens, such as their mean or one token of them.
 
         Raises: KcalcError for other windows and matrices.
         """
         (below,) = inputs
         if not op.mixes and getattr(op, "matrix", None) is None:
             return below
-        if (
-            not isinstance(op, P.Blend)
-            or op.matrix is not None
-            or op.window is not None
-            or op.weighted
-            or below.count is None
-        ):
+        if below.count is None:
             raise KcalcError(
-                f"node {node!r} ({op.kind}) mixes tokens otherwise than by attention or a mean "
-                f"over all of them; follow tokens one by one "
-                "with kc.node_values(net, tokens=..., sampling=kc.Sampling())"
+                f"node {node!r} ({op.kind}) mixes tokens that were pooled already; leave it out"
             )
-        return self._mean(below, node)
+        return self._pooled(below, node, Weights.of(op, node, below.count))
 
-    def _mean(self, below: TokenState, node: Node) -> TokenState:
-        count: Number = below.count
-        rest = 1 - 1 / count
+    def _pooled(self, below: TokenState, node: Node, weights: Weights) -> TokenState:
+        """``A K_s + (B - A) K_d``, the sum A of the squared weights, the square B of their sum."""
+        squares, rest, whole = weights.squares, weights.rest, weights.total**2
         read = {name: self.plain[name].whole(below.relations[name]) for name in self.parts}
         sizes = {
-            name: value(read[name][0] * (1 - read[name][2] * rest))
+            name: value(read[name][0] * (whole - read[name][2] * rest))
             for name in (ONE, TWO)
             if name in read
         }
@@ -361,15 +354,18 @@ class Exchangeable:
             if name in sizes:
                 gap = read[name][2] * 0
             elif self.uniform:
-                gap = (read[SAME][2] + (count - 1) * (read[OTHER][2] - read[ONE][2].value)) * (
-                    read[ONE][0] / (count * one)
+                gap = (read[SAME][2] * squares + (read[OTHER][2] - read[ONE][2].value) * rest) * (
+                    read[ONE][0] / one
                 )
             else:
                 geometric = kernel.algebra.moments.geometric
-                joint = 1 - read[SAME][2] / count - read[OTHER][2] * rest
+                joint = whole - read[SAME][2] * squares - read[OTHER][2] * rest
                 gap = 1 - joint * (geometric(*read[SAME][:2]) / geometric(one, two))
             pairs = below.relations[name].pairs
-            means = kernel.statistics.means(below.relations[name], node)
+            means = (
+                mean * weights.total
+                for mean in kernel.statistics.means(below.relations[name], node)
+            )
             gaussian = len(pairs) == 1 and pairs[0].gaussian
             atom = Atom(node, Moments(q1, q2, gap, *means), joined(pairs), gaussian, mixed=True)
             made[name] = Channels.one(Pair.of(atom))
@@ -390,6 +386,63 @@ class Exchangeable:
             for n, s in below.relations.items()
         }
         return TokenState(made, None)
+
+
+class Weights(NamedTuple):
+    """What tokens that are alike see of the weights of their sum.
+
+    The sum of the squares, that of the products of different tokens' weights, and the sum.
+    """
+
+    squares: Number
+    rest: Number
+    total: Number
+
+    @classmethod
+    def of(cls, op: P.Window, node: Node, tokens: int) -> Weights:
+        """The weights of a primitive that makes one feature map without tokens of ``tokens``.
+
+        Raises: KcalcError for any other, and for a token or a number of them that is not there.
+        """
+        matrix = getattr(op, "matrix", None)
+        pools = isinstance(op, P.Blend) and op.window is None and not op.weighted
+        if not pools or (matrix is not None and len(matrix) != 1):
+            raise KcalcError(
+                f"node {node!r} ({op.kind}) mixes tokens otherwise than by attention or one sum "
+                f"over all of them; follow tokens one by one "
+                "with kc.node_values(net, tokens=..., sampling=kc.Sampling())"
+            )
+        if matrix is None:
+            return cls(1 / tokens, 1 - 1 / tokens, 1)
+        row = token_matrix(matrix, node, tokens)[0]
+        squares, total = float(row @ row), float(row.sum())
+        return cls(squares, total**2 - squares, total)
+
+
+def token_matrix(matrix: Sequence[Sequence[float]], node: Node, tokens: int) -> np.ndarray:
+    """A matrix over ``tokens`` tokens.
+
+    One that takes a single token, such as the first, serves any number of them that has it.
+
+    Raises: KcalcError for other numbers of tokens than the matrix has columns.
+    """
+    array = np.array(matrix)
+    (places,) = np.nonzero(array.any(axis=0))
+    if len(array) == 1 and len(places) == 1:
+        if places[0] >= tokens:
+            raise KcalcError(
+                f"node {node!r} takes token {places[0]}, counted from 0, and there are {tokens}; "
+                f"give at least tokens={places[0] + 1}"
+            )
+        taken = np.zeros((1, tokens))
+        taken[0, places[0]] = array[0, places[0]]
+        return taken
+    if array.shape[1] != tokens:
+        raise KcalcError(
+            f"node {node!r} mixes {array.shape[1]} tokens, and there are {tokens}; "
+            f"give tokens={array.shape[1]}"
+        )
+    return array
 
 
 class Values(NamedTuple):

@@ -50,6 +50,7 @@ from .exchangeable import (
     check_reads,
     joined,
     row_mean,
+    token_matrix,
 )
 from .pairs import PairMoments
 from .rows import factor
@@ -338,9 +339,9 @@ class Sampled:
                 f"node {node!r} ({op.kind}) pools windows of tokens; use the mean over all of "
                 f"them, L.Pool('mean')"
             )
-        mixing = np.full((1, count), 1 / count) if matrix is None else np.array(matrix)
-        if mixing.shape[1] != count:
-            raise KcalcError(f"node {node!r} mixes {mixing.shape[1]} tokens, and there are {count}")
+        mixing = (
+            np.full((1, count), 1 / count) if matrix is None else token_matrix(matrix, node, count)
+        )
         pairs, left = below.relations[ONE].pairs, None if matrix is None else len(mixing)
         return self._state(
             node,

@@ -114,6 +114,8 @@ def _from_shape(model: Any, shape: tuple[int, ...], where: str) -> Any:
 def copied(model: Any, evaluating: bool = False, empty: bool = False) -> Any:
     """A copy of the model to trace, its batch normalisation in evaluation: the mode is not read.
 
+    A model of transformers does not return the keys and values that it keeps for later tokens.
+
     ``evaluating``: all of it in evaluation; ``empty``: its parameters and buffers without numbers.
     """
     import torch
@@ -135,13 +137,12 @@ def copied(model: Any, evaluating: bool = False, empty: bool = False) -> Any:
             f"{first_line(error)}"
         ) from error
     for module in twin.modules():
-        settings = getattr(module, "config", None)
-        if isinstance(getattr(settings, "use_cache", None), bool):  # of transformers
-            settings.use_cache = (
-                False  # keys and values that are kept for later tokens are no output
-            )
         if evaluating or isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             module.training = False
+        config = getattr(module, "config", None)
+        if getattr(config, "use_cache", None) is True:  # transformers: keys and values for later
+            with contextlib.suppress(Exception):  # a frozen one stays as it is
+                config.use_cache = False  # pyright: ignore[reportOptionalMemberAccess]
     return twin
 
 

@@ -105,7 +105,14 @@ def _traced(model: Any, captured: Captured, arguments: tuple[Any, ...] | None) -
         else op
         for op in ops
     )
-    remarks = [*walker.remarks, *(f"the input {name!r} is not used" for name in unused)]
+    remarks = [
+        *walker.remarks,
+        *(
+            f"the input {name!r} is no part of the network; a mask of padding is read as that of "
+            f"sequences without padding"
+            for name in unused
+        ),
+    ]
     details = TorchModel(
         stored=walker.places,
         kinds={
