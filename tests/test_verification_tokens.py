@@ -117,7 +117,7 @@ def test_modes_of_gradients_are_those_of_the_jacobian(pooled: bool):
         kc.to_jax(network, image_shape=(6, 1), dtype="float64", weights="delta_gaussian"), 6, 1
     )
     with model.measuring():
-        plan = model.plan_of(plan_shapes(token_shapes(model, 6)))
+        plan = model._plan_of(plan_shapes(token_shapes(model, 6)))
         params = plan.draw(jax.random.key(3), jnp.float64)
         x = jax.random.normal(jax.random.key(4), (6, 1, 5), jnp.float64)
 

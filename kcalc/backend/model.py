@@ -137,8 +137,8 @@ class Model(Shown):
             inputs = self.inputs_of(x)
             shapes = {node: self._shape(node, array) for node, array in inputs.items()}
             same_batch(inputs, {node: len(shape.axes) for node, shape in shapes.items()})
-            plan = self.plan_of(shapes)
-            self.check_params(plan, params)
+            plan = self._plan_of(shapes)
+            self._check_params(plan, params)
             if plan.states and state is None:
                 raise KcalcError(
                     f"node {plan.states[0].nodes[0]!r} (BatchNorm) keeps statistics: pass "
@@ -171,7 +171,7 @@ class Model(Shown):
             refuse_traced("dropout", found)
         return dict(zip(wanted_nodes, found, strict=True)), new
 
-    def check_params(self, plan: Plan, params: Any) -> None:
+    def _check_params(self, plan: Plan, params: Any) -> None:
         """Raises: KcalcError unless the parameters are those of the plan.
 
         Says so where they are for other channels of the inputs.
@@ -317,7 +317,7 @@ class Model(Shown):
         """
         if x is not None:
             with self.precision():
-                return self.plan_of(
+                return self._plan_of(
                     {node: self._shape(node, array) for node, array in self.inputs_of(x).items()}
                 )
         shapes: dict[Node, Shape] = {}
@@ -335,9 +335,9 @@ class Model(Shown):
                     f"model.init(key, x)"
                 )
             shapes[node] = Shape(channels, self.image_shapes.get(node))
-        return self.plan_of(shapes)
+        return self._plan_of(shapes)
 
-    def plan_of(self, shapes: Mapping[Node, Shape]) -> Plan:
+    def _plan_of(self, shapes: Mapping[Node, Shape]) -> Plan:
         """How the network runs on inputs of the given shapes."""
         key = tuple(shapes.items())
         if key not in self._plans:
@@ -365,7 +365,7 @@ class Model(Shown):
         ``x`` as in :meth:`init`, if that was given one.
         """
         plan = self._plan_for(params, x)
-        self.check_params(plan, params)
+        self._check_params(plan, params)
         return plan.unstacked(params)
 
     def stack(self, own: Mapping[Node, Mapping[str, Array]], x: Any = None) -> Params:

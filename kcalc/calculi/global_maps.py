@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Any, Literal, NamedTuple, NoReturn, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -488,13 +488,6 @@ class TokenMap(NetworkCMap):
         """``-1 / (T - 1)``: T tokens can have no smaller cosine with one another."""
         assert self._reading.tokens is not None
         return -1 / max(self._reading.tokens.count - 1, 1)
-
-    def table(self, *given: Any, **options: Any) -> NoReturn:
-        """Raises: KcalcError; tables cover all of [-1, 1], where token maps end at ``least``."""
-        raise KcalcError(
-            f"tables cover cosines from -1 to 1, and those of tokens begin at {self.least:.6g}; "
-            "call the map, which takes arrays of cosines"
-        )
 
     def gaps(
         self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int

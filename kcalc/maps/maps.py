@@ -260,12 +260,17 @@ class CMap(KernelMap):
 
         A million values take about 20 ms, and there is an error bound.
 
-        All inputs share one c value. Raises: KcalcError for several outputs, and for q values that
-        are not single numbers.
+        All inputs share one c value. Raises: KcalcError for several outputs, for q values that are
+        not single numbers, and for maps of cosines that begin above -1, as token maps do.
         """
         from ..fields.tables import tabulate
 
         output = one_output(self, "tables")
+        if self.least > -1:
+            raise KcalcError(
+                f"tables cover cosines from -1 to 1, and those of tokens begin at {self.least:.6g};"
+                " call the map, which takes arrays of cosines"
+            )
         q1, q2 = q_pair(q1, q2, q)
         first, second = read_pair(
             lambda given, what: per_input(self.inputs)(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..calculi.attention.structure import read_tokens
 from ..calculi.attention.values import SampledValues
 from ..calculi.global_maps import c_map, node_values, token_map
 from ..calculi.gradients import gradients
@@ -93,9 +94,10 @@ def usual_tokens(network: Network) -> int:
 def over_tokens(network: Network, tokens: Any, token_cosine: Any) -> OverTokens | None:
     """The values over tokens; None for networks without attention of which no tokens are said.
 
-    Raises: KcalcError as kernel maps do.
+    Raises: KcalcError as kernel maps do, and for a cosine of tokens without their number.
     """
     if tokens is None and not network.nodes_of(Attend):
+        read_tokens(tokens, token_cosine)
         return None
     given = usual_tokens(network) if tokens is None else tokens
     values: Any = node_values(network, 0.0, tokens=given, token_cosine=token_cosine)

@@ -66,7 +66,7 @@ def empirical_ntk(
         first, plan = batch_of(model, x1, "x1")
         second, other = (None, plan) if x2 is None else batch_of(model, x2, "x2")
         for one in (plan, other):
-            model.check_params(one, params)
+            model._check_params(one, params)
         if plan.states:
             raise KcalcError(
                 f"node {plan.states[0].nodes[0]!r} (BatchNorm) ties the examples of a batch to "

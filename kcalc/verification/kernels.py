@@ -218,7 +218,9 @@ class _Work:
             input_shapes(model) if self.tokens is None else token_shapes(model, self.tokens)
         )
         cases.check(self.shapes)
-        self.plan = model.plan() if self.tokens is None else model.plan_of(plan_shapes(self.shapes))
+        self.plan = (
+            model.plan() if self.tokens is None else model._plan_of(plan_shapes(self.shapes))
+        )
         self.network = with_model_widths(model, self.plan)
         self.nodes = tuple(self.network)
         self.known: np.ndarray | float = 0.0

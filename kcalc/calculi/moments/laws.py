@@ -14,6 +14,7 @@ import sympy as sp
 
 from ...fields.arguments import as_number
 from ...foundation.errors import KcalcError, unknown
+from ...foundation.process_state import alone
 from ...network.layers import Affine
 from ...network.network import Network, require_kind
 
@@ -22,6 +23,7 @@ Node = Hashable
 _TAIL = sp.exp(-2) * sp.sqrt(2 / sp.pi) / sp.erf(sp.sqrt(2))
 
 
+@alone
 def _truncated() -> sp.Expr:
     """The excess kurtosis of a normal law cut at two standard deviations."""
     second = 1 - 2 * _TAIL
