@@ -141,6 +141,48 @@ def test_keys_and_values_kept_for_later_are_not_asked_for() -> None:
     assert kc.read(model, IDS).fidelity.level == "exact" and model.config.use_cache
 
 
+class Windowed(nn.Module):
+    """Causal attention within a window of 8 tokens, as in transformers' Mistral."""
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__()
+        self.table, self.heads = nn.Embedding(VOCABULARY, 48), Heads(self.attended)
+        self.config = SimpleNamespace(**config)
+
+    def attended(self, *qkv: torch.Tensor) -> torch.Tensor:
+        row = torch.arange(qkv[0].shape[2])
+        far = row[:, None] - row
+        return F.scaled_dot_product_attention(*qkv, attn_mask=(far >= 0) & (far < 8))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.heads(self.table(ids))
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"sliding_window": 8}, "sliding_window = 8"),
+        ({"sliding_window": 8, "layer_types": ["sliding_attention"]}, "sliding_window = 8"),
+        ({"window_size": 8, "attention_layers": ["local"]}, "window_size = 8"),
+        ({"sliding_window": 8, "layer_types": ["full_attention"]}, None),
+        ({"sliding_window": None}, None),
+        ({"window_size": 8}, None),
+    ],
+)
+def test_windows_that_short_examples_hide_are_said(config: dict[str, Any], said: Any) -> None:
+    """Over 8 tokens the window is no part of the trace; only the configuration tells of it."""
+    found = kc.read(drawn(Windowed(**config)), IDS[:, :8])
+    assert found.fidelity.level == "exact"
+    hidden = [remark for remark in found.remarks if "attend within windows" in remark]
+    assert len(hidden) == (said is not None)
+    assert said is None or (said in hidden[0] and "holds for up to 8 tokens" in str(found))
+
+
+def test_windows_shorter_than_the_example_are_not_read() -> None:
+    found = kc.read(drawn(Windowed(sliding_window=8)), torch.arange(24).reshape(2, 12))
+    assert found.fidelity.level == "not read"
+
+
 class Padded(nn.Module):
     """Attention under a mask of padding that is an input."""
 
