@@ -234,8 +234,8 @@ class Sampled:
         ]
         found = []
         for chain in range(chains):
-            jets = [Jet(tuple(part[chain] for part in parts)) for parts in wide]
-            found.append(self._attended(op, *jets, *counts, chain))
+            queries, keys, values = (Jet(tuple(part[chain] for part in parts)) for parts in wide)
+            found.append(self._attended(op, queries, keys, values, *counts, chain=chain))
         return Jet(tuple(map(np.stack, zip(*(jet.coefficients for jet in found), strict=True))))
 
     @staticmethod
