@@ -7,16 +7,12 @@ gradients explode or vanish as derivatives of kernel maps at c = 1 do.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from functools import singledispatchmethod
-from itertools import accumulate
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..activations import Activation
 from ..fields import NUMPY
 from ..fields.arguments import one_q, per_input
 from ..fields.jets import Jet
@@ -24,22 +20,19 @@ from ..foundation.errors import KcalcError
 from ..foundation.printing import Shown, marked, plain
 from ..maps.maps import Approximable, Assumption
 from ..network import primitives as P
-from ..network.compose import interpret, interpret_back, no_rule, require_network
+from ..network.compose import interpret, interpret_back, require_network
 from ..network.network import Network, chosen_output
 from ..network.primitives import owner
-from .attention.backward import TokenBackward, added
-from .attention.exchangeable import ONE
+from .attention.backward import TokenBackward, both_added
 from .attention.structure import read_tokens
-from .channels import Channels
-from .kernel import Kernel
+from .backward import Backward, Groups, added
 from .ntk import TangentReading
-from .tangent import Tangent, refuse_jumps
+from .tangent import Tangent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Node = Hashable
-Groups = list[float]
 MODES = ("mean", "difference")
 
 
@@ -169,156 +162,19 @@ def gradients(
             "layers and inputs only"
         )
         notes = (*notes, Assumption("network", text, "convention"))
-    return Gradients(chosen, totals, weights, _mean_chi(network, states) if simple else {}, notes)
+    return Gradients(chosen, totals, weights, _slopes(network, backward) if simple else {}, notes)
 
 
-# -- backwards -------------------------------------------------------------------------------------
+# -- readings ------------------------------------------------------------------------------------
 
 
-class Backward:
-    """The rules of the reversed fold: messages from a layer to the nodes that it reads.
-
-    ``states`` are those of the kernel calculus; ``apart``: they are those of two inputs, and
-    gradients are products of gradients at both, else gradients at one of them. A message is d K_out
-    / d K_g for every group g of a node's channels.
-    """
-
-    def __init__(
-        self, kernel: Kernel, states: Mapping[Node, Channels], apart: bool = False
-    ) -> None:
-        self.kernel, self.states, self.apart = kernel, states, apart
-
-    @singledispatchmethod
-    def rule(
-        self, op: P.Primitive, node: Node, message: Groups, reads: Sequence[Node]
-    ) -> list[Groups]:
-        """One message per node read, in slot order."""
-        raise no_rule("gradients", op, node)
-
-    @rule.register
-    def _(self, op: P.Fresh, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        total = float(op.sigma_w) ** 2 * sum(message)
-        return [[total * float(share) for share, _ in self.states[reads[0]].groups]]
-
-    @rule.register
-    def _(self, op: P.Post, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        pairs = self.states[reads[0]].pairs
-        factors = [
-            _chi(op.activation, node, p.moments.q1, p.moments.gap.value if self.apart else 0.0)
-            for p in pairs
-        ]
-        return [[m * f for m, f in zip(message, factors, strict=True)]]
-
-    @rule.register
-    def _(self, op: P.Mix, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        weights = [float(w) ** 2 for w in op.weights]
-        return [
-            [w * m for m in self._regrouped(message, node, parent)]
-            for w, parent in zip(weights, reads, strict=True)
-        ]
-
-    @rule.register
-    def _(self, op: P.Prod, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        """Each factor's message is multiplied by the q values of the others."""
-        out = []
-        for slot, parent in enumerate(reads):
-            others = [self._q_values(node, other) for k, other in enumerate(reads) if k != slot]
-            out.append(
-                self._regrouped(
-                    [m * prod(q) for m, *q in zip(message, *others, strict=True)], node, parent
-                )
-            )
-        return out
-
-    @rule.register
-    def _(self, op: P.Join, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        out, start = [], 0
-        for parent in reads:
-            stop = start + len(self.states[parent].groups)
-            out.append(message[start:stop])
-            start = stop
-        return out
-
-    @rule.register
-    def _(self, op: P.Norm, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        if op.over == "batch":
-            raise no_rule("gradients", op, node)
-        below = self.states[reads[0]]
-        size = (
-            self.kernel.statistics.variance(below)
-            if op.centred
-            else float(self.kernel.whole(below)[0])
-        )
-        return [[m / size for m in message]]
-
-    @rule.register
-    def _(
-        self, op: P.Window | P.Mask | P.Reshape, node: Node, message: Groups, reads: Sequence[Node]
-    ) -> list[Groups]:
-        """As kernel maps have it: positions that change places, or nothing."""
-        if not isinstance(op, P.Blend) or op.matrix is None:
-            return [message]
-        if op.permutes is None:
-            raise no_rule("gradients", op, node)
-        return [[op.permutes**2 * m for m in message]]
-
-    def _q_values(self, node: Node, parent: Node) -> Groups:
-        """The q value of ``parent`` in every group of ``node``.
-
-        For two inputs (``apart``) it is the covariance of the two in the group.
-        """
-        moments = [self.states[parent].pairs[place].moments for place in self._places(node, parent)]
-        return [float(m.q1) * (1 - float(m.gap.value) if self.apart else 1) for m in moments]
-
-    def _places(self, node: Node, parent: Node) -> list[int]:
-        """For every group of ``node``, the index of the group of ``parent`` that contains it."""
-        edges = _ends(self.states[parent])
-        middles = [
-            end - share / 2
-            for (share, _), end in zip(
-                self.states[node].groups, _ends(self.states[node]), strict=True
-            )
-        ]
-        return [next(i for i, edge in enumerate(edges) if middle < edge) for middle in middles]
-
-    def _regrouped(self, message: Groups, node: Node, parent: Node) -> Groups:
-        """Sums of a message over the groups of ``node`` that each group of ``parent`` contains."""
-        out = [0.0] * len(self.states[parent].groups)
-        for place, value in zip(self._places(node, parent), message, strict=True):
-            out[place] += value
-        return out
-
-
-def _ends(state: Channels) -> list[Any]:
-    return list(accumulate(share for share, _ in state.groups))
-
-
-def _chi(phi: Activation, node: Node, q: Any, gap: Any = 0.0) -> float:
-    """E phi'(z1) phi'(z2), computed as C'(1 - gap) Q(q) / q.
-
-    z1 and z2 have mean square q and cosine 1 - gap.
-    """
-    refuse_jumps(phi, node)
-    at = np.asarray(float(q))
-    slope = float(phi.taylor(np.asarray(float(gap)), at, at, 1)[1])
-    return (slope if gap else abs(slope)) * float(phi.second_moment(at)) / float(at)
-
-
-def _mean_chi(network: Network, states: Mapping[Node, Channels]) -> dict[Node, float]:
+def _slopes(network: Network, backward: Backward) -> dict[Node, float]:
     """{node: E phi'(z)^2} of all activations."""
-    posts = (
-        (owner(node), op.activation, states[reads[0]].groups)
+    return {
+        owner(node): backward.mean_slope(op, node, reads[0])
         for node, op, reads in network.operations
         if isinstance(op, P.Post)
-    )
-    return {
-        node: sum(float(share) * _chi(phi, node, pair.moments.q1) for share, pair in groups)
-        for node, phi, groups in posts
     }
-
-
-def _added(one: Groups, two: Groups) -> Groups:
-    return [a + b for a, b in zip(one, two, strict=True)]
 
 
 def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, float]:
@@ -327,8 +183,8 @@ def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, 
     start: dict[Node, Groups] = {node: [0.0] * len(state.groups) for node, state in states.items()}
     start[output] = [float(share) for share, _ in states[output].groups]
 
-    messages = interpret_back(network, backward.rule, start, _added)
-    return {node: sum(messages[node]) for node in network}
+    messages = interpret_back(network, backward.rule, start, added)
+    return {node: float(sum(messages[node])) for node in network}
 
 
 def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> Gradients:
@@ -343,27 +199,26 @@ def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> G
             "branches share weights or activations are fused, for which there are no gradients "
             "over tokens"
         )
-    backward = TokenBackward(kernel, states, Backward)
-    messages = interpret_back(network, backward.rule, backward.start(output), added)
+    backward = TokenBackward(kernel, states)
+    messages = interpret_back(network, backward.rule, backward.start(output), both_added)
     counts = {node: states[owner(node)].count or 1 for node in states}
     # tokens of a node per token of the output
     share = {node: count / counts[output] for node, count in counts.items()}
-    one = {node: share[node] * sum(message.one) for node, message in messages.items()}
-    two = {node: share[node] * sum(message.two) for node, message in messages.items()}
+    one = {node: float(share[node] * sum(message.one)) for node, message in messages.items()}
+    two = {node: float(share[node] * sum(message.two)) for node, message in messages.items()}
     weights = {}
     for node, made in _parameters(network).items():
         size, _, gap = kernel.whole(states[made])
         weights[node] = float(size) * (
             one[made] + (counts[made] - 1) * two[made] * (1 - float(gap.value))
         )
-    chi = _mean_chi(network, {node: state.relations[ONE] for node, state in states.items()})
     mean = {node: one[node] + (counts[node] - 1) * two[node] for node in network}
     difference = {node: one[node] - two[node] for node in network if counts[node] > 1}
     return Gradients(
         output,
         {node: one[node] for node in network},
         weights,
-        chi,
+        _slopes(network, backward.one),
         reading.noting(kernel.notes.values()),
         mean,
         difference,
