@@ -8,7 +8,7 @@ inputs, arrays over all pairs of tokens.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import singledispatchmethod
 from itertools import accumulate
 from math import prod
@@ -18,8 +18,12 @@ import numpy as np
 
 from ..activations import Activation
 from ..fields.jets import Jet
+from ..foundation.errors import KcalcError
+from ..maps.maps import Assumption
 from ..network import primitives as P
 from ..network.compose import no_rule
+from ..network.network import Network
+from ..network.primitives import owner
 from .channels import Channels
 from .kernel import Kernel
 from .second_moments import Moments
@@ -171,3 +175,26 @@ def _ends(state: Channels) -> list[Any]:
 def added(one: Groups, two: Groups) -> Groups:
     """The sum of two messages."""
     return [a + b for a, b in zip(one, two, strict=True)]
+
+
+def mean_slopes(network: Network, backward: Backward) -> dict[Node, float]:
+    """{node: E phi'(z)^2} of all activations."""
+    return {
+        owner(node): backward.mean_slope(op, node, reads[0])
+        for node, op, reads in network.operations
+        if isinstance(op, P.Post)
+    }
+
+
+def parameters(network: Network) -> dict[Node, Node]:
+    """{node with parameters: the feature map that they make, a node of the lowered network}."""
+    return {owner(node): node for node, op, _ in network.operations if isinstance(op, P.Fresh)}
+
+
+def refuse_shared(notes: Iterable[Assumption]) -> None:
+    """Refuse, over tokens, sums whose addends share weights, which the notes of a reading say."""
+    if any(note.kind == "exact" for note in notes):
+        raise KcalcError(
+            "branches share weights or activations are fused, for which there are no gradients "
+            "over tokens"
+        )

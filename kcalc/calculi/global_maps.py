@@ -19,8 +19,8 @@ from ..maps.maps import INFINITE_WIDTH, Assumption, CMap, KernelMap, QMap
 from ..network.compose import interpret
 from ..network.network import Network, require_network
 from .attention.sampled import Sampling, read_sampling
-from .attention.structure import Tokens, read_tokens, tells_tokens_apart
-from .attention.values import alike, sampled_values, several, token_covariance
+from .attention.structure import Tokens, given_tokens, read_tokens, tells_tokens_apart
+from .attention.values import sampled_values, several
 from .field_maps import field_maps_of
 from .kernel import Kernel, kernel_over
 from .spatial import SpatialKernelMap, exact_locations, spatial_reading
@@ -253,14 +253,11 @@ def node_values(
         or several(tokens)
         or (tokens is not None and tells_tokens_apart(network))
     ):
-        if several(tokens) and any(given is not None for given in (token_cosine, q1, q2, q)):
-            raise KcalcError(
-                "an array of tokens says itself what their q values and cosines are; drop q=, "
-                "q1=, q2= and token_cosine="
-            )
-        return _sampled(
-            network, c, *q_pair(q1, q2, q), tokens, token_cosine, assume_independent, asked
-        )
+        said = any(level is not None for level in (q1, q2, q))
+        levels = q_pair(q1, q2, q) if said else (None, None)
+        covariance = given_tokens(network, tokens, token_cosine, levels, c)
+        assume = truth(assume_independent, "assume_independent")
+        return sampled_values(network, dict.fromkeys(network.inputs, covariance), assume, asked)
     reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))
     values = per_input(network.inputs)
     first, second = read_pair(
@@ -281,38 +278,6 @@ def node_values(
             )
     out.assumptions = reading.with_network_assumptions(reading.kernel.notes.values())
     return out
-
-
-def _sampled(
-    network: Network,
-    c: Any,
-    q1: Any,
-    q2: Any,
-    tokens: Any,
-    token_cosine: Any,
-    assume: bool,
-    sampling: Sampling,
-) -> Any:
-    if several(tokens):
-        covariance = token_covariance(tokens, network)
-    else:
-        given = read_tokens(tokens, token_cosine)
-        if given is None:
-            raise KcalcError("attention is sampled over tokens; say which, tokens=")
-        first = one_q(q1)
-        covariance = alike(
-            given.count,
-            given.cosine,
-            float(cosine_array(c)),
-            first,
-            first if q2 is None else one_q(q2),
-        )
-    return sampled_values(
-        network,
-        dict.fromkeys(network.inputs, covariance),
-        truth(assume, "assume_independent"),
-        sampling,
-    )
 
 
 class _Reading:

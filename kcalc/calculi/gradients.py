@@ -7,8 +7,8 @@ gradients explode or vanish as derivatives of kernel maps at c = 1 do.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,16 +16,18 @@ import numpy as np
 from ..fields import NUMPY
 from ..fields.arguments import one_q, per_input
 from ..fields.jets import Jet
-from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import truth
 from ..foundation.printing import Shown, marked, plain
 from ..maps.maps import Approximable, Assumption
-from ..network import primitives as P
 from ..network.compose import interpret, interpret_back, require_network
 from ..network.network import Network, chosen_output
 from ..network.primitives import owner
 from .attention.backward import TokenBackward, both_added
-from .attention.structure import read_tokens
-from .backward import Backward, Groups, added
+from .attention.sampled import Sampling, read_sampling
+from .attention.sampled_gradients import Chain, followed
+from .attention.structure import given_tokens, read_tokens, tells_tokens_apart
+from .attention.values import averaged, several, with_error
+from .backward import Backward, Groups, added, mean_slopes, parameters, refuse_shared
 from .ntk import TangentReading
 from .tangent import Tangent
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Node = Hashable
+Array = np.ndarray
 MODES = ("mean", "difference")
 
 
@@ -102,18 +105,61 @@ class Gradients(Shown, Approximable):
         return {name: getattr(self, name) for name in MODES if getattr(self, name) is not None}
 
     def _rows(self) -> list[tuple[str, ...]]:
-        def shown(table: Mapping[Node, float], node: Node) -> str:
-            return f"{table[node]:.6g}" if node in table else ""
-
-        tables = (self.weights, self.chi, *self._modes.values())
-        body = (
-            (str(n), f"{v:.6g}", *(shown(table, n) for table in tables))
-            for n, v in self.nodes.items()
-        )
+        names = ("nodes", "weights", "chi", *self._modes)
+        texts = [self._texts(name) for name in names]
+        body = ((str(n), *(table.get(n, "") for table in texts)) for n in self.nodes)
         return [("node", "|d out/d node|^2", "|d out/d weights|^2", "chi", *self._modes), *body]
+
+    def _texts(self, name: str) -> dict[Node, str]:
+        return {node: f"{value:.6g}" for node, value in getattr(self, name).items()}
 
     def __repr__(self) -> str:
         return f"Gradients({marked(f'{len(self.nodes)} nodes, growth {self.growth:.4g}', self)})"
+
+
+@dataclass(frozen=True, repr=False)
+class SampledGradients(Gradients):
+    """:class:`Gradients` over tokens of which no two are alike; attention was sampled.
+
+    Sums over tokens are means over the N sequences that were given. ``errors``: {"nodes",
+    "weights", "mean", "difference": {node: standard error over the chains of sampling}}.
+    ``tokens``: {node: (mean, standard error)}, the squared gradient at each token, (N, T), which
+    add up to ``nodes``; ``covariances``: {node: mean}, the products of the gradients at two tokens
+    of a sequence, summed over channels, (N, T, T). Attention does not keep the modes apart here: a
+    gradient of the outputs that sums to 0 over tokens has a part of either mode at earlier nodes.
+    """
+
+    errors: dict[str, dict[Node, float]] = field(default_factory=dict)
+    tokens: dict[Node, tuple[Array, Array]] = field(default_factory=dict)
+    covariances: dict[Node, Array] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the tables over tokens as plain data."""
+        errors = {
+            name: {str(k): v for k, v in table.items()} for name, table in self.errors.items()
+        }
+        return super().to_dict() | {"errors": errors}
+
+    def _frame(self) -> list[dict[str, Any]]:
+        names = {"nodes": "node_gradient_error", "weights": "weight_gradient_error"}
+        return [
+            row
+            | {
+                names.get(name, f"{name}_error"): table.get(node)
+                for name, table in self.errors.items()
+            }
+            for node, row in zip(self.nodes, super()._frame(), strict=True)
+        ]
+
+    def _texts(self, name: str) -> dict[Node, str]:
+        return (
+            {
+                node: with_error(value, self.errors[name][node])
+                for node, value in getattr(self, name).items()
+            }
+            if name in self.errors
+            else super()._texts(name)
+        )
 
 
 def gradients(
@@ -122,20 +168,32 @@ def gradients(
     output: Node = None,
     assume_independent: bool = False,
     *,
-    tokens: int | None = None,
+    tokens: Any = None,
     token_cosine: float | None = None,
+    sampling: Sampling | None = None,
 ) -> Gradients:
     """How large gradients are at every node of a network at initialisation, infinite width.
 
     ``q``: the mean square of the inputs, a number or {input: number}; ``output``: which output,
     needed where there are several. Where branches share weights or activations are fused, only the
     Affine layers and the inputs are reported. ``tokens``, ``token_cosine``: the tokens of an input,
-    for networks with attention, as in :func:`kcalc.c_map`.
+    for networks with attention, as in :func:`kcalc.c_map`. ``tokens`` may also be an array, as in
+    :func:`kcalc.node_values`: a covariance (T, T), token ids (T,) or (N, T), or inputs (N, T,
+    features). For such tokens, for attention that tells tokens apart (causal masks, rotary
+    embeddings, ALiBi, sinusoidal positions), and where ``sampling`` is given, a
+    :class:`kcalc.Sampling`, attention is sampled.
+
+    Returns: a :class:`Gradients`, where attention is sampled a :class:`SampledGradients`.
     Raises: KcalcError for bad q, an unknown output, activations that jump, and where the kernel
     calculus does not apply. [DKS sec. 26; Poole et al. 2016; Schoenholz et al. 2017]
     """
     require_network(network)
     chosen = chosen_output(network, output)
+    asked, apart = read_sampling(sampling), tokens is not None and tells_tokens_apart(network)
+    if sampling is not None or several(tokens) or apart:
+        covariance = given_tokens(network, tokens, token_cosine, (_said(q), None))
+        assume = truth(assume_independent, "assume_independent")
+        return _joined(network, chosen, *followed(network, covariance, chosen, assume, asked))
     given = per_input(network.inputs)(q, lambda value: np.asarray(one_q(value)), "q")
     reading = TangentReading(network, None, assume_independent, read_tokens(tokens, token_cosine))
     if reading.tokens is not None:
@@ -152,7 +210,7 @@ def gradients(
     )
     weights = {
         node: float(kernel.whole(states[made])[0]) * totals[node]
-        for node, made in _parameters(network).items()
+        for node, made in parameters(network).items()
         if node in totals
     }
     notes = reading.assumptions
@@ -162,19 +220,12 @@ def gradients(
             "layers and inputs only"
         )
         notes = (*notes, Assumption("network", text, "convention"))
-    return Gradients(chosen, totals, weights, _slopes(network, backward) if simple else {}, notes)
+    return Gradients(
+        chosen, totals, weights, mean_slopes(network, backward) if simple else {}, notes
+    )
 
 
 # -- readings ------------------------------------------------------------------------------------
-
-
-def _slopes(network: Network, backward: Backward) -> dict[Node, float]:
-    """{node: E phi'(z)^2} of all activations."""
-    return {
-        owner(node): backward.mean_slope(op, node, reads[0])
-        for node, op, reads in network.operations
-        if isinstance(op, P.Post)
-    }
 
 
 def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, float]:
@@ -187,6 +238,11 @@ def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, 
     return {node: float(sum(messages[node])) for node in network}
 
 
+def _said(q: Any) -> Any:
+    """None for the default of ``q=``."""
+    return None if isinstance(q, int | float) and q == 1 else q
+
+
 def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> Gradients:
     """Gradients over tokens that are alike.
 
@@ -194,11 +250,7 @@ def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> G
     """
     network = reading.network
     kernel, states = reading.run_sequence(q)
-    if any(note.kind == "exact" for note in kernel.notes.values()):
-        raise KcalcError(
-            "branches share weights or activations are fused, for which there are no gradients "
-            "over tokens"
-        )
+    refuse_shared(kernel.notes.values())
     backward = TokenBackward(kernel, states)
     messages = interpret_back(network, backward.rule, backward.start(output), both_added)
     counts = {node: states[owner(node)].count or 1 for node in states}
@@ -207,7 +259,7 @@ def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> G
     one = {node: float(share[node] * sum(message.one)) for node, message in messages.items()}
     two = {node: float(share[node] * sum(message.two)) for node, message in messages.items()}
     weights = {}
-    for node, made in _parameters(network).items():
+    for node, made in parameters(network).items():
         size, _, gap = kernel.whole(states[made])
         weights[node] = float(size) * (
             one[made] + (counts[made] - 1) * two[made] * (1 - float(gap.value))
@@ -218,16 +270,54 @@ def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> G
         output,
         {node: one[node] for node in network},
         weights,
-        _slopes(network, backward.one),
+        mean_slopes(network, backward.one),
         reading.noting(kernel.notes.values()),
         mean,
         difference,
     )
 
 
-def _parameters(network: Network) -> dict[Node, Node]:
-    """{node with parameters: the feature map that they make, a node of the lowered network}."""
-    return {owner(node): node for node, op, _ in network.operations if isinstance(op, P.Fresh)}
+def _joined(
+    network: Network,
+    output: Node,
+    chains: Sequence[Sequence[Chain]],
+    assumptions: tuple[Assumption, ...],
+) -> SampledGradients:
+    """Means over sequences, and means and standard errors over chains."""
+    values: dict[str, dict[Node, float]] = {name: {} for name in ("nodes", *MODES, "weights")}
+    errors: dict[str, dict[Node, float]] = {name: {} for name in values}
+
+    def add(name: str, node: Node, found: Array) -> None:
+        mean, error = averaged(found.mean(axis=1))
+        values[name][node], errors[name][node] = float(mean), float(error)
+
+    tokens, covariances = {}, {}
+    for node in network:
+        found = np.array([[one.nodes[node] for one in chain] for chain in chains])
+        covariances[node] = found.mean(axis=0)
+        own = np.diagonal(found, axis1=-2, axis2=-1)
+        tokens[node] = averaged(own)
+        total, mean, count = own.sum(axis=-1), found.sum(axis=(-2, -1)), found.shape[-1]
+        add("nodes", node, total)
+        add("mean", node, mean)
+        if count > 1:
+            add("difference", node, (count * total - mean) / (count - 1))
+    for node in parameters(network):
+        add("weights", node, np.array([[one.weights[node] for one in chain] for chain in chains]))
+    slopes = [one.chi for chain in chains for one in chain]
+    chi = {node: float(np.mean([one[node] for one in slopes])) for node in slopes[0]}
+    return SampledGradients(
+        output,
+        values["nodes"],
+        values["weights"],
+        chi,
+        assumptions,
+        values["mean"],
+        values["difference"],
+        errors,
+        tokens,
+        covariances,
+    )
 
 
 def _forward(
@@ -237,7 +327,7 @@ def _forward(
 
     It serves networks whose addends have cross terms.
     """
-    made = _parameters(network)
+    made = parameters(network)
     nodes = [*network.inputs, *made]
     directions = dict(zip(nodes, np.eye(len(nodes)), strict=True))
     kernel = reading.kernel(NUMPY, True, {node: directions[node] for node in made})
