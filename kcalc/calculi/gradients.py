@@ -189,12 +189,14 @@ def gradients(
     """
     require_network(network)
     chosen = chosen_output(network, output)
+    given = per_input(network.inputs)(q, lambda value: np.asarray(one_q(value)), "q")
     asked, apart = read_sampling(sampling), tokens is not None and tells_tokens_apart(network)
     if sampling is not None or several(tokens) or apart:
-        covariance = given_tokens(network, tokens, token_cosine, (_said(q), None))
+        levels = (None, None) if isinstance(q, int | float) and q == 1 else (1.0, None)
+        table, count = given_tokens(network, tokens, token_cosine, levels)
+        inputs = {node: float(level) * table for node, level in given.items()}
         assume = truth(assume_independent, "assume_independent")
-        return _joined(network, chosen, *followed(network, covariance, chosen, assume, asked))
-    given = per_input(network.inputs)(q, lambda value: np.asarray(one_q(value)), "q")
+        return _joined(network, chosen, *followed(network, inputs, count, chosen, assume, asked))
     reading = TangentReading(network, None, assume_independent, read_tokens(tokens, token_cosine))
     if reading.tokens is not None:
         return _over_tokens(reading, given, chosen)
@@ -236,11 +238,6 @@ def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, 
 
     messages = interpret_back(network, backward.rule, start, added)
     return {node: float(sum(messages[node])) for node in network}
-
-
-def _said(q: Any) -> Any:
-    """None for the default of ``q=``."""
-    return None if isinstance(q, int | float) and q == 1 else q
 
 
 def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> Gradients:

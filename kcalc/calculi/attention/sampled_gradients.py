@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -32,9 +32,11 @@ class Chain(NamedTuple):
     chi: dict[Node, float]
 
     @classmethod
-    def of(cls, network: Network, kernel: Sampled, block: Array, output: Node) -> Chain:
-        """Forwards and back through a network whose inputs have a covariance over tokens."""
-        start = {node: kernel.start(node, block) for node in network.inputs}
+    def of(
+        cls, network: Network, kernel: Sampled, inputs: Mapping[Node, Array], output: Node
+    ) -> Chain:
+        """Forwards and back through a network whose inputs have covariances over tokens."""
+        start = {node: kernel.start(node, table) for node, table in inputs.items()}
         with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node
             states = interpret(network, kernel, start)
             refuse_shared(kernel.notes.values())
@@ -60,27 +62,28 @@ class Chain(NamedTuple):
 
 def followed(
     network: Network,
-    tokens: tuple[Array, int],
+    inputs: Mapping[Node, Array],
+    sequences: int,
     output: Node,
     assume: bool,
     sampling: Sampling,
 ) -> tuple[list[list[Chain]], tuple[Assumption, ...]]:
     """The chains of every sequence, and the assumptions; one chain where nothing is sampled.
 
-    ``tokens``: the covariance of all sequences, and how many they are. The gradients at different
-    tokens of the output are independent, each of mean square ``1 / T``.
+    ``inputs``: {input: the covariance of all tokens of all ``sequences``}. The gradients at
+    different tokens of the output are independent, each of mean square ``1 / T``.
     """
-    table, sequences = tokens
-    places = len(table) // sequences
+    places = len(inputs[network.inputs[0]]) // sequences
     _check_size(network, places)
-    blocks = [table[k : k + places, k : k + places] for k in range(0, len(table), places)]
+    cuts = [slice(k * places, (k + 1) * places) for k in range(sequences)]
     chains: list[list[Chain]] = []
     kernel = None
     for chain in range(sampling.chains):
         found = []
-        for block in blocks:
+        for cut in cuts:
             kernel = Sampled(token_kernel(assume), sampling, 1, (chain,))
-            found.append(Chain.of(network, kernel, block, output))
+            own = {node: table[cut, cut] for node, table in inputs.items()}
+            found.append(Chain.of(network, kernel, own, output))
         chains.append(found)
         if kernel is not None and not kernel.sampled:
             break  # every chain is the same
