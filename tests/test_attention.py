@@ -358,8 +358,8 @@ REFUSED = {
     "cosine alone": (lambda: kc.node_values(plain(), token_cosine=0.3), "say how many tokens"),
     "no token": (lambda: kc.node_values(plain(), tokens=0), "must be a whole number >= 1"),
     "an array where a number is meant": (
-        lambda: kc.gradients(plain(), tokens=[1, 2, 2]),
-        "kc.node_values and kc.ntk take arrays of tokens",
+        lambda: kc.q_values(plain(), tokens=[1, 2, 2]),
+        "kc.node_values, kc.gradients and kc.ntk take arrays of tokens",
     ),
     "a cosine too small": (
         lambda: kc.node_values(plain(), tokens=3, token_cosine=-0.6),
@@ -383,7 +383,7 @@ REFUSED = {
     ),
     "tokens in a C map": (
         lambda: kc.c_map(plain(), tokens=[1, 2]),
-        "kc.node_values and kc.ntk take arrays",
+        "kc.node_values, kc.gradients and kc.ntk take arrays",
     ),
     "infinite numbers": (lambda: kc.node_values(plain(), tokens=np.full((2, 2), np.inf)), "finite"),
     "ids below 0": (lambda: kc.node_values(GPT, tokens=[0, -4]), "ids are whole numbers >= 0"),
@@ -450,7 +450,7 @@ REFUSED = {
     ),
     "gradients with a sink": (
         lambda: kc.gradients(plain(sink=True), tokens=4),
-        "no gradients here; use sink=False",
+        "no exact gradients; sample them with sampling=kc.Sampling\\(\\), or use sink=False",
     ),
     "keys of negative cosine with a sink": (
         lambda: kc.node_values(plain(sink=True), tokens=4, token_cosine=-0.2),
@@ -468,10 +468,6 @@ REFUSED = {
     "values that a sum reads too, sampled": (
         lambda: kc.node_values(beside_values(), tokens=np.eye(4)),
         "share weights",
-    ),
-    "the kernel of plain scores with ALiBi": (
-        lambda: kc.ntk(plain(normaliser="identity", alibi=True, heads=2), tokens=np.eye(3)),
-        "weights other than softmax",
     ),
     "queries that are the keys at a finite width": (
         lambda: kc.node_values(tied_at_finite_width(), tokens=np.eye(3)),

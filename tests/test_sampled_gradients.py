@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ def blocks(count: int = 2, **options: Any) -> kc.Network:
 )
 def test_responses_are_sums_of_products_of_derivatives(normaliser: str, sink: bool) -> None:
     """R and R' entry by entry, from the matrices of derivatives of every row."""
-    rng, op = np.random.default_rng(1), SimpleNamespace(normaliser=normaliser)
+    rng, op = np.random.default_rng(1), cast(Any, SimpleNamespace(normaliser=normaliser))
     a = rng.uniform(0.1, 1, (2, 3, 4))
     if normaliser == "softmax":
         a /= a.sum(axis=-1, keepdims=True) + sink
@@ -306,7 +306,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "an array of tokens says itself",
     ),
     "no tokens": (lambda: kc.gradients(blocks(), sampling=FEW), "say which, tokens="),
-    "no sampling": (lambda: kc.gradients(blocks(), tokens=X, sampling=3), "kc.Sampling"),
+    "no sampling": (lambda: kc.gradients(blocks(), tokens=X, sampling=cast(Any, 3)), "kc.Sampling"),
     "activations that jump": (
         lambda: kc.gradients(
             kc.Network.from_steps(

@@ -106,11 +106,12 @@ class Gradients(Shown, Approximable):
 
     def _rows(self) -> list[tuple[str, ...]]:
         names = ("nodes", "weights", "chi", *self._modes)
-        texts = [self._texts(name) for name in names]
+        texts = [self.texts(name) for name in names]
         body = ((str(n), *(table.get(n, "") for table in texts)) for n in self.nodes)
         return [("node", "|d out/d node|^2", "|d out/d weights|^2", "chi", *self._modes), *body]
 
-    def _texts(self, name: str) -> dict[Node, str]:
+    def texts(self, name: str) -> dict[Node, str]:
+        """A table, such as "nodes" or "mean", as {node: text}, with standard errors."""
         return {node: f"{value:.6g}" for node, value in getattr(self, name).items()}
 
     def __repr__(self) -> str:
@@ -151,14 +152,15 @@ class SampledGradients(Gradients):
             for node, row in zip(self.nodes, super()._frame(), strict=True)
         ]
 
-    def _texts(self, name: str) -> dict[Node, str]:
+    def texts(self, name: str) -> dict[Node, str]:
+        """A table as {node: text}, with standard errors."""
         return (
             {
                 node: with_error(value, self.errors[name][node])
                 for node, value in getattr(self, name).items()
             }
             if name in self.errors
-            else super()._texts(name)
+            else super().texts(name)
         )
 
 

@@ -317,8 +317,8 @@ class _Work:
                 {n: float(v[0]) for n, v in cases.q1.items()},
                 self.network.outputs[0],
                 assume_independent=self.heuristic,
+                sampling=cases.sampling if isinstance(cases, TokenPairs) else None,
                 **self._alike,
-                **({"sampling": cases.sampling} if isinstance(cases, TokenPairs) else {}),
             )
         except KcalcError as error:
             self.remarks.append(Assumption("network", f"gradients were not compared: {error}"))

@@ -49,7 +49,7 @@ class Chain(NamedTuple):
                 added,
             )
         whole = {
-            node: np.broadcast_to(sum(messages[node])[0], (backward.count(node),) * 2)
+            node: np.broadcast_to(np.asarray(sum(messages[node]))[0], (backward.count(node),) * 2)
             for node in (*network, *parameters(network).values())
         }
         weights = {

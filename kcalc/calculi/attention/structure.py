@@ -109,8 +109,8 @@ def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
         return None
     if several(tokens):
         raise KcalcError(
-            "tokens= is here the number of tokens of an input; kc.node_values and kc.ntk take "
-            "arrays of tokens"
+            "tokens= is here the number of tokens of an input; kc.node_values, kc.gradients and "
+            "kc.ntk take arrays of tokens"
         )
     count = whole(tokens, "tokens, the number of tokens of an input,", 1, MOST_TOKENS)
     cosine = 0.0 if token_cosine is None else one_number(token_cosine, "token_cosine")
