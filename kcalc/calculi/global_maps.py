@@ -8,9 +8,18 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 
 from ..fields import NUMPY
-from ..fields.arguments import cosine_array, one_q, per_input, q_array, q_pair, read_pair
+from ..fields.arguments import (
+    cosine_array,
+    one_number,
+    one_q,
+    per_input,
+    q_array,
+    q_pair,
+    read_pair,
+)
 from ..fields.gaps import Gap
 from ..fields.jets import Jet
+from ..fields.tables import TokenTable, tabulate_tokens
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import truth
 from ..foundation.printing import Shown, plain, shown, spread
@@ -257,7 +266,10 @@ def node_values(
         levels = q_pair(q1, q2, q) if said else (None, None)
         covariance = given_tokens(network, tokens, token_cosine, levels, c)
         assume = truth(assume_independent, "assume_independent")
-        return sampled_values(network, dict.fromkeys(network.inputs, covariance), assume, asked)
+        found: Any = sampled_values(
+            network, dict.fromkeys(network.inputs, covariance), assume, asked
+        )
+        return found
     reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))
     values = per_input(network.inputs)
     first, second = read_pair(
@@ -469,6 +481,18 @@ class TokenMap(NetworkCMap):
         jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
         states = self._reading.run_sequence(q1, jets)
         return {node: self._reading.kernel.whole(states[node])[2] for node in self.outputs}
+
+    def table(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, q1: Any = None, q2: Any = None, tolerance: float = 1e-10, *, q: Any = None
+    ) -> TokenTable:
+        """R at fixed q as a :class:`kcalc.fields.tables.TokenTable`, within ``tolerance``.
+
+        It takes some fifty values of the map, and has an error bound.
+        Raises: KcalcError for several outputs, for q values that are not single numbers, and for
+        maps that are too rough, as behind activations that jump.
+        """
+        function = self._gap_function(q1, q2, q)
+        return tabulate_tokens(function, self.least, one_number(tolerance, "tolerance"), self.name)
 
 
 class NetworkQMap(_OfNetwork, QMap):
