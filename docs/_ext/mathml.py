@@ -18,6 +18,11 @@ LEFT_OVER = re.compile(r"\\[A-Za-z]+|\\[^\\\s]")
 UNDER = {"msub": "munder", "msubsup": "munderover"}
 LIMITED = frozenset({"∑", "∏", "max", "min", "sup", "inf", "lim"})
 BAR = re.compile(r"<mo((?: stretchy=\"false\")?)>([|\u2016\u2225])</mo>")
+ROOT = re.compile(r"<msqrt>((?:(?!<msqrt|<m(?:frac|subsup|table)|[|∑∏∫]).)*?)</msqrt>")
+SCRIPT = re.compile(r"<m(?:sub|sup)>(?:(?!</m(?:sub|sup)>).)*</m(?:sub|sup)>")
+PLAIN_SCRIPT = re.compile(
+    r"<m(?:sub|sup)><mi>\w</mi>(?:<mrow>)?<m[ni]>(?:\d+|[a-fh-ik-or-xzA-Z]+)</m[ni]>(?:</mrow>)?</m"
+)
 DROPPED = re.compile(r"\\(?:displaystyle|textstyle|limits|nolimits|,\s*$)")
 
 
@@ -57,11 +62,18 @@ def _plain(latex: str) -> str:
     return re.sub(r"\s+", " ", DROPPED.sub("", latex)).strip()
 
 
+def _low(root: re.Match[str]) -> str:
+    """A root whose sign needs no stretching, marked: browsers leave a gap after it."""
+    low = all(PLAIN_SCRIPT.match(script) for script in SCRIPT.findall(root[1]))
+    low &= not ("<msub>" in root[1] and "(" in root[1])
+    return f'<msqrt class="low">{root[1]}</msqrt>' if low else root[0]
+
+
 def _checked(markup: str, latex: str, where: nodes.Node) -> str:
     if markup.startswith("<code>") or LEFT_OVER.search(re.sub(r"<[^>]*>", "", markup)):
         LOGGER.warning("a formula cannot be shown: %s", latex, location=where, type="mathml")
     return BAR.sub(
-        r'<mo\1 lspace="0" rspace="0">\2</mo>', markup
+        r'<mo\1 lspace="0" rspace="0">\2</mo>', ROOT.sub(_low, markup)
     )  # bars of absolute values stand close to what they enclose
 
 

@@ -168,8 +168,8 @@ class Recogniser(Elementwise):
             self.note(op.name, "approximate", TIED.format(first))
         elif first is not None or twin is not None:
             reason = (
-                f"its weights are those of {first or twin!r}, and the calculus takes every "
-                f"layer's as its own{COPY if twin else ''}"
+                f"its weights are those of {first or twin!r}, and kcalc needs independent weights "
+                f"in every layer{COPY if twin else ''}"
             )
             return self.opaque(op, "shared weights", reason)
         parent = self.label(op.reads[0])
@@ -240,7 +240,8 @@ class Recogniser(Elementwise):
             return self.opaque(
                 op,
                 "shared weights",
-                f"its table is that of {first!r}, and the calculus takes every layer's as its own",
+                f"its table is that of {first!r}, and kcalc needs independent weights in every "
+                "layer",
             )
         sigma = self._scale(op, math.sqrt(op.statistics.mean_square))
         return self.node(op, L.Embedding(features, vocabulary, sigma), [self.label(op.reads[0])])
