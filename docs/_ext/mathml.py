@@ -72,6 +72,7 @@ def _low(root: re.Match[str]) -> str:
 def _checked(markup: str, latex: str, where: nodes.Node) -> str:
     if markup.startswith("<code>") or LEFT_OVER.search(re.sub(r"<[^>]*>", "", markup)):
         LOGGER.warning("a formula cannot be shown: %s", latex, location=where, type="mathml")
+    markup = markup.replace("<mo>^</mo></mover>", "<mo>\u02c6</mo></mover>")  # a hat, not a caret
     return BAR.sub(
         r'<mo\1 lspace="0" rspace="0">\2</mo>', ROOT.sub(_low, markup)
     )  # bars of absolute values stand close to what they enclose
