@@ -33,8 +33,12 @@ def inline(latex: str, where: nodes.Node) -> str:
 
 
 def display(latex: str, where: nodes.Node) -> str:
-    """A formula on a line of its own."""
+    """A formula on a line of its own; its parts, a ``qquad`` apart, on several if need be."""
     text = _plain(latex)
+    parts = text.split(r"\qquad")
+    if len(parts) > 1 and all(map(_is_whole, parts)):
+        row = " ".join(display(part, where) for part in parts)
+        return row.replace('display="block"', 'display="inline" displaystyle="true"')
     if "&" in text and r"\begin" not in text:
         text = rf"\begin{{aligned}}{text}\end{{aligned}}"
     elif r"\\" in text and r"\begin" not in text:
@@ -48,6 +52,13 @@ def display(latex: str, where: nodes.Node) -> str:
             cell.set("style", "text-align: left")
     body = "".join(ET.tostring(item, encoding="unicode") for item in root)
     return _checked(f'<math display="block">{body}</math>', latex, where)
+
+
+def _is_whole(part: str) -> bool:
+    """Whether a part of a formula is one by itself."""
+    pairs = ("{", "}"), (r"\left", r"\right")
+    apart = not ({"&", r"\\"} & set(re.findall(r"&|\\\\", part))) and r"\begin" not in part
+    return apart and bool(part.strip()) and all(part.count(a) == part.count(b) for a, b in pairs)
 
 
 def _set_limits(node: ET.Element) -> None:
