@@ -11,7 +11,7 @@ from ..network import layers as L
 from ..network.network import Network
 from .layout import channel_axes, keeps_locations
 from .model_reading import Reading
-from .trace import Entry, Linear, Mixed, NotRead, Op, Pass, Pointwise, Repeat, Reshape, Transpose
+from .trace import Drop, NotRead, Op, Pass, Pointwise, Repeat, Reshape, Transpose
 
 Node = Hashable
 REMOVABLE = (L.Normalisation, L.Scale, L.Dropout, L.Identity)
@@ -66,6 +66,11 @@ class Regions:
         same = len(outputs) == len(self.trace.outputs)
         return dict(zip(self.trace.outputs, outputs, strict=True)) if same else {}
 
+    @property
+    def outputs(self) -> tuple[Node, ...] | None:
+        """The outputs of a network that has others besides those of the model; None else."""
+        return self.networks[0].outputs if self.whole and not self.ends else None
+
     @cached_property
     def removed(self) -> list[Node]:
         """Nodes of the model that shaped networks do without: norms, factors, dropout."""
@@ -115,16 +120,39 @@ class Regions:
         if op is None or (place != name and isinstance(op, (*LAYOUT, NotRead))):
             return None
         node = self.resolved(name)
-        if node in self.steps:
-            return node
-        return node if node != place and node is not None else None
+        if node is None or (node not in self.steps and node == place):
+            return None
+        if place != name:
+            self._check_order(op, str(place))
+        return node
+
+    def _check_order(self, op: Op, end: str) -> None:
+        """Refuse arrays whose locations stand in another order than those of their node.
+
+        Raises: KcalcError naming the operation that changes it.
+        """
+        waiting, seen = [op], {op.name}
+        while waiting:
+            here = waiting.pop()
+            if isinstance(here, Transpose) and not self._keeps(here):
+                raise KcalcError(
+                    f"{here.name!r} exchanges the axes of locations before {op.name!r}, which is "
+                    f"exchanged together with what is before it; leave {op.name!r} out of the "
+                    f"shaped part, or transpose the input instead"
+                )
+            if here.name != end and isinstance(here, (*LAYOUT, Pointwise, Drop)):
+                waiting += [self.ops[name] for name in here.reads if name not in seen]
+                seen |= set(here.reads)
+
+    def _keeps(self, op: Transpose) -> bool:
+        return keeps_locations(op, self.axes[op.reads[0]])
 
     def sources(self, node: Node) -> Iterator[tuple[str, Any]]:
         """The values that a shaped node reads.
 
         ("node", another shaped node) or ("program", an operation of the model).
         """
-        layer, parents = self.steps[node]
+        _, parents = self.steps[node]
         op = self.ops.get(str(node))
         for place, parent in enumerate(parents):
             found = None if op is None else self._found(op, parent, place)
@@ -148,6 +176,8 @@ class Regions:
                 continue
             seen.add(name)
             if self.resolved(name) == parent:
+                if isinstance(op, Pointwise):
+                    self._check_order(op, name)
                 return name
             if isinstance(self.ops[name], (*LAYOUT, Pointwise)):
                 waiting += self.ops[name].reads
@@ -161,7 +191,7 @@ class Regions:
                 return True
             if not isinstance(op, LAYOUT) or isinstance(op, NotRead):
                 return False
-            if isinstance(op, Transpose) and not keeps_locations(op, self.axes[op.reads[0]]):
+            if isinstance(op, Transpose) and not self._keeps(op):
                 return False
             name = op.reads[0]
 

@@ -66,7 +66,9 @@ def apply_torch(
     _annotated(
         built,
         kcalc_changes=changes,
-        kcalc_nodes={node: value.node.name for node, value in editor.emitted.items()},
+        kcalc_nodes={
+            node: value.node.name for node, value in (editor.entered | editor.emitted).items()
+        },
     )
     _set_mode(built, trace.model.training)
     return built

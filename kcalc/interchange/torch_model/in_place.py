@@ -6,7 +6,6 @@ has its place, the node is written instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,8 +14,8 @@ from torch import nn
 from ...foundation.errors import KcalcError
 from ...network import layers as L
 from ..regions import Regions
-from ..trace import Lookup, Op, Trace
-from .builder import HOME, Value, plain
+from ..trace import Trace
+from .builder import Value, plain
 from .calls import in_place
 from .captured import Captured, Program
 from .emit import Emitter
@@ -26,7 +25,10 @@ Label = Any
 
 
 class Editor:
-    """Writes the new graph; ``emitted``: {node of a shaped network: its value}."""
+    """Writes the new graph.
+
+    ``emitted``: {node of a shaped network: its value}; ``entered``: {input of one: its value}.
+    """
 
     def __init__(self, model: Any, trace: Trace, regions: Regions, emitter: Emitter) -> None:
         self.trace, self.regions, self.emitter = trace, regions, emitter
@@ -35,6 +37,7 @@ class Editor:
         self.literals = Literals(model, self.program, self._example)
         self.root = emitter.into
         self.emitted: dict[Label, Value] = {}
+        self.entered: dict[Label, Value] = {}
         self.current: dict[Any, Any] = {}  # {node of the model's graph: node of the new one}
         self.stored = _tensors(model)
         self.at: dict[str, Any] = {}
@@ -51,7 +54,10 @@ class Editor:
         for node in self.captured.graph.nodes:
             if node in needed:
                 self._new(node)
-        return [self.current[node] for node in self.captured.outputs]
+        if self.regions.outputs is None:
+            return [self.current[node] for node in self.captured.outputs]
+        ends = self.regions.outputs
+        return [self.emitter.result(self._value(end), str(end)).node for end in ends]
 
     def _entry_name(self, node: Any) -> str:
         return self.program.names.get(node) or self.captured.labels.get(node, str(node.name))
@@ -120,13 +126,14 @@ class Editor:
         if label not in self.regions.steps:
             return self._of_program(label)
         if label not in self.emitted:
-            layer, _ = self.regions.steps[label]
-            inputs = [
-                self._of_program(source, isinstance(layer, L.Embedding))
-                if kind == "program"
-                else self._value(source)
-                for kind, source in self.regions.sources(label)
-            ]
+            layer, parents = self.regions.steps[label]
+            inputs = []
+            for parent, (kind, source) in zip(parents, self.regions.sources(label), strict=True):
+                if kind == "program":
+                    inputs.append(self._of_program(source, isinstance(layer, L.Embedding)))
+                    self.entered.setdefault(parent, inputs[-1])
+                else:
+                    inputs.append(self._value(source))
             self.emitted[label] = self.emitter.emit(label, layer, inputs)
         return self.emitted[label]
 
