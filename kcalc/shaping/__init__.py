@@ -133,6 +133,7 @@ def shape(
     input_scaling: bool = OF_METHOD,
     output_std: float | None = OF_METHOD,
     balance: Literal["gamma", "nu"] = OF_METHOD,
+    assume_independent: bool = OF_METHOD,
     **others: Any,
 ) -> Shaping:
     """Shape a network: find the constants that meet the conditions of a method.
@@ -171,6 +172,10 @@ def shape(
       at the same relative rate; needs widths.
       ``features``, ``image_shape``, ``typical``, ``input_moment``, ``input_scaling``,
       ``output_std``, ``balance``. See :func:`geometric`.
+    - all methods but ``"geometric"``: ``assume_independent=True`` goes on where a hypothesis of the
+      kernel calculus fails: activations behind depthwise convolutions, products and sums of feature
+      maps that share weights. What is correlated is taken as independent, a heuristic that
+      ``assumptions`` names node by node.
     - ``others``: targets of a method of your own in ``METHODS``.
 
     Returns: a :class:`Shaping`. Raises: KcalcError for an unknown method or target, and the
