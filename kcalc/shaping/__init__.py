@@ -7,6 +7,7 @@ from inspect import signature
 from typing import Any, Literal
 
 from ..foundation.errors import KcalcError, glimpse, unknown
+from ..interchange.model_reading import Reading
 from ..network.network import Network, require_network
 from .base import Shaping
 from .comparison import Comparison
@@ -19,6 +20,7 @@ from .limits import DepthLimit, depth_limit, flow, flow_slope, flow_time
 from .looks_linear import LooksLinear, looks_linear
 from .normaliser_free import NormaliserFree, normaliser_free
 from .phases import PhaseDiagram, phase_diagram
+from .regional import RegionalShaping, shape_reading
 from .residual_blocks import ResidualBlock, residual_blocks, with_residual_weights
 from .residual_weights import SCHEMES, ResidualShaping, residual_weights
 from .scales import RULES, WEIGHTS, Consequences, normalisation
@@ -56,6 +58,7 @@ __all__ = [
     "LooksLinear",
     "NormaliserFree",
     "PhaseDiagram",
+    "RegionalShaping",
     "ResidualBlock",
     "ResidualShaping",
     "SelfNormalising",
@@ -99,7 +102,7 @@ OF_METHOD: Any = _OfMethod()
 
 
 def shape(
-    network: Network,
+    network: Network | Reading,
     activation: Any = None,
     method: str = "dks",
     *,
@@ -135,7 +138,7 @@ def shape(
     balance: Literal["gamma", "nu"] = OF_METHOD,
     assume_independent: bool = OF_METHOD,
     **others: Any,
-) -> Shaping:
+) -> Shaping | RegionalShaping:
     """Shape a network: find the constants that meet the conditions of a method.
 
     The constants are those of its activations, or of its weights.
@@ -178,7 +181,13 @@ def shape(
       ``assumptions`` names node by node.
     - ``others``: targets of a method of your own in ``METHODS``.
 
-    Returns: a :class:`Shaping`. Raises: KcalcError for an unknown method or target, and the
+    A :class:`kcalc.Reading` of :func:`kcalc.read` is shaped too. BatchNorm is removed and sums are
+    normalised then, where the method needs that. Where operations were not read, every connected
+    part around them is shaped by its own slopes, as if its inputs had q = 1, and all else is left
+    alone.
+
+    Returns: a :class:`Shaping`; a :class:`RegionalShaping` of a reading with nodes that are left
+    alone (not read, attention, weights shared with such). Raises: KcalcError for an unknown method or target, and the
     refusals of the method.
     """
     given = {
@@ -186,7 +195,8 @@ def shape(
         for name, value in locals().items()
         if name in TARGETS and value is not OF_METHOD
     } | others
-    require_network(network)
+    if not isinstance(network, Reading):
+        require_network(network)
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("shaping method", method, METHODS)
     allowed = set(signature(METHODS[method]).parameters) - {"network", "activation"}
@@ -206,6 +216,10 @@ def shape(
                     f"{own}"
                 )
             raise unknown(f"target of method {glimpse(method)}", name, allowed)
+    if isinstance(network, Reading):
+        return shape_reading(
+            network, lambda part: METHODS[method](part, activation, **given), method
+        )
     return METHODS[method](network, activation, **given)
 
 

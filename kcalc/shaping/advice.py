@@ -99,7 +99,7 @@ def shaping_method(
             try:
                 return _structure_first(request, lambda: function(*bound.args, **bound.kwargs))
             except FreshnessError as error:
-                advice = advised(DEPENDENT, name, **{OPTION: True}) if takes_option else ""
+                advice = _of_option(name) if takes_option else ""
                 raise FreshnessError(error.message, advice) from None
             finally:
                 _REQUEST.reset(token)
@@ -171,12 +171,27 @@ def for_products() -> str:
 
     Returns: ``""`` if none does.
     """
-    found = advised("use method='dks'", "dks")
-    if not found and (least := least_zeta()) < LARGEST_ZETA:
-        found = advised(
-            f"use method='dks' with zeta={1.5 * least:.4g}", "dks", zeta=float(f"{1.5 * least:.4g}")
-        )
+    least = least_zeta()
+    zeta = float(f"{1.5 * least:.4g}") if least < LARGEST_ZETA else None
+    for option in ({}, {OPTION: True}):
+        last = f" with {OPTION}=True" if option else ""
+        found = advised(f"use method='dks'{last}", "dks", **option)
+        if not found and zeta is not None:
+            last = f"{last} and" if last else " with"
+            found = advised(f"use method='dks'{last} zeta={zeta:g}", "dks", zeta=zeta, **option)
+        if found or independent():
+            break
     return found or advised("use method='normalisation'", "normalisation")
+
+
+def _of_option(method: str) -> str:
+    """That ``assume_independent=True`` helps, where it does, with the target that it then needs."""
+    found = advised(DEPENDENT, method, **{OPTION: True})
+    if found or method != "dks" or (least := least_zeta()) >= LARGEST_ZETA:
+        return found
+    zeta = float(f"{1.5 * least:.4g}")
+    words = DEPENDENT.replace(" to go", f" and zeta={zeta:g} to go")
+    return advised(words, "dks", zeta=zeta, **{OPTION: True})
 
 
 def least_zeta() -> float:

@@ -35,7 +35,8 @@ class Program:
     ``names``: {node: the operation whose value it has}; ``written``: {write in place: the earlier
     nodes that have its value from then on}; ``memory``: {node: the node in whose memory its value
     lies}, of nodes that are written into, and ``writes``: {the latter: the writes into it};
-    ``arguments``: those it was captured with, None where it cannot be captured again.
+    ``arguments``: those it was captured with, None where it cannot be captured again;
+    ``given_arrays``: whether they are the user's, not drawn for their shapes.
     """
 
     captured: Captured
@@ -44,6 +45,7 @@ class Program:
     memory: dict[Any, Any]
     writes: dict[Any, list[Any]]
     arguments: tuple[Any, ...] | None
+    given_arrays: bool = False
 
 
 def nodes_in(values: Any) -> tuple[Any, ...]:

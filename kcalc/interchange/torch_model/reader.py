@@ -10,6 +10,7 @@ from typing import Any
 
 from ...foundation.errors import KcalcError
 from ..batches import FIXED, of_batches
+from ..example_shapes import is_shape
 from ..rewriting import rewritten
 from ..rewriting.mixing import ATTENTION
 from ..trace import Entry, Held, Linear, NotRead, Op, Trace
@@ -89,17 +90,23 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
     from .counting import batch_size, plainly_alike, resized
 
     arguments = example_arguments(model, examples)
+    arrays = not any(map(is_shape, examples))
 
     def traced(count: int) -> Trace:
         given = resized(arguments, count)
-        return _traced(model, capture(model, given), given)
+        return _traced(model, capture(model, given), given, arrays)
 
     alike = partial(plainly_alike, model, arguments)
     return of_batches(batch_size(arguments), traced, alike, cheap=False)
 
 
-def _traced(model: Any, captured: Captured, arguments: tuple[Any, ...] | None) -> Trace:
-    """The trace of a captured model; ``arguments`` None: it cannot be captured again."""
+def _traced(
+    model: Any, captured: Captured, arguments: tuple[Any, ...] | None, arrays: bool = False
+) -> Trace:
+    """The trace of a captured model.
+
+    ``arguments`` None: it cannot be captured again; ``arrays``: whether they are the user's own.
+    """
     walker = Walker(captured, HANDLERS)
     outputs = walker.walk()
     _mark_dropout(model, walker, arguments)
@@ -145,6 +152,7 @@ def _traced(model: Any, captured: Captured, arguments: tuple[Any, ...] | None) -
             dict(walker.written),
             *walker.memory_written(),
             arguments,
+            arrays,
         ),
     )
     return Trace(
