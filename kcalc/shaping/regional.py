@@ -277,8 +277,10 @@ def _entries(reading: Reading, regions: Mapping[Node, Shaping]) -> dict[Node, fl
     inside = [
         node
         for shaping in regions.values()
-        for node in shaping.network.inputs
-        if node not in reading.unmerged.inputs
+        for node, layer, parents in shaping.network.steps()
+        if not isinstance(layer, L.Input | L.Embedding)
+        for node in parents
+        if node in shaping.network.inputs and node not in reading.unmerged.inputs
     ]
     found = measured_q(reading, inside)
     return {node: found.get(node) for node in dict.fromkeys(inside)}

@@ -127,8 +127,9 @@ def _changes(made: Changed, restored: list[str], editor: Editor) -> tuple[str, .
         what = f"{type(layer).__name__} removed"
         out.append(f"{node}: {what}" + (f" ({place})" if place and place != str(node) else ""))
     out += [f"{name}: a bias of zeros in place of the normalisation behind it" for name in restored]
+    told = {f"{node}: {type(model.layer(node)).__name__} removed" for node in made.regions.removed}
     if made.law != "keep":
-        out += [change for change in getattr(made.shaping, "changes", ()) if change not in out]
+        out += [change for change in getattr(made.shaping, "changes", ()) if change not in told]
     out += _rewired(made.regions)
     constants = getattr(getattr(made.shaping, "constants", None), "by_node", {})
     out += [

@@ -83,10 +83,19 @@ class Editor:
         seen.add(label)
         if label not in self.regions.steps:
             return [self._at(label)]
+        if self._embeds(label):
+            return [self._ids(label)]
         found: list[Any] = []
         for kind, source in self.regions.sources(label):
             found += [self._at(source)] if kind == "program" else self._read_by(source, seen)
         return found
+
+    def _embeds(self, label: Label) -> bool:
+        return isinstance(self.regions.steps[label][0], L.Embedding)
+
+    def _ids(self, label: Label) -> Any:
+        """The node of the ids that an embedding of the model looks up."""
+        return self._at(label).args[1]
 
     def _at(self, name: Any) -> Any:
         """The node of the model's graph that returns an operation's output."""
@@ -127,24 +136,28 @@ class Editor:
             return self._of_program(label)
         if label not in self.emitted:
             layer, parents = self.regions.steps[label]
-            inputs = []
-            for parent, (kind, source) in zip(parents, self.regions.sources(label), strict=True):
+            inputs = [self._whole(self._ids(label))] if self._embeds(label) else []
+            sources = [] if inputs else self.regions.sources(label)
+            for parent, (kind, source) in zip(parents, sources, strict=False):
                 if kind == "program":
-                    inputs.append(self._of_program(source, isinstance(layer, L.Embedding)))
+                    inputs.append(self._of_program(source))
                     self.entered.setdefault(parent, inputs[-1])
                 else:
                     inputs.append(self._value(source))
             self.emitted[label] = self.emitter.emit(label, layer, inputs)
         return self.emitted[label]
 
-    def _of_program(self, name: Any, as_it_is: bool = False) -> Value:
+    def _of_program(self, name: Any) -> Value:
         """The output of an operation of the model, with channels on axis 1."""
-        node = self._at(name)
+        value = self._whole(self._at(name))
+        self.emitter.into.label = str(name)
+        return self.emitter.entered(value, str(name))
+
+    def _whole(self, node: Any) -> Value:
+        """A value of the model's graph as it is."""
         like = node.meta["val"]
         meta = torch.empty(tuple(map(int, like.shape)), dtype=like.dtype, device="meta")
-        value = Value(self._new(node), meta)
-        self.emitter.into.label = str(name)
-        return value if as_it_is else self.emitter.entered(value, str(name))
+        return Value(self._new(node), meta)
 
     def _stored(self, node: Any) -> Any:
         tensor, name = self.captured.held[node]
