@@ -165,9 +165,7 @@ class Regions:
         """The last operation before ``op`` that returns the feature map of ``parent``."""
         if not isinstance(op, Pointwise):
             first = op.reads[place] if place < len(op.reads) else None
-            if first is not None and (
-                self.resolved(first) == parent or parent not in self.steps
-            ):
+            if first is not None and self.resolved(first) == parent:
                 return first
         waiting, seen = list(op.reads), set()
         while waiting:

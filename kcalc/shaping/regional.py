@@ -69,7 +69,11 @@ class RegionalShaping(Approximable, Tabled):
     def constants(self) -> ConstantsTable:
         """The constants of all regions: by node, or by activation name where there are one set."""
         return ConstantsTable(
-            {n: k for shaping in self.regions.values() for n, k in shaping.constants.by_node.items()}
+            {
+                n: k
+                for shaping in self.regions.values()
+                for n, k in shaping.constants.by_node.items()
+            }
         )
 
     @property
@@ -83,9 +87,7 @@ class RegionalShaping(Approximable, Tabled):
         """Those of every region, and one for every input that the model computes."""
         own = (a for shaping in self.regions.values() for a in shaping.assumptions)
         entered = (
-            Assumption(
-                node, TAKEN_AS_ONE + ("" if q is None else MEASURED.format(q)), "heuristic"
-            )
+            Assumption(node, TAKEN_AS_ONE + ("" if q is None else MEASURED.format(q)), "heuristic")
             for node, q in self.entries.items()
         )
         return (*dict.fromkeys(own), *entered)
@@ -148,11 +150,7 @@ class RegionalShaping(Approximable, Tabled):
 
     def _below(self) -> list[str]:
         return [
-            *(
-                f"heuristic: {a.node}: {a.text}"
-                for a in self.assumptions
-                if a.kind == "heuristic"
-            ),
+            *(f"heuristic: {a.node}: {a.text}" for a in self.assumptions if a.kind == "heuristic"),
             *(f"left alone: {', '.join(nodes)}: {why}" for why, nodes in self._by_reason().items()),
         ]
 

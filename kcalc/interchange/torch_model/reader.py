@@ -225,9 +225,7 @@ def _put_together(walker: Walker, outputs: tuple[str, ...]) -> None:
         walker.names(name)
 
 
-def _names_of_nodes(
-    walker: Walker, raw: dict[str, Op], renamed: dict[str, str]
-) -> dict[Any, str]:
+def _names_of_nodes(walker: Walker, raw: dict[str, Op], renamed: dict[str, str]) -> dict[Any, str]:
     """{node of the captured graph: the operation of the trace whose value it has}."""
     out = {}
     for node, value in (walker.values | walker.made).items():
