@@ -11,7 +11,7 @@ from ..network import layers as L
 from ..network.network import Network
 from .layout import channel_axes, keeps_locations
 from .model_reading import Reading
-from .trace import Drop, NotRead, Op, Pass, Pointwise, Repeat, Reshape, Transpose
+from .trace import Drop, Linear, NotRead, Op, Pass, Pointwise, Repeat, Reshape, Transpose
 
 Node = Hashable
 REMOVABLE = (L.Normalisation, L.Scale, L.Dropout, L.Identity)
@@ -160,6 +160,24 @@ class Regions:
                 yield "node", parent
             else:
                 yield "program", str(parent) if found is None else found
+
+    def channels(self, name: str, reader: Node) -> int:
+        """The axis of an operation's output on which a shaped node reads channels.
+
+        Raises: KcalcError where no operation tells.
+        """
+        op, known = self.ops.get(str(reader)), self.axes.get(name)
+        rank = len(self.ops[name].shape)
+        if isinstance(op, Linear) and op.reads[0] == name:
+            return op.axis
+        if known is None and op is not None and len(op.shape) == rank:
+            known = self.axes.get(op.name)
+        if known is None and rank > 2:
+            raise KcalcError(
+                f"{name!r} has no axis that is known to hold channels, so that {reader!r} cannot "
+                f"read it; leave {reader!r} out of the shaped part"
+            )
+        return min(1, rank - 1) if known is None else known
 
     def _found(self, op: Op, parent: Node, place: int) -> str | None:
         """The last operation before ``op`` that returns the feature map of ``parent``."""

@@ -1,14 +1,41 @@
-"""Layers whose parameters are also read by operations that are left alone."""
+"""Layers that cannot be exchanged by themselves in a model, for what they share with the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Mapping
 from itertools import pairwise
 
+from ..network.layers import Embedding
 from .model_reading import Reading
+from .regions import Regions
 from .trace import Held, Linear, Lookup, Op
 
 Node = Hashable
+
+
+TIED = (
+    "it shares the parameter {!r} with another operation, so that its weights cannot be drawn anew"
+)
+INSIDE = (
+    "it reads an array that the model makes together with others, inside of an operation that is "
+    "left alone"
+)
+
+
+def bound(reading: Reading, left: Mapping[Node, str]) -> dict[Node, str]:
+    """{node: reason} of further nodes that have to be left alone where those of ``left`` are."""
+    shared = shared_parameters(reading, left)
+    found = {node: TIED.format(parameter) for node, parameter in shared.items()}
+    assert reading.trace is not None
+    made = getattr(reading.trace.model, "made", None)
+    if made is None:
+        return found
+    regions = Regions(reading, reading.cut(left), left)
+    for node in regions.steps:
+        outside = [name for kind, name in regions.sources(node) if kind == "program"]
+        if not isinstance(regions.steps[node][0], Embedding) and not made.issuperset(outside):
+            found.setdefault(node, INSIDE)
+    return found
 
 
 def shared_parameters(reading: Reading, left: Container[Node]) -> dict[Node, str]:
@@ -28,10 +55,11 @@ def shared_parameters(reading: Reading, left: Container[Node]) -> dict[Node, str
     for parameter, ops in _by_parameter(reading.trace.ops).items():
         here = [op.name for op in ops if op.name in network and op.name not in left]
         parts = [getattr(op, "rows", None) for op in ops]
-        if len(ops) > 1 and _overlap(parts):
-            out |= dict.fromkeys(here, parameter)
-        elif any(rows is not None for rows in parts) and (
-            any(op.name not in network or op.name in fixed for op in ops) or not _all_rows(ops)
+        if (len(ops) > 1 and _overlap(parts)) or (
+            any(rows is not None for rows in parts)
+            and (
+                any(op.name not in network or op.name in fixed for op in ops) or not _all_rows(ops)
+            )
         ):
             out |= dict.fromkeys(here, parameter)
     return out

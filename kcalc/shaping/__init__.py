@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from inspect import signature
 from typing import Any, Literal
 
@@ -187,8 +188,8 @@ def shape(
     alone.
 
     Returns: a :class:`Shaping`; a :class:`RegionalShaping` of a reading with nodes that are left
-    alone (not read, attention, weights shared with such). Raises: KcalcError for an unknown method or target, and the
-    refusals of the method.
+    alone (not read, attention, weights shared with such). Raises: KcalcError for an unknown method
+    or target, and the refusals of the method.
     """
     given = {
         name: value
@@ -217,9 +218,7 @@ def shape(
                 )
             raise unknown(f"target of method {glimpse(method)}", name, allowed)
     if isinstance(network, Reading):
-        return shape_reading(
-            network, lambda part: METHODS[method](part, activation, **given), method
-        )
+        return shape_reading(network, partial(METHODS[method], activation=activation), method, given)
     return METHODS[method](network, activation, **given)
 
 

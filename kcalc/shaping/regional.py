@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
 
-from ..foundation.errors import KcalcError
+from ..foundation.errors import FreshnessError, KcalcError
 from ..foundation.printing import Tabled, html_table, marked, plain, text_table
 from ..foundation.process_state import cached_property
 from ..interchange.model_reading import Reading
 from ..maps.maps import Approximable, Assumption
 from ..network import layers as L
 from ..network.network import Network, is_normalised, sum_weights
+from .advice import OPTION
 from .base import Shaping
 from .constants import Constants, ConstantsTable
 from .norms import removals
@@ -30,10 +31,6 @@ NOT_WRITTEN = {
     L.Attend: "attention is left as it is",
     L.Positions: "added positional vectors are left as they are",
 }
-TIED = (
-    "it shares the parameter {!r} with an operation that is left alone, so that its weights "
-    "cannot be drawn anew"
-)
 
 
 @dataclass(frozen=True)
@@ -181,47 +178,79 @@ def _constants(shaping: Shaping) -> Iterable[Constants]:
     return (shaping.constants[name] for name in shaping.constants)
 
 
-def shape_reading(reading: Reading, shaped: Callable[[Network], Shaping], method: str) -> Any:
+def shape_reading(
+    reading: Reading, function: Callable[..., Shaping], method: str, targets: Mapping[str, Any]
+) -> Shaping | RegionalShaping:
     """The shaping of a model that was read: of its network, or region by region.
 
-    ``shaped``: shapes one network. BatchNorm is removed and sums are normalised first, where that
-    is what the method needs.
+    ``function``: the method, of one network and targets. BatchNorm is removed and sums are
+    normalised first, where that is what the method needs.
     Returns: a Shaping where all was read, else a RegionalShaping. Raises: KcalcError with the
     reasons where no region can be shaped.
     """
     left = _left_alone(reading)
-    made: list[str]
-    if not left:
-        made = []
-        found = shaped(reading.network if method in OWN_FORM else _ready(reading.network, made))
-        return replace(found, changes=(*made, *found.changes))
-    regions: dict[Node, Shaping] = {}
     edits: list[str] = []
+    if not left:
+        found = function(_ready(reading.network, method, edits), **targets)
+        return replace(found, changes=(*edits, *found.changes))
+    regions: dict[Node, Shaping] = {}
     refusals: list[str] = []
     for part in reading.cut(left):
         own = [node for node, layer, _ in part.steps() if not isinstance(layer, L.Input)]
-        made = []
+        made: list[str] = []
         try:
             if not part.nodes_of(L.Nonlinear):
                 raise KcalcError(NOTHING)
-            regions[own[0]] = shaped(part if method in OWN_FORM else _ready(part, made))
+            computed = [node for node in part.inputs if node not in reading.unmerged.inputs]
+            regions[own[0]] = _region(_ready(part, method, made), computed, function, targets)
             edits += made
         except KcalcError as error:
             left |= dict.fromkeys(own, str(error))
             refusals.append(f"{own[0]!r}: {error}")
     if not regions:
         raise _nothing(left, refusals)
-    return RegionalShaping(
-        method, reading.network, regions, _in_order(reading, left), _entries(reading, regions),
-        tuple(edits),
-    )  # fmt: skip
+    entries = _entries(reading, regions)
+    left = _in_order(reading, left)
+    return RegionalShaping(method, reading.network, regions, left, entries, tuple(edits))
+
+
+def _region(
+    part: Network,
+    computed: Sequence[Node],
+    function: Callable[..., Shaping],
+    targets: Mapping[str, Any],
+) -> Shaping:
+    """The shaping of a region; inputs ``computed`` by the model are taken as independent.
+
+    Raises: KcalcError where the method refuses for any other reason.
+    """
+    try:
+        return function(part, **targets)
+    except FreshnessError:
+        if not computed:
+            raise
+    function(_behind_weights(part, computed), **targets)  # refuses for other reasons
+    return function(part, **{**targets, OPTION: True})
+
+
+def _behind_weights(part: Network, computed: Sequence[Node]) -> Network:
+    """The network with weights of its own behind some inputs, which make them independent."""
+    renamed = {node: ("weights behind", node) for node in computed}
+    steps: list[Any] = []
+    for node, layer, parents in part.steps():
+        steps.append((node, layer, tuple(renamed.get(p, p) for p in parents)))
+        if node in renamed:
+            steps.append((renamed[node], L.Affine(part.features[node], bias=False), (node,)))
+    return Network.from_steps(steps, [renamed.get(node, node) for node in part.outputs])
 
 
 OWN_FORM = ("geometric", "nf", "residual_weights")  # methods that edit norms and sums themselves
 
 
-def _ready(network: Network, edits: list[str]) -> Network:
+def _ready(network: Network, method: str, edits: list[str]) -> Network:
     """The network without BatchNorm and with normalised sums; ``edits`` grows by the changes."""
+    if method in OWN_FORM:
+        return network
     norms = network.nodes_of(L.BatchNorm)
     if norms:
         edits += removals(network, norms)
@@ -246,22 +275,16 @@ def _left_alone(reading: Reading) -> dict[Node, str]:
             left[node] = f"{layer.name}: {layer.reason}"
         elif (reason := NOT_WRITTEN.get(type(layer))) is not None:
             left[node] = reason
-    return left if reading.trace is None else _with_tied(reading, left)
+    return left if reading.trace is None else _with_bound(reading, left)
 
 
-def _with_tied(reading: Reading, left: dict[Node, str]) -> dict[Node, str]:
-    """The nodes left alone, with layers whose parameters these or other operations read."""
-    from ..interchange.sharing import shared_parameters
+def _with_bound(reading: Reading, left: dict[Node, str]) -> dict[Node, str]:
+    """The nodes left alone, with those that cannot be exchanged where these stay."""
+    from ..interchange.sharing import bound
 
-    while True:
-        tied = {
-            node: TIED.format(parameter)
-            for node, parameter in shared_parameters(reading, left).items()
-            if node not in left
-        }
-        if not tied:
-            return left
-        left |= tied
+    while further := {n: why for n, why in bound(reading, left).items() if n not in left}:
+        left |= further
+    return left
 
 
 def _in_order(reading: Reading, left: Mapping[Node, str]) -> dict[Node, str]:

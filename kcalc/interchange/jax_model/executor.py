@@ -66,9 +66,7 @@ class Executor:
         """An operation's output with its channels on axis 1."""
         import jax.numpy as jnp
 
-        if x.ndim <= 1 or (x.ndim == 2 and self.axes.get(name) is None):
-            return x
-        return jnp.moveaxis(x, self.axis(name), 1)
+        return jnp.moveaxis(x, self.axis(name), 1) if x.ndim > 1 else x
 
     def given(self, x: Array, name: str) -> Array:
         """The model's own layout of an operation's output."""

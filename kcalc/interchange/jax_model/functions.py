@@ -35,7 +35,7 @@ class JaxModel:
     array among the inputs; ``outputs``: for every leaf of ``out_tree`` the operation, or the array
     that it always is. ``norms``: where the biases of normalisation are in the parameters.
     ``single``: the model takes one example, and was traced on several. ``program_at``: the model's
-    equations for inputs of given shapes.
+    equations for inputs of given shapes; ``made``: the operations whose outputs these make.
     """
 
     kind: str
@@ -51,6 +51,7 @@ class JaxModel:
     single: bool = False
     extra: Any = field(default=None, repr=False)
     program_at: Callable[[Sequence[Any]], Program] | None = field(default=None, repr=False)
+    made: frozenset[str] = frozenset()
 
     def params(self, leaves: dict[str, Any]) -> Any:
         """The tree of parameters with other arrays in it."""
@@ -203,7 +204,7 @@ def traced(
             remarks,
         )
         drops.update(reader.drops)
-        model_at = replace(trace.model, program_at=program_at)
+        model_at = replace(trace.model, program_at=program_at, made=program.names())
         return replace(trace, model=model_at), program
 
     with context():

@@ -144,10 +144,10 @@ class InPlace:
         """The feature map of a node, with channels on axis 1."""
         if node not in nodes:
             if node not in self.regions.steps:
-                return self._of_program(str(node), values)
+                return self._of_program(str(node), node, values)
             layer, _ = self.regions.steps[node]
             given = [
-                self._of_program(source, values)
+                self._of_program(source, node, values)
                 if kind == "program"
                 else self._node(source, values, nodes, leaves)
                 for kind, source in self.regions.sources(node)
@@ -155,14 +155,14 @@ class InPlace:
             nodes[node] = self.executor.rule(layer, str(node), given, leaves)
         return nodes[node]
 
-    def _of_program(self, name: str, values: Any) -> Any:
+    def _of_program(self, name: str, reader: Node, values: Any) -> Any:
         """The output of an operation of the model, with channels on axis 1."""
         import jax.numpy as jnp
 
         key = self._at(name)
         ref = self.refs[key]
         x = jnp.transpose(values[key], np.argsort(ref.order))
-        return self.executor.canonical(x, name)
+        return x if x.ndim <= 1 else jnp.moveaxis(x, self.regions.channels(name, reader), 1)
 
     def _as_read(self, x: Any, ref: Ref) -> Any:
         """A feature map in the order of axes in which an equation returns it."""

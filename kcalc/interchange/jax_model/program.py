@@ -54,6 +54,13 @@ class Program:
             return None
         return self.joined.get(value.name, value.name)
 
+    def names(self) -> frozenset[str]:
+        """The operations of the trace whose outputs the equations make."""
+        equations, _, _ = self.flat
+        values = (value for equation in equations for value in equation.values)
+        found = (self.name(value) for value in (*self.args, *values))
+        return frozenset(name for name in found if name is not None)
+
     @cached_property
     def _bare(self) -> set[str]:
         return set(self.joined.values())

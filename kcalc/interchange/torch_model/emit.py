@@ -73,15 +73,9 @@ class Emitter:
         """How a layer is computed."""
         raise no_rule("new PyTorch models", layer, node)
 
-    def entered(self, value: Value, name: str) -> Value:
-        """An operation's output in the model's layout with its channels on axis 1."""
-        axis = self.axes[name]
-        if axis is None and len(value.shape) > 2:
-            raise KcalcError(
-                f"{name!r} has no axis that is known to hold channels, so that no shaped layer can "
-                f"read it; leave the layers behind it out of the shaped part"
-            )
-        return value if axis in (None, 1) else self.into.call(torch.movedim, value, axis, 1)
+    def entered(self, value: Value, axis: int) -> Value:
+        """An output of the model, whose channels are on an axis, with them on axis 1."""
+        return value if axis in (0, 1) else self.into.call(torch.movedim, value, axis, 1)
 
     @rule.register
     def _(self, layer: L.Affine, node: Any, inputs: list[Value]) -> Value:

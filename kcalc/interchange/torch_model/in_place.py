@@ -133,25 +133,25 @@ class Editor:
     def _value(self, label: Label) -> Value:
         """The value of a node, with channels on axis 1."""
         if label not in self.regions.steps:
-            return self._of_program(label)
+            return self._of_program(label, label)
         if label not in self.emitted:
             layer, parents = self.regions.steps[label]
             inputs = [self._whole(self._ids(label))] if self._embeds(label) else []
             sources = [] if inputs else self.regions.sources(label)
             for parent, (kind, source) in zip(parents, sources, strict=False):
                 if kind == "program":
-                    inputs.append(self._of_program(source))
+                    inputs.append(self._of_program(source, label))
                     self.entered.setdefault(parent, inputs[-1])
                 else:
                     inputs.append(self._value(source))
             self.emitted[label] = self.emitter.emit(label, layer, inputs)
         return self.emitted[label]
 
-    def _of_program(self, name: Any) -> Value:
+    def _of_program(self, name: Any, reader: Label) -> Value:
         """The output of an operation of the model, with channels on axis 1."""
         value = self._whole(self._at(name))
         self.emitter.into.label = str(name)
-        return self.emitter.entered(value, str(name))
+        return self.emitter.entered(value, self.regions.channels(str(name), reader))
 
     def _whole(self, node: Any) -> Value:
         """A value of the model's graph as it is."""

@@ -62,6 +62,11 @@ class TorchModel:
     training: bool
     program: Program
 
+    @property
+    def made(self) -> frozenset[str]:
+        """The operations whose outputs are values of the model's own program."""
+        return frozenset(self.program.names.values())
+
 
 def trace_torch(model: Any, *examples: Any) -> Trace:
     """A Module, GraphModule, ScriptModule or ExportedProgram as a trace.
@@ -236,10 +241,13 @@ def _names_of_nodes(walker: Walker, raw: dict[str, Op], renamed: dict[str, str])
 
 def _unmoved(before: Op | None, after: Op | None) -> bool:
     """Whether an operation of a name returned the same array before the rewriting."""
+    if before is None or after is None or isinstance(before, Entry):
+        return True
     if isinstance(before, Linear) and isinstance(after, Linear):
         same = (before.bias is None) == (after.bias is None) and before.rows == after.rows
-        return same and before.weight.shape == after.weight.shape
-    return True
+        if not same or before.reads != after.reads or before.weight.shape != after.weight.shape:
+            return False
+    return before.shape == after.shape
 
 
 def _as_one(walker: Walker, outputs: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
