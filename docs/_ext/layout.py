@@ -72,7 +72,7 @@ def arrange(app: Sphinx, pagename: str, template: str, context: Any, doctree: An
         "<pre": '<pre tabindex="0"',
         '<div class="output text_html">': f'<div {region} class="output text_html">',
         '<div class="table-wrapper': f'<div {region} class="table-wrapper',
-        ",\u200b": ", ",  # names of parameters that share an entry
+        ",</strong><strong>\u200b": ", ",  # names of parameters that share an entry
     }.items():
         body = body.replace(old, new)
     context["body"] = body
