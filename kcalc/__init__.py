@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from .regression import gaussian_process, kernel_regression, sklearn_kernel, training_curve
     from .shaping import (
         Constants,
+        RegionalShaping,
         Shaping,
         depth_limit,
         equivalent_parameters,
@@ -97,7 +98,7 @@ _ROOMS = {
     "calculi.tied_readout": "TiedReadout tied_readout",
     "interchange": "Reading load_json read save_json",
     "regression": "gaussian_process kernel_regression sklearn_kernel training_curve",
-    "shaping": "Constants Shaping depth_limit equivalent_parameters phase_diagram residual_blocks "
+    "shaping": "Constants RegionalShaping Shaping depth_limit equivalent_parameters phase_diagram residual_blocks "
     "shape vanilla_maps with_residual_weights",
     "verification": "empirical_ntk hessian_blocks verify_kernels",
 }
