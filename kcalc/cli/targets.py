@@ -291,8 +291,8 @@ OPTIONS: tuple[Target, ...] = (
     Target(
         OPTION,
         None,
-        "go on where activations, products or sums read what is correlated (depthwise convolutions, "
-        "squeeze and excitation), as if it were independent; the result says so",
+        "go on where activations, products or sums read correlated feature maps (depthwise "
+        "convolutions, squeeze and excitation), as if they were independent; the result says so",
         tuple(name for name in ALL if name != "geometric"),
     ),
 )
