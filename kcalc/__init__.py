@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from .regression import gaussian_process, kernel_regression, sklearn_kernel, training_curve
     from .shaping import (
         Constants,
+        RegionalShaping,
         Shaping,
         depth_limit,
         equivalent_parameters,
@@ -97,8 +98,8 @@ _ROOMS = {
     "calculi.tied_readout": "TiedReadout tied_readout",
     "interchange": "Reading load_json read save_json",
     "regression": "gaussian_process kernel_regression sklearn_kernel training_curve",
-    "shaping": "Constants Shaping depth_limit equivalent_parameters phase_diagram residual_blocks "
-    "shape vanilla_maps with_residual_weights",
+    "shaping": "Constants RegionalShaping Shaping depth_limit equivalent_parameters phase_diagram "
+    "residual_blocks shape vanilla_maps with_residual_weights",
     "verification": "empirical_ntk hessian_blocks verify_kernels",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
@@ -118,6 +119,7 @@ __all__ = [
     "Network",
     "NoRule",
     "Reading",
+    "RegionalShaping",
     "ResidualSpectrum",
     "Sampling",
     "Scaling",

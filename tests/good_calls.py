@@ -310,6 +310,7 @@ METHODS: dict[str, Callable[[], Good]] = {
     "ResidualSpectrum.density": lambda: good(0.5),
     # shaping
     "Shaping.apply_to": lambda: good(torch_shaped(), (2, 8)),
+    "RegionalShaping.apply_to": lambda: good(torch_sorted(), (2, 8)),
     "Shaping.compare": lambda: good(shaped()),
     "Shaping.export": lambda: good("numpy"),
     "ConstantsTable.__getitem__": lambda: good("tanh"),
@@ -373,6 +374,22 @@ def torch_shaped() -> Any:
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
 
 
+@cache
+def torch_sorted() -> Any:
+    import torch
+    from torch import nn
+
+    class Sorted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch_shaped()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layers(x).sort(-1)[0]
+
+    return Sorted()
+
+
 MORE: dict[
     str, Callable[[], Any]
 ] = {  # beside those of tests/result_examples.py, where some methods need others
@@ -385,6 +402,7 @@ MORE: dict[
         A.vanilla(1, activation="tanh", features=4), radius=0.1, level=0.5
     ),
     "shape.read": lambda: kc.shape(kc.read(torch_shaped(), (2, 8)).network, zeta=1.2),
+    "shape.regions": lambda: kc.shape(kc.read(torch_sorted(), (2, 8)), zeta=1.2),
     **TRAINING_EXAMPLES,
 }
 
@@ -429,6 +447,7 @@ EXAMPLES = (
     "residual_spectrum",
     "scaling",
     "shape.read",
+    "shape.regions",
     "shape.constants",
     "shape.geometric",
     "smoothness.level",
