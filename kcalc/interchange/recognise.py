@@ -115,6 +115,10 @@ BIASES = (
 
 
 TIED = "its weights are those of the embedding {!r} (tied); read as weights of its own"
+BAG = (
+    "it adds the vectors of {} ids, taken as different ones; the cosine of two inputs is the share "
+    "of ids that their bags have in common"
+)
 CLASS = (
     "its class token, a vector that is the same for all inputs (root mean square {:.3g}), is read "
     "as one more token like the others, also where an output takes this token alone: gradients of "
@@ -243,6 +247,9 @@ class Recogniser(Elementwise):
                 f"its table is that of {first!r}, and the calculus takes every layer's as its own",
             )
         sigma = self._scale(op, math.sqrt(op.statistics.mean_square))
+        if op.bag > 1:
+            sigma *= op.factor * math.sqrt(op.bag)
+            self.note(op.name, "approximate", BAG.format(op.bag))
         return self.node(op, L.Embedding(features, vocabulary, sigma), [self.label(op.reads[0])])
 
     @rule.register
@@ -420,7 +427,7 @@ class Recogniser(Elementwise):
                 if not isinstance(self.forms[op.reads[0]], Fixed)
                 else self._moved(op)
             )
-        if before.shape == op.shape:
+        if before.shape == op.shape or op.name in self.ids:
             return self.forms[op.reads[0]]
         if before.shape == (self.examples,):
             return self.opaque(op, "one number per example", ONE)

@@ -26,6 +26,7 @@ from ..foundation.process_state import cached_property
 from .weight_statistics import WeightStatistics, weight_statistics
 
 Array = np.ndarray
+CAST = "a cast to whole numbers"  # of an array of real numbers, which may be ids
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -223,11 +224,14 @@ class Mixed(Op):
 class Lookup(Op):
     """Rows of a table by ids: an embedding.
 
-    ``weight``: (ids, channels); ``parameter``: a key, equal for layers that share weights.
+    ``weight``: (ids, channels); ``parameter``: a key, equal for layers that share weights. ``bag``:
+    the number of rows that are added, ``factor`` the number by which each of them is multiplied.
     """
 
     weight: Array
     parameter: str
+    bag: int = 1
+    factor: float = 1.0
 
     @cached_property
     def statistics(self) -> WeightStatistics:

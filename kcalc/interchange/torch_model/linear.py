@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -282,6 +283,35 @@ def embedding(walker: Walker, call: Call) -> Any:
     )
 
 
+def bag(walker: Walker, call: Call) -> Any:
+    """The sum or mean of rows of a table: an EmbeddingBag of as many ids in every example."""
+    weight, ids, offsets = call["weight"], call["indices"], call["offsets"]
+    count = math.prod(ids.shape) // max(call.shape[0], 1)
+    even = isinstance(offsets, Const) and offsets.tensor.tolist() == list(
+        range(0, math.prod(ids.shape), count)
+    )
+    plain = call["mode"] in (0, 1) and call["per_sample_weights"] is None
+    if not isinstance(weight, Const) or not isinstance(ids, Ref) or not even or not plain:
+        reason = (
+            "bags have a rule where every example has as many ids, their vectors are added or "
+            "averaged without weights, and the ids are an input (examples, ids)"
+        )
+        return walker.unread(call, "an embedding of bags", reason)
+    array = numbers_of(weight.tensor)
+    walker.stored(weight, False)
+    told = {"bag": count, "factor": 1 / count if call["mode"] == 1 else 1.0}
+    made = walker.emit(
+        call,
+        Lookup,
+        [ids.name],
+        _owner(weight),
+        weight=array,
+        parameter=identity_of(weight, array),
+        **told,
+    )
+    return made, None, None, None
+
+
 def handlers() -> Mapping[str, Handler]:
     """{operator: handler} of this file."""
     table: dict[str, Handler] = {
@@ -289,6 +319,8 @@ def handlers() -> Mapping[str, Handler]:
         "addmm": addmm,
         "einsum": einsum,
         "embedding": embedding,
+        "embedding_bag": bag,
+        "_embedding_bag": bag,
     }
     table |= dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), product)
     table |= dict.fromkeys(
