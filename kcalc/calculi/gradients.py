@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 Node = Hashable
 Groups = list[float]
 MODES = ("mean", "difference")
+COPIES = "resizing is the identity: gradients of the copies of a position are not added up"
 
 
 @dataclass(frozen=True, repr=False)
@@ -162,7 +163,8 @@ def gradients(
         for node, made in _parameters(network).items()
         if node in totals
     }
-    notes = reading.assumptions
+    resized = (n for n, op, _ in network.operations if isinstance(op, P.Resize))
+    notes = (*reading.assumptions, *(Assumption(n, COPIES, "heuristic") for n in resized))
     if not simple:
         text = (
             "branches share weights or activations are fused: gradients are reported at Affine "
@@ -253,7 +255,11 @@ class Backward:
 
     @rule.register
     def _(
-        self, op: P.Window | P.Mask | P.Reshape, node: Node, message: Groups, reads: Sequence[Node]
+        self,
+        op: P.Window | P.Mask | P.Reshape | P.Resize | P.Shuffle,
+        node: Node,
+        message: Groups,
+        reads: Sequence[Node],
     ) -> list[Groups]:
         """As kernel maps have it: positions that change places, or nothing."""
         if not isinstance(op, P.Blend) or op.matrix is None:

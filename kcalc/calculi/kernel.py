@@ -59,6 +59,10 @@ POOLING = {
     "weighted_mean": "weighted mean pooling keeps q and averages c over locations; treated as the "
     "identity [DKS sec. 20.1.2]",
 }
+INTERPOLATION = (
+    "linear interpolation is treated as the identity, as mean pooling is (exact where the "
+    "positions that it mixes have one feature vector)"
+)
 
 
 @dataclass
@@ -305,9 +309,16 @@ class Kernel:
         return Channels.one(Pair.of(atom))
 
     @rule.register
-    def _(self, op: P.Mask | P.Reshape, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(
+        self,
+        op: P.Mask | P.Reshape | P.Resize | P.Shuffle,
+        node: Node,
+        inputs: Sequence[Channels],
+    ) -> Channels:
         if isinstance(op, P.Mask):
             self.note(node, "dropout is the identity (evaluation)", "convention")
+        if isinstance(op, P.Resize) and op.mixes:
+            self.note(node, INTERPOLATION)
         return inputs[0]
 
 
@@ -320,8 +331,10 @@ def _reaches_beyond(layer: P.Fresh) -> bool:
         return False
     pads = layer.padding if isinstance(layer.padding, tuple) else (layer.padding,)
     taps = layer.kernel if isinstance(layer.kernel, tuple) else (layer.kernel,)
-    pads, taps = (v * max(len(pads), len(taps)) if len(v) == 1 else v for v in (pads, taps))
-    return any(2 * pad > tap - 1 for pad, tap in zip(pads, taps, strict=False))
+    steps = layer.dilation if isinstance(layer.dilation, tuple) else (layer.dilation,)
+    most = max(map(len, (pads, taps, steps)))
+    axes = zip(*(v * most if len(v) == 1 else v for v in (pads, taps, steps)), strict=False)
+    return any(2 * pad > (tap - 1) * step for pad, tap, step in axes)
 
 
 def kernel_over(

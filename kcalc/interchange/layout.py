@@ -25,11 +25,12 @@ from .trace import (  # fmt: skip
     Prefixed,
     Repeat,
     Reshape,
+    Shuffle,
     Trace,
     Transpose,
 )
 
-KEEPING = (Drop, Pass, Repeat, Normalise, Join, Mixed, Prefixed)
+KEEPING = (Drop, Pass, Repeat, Shuffle, Normalise, Join, Mixed, Prefixed)
 Shape = tuple[int, ...]
 
 

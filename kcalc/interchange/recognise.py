@@ -19,7 +19,7 @@ from .activation_names import with_short_names
 from .arrangement import clashing, crossed, displaced
 from .builder import CORRELATED, Form
 from .fusion import Fixed, Gone, Unary, nice, plain, tidied
-from .geometry import affine_fit, extent
+from .geometry import affine_fit, extent, spread_fit
 from .independence import dependence, unlike_gaussian
 from .layout import adds_channels, reshaped_axis
 from .model_reading import Note, Reading
@@ -49,6 +49,7 @@ from .trace import (  # fmt: skip
     Prefixed,
     Repeat,
     Reshape,
+    Shuffle,
     Trace,
     Transpose,
 )
@@ -102,6 +103,14 @@ POOLED = {
     "it",
     "max": "kernel maps take max pooling as the identity, a heuristic; spatial='exact' has no rule",
 }
+INTERPOLATED = (
+    "kernel maps take linear interpolation as the identity, a heuristic; spatial='exact' computes "
+    "it"
+)
+UNEVEN = (
+    "its stride does not divide its kernel, so that locations read different numbers of weights; "
+    "kernel maps take the mean, spatial='exact' computes it"
+)
 COPY = (
     "; if they are a copy, as nn.TransformerEncoder makes them, draw them anew, or read with "
     "sigmas=False"
@@ -180,7 +189,14 @@ class Recogniser(Elementwise):
         sizes = [k for i, k in enumerate(before) if i not in (0, op.axis)][
             -len(op.kernel) or len(before) :
         ]
-        fit = affine_fit(op, sizes)
+        if op.spread:
+            fit, place = spread_fit(op, sizes)
+            zeros = L.Resize(extent(op.spread), "zeros", place)
+            parent = self.node(replace(op, name=f"{op.name}.spread"), zeros, [parent]).home
+            if any(k % s for k, s in zip(op.kernel, op.spread, strict=True)):
+                self.note(op.name, "pooling", UNEVEN)
+        else:
+            fit = affine_fit(op, sizes)
         if fit.text:
             self.note(op.name, "locations", fit.text)
         if not fit.centred:
@@ -190,7 +206,8 @@ class Recogniser(Elementwise):
         layer = L.Affine(
             features=int(op.weight.shape[0]),
             kernel=extent(op.kernel),
-            stride=extent(op.stride),
+            stride=1 if op.spread else extent(op.stride),
+            dilation=extent(op.dilation),
             padding=fit.padding,
             groups=op.groups,
             bias=has_bias,
@@ -312,7 +329,8 @@ class Recogniser(Elementwise):
         return self.node(op, layer, [self.label(op.reads[0])])
 
     def _sigma_w(self, op: Linear) -> float:
-        return self._scale(op, math.sqrt(op.statistics.mean_square) * math.sqrt(op.fan_in))
+        fan_in = op.fan_in / math.prod(op.spread)
+        return self._scale(op, math.sqrt(op.statistics.mean_square) * math.sqrt(fan_in))
 
     def _scale(self, op: Op, scale: float) -> float:
         """The standard deviation of weights; 1 where they are 0 or their sizes are not read."""
@@ -480,8 +498,22 @@ class Recogniser(Elementwise):
         if axis is not None and before[axis] != op.shape[axis]:
             reason = f"a feature map of {before[axis]} channels is spread over {op.shape[axis]}"
             return self.opaque(op, "repeated channels", reason)
-        self.note(op.name, "locations", "every location is repeated; read as the identity")
-        return self.node(op, L.Identity(), [self.label(op.reads[0])])
+        sizes = [(n, m) for i, (n, m) in enumerate(zip(before, op.shape, strict=True)) if i != axis]
+        factors = [m // n if m % n == 0 else m / n for n, m in sizes[1:]]
+        if axis is None or not factors or op.shape[0] != before[0]:
+            return self.opaque(op, "resizing", f"from {before} to {op.shape}, channels are unknown")
+        if op.kind != "nearest":
+            self.note(op.name, "pooling", INTERPOLATED)
+        factor = factors[0] if len(set(factors)) == 1 else tuple(factors)
+        return self.node(op, L.Resize(factor, op.kind), [self.label(op.reads[0])])
+
+    @rule.register
+    def _(self, op: Shuffle) -> Form:
+        axis, before = self.axes[op.reads[0]], self.by_name[op.reads[0]].shape
+        if axis != 1 or len(before) != 2 + len(op.factor):
+            reason = f"of an array {before} whose channels are on axis {axis}"
+            return self.opaque(op, "pixel shuffle", reason)
+        return self.node(op, L.PixelShuffle(op.factor, op.back), [self.label(op.reads[0])])
 
     def _meets_all_locations(self, op: Repeat) -> bool:
         """Whether a single location is repeated to be combined with all locations.

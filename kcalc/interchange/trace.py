@@ -66,6 +66,9 @@ class Linear(Op):
     Weights on the channels at ``axis`` of its input, new ones at ``out_axis``.
 
     ``padding``: (low, high) per location axis, of zeros or in another ``mode``, one of PADDINGS.
+    ``spread``: the stride of a transposed convolution: its input is read with zeros between the
+    locations, as many less one, by the weights in the order of a convolution. ``turned``: the model
+    keeps them as a transposed convolution does.
     ``parameter``: a key, equal for layers that share weights; ``rows``: the outputs of that
     parameter's layer which these are, where they are not all.
     """
@@ -85,6 +88,8 @@ class Linear(Op):
     groups: int = 1
     standardised: bool = False
     rows: tuple[int, ...] | None = None
+    spread: tuple[int, ...] = ()
+    turned: bool = False
 
     @property
     def kernel(self) -> tuple[int, ...]:
@@ -93,7 +98,7 @@ class Linear(Op):
 
     @property
     def fan_in(self) -> int:
-        """The number of weights into one output."""
+        """The number of weights into one output, those that read zeros too."""
         return int(np.prod(self.weight.shape[1:]))
 
     @cached_property
@@ -184,7 +189,17 @@ class Drop(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Repeat(Op):
-    """Every location several times (nearest upsampling)."""
+    """Another number of locations: copies, or by another ``kind`` of Resize."""
+
+    kind: str = "nearest"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Shuffle(Op):
+    """Channels as locations, ``factor`` per location axis; ``back``: the reverse."""
+
+    factor: tuple[int, ...]
+    back: bool = False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

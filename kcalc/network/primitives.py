@@ -61,6 +61,7 @@ class Fresh(Primitive):
     kernel: int | tuple[int, ...]
     stride: int | tuple[int, ...]
     padding: Any
+    dilation: int | tuple[int, ...]
 
     @property
     def one_tap(self) -> bool:
@@ -188,6 +189,31 @@ class Mask(Primitive):
 @dataclass(frozen=True)
 class Reshape(Primitive):
     """Positions become channels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resize(Primitive):
+    """Another number of positions.
+
+    Fields as in :class:`kcalc.network.layers.Resize`, ``form`` its ``kind``.
+    """
+
+    factor: Any
+    form: str
+    place: Any
+
+    @property
+    def mixes(self) -> bool:
+        """Whether a position reads several."""
+        return self.form in ("linear", "corners")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffle(Primitive):
+    """Channels become positions, ``factor`` (rows, columns) of them each; ``back``: the reverse."""
+
+    factor: tuple[int, ...]
+    back: bool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,12 +23,30 @@ from ...network.compose import no_rule
 from ...network.network import sum_weights
 from ..layout import channel_axes, keeps_locations
 from ..tokens import mixed, mixing_layer
-from ..trace import Entry, Linear, Mixed, Normalise, Op, Pooling, Repeat, Reshape, Trace, Transpose
+from ..trace import (
+    Entry,
+    Linear,
+    Mixed,
+    Normalise,
+    Op,
+    Pooling,
+    Repeat,
+    Reshape,
+    Shuffle,
+    Trace,
+    Transpose,
+)
 from .activation import ShapedActivation
 from .builder import GraphBuilder, Value
 from .parameters import Parameters
 
 CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+TRANSPOSED = {
+    1: functional.conv_transpose1d,
+    2: functional.conv_transpose2d,
+    3: functional.conv_transpose3d,
+}
+LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 MAXIMA = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
 MEANS = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
 DROPS = {1: nn.Dropout1d, 2: nn.Dropout2d, 3: nn.Dropout3d}
@@ -107,6 +125,8 @@ class Emitter:
     def _convolved(
         self, value: Value, op: Linear, groups: int, weight: Value, bias: Value | None
     ) -> Value:
+        if op.turned:
+            return self._transposed(value, op, groups, weight, bias)
         mode, rank = "constant" if op.mode == "zeros" else op.mode, len(op.kernel)
         pads = op.padding or ((0, 0),) * rank
         inside: Any = [low for low, _ in pads]
@@ -125,6 +145,25 @@ class Emitter:
             padding=inside,
             dilation=dilation,
             groups=groups,
+        )
+
+    def _transposed(
+        self, value: Value, op: Linear, groups: int, weight: Value, bias: Value | None
+    ) -> Value:
+        rank = len(op.kernel)
+        reach = [d * (k - 1) for d, k in zip(op.dilation, op.kernel, strict=True)]
+        pads = [r - low for r, (low, _) in zip(reach, op.padding, strict=True)]
+        more = [high - low for low, high in op.padding]
+        return self.into.call(
+            TRANSPOSED[rank],
+            value,
+            weight,
+            bias,
+            stride=list(op.spread or (1,) * rank),
+            padding=pads,
+            output_padding=more,
+            groups=groups,
+            dilation=list(op.dilation),
         )
 
     @rule.register
@@ -223,13 +262,29 @@ class Emitter:
 
     @rule.register
     def _(self, layer: L.Identity, node: Any, inputs: list[Value]) -> Value:
-        op = self.by_name.get(str(node))
-        if not isinstance(op, Repeat):
+        return inputs[0]
+
+    @rule.register
+    def _(self, layer: L.Resize, node: Any, inputs: list[Value]) -> Value:
+        """Zeros are those of the transposed convolution behind."""
+        if layer.kind == "zeros":
             return inputs[0]
+        op = self._op(node, Repeat)
         before, after = self._locations(op.reads[0]), self._locations(op.name)
         value = self._located(inputs[0], op)
-        factors = [float(m // n) for n, m in zip(before, after, strict=True)]
-        return self.into.call(functional.interpolate, value, scale_factor=factors, mode="nearest")
+        factors = [m / n for n, m in zip(before, after, strict=True)]
+        mode, corners = "nearest", None
+        if op.kind != "nearest":
+            mode, corners = LINEAR[len(after)], op.kind == "corners"
+        return self.into.call(
+            functional.interpolate, value, scale_factor=factors, mode=mode, align_corners=corners
+        )
+
+    @rule.register
+    def _(self, layer: L.PixelShuffle, node: Any, inputs: list[Value]) -> Value:
+        op = self._op(node, Shuffle)
+        function = functional.pixel_unshuffle if op.back else functional.pixel_shuffle
+        return self.into.call(function, self._located(inputs[0], op), op.factor[0])
 
     @rule.register
     def _(self, layer: L.Flatten, node: Any, inputs: list[Value]) -> Value:

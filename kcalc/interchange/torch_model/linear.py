@@ -200,7 +200,7 @@ def convolution(walker: Walker, call: Call) -> Any:
     if report is not None:
         return report
     if call["transposed"]:
-        return transposed(walker, call)
+        return transposed(walker, call)  # the general operator
     rank = weight.tensor.ndim - 2
     kernel = tuple(weight.tensor.shape[2:])
     stride, dilation = spread(call["stride"], rank, 1), spread(call["dilation"], rank, 1)
@@ -263,12 +263,44 @@ def _pads(
 
 
 def transposed(walker: Walker, call: Call) -> Any:
-    """A transposed convolution."""
-    reason = (
-        "each output location reads its own subset of the weights; upsample (nearest) and "
-        "convolve instead, which has a rule"
+    """A transposed convolution: a convolution of the image with zeros between its locations."""
+    source, weight, bias = call["input"], call["weight"], call["bias"]
+    report = _known(walker, call, weight, bias)
+    if report is not None:
+        return report
+    rank, groups = weight.tensor.ndim - 2, int(call["groups"] or 1)
+    stride, dilation = spread(call["stride"], rank, 1), spread(call["dilation"], rank, 1)
+    padding, more = spread(call["padding"], rank, 0), spread(call["output_padding"], rank, 0)
+    if isinstance(source, Padded) or len(source.shape) == rank + 1:
+        reason = "pad inside of the layer, and give example inputs with a batch axis in front"
+        return walker.unread(call, "a transposed convolution of a padded array", reason)
+    kernel = weight.tensor.shape[2:]
+    reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    pads = tuple((r - p, r - p + m) for r, p, m in zip(reach, padding, more, strict=True))
+    if min(low for low, _ in pads) < 0:
+        return walker.unread(call, "a transposed convolution", "its padding cuts the image")
+    inputs, outputs = weight.tensor.shape[:2]
+    turned = weight.tensor.flip(*range(2, 2 + rank)).reshape(groups, -1, outputs, *kernel)
+    array = numbers_of(turned.transpose(1, 2).reshape(-1, inputs // groups, *kernel))
+    walker.stored(weight, False)
+    strided = any(s > 1 for s in stride)
+    return walker.emit(
+        call,
+        Linear,
+        [walker.read(source, call.path)],
+        _owner(weight),
+        weight=array,
+        parameter=identity_of(weight, array),
+        axis=1,
+        out_axis=1,
+        stride=(1,) * rank,
+        padding=pads,
+        dilation=dilation,
+        groups=groups,
+        spread=stride if strided else (),
+        turned=True,
+        **_bias(bias),
     )
-    return walker.unread(call, "transposed convolution", reason)
 
 
 def embedding(walker: Walker, call: Call) -> Any:
