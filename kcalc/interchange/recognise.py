@@ -147,6 +147,8 @@ class Recogniser(Elementwise):
 
     @rule.register
     def _(self, op: Entry) -> Form:
+        if op.text:
+            self.note(op.name, "approximate", op.text)
         reader = next((o for o in self.trace.ops if op.name in o.reads), None)
         axis, shape = self.axes[op.name], op.shape
         if (

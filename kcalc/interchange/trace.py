@@ -26,6 +26,10 @@ from ..foundation.process_state import cached_property
 from .weight_statistics import WeightStatistics, weight_statistics
 
 Array = np.ndarray
+PARTLY = (
+    "the input {!r} of the network is a part of an input of the model, or made of one, which is "
+    "not built anew: put the activations of the shaped network into the model yourself"
+)
 CAST = "a cast to whole numbers"  # of an array of real numbers, which may be ids
 
 
@@ -45,7 +49,13 @@ class Op:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Entry(Op):
-    """An input of the model."""
+    """An input of the model.
+
+    ``part``: it is a part of one, or made of one; ``text``: how it differs from the model's.
+    """
+
+    part: bool = False
+    text: str = ""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -21,7 +21,19 @@ from ...network import layers as L
 from ...network.compose import no_rule
 from ...network.network import Network, sum_weights
 from ..layout import channel_axes, keeps_locations
-from ..trace import Held, Normalise, Op, Pointwise, Pooling, Repeat, Reshape, Trace, Transpose
+from ..trace import (
+    PARTLY,
+    Entry,
+    Held,
+    Normalise,
+    Op,
+    Pointwise,
+    Pooling,
+    Repeat,
+    Reshape,
+    Trace,
+    Transpose,
+)
 from .jaxpr_values import PADDINGS, View
 
 Array = Any
@@ -44,6 +56,9 @@ class Executor:
                     f"{op.name!r} exchanges the axes of locations, which a transformed model "
                     f"cannot; transpose the input instead"
                 )
+        for op in self.trace.ops:
+            if isinstance(op, Entry) and op.part:
+                raise KcalcError(PARTLY.format(op.name))
         for node in self.network:
             zeros = getattr(self.network.layer(node), "kind", "") == "zeros"  # of the layer behind
             if node not in self.op_table and not zeros:

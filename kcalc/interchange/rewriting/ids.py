@@ -76,7 +76,7 @@ def _input(edit: Edit, entry: Op, column: range) -> Entry:
     step = f":{column.step}" if column.step > 1 and len(column) > 1 else ""
     place = f"{column.start}:{column.stop}{step}" if len(column) > 1 else column.start
     name = edit.names(f"{entry.name}[{place}]")
-    return Entry(name=name, shape=(entry.shape[0], len(column)), source=entry.source)
+    return Entry(name=name, shape=(entry.shape[0], len(column)), source=entry.source, part=True)
 
 
 def _ids(edit: Edit, op: Lookup) -> str:

@@ -24,6 +24,7 @@ from ...network.network import sum_weights
 from ..layout import channel_axes, keeps_locations
 from ..tokens import mixed, mixing_layer
 from ..trace import (
+    PARTLY,
     Entry,
     Linear,
     Mixed,
@@ -100,6 +101,8 @@ class Emitter:
     @rule.register
     def _(self, layer: L.Input, node: Any, inputs: list[Value]) -> Value:
         op, axis = self._op(node, Entry), self.axes[str(node)]
+        if op.part:
+            raise KcalcError(PARTLY.format(node))
         value = self.into.entry(op.name, op.shape, self.parameters.dtype)
         if len(op.shape) - 1 == len(layer.image_shape or ()):
             return self.into.call(torch.unsqueeze, value, 1)
