@@ -120,7 +120,8 @@ class ConvexCalculus(ABC, Generic[State]):
         inputs: list[State],
     ) -> State:
         """The identity; a TokenMix must be a permutation of positions times one factor."""
-        if isinstance(op, P.Blend) and op.matrix is not None and op.permutes is None:
+        fixed = isinstance(op, P.Blend) and op.matrix is not None and op.permutes is None
+        if isinstance(op, P.Blend) and fixed and not op.random:
             raise no_rule(self.name, op, node)
         return inputs[0]
 

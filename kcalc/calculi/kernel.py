@@ -59,6 +59,10 @@ POOLING = {
     "weighted_mean": "weighted mean pooling keeps q and averages c over locations; treated as the "
     "identity [DKS sec. 20.1.2]",
 }
+GAUSSIAN = (
+    "weights over tokens are taken as new Gaussian ones, and all tokens to have one q value (exact "
+    "for many tokens that are uncorrelated)"
+)
 INTERPOLATION = (
     "linear interpolation is treated as the identity, as mean pooling is (exact where the "
     "positions that it mixes have one feature vector)"
@@ -244,6 +248,9 @@ class Kernel:
                 self.note(node, POOLING[op.pooling])
             return below
         size, array = op.permutes, np.array(op.matrix)
+        if size is None and op.random:
+            self.note(node, GAUSSIAN)
+            return below.map(lambda pair: self._mixed(pair, op, node))
         if size is None:
             raise no_rule("kernel maps", op, node)
         stays = np.array_equal(array, array[0, 0] * np.eye(*array.shape))
@@ -262,6 +269,12 @@ class Kernel:
                 self.statistics.affinely(pair, (factor, factor), (0, 0), node), node, stays
             )
         )
+
+    def _mixed(self, pair: Pair, op: P.Blend, node: Node) -> Pair:
+        """Positions mixed by new Gaussian weights."""
+        square, m = self.field.number(op.square), pair.moments
+        moments = Moments(square * m.q1, square * m.q2, m.gap, 0, 0)
+        return Pair.of(Atom(node, moments, self.ledger.bit(), gaussian=True))
 
     def _check_centred(self, below: Channels, node: Node) -> None:
         """Refuse a change of sign where a group of channels has a mean, even if they sum to 0."""

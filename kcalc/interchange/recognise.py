@@ -82,8 +82,8 @@ def recognise(trace: Trace, sigmas: bool = True) -> Reading:
 
 
 ACTUAL = (
-    "it acts along the locations: its weights are read as the numbers that they are, not as "
-    "Gaussian ones"
+    "it acts along the locations: kernel maps take its weights as Gaussian ones of their mean "
+    "square, a heuristic, and spatial='exact' as the numbers that they are"
 )
 UNLIKE = (
     "it puts together a feature map and the same one with its locations transposed, and they "
@@ -326,7 +326,7 @@ class Recogniser(Elementwise):
         if layer is None:
             return self.opaque(op, "location mixing", reason)
         if op.text:
-            self.note(op.name, op.level, op.text)
+            self.note(op.name, "pooling" if layer.random else op.level, op.text)
         self.tokens[op.name] = op.axis
         return self.node(op, layer, [self.label(op.reads[0])])
 

@@ -519,11 +519,13 @@ class TokenMix(Layer):
     input.
 
     Fixed token mixing: attention with zero query or key weights, an MLP-Mixer's token weights as
-    they are. ``matrix`` is an array (T, S) of numbers; it must be square where the image has more
-    than one axis.
+    they are. ``matrix`` is an array (T, S) of numbers; behind one that is not square an image has
+    one axis of T locations. ``random``: the numbers are a draw of Gaussian weights, for which maps
+    without locations take new ones of the same mean square (exact for many uncorrelated tokens).
     """
 
     matrix: Any
+    random: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -543,11 +545,12 @@ class TokenMix(Layer):
                 f"token is 0 whatever the input",
             )
         object.__setattr__(self, "matrix", tuple(map(tuple, array.tolist())))
+        object.__setattr__(self, "random", truth(self.random, "TokenMix: random"))
 
     def __repr__(self) -> str:
         rows, columns = len(self.matrix), len(self.matrix[0])
         shown = self.matrix if rows * columns <= SHOWN else f"<{rows} x {columns} numbers>"
-        return f"TokenMix(matrix={shown})"
+        return f"TokenMix(matrix={shown}{', random=True' if self.random else ''})"
 
     @property
     def array(self) -> np.ndarray:
@@ -566,7 +569,8 @@ class TokenMix(Layer):
         return float(sizes[0]) if alone else None
 
     def lowered(self, reads: Reads) -> Primitive:
-        return P.Blend(matrix=self.matrix, permutes=self.permutes, origin=self)
+        given = {"matrix": self.matrix, "permutes": self.permutes, "random": self.random}
+        return P.Blend(**given, origin=self)
 
 
 @dataclass(frozen=True)
@@ -987,7 +991,7 @@ def layer_of(op: Primitive) -> Layer | None:
         case P.Norm():
             return BatchNorm(op.batch_c)
         case P.Blend(matrix=matrix) if matrix is not None:
-            return TokenMix(matrix)
+            return TokenMix(matrix, op.random)
         case P.Window():
             return Pool(op.pooling, op.window, op.stride, op.padding)
         case P.Mask():

@@ -156,12 +156,18 @@ class Blend(Window):
 
     ``weighted``: the weights of a window are random and shared by all channels. ``permutes``: the
     number by which a matrix multiplies where every position reads one position alone, all by this
-    number or its negative; else None.
+    number or its negative; else None. ``random``: the numbers are a draw of Gaussian weights.
     """
 
     weighted: bool = False
     matrix: tuple[tuple[float, ...], ...] | None = None
     permutes: float | None = None
+    random: bool = False
+
+    @property
+    def square(self) -> float:
+        """The mean over rows of a matrix of the sum of their squares."""
+        return sum(a * a for row in self.matrix or () for a in row) / len(self.matrix or (1,))
 
     @property
     def pooling(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -251,11 +251,6 @@ def mixing(op: Blend, node: Node, sizes: Sequence[int]) -> Mixing:
             f"node {node!r} mixes {columns} tokens, but its input has {_times(sizes)} = "
             f"{prod(sizes)} locations"
         )
-    if rows != columns and len(sizes) > 1:
-        raise KcalcError(
-            f"node {node!r} makes {rows} tokens of {columns} locations {_times(sizes)}; a matrix "
-            f"over an image must be square"
-        )
     return Mixing(tuple(sizes) if rows == columns else (rows,), op.matrix)
 
 

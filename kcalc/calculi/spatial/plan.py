@@ -142,6 +142,10 @@ def _resized(op: P.Resize | P.Shuffle, node: Node, below: Place) -> Place:
 def _alike(op: P.Primitive, node: Node, reads: Sequence[Node], below: Sequence[Place]) -> Place:
     many = [p for p in below if p.count > 1] if isinstance(op, P.Prod) else below
     shapes = {(p.shape, p.flat) for p in many or below}
+    if len({(p.count, p.flat) for p in many or below}) == 1 and any(
+        len(p.shape) == 1 for p in many or below
+    ):  # tokens made by a matrix are in the order of the locations
+        shapes = {(below[0].shape, below[0].flat)}
     if len(shapes) > 1:
         listed = ", ".join(f"{p!r}: {b}" for p, b in zip(reads, below, strict=True))
         raise KcalcError(
