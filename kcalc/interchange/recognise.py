@@ -542,12 +542,7 @@ class Recogniser(Elementwise):
 
     @rule.register
     def _(self, op: NotRead) -> Form:
-        if (
-            op.what in ("softmax", "log_softmax")
-            and op.name in self.trace.outputs
-            and self.readers[op.name] == 1
-            and op.reads
-        ):
+        if op.what in ("softmax", "log_softmax") and self._at_the_end(op.name) and op.reads:
             form = self.forms[op.reads[0]]
             if isinstance(form, Unary) and form.source is not None:
                 place = self.label(op.reads[0])
@@ -558,6 +553,18 @@ class Recogniser(Elementwise):
                 )
                 return Unary(place, X, place)
         return self.opaque(op, op.what, op.reason)
+
+    def _at_the_end(self, name: str) -> bool:
+        """Whether an array is an output alone, perhaps in another shape."""
+        readers = [op for op in self.trace.ops if name in op.reads]
+        if not readers:
+            return True
+        moved = all(isinstance(op, Reshape | Pass | Transpose) for op in readers)
+        return (
+            moved
+            and name not in self.trace.outputs
+            and all(self._at_the_end(op.name) for op in readers)
+        )
 
     # -- the end -----------------------------------------------------------------------------------
 
