@@ -155,6 +155,21 @@ def test_maps_without_positions(kernel: int) -> None:
     assert k.deviation(expected * float(kc.c_map(r.network)(0.6))) < 3.5
 
 
+def test_adaptive_pooling_to_other_sizes() -> None:
+    conv = nn.Conv2d(3, 8, 3, padding=1)
+    for pool in (nn.AdaptiveAvgPool2d(3), nn.AdaptiveMaxPool2d(3)):
+        model = nn.Sequential(conv, nn.ReLU(), pool, nn.Flatten(), nn.Linear(72, 4))
+        r = kc.read(model, (2, 3, 7, 8))
+        assert "windows of unequal sizes" in str(r) and r.fidelity.counts["locations"] == 1
+        with pytest.raises(kc.KcalcError, match="unequal sizes"):
+            kc.ntk(r.network, spatial="exact", image_shape=(7, 8))
+        same = kc.shape(r.network, activation="relu", method="eoc").apply_to(model, weights="keep")
+        x = torch.randn(2, 3, 7, 8)
+        assert same(x).shape == model(x).shape
+    alone = kc.read(nn.Sequential(conv, nn.AdaptiveAvgPool2d(6)), (2, 3, 3, 3))
+    assert alone.network.layer("1") == L.Resize(2) and alone.fidelity.level == "exact"
+
+
 def test_what_resizing_is_not_read() -> None:
     conv = nn.Conv2d(3, 8, 1)
     for module, words in (

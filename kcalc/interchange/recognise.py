@@ -103,6 +103,10 @@ POOLED = {
     "it",
     "max": "kernel maps take max pooling as the identity, a heuristic; spatial='exact' has no rule",
 }
+ADAPTED = (
+    "adaptive pooling over windows of unequal sizes; read as linear resizing to as many locations, "
+    "which kernel maps take as the identity, as they take pooling"
+)
 INTERPOLATED = (
     "kernel maps take linear interpolation as the identity, a heuristic; spatial='exact' computes "
     "it"
@@ -504,10 +508,14 @@ class Recogniser(Elementwise):
         factors = [m // n if m % n == 0 else m / n for n, m in sizes[1:]]
         if axis is None or not factors or op.shape[0] != before[0]:
             return self.opaque(op, "resizing", f"from {before} to {op.shape}, channels are unknown")
-        if op.kind != "nearest":
+        pools = op.kind.startswith("adaptive")
+        if pools:
+            self.note(op.name, "locations", ADAPTED)
+        elif op.kind != "nearest":
             self.note(op.name, "pooling", INTERPOLATED)
         factor = factors[0] if len(set(factors)) == 1 else tuple(factors)
-        return self.node(op, L.Resize(factor, op.kind), [self.label(op.reads[0])])
+        layer = L.Resize(factor, "linear" if pools else op.kind)
+        return self.node(op, layer, [self.label(op.reads[0])])
 
     @rule.register
     def _(self, op: Shuffle) -> Form:

@@ -199,7 +199,10 @@ class Drop(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Repeat(Op):
-    """Another number of locations: copies, or by another ``kind`` of Resize."""
+    """Another number of locations: copies, by another ``kind`` of Resize, or by adaptive pooling.
+
+    The kind of pooling is "adaptive mean" or "adaptive max".
+    """
 
     kind: str = "nearest"
 

@@ -47,6 +47,16 @@ TRANSPOSED = {
     2: functional.conv_transpose2d,
     3: functional.conv_transpose3d,
 }
+ADAPTIVE = {
+    1: functional.adaptive_avg_pool1d,
+    2: functional.adaptive_avg_pool2d,
+    3: functional.adaptive_avg_pool3d,
+}
+ADAPTIVE_MAX = {
+    1: functional.adaptive_max_pool1d,
+    2: functional.adaptive_max_pool2d,
+    3: functional.adaptive_max_pool3d,
+}
 LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 MAXIMA = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
 MEANS = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
@@ -275,6 +285,9 @@ class Emitter:
         op = self._op(node, Repeat)
         before, after = self._locations(op.reads[0]), self._locations(op.name)
         value = self._located(inputs[0], op)
+        if op.kind.startswith("adaptive"):
+            functions = ADAPTIVE if op.kind.endswith("mean") else ADAPTIVE_MAX
+            return self.into.call(functions[len(after)], value, list(after))
         factors = [m / n for n, m in zip(before, after, strict=True)]
         mode, corners = "nearest", None
         if op.kind != "nearest":

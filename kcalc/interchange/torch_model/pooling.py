@@ -56,7 +56,7 @@ def windowed(walker: Walker, call: Call) -> Any:
 
 
 def adaptive(walker: Walker, call: Call) -> Any:
-    """Pooling to a given size: everything, nothing, or windows that divide the image."""
+    """Pooling to a given size: everything, nothing, windows that divide the image, or others."""
     kind, rank = ("max" if "max" in call.kind else "mean"), _rank(call)
     source = call["self"] if call["self"] is not None else call["input"]
     many = isinstance(call.node.meta.get("val"), list | tuple)
@@ -80,11 +80,8 @@ def adaptive(walker: Walker, call: Call) -> Any:
             padding=((0, 0),) * rank,
         )
     else:
-        reason = (
-            f"windows of unequal size, {'x'.join(map(str, before))} locations to "
-            f"{'x'.join(map(str, after))}; choose sizes that divide"
-        )
-        return walker.unread(call, "adaptive pooling", reason)
+        copies = all(m % n == 0 for n, m in zip(before, after, strict=True))
+        out = walker.emit(call, Repeat, reads, kind="nearest" if copies else f"adaptive {kind}")
     return (out, None) if many else out
 
 
