@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch")
 from forward_oracle import WIDTH, images, measured, redrawn  # noqa: E402
 
 import kcalc as kc  # noqa: E402
+from kcalc.interchange.torch_model.apply import apply_torch  # noqa: E402
 
 nn = torch.nn
 SPEEDS = 10.0 ** -torch.arange(8)
@@ -78,8 +80,13 @@ def test_a_number_that_scales_features_is_not_read() -> None:
     assert r.fidelity.level == "not read"
 
 
-def test_a_model_with_made_inputs_is_not_built_anew() -> None:
-    model = Conditioned("waves", False)
-    r = kc.read(model, (2, 32, 2, 2), TIMES)
-    with pytest.raises(kc.KcalcError, match="'t' of the network is a part of an input"):
-        kc.shape(r.network.normalised(), activation="tanh").apply_to(model)
+@pytest.mark.parametrize("how", ["waves", "(examples,)"])
+def test_a_shaped_model_takes_the_time_itself(how: str) -> None:
+    model, x = Conditioned(how, False), images((32, 2, 2), 0.6)
+    r = kc.read(model, x, TIMES)
+    same = SimpleNamespace(network=r.network, changes=())
+    with torch.no_grad():
+        kept = apply_torch(model, r, same, weights="keep")(x, TIMES)
+        torch.testing.assert_close(kept, model(x, TIMES))
+        drawn = kc.shape(r, activation="tanh").apply_to(model)(x, TIMES)
+    assert drawn.shape == kept.shape and drawn.isfinite().all()

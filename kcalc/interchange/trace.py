@@ -26,10 +26,6 @@ from ..foundation.process_state import cached_property
 from .weight_statistics import WeightStatistics, weight_statistics
 
 Array = np.ndarray
-PARTLY = (
-    "the input {!r} of the network is a part of an input of the model, or made of one, which is "
-    "not built anew: put the activations of the shaped network into the model yourself"
-)
 CAST = "a cast to whole numbers"  # of an array of real numbers, which may be ids
 
 

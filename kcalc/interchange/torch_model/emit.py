@@ -21,12 +21,11 @@ from ...foundation.errors import KcalcError
 from ...network import layers as L
 from ...network.compose import no_rule
 from ...network.network import sum_weights
-from ..layout import channel_axes, keeps_locations
+from ..layout import channel_axes
 from ..tokens import mixed, mixing_layer
 from ..trace import (
-    PARTLY,
-    Entry,
     Linear,
+    Lookup,
     Mixed,
     Normalise,
     Op,
@@ -35,7 +34,6 @@ from ..trace import (
     Reshape,
     Shuffle,
     Trace,
-    Transpose,
 )
 from .activation import ShapedActivation
 from .builder import GraphBuilder, Value
@@ -73,12 +71,6 @@ class Emitter:
         self.trace, self.law = trace, law
         self.by_name = {op.name: op for op in trace.ops}
         self.axes = channel_axes(trace)
-        for op in trace.ops:
-            if isinstance(op, Transpose) and not keeps_locations(op, self.axes[op.reads[0]]):
-                raise KcalcError(
-                    f"{op.name!r} exchanges the axes of locations, which a new model cannot; "
-                    f"transpose the input instead"
-                )
         self.into = GraphBuilder()
         self.parameters = Parameters(trace, self.into, law, generator, set(bias_back))
 
@@ -108,18 +100,9 @@ class Emitter:
         """How a layer is computed."""
         raise no_rule("new PyTorch models", layer, node)
 
-    @rule.register
-    def _(self, layer: L.Input, node: Any, inputs: list[Value]) -> Value:
-        op, axis = self._op(node, Entry), self.axes[str(node)]
-        if op.part:
-            raise KcalcError(PARTLY.format(node))
-        value = self.into.entry(op.name, op.shape, self.parameters.dtype)
-        if len(op.shape) - 1 == len(layer.image_shape or ()):
-            return self.into.call(torch.unsqueeze, value, 1)
-        return self._forward(value, 1 if axis is None else axis)
-
-    def _forward(self, value: Value, axis: int) -> Value:
-        return value if axis == 1 else self.into.call(torch.movedim, value, axis, 1)
+    def entered(self, value: Value, axis: int) -> Value:
+        """An output of the model, whose channels are on an axis, with them on axis 1."""
+        return value if axis in (0, 1) else self.into.call(torch.movedim, value, axis, 1)
 
     @rule.register
     def _(self, layer: L.Affine, node: Any, inputs: list[Value]) -> Value:
@@ -393,13 +376,20 @@ class Emitter:
         return self.into.call(functional.group_norm, inputs[0], op.groups, weight, bias, op.epsilon)
 
     @rule.register
-    def _(
-        self, layer: L.Attend | L.Embedding | L.Positions, node: Any, inputs: list[Value]
-    ) -> Value:
+    def _(self, layer: L.Embedding, node: Any, inputs: list[Value]) -> Value:
+        op = self._op(node, Lookup)
+        table = self.parameters.table(op, layer)
+        value = self.into.call(functional.embedding, inputs[0], table)
+        if op.bag > 1:
+            parts = self.into.call(torch.reshape, value, (-1, op.bag, op.weight.shape[1]))
+            return self._times(self.into.call(torch.sum, parts, 1), op.factor)
+        return value if len(value.shape) == 2 else self.into.call(torch.movedim, value, -1, 1)
+
+    @rule.register
+    def _(self, layer: L.Attend | L.Positions, node: Any, inputs: list[Value]) -> Value:
         raise KcalcError(
-            f"node {node!r} is an {type(layer).__name__} of a transformer, which is not built "
-            f"anew: leave the model as it is, and put the "
-            "activations of the shaped network in the place of its own"
+            f"node {node!r} is an {type(layer).__name__} of a transformer, which is not written "
+            f"anew; kc.shape(reading) leaves it alone"
         )
 
     @rule.register
