@@ -127,6 +127,8 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "layers.GroupNorm": lambda: good(),
     "layers.TokenMix": lambda: good([[1.0]]),
     "layers.Pool": lambda: good("max"),
+    "layers.Resize": lambda: good(2),
+    "layers.PixelShuffle": lambda: good(2),
     "layers.Dropout": lambda: good(0.5),
     "layers.Opaque": lambda: good("a", "b"),
     "layers.Attend": lambda: good(),
