@@ -7,18 +7,21 @@ from functools import partial
 from typing import Any
 
 from ..foundation.errors import KcalcError, glimpse
-from ..foundation.plain_arguments import whole
+from ..foundation.plain_arguments import truth
 from . import depth, initialisation, optimising, training  # noqa: F401  (they enter criteria)
 from .building import built, usable
 from .findings import findings_of, known_codes
 from .laws import Law, estimated
 from .measuring import measure
+from .predicted import Prediction
+from .predicted import predict as predicted
 from .recipes import checked
 from .recorder import recorded
 from .result import Audit
 from .subject import Subject
 from .tables import block_rows, parameter_rows, totals
 
+SEED = 0
 PATCH = 0.02  # the sigma given, for the run alone, to parameters that nobody initialised
 
 
@@ -28,7 +31,7 @@ def audit(
     recipe: Any = None,
     optimizer: Any = None,
     also: tuple[str, ...] = (),
-    seed: int = 0,
+    predict: bool = False,
 ) -> Audit:
     """What the initialisation of a PyTorch model does, and what is wrong with it.
 
@@ -47,7 +50,8 @@ def audit(
 
     also: codes of criteria that are off by default, "INIT-TRUNC".
 
-    seed: of the builder's first draw; the second, made where matrices are equal, has the next.
+    predict: also read the model with :func:`kcalc.read`, and predict the sizes of stream and logits
+    by the kernel calculus where it has rules for every layer.
 
     Returns: an :class:`kcalc.Audit` with ``.findings``, ``.parameters`` and ``.blocks``. The model
     is not changed.
@@ -60,20 +64,24 @@ def audit(
 
     also = known_codes(also, "also")
     checked(recipe)
-    seed = whole(seed, "seed", most=2**62)
+    truth(predict, "predict")
     with undisturbed():
-        subject = _subject(builder_or_model, example_inputs, seed)
+        subject = _subject(builder_or_model, example_inputs)
         subject.recipe, subject.optimizer = recipe, optimizer
         findings = findings_of(subject, also)
+        calculus = predicted(subject) if predict else Prediction()
+        remarks = (calculus.remark,) if calculus.remark else ()
         return Audit(
             type(subject.original).__name__,
             "model" if subject.again is None else "builder",
             findings,
             parameter_rows(subject),
-            block_rows(subject),
+            block_rows(subject, calculus.streams),
             **totals(subject),
+            predicted_logits=calculus.logits,
             laws=subject.laws,
-            remarks=_remarks(subject),
+            remarks=(*_remarks(subject), *remarks),
+            assumptions=calculus.assumptions,
         )
 
 
@@ -84,7 +92,7 @@ def _import_torch() -> None:
         raise KcalcError("an audit needs PyTorch: pip install 'kcalc[torch]'") from None
 
 
-def _subject(given: Any, example_inputs: Any, seed: int) -> Subject:
+def _subject(given: Any, example_inputs: Any) -> Subject:
     import torch
 
     from ..interchange.torch_model.examples import copied
@@ -94,9 +102,9 @@ def _subject(given: Any, example_inputs: Any, seed: int) -> Subject:
         original = usable(given)
         laws = {name: estimated(p) for name, p in original.named_parameters()}
     elif callable(given):
-        torch.manual_seed(seed)
+        torch.manual_seed(SEED)
         original, laws = recorded(given)
-        again = partial(_again, given, seed + 1)
+        again = partial(_again, given)
     else:
         raise KcalcError(
             f"give a torch.nn.Module, or a function without arguments that returns one, got "
@@ -107,11 +115,11 @@ def _subject(given: Any, example_inputs: Any, seed: int) -> Subject:
     return Subject(model, laws, measure(model, example_inputs), original, again)
 
 
-def _again(builder: Callable[[], Any], seed: int) -> Any:
+def _again(builder: Callable[[], Any]) -> Any:
     """Another draw of a builder's model."""
     import torch
 
-    torch.manual_seed(seed)
+    torch.manual_seed(SEED + 1)
     return built(builder)
 
 

@@ -24,7 +24,7 @@ from .tables import BlockRow, ParameterRow
 ROWS = 14
 PLURAL = {"gain": "gains", "bias": "biases", "unused": "unused"}
 HEAD = ("parameters", "count", "role", "law", "sigma", "fan_in", "emits", "gradient")
-BLOCK_HEAD = ("block", "stream", "branch", "cosine", "Var scores", "ln T", "gradient")
+BLOCK_HEAD = ("block", "stream", "branch", "cosine", "Var scores", "ln T", "gradient", "predicted")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Audit(Tabled):
     ``name``: of the model's class; ``tier``: "builder" where its run was recorded, "model" where
     laws are estimates; ``findings``: the worst first; ``parameters`` and ``blocks``: the tables;
     ``logits``: their rms; ``loss``: the cross entropy at the start, averaged over labels;
-    ``uniform``: ln V; ``laws``: {parameter: its law}; ``remarks``: on what was not looked at.
+    ``uniform``: ln V; ``predicted_logits``: the rms of logits by the kernel calculus, whose
+    ``assumptions`` follow; ``laws``: {parameter: its law}; ``remarks``: on what was not looked at.
     """
 
     name: str
@@ -45,8 +46,10 @@ class Audit(Tabled):
     logits: float | None = None
     loss: float | None = None
     uniform: float | None = None
+    predicted_logits: float | None = None
     laws: Mapping[str, Law] = field(default_factory=dict, repr=False)
     remarks: tuple[str, ...] = ()
+    assumptions: tuple[Any, ...] = field(default=(), repr=False)
 
     def found(self, fail_on: str = "error", ignore: tuple[str, ...] = ()) -> tuple[Finding, ...]:
         """The findings of a severity or a worse one, without those of some codes.
@@ -108,6 +111,8 @@ class Audit(Tabled):
             "logits": self.logits,
             "loss": self.loss,
             "uniform": self.uniform,
+            "predicted_logits": self.predicted_logits,
+            "assumptions": [f"{one.kind}: {one.text}" for one in self.assumptions],
             "remarks": list(self.remarks),
         }
 
@@ -167,6 +172,8 @@ class Audit(Tabled):
         if self.loss is not None and self.logits is not None:
             text += f"; logits' rms {self.logits:.3g}, loss {self.loss:.4g}, ln V"
             text += f" {self.uniform:.4g}"
+        if self.predicted_logits is not None:
+            text += f"; predicted rms of logits {self.predicted_logits:.3g}"
         return text
 
     def _parameter_lines(self) -> list[tuple[str, ...]]:
@@ -203,7 +210,9 @@ class Audit(Tabled):
         lines: list[tuple[str, ...]] = [BLOCK_HEAD]
         for b in self.blocks:
             numbers = (b.stream, b.branch, b.token_cosine, b.score_variance, b.log_keys, b.gradient)
-            lines.append((b.name, *(shown(n, 3) for n in numbers)))
+            lines.append((b.name, *(shown(n, 3) for n in (*numbers, b.predicted))))
+        if all(b.predicted is None for b in self.blocks):
+            return [line[:-1] for line in lines]
         return lines
 
 

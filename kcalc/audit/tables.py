@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .program import Value
@@ -114,12 +115,13 @@ def _emitted(subject: Subject) -> dict[str, Any]:
     return found
 
 
-def block_rows(subject: Subject) -> tuple[BlockRow, ...]:
-    """A row for every merge, stream by stream."""
+def block_rows(subject: Subject, predicted: Mapping[int, float]) -> tuple[BlockRow, ...]:
+    """A row for every merge, stream by stream; ``predicted``: {index of a merge: rms}."""
     rows = []
     for merges in subject.measured.structure.streams():
         for merge, gradient in zip(merges, gradient_sizes(subject, merges), strict=True):
-            rows.append(_block(subject, merge, gradient))
+            row = _block(subject, merge, gradient)
+            rows.append(replace(row, predicted=predicted.get(merge.value.index)))
     return tuple(rows)
 
 

@@ -64,6 +64,12 @@ def _options(command: argparse.ArgumentParser) -> None:
         metavar="CODE",
         help="apply a criterion that is off by default: INIT-TRUNC",
     )
+    command.add_argument(
+        "--predict",
+        action="store_true",
+        help="also predict the sizes of stream and logits by the kernel calculus, where it has "
+        "rules for every layer",
+    )
     command.add_argument("--lock", metavar="FILE", help="write laws and sigmas to a file")
     command.add_argument(
         "--baseline", metavar="FILE", help="report what differs from the file that --lock wrote"
@@ -85,6 +91,7 @@ def _run(options: argparse.Namespace) -> int:
         _recipe(options.recipe),
         None if options.optimizer is None else _named(options.optimizer, "--optimizer"),
         tuple(options.also),
+        options.predict,
     )
     if options.baseline:
         found = replace(found, findings=(*found.findings, *found.changes(options.baseline)))
