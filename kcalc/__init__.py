@@ -15,6 +15,7 @@ from .activations import Activation, activation
 from .activations import gains as gains
 from .activations.gains import gain
 from .activations.gaussian_expectations import expectation, pair_expectation
+from .audit import Audit, audit
 from .foundation import symbols
 from .foundation.errors import FreshnessError, GraphError, KcalcError, NoRule, UnreachableTarget
 from .matrices import spectrum as spectrum
@@ -107,6 +108,7 @@ _PACKAGES = {"claims", "plotting", *(room.partition(".")[0] for room in _ROOMS)}
 
 __all__ = [
     "Activation",
+    "Audit",
     "Constants",
     "Fluctuations",
     "FreshnessError",
@@ -132,6 +134,7 @@ __all__ = [
     "activation_bounds",
     "activations",
     "architectures",
+    "audit",
     "averaging_shortcuts",
     "c_map",
     "chain",

@@ -33,6 +33,13 @@ def x(rows: int = 3, columns: int = 8) -> np.ndarray:
     return data()[0][:rows, :columns]
 
 
+@cache
+def locked() -> str:
+    path = path_to("baseline.lock")
+    kc.audit(torch_model, (2, 8)).lock(path)
+    return path
+
+
 def y() -> np.ndarray:
     return data()[1][:3]
 
@@ -57,6 +64,7 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "Network.from_steps": lambda: good(list(vanilla().steps())),
     "activation": lambda: good("tanh"),
     "activation_bounds": lambda: good(kc.activation("tanh")),
+    "audit": lambda: good(torch_model, (2, 8)),
     "averaging_shortcuts": lambda: good(resized()),
     "c_map": lambda: good(vanilla()),
     "chain": lambda: good(L.Input(), L.Affine()),
@@ -301,6 +309,12 @@ METHODS: dict[str, Callable[[], Good]] = {
     "TrainingCurve.test_loss": lambda: good(1.0, y()[:2]),
     "TrainingCurve.variance_test": lambda: good(1.0),
     "Spectrum.effective_dimension": lambda: good(0.1),
+    # audits
+    "Audit.changes": lambda: good(locked()),
+    "Audit.check": lambda: good(),
+    "Audit.found": lambda: good(),
+    "Audit.lock": lambda: good(path_to("init.lock")),
+    "Audit.save": lambda: good(path_to("audit.json")),
     # finite width
     "Fluctuations.__getitem__": lambda: good("affine_1"),
     "Moments.subs": lambda: good({}),
@@ -412,6 +426,7 @@ MORE: dict[
 EXAMPLES = (
     "Network",
     "activation",
+    "audit",
     "activation.c_map",
     "activation.q_map",
     "activation.c_map.derivative",

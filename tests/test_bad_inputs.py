@@ -25,6 +25,7 @@ ROOMS = ("activations", "architectures", "claims", "layers", "symbols", "token_m
 # results, which functions make; and what enters the catalogue of the process
 MADE = {
     "Activation",
+    "Audit",
     "Constants",
     "Fluctuations",
     "TiedReadout",

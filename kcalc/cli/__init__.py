@@ -14,7 +14,20 @@ from typing import Any
 
 from ..foundation.errors import FreshnessError, KcalcError
 from ..version import __version__
-from . import gain, maps, moments, ntk, read, report, scaling, shape, smoothness, train, verify
+from . import (
+    audit,
+    gain,
+    maps,
+    moments,
+    ntk,
+    read,
+    report,
+    scaling,
+    shape,
+    smoothness,
+    train,
+    verify,
+)
 from .command import Command
 from .wording import Options, spoken
 
@@ -35,6 +48,7 @@ COMMANDS: tuple[Command, ...] = (
     train.COMMAND,
     verify.COMMAND,
     read.COMMAND,
+    audit.COMMAND,
 )
 
 
