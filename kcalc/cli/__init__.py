@@ -14,7 +14,20 @@ from typing import Any
 
 from ..foundation.errors import FreshnessError, KcalcError
 from ..version import __version__
-from . import gain, maps, moments, ntk, read, report, scaling, shape, smoothness, train, verify
+from . import (
+    gain,
+    maps,
+    moments,
+    ntk,
+    read,
+    report,
+    scaling,
+    shape,
+    smoothness,
+    train,
+    transfer,
+    verify,
+)
 from .command import Command
 from .wording import Options, spoken
 
@@ -31,6 +44,7 @@ COMMANDS: tuple[Command, ...] = (
     moments.COMMAND,
     scaling.COMMAND,
     smoothness.COMMAND,
+    transfer.COMMAND,
     report.COMMAND,
     train.COMMAND,
     verify.COMMAND,

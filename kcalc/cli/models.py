@@ -82,10 +82,11 @@ def model_named(text: str, inputs: Sequence[tuple[int, ...]] = (), sigmas: bool 
     return read(Path(text), *inputs, sigmas=sigmas)
 
 
-def python_object(text: str) -> Any:
+def python_object(text: str, call: bool = True) -> Any:
     """The object that ``module:attribute`` names.
 
-    a function or class that needs no arguments is called. The working folder is searched.
+    With ``call`` a function or class that needs no arguments is called. The working folder is
+    searched.
     """
     name, _, path = text.partition(":")
     folder = os.getcwd()
@@ -94,7 +95,7 @@ def python_object(text: str) -> Any:
         found: Any = importlib.import_module(name)
         for part in path.split("."):
             found = getattr(found, part)
-        return found() if _is_maker(found) else found
+        return found() if call and _is_maker(found) else found
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise KcalcError(
