@@ -72,7 +72,7 @@ def _last(made: dict[Node, tuple[P.Primitive | None, tuple[Node, ...]]], node: N
         through = op is None or isinstance(op, P.Mask) or (isinstance(op, P.Mix) and len(reads) < 2)
         if not through or not reads:
             return None
-        (node,) = reads
+        node = reads[0]
 
 
 def refuse_nested(found: tuple[Branch, ...]) -> None:

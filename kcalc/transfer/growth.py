@@ -181,7 +181,7 @@ def _one_ratio(node: Node, own: Any, others: list[Any]) -> Fraction:
     """
     if own is None and all(other is None for other in others):
         return Fraction(1)
-    if not all(isinstance(extent, int) for extent in (own, *others)):
+    if not isinstance(own, int) or not all(isinstance(other, int) for other in others):
         raise KcalcError(f"node {node!r}: how many channels it has is not known in both networks")
     ratios = {Fraction(own, other) for other in others}
     if len(ratios) > 1:

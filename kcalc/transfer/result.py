@@ -6,8 +6,6 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import sympy as sp
-
 from ..foundation.errors import KcalcError, unknown
 from ..foundation.plain_arguments import is_key
 from ..foundation.printing import Shown, plain, shown
