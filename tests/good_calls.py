@@ -11,11 +11,13 @@ import numpy as np
 from good_arguments import Good, good, path_to
 from good_training import TRAINING, TRAINING_EXAMPLES, TRAINING_METHODS
 from result_examples import (
+    batch,
     block,
     block_of_relu,
     data,
     model,
     ntk,
+    perceptron,
     relu,
     residual,
     shaped,
@@ -118,6 +120,11 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "smoothness": lambda: good(A.vanilla(1, activation="tanh", features=4), radius=1.0),
     "subnetworks": lambda: good(residual()),
     "to_jax": lambda: good(relu(), features=8),
+    "trained_coordinates": lambda: good(perceptron, *batch(), 0.1, (4, 8), "sgd", steps=1, seeds=2),
+    "transfer": lambda: good(vanilla(), base=64, to=256),
+    "transfer_check": lambda: good(
+        perceptron, *batch(), (0.1, 0.2, 0.4), (4, 8), "sgd", steps=1, batch=2, seeds=1
+    ),
     "training_curve": lambda: good(ntk(), x(), y()),
     "vanilla_maps": lambda: good("relu"),
     "verify_kernels": lambda: good(
@@ -344,6 +351,13 @@ METHODS: dict[str, Callable[[], Good]] = {
     "Model.stack": lambda: good(model()[0].unstack(model()[1])),
     "Model.unstack": lambda: good(model()[1]),
     "CoordinateCheck.deviates": lambda: good("affine_1"),
+    "ParameterRule.exponent": lambda: good("learning_rate"),
+    "TrainedCoordinates.steady": lambda: good("output"),
+    "Transfer.__getitem__": lambda: good("0.weight"),
+    "Transfer.optax": lambda: good(0.1),
+    "Transfer.param_groups": lambda: good(perceptron(8), 0.1),
+    "Transfer.rescale": lambda: good(perceptron(8)),
+    "TransferCheck.crossing_shift": lambda: good(0.5),
     "KernelCheck.allowed": lambda: good(),
     "KernelCheck.bias": lambda: good(),
     "KernelCheck.deviating": lambda: good(),
@@ -463,6 +477,10 @@ EXAMPLES = (
     "phase_diagram",
     "residual_spectrum",
     "scaling",
+    "trained_coordinates",
+    "transfer",
+    "transfer.parameters",
+    "transfer_check",
     "shape.read",
     "shape.regions",
     "shape.constants",
