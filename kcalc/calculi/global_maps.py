@@ -140,12 +140,14 @@ def q_values(
     return {node: float(reading.kernel.whole(state)[0]) for node, state in states.items()}
 
 
-def q_and_variances(network: Network, q: Any = 1) -> dict[Node, tuple[float, float]]:
+def q_and_variances(
+    network: Network, q: Any = 1, assume_independent: bool = False
+) -> dict[Node, tuple[float, float]]:
     """(q value, variance over channels) of every node for uniform input q.
 
     ``q``: a number or {input: number}.
     """
-    reading = _Reading(network, False)
+    reading = _Reading(network, assume_independent)
     given = per_input(network.inputs)(q, lambda v: q_array(v, "q"), "q")
     states = reading.run(NUMPY, given, None, None)
     kernel = reading.kernel
@@ -155,9 +157,9 @@ def q_and_variances(network: Network, q: Any = 1) -> dict[Node, tuple[float, flo
     }
 
 
-def end_values(network: Network) -> tuple[float, float]:
+def end_values(network: Network, assume_independent: bool = False) -> tuple[float, float]:
     """(Q, C'(1)) at the output of a network of one output for inputs of q = 1, by one fold."""
-    reading = _Reading(network, False)
+    reading = _Reading(network, assume_independent)
     inputs, one = network.inputs, np.asarray(1.0)
     gap = Jet.variable(Gap.from_cosine(one), 1, -1.0)
     states = reading.run(NUMPY, dict.fromkeys(inputs, one), None, dict.fromkeys(inputs, gap))
