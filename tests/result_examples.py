@@ -106,6 +106,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     ),
     "ntk.tokens": lambda: kc.ntk(vanilla(), tokens=np.eye(3)),
     "token_map": lambda: kc.token_map(vanilla(), 8),
+    "token_map.table": lambda: kc.token_map(vanilla(), 8).table(),
     "c_map.derivative": lambda: kc.c_map(vanilla()).derivative(1),
     "c_map.expr": lambda: kc.c_map(residual()).expr,
     "c_map.spatial": lambda: kc.c_map(A.lenet(), spatial="exact"),
@@ -120,6 +121,9 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "fluctuations": lambda: kc.fluctuations(vanilla(), features=16),
     "gaussian_process": lambda: kc.gaussian_process(ntk().nngp, *data(), noise=0.1),
     "gradients": lambda: kc.gradients(vanilla()),
+    "gradients.tokens": lambda: kc.gradients(
+        kc.architectures.gpt2(1, 8, 2, 20, 4), tokens=4, sampling=kc.Sampling(2, 2)
+    ),
     "hessian_blocks": lambda: kc.hessian_blocks(
         A.vanilla(2, features=8), features=8, draws=2, batch=4
     ),

@@ -146,6 +146,7 @@ ARRAYS = {
     "q",
     "q1",
     "q2",
+    "rho",
     "theta",
     "x",
     "t",

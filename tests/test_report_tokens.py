@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import kcalc as kc
+from kcalc.calculi.gradients import table_texts
 from kcalc.cli import main
 from kcalc.network import token_mixing
 
@@ -229,5 +230,5 @@ def test_sampled_gradients_are_printed_with_their_errors(
     assert main(["maps", "gpt2-1", "--tokens", "6"]) == 0
     printed = capsys.readouterr().out
     gradients: Any = kc.gradients(A.gpt2(1), tokens=6)
-    text = gradients.texts("difference")["block_1.attend.sum"]
+    text = table_texts(gradients, "difference")["block_1.attend.sum"]
     assert "difference mode" in printed and text in printed and "+-" in text

@@ -108,13 +108,9 @@ class Gradients(Shown, Approximable):
 
     def _rows(self) -> list[tuple[str, ...]]:
         names = ("nodes", "weights", "chi", *self._modes)
-        texts = [self.texts(name) for name in names]
+        texts = [table_texts(self, name) for name in names]
         body = ((str(n), *(table.get(n, "") for table in texts)) for n in self.nodes)
         return [("node", "|d out/d node|^2", "|d out/d weights|^2", "chi", *self._modes), *body]
-
-    def texts(self, name: str) -> dict[Node, str]:
-        """A table, such as "nodes" or "mean", as {node: text}, with standard errors."""
-        return {node: f"{value:.6g}" for node, value in getattr(self, name).items()}
 
     def __repr__(self) -> str:
         return f"Gradients({marked(f'{len(self.nodes)} nodes, growth {self.growth:.4g}', self)})"
@@ -154,16 +150,14 @@ class SampledGradients(Gradients):
             for node, row in zip(self.nodes, super()._frame(), strict=True)
         ]
 
-    def texts(self, name: str) -> dict[Node, str]:
-        """A table as {node: text}, with standard errors."""
-        return (
-            {
-                node: with_error(value, self.errors[name][node])
-                for node, value in getattr(self, name).items()
-            }
-            if name in self.errors
-            else super().texts(name)
-        )
+
+def table_texts(found: Gradients, name: str) -> dict[Node, str]:
+    """A table of gradients, such as "nodes" or "mean", as {node: text}, with standard errors."""
+    errors = found.errors.get(name, {}) if isinstance(found, SampledGradients) else {}
+    return {
+        node: with_error(value, errors[node]) if node in errors else f"{value:.6g}"
+        for node, value in getattr(found, name).items()
+    }
 
 
 def gradients(

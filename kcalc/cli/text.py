@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..calculi.gradients import Gradients
+from ..calculi.gradients import Gradients, table_texts
 from ..network.network import Network
 
 
@@ -32,7 +32,7 @@ def table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[str]:
 
 def mode_lines(network: Network, found: Gradients) -> list[str]:
     """Gradients over tokens along the stream, in both modes."""
-    columns = [found.texts(name) for name in ("nodes", "mean", "difference")]
+    columns = [table_texts(found, name) for name in ("nodes", "mean", "difference")]
     rows = [
         (str(node), *(column.get(node, "") for column in columns)) for node in network.cut_nodes()
     ]
