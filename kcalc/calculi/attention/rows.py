@@ -48,7 +48,7 @@ Array = np.ndarray
 SPAN, FINE = 12.0, 400  # of lengths about their middle, and points there
 # For the three numbers of two queries at finite key width. For scores of variance 27 the overlap of
 # a row with itself has relative errors of about 1e-8 at width 16 and 3e-5 at width 4, that of two
-# rows 1e-4 at width 4.
+# rows 5e-4 at width 4 (1e-4 for scores of variance 4).
 NODES = (
     8,
     8,
