@@ -238,10 +238,10 @@ def node_values(
 
     ``c`` and ``q`` (default 1; ``q1`` and ``q2`` where the two inputs differ) are numbers, arrays,
     or {input: value}. ``tokens``, ``token_cosine``: the tokens of an input, as in :func:`c_map`.
-    Attention with causal masks, rotary embeddings, ALiBi or sinusoidal positions tells tokens
-    apart: it is sampled, as ``sampling`` says, a :class:`kcalc.Sampling`. It is also sampled where
-    it is given, and for tokens of your own: ``tokens`` may be a covariance (T, T), token ids (T,)
-    or (N, T), or inputs (N, T, features).
+    Attention with causal masks, windows, rotary embeddings, ALiBi or sinusoidal positions tells
+    tokens apart: it is sampled, as ``sampling`` says, a :class:`kcalc.Sampling`. It is also sampled
+    where it is given, and for tokens of your own: ``tokens`` may be a covariance (T, T), token ids
+    (T,) or (N, T), or inputs (N, T, features).
 
     Returns: {node: NodeValue}, over tokens {node: TokenValue}, where attention is sampled a
     :class:`SampledValues`.
@@ -251,7 +251,7 @@ def node_values(
     if (
         sampling is not None
         or several(tokens)
-        or (tokens is not None and tells_tokens_apart(network))
+        or (tokens is not None and tells_tokens_apart(network, tokens))
     ):
         if several(tokens) and any(given is not None for given in (token_cosine, q1, q2, q)):
             raise KcalcError(
@@ -400,7 +400,7 @@ class _Reading:
 
     def with_network_assumptions(self, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
         """The notes of a reading after the assumptions of every reading of the network."""
-        tokens = () if self.tokens is None else (self.tokens.assumption,)
+        tokens = () if self.tokens is None else self.tokens.assumptions(self.network)
         return (INFINITE_WIDTH, *tokens, *self.network.assumptions, *notes)
 
 

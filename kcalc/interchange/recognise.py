@@ -14,6 +14,7 @@ from ..activations import X
 from ..foundation.errors import KcalcError
 from ..network import layers as L
 from ..network.network import Network
+from ..network.notes import masked_at
 from ..network.primitives import several
 from .activation_names import with_short_names
 from .arrangement import clashing, crossed, displaced
@@ -260,13 +261,17 @@ class Recogniser(Elementwise):
         layer = L.Attend(
             op.heads,
             width,
-            op.causal,
+            op.mask.causal,
             scale,
             key_heads=shared,
             rotary=op.rotary,
             alibi=op.alibi,
             dropout=plain(tidied(sp.Float(op.rate))),
+            window=op.mask.window,
+            chunk=op.mask.chunk,
         )
+        if op.mask.tokens is not None:
+            self.notes.append(masked_at(op.name, op.mask.tokens))
         return self.node(op, layer, [self.label(name) for name in op.reads])
 
     @rule.register

@@ -632,8 +632,10 @@ class Attend(Layer):
     them, and the one that reads the heads, are Affine layers.
 
     ``heads``: the number of heads; None: not said. ``key_width``: the channels of a head's queries
-    and keys; None: not said. ``causal``: token i sees the tokens up to i. ``scale``: "sqrt" is
-    ``1 / sqrt(key_width)``, "linear" ``1 / key_width``, or a number, which needs ``key_width``.
+    and keys; None: not said. ``causal``: token i sees the tokens up to i. ``window``: it sees the
+    tokens j with ``|i - j| < window`` alone; ``chunk``: those of its own chunk of as many tokens,
+    counted from the first; None: all. ``scale``: "sqrt" is ``1 / sqrt(key_width)``, "linear"
+    ``1 / key_width``, or a number, which needs ``key_width``.
     ``normaliser``: "softmax"; or a function of every score by itself, "sigmoid",
     ``A = 1 / (1 + T exp(-s))``, "relu", ``A = max(0, s) / T``, "identity", ``A = s``. ``identity``,
     ``centre``: numbers, 0 but for softmax. ``sink``: softmax has one more score, 0, whose weight is
@@ -660,11 +662,16 @@ class Attend(Layer):
     alibi: bool = False
     dropout: Number = 0
     wide: bool = True
+    window: int | None = None
+    chunk: int | None = None
     arity: ClassVar[tuple[float, float]] = (3, 3)
 
     def __post_init__(self) -> None:
         for name in ("heads", "key_width", "key_heads"):
             _count(self, name, optional=True)
+        for name in ("window", "chunk"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, whole(given, f"Attend: {name}", 1))
         for name in ("causal", "sink", "alibi", "wide"):
             object.__setattr__(self, name, truth(getattr(self, name), f"Attend: {name}"))
         if isinstance(self.scale, str):
@@ -735,6 +742,8 @@ class Attend(Layer):
             "rotary",
             "alibi",
             "wide",
+            "window",
+            "chunk",
         )
         return P.Attend(**{name: getattr(self, name) for name in names}, origin=self)
 

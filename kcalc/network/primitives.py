@@ -208,6 +208,17 @@ class Attend(Primitive):
     sink: bool
     rotary: float | None
     alibi: bool
+    window: int | None
+    chunk: int | None
+
+    def cuts(self, tokens: int) -> bool:
+        """Whether its windows or chunks hold fewer tokens than there are."""
+        return min(tokens, self.window or tokens, self.chunk or tokens) < tokens
+
+    @property
+    def masks(self) -> bool:
+        """Whether some token may not see another one."""
+        return self.causal or self.window is not None or self.chunk is not None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ import numpy as np
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...network import primitives as P
-from .weights import weights_of
+from .weights import visible, weights_of
 
 Node = Hashable
 Array = np.ndarray
@@ -67,7 +67,7 @@ def tied(op: P.Attend, queries: Array, values: Jet, sequences: int) -> Jet:
     count = places // sequences
     grid = queries.reshape(chains, sequences, count, sequences, count)
     own = np.stack([grid[:, k, :, k] for k in range(sequences)], axis=1)
-    scores = np.where(visible(op, count) > 0, own, -np.inf)
+    scores = np.where(visible(op, count, count), own, -np.inf)
     weights = (
         weights_of(op, scores, np) - float(op.centre) / count + float(op.identity) * np.eye(count)
     )
@@ -82,15 +82,8 @@ def linear_in_scores(
 ) -> Jet:
     """``factor G o M (H o V) M^T``, a jet."""
     rows, columns = (part.value.shape[-1] // sequences for part in (queries, keys))
-    mask = np.kron(
-        np.eye(sequences), visible(op, columns) if op.causal else np.ones((rows, columns))
-    )
+    mask = np.kron(np.eye(sequences), visible(op, rows, columns))
     return queries * mixed(mask, keys * values) * factor
-
-
-def visible(op: P.Attend, count: int) -> Array:
-    """1 where a token (row) sees another one (column)."""
-    return np.tril(np.ones((count, count))) if op.causal else np.ones((count, count))
 
 
 def mixed(matrix: Array, covariance: Jet) -> Jet:

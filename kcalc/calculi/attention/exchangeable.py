@@ -62,16 +62,18 @@ class TokenState:
     count: int | None
 
 
-def unlike(op: P.Primitive | None) -> str:
-    """What in a primitive tells tokens apart, in words; empty where nothing does."""
+def unlike(op: P.Primitive | None, tokens: int) -> str:
+    """What in a primitive tells as many tokens apart, in words; empty where nothing does."""
     if isinstance(op, P.Positions):
         return "sinusoidal positions" if op.form == "sinusoidal" else ""
     if not isinstance(op, P.Attend):
         return ""
+    windows = ((op.window, "a window of {} tokens"), (op.chunk, "chunks of {} tokens"))
     return " and ".join(
         name
         for name, there in (
             ("a causal mask", op.causal),
+            *((text.format(size), size is not None and size < tokens) for size, text in windows),
             ("rotary embeddings", op.rotary),
             ("ALiBi", op.alibi),
         )
@@ -307,14 +309,14 @@ class Exchangeable:
         )
 
     def _check(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
-        if apart := unlike(op):
+        if apart := unlike(op, max(state.count or 1 for state in inputs[:2])):
             raise KcalcError(f"node {node!r} attends with {apart}, {ONE_BY_ONE} {apart}")
         check_reads(op, node, inputs)
 
     @rule.register
     def _(self, op: P.Positions, node: Node, inputs: Sequence[TokenState]) -> TokenState:
         """Learned vectors of different positions are orthogonal, those of equal ones the same."""
-        if apart := unlike(op):
+        if apart := unlike(op, self._longest):
             raise KcalcError(f"node {node!r} adds {apart}, {ONE_BY_ONE} {apart}")
         check_length(op, node, self._longest)
         made = {

@@ -55,7 +55,7 @@ from .exchangeable import (
 from .pairs import PairMoments
 from .rows import factor
 from .score_slopes import Blocks, Grams
-from .weights import weights_of
+from .weights import visible, weights_of
 
 Node = Hashable
 Array = np.ndarray
@@ -118,12 +118,12 @@ class Sampled:
         self.tangent = isinstance(self.part, Tangent)
         self.notes, self.whole = self.kernel.notes, self.kernel.whole
         self.sampled = False
-        self._layers, self._length = 0, 1
+        self._layers, self.length = 0, 1
 
     def start(self, node: Node, covariance: Array) -> TokenState:
         """The state of an Input node from the covariance of all tokens, (P, P)."""
-        self._length = len(covariance) // self.sequences
-        return self._state(node, covariance[None], self._length, raw=True)
+        self.length = len(covariance) // self.sequences
+        return self._state(node, covariance[None], self.length, raw=True)
 
     def _state(
         self,
@@ -177,8 +177,8 @@ class Sampled:
 
     @rule.register
     def _(self, op: P.Positions, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        check_length(op, node, self._length)
-        apart = np.abs(np.subtract.outer(np.arange(self._length), np.arange(self._length)))
+        check_length(op, node, self.length)
+        apart = np.abs(np.subtract.outer(np.arange(self.length), np.arange(self.length)))
         own = (
             np.ones(apart.shape)
             if op.form == "constant"
@@ -187,16 +187,16 @@ class Sampled:
             else (apart == 0).astype(float)
         )
         return self._state(
-            node, np.tile(own, (1, self.sequences, self.sequences)), self._length, raw=True
+            node, np.tile(own, (1, self.sequences, self.sequences)), self.length, raw=True
         )
 
     @rule.register
     def _(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> TokenState:
         self._check(op, node, inputs)
         rows, columns = (state.count or 1 for state in inputs[:2])
-        if rows != columns and (op.causal or op.identity != 0):
+        if rows != columns and (op.masks or op.identity != 0):
             raise KcalcError(
-                f"node {node!r} is causal or adds the token itself, and has {rows} queries and "
+                f"node {node!r} has a mask or adds the token itself, and has {rows} queries and "
                 f"{columns} keys"
             )
         values = inputs[2].relations[ONE]
@@ -217,7 +217,7 @@ class Sampled:
             return tied(op, queries.value, values, self.sequences)
         drawn = op.key_width is not None and op.scale != "linear"
         self.kernel.note(node, assumed_of(replace(op, wide=op.wide and not drawn)), "convention")
-        if op.causal and exact_mask(op) and not self.tangent:
+        if exact_mask(op) and not self.tangent:
             made = masked(op, queries.value, keys.value, values.value, self.sequences)
             if made is not None:
                 return made[None]
@@ -386,9 +386,7 @@ class _Scores:
         self.op, self.sequences, self.rows, self.columns = op, sequences, rows, columns
         scale = float(factor(op))
         self.left, self.right = _root(queries) * math.sqrt(scale), _root(keys)
-        self.bias = np.zeros((rows, columns))
-        if op.causal:
-            self.bias[np.triu_indices(rows, 1)] = -np.inf
+        self.bias = np.where(visible(op, rows, columns), 0.0, -np.inf)
         self.turns = (
             None
             if op.rotary is None

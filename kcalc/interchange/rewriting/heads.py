@@ -21,7 +21,9 @@ from ..trace import (
     Contract,
     Drop,
     Entry,
+    Held,
     Linear,
+    Masked,
     Op,
     Pass,
     Reshape,
@@ -142,7 +144,9 @@ class _Heads(Placing):
                 )
         draws = [self._drawn(core, sources, seed) for seed in (0, 1)]
         found = measured([draw[0] for draw in draws])
-        texts, causal, alibi = biases_of(found)
+        texts, mask, alibi = biases_of(found)
+        if self._mask_given(core) and (found.masked.any() or not (texts or alibi)):
+            mask = replace(mask, tokens=found.masked.shape[-1])
         turn = found.turn
         rotary, more = (None, ()) if turn is None else turn.base()
         if sources[0].norm is not None or sources[1].norm is not None:
@@ -159,7 +163,7 @@ class _Heads(Placing):
             "key_heads": scores.key_heads,
             "key_width": width,
             "scale": found.scale,
-            "causal": causal,
+            "mask": mask,
             "rotary": rotary,
             "alibi": alibi,
             "rate": core.rate,
@@ -248,6 +252,18 @@ class _Heads(Placing):
         return masked_scores(
             core.op, core.op.scale * queries @ np.swapaxes(keys, -1, -2), mask
         ).reshape(raw.shape)
+
+    def _mask_given(self, core: Core) -> bool:
+        """Whether scores are masked by an array, which has as many tokens as the example."""
+        if core.softmax is None:
+            return len(core.op.reads) > 3
+        left = [core.softmax.reads[0]]
+        while left:
+            op = self.ops[left.pop()]
+            if isinstance(op, Masked) or (isinstance(op, Held) and prod(op.shape) > 1):
+                return True
+            left += () if isinstance(op, Contract) else op.reads
+        return False
 
     # -- putting it in -----------------------------------------------------------------------------
 
