@@ -246,7 +246,7 @@ def test_masks_of_arrays_are_heuristic_for_more_tokens_than_the_example() -> Non
 
 
 class Padded(nn.Module):
-    """Attention under a mask of padding that is an input."""
+    """Attention under a mask of padding that is an input; ids are looked up in another shape."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -258,7 +258,7 @@ class Padded(nn.Module):
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         self.seen = mask.to(torch.bool)[:, None, None, :].expand(-1, 1, ids.shape[1], -1)
-        return self.heads(self.table(ids))
+        return self.heads(self.table(ids.view(-1, ids.shape[-1])))
 
 
 def test_masks_of_padding_are_said_to_be_left_out() -> None:
@@ -364,10 +364,6 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=HOLE),
         "none of those that are known (causal, windows, chunks): token 4 sees 4 of",
     ),
-    "an empty row": (
-        lambda q, k, v: F.softmax((q @ k.mT).masked_fill(~NOTHING, -1e30), -1) @ v,
-        "token 0 sees no token at all",
-    ),
     "over queries": (
         lambda q, k, v: F.softmax(q @ k.mT, -2) @ v,
         "its softmax is over the queries",
@@ -382,6 +378,38 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "turned queries alone": (lambda q, k, v: F.softmax(q.roll(1, -1) @ k.mT, -1) @ v, "its"),
 }
+
+
+EMPTY: dict[str, Callable[..., Any]] = {
+    "fused": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=NOTHING),
+    "large": lambda q, k, v: F.softmax((q @ k.mT).masked_fill(~NOTHING, -1e30), -1) @ v,
+}
+
+
+@pytest.mark.parametrize("name", ["fused", "large"])
+def test_masks_that_leave_a_row_empty_are_errors(name: str) -> None:
+    with pytest.raises(kc.KcalcError, match=r"attention at .*\.py:\d+\): token 0 sees no token at"):
+        kc.read(drawn(Heads(EMPTY[name])), (2, T, 48))
+
+
+def test_masks_of_padding_are_read_beside_ids_of_any_shape() -> None:
+    """The kernels are those of the model without the mask, whatever the mask hides."""
+    model = drawn(Padded())
+    kernels = []
+    for hidden in (0, 2):
+        mask = torch.ones_like(IDS)
+        mask[1, T - hidden :] = 0
+        found = kc.read(model, IDS, mask)
+        assert found.fidelity.level == "exact" and found.network.inputs == ("ids",)
+        assert "a mask of padding is read as that of sequences without padding" in str(found)
+        kernels.append(kc.ntk(found.network, tokens=IDS, sampling=kc.Sampling(8, 2)).ntk)
+    np.testing.assert_array_equal(*kernels)
+
+
+def test_errors_of_the_model_come_without_the_frames_of_pytorch() -> None:
+    with pytest.raises(kc.KcalcError, match="could not be traced") as caught:
+        kc.read(drawn(Heads(EMPTY["fused"])), (2, T, 47))
+    assert caught.value.__suppress_context__ and caught.value.__cause__ is None
 
 
 @pytest.mark.parametrize("name", REFUSED)

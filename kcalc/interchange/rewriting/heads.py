@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ...foundation.errors import KcalcError
 from ..trace import (
     Attend,
     Attention,
@@ -34,7 +35,7 @@ from .attention_sources import VARYING, Core, Followed, Rows, Source, through
 from .editing import Edit
 from .numbers import Numbers, TooLargeError, masked_scores, softmax
 from .placing import Placing
-from .scores import NoAttentionError, Scores, biases_of, measured, turned
+from .scores import EmptyRowError, NoAttentionError, Scores, biases_of, measured, turned
 
 Array = np.ndarray
 LAYOUTS = ((0, 1), (1, 0))  # channels as (head, width) or as (width, head)
@@ -104,6 +105,9 @@ class _Heads(Placing):
                 except NoAttentionError as error:
                     reasons.append(str(error))
                     self.ops = dict(before)
+                except EmptyRowError as error:
+                    place = f" ({op.source})" if op is not None and op.source else ""
+                    raise KcalcError(f"attention at {name!r}{place}: {error}") from None
         except (NoAttentionError, TooLargeError) as error:
             reasons.append(LARGE if isinstance(error, TooLargeError) else str(error))
         if not reasons:

@@ -20,7 +20,10 @@ CLOSE = 1e-5
 # channels that rotary embeddings do not turn are multiples of those before; the slowest turn by
 # 1e-6 from token to token
 STILL = 1e-9
-NONE_SEEN = "token {} sees no token at all: every entry in its row of the mask is masked"
+NONE_SEEN = (
+    "token {} sees no token at all, as every entry in its row of the mask is masked, and a softmax "
+    "of nothing has no value; let it see a token, for instance itself"
+)
 OTHER_MASK = (
     "its mask is none of those that are known (causal, windows, chunks): token {} sees {} of {} "
     "tokens"
@@ -33,6 +36,10 @@ BIASES = (
 
 class NoAttentionError(Exception):
     """The reason why an attention is not read as one."""
+
+
+class EmptyRowError(Exception):
+    """A mask that lets a token see none, an error of the model or of its example inputs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,14 +128,12 @@ class Measured:
 def measured(draws: Sequence[Scores]) -> Measured:
     """Scale, biases and mask of scores on two draws.
 
-    Raises: NoAttentionError for scores that are no multiples of q . k.
+    Raises: NoAttentionError for scores that are no multiples of q . k; EmptyRowError.
     """
     masks = []
     for draw in draws:
-        if (~(draw.actual > NOTHING)).all(axis=-1).any():
-            raise NoAttentionError(
-                NONE_SEEN.format(int(np.argwhere((~(draw.actual > NOTHING)).all(axis=-1))[0][-1]))
-            )
+        if (empty := (~(draw.actual > NOTHING)).all(axis=-1)).any():
+            raise EmptyRowError(NONE_SEEN.format(int(np.argwhere(empty)[0][-1])))
         masks.append(~(draw.actual > draw.actual.max(axis=-1, keepdims=True) - MASKED))
     mask = masks[0][0]
     if any((other != mask).any() for other in masks):
