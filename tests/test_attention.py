@@ -224,6 +224,23 @@ def test_the_first_layer_with_a_mask_is_exact(case: Case) -> None:
     assert (np.abs(drawn.mean(axis=0) - exact.reshape(2 * T, 2 * T)) <= WORST * error + 1e-12).all()
 
 
+@pytest.mark.parametrize("wide", [True, False, None])
+def test_key_widths_count_as_the_layer_says(wide: bool | None) -> None:
+    """By formulas and in sampling, and assumptions say so."""
+    given: dict[str, Any] = {"tokens": 6, "token_cosine": 0.3}
+    net, sampling = plain(key_width=4, wide=wide), kc.Sampling(1500, 8)
+    exact = kc.node_values(plain(key_width=4, wide=bool(wide)), **given)["attention"]
+    drawn: Any = kc.node_values(net, sampling=sampling, **given)
+    value = drawn["attention"]
+    assert abs(value.q - exact.q1) < WORST * value.q_error
+    assert abs(value.token_cosine - exact.token_cosine1) < WORST * value.token_cosine_error
+    other = kc.node_values(plain(key_width=4, wide=not wide), **given)["attention"]
+    assert abs(value.q - other.q1) > 2 * WORST * value.q_error
+    texts = {True: "key_width = 4 taken for large: scores", False: "many heads of key_width = 4:"}
+    for found, said in ((drawn, bool(wide)), (kc.node_values(net, **given), wide is not False)):
+        assert any(texts[said] in a.text for a in found.assumptions)
+
+
 @pytest.mark.parametrize("options", [{"window": 4}, {"chunk": 4}], ids=str)
 def test_windows_that_hold_all_tokens_are_none(options: dict[str, Any]) -> None:
     """Kernel maps over 4 tokens are those without a window, and over 5 tokens there are none."""
@@ -357,6 +374,23 @@ AFTER_POOLING = kc.Network.from_steps(
 )
 
 
+def strided(behind: bool) -> kc.Network:
+    """A layer that steps over tokens, behind another one or at the input."""
+    first = [("e", L.Affine(), ("x",))] if behind else []
+    steps: list[Any] = [
+        ("x", L.Input(), ()),
+        *first,
+        ("s", L.Affine(stride=2), (["x", "e"][behind],)),
+    ]
+    steps += [(n, L.Affine(), ("s",)) for n in "qkv"]
+    return kc.Network.from_steps([*steps, ("a", L.Attend(), ("q", "k", "v"))])
+
+
+def test_patches_of_the_input_are_counted_behind_their_layer() -> None:
+    found = kc.node_values(strided(False), tokens=4)
+    assert any("patches that a layer of stride 2" in a.text for a in found.assumptions)
+
+
 def beside_values() -> kc.Network:
     """A sum of values and what attention reads from them."""
     steps: list[Any] = [("x", L.Input(), ()), *((n, L.Affine(), ("x",)) for n in "qkv")]
@@ -412,7 +446,7 @@ REFUSED = {
     ),
     "q beside a covariance": (
         lambda: kc.node_values(plain(), q=2, tokens=[[1.0, 0.0], [0.0, 1.0]]),
-        "says itself .*drop q=",
+        "says itself .*drop c=, q=",
     ),
     "tokens in a C map": (
         lambda: kc.c_map(plain(), tokens=[1, 2]),
@@ -476,6 +510,11 @@ REFUSED = {
     "linear scale": (lambda: L.Attend(normaliser="relu", scale="linear"), "vanish for wide heads"),
     "shaped relu": (lambda: L.Attend(normaliser="relu", identity=1), "identity shapes softmax"),
     "shaped sink": (lambda: L.Attend(sink=True, centre=1), "no rule together"),
+    "wide and rotary": (lambda: L.Attend(wide=True, rotary=1e4, key_width=4), "use wide=None"),
+    "c beside ids": (lambda: kc.node_values(plain(), c=0.5, tokens=[0, 1]), "drop c="),
+    "strides": (lambda: kc.node_values(strided(True), tokens=4), "'s' steps over tokens.*stride=1"),
+    "sampled strides": (lambda: kc.node_values(strided(True), tokens=[0, 1]), "'s' steps over"),
+    "gradients of strides": (lambda: kc.gradients(strided(True), tokens=4), "'s' steps over"),
     "width without width": (lambda: L.Attend(wide=False), "needs key_width >= 4"),
     "scale": (lambda: L.Attend(scale=-1, key_width=3), "must be > 0"),
     "dropout": (lambda: L.Attend(dropout=1), r"\[0, 1\)"),

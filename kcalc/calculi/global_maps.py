@@ -222,7 +222,7 @@ class NodeValues(dict[Node, Any], Shown):
 
 def node_values(
     network: Network,
-    c: Any = 0.0,
+    c: Any = None,
     q1: Any = None,
     q2: Any = None,
     assume_independent: bool = False,
@@ -236,10 +236,10 @@ def node_values(
 
     The depth trace of a network.
 
-    ``c`` and ``q`` (default 1; ``q1`` and ``q2`` where the two inputs differ) are numbers, arrays,
-    or {input: value}. ``tokens``, ``token_cosine``: the tokens of an input, as in :func:`c_map`.
-    Attention with causal masks, windows, rotary embeddings, ALiBi or sinusoidal positions tells
-    tokens apart: it is sampled, as ``sampling`` says, a :class:`kcalc.Sampling`. It is also sampled
+    ``c`` (default 0) and ``q`` (default 1; ``q1`` and ``q2`` where the two inputs differ) are
+    numbers, arrays, or {input: value}. ``tokens``, ``token_cosine``: the tokens of an input, as in
+    :func:`c_map`. Attention with causal masks, windows, rotary embeddings, ALiBi or sinusoidal
+    positions tells tokens apart: it is sampled, as ``sampling`` says, a :class:`kcalc.Sampling`. It is also sampled
     where it is given, and for tokens of your own: ``tokens`` may be a covariance (T, T), token ids
     (T,) or (N, T), or inputs (N, T, features).
 
@@ -247,26 +247,26 @@ def node_values(
     :class:`SampledValues`.
     Raises: KcalcError as a C map does.
     """
-    asked = read_sampling(sampling)
+    asked, cosine = read_sampling(sampling), 0.0 if c is None else c
     if (
         sampling is not None
         or several(tokens)
         or (tokens is not None and tells_tokens_apart(network, tokens))
     ):
-        if several(tokens) and any(given is not None for given in (token_cosine, q1, q2, q)):
+        if several(tokens) and any(given is not None for given in (c, token_cosine, q1, q2, q)):
             raise KcalcError(
-                "an array of tokens says itself what their q values and cosines are; drop q=, "
+                "an array of tokens says itself what their q values and cosines are; drop c=, q=, "
                 "q1=, q2= and token_cosine="
             )
         return _sampled(
-            network, c, *q_pair(q1, q2, q), tokens, token_cosine, assume_independent, asked
+            network, cosine, *q_pair(q1, q2, q), tokens, token_cosine, assume_independent, asked
         )
     reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))
     values = per_input(network.inputs)
     first, second = read_pair(
         lambda given, what: values(given, lambda v: q_array(v, what), what), *q_pair(q1, q2, q)
     )
-    gap = {n: Jet((1 - v,)) for n, v in values(c, cosine_array, "c").items()}
+    gap = {n: Jet((1 - v,)) for n, v in values(cosine, cosine_array, "c").items()}
     states = reading.run(NUMPY, first, second, gap)
     out = NodeValues()
     for node in network:

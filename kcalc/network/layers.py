@@ -642,10 +642,11 @@ class Attend(Layer):
     dropped. ``key_heads``: how many heads of keys and values there are, where several heads of
     queries share one; None: one each. ``rotary``: the base of rotary position embeddings of queries
     and keys, such as 10000; None: none. ``alibi``: scores have the slopes of [Press et al. 2022].
-    ``dropout``: of attention weights, the identity in evaluation. ``wide``: kernel maps take scores
-    for Gaussian, their limit at large ``key_width``; False: as they are at ``key_width``, which
-    takes some hundred times longer and has values but no derivatives. Where attention is sampled,
-    scores are those of ``key_width`` wherever it is given. [Vaswani et al. 2017;
+    ``dropout``: of attention weights, the identity in evaluation. ``wide``: True: kernel maps take
+    scores for Gaussian, their limit at large ``key_width``; False: as they are at ``key_width``,
+    which takes some hundred times longer where attention is not sampled, and has values but no
+    derivatives; None: Gaussian by formulas, and those of ``key_width``, where it is given, in
+    sampling. Assumptions say which. [Vaswani et al. 2017;
     Ramapuram et al. 2024 (sigmoid); Wortsman et al. 2023 (relu)]
     """
 
@@ -661,7 +662,7 @@ class Attend(Layer):
     rotary: float | None = None
     alibi: bool = False
     dropout: Number = 0
-    wide: bool = True
+    wide: bool | None = None
     window: int | None = None
     chunk: int | None = None
     arity: ClassVar[tuple[float, float]] = (3, 3)
@@ -673,7 +674,8 @@ class Attend(Layer):
             if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, whole(given, f"Attend: {name}", 1))
         for name in ("causal", "sink", "alibi", "wide"):
-            object.__setattr__(self, name, truth(getattr(self, name), f"Attend: {name}"))
+            if name != "wide" or self.wide is not None:
+                object.__setattr__(self, name, truth(getattr(self, name), f"Attend: {name}"))
         if isinstance(self.scale, str):
             choice(self.scale, "scale of an Attend", ("sqrt", "linear"))
         else:
@@ -711,7 +713,12 @@ class Attend(Layer):
             _positive(self, "rotary")
         if self.key_heads is not None and (self.heads is None or self.heads % self.key_heads):
             raise _fail(self, f"key_heads = {self.key_heads} must divide heads = {self.heads}")
-        if not self.wide and (
+        if self.wide and self.rotary is not None:
+            raise _fail(
+                self,
+                "rotary embeddings turn queries and keys of key_width channels; use wide=None",
+            )
+        if self.wide is False and (
             self.key_width is None
             or self.key_width < 4
             or self.normaliser != "softmax"

@@ -68,6 +68,11 @@ class Fresh(Primitive):
         return _ones(self.kernel)
 
     @property
+    def steps(self) -> bool:
+        """Whether it steps over positions."""
+        return not _ones(self.stride)
+
+    @property
     def dense(self) -> bool:
         """Whether it reads one position and steps over none."""
         return _ones(self.kernel) and _ones(self.stride)
@@ -199,7 +204,7 @@ class Attend(Primitive):
 
     heads: int | None
     key_width: int | None
-    wide: bool
+    wide: bool | None
     causal: bool
     scale: Any
     normaliser: str
@@ -210,6 +215,12 @@ class Attend(Primitive):
     alibi: bool
     window: int | None
     chunk: int | None
+
+    @property
+    def sampled_width(self) -> int | None:
+        """The channels of queries and keys that are drawn; None for Gaussian scores."""
+        wide = self.scale == "linear" if self.wide is None else self.wide
+        return None if wide else self.key_width
 
     def cuts(self, tokens: int) -> bool:
         """Whether its windows or chunks hold fewer tokens than there are."""

@@ -49,7 +49,7 @@ def check_tied(op: P.Attend, node: Node) -> None:
             f"with the width; "
             "use scale='linear', or give queries and keys an Affine layer each"
         )
-    if not op.wide:
+    if op.wide is False:
         raise KcalcError(
             f"node {node!r}: its queries are its keys, whose products at a finite key_width have "
             f"no rule; use wide=True"

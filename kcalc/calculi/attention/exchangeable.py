@@ -44,7 +44,12 @@ HEADS = (
     "many heads, with wide queries and keys: scores are Gaussian, and the mean over heads is an "
     "expectation"
 )
-NARROW = "many heads: the mean over heads is an expectation"
+LARGE = (
+    "many heads, with key_width = {} taken for large: scores are Gaussian, and the mean over heads "
+    "is an expectation"
+)
+NARROW = "many heads of key_width = {}: the mean over heads is an expectation"
+PATCHES = "tokens are the patches that a layer of stride {} makes of the input, counted behind it"
 LINEAR = (
     "scores are q . k / key_width of independent queries and keys, which vanish for wide heads: "
     "every token is read alike"
@@ -96,11 +101,16 @@ def row_mean(op: P.Attend, node: Node, mean: Number) -> Number:
     return mean * (1 + float(op.identity) - float(op.centre))
 
 
-def assumed_of(op: P.Attend) -> str:
-    """What the rules take for granted of an attention, in words."""
-    if op.scale == "linear" and op.wide:
+def assumed_of(op: P.Attend, width: int | None) -> str:
+    """What the rules take for granted of an attention, in words.
+
+    ``width``: the channels of queries and keys that count; None: they are many.
+    """
+    if width is not None:
+        return NARROW.format(width)
+    if op.scale == "linear":
         return LINEAR
-    return HEADS if op.wide else NARROW
+    return HEADS if op.key_width is None else LARGE.format(op.key_width)
 
 
 def by_relation(
@@ -108,7 +118,7 @@ def by_relation(
 ) -> TokenState:
     """What a primitive emits that acts on each token by itself.
 
-    Raises: KcalcError for unequal numbers of tokens.
+    Raises: KcalcError for unequal numbers of tokens, and for strides behind other layers.
     """
     counts = {state.count for state in inputs if state.count != ANY} or {ANY}
     if len(counts) > 1:
@@ -118,6 +128,14 @@ def by_relation(
         raise KcalcError(
             f"node {node!r} reads feature maps of different numbers of tokens ({listed})"
         )
+    if isinstance(op, P.Fresh) and op.steps and counts - {None, ANY}:
+        if not all(t.atom.raw for pair in inputs[0].relations[ONE].pairs for t in pair.terms):
+            raise KcalcError(
+                f"node {node!r} steps over tokens (stride {op.stride}), so that fewer of them are "
+                f"left; use stride=1"
+            )
+        note = getattr(kernels[ONE], "kernel", kernels[ONE]).note
+        note(node, PATCHES.format(op.stride), "convention")
     made = {
         name: kernel.rule(op, node, [s.relations[name] for s in inputs])
         for name, kernel in kernels.items()
@@ -237,7 +255,7 @@ class Exchangeable:
         """
         queries, keys, values_read = inputs
         self._check(op, node, inputs)
-        self.note(node, assumed_of(op), "convention")
+        self.note(node, assumed_of(op, op.key_width if op.wide is False else None), "convention")
         tokens = keys.count or 1
         read = {name: self._read(name, inputs) for name in self.parts}
         rows = {name: rows_of(op, tokens, self.plain[name], node) for name in self.parts}

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import singledispatchmethod
 from itertools import product
 from typing import Any
@@ -215,8 +215,7 @@ class Sampled:
         if is_tied(inputs):
             self.kernel.note(node, TIED, "convention")
             return tied(op, queries.value, values, self.sequences)
-        drawn = op.key_width is not None and op.scale != "linear"
-        self.kernel.note(node, assumed_of(replace(op, wide=op.wide and not drawn)), "convention")
+        self.kernel.note(node, assumed_of(op, op.sampled_width), "convention")
         if exact_mask(op) and not self.tangent:
             made = masked(op, queries.value, keys.value, values.value, self.sequences)
             if made is not None:
@@ -400,19 +399,19 @@ class _Scores:
         """
         grams: Grams = None
         op, one, two, n = self.op, self.left.shape[0], self.right.shape[0], self.sequences
-        if op.key_width is None:
+        if op.sampled_width is None:
             normal = rng.standard_normal((draws, one, two))
             left, right = (x.reshape(n, -1, x.shape[-1]) for x in (self.left, self.right))
             scores = np.stack([left[k] @ normal @ right[k].T for k in range(n)], axis=1)
         else:
             q, k = (
-                root @ rng.standard_normal((draws, len(root), op.key_width))
+                root @ rng.standard_normal((draws, len(root), op.sampled_width))
                 for root in (self.left, self.right)
             )
             q, k = q.reshape(draws, n, self.rows, -1), k.reshape(draws, n, self.columns, -1)
             if self.turns is not None:
                 q, k = (_turned(x, self.turns[: x.shape[2]]) for x in (q, k))
-            scores = q @ k.swapaxes(-1, -2) / math.sqrt(op.key_width)
+            scores = q @ k.swapaxes(-1, -2) / math.sqrt(op.sampled_width)
             grams = (q, k)
         if not op.alibi:
             return scores + self.bias, grams
