@@ -143,6 +143,18 @@ def test_keys_and_values_kept_for_later_are_not_asked_for() -> None:
     assert kc.read(model, IDS).fidelity.level == "exact" and model.config.use_cache
 
 
+def test_positions_of_zeros_behind_a_class_token_change_no_shapes() -> None:
+    """As in new models, whose tables of positions and class tokens are still zeros."""
+    model = ViT(1, 32, 4, 8, 2).eval()
+    with torch.no_grad():
+        for layer in model.modules():
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                layer.weight.normal_()
+    found = kc.read(model, (2, 3, 8, 8))
+    assert [note.level for note in found.notes if "class token" in note.text] == ["approximate"]
+    assert "locations" not in found.fidelity.counts
+
+
 class Local(nn.Module):
     """Attention within a window of 8 tokens, or chunks of them, as a layer of a transformer."""
 

@@ -292,6 +292,7 @@ class Recogniser(Elementwise):
         size = float(np.sqrt(np.square(np.asarray(op.value, np.float64)).mean()))
         node = self.label(op.reads[0])
         self.note(node, "approximate", CLASS.format(size, op.shape[op.axis]))
+        self.shapes[node] = op.shape
         return Unary(node, X, node)
 
     @rule.register
