@@ -130,7 +130,7 @@ TRUE_OR_FALSE = {
     "trainable_norms",
     "uniform",
 }
-# of any shape, also without numbers
+# Parameters that take arrays of any shape, empty ones too.
 ARRAYS = {
     "c",
     "gap",

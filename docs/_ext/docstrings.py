@@ -64,6 +64,7 @@ INTERNAL = re.compile(
     r"|.*\.(rows|mirror_of|symbols_of|plotted_times|ingredients|pruned|shown)$|.*\.TrainingCurve\.of$|.*\.Note\.assumption$"
     r"|.*\.hyperparameter_\w+$"
 )  # members for the rest of the package, not for users
+DRAWN_BY = re.compile(r"(?:(?:;| and) see|\bSee) :func:`kcalc\.plotting(?:\.\w+)+`\.? *")
 ROLE = re.compile(r":(class|func|exc):`(?:kc\.(\w[\w.]*)|(\w+))`")
 MADE_BY_HAND = frozenset({"Network", "Activation"})  # classes whose constructor a user calls
 
@@ -73,6 +74,7 @@ def mend(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[
     if not name.startswith("kcalc"):  # what numbers and tuples say of themselves
         del lines[:]
         return
+    lines[:] = DRAWN_BY.sub("", "\n".join(lines)).split("\n")
     text = ROLE.sub(_qualified, "\n".join(_listed(lines, _parameters(what, name, obj))))
     pieces = LITERAL.split(text)
     for i in range(0, len(pieces), 2):
@@ -154,7 +156,10 @@ def _entries(text: str, parameters: list[str]) -> tuple[str, dict[str, str]]:
     for match in ENTRY.finditer(text):
         names = re.findall(r"\w+", re.sub(r"=[^`]+| and ", " ", match["names"]))
         quoted = match["names"].startswith("``")
-        if names and all(name in parameters for name in names) and (quoted or match["colon"]):
+        before = text[: match.start()]
+        apart = before.count("(") <= before.count(")")  # what stands in brackets is an aside
+        known = apart and names and all(name in parameters for name in names)
+        if known and (quoted or match["colon"]):
             starts.append((match, names))
     if not starts:
         return text, {}
@@ -166,7 +171,7 @@ def _entries(text: str, parameters: list[str]) -> tuple[str, dict[str, str]]:
         value = re.search(r"=([^`]+)``$", match["names"])
         words = f"``{value[1]}`` {words}" if value else re.sub(r"^(is|are) ", "", words)
         found[", ".join(names)] = words if words.endswith(".") else f"{words}."
-    before = text[: starts[0][0].start()].rstrip(" ;")
+    before = text[: starts[0][0].start()].rstrip(" ;").removesuffix("Parameters:").rstrip()
     return f"{before}." if before and before[-1] not in ".:])" else before, found
 
 
@@ -201,19 +206,27 @@ def sign(
         and name.rpartition(".")[2] not in MADE_BY_HAND
     ):
         return "", None
+    if signature and "HALF" in signature:  # the square root of one half
+        return signature.replace("HALF", "sqrt(1/2)"), annotation
     return None
 
 
 def internal(
     app: Sphinx, env: Any, node: Any, contnode: nodes.TextElement
 ) -> nodes.TextElement | None:
-    """What a docstring names exists, but is not for users: its name stands without a link.
+    """What a docstring names exists, but has no entry: its name stands without a link.
 
-    Anything else is a mistake.
+    It is the name by which users know it, or its last part. Anything else is a mistake.
     """
     target = str(node.get("reftarget", ""))
     if node.get("refdomain") != "py" or not _exists(target):
         return None
+    if target.startswith("kcalc.") and contnode.astext().rstrip("()") == target:
+        parts = target.split(".")
+        public = (".".join([*parts[:n], parts[-1]]) for n in (1, 2))
+        name = next((name for name in public if pydoc.locate(name) is not None), parts[-1])
+        call = "()" if contnode.astext().endswith("()") else ""
+        return nodes.literal(name + call, name + call, classes=contnode["classes"])
     return contnode
 
 

@@ -48,8 +48,6 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
     for option in options:
         if known is not None and option not in known:
             raise unknown("option of apply_to", option, known)
-    if known is not None:
-        _check_whole(reading, shaping.network)
     if reading.framework == "torch":
         from .torch_model.apply import apply_torch
 

@@ -56,7 +56,7 @@ class Builder:
         self.owners = Owners()
         self.weights_like, self.biases_like = Resemblance(), Resemblance()
         self.tokens: dict[str, int] = {}  # the axis along which a node mixes locations
-        self._made: dict[tuple[str, Any], str] = {}
+        self.made: dict[tuple[str, Any], str] = {}
 
     def note(self, node: str, level: str, text: str, of_weights: bool = False) -> None:
         """Record a difference from the model at a node; ``of_weights``: as its weights stand."""
@@ -118,8 +118,8 @@ class Builder:
     def _materialise(self, source: str, expr: Any, home: str, op: Op) -> str:
         if expr == X:
             return source
-        if (source, expr) in self._made:
-            return self._made[source, expr]
+        if (source, expr) in self.made:
+            return self.made[source, expr]
         at = self.by_name.get(home) or replace(op, name=home)
         factor = linear_factor(expr) if isinstance(expr, sp.Expr) else None
         alone = isinstance(self.layers[source][0], Input) and self.readers[source] == 1
@@ -135,7 +135,7 @@ class Builder:
             made = at.name
         else:
             made = self._nonlinear(at, source, expr, self.width(op))
-        self._made[source, expr] = made
+        self.made[source, expr] = made
         return made
 
     def _nonlinear(self, op: Op, source: str, expr: Any, width: int | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import singledispatchmethod
 from typing import Any
@@ -169,8 +170,8 @@ class Recogniser(Elementwise):
             self.note(op.name, "approximate", TIED.format(first))
         elif first is not None or twin is not None:
             reason = (
-                f"its weights are those of {first or twin!r}, and the calculus takes every "
-                f"layer's as its own{COPY if twin else ''}"
+                f"its weights are those of {first or twin!r}, and kcalc needs independent weights "
+                f"in every layer{COPY if twin else ''}"
             )
             return self.opaque(op, "shared weights", reason)
         parent = self.label(op.reads[0])
@@ -241,7 +242,8 @@ class Recogniser(Elementwise):
             return self.opaque(
                 op,
                 "shared weights",
-                f"its table is that of {first!r}, and the calculus takes every layer's as its own",
+                f"its table is that of {first!r}, and kcalc needs independent weights in every "
+                "layer",
             )
         sigma = self._scale(op, math.sqrt(op.statistics.mean_square))
         return self.node(op, L.Embedding(features, vocabulary, sigma), [self.label(op.reads[0])])
@@ -529,14 +531,23 @@ class Recogniser(Elementwise):
     def finish(self, ends: list[str]) -> Reading:
         """The network from the steps made, simplified, and all that was noted."""
         steps = [(name, layer, parents) for name, (layer, parents) in self.layers.items()]
-        steps, gone = assemble(steps, ends)
+        steps, apart, gone = assemble(steps, ends)
         if all(isinstance(layer, L.Input) for _, layer, _ in steps):
             raise KcalcError(
                 f"{self.trace.framework}: the model hands on its input and has no layers, so "
                 f"there is nothing to analyse"
             )
-        network = Network.from_steps(steps, list(dict.fromkeys(gone.get(end, end) for end in ends)))
-        network, named = with_short_names(self._with_channels(network))
+        network, named = with_short_names(
+            self._with_channels(
+                Network.from_steps(steps, list(dict.fromkeys(gone.get(end, end) for end in ends)))
+            )
+        )
+        whole = len(apart) == len(steps)
+        inside = {name for name, _, _ in apart}
+        last = [end if end in inside else gone[end] for end in ends]
+        unmerged = network if whole else Network.from_steps(apart, list(dict.fromkeys(last)))
+        if not whole:
+            unmerged, _ = with_short_names(self._with_channels(unmerged))
         remarks = (*self.trace.remarks, *named)
         if any(isinstance(layer, L.Affine) and layer.sigma_b for _, layer, _ in steps):
             remarks = (*remarks, BIASES)
@@ -557,8 +568,31 @@ class Recogniser(Elementwise):
         sources = {
             node: self.by_name[str(node)].source for node in network if str(node) in self.by_name
         }
-        carried = network.with_notes((*notes, *sizes(network)))
-        return Reading(self.trace.framework, carried, notes, sources, remarks, self.trace)
+        told = (*notes, *sizes(network))
+        return Reading(
+            self.trace.framework,
+            network.with_notes(told),
+            notes,
+            sources,
+            remarks,
+            self.trace,
+            unmerged.with_notes(note for note in told if note.node in unmerged),
+            self._places(gone),
+        )
+
+    def _places(self, gone: Mapping[str, str]) -> dict[str, str]:
+        """{operation: the node whose feature map it returns, in the layout of the operation}."""
+        out = {}
+        for name, form in self.forms.items():
+            if not isinstance(form, Unary) or form.source is None:
+                continue
+            node = form.source if form.expr == X else self.made.get((form.source, form.expr))
+            layer, parents = self.layers.get(str(node), (None, ()))
+            if isinstance(layer, L.Scale) and parents[:1] == (gone.get(str(node)),):
+                node = parents[0]  # a factor that was drawn into the sum before it
+            if node is not None and (node not in gone or isinstance(layer, L.Opaque)):
+                out[name] = node
+        return out
 
     def _with_channels(self, network: Network) -> Network:
         """The network with channel counts for every Concat that has an input of unknown width.

@@ -21,9 +21,9 @@ from ...foundation.errors import KcalcError
 from ...network import layers as L
 from ...network.compose import no_rule
 from ...network.network import sum_weights
-from ..layout import channel_axes, keeps_locations
+from ..layout import channel_axes
 from ..tokens import mixed, mixing_layer
-from ..trace import Entry, Linear, Mixed, Normalise, Op, Pooling, Repeat, Reshape, Trace, Transpose
+from ..trace import Linear, Lookup, Mixed, Normalise, Op, Pooling, Repeat, Reshape, Trace
 from .activation import ShapedActivation
 from .builder import GraphBuilder, Value
 from .parameters import Parameters
@@ -44,12 +44,6 @@ class Emitter:
         self.trace, self.law = trace, law
         self.by_name = {op.name: op for op in trace.ops}
         self.axes = channel_axes(trace)
-        for op in trace.ops:
-            if isinstance(op, Transpose) and not keeps_locations(op, self.axes[op.reads[0]]):
-                raise KcalcError(
-                    f"{op.name!r} exchanges the axes of locations, which a new model cannot; "
-                    f"transpose the input instead"
-                )
         self.into = GraphBuilder()
         self.parameters = Parameters(trace, self.into, law, generator, set(bias_back))
 
@@ -79,16 +73,9 @@ class Emitter:
         """How a layer is computed."""
         raise no_rule("new PyTorch models", layer, node)
 
-    @rule.register
-    def _(self, layer: L.Input, node: Any, inputs: list[Value]) -> Value:
-        op, axis = self._op(node, Entry), self.axes[str(node)]
-        value = self.into.entry(op.name, op.shape, self.parameters.dtype)
-        if len(op.shape) - 1 == len(layer.image_shape or ()):
-            return self.into.call(torch.unsqueeze, value, 1)
-        return self._forward(value, 1 if axis is None else axis)
-
-    def _forward(self, value: Value, axis: int) -> Value:
-        return value if axis == 1 else self.into.call(torch.movedim, value, axis, 1)
+    def entered(self, value: Value, axis: int) -> Value:
+        """An output of the model, whose channels are on an axis, with them on axis 1."""
+        return value if axis in (0, 1) else self.into.call(torch.movedim, value, axis, 1)
 
     @rule.register
     def _(self, layer: L.Affine, node: Any, inputs: list[Value]) -> Value:
@@ -322,13 +309,16 @@ class Emitter:
         return self.into.call(functional.group_norm, inputs[0], op.groups, weight, bias, op.epsilon)
 
     @rule.register
-    def _(
-        self, layer: L.Attend | L.Embedding | L.Positions, node: Any, inputs: list[Value]
-    ) -> Value:
+    def _(self, layer: L.Embedding, node: Any, inputs: list[Value]) -> Value:
+        table = self.parameters.table(self._op(node, Lookup), layer)
+        value = self.into.call(functional.embedding, inputs[0], table)
+        return value if len(value.shape) == 2 else self.into.call(torch.movedim, value, -1, 1)
+
+    @rule.register
+    def _(self, layer: L.Attend | L.Positions, node: Any, inputs: list[Value]) -> Value:
         raise KcalcError(
-            f"node {node!r} is an {type(layer).__name__} of a transformer, which is not built "
-            f"anew: leave the model as it is, and put the "
-            "activations of the shaped network in the place of its own"
+            f"node {node!r} is an {type(layer).__name__} of a transformer, which is not written "
+            f"anew; kc.shape(reading) leaves it alone"
         )
 
     @rule.register

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ...foundation.errors import KcalcError
-from ...network.layers import Affine
-from ..trace import Linear, Trace
+from ...network.layers import Affine, Embedding
+from ..trace import Linear, Lookup, Trace
 from .builder import GraphBuilder, Value, plain
 from .weights import drawn, standardised
 
@@ -71,6 +71,17 @@ class Parameters:
             else torch.zeros(len(op.bias), dtype=torch.float64)
         )
         return weight, self._named_bias(op.bias_parameter or f"{op.name}.bias", bias)
+
+    def table(self, op: Lookup, layer: Embedding) -> Value:
+        """The table of an embedding; rows of zeros (of padding) stay so."""
+        name = op.parameter if op.parameter in self.details.kinds else f"{op.name}.weight"
+        numbers = torch.from_numpy(op.weight.astype("float64"))
+        if self.law != "keep":
+            fresh = torch.randn(op.weight.shape, dtype=torch.float64, generator=self.generator)
+            padding = (numbers == 0).all(1, keepdim=True)
+            numbers = torch.where(padding, 0.0, float(layer.sigma) * fresh)
+        trained = name not in self.details.kinds or name in self.details.trainable
+        return self.into.parameter(name, self.cast(numbers, name), trained)
 
     def _numbers(self, op: Linear, layer: Affine, wide: tuple[int, ...], name: str) -> torch.Tensor:
         if self.law != "keep":
