@@ -126,7 +126,11 @@ class Backward:
 
     @rule.register
     def _(
-        self, op: P.Window | P.Mask | P.Reshape, node: Node, message: Groups, reads: Sequence[Node]
+        self,
+        op: P.Window | P.Mask | P.Reshape | P.Resize | P.Shuffle,
+        node: Node,
+        message: Groups,
+        reads: Sequence[Node],
     ) -> list[Groups]:
         """As kernel maps have it: positions that change places, or nothing."""
         if not isinstance(op, P.Blend) or op.matrix is None:

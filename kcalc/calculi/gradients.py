@@ -20,6 +20,7 @@ from ..foundation.plain_arguments import truth
 from ..foundation.printing import Shown, marked, plain
 from ..maps.maps import Approximable, Assumption
 from ..network.compose import interpret, interpret_back, require_network
+from ..network.layers import Resize
 from ..network.network import Network, chosen_output
 from ..network.primitives import owner
 from .attention.backward import TokenBackward, both_added
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 Node = Hashable
 Array = np.ndarray
 MODES = ("mean", "difference")
+COPIES = "resizing is the identity: gradients of the copies of a position are not added up"
 
 
 @dataclass(frozen=True, repr=False)
@@ -218,7 +220,8 @@ def gradients(
         for node, made in parameters(network).items()
         if node in totals
     }
-    notes = reading.assumptions
+    resized = network.nodes_of(Resize)
+    notes = (*reading.assumptions, *(Assumption(n, COPIES, "heuristic") for n in resized))
     if not simple:
         text = (
             "branches share weights or activations are fused: gradients are reported at Affine "

@@ -56,20 +56,26 @@ class Regions:
         return not unread and ends and set(network.inputs) == set(self.model.inputs)
 
     def _ends(self) -> dict[str, Node]:
-        """{output of the model: the node in its place} of a network with the outputs of the model.
-
-        Methods may put nodes of their own behind the last ones.
-        """
-        if not self.whole:
+        """{output of the model: the node in its place}, where that is one that a method added."""
+        if not self.whole or self.outputs is not None:
             return {}
-        outputs = self.networks[0].outputs
-        same = len(outputs) == len(self.trace.outputs)
-        return dict(zip(self.trace.outputs, outputs, strict=True)) if same else {}
+        pairs = zip(self.trace.outputs, self.networks[0].outputs, strict=True)
+        found = {output: node for output, node in pairs if self.resolved(output) != node}
+        for output in found:
+            op = self.ops[output]
+            if isinstance(op, Transpose) and not self._keeps(op):
+                raise KcalcError(
+                    f"{output!r} exchanges the axes of locations of an output behind which the "
+                    f"shaped network has a node of its own; transpose the output outside the model"
+                )
+        return found
 
     @property
     def outputs(self) -> tuple[Node, ...] | None:
         """The outputs of a network that has others besides those of the model; None else."""
-        return self.networks[0].outputs if self.whole and not self.ends else None
+        if not self.whole or len(self.networks[0].outputs) == len(self.trace.outputs):
+            return None
+        return self.networks[0].outputs
 
     @cached_property
     def removed(self) -> list[Node]:
