@@ -45,7 +45,7 @@ METHODS: dict[str, str] = {
     "he, lecun, glorot, fan_out": "The usual variances of weights, with their consequences for "
     "mean squares and slopes.",
 }
-WIDTH = 112
+WIDTH = 86
 
 
 def _described() -> str:

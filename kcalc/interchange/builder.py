@@ -19,7 +19,7 @@ from ..foundation.errors import KcalcError, glimpse
 from ..network.layers import Input, Layer, Nonlinear, Opaque, Scale
 from .fusion import Fixed, Gone, Unary, is_affine, linear_factor, plain, recognised
 from .independence import Resemblance
-from .layout import channel_axes, guessed_axes
+from .layout import channel_axes, guessed_axes, id_arrays
 from .model_reading import Note
 from .ownership import Owners
 from .reading_notes import biased
@@ -40,6 +40,7 @@ class Builder:
         self.by_name = {op.name: op for op in trace.ops}
         self.axes = channel_axes(trace)
         self.guessed = guessed_axes(trace, self.axes)
+        self.ids = id_arrays(trace)
         self.of_tokens = any(isinstance(op, Attention | Lookup) for op in trace.ops)
         shapes = [op.shape for op in trace.ops if isinstance(op, Entry) and op.shape]
         self.examples = shapes[0][0] if shapes else 1

@@ -6,6 +6,7 @@ has its place, the node is written instead.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -95,7 +96,10 @@ class Editor:
 
     def _ids(self, label: Label) -> Any:
         """The node of the ids that an embedding of the model looks up."""
-        return self._at(label).args[1]
+        found = self._at(label)
+        if found.target is operator.getitem:  # of a bag, whose operator returns several arrays
+            (found, _) = found.args
+        return found.args[1]
 
     def _at(self, name: Any) -> Any:
         """The node of the model's graph that returns an operation's output."""

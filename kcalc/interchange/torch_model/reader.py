@@ -120,7 +120,7 @@ def _traced(
             "torch: no output of the model depends on its inputs, so there is nothing to analyse"
         )
     raw = dict(walker.ops)
-    _put_together(walker, outputs)
+    cut = _put_together(walker, outputs)
     outputs, renamed = _as_one(walker, outputs)
     ops, unused = _leading_to(walker.ops, outputs)
     tied = shared_memory(model)  # a copy of the model has memory of its own for each
@@ -136,6 +136,7 @@ def _traced(
             f"the input {name!r} is no part of the network; a mask of padding is read as that of "
             f"sequences without padding"
             for name in unused
+            if name not in cut
         ),
         *_windows(model),
     ]
@@ -211,8 +212,10 @@ def _on_in_evaluation(model: Any, arguments: tuple[Any, ...]) -> set[str]:
     return {call.source for call in walker.dropping.values()}
 
 
-def _put_together(walker: Walker, outputs: tuple[str, ...]) -> None:
+def _put_together(walker: Walker, outputs: tuple[str, ...]) -> set[str]:
     """Rewrite the operations of a walker and update its modules reported as one.
+
+    Returns: the inputs of which others are made, columns of ids.
 
     Modules that are understood after the rewriting are no longer reported as one.
     """
@@ -228,6 +231,7 @@ def _put_together(walker: Walker, outputs: tuple[str, ...]) -> None:
     walker.whole = {name: path for name, path in inside.items() if path in unread}
     for name in list(walker.ops):
         walker.names(name)
+    return {old for new, old in born.items() if isinstance(walker.ops.get(new), Entry)}
 
 
 def _names_of_nodes(walker: Walker, raw: dict[str, Op], renamed: dict[str, str]) -> dict[Any, str]:
