@@ -26,6 +26,7 @@ GOOD = {
     "gain": "relu",
     "moments": "vanilla-3 --features 8",
     "scaling": "vanilla-3 --features 8",
+    "transfer": "vanilla-3 --width 64 --to 256",
     "smoothness": "vanilla-2 --activation erf --features 4 --radius 1",
     "report": "vanilla-2 -o out.html",
     "train": "vanilla-1 --activation erf --width 4 --steps 2 --batch-size 4 --evaluate-every 2",

@@ -26,6 +26,7 @@ from . import (
     shape,
     smoothness,
     train,
+    transfer,
     verify,
 )
 from .command import Command
@@ -44,6 +45,7 @@ COMMANDS: tuple[Command, ...] = (
     moments.COMMAND,
     scaling.COMMAND,
     smoothness.COMMAND,
+    transfer.COMMAND,
     report.COMMAND,
     train.COMMAND,
     verify.COMMAND,

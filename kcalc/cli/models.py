@@ -85,7 +85,7 @@ def model_named(text: str, inputs: Sequence[tuple[int, ...]] = (), sigmas: bool 
 def python_object(text: str) -> Any:
     """The object that ``module:attribute`` names.
 
-    a function or class that needs no arguments is called. The working folder is searched.
+    A function or class that needs no arguments is called. The working folder is searched.
     """
     return python_attribute(text, lambda found: found() if _is_maker(found) else found)
 
