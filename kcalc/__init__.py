@@ -15,6 +15,7 @@ from .activations import Activation, activation
 from .activations import gains as gains
 from .activations.gains import gain
 from .activations.gaussian_expectations import expectation, pair_expectation
+from .audit import Audit, audit
 from .foundation import symbols
 from .foundation.errors import FreshnessError, GraphError, KcalcError, NoRule, UnreachableTarget
 from .matrices import spectrum as spectrum
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from .regression import gaussian_process, kernel_regression, sklearn_kernel, training_curve
     from .shaping import (
         Constants,
+        RegionalShaping,
         Shaping,
         depth_limit,
         equivalent_parameters,
@@ -106,8 +108,8 @@ _ROOMS = {
     "calculi.tied_readout": "TiedReadout tied_readout",
     "interchange": "Reading load_json read save_json",
     "regression": "gaussian_process kernel_regression sklearn_kernel training_curve",
-    "shaping": "Constants Shaping depth_limit equivalent_parameters phase_diagram residual_blocks "
-    "shape vanilla_maps with_residual_weights",
+    "shaping": "Constants RegionalShaping Shaping depth_limit equivalent_parameters phase_diagram "
+    "residual_blocks shape vanilla_maps with_residual_weights",
     "transfer": "ParameterRule TrainedCoordinates Transfer TransferCheck trained_coordinates "
     "transfer_check",
     "verification": "empirical_ntk hessian_blocks verify_kernels",
@@ -117,6 +119,7 @@ _PACKAGES = {"claims", "plotting", *(room.partition(".")[0] for room in _ROOMS)}
 
 __all__ = [
     "Activation",
+    "Audit",
     "Constants",
     "Fluctuations",
     "FreshnessError",
@@ -130,6 +133,7 @@ __all__ = [
     "NoRule",
     "ParameterRule",
     "Reading",
+    "RegionalShaping",
     "ResidualSpectrum",
     "Sampling",
     "Scaling",
@@ -145,6 +149,7 @@ __all__ = [
     "activation_bounds",
     "activations",
     "architectures",
+    "audit",
     "averaging_shortcuts",
     "c_map",
     "chain",

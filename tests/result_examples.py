@@ -98,6 +98,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "activation.c_map.ball": lambda: kc.activation("tanh").c_map.ball(0.5),
     "activation.c_map.fixed_points": lambda: kc.activation("tanh").c_map.fixed_points()[0],
     "activation_bounds": lambda: kc.activation_bounds(kc.activation("tanh")),
+    "audit": lambda: kc.audit(torch_model, (2, 8)),
     "c_map": lambda: kc.c_map(vanilla()),
     "Sampling": lambda: kc.Sampling(),
     "tied_readout": lambda: kc.tied_readout(

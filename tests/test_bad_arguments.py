@@ -32,8 +32,9 @@ GOOD = {
     "train": "vanilla-1 --activation erf --width 4 --steps 2 --batch-size 4 --evaluate-every 2",
     "verify": "--claim DKS-dist",
     "read": "network.json",
+    "audit": "audited:build --input 2,3",
 }
-DEAR = {"report", "train"}  # seconds a run: their bad values of the default suite are few
+DEAR = {"report", "train", "audit"}  # seconds a run: their bad values of the default suite are few
 NUMBERS = (
     "nan",
     "inf",
@@ -107,6 +108,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "empty.json": "",
         "empty.py": "",
         "raising.py": "raise RuntimeError('of its own')",
+        "audited.py": "from torch import nn\ndef build(): return nn.Linear(3, 3)",
     }
     for name, content in contents.items():
         Path(name).write_text(content)

@@ -25,6 +25,7 @@ ROOMS = ("activations", "architectures", "claims", "layers", "symbols", "token_m
 # results, which functions make; and what enters the catalogue of the process
 MADE = {
     "Activation",
+    "Audit",
     "Constants",
     "Fluctuations",
     "TiedReadout",
@@ -138,7 +139,7 @@ TRUE_OR_FALSE = {
     "uniform",
     "zero_readout",
 }
-# of any shape, also without numbers
+# Parameters that take arrays of any shape, empty ones too.
 ARRAYS = {
     "c",
     "gap",

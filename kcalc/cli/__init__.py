@@ -15,6 +15,7 @@ from typing import Any
 from ..foundation.errors import FreshnessError, KcalcError
 from ..version import __version__
 from . import (
+    audit,
     gain,
     maps,
     moments,
@@ -49,6 +50,7 @@ COMMANDS: tuple[Command, ...] = (
     train.COMMAND,
     verify.COMMAND,
     read.COMMAND,
+    audit.COMMAND,
 )
 
 

@@ -16,7 +16,7 @@ from ..interchange.json_format import write_json
 from ..transfer import Transfer, transfer
 from ..transfer.optimizers import GAUGES, OPTIMIZERS
 from .command import Command, number
-from .models import PYTHON, input_option, python_object
+from .models import PYTHON, input_option, python_attribute
 from .networks import named_network
 from .text import assumption_lines
 
@@ -99,7 +99,7 @@ def _transfer(options: argparse.Namespace) -> Transfer:
             raise KcalcError("--depth is for functions that build models; leave it out")
         network = named_network(options.network, None, None, options.input).network
         return transfer(network, base=options.width, to=options.to, **settings)
-    build = python_object(options.network, call=False)
+    build = python_attribute(options.network)
     if options.width is None:
         raise KcalcError("give the widths of both models, --width and --to")
     inputs = [np.zeros(size, np.int64) if options.ids else size for size in options.input]
