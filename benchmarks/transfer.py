@@ -19,7 +19,7 @@ L = kc.layers
 NAMES = ("tables", "changes", "digits")
 COORDINATES = {"sgd": 0.5, "adamw": 3e-3, "muon": 3e-3, "muon-match-rms": 3e-3}
 # optimiser -> (log2 of the smallest rate, number of rates, level of the loss that is crossed)
-SWEEPS = {"adamw": (-14, 10, 1.0), "sgd": (-7, 9, 2.0)}
+SWEEPS = {"adamw": (-14, 10, 0.3), "sgd": (-7, 9, 2.0)}
 
 
 def tables(quick: bool) -> None:
