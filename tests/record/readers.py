@@ -84,7 +84,10 @@ def zoos() -> Iterator[Model]:
         for name, (function, shape, *_) in {**table, **getattr(room, "MODELS", {})}.items():
             yield (
                 f"operator {name} ({room.__name__})",
-                lambda f=function, s=shape: (functions.Fn(f), (_drawn(s).double(),)),
+                lambda f=function, s=shape: (
+                    functions.Fn(f).double().eval(),
+                    (_drawn(s).double(),),
+                ),
             )
     for room in (test_read_jax_primitives, test_apply_jax_layers):
         table = {**getattr(room, "READ", {}), **getattr(room, "UNREAD", {})}
