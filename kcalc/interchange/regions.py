@@ -62,9 +62,13 @@ class Regions:
         """
         if not self.whole:
             return {}
-        outputs = self.networks[0].outputs
-        same = len(outputs) == len(self.trace.outputs)
-        return dict(zip(self.trace.outputs, outputs, strict=True)) if same else {}
+        outputs, before = self.networks[0].outputs, self.model.outputs
+        names = {self.reading.places.get(name, name): name for name in self.trace.outputs}
+        if len(outputs) != len(self.trace.outputs):
+            return {}
+        if len(names) == len(before) and set(names) == set(before):  # in the order of the network
+            return {names[node]: end for node, end in zip(before, outputs, strict=True)}
+        return dict(zip(self.trace.outputs, outputs, strict=True))
 
     @property
     def outputs(self) -> tuple[Node, ...] | None:
