@@ -43,6 +43,7 @@ myst_heading_anchors = 3
 myst_links_external_new_tab = False
 nb_execution_mode = "off"  # notebooks are stored executed
 nb_number_source_lines = False
+nb_merge_streams = True
 nb_render_markdown_format = "myst"
 nb_ipywidgets_js = {}
 myst_fence_as_directive = []

@@ -66,6 +66,8 @@ INTERNAL = re.compile(
 )  # members for the rest of the package, not for users
 DRAWN_BY = re.compile(r"(?:(?:;| and) see|\bSee) :func:`kcalc\.plotting(?:\.\w+)+`\.? *")
 ROLE = re.compile(r":(class|func|exc):`(?:kc\.(\w[\w.]*)|(\w+))`")
+LONG_NAME = re.compile(r":(class|func|exc):`(kcalc(?:\.\w+){3,})`")  # shown by its last part
+CONSTANTS = {"HALF": "sqrt(1/2)", "OF_METHOD": "..."}  # defaults as users know them
 MADE_BY_HAND = frozenset({"Network", "Activation"})  # classes whose constructor a user calls
 
 
@@ -76,6 +78,7 @@ def mend(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[
         return
     lines[:] = DRAWN_BY.sub("", "\n".join(lines)).split("\n")
     text = ROLE.sub(_qualified, "\n".join(_listed(lines, _parameters(what, name, obj))))
+    text = LONG_NAME.sub(r":\1:`~\2`", text)
     pieces = LITERAL.split(text)
     for i in range(0, len(pieces), 2):
         pieces[i] = re.sub(r"([|*])", r"\\\1", pieces[i])
@@ -177,6 +180,8 @@ def _entries(text: str, parameters: list[str]) -> tuple[str, dict[str, str]]:
 
 def skip(app: Sphinx, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:
     """Members for the rest of the package are left out."""
+    if type(obj).__name__ == "_tuplegetter":  # a named field, which the class describes
+        return True
     owner = getattr(obj, "fget", None) or getattr(obj, "func", None) or obj
     full = f"{getattr(owner, '__module__', '')}.{getattr(owner, '__qualname__', name)}"
     short = re.sub(r"^kcalc\..*\.(Activation|Model|RunConfiguration)\.", r"kcalc.\1.", full)
@@ -206,9 +211,9 @@ def sign(
         and name.rpartition(".")[2] not in MADE_BY_HAND
     ):
         return "", None
-    if signature and "HALF" in signature:  # the square root of one half
-        return signature.replace("HALF", "sqrt(1/2)"), annotation
-    return None
+    for constant, shown in CONSTANTS.items():
+        signature = signature and signature.replace(f"={constant}", f"={shown}")
+    return signature, annotation
 
 
 def internal(

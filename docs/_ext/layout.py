@@ -21,6 +21,7 @@ PRE = re.compile(
 CODE = re.compile(r"highlight-(?:i?python3?|json|yaml|toml)\b")
 LONG_LINE = 60  # characters: a longer line of output is prose unless it has columns
 COMMANDS = re.compile(r"highlight-(?:bash|console)\b")
+WIDEST_TABLE = 120  # characters of a line in columns
 LONG_COMMAND = 44  # characters of a line on a phone
 COLUMNS = re.compile(r"\S {3,}\S|\.{4}|[-=+|]{8}")
 WORD = re.compile(r'<span class="pre">([^<]{1,24})</span>')
@@ -54,7 +55,8 @@ def _wrapped(found: re.Match[str]) -> str:
 def _is_prose(line: str, longest: int) -> bool:
     text = html.unescape(re.sub("<[^>]*>", "", line))
     whole = line.count("<span") == line.count("</span")
-    return whole and len(text) > longest and not COLUMNS.search(text.strip())
+    wide = len(text) > (WIDEST_TABLE if COLUMNS.search(text.strip()) else longest)
+    return whole and wide
 
 
 def arrange(app: Sphinx, pagename: str, template: str, context: Any, doctree: Any) -> None:
@@ -72,7 +74,7 @@ def arrange(app: Sphinx, pagename: str, template: str, context: Any, doctree: An
         "<pre": '<pre tabindex="0"',
         '<div class="output text_html">': f'<div {region} class="output text_html">',
         '<div class="table-wrapper': f'<div {region} class="table-wrapper',
-        ",\u200b": ", ",  # names of parameters that share an entry
+        ",</strong><strong>\u200b": ", ",  # names of parameters that share an entry
     }.items():
         body = body.replace(old, new)
     context["body"] = body

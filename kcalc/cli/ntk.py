@@ -50,8 +50,9 @@ def _options(command: argparse.ArgumentParser) -> None:
     token_options(command)
     command.add_argument(
         "--method",
+        metavar="METHOD",
         choices=tuple(METHODS),
-        help="shape the network first, with the method's default targets",
+        help="shape the network first, by a method of kcalc shape with its default targets",
     )
     command.add_argument(
         "--parameterization", choices=PARAMETERIZATIONS, default="ntk", help="default ntk"

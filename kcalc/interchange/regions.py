@@ -56,24 +56,33 @@ class Regions:
         return not unread and ends and set(network.inputs) == set(self.model.inputs)
 
     def _ends(self) -> dict[str, Node]:
-        """{output of the model: the node in its place} of a network with the outputs of the model.
+        """{output of the model: the node in its place}, where that is one that a method added."""
+        if not self.whole or self.outputs is not None:
+            return {}
+        pairs = zip(self._outputs(), self.networks[0].outputs, strict=True)
+        found = {output: node for output, node in pairs if self.resolved(output) != node}
+        for output in found:
+            op = self.ops[output]
+            if isinstance(op, Transpose) and not self._keeps(op):
+                raise KcalcError(
+                    f"{output!r} exchanges the axes of locations of an output behind which the "
+                    f"shaped network has a node of its own; transpose the output outside the model"
+                )
+        return found
 
-        Methods may put nodes of their own behind the last ones.
-        """
-        if not self.whole:
-            return {}
-        outputs, before = self.networks[0].outputs, self.model.outputs
+    def _outputs(self) -> tuple[str, ...]:
+        """The outputs of the model in the order in which the network that was read has them."""
         names = {self.reading.places.get(name, name): name for name in self.trace.outputs}
-        if len(outputs) != len(self.trace.outputs):
-            return {}
-        if len(names) == len(before) and set(names) == set(before):  # in the order of the network
-            return {names[node]: end for node, end in zip(before, outputs, strict=True)}
-        return dict(zip(self.trace.outputs, outputs, strict=True))
+        order = self.model.outputs
+        alike = len(names) == len(self.trace.outputs) and set(names) == set(order)
+        return tuple(names[node] for node in order) if alike else self.trace.outputs
 
     @property
     def outputs(self) -> tuple[Node, ...] | None:
         """The outputs of a network that has others besides those of the model; None else."""
-        return self.networks[0].outputs if self.whole and not self.ends else None
+        if not self.whole or len(self.networks[0].outputs) == len(self.trace.outputs):
+            return None
+        return self.networks[0].outputs
 
     @cached_property
     def removed(self) -> list[Node]:

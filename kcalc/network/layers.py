@@ -652,7 +652,8 @@ class Attend(Layer):
     ``centre``: numbers, 0 but for softmax. ``sink``: softmax has one more score, 0, whose weight is
     dropped. ``key_heads``: how many heads of keys and values there are, where several heads of
     queries share one; None: one each. ``rotary``: the base of rotary position embeddings of queries
-    and keys, such as 10000; None: none. ``alibi``: scores have the slopes of [Press et al. 2022].
+    and keys, such as 10000; None: none. ``alibi``: scores have the linear biases of ALiBi
+    (Press et al. 2022).
     ``dropout``: of attention weights, the identity in evaluation. ``wide``: kernel maps take scores
     for Gaussian, their limit at large ``key_width``; False: as they are at ``key_width``, which
     takes some hundred times longer and has values but no derivatives. Where attention is sampled,

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ..foundation.errors import KcalcError, glimpse, unknown
 from ..interchange.model_reading import Reading
 from ..network.network import Network, require_network
+from .advice import OPTION
 from .base import Shaping
 from .comparison import Comparison
 from .constants import Constants, ConstantsTable
@@ -203,7 +204,7 @@ def shape(
     allowed = set(signature(METHODS[method]).parameters) - {"network", "activation"}
     for name in given:
         if name not in allowed:
-            if not allowed:
+            if not allowed - {OPTION}:
                 raise KcalcError(
                     f"method {glimpse(method)} takes no targets, but {name!r} was given"
                 )

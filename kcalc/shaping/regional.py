@@ -148,10 +148,11 @@ class RegionalShaping(Approximable, Tabled):
     def _below(self) -> list[str]:
         return [
             *(f"heuristic: {a.node}: {a.text}" for a in self.assumptions if a.kind == "heuristic"),
-            *(f"left alone: {', '.join(nodes)}: {why}" for why, nodes in self._by_reason().items()),
+            *(f"left alone: {', '.join(nodes)}: {why}" for why, nodes in self.by_reason().items()),
         ]
 
-    def _by_reason(self) -> dict[str, list[str]]:
+    def by_reason(self) -> dict[str, list[str]]:
+        """{reason: the nodes left alone for it}."""
         found: dict[str, list[str]] = {}
         for node, reason in self.left_alone.items():
             found.setdefault(reason, []).append(str(node))

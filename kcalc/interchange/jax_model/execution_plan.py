@@ -48,7 +48,10 @@ class Plan:
                 f"{len(trace.outputs)}; keep one for each"
             )
         self._programs: dict[Any, InPlace] = {}
-        self.in_place([(entry.shape, None) for entry in self._entries()])  # refuses at once
+        # what cannot be exchanged is refused here, and not when the model runs
+        first = self.in_place([(entry.shape, None) for entry in self._entries()])
+        views = (*self.executor.weights.values(), *self.executor.biases.values())
+        self.used = first.leaves | {view.leaf for view in views}
 
     def _biases(self) -> dict[Any, View]:
         own = {

@@ -41,6 +41,12 @@ class InPlace:
         }
         self.needed = self._needed()
 
+    @property
+    def leaves(self) -> set[str]:
+        """The parameters that equations of the model read."""
+        pairs = zip(self.model.leaves, self.inputs, strict=False)
+        return {name for name, key in pairs if key in self.needed}
+
     def _replacing(self, name: str) -> Node | None:
         known = name in self.regions.ops
         return self.regions.replacing(name) if known else None
@@ -110,7 +116,7 @@ class InPlace:
         """The outputs for {parameter: array}, random keys and inputs."""
         drawn = [value.array for value in self.program.args if _is_drawn(value)]
         drawn[: len(keys)] = keys
-        arrays = [*leaves.values(), *drawn, *inputs]
+        arrays = [*map(leaves.get, self.model.leaves), *drawn, *inputs]
         values: dict[Key, Any] = dict(zip(self.inputs, arrays, strict=True))
         nodes: dict[Node, Any] = {}
         for equation in self.equations:
