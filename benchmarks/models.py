@@ -317,8 +317,9 @@ def page(rows: Sequence[Row], taken: float) -> str:
         "Exact and heuristic are said of the results as their `.assumptions` say it; in "
         "parentheses stands how the network was edited first, or why a result is refused. "
         "The last column is a shaped copy (the first of dks, tat, eoc that there is): q at the "
-        f"last node of at least {WIDTH} channels divided by its prediction, the mean of {DRAWS} draws "
-        "of the weights with its standard error, for inputs that are alike at all locations; bold "
+        f"last node of at least {WIDTH} channels divided by its prediction, the mean of {DRAWS} "
+        "draws of the weights with its standard error, for inputs that are alike at all "
+        "locations; bold "
         "where that is off by more than 10 % and three standard errors.",
         ("architecture", "from", "read [s]", "nodes", *COLUMNS, "`apply_to`"),
         [row.texts() for row in rows],
