@@ -23,7 +23,7 @@ from .builder import CORRELATED, Form
 from .fusion import Fixed, Gone, Unary, nice, plain, tidied
 from .geometry import affine_fit, extent, spread_fit
 from .independence import dependence, unlike_gaussian
-from .layout import adds_channels, reshaped_axis
+from .layout import adds_channels, opened, reshaped_axis
 from .model_reading import Note, Reading
 from .ownership import has_mean, is_standardised
 from .pointwise import Elementwise
@@ -467,6 +467,8 @@ class Recogniser(Elementwise):
         if whole and (not op.shape or op.shape[0] % self.examples):
             reason = "it puts the examples on another axis, as if they were one"
             return self.opaque(op, "reshape", f"from {before.shape} to {op.shape} {reason}")
+        if self.axes[op.name] == 1 and opened(before.shape, op.shape, axis):
+            return self.node(op, L.PixelShuffle(op.shape[2:]), [self.label(op.reads[0])])
         there = None if axis is None else reshaped_axis(before.shape, op.shape, axis)
         if there is None:
             return self.opaque(
