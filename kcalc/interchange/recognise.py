@@ -15,6 +15,7 @@ from ..activations import X
 from ..foundation.errors import KcalcError
 from ..network import layers as L
 from ..network.network import Network
+from ..network.notes import masked_at
 from ..network.primitives import several
 from .activation_names import with_short_names
 from .arrangement import clashing, crossed, displaced
@@ -292,13 +293,17 @@ class Recogniser(Elementwise):
         layer = L.Attend(
             op.heads,
             width,
-            op.causal,
+            op.mask.causal,
             scale,
             key_heads=shared,
             rotary=op.rotary,
             alibi=op.alibi,
             dropout=plain(tidied(sp.Float(op.rate))),
+            window=op.mask.window,
+            chunk=op.mask.chunk,
         )
+        if op.mask.tokens is not None:
+            self.notes.append(masked_at(op.name, op.mask.tokens))
         return self.node(op, layer, [self.label(name) for name in op.reads])
 
     @rule.register
@@ -319,6 +324,7 @@ class Recogniser(Elementwise):
         size = float(np.sqrt(np.square(np.asarray(op.value, np.float64)).mean()))
         node = self.label(op.reads[0])
         self.note(node, "approximate", CLASS.format(size, op.shape[op.axis]))
+        self.shapes[node] = op.shape
         return Unary(node, X, node)
 
     @rule.register
