@@ -164,6 +164,27 @@ def test_a_factor_of_a_product_hands_back_the_q_values_of_the_others() -> None:
         assert found.nodes[name] == pytest.approx(4 * (1.5 * 0.7 * 3.0 / size) ** 2, rel=1e-13)
 
 
+def test_factors_that_are_concatenations_of_unlike_parts() -> None:
+    """(f 2 channels, g 6) times (k 4, l 4): f meets k in 2 channels, g k in 2 and l in 4, of 8."""
+    q = {"f": 1.0, "g": 2.25, "k": 0.49, "l": 4.0}
+    wide = {"f": 2, "g": 6, "k": 4, "l": 4}
+    net = kc.Network.from_steps(
+        [
+            ("x", L.Input(8), ()),
+            *((name, L.Affine(wide[name], sigma_w=q[name] ** 0.5), ("x",)) for name in q),
+            ("fg", L.Concat(), ("f", "g")),
+            ("kl", L.Concat(), ("k", "l")),
+            ("product", L.Product(), ("fg", "kl")),
+            ("out", L.Affine(3), ("product",)),
+        ]
+    )
+    found = kc.gradients(net).nodes
+    assert found["f"] == pytest.approx(q["k"] / 4, rel=1e-13)
+    assert found["g"] == pytest.approx(q["k"] / 4 + q["l"] / 2, rel=1e-13)
+    assert found["k"] == pytest.approx(q["f"] / 4 + q["g"] / 4, rel=1e-13)
+    assert found["l"] == pytest.approx(q["g"] / 2, rel=1e-13)
+
+
 def test_growth_is_over_the_layers_that_the_output_depends_on() -> None:
     steps = [
         ("x", L.Input(), ()),
