@@ -8,9 +8,18 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 
 from ..fields import NUMPY
-from ..fields.arguments import cosine_array, one_q, per_input, q_array, q_pair, read_pair
+from ..fields.arguments import (
+    cosine_array,
+    one_number,
+    one_q,
+    per_input,
+    q_array,
+    q_pair,
+    read_pair,
+)
 from ..fields.gaps import Gap
 from ..fields.jets import Jet
+from ..fields.tables import TokenTable, tabulate_tokens
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import truth
 from ..foundation.printing import Shown, plain, shown, spread
@@ -19,8 +28,8 @@ from ..maps.maps import INFINITE_WIDTH, Assumption, CMap, KernelMap, QMap
 from ..network.compose import interpret
 from ..network.network import Network, require_network
 from .attention.sampled import Sampling, read_sampling
-from .attention.structure import Tokens, read_tokens, tells_tokens_apart
-from .attention.values import alike, sampled_values, several, token_covariance
+from .attention.structure import Tokens, given_tokens, read_tokens, tells_tokens_apart
+from .attention.values import sampled_values, several
 from .field_maps import field_maps_of
 from .kernel import Kernel, kernel_over
 from .spatial import SpatialKernelMap, exact_locations, spatial_reading
@@ -131,12 +140,14 @@ def q_values(
     return {node: float(reading.kernel.whole(state)[0]) for node, state in states.items()}
 
 
-def q_and_variances(network: Network, q: Any = 1) -> dict[Node, tuple[float, float]]:
+def q_and_variances(
+    network: Network, q: Any = 1, assume_independent: bool = False
+) -> dict[Node, tuple[float, float]]:
     """(q value, variance over channels) of every node for uniform input q.
 
     ``q``: a number or {input: number}.
     """
-    reading = _Reading(network, False)
+    reading = _Reading(network, assume_independent)
     given = per_input(network.inputs)(q, lambda v: q_array(v, "q"), "q")
     states = reading.run(NUMPY, given, None, None)
     kernel = reading.kernel
@@ -146,9 +157,9 @@ def q_and_variances(network: Network, q: Any = 1) -> dict[Node, tuple[float, flo
     }
 
 
-def end_values(network: Network) -> tuple[float, float]:
+def end_values(network: Network, assume_independent: bool = False) -> tuple[float, float]:
     """(Q, C'(1)) at the output of a network of one output for inputs of q = 1, by one fold."""
-    reading = _Reading(network, False)
+    reading = _Reading(network, assume_independent)
     inputs, one = network.inputs, np.asarray(1.0)
     gap = Jet.variable(Gap.from_cosine(one), 1, -1.0)
     states = reading.run(NUMPY, dict.fromkeys(inputs, one), None, dict.fromkeys(inputs, gap))
@@ -222,7 +233,7 @@ class NodeValues(dict[Node, Any], Shown):
 
 def node_values(
     network: Network,
-    c: Any = 0.0,
+    c: Any = None,
     q1: Any = None,
     q2: Any = None,
     assume_independent: bool = False,
@@ -236,37 +247,39 @@ def node_values(
 
     The depth trace of a network.
 
-    ``c`` and ``q`` (default 1; ``q1`` and ``q2`` where the two inputs differ) are numbers, arrays,
-    or {input: value}. ``tokens``, ``token_cosine``: the tokens of an input, as in :func:`c_map`.
-    Attention with causal masks, rotary embeddings, ALiBi or sinusoidal positions tells tokens
-    apart: it is sampled, as ``sampling`` says, a :class:`kcalc.Sampling`. It is also sampled where
-    it is given, and for tokens of your own: ``tokens`` may be a covariance (T, T), token ids (T,)
-    or (N, T), or inputs (N, T, features).
+    ``c`` (default 0) and ``q`` (default 1; ``q1`` and ``q2`` where the two inputs differ) are
+    numbers, arrays, or {input: value}. ``tokens``, ``token_cosine``: the tokens of an input, as in
+    :func:`c_map`. Attention with causal masks, windows, rotary embeddings, ALiBi or sinusoidal
+    positions tells tokens apart: it is sampled, as ``sampling`` says, a :class:`kcalc.Sampling`. It
+    is also sampled where it is given, and for tokens of your own: ``tokens`` may be a covariance
+    (T, T), token ids (T,) or (N, T), or inputs (N, T, features).
 
     Returns: {node: NodeValue}, over tokens {node: TokenValue}, where attention is sampled a
     :class:`SampledValues`.
     Raises: KcalcError as a C map does.
     """
-    asked = read_sampling(sampling)
+    asked, cosine = read_sampling(sampling), 0.0 if c is None else c
     if (
         sampling is not None
         or several(tokens)
-        or (tokens is not None and tells_tokens_apart(network))
+        or (tokens is not None and tells_tokens_apart(network, tokens))
     ):
-        if several(tokens) and any(given is not None for given in (token_cosine, q1, q2, q)):
-            raise KcalcError(
-                "an array of tokens says itself what their q values and cosines are; drop q=, "
-                "q1=, q2= and token_cosine="
-            )
-        return _sampled(
-            network, c, *q_pair(q1, q2, q), tokens, token_cosine, assume_independent, asked
+        if several(tokens) and c is not None:
+            raise KcalcError("an array of tokens says itself what their cosines are; drop c=")
+        said = any(level is not None for level in (q1, q2, q))
+        levels = q_pair(q1, q2, q) if said else (None, None)
+        covariance = given_tokens(network, tokens, token_cosine, levels, cosine)
+        assume = truth(assume_independent, "assume_independent")
+        found: Any = sampled_values(
+            network, dict.fromkeys(network.inputs, covariance), assume, asked
         )
+        return found
     reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))
     values = per_input(network.inputs)
     first, second = read_pair(
         lambda given, what: values(given, lambda v: q_array(v, what), what), *q_pair(q1, q2, q)
     )
-    gap = {n: Jet((1 - v,)) for n, v in values(c, cosine_array, "c").items()}
+    gap = {n: Jet((1 - v,)) for n, v in values(cosine, cosine_array, "c").items()}
     states = reading.run(NUMPY, first, second, gap)
     out = NodeValues()
     for node in network:
@@ -281,38 +294,6 @@ def node_values(
             )
     out.assumptions = reading.with_network_assumptions(reading.kernel.notes.values())
     return out
-
-
-def _sampled(
-    network: Network,
-    c: Any,
-    q1: Any,
-    q2: Any,
-    tokens: Any,
-    token_cosine: Any,
-    assume: bool,
-    sampling: Sampling,
-) -> Any:
-    if several(tokens):
-        covariance = token_covariance(tokens, network)
-    else:
-        given = read_tokens(tokens, token_cosine)
-        if given is None:
-            raise KcalcError("attention is sampled over tokens; say which, tokens=")
-        first = one_q(q1)
-        covariance = alike(
-            given.count,
-            given.cosine,
-            float(cosine_array(c)),
-            first,
-            first if q2 is None else one_q(q2),
-        )
-    return sampled_values(
-        network,
-        dict.fromkeys(network.inputs, covariance),
-        truth(assume, "assume_independent"),
-        sampling,
-    )
 
 
 class _Reading:
@@ -400,7 +381,7 @@ class _Reading:
 
     def with_network_assumptions(self, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
         """The notes of a reading after the assumptions of every reading of the network."""
-        tokens = () if self.tokens is None else (self.tokens.assumption,)
+        tokens = () if self.tokens is None else self.tokens.assumptions(self.network)
         return (INFINITE_WIDTH, *tokens, *self.network.assumptions, *notes)
 
 
@@ -504,6 +485,18 @@ class TokenMap(NetworkCMap):
         jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
         states = self._reading.run_sequence(q1, jets)
         return {node: self._reading.kernel.whole(states[node])[2] for node in self.outputs}
+
+    def table(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, q1: Any = None, q2: Any = None, tolerance: float = 1e-10, *, q: Any = None
+    ) -> TokenTable:
+        """R at fixed q as a :class:`kcalc.fields.tables.TokenTable`, within ``tolerance``.
+
+        It takes some fifty values of the map, and has an error bound.
+        Raises: KcalcError for several outputs, for q values that are not single numbers, and for
+        maps that are too rough, as behind activations that jump.
+        """
+        function = self._gap_function(q1, q2, q)
+        return tabulate_tokens(function, self.least, one_number(tolerance, "tolerance"), self.name)
 
 
 class NetworkQMap(_OfNetwork, QMap):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import prod
 
 from .trace import (  # fmt: skip
+    CAST,
     Attention,
     Drop,
     Entry,
@@ -24,11 +25,12 @@ from .trace import (  # fmt: skip
     Prefixed,
     Repeat,
     Reshape,
+    Shuffle,
     Trace,
     Transpose,
 )
 
-KEEPING = (Drop, Pass, Repeat, Normalise, Join, Mixed, Prefixed)
+KEEPING = (Drop, Pass, Repeat, Shuffle, Normalise, Join, Mixed, Prefixed)
 Shape = tuple[int, ...]
 
 
@@ -52,8 +54,14 @@ def channel_axes(trace: Trace) -> dict[str, int | None]:
 def id_arrays(trace: Trace) -> set[str]:
     """The arrays of ids that are looked up in tables, which have no channels."""
     found: set[str] = set()
+    entered: set[str] = set()  # whole numbers that come as real ones are ids if they are an input
+    for op in trace.ops:
+        moved = isinstance(op, Pass | Reshape | Part) or getattr(op, "what", "") == CAST
+        if isinstance(op, Entry) or (moved and entered.issuperset(op.reads)):
+            entered.add(op.name)
     for op in reversed(trace.ops):
-        if isinstance(op, Lookup) or (op.name in found and isinstance(op, Pass | Reshape)):
+        passes = isinstance(op, Pass | Reshape) or op.name in entered
+        if isinstance(op, Lookup) or (op.name in found and passes):
             found |= set(op.reads)
     return found
 
@@ -180,6 +188,8 @@ def _forward(
     if isinstance(op, Reshape):
         if adds_channels(op, by_name[op.reads[0]], wanted.get(op.name)):
             return wanted[op.name]
+        if opened(shape, op.shape, axis) and wanted.get(op.name) == 1:
+            return 1
         there = reshaped_axis(shape, op.shape, axis)
         return None if there is None else there[1]
     return axis
@@ -196,6 +206,16 @@ def adds_channels(op: Op, source: Op, axis: int | None) -> bool:
         and axis is not None
         and op.shape[axis] == 1
         and len(op.shape) > 2
+    )
+
+
+def opened(before: Shape, after: Shape, axis: int | None) -> bool:
+    """Whether a reshape makes locations of the channels of vectors: (n, c l) -> (n, c, l)."""
+    return (
+        axis == 1
+        and len(before) == 2 < len(after)
+        and before[0] == after[0]
+        and prod(after[2:]) > 1
     )
 
 

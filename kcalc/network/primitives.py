@@ -61,11 +61,17 @@ class Fresh(Primitive):
     kernel: int | tuple[int, ...]
     stride: int | tuple[int, ...]
     padding: Any
+    dilation: int | tuple[int, ...]
 
     @property
     def one_tap(self) -> bool:
         """Whether the window is one position."""
         return _ones(self.kernel)
+
+    @property
+    def steps(self) -> bool:
+        """Whether it steps over positions."""
+        return not _ones(self.stride)
 
     @property
     def dense(self) -> bool:
@@ -155,12 +161,18 @@ class Blend(Window):
 
     ``weighted``: the weights of a window are random and shared by all channels. ``permutes``: the
     number by which a matrix multiplies where every position reads one position alone, all by this
-    number or its negative; else None.
+    number or its negative; else None. ``random``: the numbers are a draw of Gaussian weights.
     """
 
     weighted: bool = False
     matrix: tuple[tuple[float, ...], ...] | None = None
     permutes: float | None = None
+    random: bool = False
+
+    @property
+    def square(self) -> float:
+        """The mean over rows of a matrix of the sum of their squares."""
+        return sum(a * a for row in self.matrix or () for a in row) / len(self.matrix or (1,))
 
     @property
     def pooling(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -191,6 +203,31 @@ class Reshape(Primitive):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Resize(Primitive):
+    """Another number of positions.
+
+    Fields as in :class:`kcalc.network.layers.Resize`, ``form`` its ``kind``.
+    """
+
+    factor: Any
+    form: str
+    place: Any
+
+    @property
+    def mixes(self) -> bool:
+        """Whether a position reads several."""
+        return self.form in ("linear", "corners")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffle(Primitive):
+    """Channels become positions, ``factor`` (rows, columns) of them each; ``back``: the reverse."""
+
+    factor: tuple[int, ...]
+    back: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Attend(Primitive):
     """Attention over tokens: queries, keys and values are its three inputs.
 
@@ -199,7 +236,7 @@ class Attend(Primitive):
 
     heads: int | None
     key_width: int | None
-    wide: bool
+    wide: bool | None
     causal: bool
     scale: Any
     normaliser: str
@@ -208,6 +245,23 @@ class Attend(Primitive):
     sink: bool
     rotary: float | None
     alibi: bool
+    window: int | None
+    chunk: int | None
+
+    @property
+    def sampled_width(self) -> int | None:
+        """The channels of queries and keys that are drawn; None for Gaussian scores."""
+        wide = self.scale == "linear" if self.wide is None else self.wide
+        return None if wide else self.key_width
+
+    def cuts(self, tokens: int) -> bool:
+        """Whether its windows or chunks hold fewer tokens than there are."""
+        return min(tokens, self.window or tokens, self.chunk or tokens) < tokens
+
+    @property
+    def masks(self) -> bool:
+        """Whether some token may not see another one."""
+        return self.causal or self.window is not None or self.chunk is not None
 
 
 @dataclass(frozen=True, kw_only=True)
