@@ -153,9 +153,12 @@ def fans(subject: Subject) -> Iterator[Finding]:
         used = subject.laws[name].fan
         if used is None or contraction.transposed or subject.parameters[name].ndim < 2:
             continue
-        if subject.parameters[name].numel() < contraction.fan_in * contraction.fan_out:
-            continue  # a view with repeated entries
         fan_in, fan_out = contraction.fan_in, contraction.fan_out
+        size = subject.parameters[name].numel()
+        if size < fan_in * fan_out or (
+            subject.parameters[name].ndim == 2 and size > fan_in * fan_out
+        ):
+            continue  # a view with repeated entries, or a slice of fused weights
         true = {"fan_in": fan_in, "fan_out": fan_out}.get(used[0], fan_in + fan_out)
         if not 1 / FAN_OFF <= used[1] / true <= FAN_OFF:
             off[name] = (used[0], used[1], true)
