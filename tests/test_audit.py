@@ -242,6 +242,35 @@ def test_a_missing_input_is_named() -> None:
         kc.audit(Two, (8, 4))
 
 
+def test_copies_of_a_builder_that_sets_its_own_seed() -> None:
+    pair = PAIRS["layers made by copying"]
+
+    def seeded() -> Any:
+        torch.manual_seed(7)
+        return pair.broken()
+
+    (finding,) = kc.audit(seeded, pair.inputs).findings
+    assert finding.code == "INIT-COPY" and len(finding.parameters) == 3
+
+
+def test_equal_tables_of_sines_are_no_copies() -> None:
+    """Equal in every draw: two trainable tables that start as the same waves."""
+
+    class Waves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            waves = torch.sin(torch.arange(16.0)[:, None] / 4 + torch.arange(8.0) / 3)
+            self.one, self.two = nn.Parameter(waves.clone()), nn.Parameter(waves.clone())
+            self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(torch.relu(self.first(x + self.one)) + self.two)
+
+    assert kc.audit(Waves, (4, 16, 8)).findings == ()
+    torch.manual_seed(0)
+    assert kc.audit(Waves(), (4, 16, 8)).findings == ()
+
+
 def test_zero_writers_with_a_zero_readout_are_alive() -> None:
     """All writers of a decoder and its readout start at 0, as in LoRA's and Fixup's schemes."""
 
