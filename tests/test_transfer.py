@@ -252,6 +252,33 @@ def test_attention_is_divided_by_the_channels_of_a_head() -> None:
     assert more["logits.weight"].learning_rate == 0.25
 
 
+def test_heads_that_share_keys_and_values() -> None:
+    """Four and sixteen heads over two of keys and values, 8 channels each."""
+
+    def net(width: int) -> kc.Network:
+        attend = L.Attend(heads=width // 8, key_width=8, key_heads=2)
+        return kc.Network.from_steps(
+            [
+                ("x", L.Input(5), ()),
+                ("stem", L.Affine(width), ("x",)),
+                ("q", L.Affine(width), ("stem",)),
+                ("k", L.Affine(16), ("stem",)),
+                ("v", L.Affine(16), ("stem",)),
+                ("attend", attend, ("q", "k", "v")),
+                ("out", L.Affine(width), ("attend",)),
+                ("sum", L.Sum(), ("stem", "out")),
+                ("head", L.Affine(3), ("sum",)),
+            ]
+        )
+
+    found = kc.transfer(net(128), base=net(32))
+    assert not found.edits
+    roles = [found[f"{node}.weight"].role for node in ("q", "k", "v", "out")]
+    assert roles == ["hidden", "readout", "readout", "hidden"]
+    # a bias of keys or values gets what all heads send, one of queries what its head does
+    assert [found[f"{node}.bias"].epsilon for node in ("q", "k", "v")] == [0.25, 1, 1]
+
+
 def test_branches_of_one_sum_after_another() -> None:
     """x + a(h) + b(h) has two branches, also where it is written as two sums."""
     relu = L.Nonlinear("relu")

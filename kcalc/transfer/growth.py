@@ -27,9 +27,9 @@ WEIGHTS = (Affine, Embedding, Positions)
 class Growth:
     """How the extents of a network grow.
 
-    ``channels``, ``groups``: by node with weights; ``scores``: {Attend: the factor that its scores
-    need}; ``branches``: the residual branches where their number grows, else none; ``ratios``:
-    {symbol: its ratio}, of known ones.
+    ``channels``, ``groups``: by node with weights, or attention; ``scores``: {Attend: the factor
+    that its scores need}; ``branches``: the residual branches where their number grows, else none;
+    ``ratios``: {symbol: its ratio}, of known ones.
     """
 
     channels: Mapping[Node, Power]
@@ -87,7 +87,7 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
     _check_multipliers(base, network)
     ratios: dict[Node, Fraction] = {}
     groups: dict[Node, Fraction] = {}
-    for node in network.nodes_of(*WEIGHTS):
+    for node in network.nodes_of(*WEIGHTS, Attend):
         ratios[node] = _one_ratio(
             node, network.features[node], [base.features[p] for p in pairs[node]]
         )
