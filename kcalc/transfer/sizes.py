@@ -39,11 +39,12 @@ class Setting:
     """What the folds are told.
 
     ``channels``: {node with weights, or attention: growth of the channels that it emits};
-    ``groups``: {node: growth of the number of groups}; ``branches``: residual branches, none where the depth is that
-    of the base; ``branch``: the exponent a of ``x + L^-a f(x)``; ``absorb``: whether weights that
-    end a branch take the factor ``L^-a``; ``aligned``: whether changes of weights are aligned with
-    what they read; ``initial``: {role: size of initial weights relative to the choice of this
-    calculus}, for other parametrisations; ``capped``: whether changes may not exceed the weights.
+    ``groups``: {node: growth of the number of groups}; ``branches``: residual branches, none where
+    the depth is that of the base; ``branch``: the exponent a of ``x + L^-a f(x)``; ``absorb``:
+    whether weights that end a branch take the factor ``L^-a``; ``aligned``: whether changes of
+    weights are aligned with what they read; ``initial``: {role: size of initial weights relative to
+    the choice of this calculus}, for other parametrisations; ``capped``: whether changes may not
+    exceed the weights.
     """
 
     channels: Mapping[Node, Power]
