@@ -35,8 +35,7 @@ def example_arguments(model: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
         )
     try:
         given = tuple(
-            argument(model, example, f"example input {i + 1}")
-            for i, example in enumerate(examples)
+            argument(model, example, f"example input {i + 1}") for i, example in enumerate(examples)
         )
     except RecursionError:
         raise KcalcError("the example inputs are nested too deeply, or hold themselves") from None
