@@ -33,6 +33,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ALiBi": {"causal": True, "alibi": True, "heads": 4},
     "shaped": {"identity": 0.5, "centre": 0.4},
     "linear": {"scale": "linear"},
+    "a window": {"causal": True, "window": 3},
+    "scores in a window": {"normaliser": "identity", "window": 3},
 }
 
 

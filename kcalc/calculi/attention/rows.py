@@ -395,7 +395,7 @@ def rows_of(op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> Rows:
         else Sink
         if op.sink
         else Softmax
-        if op.wide
+        if op.wide is not False
         else Narrow
     )
     return kind(op, tokens, kernel, node)
@@ -449,7 +449,7 @@ def bartlett(width: int) -> tuple[Array, Array, Array, Array]:
 def factor(op: P.Attend) -> Number:
     """What the variance of scores is multiplied by: 1 for scores over ``sqrt(key_width)``."""
     if op.scale == "linear":
-        return 0 if op.wide else 1 / (op.key_width or 1)
+        return 0 if op.wide is not False else 1 / (op.key_width or 1)
     return 1 if op.scale == "sqrt" else float(op.scale) ** 2 * (op.key_width or 1)
 
 
