@@ -38,7 +38,7 @@ def _tensor(model: Any, value: Any, where: Any) -> Any:
     import torch
 
     from ..interchange.example_shapes import example_shape, is_shape
-    from ..interchange.torch_model.examples import example_arguments
+    from ..interchange.torch_model.examples import argument
 
     if is_shape(value):
         shape = example_shape(value, str(where))
@@ -46,20 +46,26 @@ def _tensor(model: Any, value: Any, where: Any) -> Any:
         if count is not None and len(shape) < 3:
             ids = torch.randint(count, shape, generator=torch.Generator().manual_seed(0))
             return ids.to(next(model.parameters()).device)
-    return example_arguments(model, (value,))[0]
+    return argument(model, value, str(where))
 
 
 def _vocabulary(model: Any) -> int | None:
     """The rows of the table in which a model looks up its input, None where it has no table.
 
-    The table is the largest ``nn.Embedding``. Models whose configuration names pixels have none.
+    They are ``vocab_size`` of a configuration, or those of the first ``nn.Embedding``. Models whose
+    configuration names other inputs than ids have none.
     """
     import torch
 
     if getattr(model, "main_input_name", "input_ids") != "input_ids":
         return None
-    tables = [m.num_embeddings for m in model.modules() if isinstance(m, torch.nn.Embedding)]
-    return max(tables, default=None)
+    config = getattr(model, "config", None)
+    known = getattr(getattr(config, "text_config", config), "vocab_size", None)
+    if isinstance(known, int):
+        return known
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    tables = [m.num_embeddings for m in model.modules() if isinstance(m, kinds)]
+    return tables[0] if tables else None
 
 
 def _configured(model: Any) -> dict[str, Any]:

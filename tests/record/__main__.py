@@ -4,7 +4,8 @@
 corpus, with the kcalc that is imported; ``python tests/record compare OLD NEW`` lists every
 difference; ``python tests/record count FILE`` counts answers and refusals. A record of an older
 version is made with that version on ``PYTHONPATH``. Records are files of JSON lines and are not
-kept with the code.
+kept with the code. ``python tests/record readers FILE`` records what the readers answer on the
+models of the tests, on generated ones and on real architectures.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2]))  # benchmarks; an older kcalc comes before it
 
+from record import readers
 from record.corpus import Case, numbered
 from record.questions import QUESTIONS, asked, differences, outcome, without_wording
 
@@ -104,6 +107,11 @@ def main() -> int:
     writer.add_argument("--count", type=int, default=1000)
     writer.add_argument("--questions", nargs="*", default=list(QUESTIONS), choices=list(QUESTIONS))
     writer.add_argument("--workers", type=int, default=2)
+    reader = commands.add_parser("readers")
+    reader.add_argument("file")
+    reader.add_argument(
+        "--groups", nargs="*", default=list(readers.GROUPS), choices=list(readers.GROUPS)
+    )
     comparer = commands.add_parser("compare")
     comparer.add_argument("old")
     comparer.add_argument("new")
@@ -115,6 +123,8 @@ def main() -> int:
     given = parser.parse_args()
     if given.command == "write":
         write(given.file, given.count, given.questions, given.workers)
+    elif given.command == "readers":
+        readers.write(given.file, given.groups)
     elif given.command == "count":
         count(given.file)
     else:

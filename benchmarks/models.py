@@ -1,0 +1,365 @@
+"""``python -m benchmarks.models [--only NAME ...] [--output FILE]``: a table of real architectures.
+
+How far every model of ``benchmarks/architectures.py`` is read, which results its network has, and
+what a shaped copy computes. Needs torchvision, timm and transformers; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import kcalc as kc
+from kcalc.network.layers import Opaque
+
+from .__main__ import say
+from .architectures import ARCHITECTURES, WIDTH, Architecture
+from .book import Table, write
+
+HERE = Path(__file__).resolve().parent
+METHODS = {"dks": "tanh", "tat": "leaky_relu", "eoc": "tanh"}
+COLUMNS = ("q, c", "NTK", "gradients", "dks", "tat", "eoc")
+WITHOUT, BEFORE = "without norms", "pre-activated"
+DRAWS, TOLERANCE = 4, 0.1
+TOKENS = 16  # of images that are cut into patches
+REASONS = (  # (words of a refusal, what the table says)
+    ("shares its weights", "a shared layer"),
+    ("Product", "products"),
+    ("product", "products"),
+    ("Opaque", "a part not read"),
+    ("no rule for Attend", "attention"),
+    ("without attention", "attention"),
+    ("TokenMix", "mixing of tokens"),
+    ("BatchNorm", "BatchNorm"),
+    ("fresh", "weights not fresh"),
+    ("independent", "weights not fresh"),
+    ("out of reach", "target out of reach"),
+    ("too shallow", "target out of reach"),
+    ("several outputs", "several outputs"),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A result: "exact", "heuristic" or "refused", after which edits of the network, and why."""
+
+    state: str
+    note: str = ""
+    message: str = ""
+
+    def __str__(self) -> str:
+        return self.state + (f" ({self.note})" if self.note else "")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was found of one architecture."""
+
+    architecture: Architecture
+    seconds: float
+    fidelity: str
+    cells: dict[str, Cell]
+    copy: str
+    messages: dict[str, str]
+
+    def texts(self) -> tuple[str, ...]:
+        entry = self.architecture
+        place = entry.library or "here"
+        read = f"{self.seconds:.1f}"
+        cells = (str(self.cells[column]) for column in COLUMNS)
+        return entry.name, place, read, self.fidelity, *cells, self.copy
+
+
+def reason(error: Exception) -> str:
+    """A refusal in a few words."""
+    text = str(error)
+    return next((short for words, short in REASONS if words in text), text[:60])
+
+
+# -- results ---------------------------------------------------------------------------------------
+
+
+def edited(network: kc.Network) -> Iterator[tuple[str, kc.Network]]:
+    """(edits, network): as it was read, without norms, and that as a pre-activation network."""
+    yield "", network
+    bare = network.without_normalization().normalised()
+    yield WITHOUT, bare
+    yield BEFORE, bare.preactivated()
+
+
+def tokens_of(entry: Architecture, network: kc.Network) -> list[dict[str, Any]]:
+    """The arguments that say which tokens there are, for networks with attention.
+
+    Their number, for tokens that are alike, and the covariance of independent ones, for others.
+    """
+    if not network.nodes_of(kc.layers.Attend):
+        return [{}]
+    count = entry.shapes[0][1] if entry.ids else TOKENS
+    return [{"tokens": count}, {"tokens": np.eye(count)}]
+
+
+def state_of(result: Any) -> str:
+    """Whether a result is exact or heuristic by its assumptions."""
+    heuristic = any(a.kind == "heuristic" for a in result.assumptions)
+    return "heuristic" if heuristic else "exact"
+
+
+def available(entry: Architecture, network: kc.Network, ask: Callable[..., str]) -> Cell:
+    """The first of the ways in which a result can be had: with edits, assuming independence."""
+    refused: Exception | None = None
+    for edits, variant in edited(network):
+        for assume, tokens in product((False, True), tokens_of(entry, network)):
+            try:
+                return Cell(ask(variant, assume_independent=assume, **tokens), edits)
+            except kc.KcalcError as error:
+                refused = error
+    assert refused is not None
+    return Cell("refused", reason(refused), str(refused))
+
+
+def _values(result: Any) -> list[float]:
+    found = result.values() if isinstance(result, dict) else [result]
+    return [float(value) for value in found]
+
+
+def q_and_c(network: kc.Network, **options: Any) -> str:
+    """Q(1) and C(1/2) at the outputs."""
+    if isinstance(options.get("tokens"), np.ndarray):
+        values = kc.node_values(network, 0.5, **options)
+        _finite(values[node].q for node in network.outputs)
+        return "sampled"
+    maps = kc.q_map(network, **options), kc.c_map(network, **options)
+    _finite([*_values(maps[0](1.0)), *_values(maps[1](0.5))])
+    return max(map(state_of, maps))  # "heuristic" where one of them is
+
+
+def tangent(network: kc.Network, **options: Any) -> str:
+    """The tangent kernel at c = 1/2."""
+    kernel = kc.ntk(network, **options)
+    if isinstance(options.get("tokens"), np.ndarray):
+        return "sampled"
+    _finite(_values(kernel(0.5)))
+    return state_of(kernel)
+
+
+def gradient(network: kc.Network, **options: Any) -> str:
+    """Gradients at all nodes."""
+    found = kc.gradients(network, output=network.outputs[0], **options)
+    return "sampled" if isinstance(options.get("tokens"), np.ndarray) else state_of(found)
+
+
+def _finite(values: Iterable[Any]) -> None:
+    found = np.array([*values], dtype=float)
+    if not np.isfinite(found).all():
+        raise kc.KcalcError(f"the values are not finite: {found}")
+
+
+# -- shaping ---------------------------------------------------------------------------------------
+
+
+def shaped(reading: Any, method: str) -> tuple[Cell, Any]:
+    """A shaping of what was read, the first of several ways that works, and how it came about."""
+    refused: Exception | None = None
+    variants = {edits: network for edits, network in edited(reading.network) if edits}
+    for edits, given in {"": reading, **variants}.items():
+        for options in ({}, {"assume_independent": True}):
+            try:
+                found = kc.shape(given, METHODS[method], method, **options)
+            except kc.KcalcError as error:
+                refused = error
+            else:
+                return Cell(state_of(found), "" if edits == WITHOUT else edits), found
+    assert refused is not None
+    return Cell("refused", reason(refused), str(refused)), None
+
+
+class Watched(torch.fx.Interpreter):
+    """A run of a graph that keeps the mean squares of some nodes."""
+
+    def __init__(self, module: torch.fx.GraphModule, names: set[str]) -> None:
+        super().__init__(module)
+        self.names, self.found = names, {}
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        value = super().run_node(n)
+        if n.name in self.names:
+            self.found[n.name] = float(value.double().square().mean())
+        return value
+
+
+def alike(entry: Architecture, seed: int) -> tuple[torch.Tensor, ...]:
+    """Inputs with q = 1 at every location, alike at all of them: what the kernel maps are about."""
+    found = []
+    for x in entry.example(seed):
+        if x.is_floating_point() and x.ndim > 2:
+            x = x[(..., *(slice(0, 1),) * (x.ndim - 2))].expand_as(x).clone()
+        if x.is_floating_point() and x.ndim > 1:
+            x = x / x.square().mean(1, keepdim=True).sqrt()
+        found.append(x)
+    return tuple(found)
+
+
+def copied(entry: Architecture, model: Any, reading: Any, shaping: Any) -> tuple[str, str]:
+    """What the shaped copy computes: (text of the cell, an error's message)."""
+    net = shaping.network
+    try:
+        wanted = predicted(net)
+        ratios, finite, width = [], True, 0
+        for seed in range(DRAWS):
+            torch.manual_seed(seed)
+            new = shaping.apply_to(model)
+            x = alike(entry, seed)
+            with torch.no_grad():
+                outputs = new(*x)
+                leaves = outputs if isinstance(outputs, tuple) else (outputs,)
+                finite &= all(bool(torch.isfinite(y).all()) for y in leaves)
+                node, width = watched_node(net, wanted)
+                if node is not None and node in new.kcalc_nodes:
+                    run = Watched(new, {new.kcalc_nodes[node]})
+                    run.run(*x)
+                    ratios += [value / wanted[node] for value in run.found.values()]
+    except kc.KcalcError as error:
+        return f"refused ({reason(error)})", str(error)
+    if not finite:
+        return "**not finite**", "the outputs are not finite"
+    if not ratios:
+        return "finite", ""
+    ratio, error = float(np.mean(ratios)), float(np.std(ratios, ddof=1) / len(ratios) ** 0.5)
+    text = f"{ratio:.2f} ± {error:.2f}" + ("" if width >= WIDTH else f" (width {width})")
+    off = abs(ratio - 1) > max(TOLERANCE, 3 * error)
+    return (f"**{text}**" if off else text), ""
+
+
+def predicted(network: kc.Network) -> dict[Any, float]:
+    """q at every node of the shaped network for inputs with q = 1; nothing where it has none."""
+    if network.nodes_of(Opaque):
+        return {}
+    for more in ({}, {"assume_independent": True}):
+        try:
+            return {node: float(q) for node, q in kc.q_values(network, 1.0, **more).items()}
+        except (kc.KcalcError, TypeError):
+            continue
+    return {}
+
+
+def watched_node(network: kc.Network, wanted: dict[Any, float]) -> tuple[Any, int]:
+    """The last node of at least 512 channels, the widest of all where there is none."""
+    widths = {node: network.features[node] for node in network if node in wanted}
+    known = {node: k for node, k in widths.items() if isinstance(k, int)}
+    if not known:
+        return None, 0
+    wide = [node for node, k in known.items() if k >= WIDTH]
+    node = wide[-1] if wide else max(known, key=known.__getitem__)
+    return node, known[node]
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def measured(entry: Architecture) -> Row:
+    """Everything about one architecture."""
+    model, example = entry.model(), entry.example()
+    start = time.process_time()
+    reading = kc.read(model, *example)
+    spent = time.process_time() - start
+    network = reading.network
+    cells = {
+        name: available(entry, network, ask)
+        for name, ask in zip(COLUMNS, (q_and_c, tangent, gradient), strict=False)
+    }
+    shapings = {}
+    for method in METHODS:
+        cells[method], shapings[method] = shaped(reading, method)
+    first = next((s for s in shapings.values() if s is not None), None)
+    copy, message = ("-", "") if first is None else copied(entry, model, reading, first)
+    messages = {name: cell.message for name, cell in cells.items() if cell.message}
+    if message:
+        messages["copy"] = message
+    return Row(entry, spent, str(reading.fidelity), cells, copy, messages)
+
+
+def counted(rows: Sequence[Row]) -> list[str]:
+    """How many have results, and why others have none."""
+    plain = [row for row in rows if not row.architecture.attends]
+    maps = [row for row in plain if row.cells["q, c"].state != "refused"]
+    copies = [row for row in plain if not row.copy.startswith(("-", "refused", "**not"))]
+    right = [row for row in copies if not row.copy.startswith("**")]
+    lines = [
+        f"Of {len(plain)} architectures without attention, {len(maps)} have q and c at their "
+        f"outputs ({len(maps) / max(len(plain), 1):.0%}), {len(copies)} a shaped copy whose "
+        f"forward pass is finite ({len(copies) / max(len(plain), 1):.0%}); in {len(right)} of the "
+        f"copies q lies within {TOLERANCE:.0%} or three standard errors of the predicted value, "
+        f"where that was measured.",
+    ]
+    for column in COLUMNS:
+        reasons = Counter(
+            row.cells[column].note for row in rows if row.cells[column].state == "refused"
+        )
+        if reasons:
+            listed = ", ".join(f"{why} {count}" for why, count in reasons.most_common())
+            lines.append(f"- {column} refused: {listed}")
+    return lines
+
+
+def page(rows: Sequence[Row], taken: float) -> str:
+    """The whole text."""
+    table = Table(
+        "Exact and heuristic are said of the results as their `.assumptions` say it; in "
+        "parentheses stands how the network was edited first, or why a result is refused. "
+        "The last column is a shaped copy (the first of dks, tat, eoc that there is): q at the "
+        f"last node of at least {WIDTH} channels divided by its prediction, the mean of {DRAWS} "
+        "draws of the weights with its standard error, for inputs that are alike at all "
+        "locations; bold "
+        "where that is off by more than 10 % and three standard errors.",
+        ("architecture", "from", "read [s]", "nodes", *COLUMNS, "`apply_to`"),
+        [row.texts() for row in rows],
+    )
+    versions = ", ".join(
+        f"{name} {__import__(name).__version__}"
+        for name in sorted({row.architecture.library for row in rows} - {""})
+    )
+    head = (
+        f"Written by `python -m benchmarks.models` with kcalc {kc.__version__}, PyTorch "
+        f"{torch.__version__}" + (f", {versions}" if versions else "") + f", in "
+        f"{taken / 60:.0f} minutes of processor time. Models are built from their configurations "
+        f"with random weights; times are those of one thread."
+    )
+    return "\n\n".join(["# Real architectures", head, "\n".join(counted(rows)), table.markdown()])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description=__doc__)
+    parser.add_argument("--only", nargs="+", metavar="NAME")
+    parser.add_argument("--output", type=Path, help="default benchmarks/MODELS.md; else printed")
+    parser.add_argument("--messages", action="store_true", help="print whole refusals too")
+    options = parser.parse_args()
+    chosen = [a for a in ARCHITECTURES if options.only is None or a.name in options.only]
+    output = options.output or (None if options.only else HERE / "MODELS.md")
+    rows: list[Row] = []
+    for entry in chosen:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rows.append(measured(entry))
+        say(" | ".join(rows[-1].texts()))
+        if options.messages:
+            for name, text in rows[-1].messages.items():
+                say(f"    {name}: {text[:400]}")
+    text = page(rows, time.process_time()) + "\n"
+    if output is None:
+        print(text)
+    else:
+        write(text, output)
+
+
+if __name__ == "__main__":
+    main()
