@@ -645,8 +645,8 @@ class Recogniser(Elementwise):
             if not isinstance(form, Unary) or form.source is None:
                 continue
             node = form.source if form.expr == X else self.made.get((form.source, form.expr))
-            layer, parents = self.layers.get(str(node), (None, ()))
-            if isinstance(layer, L.Scale) and parents[:1] == (gone.get(str(node)),):
+            layer, parents = self.layers.get(str(node), (None, ("",)))
+            if isinstance(layer, L.Scale) and parents[0] == gone.get(str(node)):
                 node = parents[0]  # a factor that was drawn into the sum before it
             if node is not None and (node not in gone or isinstance(layer, L.Opaque)):
                 out[name] = node

@@ -83,7 +83,7 @@ def shaping_method(
         def shaped(*args: Any, **kwargs: Any) -> Result:
             assume = truth(kwargs.pop(OPTION, False), OPTION) if takes_option else False
             with assuming(assume):
-                result = _shaped(args, kwargs)
+                result: Any = _shaped(args, kwargs)
             return replace(result, independent=True) if assume else result
 
         def _shaped(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result:
@@ -106,7 +106,8 @@ def shaping_method(
 
         if takes_option:
             own = signature(function)
-            shaped.__signature__ = own.replace(parameters=[*own.parameters.values(), ALONE])
+            parameters = [*own.parameters.values(), ALONE]
+            setattr(shaped, "__signature__", own.replace(parameters=parameters))  # noqa: B010
         return shaped
 
     return decorated
@@ -173,7 +174,8 @@ def for_products() -> str:
     """
     least = least_zeta()
     zeta = float(f"{1.5 * least:.4g}") if least < LARGEST_ZETA else None
-    for option in ({}, {OPTION: True}):
+    options: tuple[dict[str, Any], ...] = ({}, {OPTION: True})
+    for option in options:
         last = f" with {OPTION}=True" if option else ""
         found = advised(f"use method='dks'{last}", "dks", **option)
         if not found and zeta is not None:
@@ -186,12 +188,12 @@ def for_products() -> str:
 
 def _of_option(method: str) -> str:
     """That ``assume_independent=True`` helps, where it does, with the target that it then needs."""
-    found = advised(DEPENDENT, method, **{OPTION: True})
+    found = advised(DEPENDENT, method, assume_independent=True)
     if found or method != "dks" or (least := least_zeta()) >= LARGEST_ZETA:
         return found
     zeta = float(f"{1.5 * least:.4g}")
     words = DEPENDENT.replace(" to go", f" and zeta={zeta:g} to go")
-    return advised(words, "dks", zeta=zeta, **{OPTION: True})
+    return advised(words, "dks", zeta=zeta, assume_independent=True)
 
 
 def least_zeta() -> float:

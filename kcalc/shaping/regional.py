@@ -131,7 +131,7 @@ class RegionalShaping(Approximable, Tabled):
 
     def _rows(self) -> list[tuple[str, ...]]:
         head = ("region", "nodes", "activations", "C'(1)", "largest residual")
-        rows = [head]
+        rows: list[tuple[str, ...]] = [head]
         for name, shaping in self.regions.items():
             slope = shaping.targets.get("C'(1)")
             worst = max(shaping.residuals.values(), default=None)

@@ -11,7 +11,7 @@ import numpy as np
 from ...foundation.errors import KcalcError
 from ...network.layers import Affine
 from ..regions import Regions
-from ..trace import Entry, Linear, Normalise, Pass, Pointwise, Reshape, Trace
+from ..trace import Linear, Normalise, Op, Pass, Pointwise, Reshape, Trace
 from .executor import Executor
 from .functions import JaxModel, is_array, is_key
 from .in_place import InPlace
@@ -138,7 +138,7 @@ class Plan:
         out = [a[0] if self.model.single else a for a in out]
         return jax.tree.unflatten(self.model.out_tree, out)
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self) -> list[Op]:
         """The inputs of the model that are no random keys, in its order."""
         ops = {op.name: op for op in self.trace.ops}
         return [ops[name] for name in self.model.entries if name is not None]

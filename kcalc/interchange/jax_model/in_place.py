@@ -133,7 +133,7 @@ class InPlace:
         self, leaves: Mapping[str, Any], keys: Sequence[Any], inputs: Sequence[Any]
     ) -> list[Any]:
         """The outputs for {parameter: array}, random keys and inputs."""
-        drawn = [value.array for value in self.program.args if _is_drawn(value)]
+        drawn = [v.array for v in self.program.args if isinstance(v, Known) and v.random]
         drawn[: len(keys)] = keys
         arrays = [*map(leaves.get, self.model.leaves), *drawn, *inputs]
         values: dict[Key, Any] = dict(zip(self.inputs, arrays, strict=True))
@@ -186,7 +186,7 @@ class InPlace:
 
         key = self._at(name)
         ref = self.refs[key]
-        x = jnp.transpose(values[key], np.argsort(ref.order))
+        x = jnp.transpose(values[key], np.argsort(ref.order).tolist())
         return x if x.ndim <= 1 else jnp.moveaxis(x, self.regions.channels(name, reader), 1)
 
     def _as_read(self, x: Any, ref: Ref) -> Any:
@@ -198,10 +198,6 @@ class InPlace:
         return (
             y if y.shape[1:] == ref.shape[1:] else jnp.broadcast_to(y, (y.shape[0], *ref.shape[1:]))
         )
-
-
-def _is_drawn(value: Any) -> bool:
-    return isinstance(value, Known) and value.random
 
 
 def _value(values: Mapping[Key, Any], key: Key) -> Any:
