@@ -413,6 +413,8 @@ def test_layer_texts_are_short():
         L.GroupNorm(2): "GroupNorm",
         L.Pool("max", 3, 2): "max pool 3×3 /2",
         L.Pool("weighted_mean"): "weighted mean pool",
+        L.Resize((2, 3), "linear"): "resize 2×3 linear",
+        L.PixelShuffle(2, back=True): "pixel unshuffle 2",
         L.Dropout(0.1): "dropout 0.1",
         L.Flatten(): "flatten",
         L.Identity(): "identity",
