@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_function_of_the_width(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = "transfer built_by_width:build --input 2,4 --width 8 --to 32 --optimizer sgd"
     assert main([*words.split(), "--json", "rules.json"]) == 0
-    assert "2.weight   hidden" in capsys.readouterr().out
+    assert "2.weight hidden sgd" in " ".join(capsys.readouterr().out.split())
     rules = json.loads((folder / "rules.json").read_text())["parameters"]
     assert [rule["learning_rate"] for rule in rules if rule["name"].endswith("weight")] == [
         4,
