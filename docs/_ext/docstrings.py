@@ -67,7 +67,10 @@ INTERNAL = re.compile(
 DRAWN_BY = re.compile(r"(?:(?:;| and) see|\bSee) :func:`kcalc\.plotting(?:\.\w+)+`\.? *")
 ROLE = re.compile(r":(class|func|exc):`(?:kc\.(\w[\w.]*)|(\w+))`")
 LONG_NAME = re.compile(r":(class|func|exc):`(kcalc(?:\.\w+){3,})`")  # shown by its last part
-CONSTANTS = {"HALF": "sqrt(1/2)", "OF_METHOD": "..."}  # defaults as users know them
+DEFAULTS = {
+    "<default of the method>": "...",
+    "<class 'kcalc.network.layers.Normalisation'>": "L.Normalisation",
+}  # as users know them
 MADE_BY_HAND = frozenset({"Network", "Activation"})  # classes whose constructor a user calls
 
 
@@ -212,8 +215,8 @@ def sign(
         and name.rpartition(".")[2] not in MADE_BY_HAND
     ):
         return "", None
-    for constant, shown in CONSTANTS.items():
-        signature = signature and signature.replace(f"={constant}", f"={shown}")
+    for default, shown in DEFAULTS.items():
+        signature = signature and signature.replace(f"={default}", f"={shown}")
     return signature, annotation
 
 

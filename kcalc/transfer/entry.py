@@ -49,7 +49,7 @@ def transfer(
     ``branch_exponent``: a in ``x + L^-a f(x)``, from 1/2 to 1. ``alignment``: "full", changes of
     weights are aligned with what they read, or "none".
 
-    Returns: a :class:`kcalc.transfer.Transfer`.
+    Returns: a :class:`kcalc.Transfer`.
 
     Raises: KcalcError for optimisers without rules, models that differ from the base in more than
     width and depth, axes along which nothing changes, parameters used in two roles that conflict,

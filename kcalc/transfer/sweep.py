@@ -106,7 +106,7 @@ def transfer_check(
     ``batch`` random ones; ``rates``: learning rates of the first size, three at least. The loss of
     a run is the geometric mean of those of the last fifth of its steps.
 
-    Returns: a :class:`kcalc.transfer.TransferCheck`.
+    Returns: a :class:`kcalc.TransferCheck`.
     Raises: KcalcError for bad numbers, and as :func:`kcalc.transfer`.
     """
     sizes, along = extents(widths)
