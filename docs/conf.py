@@ -20,7 +20,15 @@ author = "The kcalc developers"
 copyright = "The kcalc developers"
 version = release = __version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "mathml", "pictures", "docstrings", "catalogue"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "mathml",
+    "pictures",
+    "docstrings",
+    "catalogue",
+    "layout",
+]
 exclude_patterns = ["_build", "_ext", "_generated", "**.ipynb_checkpoints"]
 html_math_renderer = "mathml"
 myst_enable_extensions = [
@@ -35,6 +43,7 @@ myst_heading_anchors = 3
 myst_links_external_new_tab = False
 nb_execution_mode = "off"  # notebooks are stored executed
 nb_number_source_lines = False
+nb_merge_streams = True
 nb_render_markdown_format = "myst"
 nb_ipywidgets_js = {}
 myst_fence_as_directive = []
@@ -75,30 +84,3 @@ def _notebooks() -> None:
 
 
 _notebooks()
-
-
-def _reachable(app, pagename, templatename, context, doctree) -> None:
-    """What scrolls sideways can be reached by keyboard."""
-    region = 'tabindex="0" role="region" aria-label="table"'
-    if "body" in context:
-        body = context["body"].replace("<pre>", '<pre tabindex="0">')
-        body = body.replace(
-            '<div class="output text_html">', f'<div {region} class="output text_html">'
-        )
-        context["body"] = body.replace(
-            '<div class="table-wrapper', f'<div {region} class="table-wrapper'
-        )
-
-
-def _levelled(app, pagename, templatename, context, doctree) -> None:
-    """Furo's captions in the sidebar say that they are headings, but not of which level."""
-    if "furo_navigation_tree" in context:
-        tree = context["furo_navigation_tree"]
-        context["furo_navigation_tree"] = tree.replace(
-            'class="caption" role="heading"', 'class="caption" role="heading" aria-level="2"'
-        )
-
-
-def setup(app) -> None:
-    app.connect("html-page-context", _reachable, priority=900)
-    app.connect("html-page-context", _levelled, priority=900)

@@ -15,6 +15,7 @@ from .activations import Activation, activation
 from .activations import gains as gains
 from .activations.gains import gain
 from .activations.gaussian_expectations import expectation, pair_expectation
+from .audit import Audit, audit
 from .foundation import symbols
 from .foundation.errors import FreshnessError, GraphError, KcalcError, NoRule, UnreachableTarget
 from .matrices import spectrum as spectrum
@@ -23,6 +24,7 @@ from .network.combinators import chain, repeat, residual
 from .network.network import Network
 from .network.skips import averaging_shortcuts, skip_network
 from .report import report
+from .transfer import transfer
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from .regression import gaussian_process, kernel_regression, sklearn_kernel, training_curve
     from .shaping import (
         Constants,
+        RegionalShaping,
         Shaping,
         depth_limit,
         equivalent_parameters,
@@ -74,6 +77,14 @@ if TYPE_CHECKING:
         shape,
         vanilla_maps,
         with_residual_weights,
+    )
+    from .transfer import (
+        ParameterRule,
+        TrainedCoordinates,
+        Transfer,
+        TransferCheck,
+        trained_coordinates,
+        transfer_check,
     )
     from .verification import empirical_ntk, hessian_blocks, verify_kernels
 
@@ -97,8 +108,10 @@ _ROOMS = {
     "calculi.tied_readout": "TiedReadout tied_readout",
     "interchange": "Reading load_json read save_json",
     "regression": "gaussian_process kernel_regression sklearn_kernel training_curve",
-    "shaping": "Constants Shaping depth_limit equivalent_parameters phase_diagram residual_blocks "
-    "shape vanilla_maps with_residual_weights",
+    "shaping": "Constants RegionalShaping Shaping depth_limit equivalent_parameters phase_diagram "
+    "residual_blocks shape vanilla_maps with_residual_weights",
+    "transfer": "ParameterRule TrainedCoordinates Transfer TransferCheck trained_coordinates "
+    "transfer_check",
     "verification": "empirical_ntk hessian_blocks verify_kernels",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
@@ -106,6 +119,7 @@ _PACKAGES = {"claims", "plotting", *(room.partition(".")[0] for room in _ROOMS)}
 
 __all__ = [
     "Activation",
+    "Audit",
     "Constants",
     "Fluctuations",
     "FreshnessError",
@@ -117,19 +131,25 @@ __all__ = [
     "Moments",
     "Network",
     "NoRule",
+    "ParameterRule",
     "Reading",
+    "RegionalShaping",
     "ResidualSpectrum",
     "Sampling",
     "Scaling",
     "Shaping",
     "Smoothness",
     "TiedReadout",
+    "TrainedCoordinates",
+    "Transfer",
+    "TransferCheck",
     "UnreachableTarget",
     "__version__",
     "activation",
     "activation_bounds",
     "activations",
     "architectures",
+    "audit",
     "averaging_shortcuts",
     "c_map",
     "chain",
@@ -186,7 +206,10 @@ __all__ = [
     "to_jax",
     "token_map",
     "token_mixing",
+    "trained_coordinates",
     "training_curve",
+    "transfer",
+    "transfer_check",
     "vanilla_maps",
     "verify_kernels",
     "with_residual_weights",

@@ -33,9 +33,19 @@ import kcalc as kc
 from kcalc.plotting import axis_names
 
 set_matplotlib_formats("svg", metadata={"Date": None})
-plt.rcParams.update({"figure.dpi": 110, "axes.titlesize": 9, "legend.frameon": False, "legend.fontsize": 8, "path.simplify_threshold": 0.4})
+plt.rcParams.update(
+    {
+        "figure.dpi": 110,
+        "axes.titlesize": 9,
+        "legend.frameon": False,
+        "legend.fontsize": 8,
+        "path.simplify_threshold": 0.4,
+    }
+)
 axes = kc.activation("tanh").plot()
-axes[0].figure.suptitle("tanh: small inputs keep their angles, large ones are pulled apart", fontsize=10);
+axes[0].figure.suptitle(
+    "tanh: small inputs keep their angles, large ones are pulled apart", fontsize=10
+);
 
 # %% [markdown]
 # A filled dot attracts under iteration, an open one repels. At $q = 10$ many tanh layers pull the angles of all different inputs towards a right angle.
@@ -47,13 +57,31 @@ axes[0].figure.suptitle("tanh: small inputs keep their angles, large ones are pu
 # %%
 FAMILIES = {
     "piecewise linear": [
-        "identity", "relu", "leaky_relu", "abs", "abrelu", "hard_tanh", "relu6", "hard_sigmoid", "hard_shrink"
+        "identity",
+        "relu",
+        "leaky_relu",
+        "abs",
+        "abrelu",
+        "hard_tanh",
+        "relu6",
+        "hard_sigmoid",
+        "hard_shrink",
     ],
     "steps and powers": ["heaviside", "sign", "relu2", "relu3", "relu4", "relu5", "hard_swish"],
     "S-shaped": ["tanh", "erf", "probit", "sigmoid", "atan", "softsign"],
     "smooth rectifiers": [
-        "softplus", "gelu", "gelu_tanh", "swish", "mish", "elu",
-        "selu", "celu", "squareplus", "bentid", "logcosh", "asinh",
+        "softplus",
+        "gelu",
+        "gelu_tanh",
+        "swish",
+        "mish",
+        "elu",
+        "selu",
+        "celu",
+        "squareplus",
+        "bentid",
+        "logcosh",
+        "asinh",
     ],
     "periodic and Gaussian": ["sin", "cos", "rbf", "snake", "exp", "gaussian", "gabor"],
     "polynomials": ["square", "cube", "hermite2", "hermite3", "hermite4"],
@@ -94,7 +122,11 @@ def page(family, claim, columns=6):
 page("piecewise linear", "Piecewise linear with the only kink at 0: one C map for all q", columns=5)
 
 # %%
-page("steps and powers", "Steps are infinitely steep at c = 1, powers of ReLU flat at c = -1", columns=7)
+page(
+    "steps and powers",
+    "Steps are infinitely steep at c = 1, powers of ReLU flat at c = -1",
+    columns=7,
+)
 
 # %%
 page("S-shaped", "S-shaped: the larger q, the farther an odd C map is from the identity")
@@ -140,7 +172,9 @@ for ax, name in zip(axes, ("tanh", "swish", "relu")):
     ax.set(yscale="log", ylim=(1e-8, 2), xlabel="power n of c")
     ax.set_title(f"{name}: {kc.activation(name).c_map.tail(16):.1e} is left")
 axes[0].set_ylabel("weight $b_n$")
-fig.suptitle("The weights of kinked activations fall slowly, those of smooth ones fast", fontsize=10);
+fig.suptitle(
+    "The weights of kinked activations fall slowly, those of smooth ones fast", fontsize=10
+);
 
 # %% [markdown]
 # ## In symbols, in digits, with a proof, and fast
@@ -204,7 +238,9 @@ print(f"SELU: C'(1) = {slope:.6f}, after 100 layers {slope**100:.2f}, after 300 
 L = kc.layers
 normed = kc.c_map(kc.chain(L.Affine(), L.Nonlinear("relu"), L.LayerNorm())).derivative(1)(1.0)
 print(f"LayerNorm after ReLU: slope {normed:.5f}, pi / (pi - 1) = {np.pi / (np.pi - 1):.5f}")
-larger = (kc.pair_expectation("identity", "identity", 1, 1.3) + kc.pair_expectation("abs", "abs", 1, 0.7)) / 2
+larger = (
+    kc.pair_expectation("identity", "identity", 1, 1.3) + kc.pair_expectation("abs", "abs", 1, 0.7)
+) / 2
 print("E max(u, v)^2 at c = 0.3:", larger)
 u, v = np.random.default_rng(0).multivariate_normal([0, 0], [[1, 0.3], [0.3, 1]], 200_000).T
 squares = np.maximum(u, v) ** 2

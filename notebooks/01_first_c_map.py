@@ -33,7 +33,9 @@ import kcalc as kc
 
 set_matplotlib_formats("svg", metadata={"Date": None})
 L = kc.layers
-layer = kc.chain(L.Affine(sigma_w=2**0.5), L.Nonlinear("relu"))  # weights of variance 2 / fan-in, then ReLU
+layer = kc.chain(
+    L.Affine(sigma_w=2**0.5), L.Nonlinear("relu")
+)  # weights of variance 2 / fan-in, then ReLU
 net = kc.chain(kc.repeat(layer, 10), L.Affine(sigma_w=2**0.5))  # ten of them, and a linear read-out
 C = kc.c_map(net)
 C.plot().set_title("Ten ReLU layers bring any two inputs close", fontsize=10);
@@ -85,7 +87,9 @@ ax.plot(u, v, ".", ms=2, alpha=0.4, color="#0072B2")
 ax.set(xlabel="a unit's value, first input", ylabel="the same unit's value, second input")
 ax.set(aspect="equal", xlim=(-4, 4), ylim=(-4, 4))
 seen = np.corrcoef(u, v)[0, 1]
-ax.set_title(f"Units see the inputs' cosine 0.7 as a correlation:\nhere {seen:.3f} over {width} units");
+ax.set_title(
+    f"Units see the inputs' cosine 0.7 as a correlation:\nhere {seen:.3f} over {width} units"
+);
 
 # %% [markdown]
 # With $\varphi$ the activation, the q value after it and the c value after it are
@@ -109,7 +113,9 @@ def relu_network(x, depth=10):
 def cosines_after(network, cosines, width, draws):
     """Output cosines of the inputs above, (draws, cosines), every draw with weights of its own."""
     outputs = (network(inputs(cosines, width)) for _ in range(draws))
-    return np.array([y[1:] @ y[0] / np.linalg.norm(y[1:], axis=1) / np.linalg.norm(y[0]) for y in outputs])
+    return np.array(
+        [y[1:] @ y[0] / np.linalg.norm(y[1:], axis=1) / np.linalg.norm(y[0]) for y in outputs]
+    )
 
 
 cosines = np.linspace(-1, 0.9, 20)
@@ -203,7 +209,9 @@ print("c = 0.5, q1 = 1, q2 = 4:", T(0.5, 1, 4))
 
 # %%
 convolution = L.Affine(64, kernel=3)
-image_net = kc.chain(L.Input(3, (32, 32)), convolution, L.Nonlinear("relu"), L.Pool("mean", 2, 2), convolution)
+image_net = kc.chain(
+    L.Input(3, (32, 32)), convolution, L.Nonlinear("relu"), L.Pool("mean", 2, 2), convolution
+)
 for note in kc.c_map(image_net).assumptions:
     print(f"{note.node!s:10s} {note.kind:12s} {note.text}")
 
@@ -246,7 +254,15 @@ wrong = traces[:, -1].mean() / heuristic
 fig, ax = plt.subplots(figsize=(4.8, 3.0), layout="constrained")
 ax.plot(traces.T, color="#D55E00", lw=0.8, alpha=0.6)
 ax.axhline(heuristic, color="#0072B2", ls=(0, (4, 2)))
-ax.text(8, heuristic * 1.1, "as if every sum were fresh", ha="right", va="bottom", color="#0072B2", fontsize=9)
+ax.text(
+    8,
+    heuristic * 1.1,
+    "as if every sum were fresh",
+    ha="right",
+    va="bottom",
+    color="#0072B2",
+    fontsize=9,
+)
 ax.text(4.4, 22, "ten random networks", ha="right", color="#D55E00", fontsize=9)
 ax.set(yscale="log", xlabel=axis_names.BLOCKS, ylabel=axis_names.Q)
 ax.set_title(f"What kcalc refused to say would be wrong {wrong:.0f}-fold after eight blocks");

@@ -33,7 +33,9 @@ L = kc.layers
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 SHADES = ("#9ecae1", "#4292c6", "#08306b")
 set_matplotlib_formats("svg", metadata={"Date": None})
-plt.rcParams.update({"figure.dpi": 110, "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8})
+plt.rcParams.update(
+    {"figure.dpi": 110, "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8}
+)
 c = np.cos(np.linspace(np.pi, 0, 401))
 
 
@@ -43,7 +45,12 @@ def draw(ax, maps, colors=SHADES):
     for (label, C), color in zip(maps.items(), colors):
         ax.plot(c, C(c), color=color, lw=1.7, label=label)
     ax.set(xlabel=axis_names.C, ylabel=axis_names.C_MAP, aspect="equal")
-    ax.set(xlim=(-1.03, 1.03), ylim=(-1.03, 1.03), xticks=[-1, -0.5, 0, 0.5, 1], yticks=[-1, -0.5, 0, 0.5, 1])
+    ax.set(
+        xlim=(-1.03, 1.03),
+        ylim=(-1.03, 1.03),
+        xticks=[-1, -0.5, 0, 0.5, 1],
+        yticks=[-1, -0.5, 0, 0.5, 1],
+    )
     ax.legend(loc="lower right")
 
 
@@ -53,7 +60,9 @@ def draw(ax, maps, colors=SHADES):
 # One ReLU layer lifts the c values, $\mathcal{C}(c) = \big(\sqrt{1 - c^2} + (\pi - \arccos c)\,c\big)/\pi$, and keeps the slope 1 at $c = 1$. Nothing about it looks alarming. A hundred of them do.
 
 # %%
-relu = {f"{depth} layers": kc.c_map(kc.architectures.vanilla(depth, "relu")) for depth in (5, 20, 100)}
+relu = {
+    f"{depth} layers": kc.c_map(kc.architectures.vanilla(depth, "relu")) for depth in (5, 20, 100)
+}
 fig, axes = plt.subplots(1, 2, figsize=(7.4, 3.7), layout="constrained")
 draw(axes[0], {"ReLU": kc.activation("relu").c_map}, [BLUE])
 axes[0].set_title("One ReLU layer keeps c values apart ...")
@@ -91,8 +100,12 @@ D = np.arange(1, 1001)
 fig, ax = plt.subplots(figsize=(5.0, 3.2), layout="constrained")
 for label, curve, color in zip(starts, gap.T, SHADES):
     ax.plot(D, curve, color=color, lw=1.7, label=label)
-ax.plot(D[15:], 4.5 * np.pi**2 / D[15:] ** 2.0, color=ORANGE, ls=(0, (4, 2)), label=r"$9\pi^2/(2D^2)$")
-ax.set(xscale="log", yscale="log", xlabel=axis_names.DEPTH, ylabel=axis_names.GAP_MAP, ylim=(1e-5, 5))
+ax.plot(
+    D[15:], 4.5 * np.pi**2 / D[15:] ** 2.0, color=ORANGE, ls=(0, (4, 2)), label=r"$9\pi^2/(2D^2)$"
+)
+ax.set(
+    xscale="log", yscale="log", xlabel=axis_names.DEPTH, ylabel=axis_names.GAP_MAP, ylim=(1e-5, 5)
+)
 ax.set_title("ReLU networks forget the angle they were given like 1/D²")
 ax.legend()
 assert abs(gap[-1, 0] * 1000**2 / (4.5 * np.pi**2) - 1) < 0.05
@@ -107,7 +120,9 @@ assert abs(gap[-1, 0] * 1000**2 / (4.5 * np.pi**2) - 1) < 0.05
 # %%
 erf = kc.activation("erf")
 print(f"largest |C(c) - c| at q = 1: {np.abs(erf.c_map(c) - c).max():.4f}")
-deep_erf = {f"{depth} layers": kc.c_map(kc.architectures.vanilla(depth, "erf")) for depth in (50, 150, 500)}
+deep_erf = {
+    f"{depth} layers": kc.c_map(kc.architectures.vanilla(depth, "erf")) for depth in (50, 150, 500)
+}
 fig, axes = plt.subplots(1, 2, figsize=(7.4, 3.7), layout="constrained")
 draw(axes[0], {"erf, q = 1": erf.c_map}, [BLUE])
 axes[0].set_title("One erf layer is the identity to the eye ...")
@@ -121,9 +136,13 @@ axes[1].set_title("... five hundred tear all inputs apart");
 # %%
 limit = kc.depth_limit(kc.chain(L.Affine(), L.Nonlinear("erf")))
 slope = erf.c_map.derivative(1)(1.0, limit.q)
-print(f"q -> {limit.q:.6f}, where C'(1) = {slope:.5f};  c -> {limit.c:.0f}, {limit.rate:.5f}-fold per layer")
+print(
+    f"q -> {limit.q:.6f}, where C'(1) = {slope:.5f};  c -> {limit.c:.0f}, {limit.rate:.5f}-fold per layer"
+)
 deepest = deep_erf["500 layers"]
-print(f"after 500 layers: C'(1) = {deepest.derivative(1)(1.0):.0f},  c = 0.9 becomes {deepest(0.9):.4f}")
+print(
+    f"after 500 layers: C'(1) = {deepest.derivative(1)(1.0):.0f},  c = 0.9 becomes {deepest(0.9):.4f}"
+)
 assert abs(limit.q - 2 / np.pi * np.arcsin(2 * limit.q / (1 + 2 * limit.q))) < 1e-14
 
 # %% [markdown]
@@ -134,7 +153,11 @@ assert abs(limit.q - 2 / np.pi * np.arcsin(2 * limit.q / (1 + 2 * limit.q))) < 1
 
 # %%
 layers = {
-    "collapsing: tanh, small weights and biases": (L.Affine(sigma_w=0.9, sigma_b=0.3), "tanh", BLUE),
+    "collapsing: tanh, small weights and biases": (
+        L.Affine(sigma_w=0.9, sigma_b=0.3),
+        "tanh",
+        BLUE,
+    ),
     "edge: ReLU": (L.Affine(sigma_w=2**0.5), "relu", GREEN),
     "exploding: tanh, large weights": (L.Affine(sigma_w=2.5), "tanh", ORANGE),
 }
@@ -185,7 +208,9 @@ rng = np.random.default_rng(1)
 starts, found = np.array([-0.8, 0.0, 0.5, 0.9]), []
 for _ in range(12):
     a, b = np.linalg.qr(rng.normal(size=(500, 2)))[0].T * 500**0.5
-    y = layernorm_network(np.vstack([a, np.outer(starts, a) + np.outer(np.sqrt(1 - starts**2), b)]), rng)
+    y = layernorm_network(
+        np.vstack([a, np.outer(starts, a) + np.outer(np.sqrt(1 - starts**2), b)]), rng
+    )
     found.append(y[1:] @ y[0] / 500)
 mean, error = np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / 12**0.5
 for row in zip(starts, with_norm(starts), mean, error):
@@ -210,7 +235,9 @@ ax.set_title("q grows by one per block and starts anew at every stage (ResNet-15
 # %%
 growing = {f"ResNet-{depth}": kc.c_map(net) for depth, net in resnets.items()}
 normalised_relu = kc.activation("relu").transformed(output_scale=2**0.5)  # keeps q
-plain = {d: kc.architectures.resnet_v2(d, activation=normalised_relu) for d in resnets}  # weights 1/√2
+plain = {
+    d: kc.architectures.resnet_v2(d, activation=normalised_relu) for d in resnets
+}  # weights 1/√2
 even = {f"ResNet-{depth}": kc.c_map(net) for depth, net in plain.items()}
 fig, axes = plt.subplots(1, 2, figsize=(7.4, 3.6), layout="constrained")
 for ax, maps in zip(axes, (growing, even)):
@@ -242,7 +269,9 @@ for depth, stages in STAGES.items():
     assert np.allclose(ours[0], appendix_j(c, stages), atol=1e-12)
     assert np.allclose(ours[1], appendix_j(c, stages, grow=False), atol=1e-12)
     low, low_even = ours[0].min(), ours[1].min()
-    print(f"ResNet-{depth}: [-1, 1] goes to [{low:.4f}, 1], and to [{low_even:.4f}, 1] with q kept at 1")
+    print(
+        f"ResNet-{depth}: [-1, 1] goes to [{low:.4f}, 1], and to [{low_even:.4f}, 1] with q kept at 1"
+    )
 
 # %% [markdown]
 # The benefit is not LayerNorm's but the shares'. A network without any normalisation layer has the same map if the residual branch of the $i$-th block of a stage has the weight $1/\sqrt{i + 1}$ and its shortcut the rest:
@@ -269,7 +298,9 @@ table = {
 print(f"{'':22s}{'C(-1)':>9s}{'C(0)':>9s}{'C(0.9)':>9s}{'C´(1)':>9s}{'growth':>9s}")
 for name, net in table.items():
     C, growth = kc.c_map(net), kc.gradients(net).growth
-    print(f"{name:22s}{C(-1.0):9.4f}{abs(C(0.0)):9.4f}{C(0.9):9.4f}{C.derivative(1)(1.0):9.4g}{growth:9.4g}")
+    print(
+        f"{name:22s}{C(-1.0):9.4f}{abs(C(0.0)):9.4f}{C(0.9):9.4f}{C.derivative(1)(1.0):9.4g}{growth:9.4g}"
+    )
 assert np.isclose(growth, max(sums))
 
 # %% [markdown]

@@ -36,7 +36,9 @@ from kcalc.plotting import axis_names
 L = kc.layers
 BLUE, ORANGE, GREEN, PINK, YELLOW = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
 set_matplotlib_formats("svg", metadata={"Date": None})
-plt.rcParams.update({"figure.dpi": 110, "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8})
+plt.rcParams.update(
+    {"figure.dpi": 110, "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8}
+)
 
 
 def build(activation, blocks=8):
@@ -194,18 +196,24 @@ axes[0].plot([-1, 1], [-1, 1], color="k", lw=0.8, ls=(0, (4, 3)))
 axes[0].set(xlabel=axis_names.C, ylabel=axis_names.C_MAP, aspect="equal")
 axes[0].set_title("C(0) and C´(1) bring the C map near the identity")
 axes[1].plot(q, q, color="k", lw=0.8, ls=(0, (4, 3)))
-axes[1].set(xscale="log", yscale="log", ylim=(0.1, 20), xlabel=axis_names.Q, ylabel=axis_names.Q_MAP)
+axes[1].set(
+    xscale="log", yscale="log", ylim=(0.1, 20), xlabel=axis_names.Q, ylabel=axis_names.Q_MAP
+)
 axes[1].set_xticks([0.25, 0.5, 1, 2, 4], [0.25, 0.5, 1, 2, 4])
 axes[1].minorticks_off()
 axes[1].set_title("Q´(1) = 1 keeps small errors of q small")
 fig.legend(loc="outside lower center", ncols=5);
 
 # %%
-print(f"{'':26s}{'Q_f(1)':>10s}{'Q_f´(1)':>10s}{'C_f(0)':>10s}{'C_f´(1)':>10s}{'max|C_f - c|':>14s}")
+print(
+    f"{'':26s}{'Q_f(1)':>10s}{'Q_f´(1)':>10s}{'C_f(0)':>10s}{'C_f´(1)':>10s}{'max|C_f - c|':>14s}"
+)
 for name, one in nets.items():
     Q, C = kc.q_map(one), kc.c_map(one)
     numbers = Q(1.0), Q.derivative(1)(1.0), abs(C(0.0)), C.derivative(1)(1.0)
-    print(f"{name:26s}" + "".join(f"{v:10.3f}" for v in numbers) + f"{np.abs(C(c) - c).max():14.3f}")
+    print(
+        f"{name:26s}" + "".join(f"{v:10.3f}" for v in numbers) + f"{np.abs(C(c) - c).max():14.3f}"
+    )
 
 # %% [markdown]
 # ## Step 6: before and after
@@ -214,7 +222,9 @@ for name, one in nets.items():
 
 # %%
 axes = s.plot()
-axes[0].figure.suptitle("DKS makes softplus a mild bend, and the network keeps its inputs apart", fontsize=11);
+axes[0].figure.suptitle(
+    "DKS makes softplus a mild bend, and the network keeps its inputs apart", fontsize=11
+);
 
 # %% [markdown]
 # Gradients follow. `growth` is the largest $\mathrm{E}\,|\partial\,\mathrm{out}/\partial\,\mathrm{layer}|^2$ over the smallest one.
@@ -269,13 +279,17 @@ for ax, network, found in zip(axes, (net, s.network), (plain, shaped)):
     mean, error = found.mean(axis=0), found.std(axis=0, ddof=1) / len(found) ** 0.5
     ax.plot(theory, color=BLUE, lw=1.4)
     for column in range(3):
-        ax.errorbar(range(9), mean[:, column], 4 * error[:, column], fmt="o", ms=3, color=ORANGE, capsize=2)
+        ax.errorbar(
+            range(9), mean[:, column], 4 * error[:, column], fmt="o", ms=3, color=ORANGE, capsize=2
+        )
     ax.set(xlabel=axis_names.BLOCKS, ylim=(-1, 1.05))
     assert np.all(np.abs(mean - theory) < 4 * error)
 axes[0].set(ylabel=axis_names.C, title="Before: three pairs of inputs become one")
 axes[1].set_title("After: they keep their angles")
 axes[1].plot([], color=BLUE, label="C maps")
-axes[1].errorbar([], [], [], fmt="o", ms=3, color=ORANGE, capsize=2, label="measured, ± 4 standard errors")
+axes[1].errorbar(
+    [], [], [], fmt="o", ms=3, color=ORANGE, capsize=2, label="measured, ± 4 standard errors"
+)
 axes[1].legend(loc="lower right");
 
 # %% [markdown]

@@ -38,7 +38,9 @@ from kcalc.plotting import axis_names
 L = kc.layers
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 set_matplotlib_formats("svg", metadata={"Date": None})
-plt.rcParams.update({"figure.dpi": 110, "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8})
+plt.rcParams.update(
+    {"figure.dpi": 110, "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8}
+)
 c = np.cos(np.linspace(np.pi, 0, 201))
 
 
@@ -67,7 +69,11 @@ for alpha, color in zip(slopes, plt.cm.viridis(np.linspace(0, 0.85, 4))):
     axes[1].plot(c, phi.c_map(c), color=color)
     assert np.allclose(phi.c_map(c), c + strength(alpha) * g(c), atol=1e-14)
 identity(axes[1])
-axes[0].set(xlabel=axis_names.X, ylabel=r"$\tilde\varphi_\alpha(x)$", title="The closer to a straight line ...")
+axes[0].set(
+    xlabel=axis_names.X,
+    ylabel=r"$\tilde\varphi_\alpha(x)$",
+    title="The closer to a straight line ...",
+)
 axes[0].legend()
 axes[1].set_title("... the closer the C map to the identity");
 
@@ -131,7 +137,9 @@ def tailored(depth, eta):
 
 fig, ax = plt.subplots(figsize=(5.0, 3.1), layout="constrained")
 for eta, color in ((0.5, GREEN), (0.9, BLUE), (0.95, ORANGE)):
-    least = next(d for d in range(1, 99) if kc.c_map(kc.architectures.vanilla(d, "relu"))(0.0) >= eta)
+    least = next(
+        d for d in range(1, 99) if kc.c_map(kc.architectures.vanilla(d, "relu"))(0.0) >= eta
+    )
     depths = np.unique(np.geomspace(least, 400, 12).astype(int))
     label = f"η = {eta}, from {least} layers on"
     ax.plot(depths, [tailored(d, eta) for d in depths], color=color, label=label)
@@ -183,11 +191,15 @@ axes[1].legend(loc="lower right");
 
 # %%
 def flow(start, end, **options):
-    return solve_ivp(lambda t, x: g(np.clip(x, -1, 1)), (0, end), start, rtol=1e-11, atol=1e-13, **options)
+    return solve_ivp(
+        lambda t, x: g(np.clip(x, -1, 1)), (0, end), start, rtol=1e-11, atol=1e-13, **options
+    )
 
 
 reached = flow([0.0], 5, events=lambda t, x: x[0] - 0.5).t_events[0][0]
-print(f"T(η = 0.5) = {T:.10f},  SciPy: {reached:.10f};   T(η = 0.9) = {kc.shaping.flow_time(0.9):.5f}")
+print(
+    f"T(η = 0.5) = {T:.10f},  SciPy: {reached:.10f};   T(η = 0.9) = {kc.shaping.flow_time(0.9):.5f}"
+)
 ends = flow(c, T).y[:, -1]
 assert np.abs(ends - limit).max() < 1e-8
 
@@ -204,12 +216,20 @@ for start in (-1, -0.5, 0, 0.5, 0.8):
 axes[0].plot([], color="#E69F00", lw=3, alpha=0.6, label="flow")
 axes[0].plot([], "s", color=BLUE, ms=3, label="10 layers")
 axes[0].plot([], ".", color="k", ms=3, label="50 layers")
-axes[0].set(xlabel="time: layers passed times k", ylabel=axis_names.C, title="Layers are Euler steps of the flow")
+axes[0].set(
+    xlabel="time: layers passed times k",
+    ylabel=axis_names.C,
+    title="Layers are Euler steps of the flow",
+)
 axes[0].legend(loc="lower right")
 gap = [np.abs(C(c) - limit).max() for C in tailored_maps.values()]
 axes[1].plot(DEPTHS, gap, "o-", color=BLUE, ms=4)
-axes[1].plot(DEPTHS, gap[-1] * DEPTHS[-1] / np.array(DEPTHS), color="0.4", ls=(0, (4, 2)), label="1 / depth")
-axes[1].set(xscale="log", yscale="log", xlabel=axis_names.DEPTH, ylabel="largest distance from the limit")
+axes[1].plot(
+    DEPTHS, gap[-1] * DEPTHS[-1] / np.array(DEPTHS), color="0.4", ls=(0, (4, 2)), label="1 / depth"
+)
+axes[1].set(
+    xscale="log", yscale="log", xlabel=axis_names.DEPTH, ylabel="largest distance from the limit"
+)
 axes[1].set_xticks(DEPTHS, DEPTHS)
 axes[1].minorticks_off()
 axes[1].set_title("The C map approaches its limit like 1 / depth")
@@ -239,7 +259,10 @@ for eta in (0.1, 0.3, 0.5, 0.9):
 # %%
 alpha = s.constants["relu"].negative_slope
 relu = kc.activation("relu").transformed(output_scale=2**0.5)
-for name, square in (("with the 2", 2 * alpha / (1 + alpha**2)), ("as printed", alpha / (1 + alpha**2))):
+for name, square in (
+    ("with the 2", 2 * alpha / (1 + alpha**2)),
+    ("as printed", alpha / (1 + alpha**2)),
+):
     block = kc.residual(kc.chain(L.Nonlinear(relu), L.Affine()), shortcut_weight=square**0.5)
     resnet = kc.chain(L.Affine(), kc.repeat(block, 50))
     difference = np.abs(kc.c_map(resnet)(c) - kc.c_map(s.network)(c)).max()
@@ -261,7 +284,9 @@ def c_values(phi, start, width, depth=50, draws=40):
         y = np.vstack([a, start * a + (1 - start**2) ** 0.5 * b]).astype(np.float32)
         for layer in range(depth + 1):
             row[layer] = y[0] @ y[1] / np.linalg.norm(y[0]) / np.linalg.norm(y[1])
-            y = phi(y @ (rng.standard_normal((width, width), dtype=np.float32) / np.float32(width**0.5)))
+            y = phi(
+                y @ (rng.standard_normal((width, width), dtype=np.float32) / np.float32(width**0.5))
+            )
     return found
 
 
@@ -284,10 +309,14 @@ for ax, (name, (phi, constants, start)) in zip(axes, methods.items()):
         ax.plot(mean, color=color, label=f"width {width}")
         ax.fill_between(range(51), mean - spread, mean + spread, color=color, alpha=0.15, lw=0)
         off = np.abs(mean - theory).max()
-        print(f"{name}, width {width:3d}: mean off by up to {off:.3f}, spread up to {spread.max():.3f}")
+        print(
+            f"{name}, width {width:3d}: mean off by up to {off:.3f}, spread up to {spread.max():.3f}"
+        )
     ax.plot(theory, "k", ls=(0, (4, 2)), label="C map")
     ax.set(xlabel=axis_names.DEPTH, ylim=(-0.3, 1.05))
-axes[0].set(ylabel=f"{axis_names.C}, mean ± standard deviation", title="TAT: c values stay near the C map")
+axes[0].set(
+    ylabel=f"{axis_names.C}, mean ± standard deviation", title="TAT: c values stay near the C map"
+)
 axes[1].set_title("DKS: narrow Gaussian networks stray more")
 axes[0].legend(loc="lower right");
 
@@ -315,7 +344,9 @@ axes[0].plot(x, np.tanh(x), color="0.5", label="tanh")
 axes[1].plot(c, kc.c_map(edge.network)(c), color=PINK)
 axes[0].plot([], color=PINK, label=r"tanh, EOC, $\sigma_b$ = 0.2")
 identity(axes[1])
-axes[0].set(xlabel=axis_names.X, ylabel=r"$\hat\varphi(x)$", title="Both use a gently bent part of tanh ...")
+axes[0].set(
+    xlabel=axis_names.X, ylabel=r"$\hat\varphi(x)$", title="Both use a gently bent part of tanh ..."
+)
 axes[0].legend()
 axes[1].set_title("... TAT stays above the identity, DKS keeps 0");
 
@@ -343,7 +374,9 @@ for pair in ((1.302, 0.02), (1.302, 0.2), (edge.constants["tanh"].sigma_w, 0.2))
 t = 0
 print(f"at t = 0 the printed solution is {1 - (3 / (2 * t + 3) ** 0.5) ** 2:.1f}, not 0")
 t = np.linspace(0, 5, 6)
-exact = solve_ivp(lambda t, x: 8**0.5 / 3 * (1 - x) ** 1.5, (0, 5), [0.0], t_eval=t, rtol=1e-11, atol=1e-13).y[0]
+exact = solve_ivp(
+    lambda t, x: 8**0.5 / 3 * (1 - x) ** 1.5, (0, 5), [0.0], t_eval=t, rtol=1e-11, atol=1e-13
+).y[0]
 assert np.allclose(exact, 1 - (3 / (2**0.5 * t + 3)) ** 2, atol=1e-9)
 
 # %% [markdown]

@@ -36,7 +36,9 @@ from kcalc.plotting import axis_names
 L = kc.layers
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 set_matplotlib_formats("svg", metadata={"Date": None})
-plt.rcParams.update({"figure.dpi": 110, "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8})
+plt.rcParams.update(
+    {"figure.dpi": 110, "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8}
+)
 w = sp.Symbol("w", positive=True)
 graph = nx.DiGraph()
 
@@ -63,7 +65,9 @@ add("f7", phi, "sum2")
 add("out", L.Affine(), "f7")
 symbolic = kc.Network(graph)
 net = symbolic.subs({w: sp.sqrt(sp.Rational(1, 10))})
-symbolic.draw(columns=2).set_title("Seven nonlinear layers, six of them on the longest path", fontsize=9);
+symbolic.draw(columns=2).set_title(
+    "Seven nonlinear layers, six of them on the longest path", fontsize=9
+);
 
 # %% [markdown]
 # ## The slope polynomial
@@ -94,7 +98,9 @@ print(polynomial, "  at 1:", sum(coefficients))
 # %%
 subs = kc.subnetworks(net)
 print(subs)
-subs.draw(columns=2).set_title("Four maximal subnetworks: the whole, and three branches", fontsize=9);
+subs.draw(columns=2).set_title(
+    "Four maximal subnetworks: the whole, and three branches", fontsize=9
+);
 
 # %% [markdown]
 # ## Is that all? Count them
@@ -134,7 +140,9 @@ def slope(chosen, psi):
         if bit[name] & chosen:
             before = {p: values.get(p, Fraction(1)) for p in graph.predecessors(name)}
             weights = shares.get(name, dict.fromkeys(before, Fraction(1)))
-            values[name] = sum(weights[p] * v for p, v in before.items()) * (psi if name[0] == "f" else 1)
+            values[name] = sum(weights[p] * v for p, v in before.items()) * (
+                psi if name[0] == "f" else 1
+            )
             last = values[name]
     return last
 
@@ -143,7 +151,9 @@ mu = kc.maximal_slope(net)
 for psi in (Fraction(21, 20), Fraction(3, 2), Fraction(5, 2), Fraction(4)):
     brute = max(slope(chosen, psi) for chosen in found)
     ours = mu(float(psi))
-    print(f"psi = {float(psi):4.2f}: largest of {len(found)} slopes {float(brute):.6f},  kcalc {ours:.6f}")
+    print(
+        f"psi = {float(psi):4.2f}: largest of {len(found)} slopes {float(brute):.6f},  kcalc {ours:.6f}"
+    )
     assert np.isclose(ours, float(brute), rtol=1e-13)
 
 # %% [markdown]
@@ -218,12 +228,21 @@ error = walks.std() / 2000**0.5
 exact = float(sp.diff(polynomial, kc.symbols.psi).subs(kc.symbols.psi, 1))
 fig, ax = plt.subplots(figsize=(4.6, 2.6), layout="constrained")
 ax.bar(range(7), [float(b) for b in coefficients], color=BLUE, width=0.7, label="coefficients")
-ax.plot(range(7), np.bincount(walks, minlength=7) / 2000, "o", color=ORANGE, ms=5, label="2000 random walks")
+ax.plot(
+    range(7),
+    np.bincount(walks, minlength=7) / 2000,
+    "o",
+    color=ORANGE,
+    ms=5,
+    label="2000 random walks",
+)
 ax.set(xlabel="nonlinear layers on the path", ylabel="share of the paths")
 ax.set_title("Coefficients are the odds of a random walk through the graph")
 ax.legend()
 print(f"mean of the walks {walks.mean():.3f} ± {error:.3f} (standard error);   p'(1) = {exact:.1f}")
-print(f"maximum over all subnetworks: C''(1) = {kc.maximal_curvature(net).expr}, of the deep branch again")
+print(
+    f"maximum over all subnetworks: C''(1) = {kc.maximal_curvature(net).expr}, of the deep branch again"
+)
 assert abs(walks.mean() - exact) < 4 * error
 
 # %% [markdown]
@@ -234,7 +253,9 @@ assert abs(walks.mean() - exact) < 4 * error
 
 # %%
 worst = kc.maximal(net, lambda c: (1 + c) / 2)
-print(f"r(c) = (1 + c)/2:         c = 0 becomes {worst(0.0):.4f} at most, at {worst.active(0.0).exit}")
+print(
+    f"r(c) = (1 + c)/2:         c = 0 becomes {worst(0.0):.4f} at most, at {worst.active(0.0).exit}"
+)
 leaky = kc.maximal_c_value(net)
 print(f"leaky ReLU of slope 0.3:  c = 0 becomes {leaky(0.3):.4f} at most")
 print(f"at most 0.5 takes a slope of {leaky.inverse(0.5):.4f}")
@@ -256,7 +277,11 @@ for depth, color in ((50, GREEN), (101, BLUE), (152, ORANGE)):
         resnet = kc.architectures.resnet_v2(depth, residual_weight=float(value))
         allowed.append(kc.maximal_slope(resnet).inverse(1.5) - 1)
     ax.plot(weights**2, allowed, color=color, label=f"ResNet-{depth}")
-ax.set(yscale="log", xlabel=r"squared weight $w^2$ of the branches", ylabel=r"$\psi - 1$ at $\zeta$ = 1.5")
+ax.set(
+    yscale="log",
+    xlabel=r"squared weight $w^2$ of the branches",
+    ylabel=r"$\psi - 1$ at $\zeta$ = 1.5",
+)
 ax.set_yticks([0.003, 0.01, 0.03, 0.08], [0.003, 0.01, 0.03, 0.08])
 ax.minorticks_off()
 ax.set_title("Small branch weights let every layer be more nonlinear")

@@ -39,7 +39,9 @@ from kcalc.plotting import axis_names
 L = kc.layers
 BLUE, ORANGE, GREEN, PINK, YELLOW = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
 set_matplotlib_formats("svg", metadata={"Date": None})
-plt.rcParams.update({"figure.dpi": 110, "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8})
+plt.rcParams.update(
+    {"figure.dpi": 110, "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8}
+)
 small = kc.ntk(kc.architectures.vanilla(1, "relu", sigma_w=sp.sqrt(2)))
 small.closed_form
 
@@ -118,7 +120,9 @@ kernels = {name: kc.ntk(net) for name, net in networks.items()}
 
 # %%
 regimes = {name: K.regime(c=0.5) for name, K in kernels.items()}
-print(f"{'':16s} {'regime':14s} {'C_f´(1)':>9s} {'C_f(0)':>8s} {'alpha-bar':>10s}   layers without end")
+print(
+    f"{'':16s} {'regime':14s} {'C_f´(1)':>9s} {'C_f(0)':>8s} {'alpha-bar':>10s}   layers without end"
+)
 for name, regime in regimes.items():
     numbers = f"{regime.slope:9.3g} {abs(regime.level):8.4f} {abs(regime.alpha_bar):10.4f}"
     print(f"{name:16s} {regime.kind:14s} {numbers}   {regime.limit.alpha_bar:.3f}")
@@ -186,8 +190,12 @@ for ax, (name, K) in zip(axes, kernels.items()):
     ax.set_title(f"{name}\n{regimes[name].kind}", fontsize=9)
     ax.set(xticks=[], yticks=[], xlabel="image")
 axes[0].set_ylabel("image")
-fig.colorbar(picture, ax=axes, shrink=0.7, aspect=14, ticks=[0, 0.5, 1], label=r"$\Theta / \Theta(1)$")
-fig.suptitle("Digits show as blocks in the kernels of shaped networks, hardly in the others", fontsize=10);
+fig.colorbar(
+    picture, ax=axes, shrink=0.7, aspect=14, ticks=[0, 0.5, 1], label=r"$\Theta / \Theta(1)$"
+)
+fig.suptitle(
+    "Digits show as blocks in the kernels of shaped networks, hardly in the others", fontsize=10
+);
 
 # %% [markdown]
 # ## Spectra
@@ -207,7 +215,13 @@ for name, s in spectra.items():
     rank = np.arange(1, s.rank + 1)
     mark = "o" if s.rank == 1 else None
     ax.plot(rank, s.eigenvalues[: s.rank] / s.largest, color=colors[name], marker=mark, label=name)
-ax.set(xscale="log", yscale="log", xlabel=axis_names.RANK, ylabel=axis_names.EIGENVALUE_SHARE, ylim=(1e-6, 2))
+ax.set(
+    xscale="log",
+    yscale="log",
+    xlabel=axis_names.RANK,
+    ylabel=axis_names.EIGENVALUE_SHARE,
+    ylim=(1e-6, 2),
+)
 ax.set_title("Eigenvalues: all equal, only one, or a slope in between")
 ax.legend();
 
@@ -219,7 +233,9 @@ ax.legend();
 
 # %%
 def score(prediction):
-    chosen = np.round(prediction, 9).argmax(axis=1)  # a collapsed kernel's answers tie but for rounding
+    chosen = np.round(prediction, 9).argmax(
+        axis=1
+    )  # a collapsed kernel's answers tie but for rounding
     return np.mean(chosen == digit_test), np.sum((prediction - y_test) ** 2) / np.sum(y_test**2)
 
 
@@ -283,7 +299,9 @@ for ax, title in zip(axes, ("training loss / start", "test loss / start", "test 
 axes[0].set(yscale="log", ylim=(1e-6, 2))
 axes[1].set(ylim=(0, 1.05))
 axes[2].set(ylim=(0, 1.02))
-fig.suptitle("Fast training is no merit: the exploding network's test loss never falls", fontsize=10)
+fig.suptitle(
+    "Fast training is no merit: the exploding network's test loss never falls", fontsize=10
+)
 fig.legend(loc="outside lower center", ncols=5);
 
 # %% [markdown]
@@ -293,7 +311,10 @@ fig.legend(loc="outside lower center", ncols=5);
 for part in (0.99, 1.01):
     rate = part * spectra["tanh, DKS"].learning_rate_bound
     curve = kc.training_curve(kernels["tanh, DKS"], X, y, learning_rate=rate)
-    print(f"{part} of the bound:", ", ".join(f"step {t}: {curve.loss(t):.3g}" for t in (0, 10, 100, 1000)))
+    print(
+        f"{part} of the bound:",
+        ", ".join(f"step {t}: {curve.loss(t):.3g}" for t in (0, 10, 100, 1000)),
+    )
 
 # %% [markdown]
 # ## How much nonlinearity?

@@ -122,14 +122,18 @@ y = np.zeros((15_000, 40))
 y[:, 0] = 1.0
 for width in WIDTHS:
     y = np.maximum(
-        np.einsum("doi,di->do", rng.normal(size=(15_000, width, y.shape[1])) * (2 / y.shape[1]) ** 0.5, y),
+        np.einsum(
+            "doi,di->do", rng.normal(size=(15_000, width, y.shape[1])) * (2 / y.shape[1]) ** 0.5, y
+        ),
         0,
     )
 norm = (y**2).sum(axis=1)
 for name, drawn, truth in (("E |y|²", norm, exact.out.mean), ("E |y|⁴", norm**2, exact.out.fourth)):
     error = drawn.std() / len(drawn) ** 0.5
     deviation = (drawn.mean() - truth) / error
-    print(f"{name}: {drawn.mean():.4f} ± {error:.4f} measured, {truth:.4f} exact, z = {deviation:+.1f}")
+    print(
+        f"{name}: {drawn.mean():.4f} ± {error:.4f} measured, {truth:.4f} exact, z = {deviation:+.1f}"
+    )
     assert abs(deviation) < 4
 exact
 
@@ -207,9 +211,17 @@ layers = np.arange(1, DEPTH + 1)
 fig, ax = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
 ax.plot(layers, expected, color=BLUE, label="kcalc, width 40")
 ax.errorbar(
-    layers, measured, 2 * error, fmt="o", ms=4, color=BLUE, label="8000 networks, ± 2 standard errors"
+    layers,
+    measured,
+    2 * error,
+    fmt="o",
+    ms=4,
+    color=BLUE,
+    label="8000 networks, ± 2 standard errors",
 )
-ax.plot(layers, (DEPTH + 4 * layers - 4) / (5 * DEPTH), color=GREY, ls="--", label="infinitely wide")
+ax.plot(
+    layers, (DEPTH + 4 * layers - 4) / (5 * DEPTH), color=GREY, ls="--", label="infinitely wide"
+)
 ax.axhline(1, color=RED, lw=1, ls=":", label="as the paper has it for wide networks")
 ax.set(
     xlabel="layer k",
@@ -248,7 +260,8 @@ rules = {
 fig, ax = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
 for (label, rule), colour in zip(rules.items(), (BLUE, RED)):
     found = [
-        kc.moments_at_depth(block.subs({alpha: rule(depth)}), depth, features=40).out for depth in blocks
+        kc.moments_at_depth(block.subs({alpha: rule(depth)}), depth, features=40).out
+        for depth in blocks
     ]
     means, fourths = [float(one.mean) for one in found], [float(one.fourth) for one in found]
     print(f"{label}: E|y|² at {blocks[-1]} blocks = {means[-1]:.4g}")
@@ -289,7 +302,8 @@ def dense(depth, width):
 def residual(depth, width):
     step = kc.chain(L.Affine(sigma_w=2**0.5), L.Nonlinear("relu"), L.Affine())
     return kc.chain(
-        L.Input(width), kc.repeat(kc.residual(step, shortcut_weight=(1 - 2 / depth) ** 0.5), depth // 2)
+        L.Input(width),
+        kc.repeat(kc.residual(step, shortcut_weight=(1 - 2 / depth) ** 0.5), depth // 2),
     )
 
 
@@ -350,7 +364,9 @@ fig, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
 for label, colour in zip(nets, (RED, GREEN, BLUE)):
     for law, style in (("gaussian", "-"), ("orthogonal", "--")):
         one = found[label, law]
-        inside = [one[node] for node in one.nodes if isinstance(one.network.layer(node), L.Nonlinear)]
+        inside = [
+            one[node] for node in one.nodes if isinstance(one.network.layer(node), L.Nonlinear)
+        ]
         axes[0].plot(
             range(1, 31),
             [f.log_variance for f in inside],
@@ -360,7 +376,10 @@ for label, colour in zip(nets, (RED, GREEN, BLUE)):
         )
         axes[1].plot(range(1, 31), [f.c_variance**0.5 for f in inside], color=colour, ls=style)
 axes[0].set(
-    xlabel=axis_names.DEPTH, ylabel=axis_names.LOG_Q_VARIANCE, title="Orthogonal weights steady lengths ...", ylim=(0, None)
+    xlabel=axis_names.DEPTH,
+    ylabel=axis_names.LOG_Q_VARIANCE,
+    title="Orthogonal weights steady lengths ...",
+    ylim=(0, None),
 )
 axes[1].set(
     xlabel=axis_names.DEPTH,
@@ -382,9 +401,15 @@ for law, colour in (("gaussian", BLUE), ("orthogonal", RED)):
     model = kc.to_jax(nets["leaky ReLU, TAT"], features=128, weights=law)
     check = kc.verify_kernels(model, c=0.0, draws=60, tangent=False, gradients=False)
     statistic = check.statistic("c")
-    inside = [i for i, node in enumerate(check.nodes) if isinstance(model.network.layer(node), L.Nonlinear)]
+    inside = [
+        i
+        for i, node in enumerate(check.nodes)
+        if isinstance(model.network.layer(node), L.Nonlinear)
+    ]
     spread = statistic.std[inside, 0]
-    expected = np.array([found["leaky ReLU, TAT", law][check.nodes[i]].c_variance ** 0.5 for i in inside])
+    expected = np.array(
+        [found["leaky ReLU, TAT", law][check.nodes[i]].c_variance ** 0.5 for i in inside]
+    )
     ax.plot(range(1, 31), expected, color=colour, label=f"{law}, leading order")
     ax.plot(range(1, 31), spread, "o", ms=3.5, color=colour, label="60 networks")
     last = spread[-1] / expected[-1]

@@ -91,7 +91,9 @@ print("largest scaling / smallest - 1:", max(scalings) / min(scalings) - 1)
 
 # %%
 choices = {"He (fan-in)": "he", "fan-out": "fan_out", "Glorot": "glorot", "geometric": "geometric"}
-scalings = {label: kc.scaling(kc.shape(net, method=method).network) for label, method in choices.items()}
+scalings = {
+    label: kc.scaling(kc.shape(net, method=method).network) for label, method in choices.items()
+}
 fig, ax = plt.subplots(figsize=(7.6, 3.3), layout="constrained")
 for (label, one), colour, mark in zip(scalings.items(), (BLUE, RED, PINK, GREEN), "os^D"):
     ax.plot(
@@ -126,7 +128,10 @@ assert abs(scalings["geometric"].spread - 1) < 1e-12
 # %%
 n, m, o = sp.symbols("n m o", integer=True, positive=True)
 mlp = kc.chain(
-    L.Input(n), L.Affine(m, sigma_w=sp.sqrt(2)), L.Nonlinear("relu"), L.Affine(o, sigma_w=sp.sqrt(2))
+    L.Input(n),
+    L.Affine(m, sigma_w=sp.sqrt(2)),
+    L.Nonlinear("relu"),
+    L.Affine(o, sigma_w=sp.sqrt(2)),
 )
 symbolic = kc.scaling(mlp)
 for node, weight in symbolic.weights.items():
@@ -154,7 +159,10 @@ torch.set_num_threads(1)
 model = torch.nn.Sequential()
 for inputs, outputs, kernel, stride in GEOMETRY:
     model.extend(
-        [torch.nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False), torch.nn.ReLU()]
+        [
+            torch.nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False),
+            torch.nn.ReLU(),
+        ]
     )
 model.append(torch.nn.Flatten())
 for inputs, outputs in ((1024, 64), (64, 64), (64, 10)):
@@ -250,7 +258,9 @@ first = next(iter(s.weights))
 for moment, what in ((1.0, "variance one"), (1 / (11 * 3**0.5), "1/(k sqrt n)")):
     one = kc.scaling(net, input_moment=moment)
     ratio = one.weights[first].gamma / one.biases[first]
-    print(f"data of mean square {moment:.4f} ({what}): gamma of weights / gamma of biases = {ratio:.2f}")
+    print(
+        f"data of mean square {moment:.4f} ({what}): gamma of weights / gamma of biases = {ratio:.2f}"
+    )
 
 # %% [markdown]
 # ## What does not conserve scaling
@@ -283,7 +293,9 @@ candidates = {
 factors = {}
 for label, layers_ in candidates.items():
     one = with_layer(*layers_)
-    factors[label] = float(np.prod([t.ratio for node, t in one.tensors.items() if t.ratio is not None]))
+    factors[label] = float(
+        np.prod([t.ratio for node, t in one.tensors.items() if t.ratio is not None])
+    )
     print(f"{label}: " + ("; ".join(note.text for note in one.violations) or "conserved"))
 
 # %%

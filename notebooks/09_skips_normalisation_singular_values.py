@@ -52,12 +52,19 @@ BLUE, RED, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666
 size, sigma = 600, 3**-0.5
 A = rng.uniform(-1, 1, (size, size)) / size**0.5
 with_skip, alone = kc.residual_spectrum(sigma), kc.residual_spectrum(sigma, shortcut_weight=0)
-print("I + A:", with_skip.support, "= [1/(2 sqrt 3), 4 sqrt(2)/3] =", (0.5 / 3**0.5, 4 * 2**0.5 / 3))
+print(
+    "I + A:", with_skip.support, "= [1/(2 sqrt 3), 4 sqrt(2)/3] =", (0.5 / 3**0.5, 4 * 2**0.5 / 3)
+)
 print("A    :", alone.support)
 
 fig, ax = plt.subplots(figsize=(6.8, 3.1), layout="constrained")
-for law, matrix, label, colour in ((alone, A, "$A$", RED), (with_skip, np.eye(size) + A, "$I + A$", BLUE)):
-    ax.hist(np.linalg.svd(matrix, compute_uv=False), bins=50, density=True, color=colour, alpha=0.25)
+for law, matrix, label, colour in (
+    (alone, A, "$A$", RED),
+    (with_skip, np.eye(size) + A, "$I + A$", BLUE),
+):
+    ax.hist(
+        np.linalg.svd(matrix, compute_uv=False), bins=50, density=True, color=colour, alpha=0.25
+    )
     grid = np.linspace(*law.support, 400)
     ax.plot(grid, law.density(grid), color=colour, label=f"{label}: predicted")
 ax.set(
@@ -76,9 +83,13 @@ ax.legend();
 taus = np.linspace(0.05, 2, 80)
 bands = np.array([kc.residual_spectrum(tau).support for tau in taus])
 fig, ax = plt.subplots(figsize=(6.8, 3.1), layout="constrained")
-ax.fill_between(taus, bands[:, 0], bands[:, 1], color=BLUE, alpha=0.2, label="support, infinite width")
+ax.fill_between(
+    taus, bands[:, 0], bands[:, 1], color=BLUE, alpha=0.2, label="support, infinite width"
+)
 for tau in np.linspace(0.2, 1.8, 9):
-    drawn = np.linalg.svd(np.eye(250) + tau * rng.normal(size=(250, 250)) / 250**0.5, compute_uv=False)
+    drawn = np.linalg.svd(
+        np.eye(250) + tau * rng.normal(size=(250, 250)) / 250**0.5, compute_uv=False
+    )
     ax.plot(
         [tau, tau],
         [drawn[-1], drawn[0]],
@@ -107,13 +118,17 @@ fig, ax = plt.subplots(figsize=(6.8, 3.1), layout="constrained")
 for b2, colour in ((1.0, RED), (0.5, PINK), (0.2, GREEN), (1 / depth, BLUE)):
     J, spread = np.eye(width), []
     for _ in range(depth):
-        J = ((1 - b2) ** 0.5 * np.eye(width) + b2**0.5 * rng.normal(size=(width, width)) / width**0.5) @ J
+        J = (
+            (1 - b2) ** 0.5 * np.eye(width) + b2**0.5 * rng.normal(size=(width, width)) / width**0.5
+        ) @ J
         values = np.linalg.svd(J, compute_uv=False)
         spread.append(
             np.log10(values[width // 10] / values[-width // 10])
         )  # from the 10th to the 90th percentile
     ax.plot(range(1, depth + 1), spread, color=colour, label=f"$b^2$ = {b2:g}")
-    print(f"b² = {b2:4.2f}: the middle 80 % of the singular values span a factor {10 ** spread[-1]:.3g}")
+    print(
+        f"b² = {b2:4.2f}: the middle 80 % of the singular values span a factor {10 ** spread[-1]:.3g}"
+    )
 ax.set(
     xlabel=axis_names.BLOCKS,
     xticks=range(0, 21, 5),
@@ -142,12 +157,17 @@ normalised = kc.chain(
 )
 q = kc.q_values(normalised)
 sums = [node for node in normalised if isinstance(normalised.layer(node), L.Sum)]
-print("q behind blocks 1, 2, 3, ..., 30:", [round(float(q[node]), 6) for node in (*sums[:3], sums[-1])])
+print(
+    "q behind blocks 1, 2, 3, ..., 30:",
+    [round(float(q[node]), 6) for node in (*sums[:3], sums[-1])],
+)
 
 plain = kc.chain(
     L.Input(),
     L.Affine(),
-    kc.repeat(kc.residual(kc.chain(L.Nonlinear("relu"), L.Affine(sigma_w=2**0.5)), 0.5**0.5), blocks),
+    kc.repeat(
+        kc.residual(kc.chain(L.Nonlinear("relu"), L.Affine(sigma_w=2**0.5)), 0.5**0.5), blocks
+    ),
     L.Nonlinear("relu"),
     L.Affine(),
 )
@@ -182,7 +202,12 @@ axes[0].set(
 )
 axes[0].legend(fontsize=8, loc="lower right")
 axes[1].plot(
-    range(1, blocks + 1), [w**2 for w in weights], "o", ms=3.5, color=BLUE, label="LayerNorm: $1/(k+1)$"
+    range(1, blocks + 1),
+    [w**2 for w in weights],
+    "o",
+    ms=3.5,
+    color=BLUE,
+    label="LayerNorm: $1/(k+1)$",
 )
 axes[1].axhline(0.5, color=PINK, label="equal weights")
 axes[1].set(
@@ -273,7 +298,9 @@ print(f"beta = {s.beta:.3g}, proven rate per step 1 - {1 - s.rate():.2g}")
 
 @jax.jit
 def loss_and_gradient(W):
-    return jax.value_and_grad(lambda W: ((outputs(W, 1.0).reshape(4, 6) - targets) ** 2).sum() / 2 / 4)(W)
+    return jax.value_and_grad(
+        lambda W: ((outputs(W, 1.0).reshape(4, 6) - targets) ** 2).sum() / 2 / 4
+    )(W)
 
 # %%
 fig, ax = plt.subplots(figsize=(6.8, 3.1), layout="constrained")
@@ -325,10 +352,15 @@ from sklearn.datasets import load_digits
 images, labels = load_digits(return_X_y=True)
 images = ((images - images.mean()) / images.std()).reshape(-1, 8, 8, 1)[:48]
 fig, ax = plt.subplots(figsize=(6.8, 3.0), layout="constrained")
-for skips, colour, label in (("projection", RED, "random projection $A$"), ("average", BLUE, "$I + A$")):
+for skips, colour, label in (
+    ("projection", RED, "random projection $A$"),
+    ("average", BLUE, "$I + A$"),
+):
     net = kc.skip_network(skips, width=6, image_shape=(8, 8))
     found = kc.verification.training_spectra(net, images, labels[:48], steps=5, learning_rate=0.1)
-    ax.hist(found.values.ravel(), bins=np.linspace(0, 1.2, 25), color=colour, alpha=0.3, density=True)
+    ax.hist(
+        found.values.ravel(), bins=np.linspace(0, 1.2, 25), color=colour, alpha=0.3, density=True
+    )
     ax.axvline(found.smallest, color=colour, ls="--", lw=1.2)
     ax.plot(
         [],

@@ -161,7 +161,12 @@ names = ["entry", *[f"layers.{i}" for i in range(30)]]
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(9, 3.3), layout="constrained", sharey=True)
 for ax, one, network, title in (
-    (axes[0], model, net, "As PyTorch initialises it,\nthe model forgets its input within six layers"),
+    (
+        axes[0],
+        model,
+        net,
+        "As PyTorch initialises it,\nthe model forgets its input within six layers",
+    ),
     (axes[1], shaped, s.network, "Shaped, thirty layers keep\nall angles apart"),
 ):
     for c, colour in ((-0.5, RED), (0.0, GREEN), (0.5, PINK), (0.9, BLUE)):
@@ -230,7 +235,9 @@ shaped_resnet = conv.apply_to(resnet, images)
 kinds = {}
 for change in shaped_resnet.kcalc_changes:
     what = re.sub(
-        r"reads \S+ in place of \S+", "reads what an activation read", change.split(" (")[0].split(": ")[-1]
+        r"reads \S+ in place of \S+",
+        "reads what an activation read",
+        change.split(" (")[0].split(": ")[-1],
     )
     what = re.sub(r"0\.\d{8,}", "...", what)
     kinds[what] = kinds.get(what, 0) + 1
@@ -247,7 +254,10 @@ def image_pair(c, size=12):
     """Two images of one pixel vector each per location, of mean square 1 and cosine c."""
     q, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(size * size, 3, 2)))
     one, two = q[..., 0], c * q[..., 0] + (1 - c**2) ** 0.5 * q[..., 1]
-    return [torch.tensor((v * 3**0.5).T.reshape(1, 3, size, size), dtype=torch.float32) for v in (one, two)]
+    return [
+        torch.tensor((v * 3**0.5).T.reshape(1, 3, size, size), dtype=torch.float32)
+        for v in (one, two)
+    ]
 
 
 def at_last_block(model, c):
@@ -285,7 +295,9 @@ ax.legend(fontsize=8.5);
 # %%
 text = s.export("torch")
 name = next(
-    line.split()[1].split("(")[0] for line in text.splitlines() if line.startswith("def ") and "dks" in line
+    line.split()[1].split("(")[0]
+    for line in text.splitlines()
+    if line.startswith("def ") and "dks" in line
 )
 start = text.index(f"def {name}")
 print(text[start : text.index("\n\n\n", start)])

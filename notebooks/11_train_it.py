@@ -83,7 +83,8 @@ for label, net in networks.items():
     for rate in RATES:
         runs[label, rate] = trainer.fit(split, learning_rate=rate)
 best = {
-    label: max((runs[label, rate] for rate in RATES), key=lambda run: run.accuracy) for label in networks
+    label: max((runs[label, rate] for rate in RATES), key=lambda run: run.accuracy)
+    for label in networks
 }
 
 print(f"{'':16s}" + "".join(f"{rate:>8g}" for rate in RATES))
@@ -106,7 +107,11 @@ for label, colour in COLOURS.items():
         label=f"{label}, rate {run.settings.learning_rate:g}",
     )
     axes[1].plot(
-        RATES, [100 * runs[label, rate].accuracy for rate in RATES], color=colour, marker="o", ms=3.5
+        RATES,
+        [100 * runs[label, rate].accuracy for rate in RATES],
+        color=colour,
+        marker="o",
+        ms=3.5,
     )
 axes[0].set(
     xlabel=axis_names.STEPS,
@@ -116,7 +121,9 @@ axes[0].set(
 )
 axes[0].legend(fontsize=8, loc="lower right")
 axes[1].set(
-    xscale="log", xlabel="learning rate of Adam", title="... and at learning rates where the others stall"
+    xscale="log",
+    xlabel="learning rate of Adam",
+    title="... and at learning rates where the others stall",
 )
 axes[1].set_xticks([1e-4, 3e-4, 1e-3, 3e-3], ["1e-4", "3e-4", "1e-3", "3e-3"])
 axes[1].minorticks_off();
@@ -146,7 +153,9 @@ def angles(model, params):
 fig, axes = plt.subplots(2, 2, figsize=(9, 4.4), layout="constrained", sharex=True, sharey=True)
 for column, label in enumerate(("ReLU, He", "tanh, DKS")):
     model, run = models[label], best[label]
-    for row, (when, params) in enumerate((("before", model.init(0, split.x[:1])), ("after", run.params))):
+    for row, (when, params) in enumerate(
+        (("before", model.init(0, split.x[:1])), ("after", run.params))
+    ):
         cosines = angles(model, params)
         ax = axes[row, column]
         for chosen, colour, what in (
@@ -164,7 +173,8 @@ for column, label in enumerate(("ReLU, He", "tanh, DKS")):
         ax.set(yscale="log", ylim=(0.01, 60), xticks=[-1, -0.5, 0, 0.5, 1])
         ax.set_ylabel("" if column else axis_names.DENSITY)
         ax.set_title(
-            f"{label}, {when} training" + (f": {run.accuracy:.1%} correct" if row else ""), fontsize=9.5
+            f"{label}, {when} training" + (f": {run.accuracy:.1%} correct" if row else ""),
+            fontsize=9.5,
         )
         apart, alike = cosines[~same].mean(), cosines[same].mean()
         print(
@@ -174,7 +184,8 @@ for ax in axes[1]:
     ax.set_xlabel(f"{axis_names.C} of two digits at the last activation")
 axes[0, 0].legend(fontsize=8.5, loc="upper left")
 fig.suptitle(
-    "A shaped network starts with digits apart, a collapsed one must first unfold them", fontsize=10.5
+    "A shaped network starts with digits apart, a collapsed one must first unfold them",
+    fontsize=10.5,
 );
 
 # %% [markdown]

@@ -65,11 +65,18 @@ for verdict, colour in COLOURS.items():
     counts = np.array([sum(c.expected is verdict for c in claims.all(paper)) for paper in TITLES])
     if not counts.any():
         continue
-    ax.barh(list(TITLES.values()), counts, left=left, color=colour, label=f"{verdict}: {counts.sum()}")
+    ax.barh(
+        list(TITLES.values()), counts, left=left, color=colour, label=f"{verdict}: {counts.sum()}"
+    )
     left += counts
 ax.invert_yaxis()
-failing = sum(c.expected in (claims.Verdict.CORRECTED, claims.Verdict.REFUTED) for c in claims.all())
-ax.set(xlabel="claims", title=f"{failing} of {len(claims.all())} mathematical statements fail as printed")
+failing = sum(
+    c.expected in (claims.Verdict.CORRECTED, claims.Verdict.REFUTED) for c in claims.all()
+)
+ax.set(
+    xlabel="claims",
+    title=f"{failing} of {sum(len(claims.all(paper)) for paper in TITLES)} mathematical statements fail as printed",
+)
 ax.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.02));
 
 # %% [markdown]
@@ -148,7 +155,9 @@ printed = F * np.log(F) / (c * np.log(c)) * (1 + c)
 corrected = F * (1 + np.log(F) / np.log(c))
 broken = slope > printed * (1 + 1e-9)
 print(f"printed bound violated by {broken.sum()} of {len(F)} random maps")
-print(f"the smallest F among these is {F[broken].min():.3f}, and exp(-1/e) = {np.exp(-1 / np.e):.3f}")
+print(
+    f"the smallest F among these is {F[broken].min():.3f}, and exp(-1/e) = {np.exp(-1 / np.e):.3f}"
+)
 print(f"corrected bound violated by {(slope > corrected * (1 + 1e-9)).sum()}")
 assert F[broken].min() > np.exp(-1 / np.e) and not (slope > corrected * (1 + 1e-9)).any()
 
@@ -196,7 +205,9 @@ shown("TAT-prop1")
 # %%
 a, grid = 0.3, np.linspace(-1, 1, 201)
 R = (np.sqrt(1 - grid**2) + (np.pi - np.arccos(grid)) * grid) / np.pi
-absolute = 2 * R - grid  # E|u||v| = 4 E relu(u) relu(v) - E uv for unit variances, and E relu(u)^2 = 1/2
+absolute = (
+    2 * R - grid
+)  # E|u||v| = 4 E relu(u) relu(v) - E uv for unit variances, and E relu(u)^2 = 1/2
 leaky = ((1 + a) ** 2 / 4 * grid + (1 - a) ** 2 / 4 * absolute) / ((1 + a**2) / 2)
 for label, share in (
     ("printed:   w² = a/(1 + a²)", a / (1 + a**2)),
@@ -241,7 +252,12 @@ def _(bench):
 )
 def _(bench):
     x = sp.Symbol("x", real=True)
-    pairs = [(sp.tanh(x), sp.cos(x)), (x, sp.Abs(x)), (sp.erf(x), sp.exp(-(x**2))), (sp.sin(x), x**2)]
+    pairs = [
+        (sp.tanh(x), sp.cos(x)),
+        (x, sp.Abs(x)),
+        (sp.erf(x), sp.exp(-(x**2))),
+        (sp.sin(x), x**2),
+    ]
     for odd, even in pairs[: bench.size(3, 4)]:
         c = bench.rng.uniform(-1, 1, 20)
         o, e, s = (kc.activation(f) for f in (odd, even, odd + even))

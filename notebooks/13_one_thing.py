@@ -58,10 +58,14 @@ print(
 
 variance, blocks = 1.0, 12
 for _ in range(blocks):
-    variance = variance + 2 * variance / 2  # the shortcut, and a branch relu -> weights with sigma² = 2
+    variance = (
+        variance + 2 * variance / 2
+    )  # the shortcut, and a branch relu -> weights with sigma² = 2
 branch = kc.chain(L.Nonlinear("relu"), L.Affine(sigma_w=2**0.5))
 residual = kc.chain(L.Input(), L.Affine(), kc.repeat(kc.residual(branch), blocks))
-print(f"{blocks} residual blocks: variance propagation {variance:g}, Q map {kc.q_map(residual)(1.0):g}")
+print(
+    f"{blocks} residual blocks: variance propagation {variance:g}, Q map {kc.q_map(residual)(1.0):g}"
+)
 assert abs(kc.q_map(residual)(1.0) - variance) < 1e-9 * variance
 
 # %% [markdown]
@@ -116,8 +120,14 @@ Z1, Z2, DZ = nodes[:, None], nodes[None, :], weights[:, None] * weights
 def signal(c, q, layers, w, b, phi=np.tanh):
     """q and c of the pre-activations behind ``layers`` layers, starting from those of a first one."""
     for _ in range(layers):
-        cross = [(DZ * phi(q**0.5 * Z1) * phi(q**0.5 * (r * Z1 + (1 - r**2) ** 0.5 * Z2))).sum() for r in c]
-        q, cross = w**2 * (weights * phi(q**0.5 * nodes) ** 2).sum() + b**2, w**2 * np.array(cross) + b**2
+        cross = [
+            (DZ * phi(q**0.5 * Z1) * phi(q**0.5 * (r * Z1 + (1 - r**2) ** 0.5 * Z2))).sum()
+            for r in c
+        ]
+        q, cross = (
+            w**2 * (weights * phi(q**0.5 * nodes) ** 2).sum() + b**2,
+            w**2 * np.array(cross) + b**2,
+        )
         c = np.clip(cross / q, -1, 1)
     return q, c
 
@@ -129,7 +139,10 @@ layer = kc.chain(L.Nonlinear("tanh"), L.Affine(sigma_w=w, sigma_b=b))
 net = kc.chain(L.Input(), L.Affine(), kc.repeat(layer, 6))
 print(f"q: {q_signal:.12f} against {kc.q_map(net)(1.0):.12f}")
 print(f"c: largest difference {np.abs(c_signal - kc.c_map(net)(some)).max():.1e}")
-assert np.abs(c_signal - kc.c_map(net)(some)).max() < 1e-9 and abs(q_signal - kc.q_map(net)(1.0)) < 1e-9
+assert (
+    np.abs(c_signal - kc.c_map(net)(some)).max() < 1e-9
+    and abs(q_signal - kc.q_map(net)(1.0)) < 1e-9
+)
 
 # %% [markdown]
 # **The phase diagram.** Mean field theory sorts $(\sigma_w, \sigma_b)$ by $\chi_1 = \sigma_w^2\int Dz\,\varphi'(\sqrt{q^*}z)^2$ at the fixed point $q^*$: below 1 nearby inputs merge (order), above 1 they part (chaos). In the language of maps $\chi_1$ is the slope $C'(1)$ of the layer at $q^*$; `kc.depth_limit` has $q^*$, the cosine $c^*$ that inputs tend to, and the rate.
@@ -142,7 +155,9 @@ for one in scale:
     for _ in range(600):
         q = one**2 * (weights * np.tanh(q**0.5 * nodes) ** 2).sum() + 0.1**2
     chi.append(one**2 * (weights / np.cosh(q**0.5 * nodes) ** 4).sum())
-    layer = kc.chain(L.Input(), L.Affine(), L.Nonlinear("tanh"), L.Affine(sigma_w=float(one), sigma_b=0.1))
+    layer = kc.chain(
+        L.Input(), L.Affine(), L.Nonlinear("tanh"), L.Affine(sigma_w=float(one), sigma_b=0.1)
+    )
     slopes.append(kc.c_map(layer).derivative(1)(1.0, q))
     limits.append(
         kc.depth_limit(kc.chain(L.Affine(sigma_w=float(one), sigma_b=0.1), L.Nonlinear("tanh"))).c
@@ -201,7 +216,9 @@ print(
 angle = 2.0
 u = rng.normal(size=(2, 1_000_000))
 share = ((u[0] > 0) & (np.cos(angle) * u[0] + np.sin(angle) * u[1] > 0)).mean()
-print(f"sampled at theta = {angle}: {share:.4f}, (pi - theta)/2 pi = {(np.pi - angle) / (2 * np.pi):.4f}")
+print(
+    f"sampled at theta = {angle}: {share:.4f}, (pi - theta)/2 pi = {(np.pi - angle) / (2 * np.pi):.4f}"
+)
 
 # %% [markdown]
 # **The difference.** Per layer the path formula says $c \mapsto c\,C'(c)$ (with $\sigma^2 = 2$), while $C(c) = c\,C'(c) + \sqrt{1-c^2}/\pi$. The last term is what the formula loses by taking weights and active paths for independent: for $x' = x$ it is exact, for $x' \ne x$ the weights that
@@ -247,7 +264,9 @@ assert np.abs(measured - np.interp(dots, c, exact)).max() < 0.05
 # The first layer's part of the tangent kernel is $c$ times this.
 
 # %%
-net = kc.chain(L.Input(), kc.repeat(kc.chain(L.Affine(sigma_w=2**0.5), L.Nonlinear("relu")), R), L.Affine())
+net = kc.chain(
+    L.Input(), kc.repeat(kc.chain(L.Affine(sigma_w=2**0.5), L.Nonlinear("relu")), R), L.Affine()
+)
 K = kc.ntk(net)
 product, at = np.ones_like(c), c.copy()
 for _ in range(R):

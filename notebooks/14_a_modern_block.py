@@ -92,7 +92,9 @@ for node in draws[0]:
     found = np.array([one[node] for one in draws])
     mean, error = found.mean(axis=0), found.std(axis=0, ddof=1) / len(found) ** 0.5
     (q, _, cosine) = values[node]
-    print(f"{node:8s}{q:10.5f}{mean[0]:12.5f} ± {error[0]:.5f}{cosine:10.5f}{mean[1]:12.5f} ± {error[1]:.5f}")
+    print(
+        f"{node:8s}{q:10.5f}{mean[0]:12.5f} ± {error[0]:.5f}{cosine:10.5f}{mean[1]:12.5f} ± {error[1]:.5f}"
+    )
     assert abs(mean[0] - q) < 4 * error[0] + 1e-9 and abs(mean[1] - cosine) < 4 * error[1]
 
 # %% [markdown]
@@ -121,12 +123,18 @@ cases = {
     "a gate swish(u) u, one Gaussian": shared,
     "BatchNorm in a large batch": kc.large_batch(batch),
     "BatchNorm": batch,
-    "attention with query weights": kc.chain(L.Affine(), L.Opaque("attention", "its weights depend on the input")),
-    "attention with zero queries": kc.chain(L.Affine(), L.TokenMix(np.full((6, 6), 1 / 6)), L.Affine()),
+    "attention with query weights": kc.chain(
+        L.Affine(), L.Opaque("attention", "its weights depend on the input")
+    ),
+    "attention with zero queries": kc.chain(
+        L.Affine(), L.TokenMix(np.full((6, 6), 1 / 6)), L.Affine()
+    ),
 }
 for name, one in cases.items():
     try:
-        found = [(a.kind, a.text) for a in kc.c_map(one).assumptions[1:]] or [("exact", "at infinite width")]
+        found = [(a.kind, a.text) for a in kc.c_map(one).assumptions[1:]] or [
+            ("exact", "at infinite width")
+        ]
     except kc.KcalcError as error:
         found = [("error", str(error))]
     print(name)
@@ -139,7 +147,12 @@ for name, one in cases.items():
 # The slope of a C map at $c = 1$ says how small differences grow. Slopes of factors *add up*, as $(c_1c_2)' = c_1' + c_2'$ at 1. With $\psi$ the slope of the activation, a branch has $1 + \psi$; the tangent kernel follows from the same product rule.
 
 # %%
-print("slope polynomial:", kc.slope_polynomial(net), "  with the true q values:", kc.slope_polynomial(net, q=1.0))
+print(
+    "slope polynomial:",
+    kc.slope_polynomial(net),
+    "  with the true q values:",
+    kc.slope_polynomial(net, q=1.0),
+)
 K = kc.ntk(net)
 fig, ax = plt.subplots(figsize=(6.2, 3.2), layout="constrained")
 below, total = np.zeros_like(c), K(c)
@@ -186,7 +199,9 @@ for name, one, color in (
     C = kc.c_map(one)
     ax.plot(c, C(c), color=color, lw=1.7, label=f"{name}: slope {C.derivative(1)(1.0):.3g}")
 ax.set(xlabel=axis_names.C, ylabel=axis_names.C_MAP, aspect="equal", xlim=(-1, 1), ylim=(-1, 1))
-ax.set_title("Fifty gated blocks of equal weights forget the angle\nof two inputs; stronger shortcuts leave it to shaping")
+ax.set_title(
+    "Fifty gated blocks of equal weights forget the angle\nof two inputs; stronger shortcuts leave it to shaping"
+)
 ax.legend(loc="upper left", fontsize=8);
 
 # %% [markdown]
@@ -201,7 +216,8 @@ tokens = np.exp(-1.5 * distance)
 rates = np.linspace(1.5, 0.15, depth + 1)[1:]
 designs = {
     "uniform, causal": [token_mixing.value_skip(T, 0, 1, causal=True)] * depth,
-    "uniform, half skip": [token_mixing.rescaled(token_mixing.value_skip(T, 0.5, 0.5), tokens)] * depth,
+    "uniform, half skip": [token_mixing.rescaled(token_mixing.value_skip(T, 0.5, 0.5), tokens)]
+    * depth,
     "exponential": token_mixing.exponential(T, rates, start=1.5),
 }
 shown = (1, 4, depth)
@@ -222,7 +238,10 @@ for number, (name, matrices) in enumerate(designs.items()):
 for ax in axes[-1]:
     ax.set_xlabel(axis_names.TOKEN)
 fig.colorbar(image, ax=axes, label="cosine of two tokens", shrink=0.6)
-fig.suptitle("Uniform attention makes one token of all; exponential matrices spread correlations as planned", fontsize=11)
+fig.suptitle(
+    "Uniform attention makes one token of all; exponential matrices spread correlations as planned",
+    fontsize=11,
+)
 assert np.abs(state - np.exp(-rates[-1] * distance)).max() < 1e-13
 
 # %% [markdown]
@@ -284,7 +303,10 @@ axes[2].plot([0, 1], [0, 1], color=GREY, lw=1, ls="--")
 axes[2].errorbar(theory[above], mean[above], error[above], fmt=".", color=BLUE, ms=3, lw=0.6)
 axes[2].set(xlabel="calculus", ylabel="measured", xlim=(0, 1), ylim=(0, 1), aspect="equal")
 axes[2].set_title("all pairs, ± a standard error", fontsize=10)
-fig.suptitle(f"Random networks of {blocks} blocks without shortcuts have the token cosines predicted", fontsize=11)
+fig.suptitle(
+    f"Random networks of {blocks} blocks without shortcuts have the token cosines predicted",
+    fontsize=11,
+)
 assert (np.abs(mean - theory) < 5 * error + 1e-9).all()
 
 # %% [markdown]

@@ -99,7 +99,9 @@ def affine(h, width, sigma=1.0):
 def alike(T, rho, width):
     """Tokens of mean square 1 and cosine rho, exactly."""
     covariance = rho + (1 - rho) * np.eye(T)
-    return np.linalg.cholesky(covariance) @ np.linalg.qr(rng.normal(size=(width, T)))[0].T * width**0.5
+    return (
+        np.linalg.cholesky(covariance) @ np.linalg.qr(rng.normal(size=(width, T)))[0].T * width**0.5
+    )
 
 
 def head(h, sigma, width):
@@ -124,7 +126,9 @@ def ratio(pairs):
 
 
 cosines = np.array([0.0, 0.1, 0.3, 0.5, 0.7, 0.9])
-drawn = np.array([ratio([measured(head(alike(T, rho, 128), sigma, 256)) for _ in range(150)]) for rho in cosines])
+drawn = np.array(
+    [ratio([measured(head(alike(T, rho, 128), sigma, 256)) for _ in range(150)]) for rho in cosines]
+)
 worst = np.abs(drawn[:, 0] - R(cosines)) / drawn[:, 1]
 print("distance from the map in standard errors:", worst.round(1))
 assert worst.max() < 4.5
@@ -140,9 +144,20 @@ ax.plot([0, 1], [0, 1], color="k", lw=0.8, ls=(0, (4, 3)))
 ax.plot(rho, R(rho), color=BLUE, lw=1.8, label="exact")
 ax.plot(rho, lognormal, color=RED, lw=1.5, ls="--", label=r"$e^v/T$")
 ax.plot(rho[1:], energy[1:], color=GREEN, lw=1.5, ls=":", label="random energy limit")
-ax.errorbar(cosines, drawn[:, 0], 2 * drawn[:, 1], fmt="o", ms=4, color="k", lw=1, label="150 random heads, ± 2 standard errors")
+ax.errorbar(
+    cosines,
+    drawn[:, 0],
+    2 * drawn[:, 1],
+    fmt="o",
+    ms=4,
+    color="k",
+    lw=1,
+    label="150 random heads, ± 2 standard errors",
+)
 ax.set(xlabel=RHO, ylabel=RHO_OUT, xlim=(0, 1), ylim=(0, 1.02))
-ax.set_title(f"{T} tokens, scores of variance 4: the exact map goes through\nthe measured points; both approximations fail at small cosines")
+ax.set_title(
+    f"{T} tokens, scores of variance 4: the exact map goes through\nthe measured points; both approximations fail at small cosines"
+)
 ax.legend(loc="lower right", fontsize=8.5);
 
 # %% [markdown]
@@ -166,14 +181,41 @@ for length, color in ((64, PINK), (1024, BLUE), (65536, GREY)):
     exact = [self_overlap(length, b * b * np.log(length)) for b in beta]
     ax.plot(beta, exact, color=color, lw=1.8, label=f"exact, T = {length}")
     if length < 65536:
-        points = np.array([softmax_overlap(length, b * b * np.log(length)) for b in (0.5, 1.0, 1.5, 2.0, 2.5)])
-        ax.errorbar((0.5, 1.0, 1.5, 2.0, 2.5), points[:, 0], 2 * points[:, 1], fmt="o", ms=3.5, color=color, lw=1)
-ax.plot(beta, np.minimum(np.exp(beta**2 * np.log(1024)) / 1024, 2), color=RED, lw=1.4, ls="--", label=r"$e^v/T$, T = 1024")
-ax.plot(beta, np.maximum(0, 1 - 2**0.5 / beta), color=GREEN, lw=1.6, ls=":", label="random energy limit")
-ax.set(xlabel=r"scale of scores $\beta = \tau/\sqrt{\ln T}$", ylabel=r"$S_{\mathrm{self}}$", ylim=(0, 1))
-ax.set_title("Overlap of a row of softmax with itself: drawn scores (dots) lie on\nthe exact curves; near $\\beta = 1$ both approximations fail")
+        points = np.array(
+            [softmax_overlap(length, b * b * np.log(length)) for b in (0.5, 1.0, 1.5, 2.0, 2.5)]
+        )
+        ax.errorbar(
+            (0.5, 1.0, 1.5, 2.0, 2.5),
+            points[:, 0],
+            2 * points[:, 1],
+            fmt="o",
+            ms=3.5,
+            color=color,
+            lw=1,
+        )
+ax.plot(
+    beta,
+    np.minimum(np.exp(beta**2 * np.log(1024)) / 1024, 2),
+    color=RED,
+    lw=1.4,
+    ls="--",
+    label=r"$e^v/T$, T = 1024",
+)
+ax.plot(
+    beta, np.maximum(0, 1 - 2**0.5 / beta), color=GREEN, lw=1.6, ls=":", label="random energy limit"
+)
+ax.set(
+    xlabel=r"scale of scores $\beta = \tau/\sqrt{\ln T}$",
+    ylabel=r"$S_{\mathrm{self}}$",
+    ylim=(0, 1),
+)
+ax.set_title(
+    "Overlap of a row of softmax with itself: drawn scores (dots) lie on\nthe exact curves; near $\\beta = 1$ both approximations fail"
+)
 ax.legend(fontsize=8.5, loc="upper left")
-print(f"beta = 1.5: T = 64 {self_overlap(64, 2.25 * np.log(64)):.3f}, T = 2^24 {self_overlap(2**24, 2.25 * np.log(2**24)):.3f}, limit {1 - 2**0.5 / 1.5:.3f}")
+print(
+    f"beta = 1.5: T = 64 {self_overlap(64, 2.25 * np.log(64)):.3f}, T = 2^24 {self_overlap(2**24, 2.25 * np.log(2**24)):.3f}, limit {1 - 2**0.5 / 1.5:.3f}"
+)
 
 # %% [markdown]
 # ## Attention alone: a cubic rate, with its constant
@@ -192,10 +234,14 @@ for scale, color in ((0.5, PINK), (1.0, BLUE), (2.0, RED)):
     behind = kc.token_map(attention(scale), T).gap_at_angle(theta)
     ax.loglog(gap, behind, color=color, lw=1.8, label=rf"$\sigma$ = {scale:g}")
     ax.loglog(gap, scale**2 * (T - 1) / T**2 * gap**3, color=color, lw=1, ls=":")
-    print(f"sigma {scale:g}: constant {behind[0] / gap[0] ** 3:.8f}, formula {scale**2 * (T - 1) / T**2:.8f}")
+    print(
+        f"sigma {scale:g}: constant {behind[0] / gap[0] ** 3:.8f}, formula {scale**2 * (T - 1) / T**2:.8f}"
+    )
     assert abs(behind[0] / gap[0] ** 3 / (scale**2 * (T - 1) / T**2) - 1) < 1e-3
 ax.set(xlabel=r"$1 - \rho$", ylabel=r"$1 - R(\rho)$")
-ax.set_title("Attention alone takes the distance of tokens to its cube\n(dotted: the constant from the formula)")
+ax.set_title(
+    "Attention alone takes the distance of tokens to its cube\n(dotted: the constant from the formula)"
+)
 ax.legend();
 
 # %%
@@ -238,13 +284,17 @@ def block(a, sigma, gain):
 
 
 a, sigma, gain = 1.0, 1.5, 10.0
-slope = kc.token_map(kc.Network.from_steps([*attention(sigma).steps(), ("sum", L.Sum((a, 1)), ("x", "output"))]), T).derivative(1)(1.0)
+slope = kc.token_map(
+    kc.Network.from_steps([*attention(sigma).steps(), ("sum", L.Sum((a, 1)), ("x", "output"))]), T
+).derivative(1)(1.0)
 print(f"slope of a x + Attn(x) at 1: {slope:.12f}, a^2 / (a^2 + 1) = {a * a / (a * a + 1):.12f}")
 assert abs(slope - a * a / (a * a + 1)) < 1e-10
 B = kc.token_map(block(a, sigma, gain), T)
 points = B.fixed_points()
 for point in points:
-    print(f"fixed point {point.value:.8f}, slope {point.slope:.6f}: {'attracts' if point.stable else 'repels'}")
+    print(
+        f"fixed point {point.value:.8f}, slope {point.slope:.6f}: {'attracts' if point.stable else 'repels'}"
+    )
 stable = next(point for point in points if point.stable)
 
 # %% [markdown]
@@ -276,13 +326,21 @@ for start, color in ((0.0, BLUE), (0.98, RED)):
         course.append(float(B(course[-1])))
     nets = np.array([network(start, blocks) for _ in range(16)])
     mean, error = nets.mean(axis=0), nets.std(axis=0, ddof=1) / len(nets) ** 0.5
-    ax.plot(range(blocks + 1), course, color=color, lw=1.6, label=rf"token map, from $\rho$ = {start:g}")
+    ax.plot(
+        range(blocks + 1), course, color=color, lw=1.6, label=rf"token map, from $\rho$ = {start:g}"
+    )
     ax.errorbar(range(1, blocks + 1), mean, 2 * error, fmt="o", ms=3.5, color=color, lw=1)
-    print(f"from {start:g}: largest deviation {np.abs(mean - course[1:]).max():.4f}, {(np.abs(mean - course[1:]) / error).max():.1f} standard errors")
+    print(
+        f"from {start:g}: largest deviation {np.abs(mean - course[1:]).max():.4f}, {(np.abs(mean - course[1:]) / error).max():.1f} standard errors"
+    )
     assert (np.abs(mean - course[1:]) < np.maximum(4.5 * error, 0.015)).all()
-ax.axhline(stable.value, color=GREY, lw=1, ls="--", label=rf"fixed point, $\rho^*$ = {stable.value:.4f}")
+ax.axhline(
+    stable.value, color=GREY, lw=1, ls="--", label=rf"fixed point, $\rho^*$ = {stable.value:.4f}"
+)
 ax.set(xlabel=axis_names.BLOCKS, ylabel=RHO, ylim=(-0.02, 1))
-ax.set_title("With shortcuts and a steep MLP tokens do not become equal:\nthey settle at a fixed point (dots: 16 networks, ± 2 standard errors)")
+ax.set_title(
+    "With shortcuts and a steep MLP tokens do not become equal:\nthey settle at a fixed point (dots: 16 networks, ± 2 standard errors)"
+)
 ax.legend(fontsize=8.5);
 
 # %% [markdown]
@@ -294,12 +352,30 @@ ax.legend(fontsize=8.5);
 
 # %%
 values = kc.node_values(kc.architectures.bert(), c=0.0, tokens=128)
-course = [(0, values["embedding_norm"])] + [(i, values[f"block_{i}.mlp.norm"]) for i in range(1, 13)]
+course = [(0, values["embedding_norm"])] + [
+    (i, values[f"block_{i}.mlp.norm"]) for i in range(1, 13)
+]
 fig, ax = plt.subplots(figsize=(5.4, 3.4), layout="constrained")
-ax.plot([i for i, _ in course], [v.token_cosine1 for _, v in course], "o-", color=BLUE, ms=3.5, label="two tokens of one input")
-ax.plot([i for i, _ in course], [v.c for _, v in course], "s--", color=RED, ms=3.5, label="equal places of two inputs without common tokens")
+ax.plot(
+    [i for i, _ in course],
+    [v.token_cosine1 for _, v in course],
+    "o-",
+    color=BLUE,
+    ms=3.5,
+    label="two tokens of one input",
+)
+ax.plot(
+    [i for i, _ in course],
+    [v.c for _, v in course],
+    "s--",
+    color=RED,
+    ms=3.5,
+    label="equal places of two inputs without common tokens",
+)
 ax.set(xlabel=axis_names.BLOCKS, ylabel="cosine", ylim=(0, 1))
-ax.set_title("BERT at initialisation, 128 tokens: tokens become alike,\nand inputs too, since positions and token type are theirs in common")
+ax.set_title(
+    "BERT at initialisation, 128 tokens: tokens become alike,\nand inputs too, since positions and token type are theirs in common"
+)
 ax.legend(fontsize=8.5)
 print(f"token cosine behind block 12: {course[-1][1].token_cosine1:.4f}; c: {course[-1][1].c:.4f}")
 

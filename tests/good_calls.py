@@ -11,11 +11,13 @@ import numpy as np
 from good_arguments import Good, good, path_to
 from good_training import TRAINING, TRAINING_EXAMPLES, TRAINING_METHODS
 from result_examples import (
+    batch,
     block,
     block_of_relu,
     data,
     model,
     ntk,
+    perceptron,
     relu,
     residual,
     shaped,
@@ -31,6 +33,13 @@ A = kc.architectures
 
 def x(rows: int = 3, columns: int = 8) -> np.ndarray:
     return data()[0][:rows, :columns]
+
+
+@cache
+def locked() -> str:
+    path = path_to("baseline.lock")
+    kc.audit(torch_model, (2, 8)).lock(path)
+    return path
 
 
 def y() -> np.ndarray:
@@ -57,6 +66,7 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "Network.from_steps": lambda: good(list(vanilla().steps())),
     "activation": lambda: good("tanh"),
     "activation_bounds": lambda: good(kc.activation("tanh")),
+    "audit": lambda: good(torch_model, (2, 8)),
     "averaging_shortcuts": lambda: good(resized()),
     "c_map": lambda: good(vanilla()),
     "chain": lambda: good(L.Input(), L.Affine()),
@@ -110,6 +120,11 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "smoothness": lambda: good(A.vanilla(1, activation="tanh", features=4), radius=1.0),
     "subnetworks": lambda: good(residual()),
     "to_jax": lambda: good(relu(), features=8),
+    "trained_coordinates": lambda: good(perceptron, *batch(), 0.1, (4, 8), "sgd", steps=1, seeds=2),
+    "transfer": lambda: good(vanilla(), base=64, to=256),
+    "transfer_check": lambda: good(
+        perceptron, *batch(), (0.1, 0.2, 0.4), (4, 8), "sgd", steps=1, batch=2, seeds=1
+    ),
     "training_curve": lambda: good(ntk(), x(), y()),
     "vanilla_maps": lambda: good("relu"),
     "verify_kernels": lambda: good(
@@ -127,6 +142,8 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "layers.GroupNorm": lambda: good(),
     "layers.TokenMix": lambda: good([[1.0]]),
     "layers.Pool": lambda: good("max"),
+    "layers.Resize": lambda: good(2),
+    "layers.PixelShuffle": lambda: good(2),
     "layers.Dropout": lambda: good(0.5),
     "layers.Opaque": lambda: good("a", "b"),
     "layers.Attend": lambda: good(),
@@ -299,6 +316,12 @@ METHODS: dict[str, Callable[[], Good]] = {
     "TrainingCurve.test_loss": lambda: good(1.0, y()[:2]),
     "TrainingCurve.variance_test": lambda: good(1.0),
     "Spectrum.effective_dimension": lambda: good(0.1),
+    # audits
+    "Audit.changes": lambda: good(locked()),
+    "Audit.check": lambda: good(),
+    "Audit.found": lambda: good(),
+    "Audit.lock": lambda: good(path_to("init.lock")),
+    "Audit.save": lambda: good(path_to("audit.json")),
     # finite width
     "Fluctuations.__getitem__": lambda: good("affine_1"),
     "Moments.subs": lambda: good({}),
@@ -310,6 +333,7 @@ METHODS: dict[str, Callable[[], Good]] = {
     "ResidualSpectrum.density": lambda: good(0.5),
     # shaping
     "Shaping.apply_to": lambda: good(torch_shaped(), (2, 8)),
+    "RegionalShaping.apply_to": lambda: good(torch_sorted(), (2, 8)),
     "Shaping.compare": lambda: good(shaped()),
     "Shaping.export": lambda: good("numpy"),
     "ConstantsTable.__getitem__": lambda: good("tanh"),
@@ -327,6 +351,13 @@ METHODS: dict[str, Callable[[], Good]] = {
     "Model.stack": lambda: good(model()[0].unstack(model()[1])),
     "Model.unstack": lambda: good(model()[1]),
     "CoordinateCheck.deviates": lambda: good("affine_1"),
+    "ParameterRule.exponent": lambda: good("learning_rate"),
+    "TrainedCoordinates.steady": lambda: good("output"),
+    "Transfer.__getitem__": lambda: good("0.weight"),
+    "Transfer.optax": lambda: good(0.1),
+    "Transfer.param_groups": lambda: good(perceptron(8), 0.1),
+    "Transfer.rescale": lambda: good(perceptron(8)),
+    "TransferCheck.crossing_shift": lambda: good(0.5),
     "KernelCheck.allowed": lambda: good(),
     "KernelCheck.bias": lambda: good(),
     "KernelCheck.deviating": lambda: good(),
@@ -373,6 +404,22 @@ def torch_shaped() -> Any:
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
 
 
+@cache
+def torch_sorted() -> Any:
+    import torch
+    from torch import nn
+
+    class Sorted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch_shaped()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layers(x).sort(-1)[0]
+
+    return Sorted()
+
+
 MORE: dict[
     str, Callable[[], Any]
 ] = {  # beside those of tests/result_examples.py, where some methods need others
@@ -385,6 +432,7 @@ MORE: dict[
         A.vanilla(1, activation="tanh", features=4), radius=0.1, level=0.5
     ),
     "shape.read": lambda: kc.shape(kc.read(torch_shaped(), (2, 8)).network, zeta=1.2),
+    "shape.regions": lambda: kc.shape(kc.read(torch_sorted(), (2, 8)), zeta=1.2),
     **TRAINING_EXAMPLES,
 }
 
@@ -392,6 +440,7 @@ MORE: dict[
 EXAMPLES = (
     "Network",
     "activation",
+    "audit",
     "activation.c_map",
     "activation.q_map",
     "activation.c_map.derivative",
@@ -428,7 +477,12 @@ EXAMPLES = (
     "phase_diagram",
     "residual_spectrum",
     "scaling",
+    "trained_coordinates",
+    "transfer",
+    "transfer.parameters",
+    "transfer_check",
     "shape.read",
+    "shape.regions",
     "shape.constants",
     "shape.geometric",
     "smoothness.level",

@@ -102,6 +102,10 @@ def layer(rng: random.Random, kind: str) -> Any:
             rng.choice(["valid", "same"]),
         ),
         "Dropout": lambda: L.Dropout(rng.choice([0, 0.1, sp.Rational(1, 3)])),
+        "Resize": lambda: L.Resize(
+            *rng.choice([(2, "zeros", 1), (1.5,), (sp.Rational(7, 2),), ((2, 3), "linear")])
+        ),
+        "PixelShuffle": lambda: L.PixelShuffle((1, 1), rng.random() < 0.5),
         "GroupNorm": lambda: L.GroupNorm(rng.choice([1, 2, 4])),
         "BatchNorm": lambda: L.BatchNorm(rng.choice([None, 0, 0.25, sp.Rational(1, 3)])),
         "TokenMix": lambda: L.TokenMix(

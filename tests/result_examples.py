@@ -98,6 +98,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "activation.c_map.ball": lambda: kc.activation("tanh").c_map.ball(0.5),
     "activation.c_map.fixed_points": lambda: kc.activation("tanh").c_map.fixed_points()[0],
     "activation_bounds": lambda: kc.activation_bounds(kc.activation("tanh")),
+    "audit": lambda: kc.audit(torch_model, (2, 8)),
     "c_map": lambda: kc.c_map(vanilla()),
     "Sampling": lambda: kc.Sampling(),
     "tied_readout": lambda: kc.tied_readout(
@@ -160,6 +161,14 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "subnetworks": lambda: kc.subnetworks(residual()),
     "subnetworks[]": lambda: kc.subnetworks(residual())[0],
     "to_jax": lambda: model()[0],
+    "transfer": lambda: kc.transfer(perceptron, batch()[0], base=4, to=8),
+    "transfer.parameters": lambda: kc.transfer(vanilla())["affine_1.weight"],
+    "trained_coordinates": lambda: kc.trained_coordinates(
+        perceptron, *batch(), 0.1, (4, 8), "sgd", steps=1, seeds=2
+    ),
+    "transfer_check": lambda: kc.transfer_check(
+        perceptron, *batch(), (0.1, 0.2, 0.4), (4, 8), "sgd", steps=2, seeds=1
+    ),
     "training_curve": lambda: kc.training_curve(ntk(), *data()),
     "vanilla_maps": lambda: kc.vanilla_maps("relu"),
     "verify_kernels": lambda: kc.verify_kernels(
@@ -181,6 +190,20 @@ RESULTS: dict[str, Callable[[], Any]] = {
 
 def block_of_relu() -> kc.Network:
     return kc.chain(L.Input(8), L.Affine(8), L.Nonlinear("relu"))
+
+
+def perceptron(width: int) -> Any:
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 2))
+
+
+@cache
+def batch() -> tuple[Any, Any]:
+    import torch
+
+    X, y = data()
+    return torch.tensor(X[:4], dtype=torch.float32), torch.tensor((y[:4] > 0).astype(int))
 
 
 def torch_model() -> Any:

@@ -182,11 +182,15 @@ def test_dropout_is_left_out() -> None:
     )
 
 
-def test_exchanged_locations_and_missing_inputs_are_refused() -> None:
-    x = jnp.ones(IMAGE)
-    turned = read(lambda p, x: jnp.tanh(conv(x, p["k"]).transpose(0, 2, 1, 3)) @ p["u"], P, x)
-    with pytest.raises(kc.KcalcError, match="exchanges the axes of locations"):
-        apply_jax(None, turned, SimpleNamespace(network=turned.network))
+def test_exchanged_locations_and_missing_inputs() -> None:
+    def turning(p: Any, x: Any) -> Any:
+        return jnp.tanh(conv(x, p["k"]).transpose(0, 2, 1, 3)) @ p["u"]
+
+    x = jnp.asarray(R.standard_normal(IMAGE), jnp.float32)
+    turned = read(turning, P, x)
+    same = SimpleNamespace(network=turned.network)
+    function, kept = apply_jax(None, turned, same, weights="keep")
+    assert np.asarray(function(kept, x)) == pytest.approx(np.asarray(turning(P, x)), abs=1e-5)
     two = read(lambda p, x, y: jnp.tanh(x @ p["w"] + y @ p["v"]), P, jnp.ones(FLAT), jnp.ones(FLAT))
     function, new = apply_jax(None, two, SimpleNamespace(network=two.network))
     for inputs, words in (((jnp.ones(FLAT),), "takes 2 arrays"), ((), "takes arrays")):

@@ -430,7 +430,7 @@ def test_errors_name_what_is_wrong(made: Any) -> None:
         apply_to(shared, SimpleNamespace(network=read(shared, *example).network))
     block, example, _ = ZOO["transformer_block"]()
     with pytest.raises(
-        kc.KcalcError, match="'attn.bmm_2' is an Attend of a transformer, which is not built anew"
+        kc.KcalcError, match="'attn.bmm_2' is an Attend of a transformer, which is not written anew"
     ):
         apply_to(block, SimpleNamespace(network=read(block, *example).network))
 

@@ -275,11 +275,40 @@ def test_derivatives_are_those_of_the_map(case: Case) -> None:
     assert R.derivative(1)(0.3) == pytest.approx(
         (R(0.3 + step) - R(0.3 - step)) / (2 * step), rel=1e-7
     )
-    if case.tokens == 2:  # all cosines from -1 to 1
-        assert float(R.table()(-0.4)) == pytest.approx(float(R(-0.4)), abs=1e-12)
-        return
-    with pytest.raises(kc.KcalcError, match="those of tokens begin at -"):
-        R.table()
+    table = R.table()
+    at = np.array([-1 / (case.tokens - 1), -0.05, 0.3, 0.9, 1 - 1e-9, 1.0])
+    assert table.error_bound < 1e-10
+    np.testing.assert_allclose(table(at), R(at), rtol=0, atol=table.error_bound)
+    assert table.slope(0.3) == pytest.approx(float(R.derivative(1)(0.3)), rel=1e-8)
+
+
+def test_tables_of_token_maps_have_errors_that_hold() -> None:
+    """Behind kinks too; arrays of JAX, and derivatives; cosines that tokens cannot have."""
+    steps: list[Any] = [("x", L.Input(), ()), *((n, L.Affine(), ("x",)) for n in "qkv")]
+    steps += [
+        ("a", L.Attend(), ("q", "k", "v")),
+        ("o", L.Affine(), ("a",)),
+        ("s", L.Sum(), ("x", "o")),
+        ("h", L.Affine(), ("s",)),
+        ("r", L.Nonlinear("relu"), ("h",)),
+        ("out", L.Affine(sigma_b=0.3), ("r",)),
+    ]
+    R = kc.token_map(kc.Network.from_steps(steps), 16)
+    table = R.table()
+    assert table.verify(30) <= table.error_bound < 1e-10 and "rho from -0.06667 to 1" in repr(table)
+    import jax
+
+    c = jnp.array([0.2, 1.0])
+    np.testing.assert_allclose(table(c), R(np.array([0.2, 1.0])), atol=3e-7)
+    np.testing.assert_allclose(jax.vmap(jax.grad(table))(c), R.derivative(1)(c), rtol=2e-5)
+    assert np.isnan(table(jnp.float32(-0.2)))
+    with pytest.raises(kc.KcalcError, match="lie between -0.0666667 and 1, got -0.2"):
+        table(-0.2)
+    jump = kc.Network.from_steps(
+        [*steps[:-2], ("r", L.Nonlinear("heaviside"), ("h",)), ("out", L.Affine(), ("r",))]
+    )
+    with pytest.raises(kc.KcalcError, match="too rough for a table.*call the map"):
+        kc.token_map(jump, 16).table()
 
 
 # -- arrays of frameworks, and tables --------------------------------------------------------------
@@ -358,8 +387,8 @@ REFUSED = {
     "cosine alone": (lambda: kc.node_values(plain(), token_cosine=0.3), "say how many tokens"),
     "no token": (lambda: kc.node_values(plain(), tokens=0), "must be a whole number >= 1"),
     "an array where a number is meant": (
-        lambda: kc.gradients(plain(), tokens=[1, 2, 2]),
-        "kc.node_values and kc.ntk take arrays of tokens",
+        lambda: kc.q_values(plain(), tokens=[1, 2, 2]),
+        "kc.node_values, kc.gradients and kc.ntk take arrays of tokens",
     ),
     "a cosine too small": (
         lambda: kc.node_values(plain(), tokens=3, token_cosine=-0.6),
@@ -383,7 +412,7 @@ REFUSED = {
     ),
     "tokens in a C map": (
         lambda: kc.c_map(plain(), tokens=[1, 2]),
-        "kc.node_values and kc.ntk take arrays",
+        "kc.node_values, kc.gradients and kc.ntk take arrays",
     ),
     "infinite numbers": (lambda: kc.node_values(plain(), tokens=np.full((2, 2), np.inf)), "finite"),
     "ids below 0": (lambda: kc.node_values(GPT, tokens=[0, -4]), "ids are whole numbers >= 0"),
@@ -450,7 +479,7 @@ REFUSED = {
     ),
     "gradients with a sink": (
         lambda: kc.gradients(plain(sink=True), tokens=4),
-        "no gradients here; use sink=False",
+        "no exact gradients; sample them with sampling=kc.Sampling\\(\\), or use sink=False",
     ),
     "keys of negative cosine with a sink": (
         lambda: kc.node_values(plain(sink=True), tokens=4, token_cosine=-0.2),
@@ -468,10 +497,6 @@ REFUSED = {
     "values that a sum reads too, sampled": (
         lambda: kc.node_values(beside_values(), tokens=np.eye(4)),
         "share weights",
-    ),
-    "the kernel of plain scores with ALiBi": (
-        lambda: kc.ntk(plain(normaliser="identity", alibi=True, heads=2), tokens=np.eye(3)),
-        "weights other than softmax",
     ),
     "queries that are the keys at a finite width": (
         lambda: kc.node_values(tied_at_finite_width(), tokens=np.eye(3)),

@@ -26,13 +26,15 @@ GOOD = {
     "gain": "relu",
     "moments": "vanilla-3 --features 8",
     "scaling": "vanilla-3 --features 8",
+    "transfer": "vanilla-3 --width 64 --to 256",
     "smoothness": "vanilla-2 --activation erf --features 4 --radius 1",
     "report": "vanilla-2 -o out.html",
     "train": "vanilla-1 --activation erf --width 4 --steps 2 --batch-size 4 --evaluate-every 2",
     "verify": "--claim DKS-dist",
     "read": "network.json",
+    "audit": "audited:build --input 2,3",
 }
-DEAR = {"report", "train"}  # seconds a run: their bad values of the default suite are few
+DEAR = {"report", "train", "audit"}  # seconds a run: their bad values of the default suite are few
 NUMBERS = (
     "nan",
     "inf",
@@ -106,6 +108,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "empty.json": "",
         "empty.py": "",
         "raising.py": "raise RuntimeError('of its own')",
+        "audited.py": "from torch import nn\ndef build(): return nn.Linear(3, 3)",
     }
     for name, content in contents.items():
         Path(name).write_text(content)

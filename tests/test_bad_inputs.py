@@ -25,6 +25,7 @@ ROOMS = ("activations", "architectures", "claims", "layers", "symbols", "token_m
 # results, which functions make; and what enters the catalogue of the process
 MADE = {
     "Activation",
+    "Audit",
     "Constants",
     "Fluctuations",
     "TiedReadout",
@@ -37,6 +38,10 @@ MADE = {
     "Scaling",
     "Shaping",
     "Smoothness",
+    "ParameterRule",
+    "TrainedCoordinates",
+    "Transfer",
+    "TransferCheck",
     "activations.register",
     "activations.Erf",
     "activations.Exponential",
@@ -61,6 +66,8 @@ MADE = {
 # what compiles, measures or reads a framework: one kind of the default suite, all behind slow
 DEAR = (
     "coordinate_check",
+    "trained_coordinates",
+    "transfer_check",
     "empirical_ntk",
     "hessian_blocks",
     "verify_kernels",
@@ -123,14 +130,16 @@ TRUE_OR_FALSE = {
     "rolled",
     "shared",
     "sigmas",
+    "standard",
     "standardised",
     "symbols_by_activation",
     "tangent",
     "train",
     "trainable_norms",
     "uniform",
+    "zero_readout",
 }
-# of any shape, also without numbers
+# Parameters that take arrays of any shape, empty ones too.
 ARRAYS = {
     "c",
     "gap",
@@ -189,6 +198,8 @@ OWN = {
     "Network.map_layers.change": {"function", "class"},
     "Network.relabelled.names": {"class"},
     "maximal.r": {"class"},
+    "trained_coordinates.loss": {"function", "class"},
+    "transfer_check.loss": {"function", "class"},
     "training.compare.report": {"class"},
     "training.fit.begun": {"function", "class"},
     "training.Trainer.fit.begun": {"function", "class"},

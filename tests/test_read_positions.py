@@ -89,10 +89,8 @@ class Drawn:
         if min(self.sizes) + 2 * p < reach or p >= min(self.sizes):
             return self.convolution(1)
         counts = [windows(n, p, p, reach, s) for n in self.sizes]
-        fits = all(as_same(n, p, m, k, s) for n, m in zip(self.sizes, counts, strict=True))
-        if d > 1 and k > 1:
-            self.reason = self.reason or "dilation"
-        elif p and not (mode == "zeros" or (mode == "circular" and fits)):
+        fits = all(as_same(n, p, m, reach, s) for n, m in zip(self.sizes, counts, strict=True))
+        if p and not (mode == "zeros" or fits):
             self.reason = self.reason or mode
         options = {"stride": s, "padding": p, "dilation": d, "padding_mode": mode, "bias": False}
         self.modules.append(self.of("Conv")(self.channels, WIDTH, k, **options))
@@ -105,7 +103,7 @@ class Drawn:
         if min(self.sizes) + low + high < 3:
             return
         counts = [windows(n, low, high, 3, 1) for n in self.sizes]
-        if low != high:
+        if low != high and (low, high) != (2, 0):
             self.reason = self.reason or "asymmetric padding"
         self.modules += (
             [nn.ConstantPad1d, nn.ConstantPad2d][self.rank - 1]((low, high) * self.rank, 0.0),
@@ -148,7 +146,7 @@ class Drawn:
     def resized(self) -> None:
         mode = self.one("nearest", "linear", "area")
         factor = self.one(2, 1.5) if mode != "area" else 0.5
-        if mode != "area" or any(n % (n // 2) for n in self.sizes):
+        if mode == "area" and any(n % (n // 2) for n in self.sizes):
             self.reason = self.reason or "resizing"
         self.modules.append(
             nn.Upsample(
@@ -278,20 +276,37 @@ SINGLE = {
         6,
         "circular padding",
     ),
-    "reflect": (lambda: around(conv(padding_mode="reflect")), 6, "reflect padding"),
+    "reflect": (lambda: around(conv(padding_mode="reflect")), 6, ""),
+    "reflect, strides": (lambda: around(conv(stride=3, padding_mode="reflect")), 7, ""),
+    "reflect, dilation": (
+        lambda: around(conv(dilation=2, padding=2, padding_mode="reflect")),
+        6,
+        "",
+    ),
+    "reflect, even strides": (
+        lambda: around(conv(stride=2, padding_mode="reflect")),
+        6,
+        "reflect padding",
+    ),
+    "dilation, strides": (lambda: around(conv(dilation=3, stride=2, padding=0)), 9, ""),
     "replicate": (
         lambda: around(nn.Sequential(nn.ReplicationPad2d(1), conv(padding=0))),
         6,
-        "replicate padding",
+        "",
     ),
-    "dilation": (lambda: around(conv(dilation=2, padding=2)), 6, "dilation 2"),
+    "dilation": (lambda: around(conv(dilation=2, padding=2)), 6, ""),
     "causal": (
         lambda: around(nn.Sequential(nn.ZeroPad2d((2, 0, 2, 0)), conv(padding=0))),
+        6,
+        "",
+    ),
+    "in front of one axis": (
+        lambda: around(nn.Sequential(nn.ZeroPad2d((2, 0, 1, 1)), conv(padding=0))),
         6,
         "read as 'same'",
     ),
     "means of zeros": (lambda: around(nn.AvgPool2d(3, 1, 1)), 6, "count the zeros"),
-    "nearest": (lambda: around(nn.Upsample(scale_factor=2)), 4, "every location is repeated"),
+    "nearest": (lambda: around(nn.Upsample(scale_factor=2)), 4, ""),
     "pieces": (lambda: Rearranged(True), 6, "channels of some of the locations"),
     "turned": (lambda: Rearranged(False), 6, "transposes its locations"),
 }

@@ -33,12 +33,17 @@ def weights(width: int = 3) -> dict[str, Any]:
     return {
         "a": gaussian(3, 3, width, WIDTH, fan_in=9 * width),
         "b": gaussian(3, 3, WIDTH, WIDTH, fan_in=9 * WIDTH),
+        "t": gaussian(4, 4, width, WIDTH, fan_in=4 * width),  # an output reads four inputs
     }
 
 
 def conv(x: Any, w: Any, padding: Any = "SAME", **options: Any) -> Any:
     told = {"window_strides": (1, 1), "dimension_numbers": ("NHWC", "HWIO", "NHWC")} | options
     return lax.conv_general_dilated(x, w, padding=padding, **told)
+
+
+def conv_transposed(x: Any, w: Any) -> Any:
+    return lax.conv_transpose(x, w, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
 def behind(first: Callable[[Any, Any], Any], between: Callable[[Any], Any] = lambda h: h) -> Any:
@@ -71,14 +76,18 @@ JAX = {  # (function, words of the note that refuses it; "" where it is computed
     "constant": (padded("constant"), ""),
     "means inside": (mean(3, 2, "SAME", True), ""),
     "subsampled": (behind(conv, lambda h: h[:, ::2, ::2]), ""),
-    "reflect": (padded("reflect"), "reflect padding"),
-    "edge": (padded("edge"), "replicate padding"),
-    "causal": (behind(lambda x, w: conv(x, w, [(2, 0), (2, 0)])), "read as 'same'"),
-    "dilation": (behind(lambda x, w: conv(x, w, rhs_dilation=(2, 2))), "dilation 2"),
+    "reflect": (padded("reflect"), ""),
+    "edge": (padded("edge"), ""),
+    "causal": (behind(lambda x, w: conv(x, w, [(2, 0), (2, 0)])), ""),
+    "dilation": (behind(lambda x, w: conv(x, w, rhs_dilation=(2, 2))), ""),
     "means of zeros": (mean(3, 1, "SAME", False), "count the zeros"),
     "repeated": (
         behind(conv, lambda h: jnp.repeat(jnp.repeat(h, 2, 1), 2, 2)),
-        "every location is repeated",
+        "arranged anew",
+    ),
+    "transposed convolution": (
+        lambda p, x: conv(jax.nn.relu(conv_transposed(x, p["t"])), p["b"]),
+        "",
     ),
     "turned": (
         lambda p, x: conv(jax.nn.relu(conv(x, p["a"])), p["b"]).transpose(0, 2, 1, 3),
@@ -97,7 +106,7 @@ def test_positions_of_jax(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("padding", "words"),
-    [("CIRCULAR", ""), ("REFLECT", "reflect padding"), ("CAUSAL", "read as 'same'")],
+    [("CIRCULAR", ""), ("REFLECT", ""), ("CAUSAL", "")],
 )
 def test_positions_of_flax(padding: str, words: str) -> None:
     nn = pytest.importorskip("flax.linen")
@@ -142,17 +151,33 @@ ONNX = {  # (nodes between the input x and the weights b, words of the note)
     ),
     "reflect": (
         [("Pad", "x p", "q", {"mode": "reflect"}), ("Conv", "q a", "h", {})],
-        "reflect padding",
+        "",
     ),
     "edge": (
         [("Pad", "x p", "q", {"mode": "edge"}), ("Conv", "q a", "h", {})],
-        "replicate padding",
+        "",
+    ),
+    "transposed convolution": (
+        [("ConvTranspose", "x t", "h", {"pads": [1] * 4, "strides": [2, 2]})],
+        "",
+    ),
+    "pixel shuffle": (
+        [
+            ("Conv", "x a", "c", {"pads": [1] * 4}),
+            ("DepthToSpace", "c", "d", {"blocksize": 2}),
+            ("ConvTranspose", "d u", "h", {}),
+        ],
+        "",
+    ),
+    "linear": (
+        [("Conv", "x a", "c", {"pads": [1] * 4}), ("Resize", "c e z", "h", {"mode": "linear"})],
+        "",
     ),
     "same, lower": (
         [("Conv", "x a", "h", {"auto_pad": "SAME_LOWER", "kernel_shape": [4, 4]})],
         "read as 'same'",
     ),
-    "dilation": ([("Conv", "x a", "h", {"pads": [2] * 4, "dilations": [2, 2]})], "dilation 2"),
+    "dilation": ([("Conv", "x a", "h", {"pads": [2] * 4, "dilations": [2, 2]})], ""),
     "means of zeros": (
         [
             ("Conv", "x a", "c", {"pads": [1] * 4}),
@@ -187,6 +212,10 @@ def test_positions_of_onnx(name: str) -> None:
             "a": gaussian(64, 3, k, k, fan_in=3 * k * k),
             "b": gaussian(WIDTH, 64, 3, 3, fan_in=9 * 64),
             "p": np.array(FRAME),
+            "t": gaussian(3, 64, 4, 4, fan_in=3 * 4),
+            "u": gaussian(16, 64, 1, 1, fan_in=16),
+            "e": np.array([], np.float32),
+            "z": np.array([1, 1, 2, 2], np.float32),
         }
         used = {read for _, reads, _, _ in steps for read in reads.split()}
         info = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3, 5, 5])]

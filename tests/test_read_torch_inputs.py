@@ -26,6 +26,26 @@ from kcalc.interchange.trace import Linear  # noqa: E402
 X = torch.randn((2, 6), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
+class Two(nn.Module):
+    def forward(self, x: Any, y: Any) -> Any:
+        return torch.tanh(x) + y
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (((X, X),), "packed into one: give the inputs as kc.read(model, x, y)"),
+        (({"x": X, "y": X},), "packed into one: give the inputs as kc.read(model, x, y)"),
+        ((X,), "needs an input 'y', which was not given: give the inputs as kc.read(model, x, y)"),
+        ((X, X, X), "does not take 3 inputs: give the inputs as kc.read(model, x, y)"),
+    ],
+)
+def test_the_right_call_is_said(given: Any, words: str) -> None:
+    with pytest.raises(kc.KcalcError) as caught:
+        kc.read(Two(), *given)
+    assert words in str(caught.value)
+
+
 class Choosing(nn.Module):
     """A layer with options that are no tensors."""
 

@@ -185,12 +185,16 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
     "one example": (lambda m, x: F.max_pool2d(x, 2), (3, 6, 8), "batch axis in front"),
     "adaptive, uneven": (lambda m, x: F.adaptive_avg_pool2d(x, (4, 5)), IMAGE, ""),
     "least": (lambda m, x: x.amin(1), ROWS, "negate"),
-    "bilinear": (
-        lambda m, x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "bicubic": (
+        lambda m, x: F.interpolate(x, scale_factor=2, mode="bicubic"),
         IMAGE,
-        "mixes several",
+        "nearest and linear",
     ),
-    "3 to 2": (lambda m, x: F.interpolate(x, size=(9, 12)), IMAGE, "whole numbers"),
+    "3 to 2": (
+        lambda m, x: F.interpolate(x, size=(9, 12), mode="nearest-exact"),
+        IMAGE,
+        "whole numbers",
+    ),
     "channels repeated": (lambda m, x: x[:, :1].expand(2, 3, 6, 8), IMAGE, ""),
     "batches joined": (lambda m, x: torch.cat([x, x]), FLAT, "mixes examples"),
     "a constant joined": (lambda m, x: torch.cat([x, m.n], 1), FLAT, "depends on no input"),
@@ -269,10 +273,10 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
     ),
     "turned convolution": (
         lambda m, x: torch.ops.aten.convolution(
-            x, m.k.mT[:3], None, [1, 1], [0, 0], [1, 1], True, [0, 0], 1
+            x, m.k.mT[:3], None, [1, 1], [4, 4], [1, 1], True, [0, 0], 1
         ),
         IMAGE,
-        "upsample",
+        "cuts the image",
     ),
     "one example convolved": (lambda m, x: F.conv2d(x, m.k), (3, 6, 8), "batch axis in front"),
     "parts of a padded one": (

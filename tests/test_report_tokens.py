@@ -69,8 +69,13 @@ def test_a_page_of_sampled_attention_says_so_and_has_errors() -> None:
     assert (
         tokens["tokens"][-1] == values["norm"].token_cosine
         and not tokens["maps"]
-        and not tokens["modes"]
+        and not page.refused.get("gradients over tokens")
     )
+    gradients: Any = kc.gradients(A.gpt2(1), tokens=6)
+    assert tokens["modes"][2] == [
+        gradients.mean["block_1.attend.sum"],
+        gradients.difference["block_1.attend.sum"],
+    ]
     assert page.html.count(">sampled<") == 2 and "\u00b1" in page.html and "seed 0" in page.html
     assert "causal mask" in page.refused["kernel before"]
 
@@ -216,3 +221,13 @@ def test_two_outputs_are_reported_by_the_first() -> None:
     assert f"those of the output {first!r}" in page.html.replace("&#x27;", "'").replace(
         "&#39;", "'"
     )
+
+
+def test_sampled_gradients_are_printed_with_their_errors(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["maps", "gpt2-1", "--tokens", "6"]) == 0
+    printed = capsys.readouterr().out
+    gradients: Any = kc.gradients(A.gpt2(1), tokens=6)
+    text = gradients.texts("difference")["block_1.attend.sum"]
+    assert "difference mode" in printed and text in printed and "+-" in text

@@ -181,10 +181,11 @@ def test_bad_input(name: str, options: dict[str, Any], message: str) -> None:
         shaped(name, **options)
 
 
-# of z at 1, and the probability of z > 1
+# For standard normal z: the density at z = 1, the probability of z > 1, and the variance of z
+# where z > 1, else 0.
 DENSITY = math.exp(-0.5) / math.sqrt(2 * math.pi)
 BEYOND = math.erfc(math.sqrt(0.5)) / 2
-VARIANCE = DENSITY + BEYOND - DENSITY**2  # of z for z > 1, else 0
+VARIANCE = DENSITY + BEYOND - DENSITY**2
 
 
 @pytest.mark.parametrize(

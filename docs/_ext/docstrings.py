@@ -64,7 +64,10 @@ INTERNAL = re.compile(
     r"|.*\.(rows|mirror_of|symbols_of|plotted_times|ingredients|pruned|shown)$|.*\.TrainingCurve\.of$|.*\.Note\.assumption$"
     r"|.*\.hyperparameter_\w+$"
 )  # members for the rest of the package, not for users
+DRAWN_BY = re.compile(r"(?:(?:;| and) see|\bSee) :func:`kcalc\.plotting(?:\.\w+)+`\.? *")
 ROLE = re.compile(r":(class|func|exc):`(?:kc\.(\w[\w.]*)|(\w+))`")
+LONG_NAME = re.compile(r":(class|func|exc):`(kcalc(?:\.\w+){3,})`")  # shown by its last part
+CONSTANTS = {"HALF": "sqrt(1/2)", "OF_METHOD": "..."}  # defaults as users know them
 MADE_BY_HAND = frozenset({"Network", "Activation"})  # classes whose constructor a user calls
 
 
@@ -73,7 +76,9 @@ def mend(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[
     if not name.startswith("kcalc"):  # what numbers and tuples say of themselves
         del lines[:]
         return
+    lines[:] = DRAWN_BY.sub("", "\n".join(lines)).split("\n")
     text = ROLE.sub(_qualified, "\n".join(_listed(lines, _parameters(what, name, obj))))
+    text = LONG_NAME.sub(r":\1:`~\2`", text)
     pieces = LITERAL.split(text)
     for i in range(0, len(pieces), 2):
         pieces[i] = re.sub(r"([|*])", r"\\\1", pieces[i])
@@ -154,7 +159,10 @@ def _entries(text: str, parameters: list[str]) -> tuple[str, dict[str, str]]:
     for match in ENTRY.finditer(text):
         names = re.findall(r"\w+", re.sub(r"=[^`]+| and ", " ", match["names"]))
         quoted = match["names"].startswith("``")
-        if names and all(name in parameters for name in names) and (quoted or match["colon"]):
+        before = text[: match.start()]
+        apart = before.count("(") <= before.count(")")  # what stands in brackets is an aside
+        known = apart and names and all(name in parameters for name in names)
+        if known and (quoted or match["colon"]):
             starts.append((match, names))
     if not starts:
         return text, {}
@@ -166,12 +174,14 @@ def _entries(text: str, parameters: list[str]) -> tuple[str, dict[str, str]]:
         value = re.search(r"=([^`]+)``$", match["names"])
         words = f"``{value[1]}`` {words}" if value else re.sub(r"^(is|are) ", "", words)
         found[", ".join(names)] = words if words.endswith(".") else f"{words}."
-    before = text[: starts[0][0].start()].rstrip(" ;")
+    before = text[: starts[0][0].start()].rstrip(" ;").removesuffix("Parameters:").rstrip()
     return f"{before}." if before and before[-1] not in ".:])" else before, found
 
 
 def skip(app: Sphinx, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:
     """Members for the rest of the package are left out."""
+    if type(obj).__name__ == "_tuplegetter":  # a named field, which the class describes
+        return True
     owner = getattr(obj, "fget", None) or getattr(obj, "func", None) or obj
     full = f"{getattr(owner, '__module__', '')}.{getattr(owner, '__qualname__', name)}"
     short = re.sub(r"^kcalc\..*\.(Activation|Model|RunConfiguration)\.", r"kcalc.\1.", full)
@@ -201,19 +211,27 @@ def sign(
         and name.rpartition(".")[2] not in MADE_BY_HAND
     ):
         return "", None
-    return None
+    for constant, shown in CONSTANTS.items():
+        signature = signature and signature.replace(f"={constant}", f"={shown}")
+    return signature, annotation
 
 
 def internal(
     app: Sphinx, env: Any, node: Any, contnode: nodes.TextElement
 ) -> nodes.TextElement | None:
-    """What a docstring names exists, but is not for users: its name stands without a link.
+    """What a docstring names exists, but has no entry: its name stands without a link.
 
-    Anything else is a mistake.
+    It is the name by which users know it, or its last part. Anything else is a mistake.
     """
     target = str(node.get("reftarget", ""))
     if node.get("refdomain") != "py" or not _exists(target):
         return None
+    if target.startswith("kcalc.") and contnode.astext().rstrip("()") == target:
+        parts = target.split(".")
+        public = (".".join([*parts[:n], parts[-1]]) for n in (1, 2))
+        name = next((name for name in public if pydoc.locate(name) is not None), parts[-1])
+        call = "()" if contnode.astext().endswith("()") else ""
+        return nodes.literal(name + call, name + call, classes=contnode["classes"])
     return contnode
 
 

@@ -171,7 +171,7 @@ class Activation(LocalMaps):
     def derivative_expr(self, n: int = 1) -> sp.Expr:
         """The n-th derivative away from kinks (no deltas).
 
-        a Piecewise that is right-continuous where there are kinks.
+        It is a Piecewise that is right-continuous where there are kinks.
         """
         if self.numeric_only:
             return sp.Derivative(

@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass, field
 from functools import singledispatchmethod
 from typing import Any
 
-from ..calculi.array_operations import elementwise_form, window_outputs
+from ..calculi.array_operations import elementwise_form, reach, window_outputs
 from ..calculi.arrays import Lowered, Shape, pairs
 from ..foundation.errors import KcalcError
 from ..network import layers as L
@@ -115,6 +115,7 @@ class Lowering:
             layer.kernel,
             layer.stride,
             layer.padding,
+            layer.dilation,
             layer.groups,
             layer.standardised,
             law,
@@ -129,7 +130,7 @@ class Lowering:
 
     def _located(self, layer: L.Affine, node: Node, below: Shape) -> tuple[int, int] | None:
         """The locations of the output."""
-        for name in ("kernel", "stride", "padding"):
+        for name in ("kernel", "stride", "padding", "dilation"):
             value = getattr(layer, name)
             if isinstance(value, tuple) and len(value) != 2:
                 raise KcalcError(
@@ -148,7 +149,10 @@ class Lowering:
             node,
             below.locations,
             window_outputs(
-                below.locations, pairs(layer.kernel), pairs(layer.stride), layer.padding
+                below.locations,
+                reach(pairs(layer.kernel), pairs(layer.dilation)),
+                pairs(layer.stride),
+                layer.padding,
             ),
         )
 
@@ -376,6 +380,34 @@ class Lowering:
             tensors={"weight": window},
             form=form,
         )
+
+    @rule.register
+    def _(self, layer: L.Resize | L.PixelShuffle, node: Node, inputs: Sequence[Shape]) -> Shape:
+        below = inputs[0].locations
+        given = (layer.factor, layer.place) if isinstance(layer, L.Resize) else (layer.factors,)
+        if below is None or any(isinstance(v, tuple) and len(v) != 2 for v in given):
+            raise KcalcError(
+                f"node {node!r} resizes images of two axes, and its input has locations "
+                f"{below}; give image_shape=(height, width), and factors for both or one"
+            )
+        factors = given[0] if isinstance(given[0], tuple) else (given[0],) * 2
+        channels = inputs[0].channels
+        if isinstance(layer, L.Resize):
+            sizes = [math.floor(n * f + 1e-9) for n, f in zip(below, factors, strict=True)]
+        elif layer.back:
+            sizes = [n // f for n, f in zip(below, factors, strict=True)]
+            if any(n % f for n, f in zip(below, factors, strict=True)):
+                raise KcalcError(f"node {node!r}: {factors} does not divide the image {below}")
+            channels *= math.prod(factors)
+        else:
+            sizes = [n * f for n, f in zip(below, factors, strict=True)]
+            if channels % math.prod(factors):
+                raise KcalcError(
+                    f"node {node!r}: {factors} does not divide the {channels} channels"
+                )
+            channels //= math.prod(factors)
+        shape = Shape(channels, self._fits(node, below, (sizes[0], sizes[1])))
+        return self.found(node, inputs, shape, form=(type(layer).__name__, *given))
 
     @rule.register
     def _(

@@ -18,6 +18,8 @@ from .attention.weights import weights_of
 Array = Any
 Extent = tuple[int, int]
 IMAGES = ("NHWC", "HWIO", "NHWC")
+CONTINUED = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}
+"""{padding: the mode of numpy.pad}, for paddings that are not of zeros."""
 
 
 @lru_cache(maxsize=512)
@@ -88,12 +90,19 @@ def same_padding(size: int, window: int, stride: int) -> tuple[int, int]:
 
 
 def axis_padding(size: int, window: int, stride: int, padding: Any) -> tuple[int, int]:
-    """(before, after) along one axis; circular padding is of the same size as ``"same"``."""
+    """(before, after) along one axis, of a window that reaches over ``window`` positions."""
     if padding == "valid":
         return 0, 0
-    if padding in ("same", "circular"):
-        return same_padding(size, window, stride)
-    return padding, padding
+    if not isinstance(padding, str):
+        return padding, padding
+    low, high = same_padding(size, window, stride)
+    return (low + high, 0) if padding == "causal" else (low, high)
+
+
+def reach(window: Extent, dilation: Extent) -> Extent:
+    """The positions from the first tap to the last, per axis."""
+    rows, columns = ((k - 1) * d + 1 for k, d in zip(window, dilation, strict=True))
+    return rows, columns
 
 
 def window_padding(
@@ -114,7 +123,14 @@ def window_outputs(locations: Extent, window: Extent, stride: Extent, padding: A
     return rows, columns
 
 
-def convolve(x: Array, weight: Array, stride: Extent, padding: Any, groups: int) -> Array:
+def convolve(
+    x: Array,
+    weight: Array,
+    stride: Extent,
+    padding: Any,
+    groups: int,
+    dilation: Extent = (1, 1),
+) -> Array:
     """The convolution of ``x`` with ``weight``.
 
     ``x``: (..., height, width, channels); ``weight``: (rows, columns, channels / groups, outputs).
@@ -122,22 +138,28 @@ def convolve(x: Array, weight: Array, stride: Extent, padding: Any, groups: int)
     import jax
 
     batch, locations = x.shape[:-3], x.shape[-3:-1]
-    window = weight.shape[:2]
+    window = reach(weight.shape[:2], dilation)
     sides = window_padding(locations, window, stride, padding)
     images = x.reshape(-1, *x.shape[-3:])
-    if padding == "circular":
-        images, sides = circular(images, sides), ((0, 0), (0, 0))
+    if isinstance(padding, str) and padding in CONTINUED:
+        images, sides = continued(images, sides, CONTINUED[padding]), ((0, 0), (0, 0))
     out = jax.lax.conv_general_dilated(
-        images, weight, stride, sides, dimension_numbers=IMAGES, feature_group_count=groups
+        images,
+        weight,
+        stride,
+        sides,
+        rhs_dilation=dilation,
+        dimension_numbers=IMAGES,
+        feature_group_count=groups,
     )
     return out.reshape(*batch, *out.shape[1:])
 
 
-def circular(images: Array, sides: Sequence[tuple[int, int]]) -> Array:
-    """Images continued periodically on each side."""
+def continued(images: Array, sides: Sequence[tuple[int, int]], mode: str) -> Array:
+    """Images continued on each side, by a mode of ``numpy.pad``."""
     import jax.numpy as jnp
 
-    return jnp.pad(images, ((0, 0), *sides, (0, 0)), mode="wrap")
+    return jnp.pad(images, ((0, 0), *sides, (0, 0)), mode=mode)
 
 
 def grouped_product(x: Array, weight: Array, groups: int) -> Array:
@@ -212,6 +234,57 @@ def _counts(locations: Extent, window: Extent, stride: Extent, padding: str) -> 
         starts = np.arange((n + low + high - k) // s + 1) * s - low
         inside.append(np.minimum(starts + k, n) - np.maximum(starts, 0))
     return (inside[0][:, None] * inside[1])[:, :, None].astype(float)
+
+
+def resize_matrix(size: int, factor: Any, place: int, kind: str) -> np.ndarray:
+    """The matrix (outputs, size) by which a Resize acts along one axis of an image."""
+    count = math.floor(size * float(factor) + 1e-9)
+    rows, out = np.arange(count), np.zeros((count, size))
+    if kind == "zeros":
+        step = int(factor)
+        out[np.arange(size) * step + place, np.arange(size)] = math.sqrt(step)
+        return out
+    if kind == "nearest":
+        out[rows, np.minimum((rows * size) // max(count, 1), size - 1)] = 1
+        return out
+    if kind == "corners":
+        at = rows * ((size - 1) / max(count - 1, 1))
+    else:
+        at = np.clip((rows + 0.5) * (size / max(count, 1)) - 0.5, 0, None)
+    low = np.minimum(at.astype(int), size - 1)
+    high = np.minimum(low + 1, size - 1)
+    np.add.at(out, (rows, low), 1 - (at - low))
+    np.add.at(out, (rows, high), at - low)
+    return out
+
+
+def resize(x: Array, factors: Sequence[Any], places: Sequence[int], kind: str) -> Array:
+    """(..., height, width, channels) with other numbers of rows and columns."""
+    import jax.numpy as jnp
+
+    rows, columns = (
+        jnp.asarray(resize_matrix(n, f, p, kind), x.dtype)
+        for n, f, p in zip(x.shape[-3:-1], factors, places, strict=True)
+    )
+    return jnp.einsum("...hwc,rh,sw->...rsc", x, rows, columns)
+
+
+def pixel_shuffle(x: Array, factors: Sequence[int], back: bool) -> Array:
+    """Channels of (..., height, width, channels) as positions; ``back``: the reverse."""
+    (height, width, channels), (r, s) = x.shape[-3:], factors
+    if back:
+        parts = x.reshape(*x.shape[:-3], height // r, r, width // s, s, channels)
+        moved = parts.transpose(*_moved(parts, (0, 2, 4, 1, 3)))
+        return moved.reshape(*x.shape[:-3], height // r, width // s, -1)
+    parts = x.reshape(*x.shape[:-1], channels // (r * s), r, s)
+    moved = parts.transpose(*_moved(parts, (0, 3, 1, 4, 2)))
+    return moved.reshape(*x.shape[:-3], height * r, width * s, -1)
+
+
+def _moved(x: Array, order: Sequence[int]) -> tuple[int, ...]:
+    """The last axes in another order, behind the others as they are."""
+    kept = x.ndim - len(order)
+    return (*range(kept), *(kept + axis for axis in order))
 
 
 def attend(layer: Any, queries: Array, keys: Array, values: Array) -> Array:

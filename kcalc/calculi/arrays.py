@@ -16,7 +16,17 @@ from ..foundation.errors import KcalcError
 from ..network import layers as L
 from ..network.compose import fold, no_rule
 from ..network.network import Network
-from .array_operations import activate, attend, convolve, divided, grouped_product, pool, sinusoids
+from .array_operations import (
+    activate,
+    attend,
+    convolve,
+    divided,
+    grouped_product,
+    pixel_shuffle,
+    pool,
+    resize,
+    sinusoids,
+)
 
 Array = Any
 Node = Hashable
@@ -129,7 +139,8 @@ class Arrays:
         elif not _is_one(scale):
             weight = weight * _like(scale, weight)
         if lowered.shape.locations is not None:
-            out = convolve(inputs[0], weight, pairs(layer.stride), layer.padding, layer.groups)
+            stride, dilation = pairs(layer.stride), pairs(layer.dilation)
+            out = convolve(inputs[0], weight, stride, layer.padding, layer.groups, dilation)
         else:
             out = (
                 inputs[0] @ weight
@@ -290,6 +301,14 @@ class Arrays:
         return pool(inputs[0], layer.kind, window, stride, layer.padding, weight)
 
     @rule.register
+    def _(self, layer: L.Resize, node: Node, inputs: Sequence[Array]) -> Array:
+        return resize(inputs[0], _each(layer.factor), _each(layer.place), layer.kind)
+
+    @rule.register
+    def _(self, layer: L.PixelShuffle, node: Node, inputs: Sequence[Array]) -> Array:
+        return pixel_shuffle(inputs[0], layer.factors, layer.back)
+
+    @rule.register
     def _(self, layer: L.Dropout, node: Node, inputs: Sequence[Array]) -> Array:
         """In training each entry is 0 with probability ``rate``, else divided by ``1 - rate``."""
         import jax
@@ -430,6 +449,11 @@ def standardised(weight: Array, length: Any) -> Array:
 def pairs(extent: int | Sequence[int]) -> Locations:
     """(rows, columns) of an extent, given as one number for both or as two."""
     return (extent, extent) if isinstance(extent, int) else (extent[0], extent[1])
+
+
+def _each(value: Any) -> tuple[Any, Any]:
+    """One number for each axis of an image."""
+    return value if isinstance(value, tuple) else (value, value)
 
 
 def _is_one(value: Any) -> bool:

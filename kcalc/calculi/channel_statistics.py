@@ -156,6 +156,15 @@ class Statistics:
         q1, q2, gap = self.moments.mix(self.parts(state))
         return q1, q2, self._clipped(gap)
 
+    def variances(self, state: Channels, node: Node) -> tuple[Number, Number]:
+        """The variances over all channels of a feature map, for both inputs."""
+        q1, q2, _ = self.whole(state)
+        one, two = self.means(state, node)
+        if is_zero(one) and is_zero(two):
+            return q1, q2
+        centred = self._about_mean(state, (q1, q2), (one, two), node)
+        return (q1 - one * one, q2 - two * two) if centred is None else (centred.q1, centred.q2)
+
     def variance(self, state: Channels) -> float:
         """The variance over all channels of a feature map, as a float."""
         q, mean = float(self.whole(state)[0]), float(state.average(_mean1, self.field))

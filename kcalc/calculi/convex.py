@@ -113,9 +113,15 @@ class ConvexCalculus(ABC, Generic[State]):
         return self._centred(node, inputs[0])
 
     @rule.register
-    def _(self, op: P.Window | P.Mask | P.Reshape, node: Node, inputs: list[State]) -> State:
+    def _(
+        self,
+        op: P.Window | P.Mask | P.Reshape | P.Resize | P.Shuffle,
+        node: Node,
+        inputs: list[State],
+    ) -> State:
         """The identity; a TokenMix must be a permutation of positions times one factor."""
-        if isinstance(op, P.Blend) and op.matrix is not None and op.permutes is None:
+        fixed = isinstance(op, P.Blend) and op.matrix is not None and op.permutes is None
+        if isinstance(op, P.Blend) and fixed and not op.random:
             raise no_rule(self.name, op, node)
         return inputs[0]
 

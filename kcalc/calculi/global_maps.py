@@ -8,9 +8,18 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 
 from ..fields import NUMPY
-from ..fields.arguments import cosine_array, one_q, per_input, q_array, q_pair, read_pair
+from ..fields.arguments import (
+    cosine_array,
+    one_number,
+    one_q,
+    per_input,
+    q_array,
+    q_pair,
+    read_pair,
+)
 from ..fields.gaps import Gap
 from ..fields.jets import Jet
+from ..fields.tables import TokenTable, tabulate_tokens
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import truth
 from ..foundation.printing import Shown, plain, shown, spread
@@ -19,8 +28,8 @@ from ..maps.maps import INFINITE_WIDTH, Assumption, CMap, KernelMap, QMap
 from ..network.compose import interpret
 from ..network.network import Network, require_network
 from .attention.sampled import Sampling, read_sampling
-from .attention.structure import Tokens, read_tokens, tells_tokens_apart
-from .attention.values import alike, sampled_values, several, token_covariance
+from .attention.structure import Tokens, given_tokens, read_tokens, tells_tokens_apart
+from .attention.values import sampled_values, several
 from .field_maps import field_maps_of
 from .kernel import Kernel, kernel_over
 from .spatial import SpatialKernelMap, exact_locations, spatial_reading
@@ -131,12 +140,14 @@ def q_values(
     return {node: float(reading.kernel.whole(state)[0]) for node, state in states.items()}
 
 
-def q_and_variances(network: Network, q: Any = 1) -> dict[Node, tuple[float, float]]:
+def q_and_variances(
+    network: Network, q: Any = 1, assume_independent: bool = False
+) -> dict[Node, tuple[float, float]]:
     """(q value, variance over channels) of every node for uniform input q.
 
     ``q``: a number or {input: number}.
     """
-    reading = _Reading(network, False)
+    reading = _Reading(network, assume_independent)
     given = per_input(network.inputs)(q, lambda v: q_array(v, "q"), "q")
     states = reading.run(NUMPY, given, None, None)
     kernel = reading.kernel
@@ -146,9 +157,9 @@ def q_and_variances(network: Network, q: Any = 1) -> dict[Node, tuple[float, flo
     }
 
 
-def end_values(network: Network) -> tuple[float, float]:
+def end_values(network: Network, assume_independent: bool = False) -> tuple[float, float]:
     """(Q, C'(1)) at the output of a network of one output for inputs of q = 1, by one fold."""
-    reading = _Reading(network, False)
+    reading = _Reading(network, assume_independent)
     inputs, one = network.inputs, np.asarray(1.0)
     gap = Jet.variable(Gap.from_cosine(one), 1, -1.0)
     states = reading.run(NUMPY, dict.fromkeys(inputs, one), None, dict.fromkeys(inputs, gap))
@@ -253,14 +264,14 @@ def node_values(
         or several(tokens)
         or (tokens is not None and tells_tokens_apart(network))
     ):
-        if several(tokens) and any(given is not None for given in (token_cosine, q1, q2, q)):
-            raise KcalcError(
-                "an array of tokens says itself what their q values and cosines are; drop q=, "
-                "q1=, q2= and token_cosine="
-            )
-        return _sampled(
-            network, c, *q_pair(q1, q2, q), tokens, token_cosine, assume_independent, asked
+        said = any(level is not None for level in (q1, q2, q))
+        levels = q_pair(q1, q2, q) if said else (None, None)
+        covariance = given_tokens(network, tokens, token_cosine, levels, c)
+        assume = truth(assume_independent, "assume_independent")
+        found: Any = sampled_values(
+            network, dict.fromkeys(network.inputs, covariance), assume, asked
         )
+        return found
     reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))
     values = per_input(network.inputs)
     first, second = read_pair(
@@ -281,38 +292,6 @@ def node_values(
             )
     out.assumptions = reading.with_network_assumptions(reading.kernel.notes.values())
     return out
-
-
-def _sampled(
-    network: Network,
-    c: Any,
-    q1: Any,
-    q2: Any,
-    tokens: Any,
-    token_cosine: Any,
-    assume: bool,
-    sampling: Sampling,
-) -> Any:
-    if several(tokens):
-        covariance = token_covariance(tokens, network)
-    else:
-        given = read_tokens(tokens, token_cosine)
-        if given is None:
-            raise KcalcError("attention is sampled over tokens; say which, tokens=")
-        first = one_q(q1)
-        covariance = alike(
-            given.count,
-            given.cosine,
-            float(cosine_array(c)),
-            first,
-            first if q2 is None else one_q(q2),
-        )
-    return sampled_values(
-        network,
-        dict.fromkeys(network.inputs, covariance),
-        truth(assume, "assume_independent"),
-        sampling,
-    )
 
 
 class _Reading:
@@ -504,6 +483,18 @@ class TokenMap(NetworkCMap):
         jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
         states = self._reading.run_sequence(q1, jets)
         return {node: self._reading.kernel.whole(states[node])[2] for node in self.outputs}
+
+    def table(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, q1: Any = None, q2: Any = None, tolerance: float = 1e-10, *, q: Any = None
+    ) -> TokenTable:
+        """R at fixed q as a :class:`kcalc.fields.tables.TokenTable`, within ``tolerance``.
+
+        It takes some fifty values of the map, and has an error bound.
+        Raises: KcalcError for several outputs, for q values that are not single numbers, and for
+        maps that are too rough, as behind activations that jump.
+        """
+        function = self._gap_function(q1, q2, q)
+        return tabulate_tokens(function, self.least, one_number(tolerance, "tolerance"), self.name)
 
 
 class NetworkQMap(_OfNetwork, QMap):

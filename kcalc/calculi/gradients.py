@@ -7,40 +7,38 @@ gradients explode or vanish as derivatives of kernel maps at c = 1 do.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import singledispatchmethod
-from itertools import accumulate
-from math import prod
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..activations import Activation
 from ..fields import NUMPY
 from ..fields.arguments import one_q, per_input
 from ..fields.jets import Jet
-from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import truth
 from ..foundation.printing import Shown, marked, plain
 from ..maps.maps import Approximable, Assumption
-from ..network import primitives as P
-from ..network.compose import interpret, interpret_back, no_rule, require_network
+from ..network.compose import interpret, interpret_back, require_network
+from ..network.layers import Resize
 from ..network.network import Network, chosen_output
 from ..network.primitives import owner
-from .attention.backward import TokenBackward, added
-from .attention.exchangeable import ONE
-from .attention.structure import read_tokens
-from .channels import Channels
-from .kernel import Kernel
+from .attention.backward import TokenBackward, both_added
+from .attention.sampled import Sampling, read_sampling
+from .attention.sampled_gradients import Chain, followed
+from .attention.structure import given_tokens, read_tokens, tells_tokens_apart
+from .attention.values import averaged, several, with_error
+from .backward import Backward, Groups, added, mean_slopes, parameters, refuse_shared
 from .ntk import TangentReading
-from .tangent import Tangent, refuse_jumps
+from .tangent import Tangent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Node = Hashable
-Groups = list[float]
+Array = np.ndarray
 MODES = ("mean", "difference")
+COPIES = "resizing is the identity: gradients of the copies of a position are not added up"
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,18 +107,63 @@ class Gradients(Shown, Approximable):
         return {name: getattr(self, name) for name in MODES if getattr(self, name) is not None}
 
     def _rows(self) -> list[tuple[str, ...]]:
-        def shown(table: Mapping[Node, float], node: Node) -> str:
-            return f"{table[node]:.6g}" if node in table else ""
-
-        tables = (self.weights, self.chi, *self._modes.values())
-        body = (
-            (str(n), f"{v:.6g}", *(shown(table, n) for table in tables))
-            for n, v in self.nodes.items()
-        )
+        names = ("nodes", "weights", "chi", *self._modes)
+        texts = [self.texts(name) for name in names]
+        body = ((str(n), *(table.get(n, "") for table in texts)) for n in self.nodes)
         return [("node", "|d out/d node|^2", "|d out/d weights|^2", "chi", *self._modes), *body]
+
+    def texts(self, name: str) -> dict[Node, str]:
+        """A table, such as "nodes" or "mean", as {node: text}, with standard errors."""
+        return {node: f"{value:.6g}" for node, value in getattr(self, name).items()}
 
     def __repr__(self) -> str:
         return f"Gradients({marked(f'{len(self.nodes)} nodes, growth {self.growth:.4g}', self)})"
+
+
+@dataclass(frozen=True, repr=False)
+class SampledGradients(Gradients):
+    """:class:`Gradients` over tokens of which no two are alike; attention was sampled.
+
+    Sums over tokens are means over the N sequences that were given. ``errors``: {"nodes",
+    "weights", "mean", "difference": {node: standard error over the chains of sampling}}.
+    ``tokens``: {node: (mean, standard error)}, the squared gradient at each token, (N, T), which
+    add up to ``nodes``; ``covariances``: {node: mean}, the products of the gradients at two tokens
+    of a sequence, summed over channels, (N, T, T). Attention does not keep the modes apart here: a
+    gradient of the outputs that sums to 0 over tokens has a part of either mode at earlier nodes.
+    """
+
+    errors: dict[str, dict[Node, float]] = field(default_factory=dict)
+    tokens: dict[Node, tuple[Array, Array]] = field(default_factory=dict)
+    covariances: dict[Node, Array] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the tables over tokens as plain data."""
+        errors = {
+            name: {str(k): v for k, v in table.items()} for name, table in self.errors.items()
+        }
+        return super().to_dict() | {"errors": errors}
+
+    def _frame(self) -> list[dict[str, Any]]:
+        names = {"nodes": "node_gradient_error", "weights": "weight_gradient_error"}
+        return [
+            row
+            | {
+                names.get(name, f"{name}_error"): table.get(node)
+                for name, table in self.errors.items()
+            }
+            for node, row in zip(self.nodes, super()._frame(), strict=True)
+        ]
+
+    def texts(self, name: str) -> dict[Node, str]:
+        """A table as {node: text}, with standard errors."""
+        return (
+            {
+                node: with_error(value, self.errors[name][node])
+                for node, value in getattr(self, name).items()
+            }
+            if name in self.errors
+            else super().texts(name)
+        )
 
 
 def gradients(
@@ -129,21 +172,35 @@ def gradients(
     output: Node = None,
     assume_independent: bool = False,
     *,
-    tokens: int | None = None,
+    tokens: Any = None,
     token_cosine: float | None = None,
+    sampling: Sampling | None = None,
 ) -> Gradients:
     """How large gradients are at every node of a network at initialisation, infinite width.
 
     ``q``: the mean square of the inputs, a number or {input: number}; ``output``: which output,
     needed where there are several. Where branches share weights or activations are fused, only the
     Affine layers and the inputs are reported. ``tokens``, ``token_cosine``: the tokens of an input,
-    for networks with attention, as in :func:`kcalc.c_map`.
+    for networks with attention, as in :func:`kcalc.c_map`. ``tokens`` may also be an array, as in
+    :func:`kcalc.node_values`: a covariance (T, T), token ids (T,) or (N, T), or inputs (N, T,
+    features). For such tokens, for attention that tells tokens apart (causal masks, rotary
+    embeddings, ALiBi, sinusoidal positions), and where ``sampling`` is given, a
+    :class:`kcalc.Sampling`, attention is sampled.
+
+    Returns: a :class:`Gradients`, where attention is sampled a :class:`SampledGradients`.
     Raises: KcalcError for bad q, an unknown output, activations that jump, and where the kernel
     calculus does not apply. [DKS sec. 26; Poole et al. 2016; Schoenholz et al. 2017]
     """
     require_network(network)
     chosen = chosen_output(network, output)
     given = per_input(network.inputs)(q, lambda value: np.asarray(one_q(value)), "q")
+    asked, apart = read_sampling(sampling), tokens is not None and tells_tokens_apart(network)
+    if sampling is not None or several(tokens) or apart:
+        levels = (None, None) if isinstance(q, int | float) and q == 1 else (1.0, None)
+        table, count = given_tokens(network, tokens, token_cosine, levels)
+        inputs = {node: float(level) * table for node, level in given.items()}
+        assume = truth(assume_independent, "assume_independent")
+        return _joined(network, chosen, *followed(network, inputs, count, chosen, assume, asked))
     reading = TangentReading(network, None, assume_independent, read_tokens(tokens, token_cosine))
     if reading.tokens is not None:
         return _over_tokens(reading, given, chosen)
@@ -159,166 +216,23 @@ def gradients(
     )
     weights = {
         node: float(kernel.whole(states[made])[0]) * totals[node]
-        for node, made in _parameters(network).items()
+        for node, made in parameters(network).items()
         if node in totals
     }
-    notes = reading.assumptions
+    resized = network.nodes_of(Resize)
+    notes = (*reading.assumptions, *(Assumption(n, COPIES, "heuristic") for n in resized))
     if not simple:
         text = (
             "branches share weights or activations are fused: gradients are reported at Affine "
             "layers and inputs only"
         )
         notes = (*notes, Assumption("network", text, "convention"))
-    return Gradients(chosen, totals, weights, _mean_chi(network, states) if simple else {}, notes)
-
-
-# -- backwards -------------------------------------------------------------------------------------
-
-
-class Backward:
-    """The rules of the reversed fold: messages from a layer to the nodes that it reads.
-
-    ``states`` are those of the kernel calculus; ``apart``: they are those of two inputs, and
-    gradients are products of gradients at both, else gradients at one of them. A message is d K_out
-    / d K_g for every group g of a node's channels.
-    """
-
-    def __init__(
-        self, kernel: Kernel, states: Mapping[Node, Channels], apart: bool = False
-    ) -> None:
-        self.kernel, self.states, self.apart = kernel, states, apart
-
-    @singledispatchmethod
-    def rule(
-        self, op: P.Primitive, node: Node, message: Groups, reads: Sequence[Node]
-    ) -> list[Groups]:
-        """One message per node read, in slot order."""
-        raise no_rule("gradients", op, node)
-
-    @rule.register
-    def _(self, op: P.Fresh, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        total = float(op.sigma_w) ** 2 * sum(message)
-        return [[total * float(share) for share, _ in self.states[reads[0]].groups]]
-
-    @rule.register
-    def _(self, op: P.Post, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        pairs = self.states[reads[0]].pairs
-        factors = [
-            _chi(op.activation, node, p.moments.q1, p.moments.gap.value if self.apart else 0.0)
-            for p in pairs
-        ]
-        return [[m * f for m, f in zip(message, factors, strict=True)]]
-
-    @rule.register
-    def _(self, op: P.Mix, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        weights = [float(w) ** 2 for w in op.weights]
-        return [
-            [w * m for m in self._regrouped(message, node, parent)]
-            for w, parent in zip(weights, reads, strict=True)
-        ]
-
-    @rule.register
-    def _(self, op: P.Prod, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        """Each factor's message is multiplied by the q values of the others."""
-        out = []
-        for slot, parent in enumerate(reads):
-            others = [self._q_values(node, other) for k, other in enumerate(reads) if k != slot]
-            out.append(
-                self._regrouped(
-                    [m * prod(q) for m, *q in zip(message, *others, strict=True)], node, parent
-                )
-            )
-        return out
-
-    @rule.register
-    def _(self, op: P.Join, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        out, start = [], 0
-        for parent in reads:
-            stop = start + len(self.states[parent].groups)
-            out.append(message[start:stop])
-            start = stop
-        return out
-
-    @rule.register
-    def _(self, op: P.Norm, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        if op.over == "batch":
-            raise no_rule("gradients", op, node)
-        below = self.states[reads[0]]
-        size = (
-            self.kernel.statistics.variance(below)
-            if op.centred
-            else float(self.kernel.whole(below)[0])
-        )
-        return [[m / size for m in message]]
-
-    @rule.register
-    def _(
-        self, op: P.Window | P.Mask | P.Reshape, node: Node, message: Groups, reads: Sequence[Node]
-    ) -> list[Groups]:
-        """As kernel maps have it: positions that change places, or nothing."""
-        if not isinstance(op, P.Blend) or op.matrix is None:
-            return [message]
-        if op.permutes is None:
-            raise no_rule("gradients", op, node)
-        return [[op.permutes**2 * m for m in message]]
-
-    def _q_values(self, node: Node, parent: Node) -> Groups:
-        """The q value of ``parent`` in every group of ``node``.
-
-        For two inputs (``apart``) it is the covariance of the two in the group.
-        """
-        moments = [self.states[parent].pairs[place].moments for place in self._places(node, parent)]
-        return [float(m.q1) * (1 - float(m.gap.value) if self.apart else 1) for m in moments]
-
-    def _places(self, node: Node, parent: Node) -> list[int]:
-        """For every group of ``node``, the index of the group of ``parent`` that contains it."""
-        edges = _ends(self.states[parent])
-        middles = [
-            end - share / 2
-            for (share, _), end in zip(
-                self.states[node].groups, _ends(self.states[node]), strict=True
-            )
-        ]
-        return [next(i for i, edge in enumerate(edges) if middle < edge) for middle in middles]
-
-    def _regrouped(self, message: Groups, node: Node, parent: Node) -> Groups:
-        """Sums of a message over the groups of ``node`` that each group of ``parent`` contains."""
-        out = [0.0] * len(self.states[parent].groups)
-        for place, value in zip(self._places(node, parent), message, strict=True):
-            out[place] += value
-        return out
-
-
-def _ends(state: Channels) -> list[Any]:
-    return list(accumulate(share for share, _ in state.groups))
-
-
-def _chi(phi: Activation, node: Node, q: Any, gap: Any = 0.0) -> float:
-    """E phi'(z1) phi'(z2), computed as C'(1 - gap) Q(q) / q.
-
-    z1 and z2 have mean square q and cosine 1 - gap.
-    """
-    refuse_jumps(phi, node)
-    at = np.asarray(float(q))
-    slope = float(phi.taylor(np.asarray(float(gap)), at, at, 1)[1])
-    return (slope if gap else abs(slope)) * float(phi.second_moment(at)) / float(at)
-
-
-def _mean_chi(network: Network, states: Mapping[Node, Channels]) -> dict[Node, float]:
-    """{node: E phi'(z)^2} of all activations."""
-    posts = (
-        (owner(node), op.activation, states[reads[0]].groups)
-        for node, op, reads in network.operations
-        if isinstance(op, P.Post)
+    return Gradients(
+        chosen, totals, weights, mean_slopes(network, backward) if simple else {}, notes
     )
-    return {
-        node: sum(float(share) * _chi(phi, node, pair.moments.q1) for share, pair in groups)
-        for node, phi, groups in posts
-    }
 
 
-def _added(one: Groups, two: Groups) -> Groups:
-    return [a + b for a, b in zip(one, two, strict=True)]
+# -- readings ------------------------------------------------------------------------------------
 
 
 def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, float]:
@@ -327,8 +241,8 @@ def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, 
     start: dict[Node, Groups] = {node: [0.0] * len(state.groups) for node, state in states.items()}
     start[output] = [float(share) for share, _ in states[output].groups]
 
-    messages = interpret_back(network, backward.rule, start, _added)
-    return {node: sum(messages[node]) for node in network}
+    messages = interpret_back(network, backward.rule, start, added)
+    return {node: float(sum(messages[node])) for node in network}
 
 
 def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> Gradients:
@@ -338,41 +252,74 @@ def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> G
     """
     network = reading.network
     kernel, states = reading.run_sequence(q)
-    if any(note.kind == "exact" for note in kernel.notes.values()):
-        raise KcalcError(
-            "branches share weights or activations are fused, for which there are no gradients "
-            "over tokens"
-        )
-    backward = TokenBackward(kernel, states, Backward)
-    messages = interpret_back(network, backward.rule, backward.start(output), added)
+    refuse_shared(kernel.notes.values())
+    backward = TokenBackward(kernel, states)
+    messages = interpret_back(network, backward.rule, backward.start(output), both_added)
     counts = {node: states[owner(node)].count or 1 for node in states}
     # tokens of a node per token of the output
     share = {node: count / counts[output] for node, count in counts.items()}
-    one = {node: share[node] * sum(message.one) for node, message in messages.items()}
-    two = {node: share[node] * sum(message.two) for node, message in messages.items()}
+    one = {node: float(share[node] * sum(message.one)) for node, message in messages.items()}
+    two = {node: float(share[node] * sum(message.two)) for node, message in messages.items()}
     weights = {}
-    for node, made in _parameters(network).items():
+    for node, made in parameters(network).items():
         size, _, gap = kernel.whole(states[made])
         weights[node] = float(size) * (
             one[made] + (counts[made] - 1) * two[made] * (1 - float(gap.value))
         )
-    chi = _mean_chi(network, {node: state.relations[ONE] for node, state in states.items()})
     mean = {node: one[node] + (counts[node] - 1) * two[node] for node in network}
     difference = {node: one[node] - two[node] for node in network if counts[node] > 1}
     return Gradients(
         output,
         {node: one[node] for node in network},
         weights,
-        chi,
+        mean_slopes(network, backward.one),
         reading.noting(kernel.notes.values()),
         mean,
         difference,
     )
 
 
-def _parameters(network: Network) -> dict[Node, Node]:
-    """{node with parameters: the feature map that they make, a node of the lowered network}."""
-    return {owner(node): node for node, op, _ in network.operations if isinstance(op, P.Fresh)}
+def _joined(
+    network: Network,
+    output: Node,
+    chains: Sequence[Sequence[Chain]],
+    assumptions: tuple[Assumption, ...],
+) -> SampledGradients:
+    """Means over sequences, and means and standard errors over chains."""
+    values: dict[str, dict[Node, float]] = {name: {} for name in ("nodes", *MODES, "weights")}
+    errors: dict[str, dict[Node, float]] = {name: {} for name in values}
+
+    def add(name: str, node: Node, found: Array) -> None:
+        mean, error = averaged(found.mean(axis=1))
+        values[name][node], errors[name][node] = float(mean), float(error)
+
+    tokens, covariances = {}, {}
+    for node in network:
+        found = np.array([[one.nodes[node] for one in chain] for chain in chains])
+        covariances[node] = found.mean(axis=0)
+        own = np.diagonal(found, axis1=-2, axis2=-1)
+        tokens[node] = averaged(own)
+        total, mean, count = own.sum(axis=-1), found.sum(axis=(-2, -1)), found.shape[-1]
+        add("nodes", node, total)
+        add("mean", node, mean)
+        if count > 1:
+            add("difference", node, (count * total - mean) / (count - 1))
+    for node in parameters(network):
+        add("weights", node, np.array([[one.weights[node] for one in chain] for chain in chains]))
+    slopes = [one.chi for chain in chains for one in chain]
+    chi = {node: float(np.mean([one[node] for one in slopes])) for node in slopes[0]}
+    return SampledGradients(
+        output,
+        values["nodes"],
+        values["weights"],
+        chi,
+        assumptions,
+        values["mean"],
+        values["difference"],
+        errors,
+        tokens,
+        covariances,
+    )
 
 
 def _forward(
@@ -382,7 +329,7 @@ def _forward(
 
     It serves networks whose addends have cross terms.
     """
-    made = _parameters(network)
+    made = parameters(network)
     nodes = [*network.inputs, *made]
     directions = dict(zip(nodes, np.eye(len(nodes)), strict=True))
     kernel = reading.kernel(NUMPY, True, {node: directions[node] for node in made})

@@ -59,6 +59,14 @@ POOLING = {
     "weighted_mean": "weighted mean pooling keeps q and averages c over locations; treated as the "
     "identity [DKS sec. 20.1.2]",
 }
+GAUSSIAN = (
+    "weights over tokens are taken as new Gaussian ones, and all tokens to have one q value (exact "
+    "for many tokens that are uncorrelated)"
+)
+INTERPOLATION = (
+    "linear interpolation is treated as the identity, as mean pooling is (exact where the "
+    "positions that it mixes have one feature vector)"
+)
 
 
 @dataclass
@@ -240,6 +248,9 @@ class Kernel:
                 self.note(node, POOLING[op.pooling])
             return below
         size, array = op.permutes, np.array(op.matrix)
+        if size is None and op.random:
+            self.note(node, GAUSSIAN)
+            return below.map(lambda pair: self._mixed(pair, op, node))
         if size is None:
             raise no_rule("kernel maps", op, node)
         stays = np.array_equal(array, array[0, 0] * np.eye(*array.shape))
@@ -258,6 +269,12 @@ class Kernel:
                 self.statistics.affinely(pair, (factor, factor), (0, 0), node), node, stays
             )
         )
+
+    def _mixed(self, pair: Pair, op: P.Blend, node: Node) -> Pair:
+        """Positions mixed by new Gaussian weights."""
+        square, m = self.field.number(op.square), pair.moments
+        moments = Moments(square * m.q1, square * m.q2, m.gap, 0, 0)
+        return Pair.of(Atom(node, moments, self.ledger.bit(), gaussian=True))
 
     def _check_centred(self, below: Channels, node: Node) -> None:
         """Refuse a change of sign where a group of channels has a mean, even if they sum to 0."""
@@ -305,9 +322,16 @@ class Kernel:
         return Channels.one(Pair.of(atom))
 
     @rule.register
-    def _(self, op: P.Mask | P.Reshape, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(
+        self,
+        op: P.Mask | P.Reshape | P.Resize | P.Shuffle,
+        node: Node,
+        inputs: Sequence[Channels],
+    ) -> Channels:
         if isinstance(op, P.Mask):
             self.note(node, "dropout is the identity (evaluation)", "convention")
+        if isinstance(op, P.Resize) and op.mixes:
+            self.note(node, INTERPOLATION)
         return inputs[0]
 
 
@@ -320,8 +344,10 @@ def _reaches_beyond(layer: P.Fresh) -> bool:
         return False
     pads = layer.padding if isinstance(layer.padding, tuple) else (layer.padding,)
     taps = layer.kernel if isinstance(layer.kernel, tuple) else (layer.kernel,)
-    pads, taps = (v * max(len(pads), len(taps)) if len(v) == 1 else v for v in (pads, taps))
-    return any(2 * pad > tap - 1 for pad, tap in zip(pads, taps, strict=False))
+    steps = layer.dilation if isinstance(layer.dilation, tuple) else (layer.dilation,)
+    most = max(map(len, (pads, taps, steps)))
+    axes = zip(*(v * most if len(v) == 1 else v for v in (pads, taps, steps)), strict=False)
+    return any(2 * pad > (tap - 1) * step for pad, tap, step in axes)
 
 
 def kernel_over(

@@ -17,9 +17,10 @@ from typing import Any
 from ..activations import Activation
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
+from ..network.compose import no_rule
 from ..network.layers import Affine, Embedding, Positions
 from ..network.network import Network
-from ..network.primitives import Fresh, Post, Primitive, owner
+from ..network.primitives import Blend, Fresh, Post, Primitive, owner
 from .atoms import Pair
 from .channels import Channels
 from .kernel import Kernel
@@ -58,6 +59,8 @@ class Tangent:
         """The state a primitive emits; new weights add ``e`` times their parameters' kernel."""
         if isinstance(op, Post):
             refuse_jumps(op.activation, node)
+        if isinstance(op, Blend) and op.random and op.permutes is None:
+            raise no_rule("tangent kernels", op, node)
         state = self.kernel.rule(op, node, inputs)
         if not isinstance(op, Fresh):
             return state

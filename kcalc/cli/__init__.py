@@ -14,7 +14,21 @@ from typing import Any
 
 from ..foundation.errors import FreshnessError, KcalcError
 from ..version import __version__
-from . import gain, maps, moments, ntk, read, report, scaling, shape, smoothness, train, verify
+from . import (
+    audit,
+    gain,
+    maps,
+    moments,
+    ntk,
+    read,
+    report,
+    scaling,
+    shape,
+    smoothness,
+    train,
+    transfer,
+    verify,
+)
 from .command import Command
 from .wording import Options, spoken
 
@@ -31,10 +45,12 @@ COMMANDS: tuple[Command, ...] = (
     moments.COMMAND,
     scaling.COMMAND,
     smoothness.COMMAND,
+    transfer.COMMAND,
     report.COMMAND,
     train.COMMAND,
     verify.COMMAND,
     read.COMMAND,
+    audit.COMMAND,
 )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..calculi.attention.structure import tells_tokens_apart
 from ..calculi.global_maps import c_map, node_values, q_map
+from ..calculi.gradients import Gradients, gradients
 from ..calculi.slopes import slope_texts
 from ..calculi.subnetworks import maximal_slope, subnetworks
 from ..foundation.errors import KcalcError
@@ -21,7 +23,7 @@ from .networks import (
     tokens_of,
     with_sigmas,
 )
-from .text import activation_names, assumption_lines, heuristic_lines, table
+from .text import activation_names, assumption_lines, heuristic_lines, mode_lines, table
 
 if TYPE_CHECKING:
     from ..maps.maps import CMap
@@ -72,7 +74,17 @@ def _run(options: argparse.Namespace) -> None:
         values = node_values(
             named.network, 0.0, q=level, assume_independent=options.assume_independent, **tokens
         )
-        print(sampled_text(named, values))
+        found = [
+            gradients(
+                named.network,
+                level,
+                output,
+                assume_independent=options.assume_independent,
+                **tokens,
+            )
+            for output in named.network.outputs
+        ]
+        print(sampled_text(named, values, found))
         return
     q = q_map(named.network, options.assume_independent, **tokens)
     c = c_map(named.network, options.assume_independent, **tokens)
@@ -138,10 +150,10 @@ def _cells(value: Any, errors: bool) -> tuple[str, ...]:
     return tuple(f"{number:.6g}" for number in (value.q1, value.token_cosine1, value.c))
 
 
-def sampled_text(named: Named, values: Any) -> str:
-    """The values along the stream of a network whose attention was sampled.
+def sampled_text(named: Named, values: Any, found: Sequence[Gradients]) -> str:
+    """The values along the stream of a network whose attention was sampled, and its gradients.
 
-    They are given with their standard errors.
+    They are given with their standard errors. ``found``: the gradients of every output.
     """
     title = [
         *heuristic_lines(values),
@@ -149,7 +161,15 @@ def sampled_text(named: Named, values: Any) -> str:
         f"activations: {', '.join(activation_names(named.network))}",
         "",
     ]
-    return "\n".join([*title, tokens_text(named, values), *assumption_lines(values)])
+    modes = [
+        line
+        for one in found
+        for line in (
+            *([f"output {one.output}"] if len(found) > 1 else []),
+            *mode_lines(named.network, one),
+        )
+    ]
+    return "\n".join([*title, tokens_text(named, values), "", *modes, *assumption_lines(values)])
 
 
 def slopes_text(named: Named, q: float | None) -> str:

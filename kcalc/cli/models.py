@@ -11,7 +11,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,15 @@ def model_named(text: str, inputs: Sequence[tuple[int, ...]] = (), sigmas: bool 
 def python_object(text: str) -> Any:
     """The object that ``module:attribute`` names.
 
-    a function or class that needs no arguments is called. The working folder is searched.
+    A function or class that needs no arguments is called. The working folder is searched.
+    """
+    return python_attribute(text, lambda found: found() if _is_maker(found) else found)
+
+
+def python_attribute(text: str, use: Callable[[Any], Any] = lambda found: found) -> Any:
+    """What ``use`` makes of the object that ``module:attribute`` names, by default the object.
+
+    The working folder is searched.
     """
     name, _, path = text.partition(":")
     folder = os.getcwd()
@@ -94,7 +102,7 @@ def python_object(text: str) -> Any:
         found: Any = importlib.import_module(name)
         for part in path.split("."):
             found = getattr(found, part)
-        return found() if _is_maker(found) else found
+        return use(found)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise KcalcError(

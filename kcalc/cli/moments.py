@@ -44,8 +44,9 @@ def _options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--q", type=number, metavar="Q", help=size)
     command.add_argument(
         "--method",
+        metavar="METHOD",
         choices=tuple(METHODS),
-        help="shape the network first, with the method's default targets",
+        help="shape the network first, by a method of kcalc shape with its default targets",
     )
     command.add_argument(
         "--fluctuations", action="store_true", help="leading order in 1/width, for any activation"

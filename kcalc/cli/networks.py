@@ -15,6 +15,7 @@ from typing import Any
 from ..activations import activation, names
 from ..calculi.widths import open_nodes
 from ..foundation.errors import KcalcError, unknown
+from ..interchange.model_reading import Reading
 from ..network import architectures
 from ..network.layers import Affine, Nonlinear, Sum
 from ..network.network import Network
@@ -83,6 +84,7 @@ class Named:
 
     network: Network
     title: str
+    reading: Reading | None = None  # of a model whose network is as it was read
 
     @property
     def short(self) -> str:
@@ -286,7 +288,7 @@ def _from_model(name: str, activation_name: str | None, inputs: Sequence[tuple[i
     lines = [f"{name}: {_counted(network)}"]
     if reading.fidelity.level != "exact":
         lines.append(f"read with {reading.fidelity} ('kcalc read {name}' prints the notes)")
-    return Named(network, "\n".join(lines))
+    return Named(network, "\n".join(lines), reading)
 
 
 def _built(family: str, depth: int, phi: str, weight: float | None) -> Named:

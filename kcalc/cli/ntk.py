@@ -26,7 +26,7 @@ from .networks import (
     tokens_of,
     with_sigmas,
 )
-from .text import activation_names, assumption_lines, heuristic_lines, table
+from .text import activation_names, assumption_lines, heuristic_lines, mode_lines, table
 
 COSINES = [-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]
 ROUNDING = 2.0**-48  # per layer, over the variance of the output; less prints as 0
@@ -50,8 +50,9 @@ def _options(command: argparse.ArgumentParser) -> None:
     token_options(command)
     command.add_argument(
         "--method",
+        metavar="METHOD",
         choices=tuple(METHODS),
-        help="shape the network first, with the method's default targets",
+        help="shape the network first, by a method of kcalc shape with its default targets",
     )
     command.add_argument(
         "--parameterization", choices=PARAMETERIZATIONS, default="ntk", help="default ntk"
@@ -119,20 +120,8 @@ def _gradient_lines(kernel: TangentKernel, found: Gradients, q: float, layers: b
         f"gradients: the largest E|d out/d layer|^2 is {found.growth:.6g} times the smallest",
         "",
     ]
-    if found.mean is not None and found.difference is not None:
-        lines = [
-            "squared gradients of one token of the output, along the stream; modes over tokens:",
-            "",
-        ]
-        modes = (found.nodes, found.mean, found.difference)
-        rows = [
-            (str(node), *(f"{mode[node]:.6g}" if node in mode else "" for mode in modes))
-            for node in kernel.network.cut_nodes()
-        ]
-        lines += [
-            *table([("node", "sum over tokens", "mean mode", "difference mode"), *rows], indent=2),
-            "",
-        ]
+    if found.mean is not None:
+        lines = mode_lines(kernel.network, found)
     if layers:
         parts = kernel.by_layer([0.0, 1.0], q)
         rows = [

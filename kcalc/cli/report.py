@@ -45,8 +45,10 @@ def _options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--method",
+        metavar="METHOD",
         choices=tuple(METHODS),
-        help="the shaping method of the page; default tat for ReLUs, dks for all else",
+        help="the shaping method of the page, as of kcalc shape; default tat for ReLUs, dks for "
+        "all else",
     )
     command.add_argument(
         "--zeta", type=number, help="with dks: the largest slope of any subnetwork; default 1.5"

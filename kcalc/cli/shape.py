@@ -13,10 +13,11 @@ from ..foundation.errors import KcalcError
 from ..foundation.files import destination
 from ..foundation.printing import cut
 from ..interchange.json_format import write_json
+from ..interchange.model_reading import Reading
 from ..interchange.writers import WRITERS, writer
-from ..network.layers import Affine, Nonlinear, Sum
+from ..network.layers import Affine, Attend, Nonlinear, Opaque, Sum
 from ..network.network import Network, sum_weights
-from ..shaping import METHODS, Constants, shape
+from ..shaping import METHODS, Constants, RegionalShaping, shape
 from ..shaping.base import Shaping
 from ..shaping.geometric import GeometricShaping
 from .command import Command, plot_option, save_figure
@@ -67,8 +68,21 @@ def _run(options: argparse.Namespace) -> None:
         writer(options.export)
     if options.method == "geometric":
         check_widths(named.network, given.get("features"))
-    result = shape(named.network, method=options.method, **given)
-    text = shape_text(named, result)
+    reading = named.reading
+    if reading is not None and _partly(reading):
+        if options.plot or options.export:
+            raise KcalcError(
+                "--plot and --export are for one network, and this model has operations that are "
+                "left alone; --json writes the constants of all regions"
+            )
+        result = shape(reading, options.activation, options.method, **given)
+    else:
+        result = shape(named.network, method=options.method, **given)
+    text = (
+        regional_text(named, result)
+        if isinstance(result, RegionalShaping)
+        else shape_text(named, result)
+    )
     for path in (options.json, options.output):
         if path and path != "-":
             destination(path)
@@ -84,6 +98,26 @@ def _run(options: argparse.Namespace) -> None:
             return
     if options.json != "-":
         print(text)
+
+
+def _partly(reading: Reading) -> bool:
+    """Whether a model has operations that shaping leaves alone."""
+    return any(isinstance(layer, Opaque | Attend) for _, layer, _ in reading.network.steps())
+
+
+def regional_text(named: Named, result: RegionalShaping) -> str:
+    """The shapings of a model's regions, and what was left alone, as aligned text."""
+    settings = ", ".join(f"{k} = {v}" for k, v in result.options.items())
+    lines = [
+        *heuristic_lines(result),
+        named.title,
+        f"method {result.method}{', ' * bool(settings)}{settings}",
+        "",
+        *table(result._rows(), indent=2),
+        "",
+        *(f"left alone: {', '.join(nodes)}: {why}" for why, nodes in result.by_reason().items()),
+    ]
+    return "\n".join([*lines, "", *assumption_lines(result)])
 
 
 def shape_text(named: Named, result: Shaping) -> str:

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..foundation.errors import KcalcError
+from ..shaping import METHODS as ALL
 from ..shaping import SCHEMES
+from ..shaping.advice import OPTION
 from .command import number
 
 ABSENT: Any = object()  # an option that is not given: None means something
@@ -43,7 +45,7 @@ METHODS: dict[str, str] = {
     "he, lecun, glorot, fan_out": "The usual variances of weights, with their consequences for "
     "mean squares and slopes.",
 }
-WIDTH = 112
+WIDTH = 86
 
 
 def _described() -> str:
@@ -109,7 +111,7 @@ class Target:
     """An option of some methods: ``--flag`` sets the target ``name`` of ``kc.shape``."""
 
     name: str
-    type: Callable[[str], Any]
+    type: Callable[[str], Any] | None  # None: an option without a value
     help: str
     methods: tuple[str, ...]
     flag: str = ""
@@ -286,6 +288,13 @@ OPTIONS: tuple[Target, ...] = (
         ("geometric",),
         metavar="WHICH",
     ),
+    Target(
+        OPTION,
+        None,
+        "go on where activations, products or sums read correlated feature maps (depthwise "
+        "convolutions, squeeze and excitation), as if they were independent; the result says so",
+        tuple(name for name in ALL if name != "geometric"),
+    ),
 )
 DESCRIPTION = _described()
 ONE_OF = {"tat", "eoc"}  # methods of whose targets one is given
@@ -297,16 +306,17 @@ def add_targets(command: argparse.ArgumentParser) -> None:
     for target in OPTIONS:
         if target.methods not in groups:
             one = " (one of them)" if ONE_OF.issuperset(target.methods) else ""
-            groups[target.methods] = command.add_argument_group(
-                f"targets of {' and '.join(target.methods)}{one}"
+            owners = (
+                "all methods but geometric" if target.type is None else " and ".join(target.methods)
             )
+            groups[target.methods] = command.add_argument_group(f"targets of {owners}{one}")
+        kind: dict[str, Any] = (
+            {"action": "store_const", "const": True}
+            if target.type is None
+            else {"type": target.type, "metavar": target.metavar}
+        )
         groups[target.methods].add_argument(
-            target.option,
-            type=target.type,
-            default=ABSENT,
-            dest=target.name,
-            metavar=target.metavar,
-            help=target.help,
+            target.option, default=ABSENT, dest=target.name, help=target.help, **kind
         )
 
 
@@ -316,7 +326,7 @@ def targets(options: argparse.Namespace) -> dict[str, Any]:
     Raises: KcalcError naming the method it belongs to.
     """
     given = [target for target in OPTIONS if getattr(options, target.name) is not ABSENT]
-    known = {method for target in OPTIONS for method in target.methods}
+    known = {method for target in OPTIONS if target.name != OPTION for method in target.methods}
     for target in given:
         if options.method in known and options.method not in target.methods:
             owners = " or ".join(target.methods)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..calculi.gradients import Gradients
 from ..network.network import Network
 
 
@@ -26,6 +27,21 @@ def table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[str]:
         line(rows[0]),
         " " * indent + "-" * (sum(widths) + 2 * len(widths) - 2),
         *map(line, rows[1:]),
+    ]
+
+
+def mode_lines(network: Network, found: Gradients) -> list[str]:
+    """Gradients over tokens along the stream, in both modes."""
+    columns = [found.texts(name) for name in ("nodes", "mean", "difference")]
+    rows = [
+        (str(node), *(column.get(node, "") for column in columns)) for node in network.cut_nodes()
+    ]
+    head = ("node", "sum over tokens", "mean mode", "difference mode")
+    return [
+        "squared gradients of one token of the output, along the stream; modes over tokens:",
+        "",
+        *table([head, *rows], indent=2),
+        "",
     ]
 
 

@@ -155,7 +155,7 @@ COMMAND = Command(
     "verify",
     "check the statements of the source papers",
     "Check the statements of the source papers: exactly, by enclosures, numerically, by Monte "
-    "Carlo, or by counterexample.\n" + textwrap.fill(COPIES, 119),
+    "Carlo, or by counterexample.\n" + textwrap.fill(COPIES, 86),
     _options,
     _run,
     EPILOG,

@@ -6,9 +6,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from ..foundation.errors import KcalcError, unknown
-from ..network.layers import Dropout, Identity, Normalisation, Opaque, Scale
-from ..network.network import Network
-from .model_reading import Reading, named
+from ..network.layers import Dropout, Identity, Normalisation, Scale
 from .read import last_reading, read
 
 Node = Hashable
@@ -31,8 +29,7 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
     see :func:`kcalc.interchange.jax_model.apply.apply_jax`).
 
     Raises: KcalcError for models that cannot be read, frameworks without this service, networks
-    that are not made of the model's nodes, and networks that are a part of the model, which would
-    lose the rest.
+    that are not made of the model's nodes, and weights that are shared with the rest of the model.
     """
     reading = None if example_inputs else last_reading(model)
     if reading is None and not example_inputs and not isinstance(model, str):
@@ -48,8 +45,6 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
     for option in options:
         if known is not None and option not in known:
             raise unknown("option of apply_to", option, known)
-    if known is not None:
-        _check_whole(reading, shaping.network)
     if reading.framework == "torch":
         from .torch_model.apply import apply_torch
 
@@ -62,52 +57,3 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
         f"a {type(model).__name__} ({reading.framework}) has no transformed twin; write the "
         f"constants with shaping.export(...) instead"
     )
-
-
-def _check_whole(reading: Reading, network: Network) -> None:
-    """Refuse a network that does not lead from all inputs of the model to all its outputs.
-
-    Raises: KcalcError naming a missing one.
-    """
-    whole = reading.network
-    if not all(node in whole for node in network):
-        return  # not the model's own nodes, which is refused where they are looked up
-    unread = [
-        node
-        for node in whole.nodes_of(Opaque)
-        if node not in network or not isinstance(network.layer(node), Opaque)
-    ]
-    cut = [
-        node
-        for node in (*whole.inputs, *network.inputs)
-        if node not in network.inputs or node not in whole.inputs
-    ]
-    cut += [
-        node for node in whole.outputs if _continued(whole, network, node) not in network.outputs
-    ]
-    if unread or cut:
-        opaque = named(
-            [
-                f"{node!r}: {layer.name}"
-                for node in unread
-                if isinstance(layer := whole.layer(node), Opaque)
-            ]
-        )
-        rest = named([repr(node) for node in dict.fromkeys(cut)])
-        lost = f"layers that were not read ({opaque})" if unread else f"the rest of it (at {rest})"
-        target = "jax" if reading.framework == "equinox" else reading.framework
-        raise KcalcError(
-            f"the shaped network is a part of the model, and a new model would lose {lost}; write "
-            f"the constants of the part with "
-            f"shaping.export({target!r}), and put them into the model yourself"
-        )
-
-
-def _continued(whole: Network, network: Network, node: Node) -> Node:
-    """The node itself, or the node in its place where the end of the model was removed.
-
-    The removed end is normalisation, a factor or dropout.
-    """
-    while node not in network and isinstance(whole.layer(node), REMOVABLE):
-        (node,) = whole.parents(node)
-    return node

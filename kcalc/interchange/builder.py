@@ -19,7 +19,7 @@ from ..foundation.errors import KcalcError, glimpse
 from ..network.layers import Input, Layer, Nonlinear, Opaque, Scale
 from .fusion import Fixed, Gone, Unary, is_affine, linear_factor, plain, recognised
 from .independence import Resemblance
-from .layout import channel_axes, guessed_axes
+from .layout import channel_axes, guessed_axes, id_arrays
 from .model_reading import Note
 from .ownership import Owners
 from .reading_notes import biased
@@ -40,6 +40,7 @@ class Builder:
         self.by_name = {op.name: op for op in trace.ops}
         self.axes = channel_axes(trace)
         self.guessed = guessed_axes(trace, self.axes)
+        self.ids = id_arrays(trace)
         self.of_tokens = any(isinstance(op, Attention | Lookup) for op in trace.ops)
         shapes = [op.shape for op in trace.ops if isinstance(op, Entry) and op.shape]
         self.examples = shapes[0][0] if shapes else 1
@@ -56,7 +57,7 @@ class Builder:
         self.owners = Owners()
         self.weights_like, self.biases_like = Resemblance(), Resemblance()
         self.tokens: dict[str, int] = {}  # the axis along which a node mixes locations
-        self._made: dict[tuple[str, Any], str] = {}
+        self.made: dict[tuple[str, Any], str] = {}
 
     def note(self, node: str, level: str, text: str, of_weights: bool = False) -> None:
         """Record a difference from the model at a node; ``of_weights``: as its weights stand."""
@@ -118,8 +119,8 @@ class Builder:
     def _materialise(self, source: str, expr: Any, home: str, op: Op) -> str:
         if expr == X:
             return source
-        if (source, expr) in self._made:
-            return self._made[source, expr]
+        if (source, expr) in self.made:
+            return self.made[source, expr]
         at = self.by_name.get(home) or replace(op, name=home)
         factor = linear_factor(expr) if isinstance(expr, sp.Expr) else None
         alone = isinstance(self.layers[source][0], Input) and self.readers[source] == 1
@@ -135,7 +136,7 @@ class Builder:
             made = at.name
         else:
             made = self._nonlinear(at, source, expr, self.width(op))
-        self._made[source, expr] = made
+        self.made[source, expr] = made
         return made
 
     def _nonlinear(self, op: Op, source: str, expr: Any, width: int | None) -> str:

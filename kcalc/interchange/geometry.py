@@ -6,7 +6,7 @@ Where the layers have no such term, a text says how positions differ.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .trace import Linear
@@ -55,24 +55,51 @@ def affine_fit(op: Linear, sizes: Sequence[int]) -> Fit:
     """
     window, stride = op.kernel, op.stride or (1,) * len(op.kernel)
     pads = op.padding or ((0, 0),) * len(window)
-    zeros = op.mode == "zeros" or not any(low or high for low, high in pads)
     given = op.dilation or (1,) * len(window)
     steps = [d if k > 1 else 1 for d, k in zip(given, window, strict=True)]
-    if any(d > 1 for d in steps):
-        other = "" if zeros else f" and the {op.mode} padding is read as one of zeros"
-        text = f"the dilation {extent(given)} is left out{other}"
-        unpadded = all(low == high == 0 for low, high in pads)
-        fits = not zeros or _centred(pads, sizes, window, stride, steps)
-        return Fit("valid" if unpadded else "same", text, fits)
-    name = affine_padding(pads, sizes, window, stride)
-    if op.mode == "circular" and not zeros and name == "same":
-        return Fit("circular")
-    if not zeros:
-        return Fit(name or "same", f"the {op.mode} padding {tuple(pads)} is read as one of zeros")
+    reach = [(k - 1) * d + 1 for k, d in zip(window, steps, strict=True)]
+    name = affine_padding(pads, sizes, reach, stride)
+    if op.mode != "zeros" and any(low or high for low, high in pads):
+        if name == "same":
+            return Fit(op.mode)
+        text = f"the {op.mode} padding {tuple(pads)} is read as one of zeros"
+        return Fit(name or "same", text)
     if name is None:
         text = f"the padding {tuple(pads)} is read as 'same'"
         return Fit("same", text, _centred(pads, sizes, window, stride, steps))
     return Fit(name)
+
+
+def spread_fit(op: Linear, sizes: Sequence[int]) -> tuple[Fit, int]:
+    """A transposed convolution as the window of an Affine behind a Resize by zeros, and its place.
+
+    ``sizes``: the extents of the image before the Resize.
+    """
+    pads = op.padding or ((0, 0),) * len(op.kernel)
+    wide = [n * s for n, s in zip(sizes, op.spread, strict=True)]
+    found = []
+    for place in range(min(op.spread)):
+        moved = tuple(
+            (low - place, high - (s - 1) + place)
+            for (low, high), s in zip(pads, op.spread, strict=True)
+        )
+        if min(low for low, _ in moved) >= 0:
+            found.append((affine_fit(replace(op, padding=moved, spread=()), wide), place))
+    exact = sorted((p for p in found if not p[0].text), key=lambda p: p[0].padding != "same")
+    text = "the transposed convolution is read as one that makes stride times as many locations"
+    return exact[0] if exact else (Fit("same", text), 0)
+
+
+def delta_taps(kernel: Sequence[int], spread: Sequence[int]) -> tuple[slice, ...]:
+    """The taps of Delta-initialised weights, one per output location: the centre.
+
+    Those of a transposed convolution are as many as its stride ``spread`` is long.
+    """
+    steps = spread or (1,) * len(kernel)
+    starts = [
+        k // 2 if s == 1 else max((k - s) // 2, 0) for k, s in zip(kernel, steps, strict=True)
+    ]
+    return tuple(slice(start, start + s) for start, s in zip(starts, steps, strict=True))
 
 
 def _centred(
@@ -102,10 +129,13 @@ def affine_padding(
     if not window:
         return "same"
     reached = reached_pads(pads, sizes, window, stride)
-    if same_pads(sizes, window, stride) in (list(pads), reached):
+    same = same_pads(sizes, window, stride)
+    if same in (list(pads), reached):
         return "same"
     if all(low == high for low, high in pads):
         return extent([low for low, _ in pads]) if any(low for low, _ in pads) else "valid"
+    if [(low + high, 0) for low, high in same] in (list(pads), reached):
+        return "causal"
     return None if any(low or high for low, high in reached) else "valid"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import prod
 
 from .trace import (  # fmt: skip
+    CAST,
     Attention,
     Drop,
     Entry,
@@ -24,11 +25,12 @@ from .trace import (  # fmt: skip
     Prefixed,
     Repeat,
     Reshape,
+    Shuffle,
     Trace,
     Transpose,
 )
 
-KEEPING = (Drop, Pass, Repeat, Normalise, Join, Mixed, Prefixed)
+KEEPING = (Drop, Pass, Repeat, Shuffle, Normalise, Join, Mixed, Prefixed)
 Shape = tuple[int, ...]
 
 
@@ -52,8 +54,14 @@ def channel_axes(trace: Trace) -> dict[str, int | None]:
 def id_arrays(trace: Trace) -> set[str]:
     """The arrays of ids that are looked up in tables, which have no channels."""
     found: set[str] = set()
+    entered: set[str] = set()  # whole numbers that come as real ones are ids if they are an input
+    for op in trace.ops:
+        moved = isinstance(op, Pass | Reshape | Part) or getattr(op, "what", "") == CAST
+        if isinstance(op, Entry) or (moved and entered.issuperset(op.reads)):
+            entered.add(op.name)
     for op in reversed(trace.ops):
-        if isinstance(op, Lookup) or (op.name in found and isinstance(op, Pass | Reshape)):
+        passes = isinstance(op, Pass | Reshape) or op.name in entered
+        if isinstance(op, Lookup) or (op.name in found and passes):
             found |= set(op.reads)
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,7 +53,9 @@ class Reading(Tabled):
 
     ``notes``: everything that is not exactly the model, node by node; ``remarks``: on the model as
     a whole; ``sources``: {node: place in the model}; ``trace``: the operations as the framework
-    lists them, None in a copy from a pickle.
+    lists them, None in a copy from a pickle; ``apart``: the network in which neighbouring
+    operations that were not read are nodes of their own; ``places``: {operation of the trace: the
+    node whose feature map it returns}.
     """
 
     framework: str
@@ -62,10 +64,17 @@ class Reading(Tabled):
     sources: Mapping[Node, str]
     remarks: tuple[str, ...] = ()
     trace: Trace | None = field(default=None, repr=False)
+    apart: Network | None = field(default=None, repr=False)
+    places: Mapping[str, Node] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the trace, which holds functions of this process and the model's weights."""
         return {**self.__dict__, "trace": None}
+
+    @property
+    def unmerged(self) -> Network:
+        """The network in which operations that were not read are nodes of their own."""
+        return self.network if self.apart is None else self.apart
 
     @cached_property
     def fidelity(self) -> Fidelity:
@@ -85,13 +94,14 @@ class Reading(Tabled):
 
         Results for a part hold for that part by itself, from the q values and cosines of its own
         inputs. These are taken as uncorrelated with the other addends of Sums, which the output of
-        a layer that was not read (attention) need not be. ``apply_to`` refuses the shaping of a
-        part; its ``export`` has the constants.
+        a layer that was not read (attention) need not be.
         """
-        opaque = set(self.network.nodes_of(Opaque))
-        if not opaque:
-            return (self.network,)
-        return tuple(_cut(self.network, opaque))
+        return self.cut(self.unmerged.nodes_of(Opaque)) or (self.network,)
+
+    def cut(self, nodes: Iterable[Node]) -> tuple[Network, ...]:
+        """The connected parts of the network without some nodes, which are inputs of the rest."""
+        taken = set(nodes)
+        return tuple(_cut(self.unmerged, taken)) if taken else ()
 
     def __str__(self) -> str:
         lines = [repr(self), f"fidelity: {self.fidelity}"]

@@ -30,6 +30,12 @@ from .fusion import (
 from .tokens import vectors_of
 from .trace import Op, Pointwise
 
+BEHIND = (
+    "its biases stand behind an activation, one per channel; read as independent ones of mean 0 "
+    "and their root mean square, {:.3g}"
+)
+SLOPES = "every channel has a slope of its own; read as their root mean square, {:.4g}"
+
 
 class Elementwise(Builder):
     """The rules for elementwise operations."""
@@ -281,6 +287,17 @@ class Elementwise(Builder):
             text = "its gains and biases differ by channel; they are left out"
             self.note(source, "approximate", text, of_weights=True)
             return maps[0]
+        behind = maps[0].expr != X or isinstance(layer, L.Nonlinear | L.Sum | L.Product)
+        if by_channel and expr == y + v and behind:
+            sigma, node = self.spread(fixed.held.value), self.label(place)
+            self.note(op.name, "approximate", BEHIND.format(sigma), of_weights=True)
+            return self.node(op, L.Positions("constant", sigma, 1), [node]) if sigma else maps[0]
+        if by_channel and op.label == "prelu" and self.sigmas:
+            slopes = np.asarray(fixed.held.value, dtype=np.float64)
+            slope = float(np.copysign(np.sqrt(np.square(slopes).mean()), slopes.mean()))
+            self.note(op.name, "approximate", SLOPES.format(slope), of_weights=True)
+            made = op.function(*(maps[0].expr if f is maps[0] else sp.Float(slope) for f in forms))
+            return Unary(source, tidied(made), op.name)
         if by_channel and expr == v * y and self.sigmas:
             size = float(np.sqrt(np.mean(np.square(fixed.held.value.astype(np.float64)))))
             self.note(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import singledispatchmethod
 from typing import Any
@@ -19,7 +20,7 @@ from .activation_names import with_short_names
 from .arrangement import clashing, crossed, displaced
 from .builder import CORRELATED, Form
 from .fusion import Fixed, Gone, Unary, nice, plain, tidied
-from .geometry import affine_fit, extent
+from .geometry import affine_fit, extent, spread_fit
 from .independence import dependence, unlike_gaussian
 from .layout import adds_channels, reshaped_axis
 from .model_reading import Note, Reading
@@ -49,6 +50,7 @@ from .trace import (  # fmt: skip
     Prefixed,
     Repeat,
     Reshape,
+    Shuffle,
     Trace,
     Transpose,
 )
@@ -81,8 +83,8 @@ def recognise(trace: Trace, sigmas: bool = True) -> Reading:
 
 
 ACTUAL = (
-    "it acts along the locations: its weights are read as the numbers that they are, not as "
-    "Gaussian ones"
+    "it acts along the locations: kernel maps take its weights as Gaussian ones of their mean "
+    "square, a heuristic, and spatial='exact' as the numbers that they are"
 )
 UNLIKE = (
     "it puts together a feature map and the same one with its locations transposed, and they "
@@ -102,6 +104,18 @@ POOLED = {
     "it",
     "max": "kernel maps take max pooling as the identity, a heuristic; spatial='exact' has no rule",
 }
+ADAPTED = (
+    "adaptive pooling over windows of unequal sizes; read as linear resizing to as many locations, "
+    "which kernel maps take as the identity, as they take pooling"
+)
+INTERPOLATED = (
+    "kernel maps take linear interpolation as the identity, a heuristic; spatial='exact' computes "
+    "it"
+)
+UNEVEN = (
+    "its stride does not divide its kernel, so that locations read different numbers of weights; "
+    "kernel maps take the mean, spatial='exact' computes it"
+)
 COPY = (
     "; if they are a copy, as nn.TransformerEncoder makes them, draw them anew, or read with "
     "sigmas=False"
@@ -115,6 +129,10 @@ BIASES = (
 
 
 TIED = "its weights are those of the embedding {!r} (tied); read as weights of its own"
+BAG = (
+    "it adds the vectors of {} ids, taken as different ones; the cosine of two inputs is the share "
+    "of ids that their bags have in common"
+)
 CLASS = (
     "its class token, a vector that is the same for all inputs (root mean square {:.3g}), is read "
     "as one more token like the others, also where an output takes this token alone: gradients of "
@@ -134,6 +152,8 @@ class Recogniser(Elementwise):
 
     @rule.register
     def _(self, op: Entry) -> Form:
+        if op.text:
+            self.note(op.name, "approximate", op.text)
         reader = next((o for o in self.trace.ops if op.name in o.reads), None)
         axis, shape = self.axes[op.name], op.shape
         if (
@@ -168,15 +188,22 @@ class Recogniser(Elementwise):
             self.note(op.name, "approximate", TIED.format(first))
         elif first is not None or twin is not None:
             reason = (
-                f"its weights are those of {first or twin!r}, and the calculus takes every "
-                f"layer's as its own{COPY if twin else ''}"
+                f"its weights are those of {first or twin!r}, and kcalc needs independent weights "
+                f"in every layer{COPY if twin else ''}"
             )
             return self.opaque(op, "shared weights", reason)
         parent = self.label(op.reads[0])
         sizes = [k for i, k in enumerate(before) if i not in (0, op.axis)][
             -len(op.kernel) or len(before) :
         ]
-        fit = affine_fit(op, sizes)
+        if op.spread:
+            fit, place = spread_fit(op, sizes)
+            zeros = L.Resize(extent(op.spread), "zeros", place)
+            parent = self.node(replace(op, name=f"{op.name}.spread"), zeros, [parent]).home
+            if any(k % s for k, s in zip(op.kernel, op.spread, strict=True)):
+                self.note(op.name, "pooling", UNEVEN)
+        else:
+            fit = affine_fit(op, sizes)
         if fit.text:
             self.note(op.name, "locations", fit.text)
         if not fit.centred:
@@ -186,7 +213,8 @@ class Recogniser(Elementwise):
         layer = L.Affine(
             features=int(op.weight.shape[0]),
             kernel=extent(op.kernel),
-            stride=extent(op.stride),
+            stride=1 if op.spread else extent(op.stride),
+            dilation=extent(op.dilation),
             padding=fit.padding,
             groups=op.groups,
             bias=has_bias,
@@ -240,9 +268,13 @@ class Recogniser(Elementwise):
             return self.opaque(
                 op,
                 "shared weights",
-                f"its table is that of {first!r}, and the calculus takes every layer's as its own",
+                f"its table is that of {first!r}, and kcalc needs independent weights in every "
+                "layer",
             )
         sigma = self._scale(op, math.sqrt(op.statistics.mean_square))
+        if op.bag > 1:
+            sigma *= op.factor * math.sqrt(op.bag)
+            self.note(op.name, "approximate", BAG.format(op.bag))
         return self.node(op, L.Embedding(features, vocabulary, sigma), [self.label(op.reads[0])])
 
     @rule.register
@@ -300,12 +332,13 @@ class Recogniser(Elementwise):
         if layer is None:
             return self.opaque(op, "location mixing", reason)
         if op.text:
-            self.note(op.name, op.level, op.text)
+            self.note(op.name, "pooling" if layer.random else op.level, op.text)
         self.tokens[op.name] = op.axis
         return self.node(op, layer, [self.label(op.reads[0])])
 
     def _sigma_w(self, op: Linear) -> float:
-        return self._scale(op, math.sqrt(op.statistics.mean_square) * math.sqrt(op.fan_in))
+        fan_in = op.fan_in / math.prod(op.spread)
+        return self._scale(op, math.sqrt(op.statistics.mean_square) * math.sqrt(fan_in))
 
     def _scale(self, op: Op, scale: float) -> float:
         """The standard deviation of weights; 1 where they are 0 or their sizes are not read."""
@@ -420,7 +453,7 @@ class Recogniser(Elementwise):
                 if not isinstance(self.forms[op.reads[0]], Fixed)
                 else self._moved(op)
             )
-        if before.shape == op.shape:
+        if before.shape == op.shape or op.name in self.ids:
             return self.forms[op.reads[0]]
         if before.shape == (self.examples,):
             return self.opaque(op, "one number per example", ONE)
@@ -473,8 +506,26 @@ class Recogniser(Elementwise):
         if axis is not None and before[axis] != op.shape[axis]:
             reason = f"a feature map of {before[axis]} channels is spread over {op.shape[axis]}"
             return self.opaque(op, "repeated channels", reason)
-        self.note(op.name, "locations", "every location is repeated; read as the identity")
-        return self.node(op, L.Identity(), [self.label(op.reads[0])])
+        sizes = [(n, m) for i, (n, m) in enumerate(zip(before, op.shape, strict=True)) if i != axis]
+        factors = [m // n if m % n == 0 else m / n for n, m in sizes[1:]]
+        if axis is None or not factors or op.shape[0] != before[0]:
+            return self.opaque(op, "resizing", f"from {before} to {op.shape}, channels are unknown")
+        pools = op.kind.startswith("adaptive")
+        if pools:
+            self.note(op.name, "locations", ADAPTED)
+        elif op.kind != "nearest":
+            self.note(op.name, "pooling", INTERPOLATED)
+        factor = factors[0] if len(set(factors)) == 1 else tuple(factors)
+        layer = L.Resize(factor, "linear" if pools else op.kind)
+        return self.node(op, layer, [self.label(op.reads[0])])
+
+    @rule.register
+    def _(self, op: Shuffle) -> Form:
+        axis, before = self.axes[op.reads[0]], self.by_name[op.reads[0]].shape
+        if axis != 1 or len(before) != 2 + len(op.factor):
+            reason = f"of an array {before} whose channels are on axis {axis}"
+            return self.opaque(op, "pixel shuffle", reason)
+        return self.node(op, L.PixelShuffle(op.factor, op.back), [self.label(op.reads[0])])
 
     def _meets_all_locations(self, op: Repeat) -> bool:
         """Whether a single location is repeated to be combined with all locations.
@@ -501,12 +552,7 @@ class Recogniser(Elementwise):
 
     @rule.register
     def _(self, op: NotRead) -> Form:
-        if (
-            op.what in ("softmax", "log_softmax")
-            and op.name in self.trace.outputs
-            and self.readers[op.name] == 1
-            and op.reads
-        ):
+        if op.what in ("softmax", "log_softmax") and self._at_the_end(op.name) and op.reads:
             form = self.forms[op.reads[0]]
             if isinstance(form, Unary) and form.source is not None:
                 place = self.label(op.reads[0])
@@ -518,19 +564,40 @@ class Recogniser(Elementwise):
                 return Unary(place, X, place)
         return self.opaque(op, op.what, op.reason)
 
+    def _at_the_end(self, name: str) -> bool:
+        """Whether an array is an output alone, perhaps in another shape."""
+        readers = [op for op in self.trace.ops if name in op.reads]
+        if not readers:
+            return True
+        moved = all(isinstance(op, Reshape | Pass | Transpose) for op in readers)
+        return (
+            moved
+            and name not in self.trace.outputs
+            and all(self._at_the_end(op.name) for op in readers)
+        )
+
     # -- the end -----------------------------------------------------------------------------------
 
     def finish(self, ends: list[str]) -> Reading:
         """The network from the steps made, simplified, and all that was noted."""
         steps = [(name, layer, parents) for name, (layer, parents) in self.layers.items()]
-        steps, gone = assemble(steps, ends)
+        steps, apart, gone = assemble(steps, ends)
         if all(isinstance(layer, L.Input) for _, layer, _ in steps):
             raise KcalcError(
                 f"{self.trace.framework}: the model hands on its input and has no layers, so "
                 f"there is nothing to analyse"
             )
-        network = Network.from_steps(steps, list(dict.fromkeys(gone.get(end, end) for end in ends)))
-        network, named = with_short_names(self._with_channels(network))
+        network, named = with_short_names(
+            self._with_channels(
+                Network.from_steps(steps, list(dict.fromkeys(gone.get(end, end) for end in ends)))
+            )
+        )
+        whole = len(apart) == len(steps)
+        inside = {name for name, _, _ in apart}
+        last = [end if end in inside else gone[end] for end in ends]
+        unmerged = network if whole else Network.from_steps(apart, list(dict.fromkeys(last)))
+        if not whole:
+            unmerged, _ = with_short_names(self._with_channels(unmerged))
         remarks = (*self.trace.remarks, *named)
         if any(isinstance(layer, L.Affine) and layer.sigma_b for _, layer, _ in steps):
             remarks = (*remarks, BIASES)
@@ -551,8 +618,31 @@ class Recogniser(Elementwise):
         sources = {
             node: self.by_name[str(node)].source for node in network if str(node) in self.by_name
         }
-        carried = network.with_notes((*notes, *sizes(network)))
-        return Reading(self.trace.framework, carried, notes, sources, remarks, self.trace)
+        told = (*notes, *sizes(network))
+        return Reading(
+            self.trace.framework,
+            network.with_notes(told),
+            notes,
+            sources,
+            remarks,
+            self.trace,
+            unmerged.with_notes(note for note in told if note.node in unmerged),
+            self._places(gone),
+        )
+
+    def _places(self, gone: Mapping[str, str]) -> dict[str, str]:
+        """{operation: the node whose feature map it returns, in the layout of the operation}."""
+        out = {}
+        for name, form in self.forms.items():
+            if not isinstance(form, Unary) or form.source is None:
+                continue
+            node = form.source if form.expr == X else self.made.get((form.source, form.expr))
+            layer, parents = self.layers.get(str(node), (None, ()))
+            if isinstance(layer, L.Scale) and parents[:1] == (gone.get(str(node)),):
+                node = parents[0]  # a factor that was drawn into the sum before it
+            if node is not None and (node not in gone or isinstance(layer, L.Opaque)):
+                out[name] = node
+        return out
 
     def _with_channels(self, network: Network) -> Network:
         """The network with channel counts for every Concat that has an input of unknown width.

@@ -17,16 +17,21 @@ from ..network.network import sum_weights
 Step = tuple[str, Layer, tuple[str, ...]]
 
 
-def assemble(steps: Sequence[Step], ends: Sequence[str]) -> tuple[list[Step], dict[str, str]]:
-    """The steps that reach an output, simplified, and {node that went: node it went into}."""
-    live = _reaching(steps, ends)
+def assemble(
+    steps: Sequence[Step], ends: Sequence[str]
+) -> tuple[list[Step], list[Step], dict[str, str]]:
+    """The steps that reach an output, simplified.
+
+    Returns: (the steps, the steps before neighbours that are not understood became one, {node that
+    went: node it went into}).
+    """
     gone: dict[str, str] = {}
-    live = _drawn_in(live, set(ends), gone)
-    live = _merged_opaque(live, set(ends), gone)
+    apart = _drawn_in(_reaching(steps, ends), set(ends), gone)
+    live = _merged_opaque(apart, set(ends), gone)
     for name in list(gone):
         while gone[name] in gone:
             gone[name] = gone[gone[name]]
-    return live, gone
+    return live, apart, gone
 
 
 def _reaching(steps: Sequence[Step], ends: Sequence[str]) -> list[Step]:

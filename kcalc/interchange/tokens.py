@@ -8,6 +8,7 @@ import numpy as np
 
 from ..foundation.errors import KcalcError
 from ..network.layers import TokenMix
+from .ownership import has_mean
 from .trace import Linear, Mixed
 
 LARGEST = 2**20  # entries of a matrix over all locations
@@ -44,6 +45,7 @@ def mixing_layer(
     matrix = np.asarray(op.matrix, dtype=np.float64)
     sizes = [n for i, n in enumerate(before) if i not in (0, channels)]
     place = [i for i in range(1, len(before)) if i != channels].index(op.axis)
+    random = op.owner is not None and not (has_mean(op.owner) or permuted(matrix))
     if len(sizes) > 1 and matrix.shape[0] != matrix.shape[1]:
         made, read = matrix.shape
         return (
@@ -55,9 +57,14 @@ def mixing_layer(
         return None, f"it mixes {prod(sizes)} locations, more than are followed"
     whole = np.kron(np.kron(np.eye(prod(sizes[:place])), matrix), np.eye(prod(sizes[place + 1 :])))
     try:
-        return TokenMix(tuple(map(tuple, whole.tolist()))), ""
+        return TokenMix(tuple(map(tuple, whole.tolist())), random), ""
     except KcalcError as error:
         return None, str(error)
+
+
+def permuted(matrix: np.ndarray) -> bool:
+    """Whether every row has a single number that is not 0."""
+    return bool((np.count_nonzero(matrix, axis=1) <= 1).all())
 
 
 def vectors_of(rows: np.ndarray) -> str:

@@ -26,6 +26,7 @@ from ..foundation.process_state import cached_property
 from .weight_statistics import WeightStatistics, weight_statistics
 
 Array = np.ndarray
+CAST = "a cast to whole numbers"  # of an array of real numbers, which may be ids
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -44,7 +45,13 @@ class Op:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Entry(Op):
-    """An input of the model."""
+    """An input of the model.
+
+    ``part``: it is a part of one, or made of one; ``text``: how it differs from the model's.
+    """
+
+    part: bool = False
+    text: str = ""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -65,6 +72,9 @@ class Linear(Op):
     Weights on the channels at ``axis`` of its input, new ones at ``out_axis``.
 
     ``padding``: (low, high) per location axis, of zeros or in another ``mode``, one of PADDINGS.
+    ``spread``: the stride of a transposed convolution: its input is read with zeros between the
+    locations, as many less one, by the weights in the order of a convolution. ``turned``: the model
+    keeps them as a transposed convolution does.
     ``parameter``: a key, equal for layers that share weights; ``rows``: the outputs of that
     parameter's layer which these are, where they are not all.
     """
@@ -84,6 +94,8 @@ class Linear(Op):
     groups: int = 1
     standardised: bool = False
     rows: tuple[int, ...] | None = None
+    spread: tuple[int, ...] = ()
+    turned: bool = False
 
     @property
     def kernel(self) -> tuple[int, ...]:
@@ -92,7 +104,7 @@ class Linear(Op):
 
     @property
     def fan_in(self) -> int:
-        """The number of weights into one output."""
+        """The number of weights into one output, those that read zeros too."""
         return int(np.prod(self.weight.shape[1:]))
 
     @cached_property
@@ -183,7 +195,20 @@ class Drop(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Repeat(Op):
-    """Every location several times (nearest upsampling)."""
+    """Another number of locations: copies, by another ``kind`` of Resize, or by adaptive pooling.
+
+    The kind of pooling is "adaptive mean" or "adaptive max".
+    """
+
+    kind: str = "nearest"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Shuffle(Op):
+    """Channels as locations, ``factor`` per location axis; ``back``: the reverse."""
+
+    factor: tuple[int, ...]
+    back: bool = False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -223,11 +248,14 @@ class Mixed(Op):
 class Lookup(Op):
     """Rows of a table by ids: an embedding.
 
-    ``weight``: (ids, channels); ``parameter``: a key, equal for layers that share weights.
+    ``weight``: (ids, channels); ``parameter``: a key, equal for layers that share weights. ``bag``:
+    the number of rows that are added, ``factor`` the number by which each of them is multiplied.
     """
 
     weight: Array
     parameter: str
+    bag: int = 1
+    factor: float = 1.0
 
     @cached_property
     def statistics(self) -> WeightStatistics:

@@ -260,17 +260,17 @@ class CMap(KernelMap):
 
         A million values take about 20 ms, and there is an error bound.
 
-        All inputs share one c value. Raises: KcalcError for several outputs, for q values that are
-        not single numbers, and for maps of cosines that begin above -1, as token maps do.
+        All inputs share one c value. Raises: KcalcError for several outputs, and for q values that
+        are not single numbers.
         """
         from ..fields.tables import tabulate
 
+        function = self._gap_function(q1, q2, q)
+        return tabulate(function, one_number(tolerance, "tolerance"), self.name)
+
+    def _gap_function(self, q1: Any, q2: Any, q: Any) -> GapAt:
+        """1 - C at fixed q values."""
         output = one_output(self, "tables")
-        if self.least > -1:
-            raise KcalcError(
-                f"tables cover cosines from -1 to 1, and those of tokens begin at {self.least:.6g};"
-                " call the map, which takes arrays of cosines"
-            )
         q1, q2 = q_pair(q1, q2, q)
         first, second = read_pair(
             lambda given, what: per_input(self.inputs)(
@@ -279,9 +279,7 @@ class CMap(KernelMap):
             q1,
             q2,
         )
-        return tabulate(
-            GapAt(self, first, second, output), one_number(tolerance, "tolerance"), self.name
-        )  # type: ignore[arg-type]
+        return GapAt(self, first, second, output)
 
     def fixed_points(self, q: Any = 1) -> tuple[FixedPoint, ...]:
         """The isolated solutions of C(c) = c in [-1, 1] at uniform input q, in increasing order.

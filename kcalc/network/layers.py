@@ -40,10 +40,12 @@ __all__ = [
     "LayerNorm",
     "Nonlinear",
     "Opaque",
+    "PixelShuffle",
     "Pool",
     "Positions",
     "Product",
     "RMSNorm",
+    "Resize",
     "Scale",
     "Sum",
     "TokenMix",
@@ -181,6 +183,9 @@ class Input(Layer):
         return self.features
 
 
+PADDINGS = ("same", "valid", "circular", "reflect", "replicate", "causal")
+
+
 @dataclass(frozen=True)
 class Affine(Layer):
     """A linear map with its own weights and bias: dense, or a convolution with ``kernel`` > 1.
@@ -188,9 +193,11 @@ class Affine(Layer):
     At initialisation ``Var W = sigma_w^2 / fan_in`` and ``Var b = sigma_b^2``.
 
     ``features``: the number of output channels; None: not said. ``kernel`` and ``stride``: one
-    number, or one per axis of the image. ``padding``: "same" and "circular" give
-    ``ceil(size / stride)`` outputs, the smaller half of the padding in front (as in JAX, Flax and
-    Keras), "valid" reads inside the image alone, numbers are those of PyTorch. ``groups``: channels
+    number, or one per axis of the image. ``padding``: "same" gives ``ceil(size / stride)`` outputs,
+    the smaller half of the padding in front (as in JAX, Flax and Keras); "circular", "reflect" and
+    "replicate" do too, with the image continued in these ways in place of zeros, and "causal" with
+    all of the padding in front; "valid" reads inside the image alone; numbers are those of PyTorch.
+    ``dilation``: the step between the taps, one number, or one per axis. ``groups``: channels
     in as many groups, which do not mix. ``bias``: whether there is one. ``sigma_w``, ``sigma_b``:
     numbers or SymPy expressions. ``standardised``: weight standardisation: the weights into each
     output have mean 0 over the fan-in (and the same variance), so that the channel mean of the
@@ -206,19 +213,21 @@ class Affine(Layer):
     sigma_w: Number = 1
     sigma_b: Number = 0
     standardised: bool = False
+    dilation: int | tuple[int, ...] = 1
 
     def __post_init__(self) -> None:
         _count(self, "features", optional=True)
         _extent(self, "kernel")
         _extent(self, "stride")
+        _extent(self, "dilation")
         _count(self, "groups")
         for name in ("bias", "standardised"):
             object.__setattr__(self, name, truth(getattr(self, name), f"Affine: {name}"))
         if isinstance(self.padding, str):
-            if self.padding not in ("same", "valid", "circular"):
+            if self.padding not in PADDINGS:
                 raise _fail(
                     self,
-                    f"padding must be 'same', 'valid', 'circular' or numbers, got "
+                    f"padding must be one of {', '.join(map(repr, PADDINGS))} or numbers, got "
                     f"{glimpse(self.padding)}",
                 )
         elif isinstance(self.padding, list | tuple) or (
@@ -510,11 +519,13 @@ class TokenMix(Layer):
     input.
 
     Fixed token mixing: attention with zero query or key weights, an MLP-Mixer's token weights as
-    they are. ``matrix`` is an array (T, S) of numbers; it must be square where the image has more
-    than one axis.
+    they are. ``matrix`` is an array (T, S) of numbers; behind one that is not square an image has
+    one axis of T locations. ``random``: the numbers are a draw of Gaussian weights, for which maps
+    without locations take new ones of the same mean square (exact for many uncorrelated tokens).
     """
 
     matrix: Any
+    random: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -534,11 +545,12 @@ class TokenMix(Layer):
                 f"token is 0 whatever the input",
             )
         object.__setattr__(self, "matrix", tuple(map(tuple, array.tolist())))
+        object.__setattr__(self, "random", truth(self.random, "TokenMix: random"))
 
     def __repr__(self) -> str:
         rows, columns = len(self.matrix), len(self.matrix[0])
         shown = self.matrix if rows * columns <= SHOWN else f"<{rows} x {columns} numbers>"
-        return f"TokenMix(matrix={shown})"
+        return f"TokenMix(matrix={shown}{', random=True' if self.random else ''})"
 
     @property
     def array(self) -> np.ndarray:
@@ -557,7 +569,8 @@ class TokenMix(Layer):
         return float(sizes[0]) if alone else None
 
     def lowered(self, reads: Reads) -> Primitive:
-        return P.Blend(matrix=self.matrix, permutes=self.permutes, origin=self)
+        given = {"matrix": self.matrix, "permutes": self.permutes, "random": self.random}
+        return P.Blend(**given, origin=self)
 
 
 @dataclass(frozen=True)
@@ -639,7 +652,8 @@ class Attend(Layer):
     ``centre``: numbers, 0 but for softmax. ``sink``: softmax has one more score, 0, whose weight is
     dropped. ``key_heads``: how many heads of keys and values there are, where several heads of
     queries share one; None: one each. ``rotary``: the base of rotary position embeddings of queries
-    and keys, such as 10000; None: none. ``alibi``: scores have the slopes of [Press et al. 2022].
+    and keys, such as 10000; None: none. ``alibi``: scores have the linear biases of ALiBi
+    (Press et al. 2022).
     ``dropout``: of attention weights, the identity in evaluation. ``wide``: kernel maps take scores
     for Gaussian, their limit at large ``key_width``; False: as they are at ``key_width``, which
     takes some hundred times longer and has values but no derivatives. Where attention is sampled,
@@ -808,6 +822,84 @@ class Pool(Layer):
         )
 
 
+RESIZES = ("nearest", "linear", "corners", "zeros")
+
+
+@dataclass(frozen=True)
+class Resize(Layer):
+    """Images with ``floor(factor n)`` positions along an axis of n.
+
+    ``factor``: a number > 0, or one per axis. ``kind``: "nearest", every position is a copy of one;
+    "linear", positions are interpolated along every axis, and "corners", in such a way that the
+    first and the last stay where they are (PyTorch's ``align_corners=True``); "zeros", factors are
+    whole numbers, every position is followed by zeros and multiplied by the root of the product of
+    the factors, so that the mean square over positions stays. An Affine behind that is a transposed
+    convolution whose stride is ``factor``. ``place``: for "zeros", how many zeros come before each
+    position instead of behind it; a number >= 0, or one per axis.
+    """
+
+    factor: Any
+    kind: str = "nearest"
+    place: int | tuple[int, ...] = 0
+    passes: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        choice(self.kind, "kind of a Resize", RESIZES)
+        if self.kind == "zeros":
+            _extent(self, "factor")
+        many = isinstance(self.factor, list | tuple)
+        factors = [as_number(f, "Resize.factor") for f in (self.factor if many else [self.factor])]
+        if not factors or any(_symbolic(f) or not f > 0 for f in factors):
+            raise _fail(self, f"factor must be a number > 0, or one per axis, got {self.factor}")
+        object.__setattr__(self, "factor", tuple(factors) if many else factors[0])
+        each = isinstance(self.place, list | tuple)
+        places = [whole(p, "Resize: place") for p in (self.place if each else [self.place])]
+        object.__setattr__(self, "place", tuple(places) if each else places[0])
+        if any(p >= min(factors) for p in places) and any(places):
+            raise _fail(self, f"place must be less than the factor, got {self.place}")
+
+    def lowered(self, reads: Reads) -> Primitive:
+        return P.Resize(factor=self.factor, form=self.kind, place=self.place, origin=self)
+
+
+@dataclass(frozen=True)
+class PixelShuffle(Layer):
+    """Channels become positions, or the reverse.
+
+    An image of ``C r s`` channels becomes one of C channels with r times as many rows and s times
+    as many columns for ``factor = (r, s)``: output (r i + a, s j + b) of channel k is input (i, j)
+    of channel ``(k r + a) s + b``, as in PyTorch. ``factor``: a positive integer for both axes, or
+    one per axis. ``back``: the reverse, which makes channels of positions.
+    """
+
+    factor: int | tuple[int, ...] = 2
+    back: bool = False
+    passes: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _extent(self, "factor")
+        object.__setattr__(self, "back", truth(self.back, "PixelShuffle: back"))
+
+    @property
+    def factors(self) -> tuple[int, ...]:
+        """One factor per axis."""
+        return self.factor if isinstance(self.factor, tuple) else (self.factor, self.factor)
+
+    def lowered(self, reads: Reads) -> Primitive:
+        return P.Shuffle(factor=self.factors, back=self.back, origin=self)
+
+    def emits(self, reads: Reads) -> Any:
+        (count,), parts = reads.channels, math.prod(self.factors)
+        if count is None or self.back:
+            return None if count is None else count * parts
+        if isinstance(count, int) and count % parts:
+            raise GraphError(
+                f"node {reads.node!r}: the {count} channels of its input are no multiple of "
+                f"{parts}, the product of its factors"
+            )
+        return count // parts
+
+
 @dataclass(frozen=True)
 class Dropout(Layer):
     """Dropout of a fraction ``rate`` in [0, 1) with rescaling; the identity in evaluation."""
@@ -900,7 +992,7 @@ def layer_of(op: Primitive) -> Layer | None:
         case P.Norm():
             return BatchNorm(op.batch_c)
         case P.Blend(matrix=matrix) if matrix is not None:
-            return TokenMix(matrix)
+            return TokenMix(matrix, op.random)
         case P.Window():
             return Pool(op.pooling, op.window, op.stride, op.padding)
         case P.Mask():
@@ -931,6 +1023,8 @@ KINDS: dict[str, type[Layer]] = {
         GroupNorm,
         TokenMix,
         Pool,
+        Resize,
+        PixelShuffle,
         Dropout,
         Flatten,
         Identity,

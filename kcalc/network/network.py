@@ -365,15 +365,17 @@ class Network:
             lambda node, layer: normalised_sum(layer, len(self._parents[node])), L.Sum
         )
 
-    def without_normalization(self) -> Network:
+    def without_normalization(self, kind: type[L.Layer] = L.Normalisation) -> Network:
         """The network without its BatchNorm, LayerNorm, RMSNorm and GroupNorm layers.
+
+        ``kind``: one of these classes, to remove layers of that class alone.
 
         ``.removed`` lists their nodes.
 
         Affine layers that had no bias because a normalisation followed get one, sigma_b = 0.
         Outputs move as :meth:`without` says.
         """
-        dropped = self.nodes_of(L.Normalisation)
+        dropped = self.nodes_of(kind)
         bare = {self._parents[node][0] for node in dropped}
         network = self.without(dropped).map_layers(
             lambda node, layer: replace(layer, bias=True) if node in bare else layer, L.Affine

@@ -61,6 +61,7 @@ class Fresh(Primitive):
     kernel: int | tuple[int, ...]
     stride: int | tuple[int, ...]
     padding: Any
+    dilation: int | tuple[int, ...]
 
     @property
     def one_tap(self) -> bool:
@@ -155,12 +156,18 @@ class Blend(Window):
 
     ``weighted``: the weights of a window are random and shared by all channels. ``permutes``: the
     number by which a matrix multiplies where every position reads one position alone, all by this
-    number or its negative; else None.
+    number or its negative; else None. ``random``: the numbers are a draw of Gaussian weights.
     """
 
     weighted: bool = False
     matrix: tuple[tuple[float, ...], ...] | None = None
     permutes: float | None = None
+    random: bool = False
+
+    @property
+    def square(self) -> float:
+        """The mean over rows of a matrix of the sum of their squares."""
+        return sum(a * a for row in self.matrix or () for a in row) / len(self.matrix or (1,))
 
     @property
     def pooling(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -188,6 +195,31 @@ class Mask(Primitive):
 @dataclass(frozen=True)
 class Reshape(Primitive):
     """Positions become channels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resize(Primitive):
+    """Another number of positions.
+
+    Fields as in :class:`kcalc.network.layers.Resize`, ``form`` its ``kind``.
+    """
+
+    factor: Any
+    form: str
+    place: Any
+
+    @property
+    def mixes(self) -> bool:
+        """Whether a position reads several."""
+        return self.form in ("linear", "corners")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffle(Primitive):
+    """Channels become positions, ``factor`` (rows, columns) of them each; ``back``: the reverse."""
+
+    factor: tuple[int, ...]
+    back: bool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,8 @@ KINDS = {
     "BatchNorm": "normalisation",
     "GroupNorm": "normalisation",
     "Pool": "pooling",
+    "Resize": "pooling",
+    "PixelShuffle": "pooling",
     "Embedding": "affine",
     "Positions": "join",
     "Attend": "attention",
@@ -103,6 +105,10 @@ def layer_text(layer: Any, node: Node = "", plain: bool = False) -> str:
         return "embedding" if layer.features is None else f"embedding {layer.features}"
     if kind == "Positions":
         return "+ constant" if layer.kind == "constant" else "+ positions"
+    if kind == "Resize":
+        return f"resize {_sizes(layer.factor)} {layer.kind}"
+    if kind == "PixelShuffle":
+        return f"pixel {'un' if layer.back else ''}shuffle {_sizes(layer.factor)}"
     if kind == "Scale":
         return f"× {number_text(layer.factor, plain) or 'factor'}"
     if kind == "Dropout":

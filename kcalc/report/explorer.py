@@ -24,7 +24,7 @@ from .replay import Group, check, exact, run
 
 OFFERED = ("relu", "tanh", "erf", "gelu", "swish", "softplus")
 SHAPED_OFFERED = ("tanh", "softplus")
-# of the input, and shortcut weights beside it, nan: as built
+# Corners of the sliders: q of the input, and the shortcut weight (nan: that of the network).
 CORNER_Q = np.array([1.0, 0.5, 2.0, 1.0, 1.0])
 CORNER_WEIGHT = np.array([np.nan, np.nan, np.nan, 0.02, 0.98])
 ZETA = (1.05, 3.0)

@@ -14,7 +14,7 @@ import numpy as np
 from ..calculi.attention.structure import read_tokens
 from ..calculi.attention.values import SampledValues
 from ..calculi.global_maps import c_map, node_values, token_map
-from ..calculi.gradients import gradients
+from ..calculi.gradients import SampledGradients, gradients
 from ..foundation.errors import KcalcError
 from ..maps.maps import Assumption
 from ..network.layers import Attend, Embedding, Positions
@@ -33,6 +33,7 @@ from .markup import (
 )
 
 Node = Hashable
+Measured = tuple[float, float]  # a value with its standard error
 USUAL = 128  # tokens where none are given
 POINTS = 25
 ROUNDING = 1e-14
@@ -47,16 +48,16 @@ class Place:
     """
 
     node: str
-    q: tuple[float, float]
-    tokens: tuple[float, float] | None
-    c: tuple[float, float] | None
+    q: Measured
+    tokens: Measured | None
+    c: Measured | None
 
 
 @dataclass
 class OverTokens:
     """What the page says about tokens; ``maps``: rows (cosine, token map, C map).
 
-    ``modes``: rows (node, mean, difference).
+    ``modes``: rows (node, mean, difference) of gradients.
     """
 
     about: str
@@ -67,7 +68,7 @@ class OverTokens:
     own: bool = False  # tokens of the caller, instead of tokens that are alike
     maps: list[tuple[float, float | None, float]] = field(default_factory=list)
     fixed: list[tuple[float, float]] = field(default_factory=list)
-    modes: list[tuple[str, float, float | None]] = field(default_factory=list)
+    modes: list[tuple[str, Measured, Measured | None]] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -77,7 +78,7 @@ class OverTokens:
             "tokens": [place.tokens and place.tokens[0] for place in self.places],
             "c": [place.c and place.c[0] for place in self.places],
             "maps": [list(row) for row in self.maps],
-            "modes": [list(row[1:]) for row in self.modes],
+            "modes": [[mean[0], apart and apart[0]] for _, mean, apart in self.modes],
         }
 
 
@@ -116,7 +117,8 @@ def over_tokens(network: Network, tokens: Any, token_cosine: Any) -> OverTokens 
         if node in network.cut_nodes():
             found.places.append(place)
     if not sampled:
-        _exact(found, network, given, token_cosine, values)
+        _maps(found, network, given, token_cosine, values)
+    _gradients(found, network, given, token_cosine)
     return found
 
 
@@ -150,17 +152,12 @@ def _clean(value: Any) -> float:
     return 0.0 if abs(float(value)) < ROUNDING else float(value)
 
 
-def _exact(
+def _maps(
     found: OverTokens, network: Network, tokens: int, cosine: Any, values: Mapping[Node, Any]
 ) -> None:
-    """The maps and the gradients of tokens that are alike, as far as there are any.
-
-    Of several outputs, the first.
-    """
+    """The maps of tokens that are alike, as far as there are any; of several outputs, the first."""
     output = network.outputs[0]
     several = len(network.outputs) > 1
-    if several:
-        found.about += f" Maps and gradients are those of the output {output!r}."
 
     def at(curve: Any, points: np.ndarray) -> Any:
         return curve(points)[output] if several else curve(points)
@@ -180,21 +177,28 @@ def _exact(
             found.fixed = [(point.value, point.slope) for point in own.fixed_points()]
     except KcalcError as error:
         found.refused["maps over tokens"] = str(error)
+
+
+def _gradients(found: OverTokens, network: Network, tokens: Any, cosine: Any) -> None:
+    """Both modes of the gradients along the stream; of several outputs, those of the first."""
+    output = network.outputs[0]
+    if len(network.outputs) > 1:
+        found.about += f" Maps and gradients are those of the output {output!r}."
     try:
         known = gradients(network, output=output, tokens=tokens, token_cosine=cosine)
-        mean, difference = known.mean or {}, known.difference or {}
-        nodes = [
-            node for node in network.cut_nodes() if node not in network.inputs and node in mean
-        ]
-        found.modes = [
-            (str(node), float(mean[node]), _positive(difference.get(node))) for node in nodes
-        ]
     except KcalcError as error:
         found.refused["gradients over tokens"] = str(error)
-
-
-def _positive(value: Any) -> float | None:
-    return None if value is None else float(value)
+        return
+    errors = known.errors if isinstance(known, SampledGradients) else {}
+    modes = {"mean": known.mean or {}, "difference": known.difference or {}}
+    for node in network.cut_nodes():
+        if node not in network.inputs:
+            mean, difference = (
+                (table[node], errors.get(name, {}).get(node, 0.0)) if node in table else None
+                for name, table in modes.items()
+            )
+            if mean is not None:
+                found.modes.append((str(node), mean, difference))
 
 
 # -- words -----------------------------------------------------------------------------------------
@@ -213,7 +217,7 @@ def verdict(found: OverTokens) -> str:
     )
 
 
-def _shown(pair: tuple[float, float] | None, digits: int = 4) -> str:
+def _shown(pair: Measured | None, digits: int = 4) -> str:
     if pair is None:
         return "-"
     mean, error = pair
@@ -276,7 +280,7 @@ def tokens_section(facts: Any) -> Html | None:
     )
     if found.modes:
         listed = [
-            (node, number(mean, 4), number(difference, 4)) for node, mean, difference in found.modes
+            (node, _shown(mean), _shown(difference)) for node, mean, difference in found.modes
         ]
         words = (
             "Squared gradients of one token of the output: the part that is the same for all "

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from inspect import signature
 from typing import Any, Literal
 
 from ..foundation.errors import KcalcError, glimpse, unknown
+from ..interchange.model_reading import Reading
 from ..network.network import Network, require_network
+from .advice import OPTION
 from .base import Shaping
 from .comparison import Comparison
 from .constants import Constants, ConstantsTable
@@ -19,6 +22,7 @@ from .limits import DepthLimit, depth_limit, flow, flow_slope, flow_time
 from .looks_linear import LooksLinear, looks_linear
 from .normaliser_free import NormaliserFree, normaliser_free
 from .phases import PhaseDiagram, phase_diagram
+from .regional import RegionalShaping, shape_reading
 from .residual_blocks import ResidualBlock, residual_blocks, with_residual_weights
 from .residual_weights import SCHEMES, ResidualShaping, residual_weights
 from .scales import RULES, WEIGHTS, Consequences, normalisation
@@ -56,6 +60,7 @@ __all__ = [
     "LooksLinear",
     "NormaliserFree",
     "PhaseDiagram",
+    "RegionalShaping",
     "ResidualBlock",
     "ResidualShaping",
     "SelfNormalising",
@@ -99,7 +104,7 @@ OF_METHOD: Any = _OfMethod()
 
 
 def shape(
-    network: Network,
+    network: Network | Reading,
     activation: Any = None,
     method: str = "dks",
     *,
@@ -133,8 +138,9 @@ def shape(
     input_scaling: bool = OF_METHOD,
     output_std: float | None = OF_METHOD,
     balance: Literal["gamma", "nu"] = OF_METHOD,
+    assume_independent: bool = OF_METHOD,
     **others: Any,
-) -> Shaping:
+) -> Shaping | RegionalShaping:
     """Shape a network: find the constants that meet the conditions of a method.
 
     The constants are those of its activations, or of its weights.
@@ -171,23 +177,34 @@ def shape(
       at the same relative rate; needs widths.
       ``features``, ``image_shape``, ``typical``, ``input_moment``, ``input_scaling``,
       ``output_std``, ``balance``. See :func:`geometric`.
+    - all methods but ``"geometric"``: ``assume_independent=True`` goes on where a hypothesis of the
+      kernel calculus fails: activations behind depthwise convolutions, products and sums of feature
+      maps that share weights. What is correlated is taken as independent, a heuristic that
+      ``assumptions`` names node by node.
     - ``others``: targets of a method of your own in ``METHODS``.
 
-    Returns: a :class:`Shaping`. Raises: KcalcError for an unknown method or target, and the
-    refusals of the method.
+    A :class:`kcalc.Reading` of :func:`kcalc.read` is shaped too. BatchNorm is removed and sums are
+    normalised then, where the method needs that. Where operations were not read, every connected
+    part around them is shaped by its own slopes, as if its inputs had q = 1, and all else is left
+    alone.
+
+    Returns: a :class:`Shaping`; a :class:`RegionalShaping` of a reading with nodes that are left
+    alone (not read, attention, weights shared with such). Raises: KcalcError for an unknown method
+    or target, and the refusals of the method.
     """
     given = {
         name: value
         for name, value in locals().items()
         if name in TARGETS and value is not OF_METHOD
     } | others
-    require_network(network)
+    if not isinstance(network, Reading):
+        require_network(network)
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("shaping method", method, METHODS)
     allowed = set(signature(METHODS[method]).parameters) - {"network", "activation"}
     for name in given:
         if name not in allowed:
-            if not allowed:
+            if not allowed - {OPTION}:
                 raise KcalcError(
                     f"method {glimpse(method)} takes no targets, but {name!r} was given"
                 )
@@ -201,6 +218,10 @@ def shape(
                     f"{own}"
                 )
             raise unknown(f"target of method {glimpse(method)}", name, allowed)
+    if isinstance(network, Reading):
+        return shape_reading(
+            network, partial(METHODS[method], activation=activation), method, given
+        )
     return METHODS[method](network, activation, **given)
 
 

@@ -122,9 +122,17 @@ class Needs:
             case L.Scale():
                 shift = None if need.shift is None else need.shift / float(layer.factor)
                 self._pass(parent, Need(need.scale, shift, need.reader), wish)
-            case L.Pool(kind="weighted_mean"):
+            case L.Pool(kind="weighted_mean") | L.Resize(kind="zeros"):
                 self._pass(parent, Need(need.scale, 0.0, node), wish)
-            case L.Identity() | L.Flatten() | L.Pool() | L.Dropout() | L.Concat():
+            case (
+                L.Identity()
+                | L.Flatten()
+                | L.Pool()
+                | L.Resize()
+                | L.PixelShuffle()
+                | L.Dropout()
+                | L.Concat()
+            ):
                 self._pass(parent, need, wish)
             case _:
                 self._ask(parent, Need(1.0, 0.0, node))
@@ -235,7 +243,7 @@ class Absorption:
         """
         return (Block(1.0, 1.0, Form(0.0)),)
 
-    @forward.register(L.Identity | L.Flatten | L.Dropout | L.Pool)
+    @forward.register(L.Identity | L.Flatten | L.Dropout | L.Pool | L.Resize | L.PixelShuffle)
     def _(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         blocks = self.blocks[parents[0]]
         if isinstance(layer, L.Flatten) and len(blocks) > 1 and not self._uniform(blocks):
@@ -374,7 +382,7 @@ def _zero_padded(layer: L.Affine) -> bool:
     """Whether a convolution sees zeros beyond the border."""
     kernel = layer.kernel if isinstance(layer.kernel, tuple) else (layer.kernel,)
     if isinstance(layer.padding, str):
-        return layer.padding == "same" and max(kernel) > 1
+        return layer.padding in ("same", "causal") and max(kernel) > 1
     return max(layer.padding if isinstance(layer.padding, tuple) else (layer.padding,)) > 0
 
 

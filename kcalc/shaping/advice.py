@@ -6,12 +6,13 @@ Methods and options are tried on the network in question before they are named.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
-from inspect import signature
-from typing import Any, ParamSpec, TypeVar
+from inspect import Parameter, signature
+from typing import Any, TypeVar
 
 from ..calculi.subnetworks import maximal_slope
 from ..foundation.errors import (
@@ -19,12 +20,11 @@ from ..foundation.errors import (
     KcalcError,
     NoRule,
     UnreachableTarget,
-    without_option,
 )
+from ..foundation.plain_arguments import truth
 from ..network.layers import Attend
 from ..network.network import Network, require_network
 
-P = ParamSpec("P")
 Result = TypeVar("Result")
 
 LARGEST_ZETA = 100.0  # of those that another method's refusal names
@@ -45,21 +45,48 @@ class Request:
 
 _REQUEST: ContextVar[Request | None] = ContextVar("request", default=None)
 _TRIAL = Request("")
+_INDEPENDENT: ContextVar[bool] = ContextVar("assume_independent", default=False)
+OPTION = "assume_independent"
+DEPENDENT = ", or pass assume_independent=True to go on as if it were, a heuristic"
+ALONE: Any = Parameter(OPTION, Parameter.KEYWORD_ONLY, default=False, annotation="bool")
 
 
-def shaping_method(name: str) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
+def independent() -> bool:
+    """Whether the running method was given ``assume_independent=True``."""
+    return _INDEPENDENT.get()
+
+
+@contextmanager
+def assuming(independent: bool) -> Iterator[None]:
+    """Run with or without ``assume_independent``, as :func:`independent` tells."""
+    token = _INDEPENDENT.set(independent)
+    try:
+        yield
+    finally:
+        _INDEPENDENT.reset(token)
+
+
+def shaping_method(
+    name: str, takes_option: bool = True
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Make a function (network, activation, targets) a shaping method.
 
     The refusals of a shaping method may advise other methods.
 
-    Refusals of kernel maps do not advise ``assume_independent``, which methods do not take. A
-    network that no target suits is refused for its structure, and not for the target given. Layers
-    of several primitives are written out first.
+    ``takes_option``: whether the method has the option ``assume_independent``, which its Shaping
+    then records; refusals advise it where it helps. A network that no target suits is refused for
+    its structure, and not for the target given. Layers of several primitives are written out first.
     """
 
-    def decorated(function: Callable[P, Result]) -> Callable[P, Result]:
+    def decorated(function: Callable[..., Result]) -> Callable[..., Result]:
         @wraps(function)
-        def shaped(*args: P.args, **kwargs: P.kwargs) -> Result:
+        def shaped(*args: Any, **kwargs: Any) -> Result:
+            assume = truth(kwargs.pop(OPTION, False), OPTION) if takes_option else False
+            with assuming(assume):
+                result = _shaped(args, kwargs)
+            return replace(result, independent=True) if assume else result
+
+        def _shaped(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result:
             if _REQUEST.get() is not None:
                 return function(*args, **kwargs)
             bound = signature(function).bind(*args, **kwargs)
@@ -70,11 +97,16 @@ def shaping_method(name: str) -> Callable[[Callable[P, Result]], Callable[P, Res
             request = Request(name, given.pop("network"), given.pop("activation", None), given)
             token = _REQUEST.set(request)
             try:
-                with without_option():
-                    return _structure_first(request, lambda: function(*bound.args, **bound.kwargs))
+                return _structure_first(request, lambda: function(*bound.args, **bound.kwargs))
+            except FreshnessError as error:
+                advice = _of_option(name) if takes_option else ""
+                raise FreshnessError(error.message, advice) from None
             finally:
                 _REQUEST.reset(token)
 
+        if takes_option:
+            own = signature(function)
+            shaped.__signature__ = own.replace(parameters=[*own.parameters.values(), ALONE])
         return shaped
 
     return decorated
@@ -111,6 +143,8 @@ def advised(words: str, method: str, network: Network | None = None, **targets: 
         if method == request.method
         else {k: v for k, v in request.targets.items() if k.startswith("token")}
     )
+    if independent():
+        shared = shared | {OPTION: True}
     given = {name: value for name, value in (shared | targets).items() if name in known}
     token = _REQUEST.set(_TRIAL)
     try:
@@ -137,12 +171,27 @@ def for_products() -> str:
 
     Returns: ``""`` if none does.
     """
-    found = advised("use method='dks'", "dks")
-    if not found and (least := least_zeta()) < LARGEST_ZETA:
-        found = advised(
-            f"use method='dks' with zeta={1.5 * least:.4g}", "dks", zeta=float(f"{1.5 * least:.4g}")
-        )
+    least = least_zeta()
+    zeta = float(f"{1.5 * least:.4g}") if least < LARGEST_ZETA else None
+    for option in ({}, {OPTION: True}):
+        last = f" with {OPTION}=True" if option else ""
+        found = advised(f"use method='dks'{last}", "dks", **option)
+        if not found and zeta is not None:
+            last = f"{last} and" if last else " with"
+            found = advised(f"use method='dks'{last} zeta={zeta:g}", "dks", zeta=zeta, **option)
+        if found or independent():
+            break
     return found or advised("use method='normalisation'", "normalisation")
+
+
+def _of_option(method: str) -> str:
+    """That ``assume_independent=True`` helps, where it does, with the target that it then needs."""
+    found = advised(DEPENDENT, method, **{OPTION: True})
+    if found or method != "dks" or (least := least_zeta()) >= LARGEST_ZETA:
+        return found
+    zeta = float(f"{1.5 * least:.4g}")
+    words = DEPENDENT.replace(" to go", f" and zeta={zeta:g} to go")
+    return advised(words, "dks", zeta=zeta, **{OPTION: True})
 
 
 def least_zeta() -> float:

@@ -20,7 +20,7 @@ from ..foundation.process_state import cached_property
 from ..maps.maps import Approximable, Assumption
 from ..network import layers as L
 from ..network.network import Network, is_normalised, sum_weights
-from .advice import either, for_products
+from .advice import OPTION, assuming, either, for_products
 from .constants import ConstantsTable
 from .measure import local_values
 from .norms import true_q
@@ -49,7 +49,7 @@ class Shaping(Approximable):
     ``targets`` are the local conditions {condition: value}; ``changes`` lists every edit in words;
     ``systems`` are the equations that were solved, by activation name; ``warnings`` say where the
     targets do not bind. ``tokens``: the cosines between tokens for which a network that mixes them
-    was shaped.
+    was shaped. ``independent``: whether it was shaped with ``assume_independent=True``.
     """
 
     method: str
@@ -63,6 +63,7 @@ class Shaping(Approximable):
     systems: dict[str, tuple[System, ...]] = field(default_factory=dict, repr=False)
     warnings: tuple[Assumption, ...] = ()
     tokens: Tokens | None = field(default=None, repr=False)
+    independent: bool = field(default=False, kw_only=True)
 
     @cached_property
     def all_solutions(self) -> dict[str, Solutions]:
@@ -94,7 +95,7 @@ class Shaping(Approximable):
         """The assumptions of the kernel calculus on the shaped network, node by node."""
         if self.tokens is not None:
             return (*self.tokens.assumptions(self.network), *self.tokens.notes, *self.warnings)
-        return (*c_map(self.network).assumptions, *self.warnings)
+        return (*c_map(self.network, self.independent).assumptions, *self.warnings)
 
     @property
     def token_cosines(self) -> dict[Node, Any]:
@@ -111,6 +112,10 @@ class Shaping(Approximable):
     @cached_property
     def _measured(self) -> dict[str, Any]:
         """{condition: measured value}, the worst over activations, local ones in 30 digits."""
+        with assuming(self.independent):
+            return self._values_measured()
+
+    def _values_measured(self) -> dict[str, Any]:
         out: dict[str, Any] = {}
         for name in self.constants:
             measured = local_values(self.constants[name].transformed)
@@ -145,7 +150,7 @@ class Shaping(Approximable):
     @cached_property
     def _ends(self) -> tuple[float, float]:
         """Q_f(1) and C_f'(1)."""
-        return end_values(unmixed(self.network))
+        return end_values(unmixed(self.network), self.independent)
 
     def _r(self) -> dict[Node, Callable[[Any], Any]]:
         """The local C map of every nonlinear node."""
@@ -193,7 +198,7 @@ class Shaping(Approximable):
         traces = {"before": self._before(depth_trace), "after": depth_trace(self.network)}
         given = {label: trace for label, trace in traces.items() if trace is not None}
         return shaping_plots.shaping_figure(
-            pairs, self._before(_drawable), c_map(self.network), given, ax=ax
+            pairs, self._before(_drawable), c_map(self.network, self.independent), given, ax=ax
         )
 
     def _before(self, quantity: Callable[[Network], Any]) -> Any:
@@ -225,7 +230,7 @@ class Shaping(Approximable):
         return {
             "schema": SCHEMA,
             "method": self.method,
-            "options": self.options,
+            "options": self.options | ({OPTION: True} if self.independent else {}),
             "constants": {name: self.constants[name].to_dict() for name in self.constants},
             "nodes": {
                 str(node): constants.activation.name

@@ -31,7 +31,8 @@ from .fresh import check_fresh
 from .moments import converged_moments
 from .search import check_shapeable
 
-# beyond the usual only where there is no point up to there; residuals take seconds there
+# q* is sought up to USUAL_Q first, and up to LARGEST_Q only if none is found: residuals take
+# seconds at such q.
 LEAST_Q = 1e-6
 USUAL_Q = 1e3
 LARGEST_Q = 2e4

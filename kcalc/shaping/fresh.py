@@ -12,7 +12,7 @@ from ..calculi.global_maps import c_map, q_and_variances
 from ..foundation.errors import FreshnessError, KcalcError
 from ..network import layers as L
 from ..network.network import Network, sum_weights
-from .advice import advised, either
+from .advice import advised, either, independent
 from .tokens import unmixed
 
 Node = Hashable
@@ -32,7 +32,7 @@ def check_fresh(network: Network) -> None:
     fusing or cross terms.
     """
     network = unmixed(network)
-    if simply_fresh(network):
+    if independent() or simply_fresh(network):
         return
     for assumption in c_map(network).assumptions:
         if assumption.kind == "exact":
@@ -115,7 +115,7 @@ def check_sums(network: Network, promise: str, instead: Callable[[], str]) -> No
     network = unmixed(network)
     if simply_fresh(network):
         return
-    values = q_and_variances(network)
+    values = q_and_variances(network, assume_independent=independent())
     for node in network.nodes_of(L.Sum):
         parents = network.parents(node)
         alone = sum(

@@ -116,7 +116,7 @@ class GeometricShaping(Shaping):
         )
 
 
-@shaping_method("geometric")
+@shaping_method("geometric", takes_option=False)
 def geometric(
     network: Network,
     activation: Any = None,

@@ -81,7 +81,7 @@ class LooksLinear(Shaping):
         The slope is 1 where the odd parts are linear.
         """
         whole = (
-            {"C_f'(1)": float(c_map(self.network).derivative(1)(1.0))}
+            {"C_f'(1)": float(c_map(self.network, self.independent).derivative(1)(1.0))}
             if len(self.network.outputs) == 1
             else {}
         )

@@ -25,21 +25,17 @@ from ..foundation.process_state import lambdify
 from ..gaussian.expectations.quadrature import Array, Rule, mesh, normal_density, normal_rule, split
 
 REACH = 9.5  # the density there is 2.5e-20 of its peak
-# places of a homogeneous activation's kink, between which rules reach out with it
-FAR = (
-    3.0,
-    36.0,
-)
-# of the coarsest grid: rounding for Gaussians times functions whose poles are 3 and more away
+# A homogeneous activation with a kink at |x| between these two gets a rule that reaches beyond it.
+FAR = (3.0, 36.0)
+# The step of the coarsest grid. Its error is below rounding for functions whose poles are at least
+# 3 away from the real axis.
 STEP = 0.25
 FINEST = 6  # grids are halved that often
 TAME = 30.0  # arguments up to which plain expressions neither overflow nor lose digits
 WIDEST = 1.0  # panels of kinked activations
-# input scales, in widths of the narrowest feature, up to which each rule serves
-GENTLE = (
-    8.0,
-    2.0,
-)
+# Each rule serves up to this input scale, in widths of the narrowest feature: that of smooth
+# activations, that of kinked ones.
+GENTLE = (8.0, 2.0)
 NEAR = 16.0  # |u| up to which narrow features are sought
 MOST = 3000  # panels of one rule
 LOUDEST = 1e150  # the square is finite

@@ -26,7 +26,7 @@ from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network import layers as L
 from ..network.network import Network, Step, channel_widths
-from .advice import advised, either, shaping_method
+from .advice import advised, either, independent, shaping_method
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
 from .fresh import check_fresh, check_sums
@@ -81,7 +81,7 @@ class NormaliserFree(Shaping):
         out[STREAM] = worst_q(self.unnormalised)[1]
         out[SAME] = apart(self.unnormalised, self.network)
         if len(self.network.outputs) == 1:
-            out["Q_f(1)"] = float(q_map(self.network)(1.0))
+            out["Q_f(1)"] = float(q_map(self.network, self.independent)(1.0))
         return out
 
     def to_dict(self) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def _reached(published: Network, told: dict[Node, float]) -> dict[Node, float]:
 
     They are as the closed form says where it holds; it does not where mean squares were kept.
     """
-    values = q_and_variances(published) if told else {}
+    values = q_and_variances(published, assume_independent=independent()) if told else {}
     found = {node: values[node][1] for node in told}
     return {
         node: told[node] if abs(found[node] / told[node] - 1) <= OFF else found[node]
@@ -194,7 +194,7 @@ def _reached(published: Network, told: dict[Node, float]) -> dict[Node, float]:
 
 def _ended_off(network: Network) -> tuple[Assumption, ...]:
     """A note for every output whose q value is not 1, because activations with means end it."""
-    values = q_values(network)
+    values = q_values(network, assume_independent=independent())
     off = {node: values[node] for node in network.outputs if abs(values[node] - 1) > OFF}
     return tuple(
         Assumption(node, f"an output that ends in activations with means: q = {q:.6g} there, not 1")
@@ -282,7 +282,7 @@ def worst_q(network: Network) -> tuple[Node, float]:
 
     Considered are the nodes that an activation reads, and the Affine nodes.
     """
-    values = q_values(network)
+    values = q_values(network, assume_independent=independent())
     nodes = [
         *(network.parents(node)[0] for node in network.nodes_of(L.Nonlinear)),
         *network.nodes_of(L.Affine),

@@ -15,7 +15,7 @@ from ..calculi.global_maps import q_and_variances
 from ..foundation.errors import KcalcError
 from ..network import layers as L
 from ..network.network import Network
-from .advice import either
+from .advice import either, independent
 from .tokens import unmixed
 
 Node = Hashable
@@ -31,7 +31,7 @@ def norm_slopes(network: Network) -> dict[Node, float]:
     norms = [node for kind in CHANNEL_NORMS for node in network.nodes_of(kind)]
     if not norms:
         return {}
-    values = q_and_variances(unmixed(network))
+    values = q_and_variances(unmixed(network), assume_independent=independent())
     read = {node: values[network.parents(node)[0]] for node in norms}
     slopes = {node: square / variance for node, (square, variance) in read.items()}
     return {node: slope for node, slope in slopes.items() if slope > 1 + CENTRED}

@@ -27,7 +27,7 @@ from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network.layers import Affine, Identity, LayerNorm, Nonlinear, RMSNorm, Scale, Sum
 from ..network.network import Network, sum_weights
-from .advice import advised, shaping_method
+from .advice import advised, independent, shaping_method
 from .base import Shaping, replace_activations
 from .block_slopes import common_weights
 from .measure import local_values
@@ -96,9 +96,9 @@ class ResidualShaping(Shaping):
             found[ALIKE] = apart(self.network, replace_activations(self.original, self._plain()))
         if len(self.network.outputs) != 1:
             return found
-        found["Q_f(1)"] = float(q_map(self.network)(1.0))
+        found["Q_f(1)"] = float(q_map(self.network, self.independent)(1.0))
         for prefix, network in (("", self.network), ("shortcuts alone: ", self.limit)):
-            cosines = c_map(network)
+            cosines = c_map(network, self.independent)
             found |= {
                 f"{prefix}C_f(0)": float(cosines(0.0)),
                 f"{prefix}C_f'(1)": float(cosines.derivative(1)(1.0)),
@@ -408,7 +408,7 @@ def _without_norms(network: Network) -> Network:
             f"node {biased!r} has sigma_b, which shaping removes, so that no equivalent of the "
             f"LayerNorm network is left"
         )
-    values = q_and_variances(network)
+    values = q_and_variances(network, assume_independent=independent())
 
     def weigh(node: Node, layer: Sum) -> Sum:
         parents = network.parents(node)
@@ -439,7 +439,7 @@ def apart(one: Network, other: Network) -> float:
 
 def _by_output(network: Network) -> Mapping[Node, Any]:
     """The C map of every output over a few c values."""
-    values = c_map(network)(np.array(GRID))
+    values = c_map(network, independent())(np.array(GRID))
     return values if isinstance(values, Mapping) else {network.outputs[0]: values}
 
 

@@ -70,9 +70,9 @@ class Consequences(Shaping):
     def _measured(self) -> dict[str, Any]:
         if len(self.network.outputs) != 1:
             return {}
-        cosines = c_map(self.network)
+        cosines = c_map(self.network, self.independent)
         return {
-            "Q_f(1)": q_map(self.network)(1.0),
+            "Q_f(1)": q_map(self.network, self.independent)(1.0),
             "C_f(0)": cosines(0.0),
             "C_f'(1)": cosines.derivative(1)(1.0),
         }

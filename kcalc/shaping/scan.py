@@ -24,9 +24,9 @@ from .solver import Point, Solution, needed, newton, refined
 _SMOOTH = np.arange(-3.0, 2.76, 0.25)  # log alpha; smaller ones belong to branches
 _KINKED = np.arange(-6.0, 2.01, 0.25)
 _SHIFTS = np.arange(-8.0, 8.01, 0.125)
-# log alpha of smooth activations that are steps or ramps from there
+# Values of log alpha at which smooth activations are close to steps or ramps.
 _FAR = np.arange(2.5, 8.0, 0.5)
-# of a kink, as x
+# Values of x at which the scan places a kink.
 _PLACES = np.concatenate(
     [np.arange(-8.0, -3.0, 0.5), np.arange(-3.0, 3.01, 0.25), np.arange(3.5, 8.01, 0.5)]
 )

@@ -41,7 +41,7 @@ MOST_BRANCHES = 12  # that are followed: periodic activations repeat theirs with
 REFERENCE = 2e-3  # the target at which branches of kinked activations are numbered
 WANTED = 9  # digits of a target that is refused
 GRID = np.linspace(-9.0, 9.0, 73)  # log(alpha/|beta|) of homogeneous activations
-# of |beta|/alpha of homogeneous activations, below which alpha is 1 instead of |beta|
+# For homogeneous activations with |beta|/alpha below this, alpha is 1 instead of |beta|.
 LEAST_SHIFT = math.exp(-9.0)
 
 

@@ -180,7 +180,7 @@ class SelfNormalising(Shaping):
             for condition in ("Q'(1)", "C'(1)")
         }
         whole = (
-            {"C_f'(1)": float(c_map(self.network).derivative(1)(1.0))}
+            {"C_f'(1)": float(c_map(self.network, self.independent).derivative(1)(1.0))}
             if len(self.network.outputs) == 1
             else {}
         )

@@ -42,7 +42,7 @@ def compare(
 ) -> Comparison:
     """Train every configuration with every learning rate and seed.
 
-    Parameters: run i of ``seeds`` has the initial weights and batches of seed i; ``part`` "folds"
+    Parameters: Run i of ``seeds`` has the initial weights and batches of seed i; ``part`` "folds"
     tests it on fold i (modulo 5) of the examples, "last" on the data set's own test set. ``rates``
     replaces the learning rates of all of them. ``journal``: a ``.jsonl`` file with a line per
     finished run: a comparison that was interrupted goes on where it stopped. ``report`` gets a line

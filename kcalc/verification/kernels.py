@@ -13,6 +13,7 @@ from ..backend.initialisers import Mirrored, random_bits
 from ..calculi.attention.sampled import Sampling, read_sampling
 from ..calculi.attention.structure import read_tokens
 from ..calculi.global_maps import c_map, node_values
+from ..calculi.gradients import SampledGradients
 from ..calculi.gradients import gradients as infinite_gradients
 from ..calculi.ntk import ntk
 from ..calculi.tangent import parameter_nodes
@@ -78,8 +79,8 @@ def verify_kernels(
     places. The cosine of tokens is a further quantity at every node, "token_cosine", and gradients
     are compared in both modes, mean and difference over tokens. Token ids are drawn as vectors over
     the vocabulary, turned one-hot vectors, whose embeddings have the same law. Where attention is
-    causal, or positions tell tokens apart, maps are sampled as ``sampling`` says, and z counts the
-    standard errors of the maps too; the tangent kernel and gradients are then not compared.
+    causal, or positions tell tokens apart, maps and gradients are sampled as ``sampling`` says, and
+    z counts their standard errors too; the tangent kernel is then not compared.
 
     Returns: a :class:`kcalc.verification.KernelCheck`.  [TAT App. E.1, Fig. 4; DKS App. K]
     Raises: KcalcError for values out of their domain, fewer than 2 draws, widths where none is
@@ -191,11 +192,12 @@ class _Gradients:
     """Expected gradients at ``nodes``.
 
     ``expected``: (nodes,), over tokens (nodes, 3) with the mean and the difference mode, nan where
-    a node has none.
+    a node has none; ``known``: their standard errors.
     """
 
     nodes: tuple[Node, ...]
     expected: np.ndarray
+    known: np.ndarray
 
 
 class _Work:
@@ -315,6 +317,7 @@ class _Work:
                 {n: float(v[0]) for n, v in cases.q1.items()},
                 self.network.outputs[0],
                 assume_independent=self.heuristic,
+                sampling=cases.sampling if isinstance(cases, TokenPairs) else None,
                 **self._alike,
             )
         except KcalcError as error:
@@ -325,11 +328,13 @@ class _Work:
             for node in self.network
             if found.nodes.get(node, 0) > 0 and node not in self.model.id_inputs
         )
-        modes = [
-            table for table in (found.nodes, found.mean, found.difference) if table is not None
-        ]
-        expected = np.array([[table.get(node, np.nan) for table in modes] for node in nodes])
-        return _Gradients(nodes, expected[:, 0] if self.tokens is None else expected)
+        modes = {"nodes": found.nodes, "mean": found.mean, "difference": found.difference}
+        tables = {name: table for name, table in modes.items() if table is not None}
+        errors = found.errors if isinstance(found, SampledGradients) else {}
+        expected = [[table.get(node, np.nan) for table in tables.values()] for node in nodes]
+        known = [[errors.get(name, {}).get(node, 0.0) for name in tables] for node in nodes]
+        rows = 0 if self.tokens is None else slice(None)
+        return _Gradients(nodes, np.array(expected)[:, rows], np.array(known)[:, rows])
 
     @property
     def _alike(self) -> dict[str, Any]:
@@ -537,5 +542,9 @@ class _Work:
         if self.slopes is None:
             return None
         return GradientCheck.of(
-            self.width, self.slopes.nodes, self.slopes.expected, found["gradients"], self.epsilon
+            self.width,
+            self.slopes.nodes,
+            (self.slopes.expected, self.slopes.known),
+            found["gradients"],
+            self.epsilon,
         )

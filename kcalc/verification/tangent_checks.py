@@ -134,17 +134,22 @@ class GradientCheck(Tabled):
         cls,
         width: int | None,
         nodes: tuple[Node, ...],
-        expected: Array,
+        theory: tuple[Array, Array],
         samples: Array,
         epsilon: float,
     ) -> GradientCheck:
-        """From ``samples``, (draws, nodes) or, with the modes, (draws, nodes, 3)."""
+        """From ``samples``, (draws, nodes) or, with the modes, (draws, nodes, 3).
+
+        ``theory``: expectations, and their standard errors.
+        """
+        expected, known = theory
         if expected.ndim == 1:
             return cls(width, nodes, Statistic.of(expected, samples, 0.0, epsilon))
         # the difference mode may vanish beside the others
         size = np.nanmax(np.abs(expected), axis=1)
         modes = [
-            Statistic.of(expected[:, k], samples[:, :, k], 0.0, epsilon, size) for k in range(3)
+            Statistic.of(expected[:, k], samples[:, :, k], 0.0, epsilon, size, known[:, k])
+            for k in range(3)
         ]
         return cls(width, nodes, *modes)
 

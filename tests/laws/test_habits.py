@@ -84,6 +84,7 @@ NO_HYPOTHESES = {
     "TrainingSpectra",
     "VarianceSpectra",
     "Sampling",
+    "Audit",
 }
 OF_NO_NETWORK = {"activation", "crelu_budget", "phase_diagram", "residual_spectrum", "vanilla_maps"}
 # kc.save_json writes networks; an expression is SymPy's
@@ -96,6 +97,7 @@ INPUTS = {
 }
 # measurements, which compile or load a framework
 LONG = {
+    "audit",
     "read",
     "coordinate_check",
     "hessian_blocks",
@@ -113,6 +115,7 @@ LONG = {
 NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in RESULTS]
 CLASSES = {
     "Activation": "activation",
+    "Audit": "audit",
     "Constants": "shape.constants[]",
     "Fluctuations": "fluctuations",
     "TiedReadout": "tied_readout",

@@ -13,12 +13,14 @@ from kcalc.activations import X
 from kcalc.network.layers import (
     Affine,
     Concat,
+    Embedding,
     Flatten,
     Input,
     Nonlinear,
     Opaque,
     Pool,
     Product,
+    Resize,
     Sum,
 )
 
@@ -60,7 +62,7 @@ class Shared(nn.Module):
 
 @entry
 def shared_weights() -> Any:
-    reason = "its weights are those of 'cell', and the calculus takes every layer's as its own"
+    reason = "its weights are those of 'cell', and kcalc needs independent weights in every layer"
     cell = [Affine(8), Nonlinear("tanh"), Opaque("shared weights", reason, 8), Nonlinear("tanh")]
     return Shared(), ((2, 8),), kc.chain(Input(8), Affine(8), *cell, Affine(2))
 
@@ -96,17 +98,14 @@ class TransposedUNet(nn.Module):
 
 @entry
 def transposed_unet() -> Any:
-    reason = (
-        "each output location reads its own subset of the weights; upsample (nearest) and "
-        "convolve instead, which has a rule"
-    )
     t = Twin()
 
     def twice(start: str, width: int) -> str:
         return t.line(start, conv(width, bias=True), RELU, conv(width, bias=True), RELU)
 
     def up(start: str, width: int, skip: str) -> str:
-        return t(Concat(), t(Opaque("transposed convolution", reason, width), start), skip)
+        made = t.line(start, Resize(2, "zeros", 1), conv(width, 2, bias=True))
+        return t(Concat(), made, skip)
 
     a = twice(t(Input(3, (16, 16))), 8)
     b = twice(t(Pool("max", 2), a), 16)
@@ -142,13 +141,9 @@ class Recommender(nn.Module):
 
 @entry
 def recommender() -> Any:
-    reason = (
-        "rows of a table are looked up, which is no map of real feature maps; start the network "
-        "behind it"
-    )
     t = Twin()
     x = t.line(t(Input(13)), Affine(32), RELU, Affine(16), RELU)
-    looked_up = [t(Opaque("an embedding", reason, width), t(Input(3))) for width in (4, 12)]
+    looked_up = [t(Embedding(width, 50, 3**-0.5), t(Input())) for width in (4, 12)]
     example = (torch.randn(2, 13), *(torch.randint(0, 50, (2, 3)) for _ in looked_up))
     return (
         Recommender(),

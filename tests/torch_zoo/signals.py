@@ -13,11 +13,11 @@ from kcalc.network.layers import (
     Affine,
     Attend,
     Concat,
-    Identity,
     Input,
     LayerNorm,
     Nonlinear,
     Pool,
+    Resize,
     Sum,
 )
 
@@ -49,8 +49,8 @@ def unet() -> Any:
     t = Twin()
     a = t.line(t(Input(3, (16, 16))), conv(8, bias=True), RELU)
     b = t.line(a, Pool("max", 2), conv(16, bias=True), RELU)
-    c = t.line(b, Pool("max", 2), conv(16, bias=True), RELU, Identity())
-    y = t.line(t(Concat(), c, b), conv(8, bias=True), RELU, Identity())
+    c = t.line(b, Pool("max", 2), conv(16, bias=True), RELU, Resize(2))
+    y = t.line(t(Concat(), c, b), conv(8, bias=True), RELU, Resize(2))
     y = t.line(t(Concat(), y, a), conv(8, bias=True), RELU)
     return UNet(), ((2, 3, 16, 16),), t.network(t(conv(2, 1, bias=True), y))
 

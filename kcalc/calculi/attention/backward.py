@@ -21,15 +21,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import singledispatchmethod
-from typing import Any
 
 from ...network import primitives as P
+from ..backward import Backward, Groups, added
 from ..channels import Channels
 from .exchangeable import ONE, Exchangeable, TokenState, Weights
 from .rows import rows_of
 
 Node = Hashable
-Groups = list[float]
 
 
 @dataclass(frozen=True)
@@ -40,28 +39,23 @@ class Message:
     two: Groups
 
 
-def added(first: Message, second: Message) -> Message:
+def both_added(first: Message, second: Message) -> Message:
     """The sum of two messages."""
-    return Message(
-        *(
-            [a + b for a, b in zip(x, y, strict=True)]
-            for x, y in ((first.one, second.one), (first.two, second.two))
-        )
-    )
+    return Message(added(first.one, second.one), added(first.two, second.two))
 
 
 class TokenBackward:
     """The rules of the reversed fold.
 
-    Layers that act on each token by itself have those of ``rules`` for either number.
+    Layers that act on each token by itself have those of :class:`Backward` for either number.
     """
 
-    def __init__(self, kernel: Exchangeable, states: Mapping[Node, TokenState], rules: Any) -> None:
+    def __init__(self, kernel: Exchangeable, states: Mapping[Node, TokenState]) -> None:
         self.kernel, self.states = kernel, states
         own: dict[Node, Channels] = {node: state.relations[ONE] for node, state in states.items()}
         self.one, self.two = (
-            rules(kernel.plain[ONE], own),
-            rules(kernel.plain[ONE], own, apart=True),
+            Backward(kernel.plain[ONE], own),
+            Backward(kernel.plain[ONE], own, apart=True),
         )
 
     def start(self, output: Node) -> dict[Node, Message]:

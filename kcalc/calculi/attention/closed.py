@@ -63,6 +63,11 @@ def check_tied(op: P.Attend, node: Node) -> None:
 
 def tied(op: P.Attend, queries: Array, values: Jet, sequences: int) -> Jet:
     """``A V A^T``, a jet; ``queries``: their covariance (chains, places, places)."""
+    return mixed(_weights(op, queries, sequences), values)
+
+
+def _weights(op: P.Attend, queries: Array, sequences: int) -> Array:
+    """A over all places, from the covariance of the queries."""
     chains, places = queries.shape[0], queries.shape[-1]
     count = places // sequences
     grid = queries.reshape(chains, sequences, count, sequences, count)
@@ -74,18 +79,44 @@ def tied(op: P.Attend, queries: Array, values: Jet, sequences: int) -> Jet:
     matrix = np.zeros(grid.shape)
     for k in range(sequences):
         matrix[:, k, :, k] = weights[:, k]
-    return mixed(matrix.reshape(queries.shape), values)
+    return matrix.reshape(queries.shape)
 
 
 def linear_in_scores(
     op: P.Attend, queries: Jet, keys: Jet, values: Jet, sequences: int, factor: float
 ) -> Jet:
     """``factor G o M (H o V) M^T``, a jet."""
-    rows, columns = (part.value.shape[-1] // sequences for part in (queries, keys))
-    mask = np.kron(
-        np.eye(sequences), visible(op, columns) if op.causal else np.ones((rows, columns))
-    )
+    mask = _mask(op, queries.value, keys.value, sequences)
     return queries * mixed(mask, keys * values) * factor
+
+
+def closed_form(op: P.Attend, is_tied: bool) -> bool:
+    """Whether the limit of wide heads is a formula for tokens of any covariance."""
+    return is_tied or (op.normaliser == "identity" and not op.alibi and op.rotary is None)
+
+
+def gradients(
+    op: P.Attend, is_tied: bool, read: Sequence[Array], factor: float, behind: Array
+) -> tuple[Array, Array, Array]:
+    """Covariances of gradients at queries, keys and values, where there is a formula.
+
+    With N that of the gradients behind: ``N o M (H o V) M^T``, ``V o W`` and ``H o W`` with
+    ``W = M^T (N o G) M``, times ``factor``; of queries that are the keys ``A^T N A`` alone.
+    ``read``: the covariances of what one sequence's attention reads.
+    """
+    queries, keys, values = read
+    if is_tied:
+        (weights,) = _weights(op, queries[None], 1)
+        return np.zeros_like(queries), np.zeros_like(keys), weights.T @ behind @ weights
+    mask = _mask(op, queries, keys, 1)
+    back = factor * mask.T @ (behind * queries) @ mask
+    return factor * behind * (mask @ (keys * values) @ mask.T), back * values, back * keys
+
+
+def _mask(op: P.Attend, queries: Array, keys: Array, sequences: int) -> Array:
+    rows, columns = (part.shape[-1] // sequences for part in (queries, keys))
+    own = visible(op, columns) if op.causal else np.ones((rows, columns))
+    return np.kron(np.eye(sequences), own)
 
 
 def visible(op: P.Attend, count: int) -> Array:

@@ -17,7 +17,7 @@ from ...network.compose import interpret
 from ...network.network import Network
 from ..tangent import Tangent
 from .sampled import Sampled, Sampling, token_kernel
-from .values import assumptions_of
+from .values import assumptions_of, averaged
 
 Node = Hashable
 Array = np.ndarray
@@ -82,14 +82,9 @@ def token_kernels(
     with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node of an overflow
         states = interpret(network, kernel, start)
     state = states[network.outputs[0]]
-    nngp, ntk = (
-        _averaged(part, sequences, state.count) for part in kernel.joint(state).coefficients
+    shape = (sequences, sequences) if state.count is None else (sequences, state.count) * 2
+    (nngp, nngp_error), (ntk, ntk_error) = (
+        [part.reshape(shape) for part in averaged(chains)]
+        for chains in kernel.joint(state).coefficients
     )
-    return TokenKernels(nngp[0], ntk[0], nngp[1], ntk[1], assumptions_of(network, kernel))
-
-
-def _averaged(chains: Array, sequences: int, count: int | None) -> tuple[Array, Array]:
-    """The mean over chains and its standard error."""
-    shape = (sequences, sequences) if count is None else (sequences, count) * 2
-    error = chains.std(axis=0, ddof=1) / len(chains) ** 0.5 if len(chains) > 1 else 0 * chains[0]
-    return chains.mean(axis=0).reshape(shape), error.reshape(shape)
+    return TokenKernels(nngp, ntk, nngp_error, ntk_error, assumptions_of(network, kernel))

@@ -215,7 +215,10 @@ class ValuesOnly(Softmax):
     def slopes(
         self, g: tuple[float, float], h: tuple[float, float], v: tuple[float, float]
     ) -> tuple[Slopes, Slopes]:
-        raise KcalcError(f"node {self.node!r}: {self.what} has no gradients here; {self.remedy}")
+        raise KcalcError(
+            f"node {self.node!r}: {self.what} has no exact gradients; sample them with "
+            f"sampling=kc.Sampling(), or {self.remedy}"
+        )
 
     def _plain(self, *numbers: Number) -> list[Array]:
         """Numbers without derivatives. Raises: KcalcError for jets of order 1."""

@@ -15,11 +15,11 @@ independent, and their spread is the error of a result.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatchmethod
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from ..second_moments import Moments, is_zero
 from ..spatial.local import LocationMaps
 from ..tangent import Tangent
 from .causal import exact_mask, masked
-from .closed import TIED, check_tied, is_tied, linear_in_scores, mixed, tied
+from .closed import TIED, check_tied, closed_form, is_tied, linear_in_scores, mixed, tied
 from .exchangeable import (
     ONE,
     TokenState,
@@ -106,19 +106,22 @@ class Sampled:
     """The calculus: ``part`` for layers that act on each token by itself, and draws of attention.
 
     ``part``: the calculus of kernel maps, or of tangent kernels, over :func:`token_kernel`.
-    ``sequences``: how many there are.
+    ``sequences``: how many there are; ``chains``: those that are followed, by default all.
     """
 
     part: Kernel | Tangent
     sampling: Sampling
     sequences: int
+    chains: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self.kernel = self.part.kernel if isinstance(self.part, Tangent) else self.part
         self.tangent = isinstance(self.part, Tangent)
         self.notes, self.whole = self.kernel.notes, self.kernel.whole
+        self.chains = self.chains or tuple(range(self.sampling.chains))
         self.sampled = False
-        self._layers, self._length = 0, 1
+        self.layers: dict[Node, int] = {}  # attention that is sampled, counted from 1
+        self._length = 1
 
     def start(self, node: Node, covariance: Array) -> TokenState:
         """The state of an Input node from the covariance of all tokens, (P, P)."""
@@ -221,21 +224,22 @@ class Sampled:
             made = masked(op, queries.value, keys.value, values.value, self.sequences)
             if made is not None:
                 return made[None]
-        if op.normaliser == "identity" and not op.alibi and op.rotary is None:
+        if closed_form(op, False):
             factors = self.sequences, float(factor(op))
             return linear_in_scores(op, queries, keys, values, *factors)
         self._check_scores(op, node, queries.value, keys.value)
-        self._layers += 1
-        self.sampled = True
-        chains = self.sampling.chains
+        self.layers[node] = len(self.layers) + 1
         wide = [
-            [np.broadcast_to(part, (chains, *part.shape[1:])) for part in jet.coefficients]
+            [
+                np.broadcast_to(part, (len(self.chains), *part.shape[1:]))
+                for part in jet.coefficients
+            ]
             for jet in (queries, keys, values)
         ]
         found = []
-        for chain in range(chains):
-            queries, keys, values = (Jet(tuple(part[chain] for part in parts)) for parts in wide)
-            found.append(self._attended(op, queries, keys, values, *counts, chain=chain))
+        for place, chain in enumerate(self.chains):
+            read = [Jet(tuple(part[place] for part in parts)) for parts in wide]
+            found.append(self._attended(op, node, read, counts, chain))
         return Jet(tuple(map(np.stack, zip(*(jet.coefficients for jet in found), strict=True))))
 
     @staticmethod
@@ -252,39 +256,56 @@ class Sampled:
         return most
 
     def _attended(
-        self,
-        op: P.Attend,
-        queries: Jet,
-        keys: Jet,
-        values: Jet,
-        rows: int,
-        columns: int,
-        chain: int,
+        self, op: P.Attend, node: Node, read: Sequence[Jet], counts: tuple[int, int], chain: int
     ) -> Jet:
         """The mean over draws of ``M V M^T`` in one chain, with its tangent kernel."""
-        rng = np.random.default_rng((self.sampling.seed, self._layers, chain))
-        n, draws = self.sequences, self.sampling.draws
-        scores = _Scores(op, queries.value, keys.value, n, rows, columns)
-        drops = Blocks(float(factor(op)), queries, keys, values, n) if self.tangent else None
+        (queries, keys, values), (rows, columns), n = read, counts, self.sequences
+        drops = Blocks(op, float(factor(op)), queries, keys, values, n) if self.tangent else None
         apart = values.value.reshape(n, columns, n, columns).swapaxes(1, 2)
         total = np.zeros((n, n, rows, rows))
         first = np.zeros_like(total)
+        for drawn in self.drawn(op, node, (queries.value, keys.value), counts, chain):
+            for one, two in product(range(n), repeat=2):
+                read_by = drawn.weights[:, one] @ apart[one, two]
+                total[one, two] += np.tensordot(
+                    read_by, drawn.weights[:, two], axes=((0, 2), (0, 2))
+                )
+                if drops is not None:
+                    first[one, two] += drops.tangent(
+                        one, two, drawn.weights, drawn.plain, drawn.grams
+                    )
+        parts = (total, first) if self.tangent else (total,)
+        draws = self.sampling.draws
+        return Jet(tuple(part.swapaxes(1, 2).reshape(n * rows, n * rows) / draws for part in parts))
+
+    def layer(self, node: Node) -> int:
+        """The number of a node's sampled attention; 0 where its values were not sampled."""
+        return self.layers.get(node, 0)
+
+    def drawn(
+        self,
+        op: P.Attend,
+        node: Node,
+        covariances: tuple[Array, Array],
+        counts: tuple[int, int],
+        chain: int,
+    ) -> Iterator[Drawn]:
+        """The draws of a node's attention in one chain, the same at every call.
+
+        ``covariances``: of queries and of keys, (places, places); ``counts``: rows and columns.
+        """
+        self.sampled = True
+        rng = np.random.default_rng((self.sampling.seed, self.layer(node), chain))
+        (rows, columns), n, draws = counts, self.sequences, self.sampling.draws
+        scores = _Scores(op, *covariances, n, rows, columns)
         most = max(1, NUMBERS // (n * rows * columns))
         for start in range(0, draws, most):
             drawn, grams = scores.drawn(rng, min(most, draws - start))
             plain = weights_of(op, drawn, np)
-            weights = (
-                plain
-                - float(op.centre) / columns
-                + (float(op.identity) * np.eye(rows) if op.identity != 0 else 0)
-            )
-            for one, two in product(range(n), repeat=2):
-                read = weights[:, one] @ apart[one, two]
-                total[one, two] += np.tensordot(read, weights[:, two], axes=((0, 2), (0, 2)))
-                if drops is not None:
-                    first[one, two] += drops.tangent(one, two, weights, plain, grams)
-        parts = (total, first) if self.tangent else (total,)
-        return Jet(tuple(part.swapaxes(1, 2).reshape(n * rows, n * rows) / draws for part in parts))
+            weights = plain - float(op.centre) / columns
+            if op.identity != 0:
+                weights = weights + float(op.identity) * np.eye(rows)
+            yield Drawn(weights, plain, grams)
 
     def _check_scores(self, op: P.Attend, node: Node, queries: Array, keys: Array) -> None:
         """Refuse scores that overflow."""
@@ -319,34 +340,19 @@ class Sampled:
                 f"node {node!r} turns queries and keys (rotary), for which there is no tangent "
                 f"kernel; use rotary=None"
             )
-        exact = op.normaliser == "identity" and not op.alibi
-        if self.tangent and (op.sink or not (op.normaliser == "softmax" or exact)):
-            raise KcalcError(
-                f"node {node!r} has a sink or weights other than softmax, for which there is no "
-                f"tangent kernel over tokens that are "
-                "followed one by one; use sink=False and normaliser='softmax'"
-            )
 
     @rule.register
     def _(self, op: P.Window, node: Node, inputs: Sequence[TokenState]) -> TokenState:
         """The mean over all tokens of a sequence, or a matrix over them."""
-        (below,), matrix = inputs, getattr(op, "matrix", None)
-        if not op.mixes and matrix is None:
+        (below,) = inputs
+        mixing = mixing_of(op, node, below.count or 1)
+        if mixing is None:
             return below
-        count = below.count or 1
-        if not isinstance(op, P.Blend) or op.weighted or (matrix is None and op.window is not None):
-            raise KcalcError(
-                f"node {node!r} ({op.kind}) pools windows of tokens; use the mean over all of "
-                f"them, L.Pool('mean')"
-            )
-        mixing = (
-            np.full((1, count), 1 / count) if matrix is None else token_matrix(matrix, node, count)
-        )
-        pairs, left = below.relations[ONE].pairs, None if matrix is None else len(mixing)
+        pairs = below.relations[ONE].pairs
         return self._state(
             node,
             mixed(np.kron(np.eye(self.sequences), mixing), self.joint(below)),
-            left,
+            None if getattr(op, "matrix", None) is None else len(mixing),
             below=pairs,
             means=self._means(below, node, mixing),
             gaussian=len(pairs) == 1 and pairs[0].gaussian,
@@ -377,6 +383,36 @@ class Sampled:
         return self._state(node, Jet(tuple(parts)), None, below=pairs, means=means)
 
 
+def mixing_of(op: P.Window, node: Node, count: int) -> Array | None:
+    """The matrix over the tokens of a sequence that a primitive multiplies them by.
+
+    None where it leaves them as they are. Raises: KcalcError for windows of tokens.
+    """
+    matrix = getattr(op, "matrix", None)
+    if matrix is not None:
+        return token_matrix(matrix, node, count)
+    if not op.mixes:
+        return None
+    if not isinstance(op, P.Blend) or op.weighted or op.window is not None:
+        raise KcalcError(
+            f"node {node!r} ({op.kind}) pools windows of tokens; use the mean over all of "
+            f"them, L.Pool('mean')"
+        )
+    return np.full((1, count), 1 / count)
+
+
+class Drawn(NamedTuple):
+    """Draws of one attention, (draws, sequences, rows, keys).
+
+    ``weights``: what values are read with; ``plain``: their part that depends on scores; ``grams``:
+    the queries and keys, where these were drawn.
+    """
+
+    weights: Array
+    plain: Array
+    grams: Grams
+
+
 class _Scores:
     """Draws of attention scores, masked, per sequence."""
 
@@ -385,14 +421,14 @@ class _Scores:
     ) -> None:
         self.op, self.sequences, self.rows, self.columns = op, sequences, rows, columns
         scale = float(factor(op))
-        self.left, self.right = _root(queries) * math.sqrt(scale), _root(keys)
+        self.left, self.right = root(queries) * math.sqrt(scale), root(keys)
         self.bias = np.zeros((rows, columns))
         if op.causal:
             self.bias[np.triu_indices(rows, 1)] = -np.inf
         self.turns = (
             None
             if op.rotary is None
-            else _turns(float(op.rotary), op.key_width or 2, max(rows, columns))
+            else turns(float(op.rotary), op.key_width or 2, max(rows, columns))
         )
 
     def drawn(self, rng: np.random.Generator, draws: int) -> tuple[Array, Grams]:
@@ -413,7 +449,7 @@ class _Scores:
             )
             q, k = q.reshape(draws, n, self.rows, -1), k.reshape(draws, n, self.columns, -1)
             if self.turns is not None:
-                q, k = (_turned(x, self.turns[: x.shape[2]]) for x in (q, k))
+                q, k = (turned(x, self.turns[: x.shape[2]]) for x in (q, k))
             scores = q @ k.swapaxes(-1, -2) / math.sqrt(op.key_width)
             grams = (q, k)
         if not op.alibi:
@@ -425,12 +461,12 @@ class _Scores:
         ), grams
 
 
-def _turns(base: float, width: int, count: int) -> Array:
+def turns(base: float, width: int, count: int) -> Array:
     """Angles of rotary embeddings, (positions, width / 2)."""
     return np.arange(count)[:, None] * base ** (-2.0 * np.arange(width // 2) / width)
 
 
-def _turned(x: Array, angles: Array) -> Array:
+def turned(x: Array, angles: Array) -> Array:
     """Pairs of channels, the first half with the second, turned by angles."""
     a, b = np.split(x, 2, axis=-1)
     cos, sin = np.cos(angles), np.sin(angles)
@@ -447,7 +483,7 @@ def _waves(apart: Array, width: int = 512) -> Array:
     return by_distance[apart]
 
 
-def _root(covariance: Array) -> Array:
+def root(covariance: Array) -> Array:
     """A root of a positive semidefinite matrix, to rounding."""
     try:
         return np.linalg.cholesky(

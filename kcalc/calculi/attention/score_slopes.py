@@ -1,6 +1,4 @@
-"""The tangent kernel of softmax attention from draws of its weights.
-
-Derivatives of ``E A V B^T`` in the covariances of scores.
+"""Derivatives of ``E A V B^T`` in the covariances of scores, from draws of the weights.
 
 For weights A of one sequence and B of another one, ``P_a = diag(a) - a a^T`` the derivative of
 softmax, and a matrix W over keys, let
@@ -11,7 +9,15 @@ softmax, and a matrix W over keys, let
 
 By Price's theorem the tangent kernel of ``E A V B^T`` is
 ``A Theta_V B^T + Theta_G o R(H) + G o R(Theta_H)``. For heads of finite width G and H are the
-products of the queries and keys that were drawn, over that width.
+products of the queries and keys that were drawn, over that width. With a matrix N over the outputs,
+the covariance of their gradients, gradients at values, queries and keys have the covariances
+
+    A^T N A,    N o R(H),    R'(N o G)
+
+where A = B and ``R'(M)_jl = sum_ik M_ik (P_(A_i) V P_(A_k))_jl
+= [V o (A^T M A) - ((A^T M) o (V A^T)) A - its transpose + A^T (M o (A V A^T)) A]_jl``. Softmax with
+a sink has the same derivative. Weights that are functions f of single scores have
+``P_a = diag(f')``: all terms but the first are 0, and f' is in place of A.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...fields.jets import Jet
+from ...network import primitives as P
 
 Array = np.ndarray
 Grams = tuple[Array, Array] | None
@@ -33,6 +40,7 @@ class Blocks:
     They are jets over all places.
     """
 
+    op: P.Attend
     factor: float
     queries: Jet
     keys: Jet
@@ -57,13 +65,41 @@ class Blocks:
             g, h = (x[:, one] @ x[:, two].swapaxes(-1, -2) / x.shape[-1] for x in drawn)
         v, values = (self._of(self.values, order, one, two) for order in (0, 1))
         read = (weights[:, one] @ values @ weights[:, two].swapaxes(-1, -2)).sum(axis=0)
-        a, b = softmax[:, one], softmax[:, two].swapaxes(-1, -2)
-        by_queries, by_keys = (_response(a, b, v, w) for w in (h, self._of(self.keys, 1, one, two)))
+        a, b = softmax[:, one], softmax[:, two]
+        by_queries, by_keys = (
+            response(self.op, a, b, v, w) for w in (h, self._of(self.keys, 1, one, two))
+        )
         moved = self.factor * self._of(self.queries, 1, one, two)
         return read + moved * by_queries.sum(axis=0) + (g * by_keys).sum(axis=0)
 
 
-def _response(a: Array, b: Array, v: Array, w: Array) -> Array:
-    """R(w) of every draw; ``a``: (draws, rows, keys), ``b``: (draws, keys, rows)."""
+def response(op: P.Attend, a: Array, b: Array, v: Array, w: Array) -> Array:
+    """R(w) of every draw; ``a``, ``b``: weights (draws, rows, keys)."""
+    a, b = slopes(op, a), slopes(op, b).swapaxes(-1, -2)
+    moved = (a @ (w * v)) @ b
+    if op.normaliser != "softmax":
+        return moved
     av, aw, vb, wb = a @ v, a @ w, v @ b, w @ b
-    return (a @ (w * v) - aw * av) @ b - a @ (vb * wb) + (aw @ b) * (av @ b)
+    return moved - (aw * av) @ b - a @ (vb * wb) + (aw @ b) * (av @ b)
+
+
+def pulled(op: P.Attend, a: Array, v: Array, m: Array) -> Array:
+    """R'(m) of every draw; ``a``: weights (draws, rows, keys)."""
+    a = slopes(op, a)
+    turned = a.swapaxes(-1, -2)
+    back = turned @ m
+    direct = v * (back @ a)
+    if op.normaliser != "softmax":
+        return direct
+    av = a @ v
+    crossed = (back * av.swapaxes(-1, -2)) @ a
+    return direct - crossed - crossed.swapaxes(-1, -2) + turned @ (m * (av @ turned)) @ a
+
+
+def slopes(op: P.Attend, weights: Array) -> Array:
+    """f' of weights that are functions of single scores, 0 at masked ones; softmax itself."""
+    if op.normaliser == "sigmoid":
+        return weights * (1 - weights)
+    if op.normaliser == "relu":
+        return (weights > 0) / weights.shape[-1]
+    return (weights != 0).astype(float) if op.normaliser == "identity" else weights

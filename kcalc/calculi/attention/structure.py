@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from ...fields.arguments import one_number
+from ...fields.arguments import cosine_array, one_number, one_q
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import whole
 from ...maps.maps import Assumption
 from ...network.network import Network
 from .exchangeable import ONE, OTHER, SAME, TWO, Exchangeable, TokenState, unlike
-from .values import several
+from .values import alike, several, token_covariance
 
 Number = Any
+Array = np.ndarray
 Node = Hashable
 MOST_TOKENS = 1 << 24
 
@@ -108,8 +109,8 @@ def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
         return None
     if several(tokens):
         raise KcalcError(
-            "tokens= is here the number of tokens of an input; kc.node_values and kc.ntk take "
-            "arrays of tokens"
+            "tokens= is here the number of tokens of an input; kc.node_values, kc.gradients and "
+            "kc.ntk take arrays of tokens"
         )
     count = whole(tokens, "tokens, the number of tokens of an input,", 1, MOST_TOKENS)
     cosine = 0.0 if token_cosine is None else one_number(token_cosine, "token_cosine")
@@ -129,3 +130,29 @@ def tells_tokens_apart(network: Network) -> bool:
     Such tokens must be followed one by one.
     """
     return any(unlike(op) for _, op, _ in network.operations)
+
+
+def given_tokens(
+    network: Network, tokens: Any, token_cosine: Any, levels: tuple[Any, Any], c: Any = None
+) -> tuple[Array, int]:
+    """The covariance of all tokens that are followed one by one, and how many sequences there are.
+
+    ``tokens``: an array, or how many there are in one sequence or, where ``c`` is given, in each of
+    two of that cosine; ``levels``: their mean squares, None where they were not said.
+    Raises: KcalcError where an array says itself what is said beside it, and without tokens.
+    """
+    if several(tokens):
+        if any(given is not None for given in (token_cosine, *levels)):
+            raise KcalcError(
+                "an array of tokens says itself what their q values and cosines are; drop q=, "
+                "q1=, q2= and token_cosine="
+            )
+        return token_covariance(tokens, network)
+    given = read_tokens(tokens, token_cosine)
+    if given is None:
+        raise KcalcError("attention is sampled over tokens; say which, tokens=")
+    first = one_q(1.0 if levels[0] is None else levels[0])
+    second = first if levels[1] is None else one_q(levels[1])
+    return alike(
+        given.count, given.cosine, None if c is None else float(cosine_array(c)), first, second
+    )

@@ -46,10 +46,10 @@ class SampledValue(NamedTuple):
 
     def texts(self) -> tuple[str, ...]:
         """``q``, ``token_cosine`` and ``c``, each with its error, for a table."""
-        return tuple(_text(*self[k : k + 2]) for k in (0, 2, 4))
+        return tuple(with_error(*self[k : k + 2]) for k in (0, 2, 4))
 
 
-def _text(value: float | None, error: float | None) -> str:
+def with_error(value: float | None, error: float | None) -> str:
     if value is None or error is None:
         return ""
     if abs(value) < ROUNDING:
@@ -227,21 +227,21 @@ def assumptions_of(network: Network, kernel: Sampled) -> tuple[Assumption, ...]:
     return (INFINITE_WIDTH, *drawn, *network.assumptions, *kernel.notes.values())
 
 
+def averaged(chains: Array) -> tuple[Array, Array]:
+    """The mean over chains, the first axis, and its standard error."""
+    error = chains.std(axis=0, ddof=1) / len(chains) ** 0.5 if len(chains) > 1 else 0 * chains[0]
+    return chains.mean(axis=0), error
+
+
 def _mean(values: Array) -> tuple[float, float]:
-    """The mean over chains and its standard error."""
-    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))) if len(
-        values
-    ) > 1 else 0.0
+    mean, error = averaged(values)
+    return float(mean), float(error)
 
 
 def _spread(table: Array, sequences: int) -> tuple[Array, Array]:
     shape = (sequences, table.shape[1] // sequences) * 2
-    error = (
-        table.std(axis=0, ddof=1) / np.sqrt(len(table))
-        if len(table) > 1
-        else np.zeros(table.shape[1:])
-    )
-    return table.mean(axis=0).reshape(shape), error.reshape(shape)
+    mean, error = averaged(table)
+    return mean.reshape(shape), error.reshape(shape)
 
 
 def _summary(q1: Array, q2: Array, gap: Jet, sequences: int) -> SampledValue:

@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from ..array_operations import CONTINUED
 from ..spatial.geometry import Window
 
 Array = np.ndarray
@@ -14,7 +15,8 @@ Array = np.ndarray
 def cut(window: Window) -> bool:
     """True if some window reaches beyond the image into zeros."""
     return any(
-        not a.circular and (a.offsets[0] < 0 or (a.out - 1) * a.stride + a.offsets[-1] >= a.size)
+        a.padding not in CONTINUED
+        and (a.offsets[0] < 0 or (a.out - 1) * a.stride + a.offsets[-1] >= a.size)
         for a in window.axes
     )
 
@@ -36,9 +38,9 @@ def spread_pairs(window: Window, values: Array) -> Array:
     """
     size = prod(axis.size for axis in window.axes)
     out = np.zeros((size, size))
-    for tap in window.sources.T:  # within one tap every location is read at most once
+    for tap in window.sources.T:  # which may read a location twice, where the image is continued
         inside = np.flatnonzero(tap >= 0)
-        out[np.ix_(tap[inside], tap[inside])] += values[np.ix_(inside, inside)]
+        np.add.at(out, np.ix_(tap[inside], tap[inside]), values[np.ix_(inside, inside)])
     return out
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...foundation.errors import KcalcError, NoRule, glimpse
 from ...network.primitives import Fresh, Window
-from ..array_operations import axis_padding, window_outputs
+from ..array_operations import axis_padding, reach, window_outputs
 
 Node = Hashable
 Locations = tuple[int, int]
@@ -41,15 +41,21 @@ def affine_window(
                 f"an image_shape=(height, width)"
             )
         return 1, 1.0, None
-    outputs = window_outputs(locations, kernel, stride, op.padding)
+    if op.padding in ("reflect", "replicate"):
+        raise NoRule(
+            f"node {node!r}: smoothness bounds have no rule for {op.padding} padding, which reads "
+            f"some locations more often; use 'same' or 'circular'"
+        )
+    dilation = _pair(op.dilation, node)
+    outputs = window_outputs(locations, reach(kernel, dilation), stride, op.padding)
     if min(outputs) < 1:
         raise KcalcError(
             f"node {node!r}: a window of {kernel} does not fit into {locations} locations"
         )
     wraps = op.padding == "circular"
     often = [
-        k if wraps and k > n else min(math.ceil(k / s), m)
-        for k, s, n, m in zip(kernel, stride, locations, outputs, strict=True)
+        k if d > 1 or (wraps and k > n) else min(math.ceil(k / s), m)
+        for k, s, d, n, m in zip(kernel, stride, dilation, locations, outputs, strict=True)
     ]
     return math.prod(kernel), math.sqrt(math.prod(often)), outputs
 

@@ -1,16 +1,16 @@
 """Locations read by a convolution or a pooling window, axis by axis, and sums over them.
 
 Index convention: output location ``o`` reads the input locations ``o * stride + offset`` for the
-offsets of the taps. Padding "same" and "circular" put
+offsets of the taps. Padding "same", "circular", "reflect" and "replicate" put
 ``max((ceil(n / stride) - 1) stride + k - n, 0)`` locations around an axis of length n, the smaller
-half first (as XLA does); a number pads both sides; zero padding reads zeros, circular padding
-wraps. :mod:`kcalc.calculi.arrays` uses the same windows.
+half first (as XLA does), "causal" all of them; a number pads both sides; zero padding reads zeros,
+the others read the image again. :mod:`kcalc.calculi.arrays` uses the same windows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -18,9 +18,9 @@ import numpy as np
 
 from ...foundation.errors import KcalcError, glimpse
 from ...foundation.process_state import cached_property
-from ...network.primitives import Blend, Fresh
+from ...network.primitives import Blend, Fresh, Resize, Shuffle
 from ...network.primitives import Window as Pooling
-from ..array_operations import axis_padding
+from ..array_operations import CONTINUED, axis_padding, resize_matrix
 
 Node = Hashable
 Array = np.ndarray
@@ -34,7 +34,7 @@ class Axis:
     out: int
     stride: int
     offsets: tuple[int, ...]
-    circular: bool = False
+    padding: Any = "same"
 
     def padded(self, values: Array, axis: int) -> tuple[Array, int]:
         """(values padded along ``axis``, the new index of location 0)."""
@@ -44,9 +44,17 @@ class Axis:
         widths[axis] = (before, after)
         if before == after == 0:
             return values, 0
-        return (
-            np.pad(values, widths, mode="wrap") if self.circular else np.pad(values, widths)
-        ), before
+        mode: Any = CONTINUED.get(self.padding, "constant")
+        return np.pad(values, widths, mode=mode), before
+
+    @property
+    def places(self) -> Array:
+        """(outputs, taps): the locations read, -1 for zero padding."""
+        if self.padding not in CONTINUED:
+            places = np.arange(self.out)[:, None] * self.stride + np.array(self.offsets)
+            return np.where((places >= 0) & (places < self.size), places, -1)
+        own, zero = self.padded(np.arange(self.size), 0)
+        return own[np.arange(self.out)[:, None] * self.stride + np.array(self.offsets) + zero]
 
 
 @dataclass(frozen=True)
@@ -80,12 +88,7 @@ class Window:
         """(output locations, taps): the input location read, -1 for zero padding."""
         flat = np.zeros((1, 1), dtype=int)
         for axis in self.axes:
-            place = np.arange(axis.out)[:, None] * axis.stride + np.array(axis.offsets)
-            place = (
-                place % axis.size
-                if axis.circular
-                else np.where((place >= 0) & (place < axis.size), place, -1)
-            )
+            place = axis.places
             rows, columns = flat[:, None, :, None], place[None, :, None, :]
             merged = np.where((rows < 0) | (columns < 0), -1, rows * axis.size + columns)
             flat = merged.reshape(flat.shape[0] * axis.out, -1)
@@ -179,6 +182,63 @@ class Mixing:
         return reads * np.abs(self.array).sum(axis=1) ** 2
 
 
+@dataclass(frozen=True, eq=False)
+class Gather:
+    """Output locations that are copies of one input location each, or 0.
+
+    ``sources``: (output locations,), the location read, -1 for 0; ``factor``: of q values;
+    ``channels``: (output locations,), equal where the same channels are read.
+    """
+
+    shape: tuple[int, ...]
+    sources: Array
+    factor: float
+    channels: Array
+
+    trivial = False
+
+
+def resizing(op: Resize, node: Node, sizes: Sequence[int]) -> Gather | Mixing:
+    """The locations that each location of a resized image reads.
+
+    Raises: KcalcError naming the node where the factors do not fit the image.
+    """
+    factors, places = (_per_axis(v, node, "factor", len(sizes)) for v in (op.factor, op.place))
+    axes = [resize_matrix(*a, op.form) for a in zip(sizes, factors, places, strict=True)]
+    shape = tuple(len(axis) for axis in axes)
+    if not all(shape):
+        raise KcalcError(f"node {node!r} leaves no location of an image of {_times(sizes)}")
+    if op.mixes:
+        matrix = axes[0]
+        for axis in axes[1:]:
+            matrix = np.kron(matrix, axis)
+        return Mixing(shape, tuple(map(tuple, matrix.tolist())))
+    flat = np.zeros(1, dtype=int)
+    for axis, size in zip(axes, sizes, strict=True):
+        place = np.where(axis.any(axis=1), axis.argmax(axis=1), -1)
+        dead = (flat[:, None] < 0) | (place[None] < 0)
+        flat = np.where(dead, -1, flat[:, None] * size + place).reshape(-1)
+    factor = prod(float(axis.max()) for axis in axes) ** 2
+    return Gather(shape, flat, factor, np.zeros_like(flat))
+
+
+def shuffling(op: Shuffle, node: Node, sizes: Sequence[int]) -> Gather:
+    """The locations and channels that each location of a pixel shuffle reads.
+
+    Raises: KcalcError naming the node for a shuffle back and for an image of another rank.
+    """
+    if op.back or len(op.factor) != len(sizes):
+        raise KcalcError(
+            f"node {node!r}: pixel shuffles have a rule over locations where they make locations "
+            f"of channels, with one factor per axis of the image; use spatial='delta'"
+        )
+    shape = tuple(n * f for n, f in zip(sizes, op.factor, strict=True))
+    places = np.indices(shape).reshape(len(shape), -1)
+    steps = np.array(op.factor)[:, None]
+    source = np.ravel_multi_index(tuple(places // steps), tuple(sizes))
+    return Gather(shape, source, 1.0, np.ravel_multi_index(tuple(places % steps), op.factor))
+
+
 def mixing(op: Blend, node: Node, sizes: Sequence[int]) -> Mixing:
     """The matrix of a TokenMix over the locations of an image with axes of ``sizes``.
 
@@ -190,11 +250,6 @@ def mixing(op: Blend, node: Node, sizes: Sequence[int]) -> Mixing:
         raise KcalcError(
             f"node {node!r} mixes {columns} tokens, but its input has {_times(sizes)} = "
             f"{prod(sizes)} locations"
-        )
-    if rows != columns and len(sizes) > 1:
-        raise KcalcError(
-            f"node {node!r} makes {rows} tokens of {columns} locations {_times(sizes)}; a matrix "
-            f"over an image must be square"
         )
     return Mixing(tuple(sizes) if rows == columns else (rows,), op.matrix)
 
@@ -212,6 +267,7 @@ def convolution(op: Fresh, node: Node, sizes: Sequence[int], delta: bool) -> Win
     """
     kernels = _per_axis(op.kernel, node, "kernel", len(sizes))
     strides = _per_axis(op.stride, node, "stride", len(sizes))
+    dilations = _per_axis(op.dilation, node, "dilation", len(sizes))
     paddings = (
         [op.padding] * len(sizes)
         if isinstance(op.padding, str)
@@ -219,30 +275,32 @@ def convolution(op: Fresh, node: Node, sizes: Sequence[int], delta: bool) -> Win
     )
     axes = [
         _convolved(*given, node, sizes)
-        for given in zip(sizes, kernels, strides, paddings, strict=True)
+        for given in zip(sizes, kernels, strides, paddings, dilations, strict=True)
     ]
     if not delta:
         return Window(tuple(axes))
-    return Window(
-        tuple(
-            Axis(a.size, a.out, a.stride, (a.offsets[(len(a.offsets) - 1) // 2],), a.circular)
-            for a in axes
-        )
-    )
+    return Window(tuple(replace(a, offsets=(a.offsets[_centre(a)],)) for a in axes))
 
 
 def _convolved(
-    size: int, kernel: int, stride: int, padding: Any, node: Node, sizes: Sequence[int]
+    size: int,
+    kernel: int,
+    stride: int,
+    padding: Any,
+    dilation: int,
+    node: Node,
+    sizes: Sequence[int],
 ) -> Axis:
-    low, high = axis_padding(size, kernel, stride, padding)
-    out = (size + low + high - kernel) // stride + 1
+    reach = (kernel - 1) * dilation + 1
+    low, high = axis_padding(size, reach, stride, padding)
+    out = (size + low + high - reach) // stride + 1
     if out < 1:
         raise KcalcError(
             f"node {node!r}: a kernel of {kernel} with padding {glimpse(padding)} does not fit an "
             f"image of {_times(sizes)} locations; "
             "give a larger image_shape, a smaller kernel or padding='same'"
         )
-    return Axis(size, out, stride, tuple(t - low for t in range(kernel)), padding == "circular")
+    return Axis(size, out, stride, tuple(t * dilation - low for t in range(kernel)), padding)
 
 
 def pooling(op: Pooling, node: Node, sizes: Sequence[int]) -> Window:
@@ -261,7 +319,7 @@ def pooling(op: Pooling, node: Node, sizes: Sequence[int]) -> Window:
         )
     return Window(
         tuple(
-            _convolved(n, k, s, op.padding, node, sizes)
+            _convolved(n, k, s, op.padding, 1, node, sizes)
             for n, k, s in zip(sizes, windows, strides, strict=True)
         )
     )
@@ -285,3 +343,8 @@ def _per_axis(value: Any, node: Node, what: str, count: int) -> tuple[int, ...]:
 
 def _times(sizes: Sequence[int]) -> str:
     return " x ".join(map(str, sizes))
+
+
+def _centre(axis: Axis) -> int:
+    """The tap of Delta-initialised weights, which reads the image at every output."""
+    return -1 if axis.padding == "causal" else (len(axis.offsets) - 1) // 2

@@ -150,6 +150,12 @@ class LocationKernel:
             return self.pools.weighted_mean(node, inputs[0])
         return self.pools.mean(node, inputs[0])
 
+    @rule.register
+    def _(self, op: P.Resize | P.Shuffle, node: Node, inputs: Sequence[Channels]) -> Channels:
+        if isinstance(op, P.Resize) and op.mixes:
+            return self.pools.mean(node, inputs[0])
+        return inputs[0].map(lambda pair: self.pools.gathered(pair, node))
+
     def _broadcast(self, state: Channels, parent: Node, node: Node) -> Channels:
         """A factor with one location (a gate from a global mean), broadcast over a product's."""
         if not self.forms.places[node].full or self.forms.places[parent].full:

@@ -11,7 +11,17 @@ from ...network import layers as L
 from ...network import primitives as P
 from ...network.network import Network
 from ..widths import filled
-from .geometry import Mixing, Window, convolution, everything, mixing, pooling
+from .geometry import (
+    Gather,
+    Mixing,
+    Window,
+    convolution,
+    everything,
+    mixing,
+    pooling,
+    resizing,
+    shuffling,
+)
 
 Node = Hashable
 MAX = (
@@ -33,7 +43,7 @@ class Place:
     shape: tuple[int, ...]
     full: bool
     flat: bool
-    window: Window | Mixing | None = None
+    window: Window | Mixing | Gather | None = None
 
     @property
     def count(self) -> int:
@@ -71,6 +81,8 @@ def plan(
             places[node] = _affine(op, node, below[0], delta)
         elif isinstance(op, P.Blend) and op.matrix is not None:
             places[node] = _mixed(op, node, below[0])
+        elif isinstance(op, P.Resize | P.Shuffle):
+            places[node] = _resized(op, node, below[0])
         elif isinstance(op, P.Window):
             places[node] = _pool(op, node, below[0])
         elif isinstance(op, P.Reshape):
@@ -114,9 +126,26 @@ def _mixed(op: P.Blend, node: Node, below: Place) -> Place:
     return Place(matrix.shape, False, False, matrix)
 
 
+def _resized(op: P.Resize | P.Shuffle, node: Node, below: Place) -> Place:
+    if below.flat:
+        raise KcalcError(
+            f"node {node!r} makes locations after a Flatten, which leaves none; remove the Flatten"
+        )
+    made = (
+        resizing(op, node, below.shape)
+        if isinstance(op, P.Resize)
+        else shuffling(op, node, below.shape)
+    )
+    return Place(made.shape, False, False, made)
+
+
 def _alike(op: P.Primitive, node: Node, reads: Sequence[Node], below: Sequence[Place]) -> Place:
     many = [p for p in below if p.count > 1] if isinstance(op, P.Prod) else below
     shapes = {(p.shape, p.flat) for p in many or below}
+    if len({(p.count, p.flat) for p in many or below}) == 1 and any(
+        len(p.shape) == 1 for p in many or below
+    ):  # tokens made by a matrix are in the order of the locations
+        shapes = {(below[0].shape, below[0].flat)}
     if len(shapes) > 1:
         listed = ", ".join(f"{p!r}: {b}" for p, b in zip(reads, below, strict=True))
         raise KcalcError(
@@ -140,7 +169,7 @@ def mixes(op: P.Primitive | None, place: Place) -> bool:
         return (isinstance(op, P.Blend) and op.matrix is not None) or (
             place.window is not None and not place.window.trivial
         )
-    return isinstance(op, P.Fresh)
+    return isinstance(op, P.Fresh) or (isinstance(op, P.Resize) and op.mixes)
 
 
 def _followed(network: Network, places: Mapping[Node, Place], all_pairs: bool) -> dict[Node, bool]:
@@ -165,7 +194,7 @@ def _followed(network: Network, places: Mapping[Node, Place], all_pairs: bool) -
     while changed:
         changed = False
         for node, op, reads in reversed(network.operations):
-            pools = isinstance(op, P.Blend) and not op.weighted
+            pools = isinstance(op, P.Resize) or (isinstance(op, P.Blend) and not op.weighted)
             if mixes(op, places[node]) and (full[find(node)] or pools) and not full[find(reads[0])]:
                 full[find(reads[0])] = changed = True
     return {node: full[find(node)] and places[node].count > 1 for node in root}

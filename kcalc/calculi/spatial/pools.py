@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from ...fields.jets import Jet
+from ...foundation.errors import KcalcError
 from ..atoms import Atom, Pair
 from ..channels import Channels
 from ..kernel import Kernel
 from ..second_moments import Moments
 from .convolutions import Convolutions
 from .forms import Forms
-from .geometry import Mixing, Window
+from .geometry import Gather, Mixing, Window
 
 Node = Hashable
 Array = np.ndarray
@@ -53,7 +55,7 @@ class Pools:
     def mean(self, node: Node, below: Channels) -> Channels:
         """Fixed weights over locations: means over windows, or a matrix."""
         window = self.forms.places[node].window
-        assert window is not None
+        assert isinstance(window, Window | Mixing)
         order: list[Pair] = []
 
         def change(pair: Pair) -> Pair:
@@ -70,6 +72,55 @@ class Pools:
         one, two = self.forms.lifted(q1 * whole, q2 * whole, node)
         return self.kernel.statistics.checked(
             Pair.of(Atom(node, Moments(one, two, gap, 0, 0), self.kernel.ledger.bit(), False)), node
+        )
+
+    def gathered(self, pair: Pair, node: Node) -> Pair:
+        """One group of channels whose locations are copies of locations, or 0.
+
+        Locations that read other channels of one location have the product of their means as their
+        second moment.
+        """
+        m, place, source = pair.moments, self.forms.places[node], self.forms.parents[node][0]
+        window, full = place.window, self.forms.places[source].full
+        assert isinstance(window, Gather)
+        at, dead = np.maximum(window.sources, 0), window.sources < 0
+
+        def own(value: Any, factor: float) -> Array:
+            values = self.forms.spread(np.asarray(value), source)[..., at]
+            return np.where(dead, 0.0, factor * values)
+
+        q1, q2 = (own(v, window.factor) for v in self.forms.sides((m.q1, m.q2), source))
+        size = np.sqrt(window.factor)
+        mean1, mean2 = (own(v, size) for v in self.forms.sides((m.mean1, m.mean2), source))
+        q1, q2 = self.forms.lifted(q1, q2, node)
+        mean1, mean2 = self.forms.lifted(mean1, mean2, node)
+        parts = [self._picked(part, at, full, place.full) for part in m.gap.coefficients]
+        apart = window.channels[:, None] != window.channels[None] if place.full else False
+        if np.any(apart):
+            if any(t.atom.raw for t in pair.terms):
+                raise KcalcError(
+                    f"node {node!r} makes locations of the channels of an image, and how these "
+                    f"go together is not known; put an Affine before it"
+                )
+            norm = np.sqrt(q1) * np.sqrt(q2)
+            cosine = mean1 * mean2 / np.where(norm > 0, norm, 1.0)
+            parts = [np.where(apart, 0.0 if i else 1 - cosine, p) for i, p in enumerate(parts)]
+        gone = dead[:, None] | dead[None] if place.full else dead
+        parts = [np.where(gone, 0.0 if i else 1.0, p) for i, p in enumerate(parts)]
+        raw = any(t.atom.raw for t in pair.terms)
+        moments = Moments(q1, q2, Jet(tuple(parts)), mean1, mean2)
+        return Pair.of(Atom(node, moments, pair.support, pair.gaussian, raw, mixed=True))
+
+    def _picked(self, values: Any, at: Array, full: bool, wanted: bool) -> Array:
+        """A number of pairs of locations at the locations ``at``."""
+        values = np.asarray(values)
+        if full and wanted:
+            return values[..., at[:, None], at[None]]
+        if full:
+            return values[..., at, at]
+        picked = np.broadcast_to(values, (*values.shape[:-1], at.max() + 1))[..., at]
+        return (
+            picked if not wanted else np.broadcast_to(picked[..., None], (*picked.shape, len(at)))
         )
 
     def _averaged(self, pair: Pair, window: Window | Mixing, node: Node, group: int) -> Pair:

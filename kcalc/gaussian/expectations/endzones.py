@@ -33,11 +33,9 @@ from kcalc.gaussian.expectations.smoothing import smoothed
 
 ZONE = 0.35  # the end zones are theta < ZONE and pi - theta < ZONE
 _TERMS = (14, 24)  # Chebyshev terms tried on a panel before it is bisected
-# of the function's size, for the last coefficients; the noise of the integrals is about 1e-15
-_TOLERANCES = (
-    1e-15,
-    5e-15,
-)
+# The last coefficients of a panel may be these parts of the function's size: with the first, 14
+# terms are enough; with the second, 24. The noise of the integrals is about 1e-15.
+_TOLERANCES = (1e-15, 5e-15)
 _NARROWEST = 1e-13
 _FEW = 60  # points evaluated directly before a table is made
 CLOSE = 1e-4  # below, the drop of one function at two q values is integrated from its slope

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...foundation.errors import KcalcError
 from ..model_reading import Reading
+from ..regions import regions_of
 from . import wrappers
 from .execution_plan import Plan
 from .functions import JaxModel
@@ -40,7 +41,7 @@ def apply_jax(
     if trace is None or not isinstance(trace.model, JaxModel):
         raise KcalcError("the reading is not of a JAX model; read it with kc.read(model, example)")
     law = checked_law(weights)
-    plan = Plan(trace, shaping.network)
+    plan = Plan(trace, regions_of(reading, shaping))
     leaves = plan.initial(law, generator(key))
     return _built(model, plan, leaves)
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...foundation.errors import KcalcError
 from ...network.layers import Affine
-from ..trace import Linear, Normalise, Pass, Pointwise, Reshape, Trace
+from ..regions import Regions
+from ..trace import Entry, Linear, Normalise, Pass, Pointwise, Reshape, Trace
 from .executor import Executor
 from .functions import JaxModel, is_array, is_key
+from .in_place import InPlace
 from .initial import drawn, view_of, written
-from .jaxpr_values import Known, View
+from .jaxpr_values import View
 
 KEPT = (Pass, Reshape, Pointwise)
 
@@ -21,11 +24,13 @@ KEPT = (Pass, Reshape, Pointwise)
 class Plan:
     """How a transformed model gets from the arguments of the model to its results."""
 
-    def __init__(self, trace: Trace, network: Any) -> None:
+    def __init__(self, trace: Trace, regions: Regions) -> None:
         self.model: JaxModel = trace.model
-        self.trace, self.network = trace, network
+        self.trace, self.regions = trace, regions
         self.layers = [
-            (str(node), layer) for node, layer, _ in network.steps() if isinstance(layer, Affine)
+            (str(node), layer)
+            for node, (layer, _) in regions.steps.items()
+            if isinstance(layer, Affine)
         ]
         missing = [node for node, _ in self.layers if node not in self.model.recipes]
         if missing:
@@ -36,12 +41,17 @@ class Plan:
         views = {
             node: view_of(self.model.recipes[node], self.model.leaves) for node, _ in self.layers
         }
-        self.executor = Executor(network, trace, views, self._biases())
-        if len(trace.outputs) != len(network.outputs):
+        self.executor = Executor(regions, trace, views, self._biases())
+        if regions.outputs is not None:
             raise KcalcError(
-                f"the shaped network has {len(network.outputs)} outputs, the model "
+                f"the shaped network has {len(regions.outputs)} outputs, the model "
                 f"{len(trace.outputs)}; keep one for each"
             )
+        self._programs: dict[Any, InPlace] = {}
+        # what cannot be exchanged is refused here, and not when the model runs
+        first = self.in_place([(entry.shape, None) for entry in self._entries()])
+        views = (*self.executor.weights.values(), *self.executor.biases.values())
+        self.used = first.leaves | {view.leaf for view in views}
 
     def _biases(self) -> dict[Any, View]:
         own = {
@@ -62,11 +72,11 @@ class Plan:
         ops = {op.name: op for op in self.trace.ops}
         for name, view in self.model.norms.items():
             norm = ops.get(name)
-            if isinstance(norm, Normalise) and name not in self.network:
+            if isinstance(norm, Normalise) and name in self.regions.removed:
                 before = ops[norm.reads[0]]
                 while (
                     isinstance(before, KEPT)
-                    and before.name not in self.network
+                    and before.name not in self.regions.steps
                     and len(before.reads) == 1
                 ):
                     before = ops[before.reads[0]]
@@ -120,24 +130,24 @@ class Plan:
                 f"the transformed model takes {len(entries)} arrays, like the model that was "
                 f"read, got {len(arrays)}"
             )
-        given = {
-            name: jnp.asarray(a)
-            for name, a in zip(entries, arrays, strict=False)
-            if name is not None
-        }
-        if self.model.single:
-            given = {name: a[None] for name, a in given.items()}
-        values = self.executor.run(leaves, given)
-        ends = dict(zip(self.trace.outputs, self.network.outputs, strict=True))
-        out = [
-            (end.array[0] if self.model.single else end.array)
-            if isinstance(end, Known)
-            else self._end(values[ends[end]], end)
-            for end in self.model.outputs
-        ]
+        pairs = list(zip(entries, arrays, strict=False))
+        given = [jnp.asarray(a) for name, a in pairs if name is not None]
+        keys = [a for name, a in pairs if name is None]
+        given = [a[None] for a in given] if self.model.single else given
+        out = self.in_place([(a.shape, a.dtype) for a in given]).run(leaves, keys, given)
+        out = [a[0] if self.model.single else a for a in out]
         return jax.tree.unflatten(self.model.out_tree, out)
 
-    def _end(self, value: Any, name: str) -> Any:
-        """An output in the layout of the model's; a last normalisation or softmax is left out."""
-        out = self.executor.given(value, name)
-        return out[0] if self.model.single else out
+    def _entries(self) -> list[Entry]:
+        """The inputs of the model that are no random keys, in its order."""
+        ops = {op.name: op for op in self.trace.ops}
+        return [ops[name] for name in self.model.entries if name is not None]
+
+    def in_place(self, shapes: Sequence[tuple[Any, Any]]) -> InPlace:
+        """The model's equations for inputs of these shapes, with the regions exchanged."""
+        key = tuple(shapes)
+        if key not in self._programs:
+            assert self.model.program_at is not None
+            program = self.model.program_at(shapes)
+            self._programs[key] = InPlace(self.model, program, self.regions, self.executor)
+        return self._programs[key]

@@ -6,46 +6,39 @@ the order in which locations become channels are those of the traced operations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import singledispatchmethod
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from ...activations.jax_function import jax_function
 from ...foundation.errors import KcalcError
-from ...foundation.process_state import cached_property, lambdify
+from ...foundation.process_state import cached_property
 from ...network import layers as L
 from ...network.compose import no_rule
-from ...network.network import Network, sum_weights
-from ..layout import channel_axes, keeps_locations
-from ..trace import Held, Normalise, Op, Pointwise, Pooling, Repeat, Reshape, Trace, Transpose
+from ...network.network import sum_weights
+from ..layout import channel_axes
+from ..regions import Regions
+from ..trace import Normalise, Op, Pooling, Repeat, Trace
 from .jaxpr_values import PADDINGS, View
 
 Array = Any
-PASSING = (Pointwise, Reshape, Transpose)
 
 
 @dataclass(frozen=True, eq=False)
 class Executor:
     """``weights`` and ``biases``: {node: view of a parameter}."""
 
-    network: Network
+    regions: Regions
     trace: Trace
     weights: dict[Any, View]
     biases: dict[Any, View]
 
     def __post_init__(self) -> None:
-        for op in self.trace.ops:
-            if isinstance(op, Transpose) and not keeps_locations(op, self.axes.get(op.reads[0])):
-                raise KcalcError(
-                    f"{op.name!r} exchanges the axes of locations, which a transformed model "
-                    f"cannot; transpose the input instead"
-                )
-        for node in self.network:
-            if node not in self.op_table:
+        for node, (layer, _) in self.regions.steps.items():
+            zeros = getattr(layer, "kind", "") == "zeros"  # of the layer behind
+            if node not in self.op_table and not zeros:
                 raise KcalcError(
                     f"node {node!r} of the shaped network is no operation of the model; shape the "
                     f"network that was read from it"
@@ -68,23 +61,7 @@ class Executor:
             raise KcalcError(f"{name!r} has no channels, so a transformed model cannot run it")
         return found
 
-    # -- running -----------------------------------------------------------------------------------
-
-    def run(self, leaves: Mapping[str, Array], inputs: Mapping[str, Array]) -> dict[Any, Array]:
-        """{node: feature map} for {parameter: array} and {input: array}."""
-        values: dict[Any, Array] = {}
-        for node, layer, parents in self.network.steps():
-            if not parents:
-                values[node] = self.canonical(inputs[str(node)], str(node))
-            else:
-                given = [
-                    values[p]
-                    if self.network.parents(p)
-                    else self._entered(str(node), str(p), inputs)
-                    for p in parents
-                ]
-                values[node] = self.rule(layer, str(node), given, leaves)
-        return values
+    # -- layouts -----------------------------------------------------------------------------------
 
     def canonical(self, x: Array, name: str) -> Array:
         """An operation's output with its channels on axis 1."""
@@ -97,46 +74,6 @@ class Executor:
         import jax.numpy as jnp
 
         return jnp.moveaxis(_placed(x, self._locations(name)), 1, self.axis(name))
-
-    def _entered(self, node: str, entry: str, inputs: Mapping[str, Array]) -> Array:
-        """An input as a node reads it.
-
-        The operations of the model before the first layer are applied here.
-        """
-        path = self.path(node, entry)
-        x, last = inputs[entry], entry
-        for name in path:
-            x, last = self._early(self.op_table[name], x), name
-        return self.canonical(x, last)
-
-    def path(self, node: str, entry: str) -> list[str]:
-        """The elementwise operations and reshapes between an input and a node.
-
-        None where the network reads it another way.
-        """
-        open_ends: list[tuple[str, list[str]]] = [(read, []) for read in self.op_table[node].reads]
-        while open_ends:
-            name, after = open_ends.pop()
-            op = self.op_table[name]
-            if name == entry:
-                return after
-            if isinstance(op, PASSING) and name not in self.network:
-                open_ends += [
-                    (read, [name, *after])
-                    for read in op.reads
-                    if not isinstance(self.op_table[read], Held)
-                ]
-        return []
-
-    def _early(self, op: Op, x: Array) -> Array:
-        import jax.numpy as jnp
-
-        if isinstance(op, Reshape):
-            return x.reshape(-1, *op.shape[1:])
-        if isinstance(op, Transpose):
-            return jnp.transpose(x, op.order)
-        assert isinstance(op, Pointwise)
-        return _numeric(op)(*(_held(self.op_table[r], x) for r in op.reads))
 
     # -- layers ------------------------------------------------------------------------------------
 
@@ -170,6 +107,7 @@ class Executor:
                 weight,
                 op.stride,
                 pads,
+                lhs_dilation=op.spread or None,
                 rhs_dilation=op.dilation or None,
                 dimension_numbers=numbers,
                 feature_group_count=op.groups,
@@ -242,21 +180,21 @@ class Executor:
     @rule.register
     def _(
         self,
-        layer: L.Dropout | L.Identity,
+        layer: L.Dropout | L.Identity | L.Resize,
         node: str,
         values: Sequence[Array],
         leaves: Mapping[str, Array],
     ) -> Array:
         import jax.numpy as jnp
 
-        op, x = self.op_table[node], values[0]
+        op, x = self.op_table.get(node), values[0]
         if not isinstance(op, Repeat):
             return x
         axis = self.axis(node)
         sizes = [k for a, k in enumerate(op.shape) if a not in (0, axis)]
         for place, size in enumerate(sizes, start=2):
             x = jnp.repeat(x, size // x.shape[place], axis=place)
-        return x
+        return x  # only copies: the front end reads no other resizing
 
     @rule.register
     def _(
@@ -328,16 +266,3 @@ def _windowed(op: Pooling, x: Array) -> Array:
     if op.counts_zeros or all(pad == (0, 0) for pad in pads):
         return total / prod(window)
     return total / lax.reduce_window(jnp.ones(x.shape, x.dtype), 0.0, lax.add, window, stride, pads)
-
-
-def _held(op: Op, x: Array) -> Array:
-    return (
-        x.dtype.type(0) + op.value.astype(np.float64).astype(x.dtype) if isinstance(op, Held) else x
-    )
-
-
-def _numeric(op: Pointwise) -> Callable[..., Array]:
-    import sympy as sp
-
-    symbols = sp.symbols(f"x0:{len(op.reads)}", real=True)
-    return lambdify(symbols, op.function(*symbols), modules="jax")

@@ -34,13 +34,14 @@ LEFT = {
 
 def finished(
     reader: Reader, outputs: tuple[str, ...]
-) -> tuple[list[Op], tuple[str, ...], dict[str, Recipe]]:
+) -> tuple[list[Op], tuple[str, ...], dict[str, Recipe], dict[str, str]]:
     """The operations that the outputs need, the outputs, and the recipes of weights.
 
-    The recipes say where the weights of every Linear are in the parameters.
+    The recipes say where the weights of every Linear are in the parameters. Last: {the sum of a
+    layer and its bias: the layer}.
     """
     ops, recipes = dict(reader.ops), dict(reader.recipes)
-    outputs = _with_biases(ops, recipes, outputs, reader.views)
+    outputs, joined = _with_biases(ops, recipes, outputs, reader.views)
     ops = with_softmax(with_norms(ops, outputs, reader.channel_axis))
     for name, op in ops.items():
         told = LEFT.get(type(op))
@@ -68,6 +69,7 @@ def finished(
         _needed(ops, outputs),
         outputs,
         {name: recipe for name, recipe in recipes.items() if name in ops},
+        joined,
     )
 
 
@@ -83,10 +85,10 @@ def _needed(ops: dict[str, Op], outputs: tuple[str, ...]) -> list[Op]:
 
 def _with_biases(
     ops: dict[str, Op], recipes: dict[str, Recipe], outputs: tuple[str, ...], views: dict[str, View]
-) -> tuple[str, ...]:
+) -> tuple[tuple[str, ...], dict[str, str]]:
     """Every ``Linear + array`` whose array goes by output channel becomes one Linear.
 
-    Returns the outputs under their new names.
+    Returns: (the outputs under their new names, {sum: layer}).
     """
     readers = Counter(r for op in ops.values() for r in op.reads) + Counter(outputs)
     gone: dict[str, str] = {}
@@ -104,7 +106,7 @@ def _with_biases(
         readers[layer.name] = readers[name]
         gone[name] = layer.name
         del ops[name]
-    return tuple(gone.get(name, name) for name in outputs)
+    return tuple(gone.get(name, name) for name in outputs), gone
 
 
 def _bias(ops: dict[str, Op], op: Op) -> tuple[Linear, Held] | None:

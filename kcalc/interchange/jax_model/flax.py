@@ -102,7 +102,7 @@ def trace_nnx(model: Any, inputs: Sequence[Any]) -> Trace:
         state,
         inputs,
         names,
-        context=marking(_nnx_patches(model)),
+        context=lambda: marking(_nnx_patches(model)),
         extra=graph,
         single=False,
         rename=lambda name: name.removesuffix(".value"),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...foundation.errors import KcalcError
+from ...foundation.process_state import READING
 from ..batches import of_batches
 from ..example_shapes import example_shape, is_shape
 from ..trace import Drop, Entry, Normalise, Trace
@@ -21,6 +22,7 @@ from .finishing import finished, labels_of, require_output
 from .jaxpr_values import Known, Recipe, Ref, View
 from .known import constants_of
 from .markers import labels_dropping, marking
+from .program import Program
 from .reader import Reader
 
 
@@ -32,7 +34,8 @@ class JaxModel:
     order of ``tree``'s leaves, ``frozen`` the others by place; ``entries``: the operation of every
     array among the inputs; ``outputs``: for every leaf of ``out_tree`` the operation, or the array
     that it always is. ``norms``: where the biases of normalisation are in the parameters.
-    ``single``: the model takes one example, and was traced on several.
+    ``single``: the model takes one example, and was traced on several. ``program_at``: the model's
+    equations for inputs of given shapes; ``made``: the operations whose outputs these make.
     """
 
     kind: str
@@ -47,6 +50,8 @@ class JaxModel:
     norms: dict[str, View]
     single: bool = False
     extra: Any = field(default=None, repr=False)
+    program_at: Callable[[Sequence[Any]], Program] | None = field(default=None, repr=False)
+    made: frozenset[str] = frozenset()
 
     def params(self, leaves: dict[str, Any]) -> Any:
         """The tree of parameters with other arrays in it."""
@@ -131,7 +136,7 @@ def traced(
     channel_axis: int = -1,
     root: str = "",
     single: bool | None = None,
-    context: AbstractContextManager[Any] | None = None,
+    context: Callable[[], AbstractContextManager[Any]] = marking,
     remarks: tuple[str, ...] = (),
     rename: Callable[[str], str] = str,
     extra: Any = None,
@@ -139,7 +144,8 @@ def traced(
 ) -> Trace:
     """The trace of ``function(params, *inputs)``, a model of some framework; see :class:`JaxModel`.
 
-    ``evaluation``: the same model in evaluation, None for functions, which have no modes.
+    ``evaluation``: the same model in evaluation, None for functions, which have no modes;
+    ``context``: makes the context in which it is traced.
     """
     import jax
 
@@ -163,7 +169,17 @@ def traced(
     size = 2 if single else next((int(flat[k].shape[0]) for k in examples if flat[k].shape), 2)
 
     def of_count(count: int) -> Trace:
-        shown = [_example(flat[k], single, size, count) for k in examples]
+        return read_at([_example(flat[k], single, size, count) for k in examples])[0]
+
+    def program_at(shapes: Sequence[tuple[Any, Any]]) -> Program:
+        shown = [
+            jax.ShapeDtypeStruct(shape, flat[k].dtype if dtype is None else dtype)
+            for k, (shape, dtype) in zip(examples, shapes, strict=True)
+        ]
+        with READING, jax.ensure_compile_time_eval(), context():
+            return read_at(shown)[1]
+
+    def read_at(shown: list[Any]) -> tuple[Trace, Program]:
         closed, shapes = _jaxpr(
             run, list(leaves.values()), [flat[k] for k in keys], shown, framework, inputs
         )
@@ -175,7 +191,7 @@ def traced(
         ]
         args += [Known(flat[k], random=True) for k in keys]
         form = jax.tree.structure(shapes)
-        trace = _finish(
+        trace, program = _finish(
             framework,
             reader,
             model,
@@ -188,9 +204,10 @@ def traced(
             remarks,
         )
         drops.update(reader.drops)
-        return trace
+        model_at = replace(trace.model, program_at=program_at, made=program.names())
+        return replace(trace, model=model_at), program
 
-    with context or marking():
+    with context():
         trace = of_count(size) if single else of_batches(size, of_count)
         if evaluation is None:
             return _lasting(trace, {op.name for op in trace.ops})
@@ -243,13 +260,13 @@ def _finish(
     examples: list[int],
     channel_axis: int,
     remarks: tuple[str, ...],
-) -> Trace:
+) -> tuple[Trace, Program]:
     entries = [a.name for a in args if isinstance(a, Ref)]
     values = reader.run(closed.jaxpr, constants_of(closed), args)
     ends = [reader.plain(value) if isinstance(value, Ref) else value for value in values]
     names = tuple(end.name for end in ends if isinstance(end, Ref))
     require_output(names, framework)
-    ops, outputs, recipes = finished(reader, names)
+    ops, outputs, recipes, joined = finished(reader, names)
     renamed = iter(outputs)
     told = tuple(next(renamed) if isinstance(end, Ref) else end for end in ends)
     by_place = dict(zip(examples, entries, strict=True))
@@ -271,9 +288,10 @@ def _finish(
         model.single,
         model.extra,
     )
-    return Trace(
+    trace = Trace(
         framework, tuple(ops), tuple(dict.fromkeys(outputs)), channel_axis, remarks, model=model
     )
+    return trace, Program(closed, args, dict(reader.made), joined)
 
 
 def _leaves(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...foundation.errors import KcalcError, unknown
+from ..geometry import delta_taps
 from ..trace import Linear
 from .jaxpr_values import Recipe, View
 
@@ -52,13 +53,15 @@ def generator(key: Any) -> np.random.Generator:
 def drawn(op: Linear, law: str, sigma_w: float, random: np.random.Generator) -> np.ndarray:
     """Weights with Var W = sigma_w^2 / inputs, all on the central tap of the kernel.
 
+    Those of a transposed convolution are the same on as many taps as its stride is long.
+
     Shape: (outputs, inputs / groups, kernel...).
 
     orthogonal_delta: in every group Haar distributed orthonormal rows or columns times
     max(sqrt(outputs / inputs), 1). [DKS sec. 4.1]
     Raises: KcalcError for an even kernel, which has no centre.
     """
-    if any(extent % 2 == 0 for extent in op.kernel):
+    if not op.spread and any(extent % 2 == 0 for extent in op.kernel):
         raise KcalcError(
             f"node {op.name!r}: a {' x '.join(map(str, op.kernel))} kernel has no centre tap, "
             f"which Delta initialisation needs; "
@@ -72,9 +75,8 @@ def drawn(op: Linear, law: str, sigma_w: float, random: np.random.Generator) -> 
         else noise / math.sqrt(inputs)
     )
     weight = np.zeros(op.weight.shape)
-    weight[(slice(None), slice(None), *(extent // 2 for extent in op.kernel))] = (
-        sigma_w * blocks.reshape(-1, inputs)
-    )
+    matrix = (sigma_w * blocks).reshape(-1, inputs, *(1,) * len(op.kernel))
+    weight[(slice(None), slice(None), *delta_taps(op.kernel, op.spread))] = matrix
     return weight
 
 

@@ -67,7 +67,7 @@ def trace_keras(model: Any, inputs: Sequence[Any]) -> Trace:
         channel_axis=axis,
         root=model.name,
         single=False,
-        context=marking(_patches()),
+        context=lambda: marking(_patches()),
         rename=lambda name: name.strip("[]'").replace("/", "."),
         extra=tuple(names),
         evaluation=partial(run, training=False),

@@ -122,15 +122,11 @@ def _convolution(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     params = eqn.params
     if not isinstance(ref, Ref) or not isinstance(weight, Known):
         return reader.not_read(eqn, values, "convolution with a feature map as its kernel", BOTH)
-    if any(d != 1 for d in params["lhs_dilation"]) or any(
-        low < 0 or high < 0 for low, high in params["padding"]
-    ):
-        return reader.not_read(
-            eqn,
-            values,
-            "transposed convolution",
-            "it spreads its input before convolving; kcalc has no rule for it",
-        )
+    spread = params["lhs_dilation"]
+    strided = any(s > 1 for s in spread) and any(s > 1 for s in params["window_strides"])
+    if strided or any(low < 0 or high < 0 for low, high in params["padding"]):
+        reason = "it cuts the image, or spreads it and steps over locations"
+        return reader.not_read(eqn, values, "convolution", reason)
     if params["batch_group_count"] != 1:
         return reader.not_read(
             eqn, values, "convolution in groups of examples", "it couples examples"
@@ -149,7 +145,10 @@ def _convolution(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     sort = sorted(range(len(spatial)), key=lambda k: spatial[k])
     axis = ref.order[numbers.lhs_spec[1]]
     pads = [tuple(int(p) for p in params["padding"][k]) for k in sort]
-    name, pads, mode = _unpadded(reader, ref.name, [spatial[k] for k in sort], pads)
+    spread = tuple(int(spread[k]) for k in sort) if any(s > 1 for s in spread) else ()
+    name, mode = ref.name, "zeros"
+    if not spread:
+        name, pads, mode = _unpadded(reader, ref.name, [spatial[k] for k in sort], pads)
     places = (numbers.rhs_spec[0], numbers.rhs_spec[1], *(numbers.rhs_spec[2 + k] for k in sort))
 
     def neutral(array: Any) -> Any:
@@ -176,6 +175,7 @@ def _convolution(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
         mode=mode,
         dilation=tuple(int(params["rhs_dilation"][k]) for k in sort),
         groups=int(params["feature_group_count"]),
+        spread=spread,
     )
     return [Ref(made, tuple(order), tuple(sizes))]
 

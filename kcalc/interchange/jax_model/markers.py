@@ -117,6 +117,48 @@ def labels_dropping(run: Callable[..., Any], *arguments: Any) -> set[str]:
     return found
 
 
+def run_mark(eqn: Any, values: Sequence[Any], channel_axis: int) -> Any:
+    """The result of a marked module that is left as it is; dropout is the identity.
+
+    Batch normalisation takes the averages that it has stored, where it has some.
+    """
+    import jax.numpy as jnp
+
+    x, params = values[0], eqn.params
+    if eqn.primitive.name == DROP:
+        return x
+    arrays, axes, kind = (
+        dict(zip(params["held"], values[1:], strict=True)),
+        params["axes"],
+        params["kind"],
+    )
+    channels = next((a for a in range(1, x.ndim) if a not in axes), channel_axis % x.ndim)
+    shape = [n if a == channels else 1 for a, n in enumerate(x.shape)]
+    if kind == "group":
+        split = jnp.moveaxis(x, channels, 1)
+        split = split.reshape(x.shape[0], params["groups"], -1)
+        mean, variance = split.mean(2, keepdims=True), split.var(2, keepdims=True)
+        flat = (split - mean) / jnp.sqrt(variance + params["epsilon"])
+        moved = [
+            x.shape[0],
+            x.shape[channels],
+            *(n for a, n in enumerate(x.shape) if a not in (0, channels)),
+        ]
+        y = jnp.moveaxis(flat.reshape(moved), 1, channels)
+    else:
+        stored = kind == "batch" and "mean" in arrays and "variance" in arrays
+        mean = 0.0 if kind == "rms" else x.mean(axes, keepdims=True)
+        variance = jnp.square(x - mean).mean(axes, keepdims=True)
+        if stored:
+            mean, variance = (arrays[slot].reshape(shape) for slot in ("mean", "variance"))
+        if kind not in ("batch", "group"):
+            shape = [n if a in axes else 1 for a, n in enumerate(x.shape)]
+        y = (x - mean) / jnp.sqrt(variance + params["epsilon"])
+    gain, bias = arrays.get("gain"), arrays.get("bias")
+    y = y if gain is None else y * gain.reshape(shape)
+    return y if bias is None else y + bias.reshape(shape)
+
+
 @rule(NORMALISE)
 def _normalise(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     ref, params = values[0], eqn.params

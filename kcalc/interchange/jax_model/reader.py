@@ -104,6 +104,8 @@ class Reader:
         self.labels, self.channel_axis, self.root = labels, channel_axis, root
         self.scope: tuple[str, ...] = ()
         self.source = ""
+        self.path: tuple[int, ...] = ()  # the place of an equation in the jaxprs around it
+        self.made: dict[tuple[int, ...], list[Value] | None] = {}  # None: met several times
         self._held: dict[tuple[int, tuple[int, ...]], tuple[Known, str]] = {}
 
     # -- the loop ----------------------------------------------------------------------------------
@@ -113,18 +115,15 @@ class Reader:
         known: dict[Any, Value] = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(
             zip(jaxpr.invars, args, strict=True)
         )
-        scope, source = self.scope, self.source
-        for eqn in jaxpr.eqns:
-            self.scope = scope
+        scope, source, path = self.scope, self.source, self.path
+        for place, eqn in enumerate(jaxpr.eqns):
+            self.scope, self.path = scope, (*path, place)
             self.scope, self.source = scope + self._scopes(eqn), _place(eqn) or source
-            known.update(
-                zip(
-                    eqn.outvars,
-                    self.equation(eqn, [_value(known, v) for v in eqn.invars]),
-                    strict=True,
-                )
-            )
-        self.scope, self.source = scope, source
+            values = self.equation(eqn, [_value(known, v) for v in eqn.invars])
+            known.update(zip(eqn.outvars, values, strict=True))
+            here = (*path, place)
+            self.made[here] = None if here in self.made else values
+        self.scope, self.source, self.path = scope, source, path
         return [_value(known, v) for v in jaxpr.outvars]
 
     def _scopes(self, eqn: Any) -> tuple[str, ...]:

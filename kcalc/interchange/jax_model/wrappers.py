@@ -98,13 +98,8 @@ def keras(plan: Plan, leaves: dict[str, Any], model: Any) -> Any:
 
     They are under the paths that they have in the model.
     """
-    used = {
-        view.leaf
-        for views in (plan.executor.weights, plan.executor.biases)
-        for view in views.values()
-    }
     built = _keras()(
-        plan, {name: np.asarray(leaves[name]) for name in plan.model.extra if name in used}
+        plan, {name: np.asarray(leaves[name]) for name in plan.model.extra if name in plan.used}
     )
     built.built = True
     return built

@@ -71,6 +71,44 @@ def conv(reader: Context, node: Node, label: str) -> Sequence[Value]:
     ]
 
 
+def conv_transpose(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
+    """A transposed convolution with constant weights, (inputs, outputs / groups, window...)."""
+    x, w, b = node.value(0), node.value(1), node.optional(2)
+    rank, groups = x.rank - 2, node.whole("group", 1)
+    if w.array is None or (b is not None and b.array is None) or "output_shape" in node.attributes:
+        return None
+    if rank < 1 or w.rank != x.rank or x.shape[1] != w.shape[0] or groups < 1:
+        raise node.fail(f"weights of shape {w.shape} do not act on an array of shape {x.shape}")
+    if w.shape[0] % groups or node.text("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return None
+    one, kernel = (1,) * rank, w.shape[2:]
+    stride, dilation = node.wholes("strides") or one, node.wholes("dilations") or one
+    cut, more = node.wholes("pads") or (0,) * 2 * rank, node.wholes("output_padding")
+    more = more or (0,) * rank
+    if (
+        not len(stride) == len(dilation) == len(more) == len(cut) / 2 == rank
+        or min(*stride, *dilation, *kernel) < 1
+    ):
+        raise node.fail("its strides, dilations and pads do not belong to its window")
+    reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    pads = [(r - a, r - b + m) for r, a, b, m in zip(reach, cut, cut[rank:], more, strict=False)]
+    sizes = tuple(
+        (n - 1) * s + 1 + low + high - r
+        for n, s, (low, high), r in zip(x.shape[2:], stride, pads, reach, strict=True)
+    )
+    if min(k for pair in pads for k in pair) < 0 or min(sizes) < 1:
+        return None
+    array = reader.array(w)
+    outputs = array.shape[1]
+    parts = np.flip(array, range(2, rank + 2)).reshape(groups, -1, outputs, *kernel)
+    turned = parts.swapaxes(1, 2).reshape(groups * outputs, -1, *kernel)
+    spread = tuple(stride) if max(stride) > 1 else ()
+    window = Window(one, tuple(pads), tuple(dilation), sizes)
+    shape = (x.shape[0], len(turned), *sizes)
+    told = (reader, node, label, x, w, turned, b, None, 1, 1, shape, window, groups)
+    return [_linear(*told, spread=spread)]
+
+
 def unpadded(x: Value) -> tuple[Value, tuple[tuple[int, int], ...] | None, str]:
     """(the input of a Pad on location axes, its padding, its mode).
 
@@ -95,14 +133,15 @@ def _linear(
     shape: Sequence[int],
     window: Window | None = None,
     groups: int = 1,
+    **fields: Any,
 ) -> Value:
     if not np.issubdtype(weight.dtype, np.floating) or weight.size == 0:
         raise node.fail(
             "its weights are whole numbers or there are none; kcalc reads models of floats"
         )
-    fields: dict[str, Any] = {}
     if window is not None:
-        fields = {name: getattr(window, name) for name in ("stride", "padding", "mode", "dilation")}
+        given = ("stride", "padding", "mode", "dilation")
+        fields |= {name: getattr(window, name) for name in given}
     if bias is not None and bias_array is None:
         bias_array = reader.array(bias)
     return reader.emit(
@@ -271,6 +310,12 @@ def sparse(reader: Context, node: Node, label: str) -> Sequence[Value]:
     )
 
 
-RULES = {("", "Conv"): conv, ("", "Gemm"): gemm, ("", "MatMul"): matmul, ("", "Einsum"): einsum} | {
+RULES = {
+    ("", "Conv"): conv,
+    ("", "ConvTranspose"): conv_transpose,
+    ("", "Gemm"): gemm,
+    ("", "MatMul"): matmul,
+    ("", "Einsum"): einsum,
+} | {
     ("", name): sparse for name in ("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul")
 }

@@ -41,7 +41,7 @@ REASONS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("Loop", "Scan", "SequenceMap"), ("loop", LOOP)),
     "ConvTranspose": (
         "transposed convolution",
-        "every output reads another number of inputs; write it as Resize (nearest) and Conv",
+        "it has a rule where weights and padding are constant and padding does not cut the image",
     ),
     "DeformConv": ("deformable convolution", "where it reads depends on the input"),
     **dict.fromkeys(
@@ -74,7 +74,7 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     **dict.fromkeys(
         ("Resize", "Upsample"),
-        ("interpolation", "only nearest upsampling by whole factors is read"),
+        ("interpolation", "nearest upsampling by whole factors and linear resizing are read"),
     ),
     **dict.fromkeys(
         ("DepthToSpace", "SpaceToDepth"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..trace import Copies, Drop, Join, Repeat, Reshape, Transpose
+from ..trace import Copies, Drop, Join, Repeat, Reshape, Shuffle, Transpose
 from .graph_values import Node, Value
 from .reasons import reason_for
 
@@ -193,10 +193,17 @@ def upsample(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     x = node.value(0)
     sizes = _resized(node, x.shape)
     stretched = node.text("keep_aspect_ratio_policy", "stretch") == "stretch"
-    if sizes is None or not stretched or node.text("mode", "nearest") != "nearest":
+    if sizes is None or not stretched:
         return None
     if sizes == x.shape:
         return [x]
+    if (kind := _interpolation(node)) != "nearest":
+        locations = sizes[:2] == x.shape[:2] and max(sizes[2:], default=0) <= RESIZED
+        return (
+            [reader.emit(Repeat, node, label, sizes, (x,), x.kind, kind=kind)]
+            if (kind and locations and x.rank in (3, 4))
+            else None
+        )
     if sizes[:2] != x.shape[:2] or any(
         m % n or m > RESIZED for n, m in zip(x.shape[2:], sizes[2:], strict=True)
     ):
@@ -206,6 +213,32 @@ def upsample(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     ):
         return None
     return [reader.emit(Repeat, node, label, sizes, (x,), x.kind)]
+
+
+def _interpolation(node: Node) -> str:
+    """The kind of Resize that a node is, "" where there is none."""
+    places = node.text("coordinate_transformation_mode", "half_pixel")
+    linear = {"half_pixel": "linear", "pytorch_half_pixel": "linear", "align_corners": "corners"}
+    if node.text("mode", "nearest") == "nearest":
+        return "nearest"
+    plain = node.opset >= 11 and not node.whole("antialias")
+    return linear.get(places, "") if plain and node.text("mode", "nearest") == "linear" else ""
+
+
+def shuffle(reader: Context, node: Node, label: str) -> Sequence[Value]:
+    """DepthToSpace and SpaceToDepth, whose order of channels kernel maps do not see."""
+    x, factor, back = node.value(0), node.whole("blocksize"), node.op == "SpaceToDepth"
+    if x.rank != 4 or not factor or factor < 1:
+        raise node.fail(f"blocks of {factor} of an array of shape {x.shape}")
+    n, c, height, width = x.shape
+    if back:
+        shape = (n, c * factor**2, height // factor, width // factor)
+    else:
+        shape = (n, c // factor**2, height * factor, width * factor)
+    if prod(shape) != prod(x.shape):
+        raise node.fail(f"blocks of {factor} do not divide an array of shape {x.shape}")
+    fields = {"factor": (factor, factor), "back": back}
+    return [reader.emit(Shuffle, node, label, shape, (x,), x.kind, **fields)]
 
 
 def _resized(node: Node, shape: Shape) -> Shape | None:
@@ -311,6 +344,8 @@ RULES = {("", name): reshape for name in ("Reshape", "Flatten", "Squeeze", "Unsq
     ("", "Pad"): pad,
     ("", "Upsample"): upsample,
     ("", "Resize"): upsample,
+    ("", "DepthToSpace"): shuffle,
+    ("", "SpaceToDepth"): shuffle,
     ("", "Expand"): expand,
     ("", "Tile"): tile,
 }

@@ -13,10 +13,11 @@ from dataclasses import replace
 from ..trace import Attend, Contract, Entry, Lookup, Moment, Part, Pooling, Trace
 from .editing import Edit
 from .heads import with_heads
-from .ids import with_ids
+from .ids import with_columns, with_ids
 from .mixing import with_mixing
 from .moments import with_norms
 from .output_parts import with_parts
+from .scalars import with_scalars
 
 
 def rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
@@ -30,7 +31,12 @@ def rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
     ]
     if attends:  # whose parts of layers are cut with their heads
         rules = [((Moment, Pooling), with_norms), ((Attend, Contract), with_heads), *rules]
-    for kinds, rule in [((Lookup,), with_ids), *rules]:
+    for kinds, rule in [
+        ((Part,), with_columns),
+        ((Lookup,), with_ids),
+        ((Entry,), with_scalars),
+        *rules,
+    ]:
         if any(isinstance(op, kinds) for op in trace.ops):
             edit = rule(trace)
             born |= {new: born.get(old, old) for new, old in edit.born.items()}

@@ -1,6 +1,7 @@
-"""Token ids as a model looks them up.
+"""Ids as a model looks them up in tables, and inputs that a model cuts into parts.
 
-Functions that keep every id of the table, as ``where(i < 0, i + V, i)``, are left out.
+Functions that keep every id of the table, as ``where(i < 0, i + V, i)``, are left out. A column of
+ids, and a part of the channels of an input, is an input of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import numpy as np
 import sympy as sp
 
 from ...foundation.process_state import lambdify
-from ..trace import Lookup, Pass, Pointwise, Reshape, Trace
+from ..layout import id_arrays
+from ..trace import CAST, Entry, Lookup, NotRead, Op, Part, Pass, Pointwise, Reshape, Trace
 from .editing import Edit
 
 ID = sp.Symbol("i", real=True)
@@ -28,6 +30,55 @@ def with_ids(trace: Trace) -> Edit:
     return edit
 
 
+def with_columns(trace: Trace) -> Edit:
+    """The operations, the parts that a model takes of an input (examples, channels) as inputs.
+
+    Ids may be read several times; other parts only where nothing else is read of the input and they
+    do not overlap.
+    """
+    edit = Edit({op.name: op for op in trace.ops}, trace.outputs)
+    ids, readers = id_arrays(trace), edit.readers()
+    for entry in [op for op in trace.ops if isinstance(op, Entry) and len(op.shape) == 2]:
+        read = list(readers[entry.name])
+        passing = [entry.name]
+        while passed := [name for name in read if _casts(edit.ops.get(name))]:
+            read.remove(passed[0])
+            read += readers[passed[0]]
+            passing.append(passed[0])
+        parts = [op for name in read if isinstance(op := edit.ops.get(name), Part)]
+        whole = [name for name in read if edit.ops.get(name) not in parts]
+        columns = {part.name: range(part.start, part.stop, part.step) for part in parts}
+        taken = [i for column in set(columns.values()) for i in column]
+        alone = not whole and len(taken) == len(set(taken))
+        looked_up = all(isinstance(edit.ops.get(n), Lookup) or n in ids for n in read)
+        if not (alone or looked_up) or any(part.axis != 1 for part in parts):
+            continue
+        made: dict[range, str] = {}
+        for part in parts:
+            column = columns[part.name]
+            if column not in made:
+                made[column] = edit.add(_input(edit, entry, column), entry)
+            edit.ops[part.name] = Pass(
+                name=part.name, shape=part.shape, reads=(made[column],), source=part.source
+            )
+        for name in passing if parts and not whole else ():
+            del edit.ops[name]
+    return edit
+
+
+def _casts(op: Op | None) -> bool:
+    """Whether an operation passes ids on: also where they come as real numbers."""
+    return isinstance(op, Pass) or (isinstance(op, NotRead) and op.what == CAST)
+
+
+def _input(edit: Edit, entry: Op, column: range) -> Entry:
+    """The input that some channels of an input are."""
+    step = f":{column.step}" if column.step > 1 and len(column) > 1 else ""
+    place = f"{column.start}:{column.stop}{step}" if len(column) > 1 else column.start
+    name = edit.names(f"{entry.name}[{place}]")
+    return Entry(name=name, shape=(entry.shape[0], len(column)), source=entry.source, part=True)
+
+
 def _ids(edit: Edit, op: Lookup) -> str:
     """The array of ids that an embedding looks up."""
     name = op.reads[0]
@@ -36,8 +87,8 @@ def _ids(edit: Edit, op: Lookup) -> str:
     if value is None or len(sources) != 1 or not _keeps(value, len(op.weight)):
         return name
     source, shape = edit.ops[sources.pop()], edit.ops[name].shape
-    if source.shape == shape or prod(source.shape) != prod(shape):
-        return source.name if source.shape == shape else name
+    if source.shape == shape or op.bag > 1 or prod(source.shape) != prod(shape):
+        return source.name if source.shape == shape or op.bag > 1 else name
     return edit.add(
         Reshape(
             name=edit.names(f"{source.name}.reshape"),
@@ -55,10 +106,14 @@ def _expression(edit: Edit, name: str, sources: set[str]) -> Any:
     None where it is no elementwise function.
     """
     op = edit.ops[name]
-    if not isinstance(op, Pointwise | Pass | Reshape):
+    if not isinstance(op, Pointwise | Reshape) and not _casts(op):
         sources.add(name)
         return ID
-    parts = [_expression(edit, read, sources) for read in op.reads]
+    below: set[str] = set()
+    parts = [_expression(edit, read, below) for read in op.reads]
+    if isinstance(op, NotRead) and not all(isinstance(edit.ops[n], Entry) for n in below):
+        below, parts = {name}, [ID]
+    sources |= below
     if any(part is None for part in parts) or not isinstance(op, Pointwise):
         return parts[0]
     try:

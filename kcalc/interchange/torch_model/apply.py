@@ -1,16 +1,21 @@
-"""A new PyTorch model with the function of a shaped network."""
+"""A PyTorch model with shaped networks in the place of what they were read from."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ...foundation.errors import KcalcError
-from ...network.layers import Affine, Normalisation
+from ...network.layers import Affine, Normalisation, Opaque, Sum
+from ...network.network import sum_weights
 from ..model_reading import Reading
+from ..regions import Regions, regions_of
 from ..trace import Linear, Trace
 from .emit import Emitter
+from .in_place import Editor
+from .variants import Mode
 from .weights import checked_law
 
 
@@ -21,23 +26,25 @@ def apply_torch(
     generator: Any = None,
     weights: str = "orthogonal_delta",
 ) -> torch.fx.GraphModule:
-    """A new model that computes ``shaping.network``.
+    """A copy of the model in which the nodes of ``shaping`` are exchanged for shaped ones.
 
     An ``fx.GraphModule`` with the parameters under their names. ``model`` stays as it is.
 
-    model: the model that ``reading`` is of. shaping: has ``network``, whose node labels are those
-    of ``reading.network``. weights: "orthogonal_delta" and "gaussian_delta" draw new weights with
-    sigma_w and sigma_b of the shaped network (1 and 0) on the central tap of every kernel; "keep"
-    takes those of the model. generator: a ``torch.Generator`` for the draws.
+    model: the model that ``reading`` is of. shaping: has ``network`` or ``networks``, whose node
+    labels are those of ``reading.network``. weights: "orthogonal_delta" and "gaussian_delta" draw
+    new weights with sigma_w and sigma_b of the shaped network (1 and 0) on the central tap of every
+    kernel; "keep" takes those of the model. generator: a ``torch.Generator`` for the draws.
 
-    The new model follows the edges of the shaped network: activations are the transformed ones,
-    sums have the normalised weights, and normalisation and scalar factors that the network does not
-    have are gone; strides, paddings and dropout rates are the model's. Inputs and outputs have the
-    model's shapes, several outputs come as a tuple. ``.kcalc_changes`` lists every difference,
-    ``.kcalc_nodes`` maps the nodes of the shaped network to those of the graph that compute them,
+    In shaped networks the new model follows their edges: activations are the transformed ones, sums
+    have the normalised weights, and normalisation and scalar factors that the network does not have
+    are gone; strides, paddings and dropout rates are the model's. All operations besides are those
+    of the model, with its present weights. Inputs and outputs have the model's shapes, several
+    outputs come as a tuple. ``.kcalc_changes`` lists every difference and all that was left alone,
+    ``.kcalc_nodes`` maps the nodes of the shaped networks to those of the graph that compute them,
     as (examples, channels, locations...).
 
-    Raises: KcalcError for a node that the model does not have, and for nodes that were not read.
+    Raises: KcalcError for a node that the model does not have, for nodes that were not read, and
+    for weights that a shaped layer shares with one that is left alone.
     """
     trace = reading.trace
     if trace is None or trace.framework != "torch":
@@ -49,24 +56,32 @@ def apply_torch(
         raise KcalcError(
             f"generator must be a torch.Generator or None, got {type(generator).__name__}"
         )
-    network = shaping.network
-    removed = [node for node in reading.network if node not in network]
-    restored = [] if law == "keep" else _without_bias(reading, trace, set(removed))
+    regions = regions_of(reading, shaping)
+    restored = [] if law == "keep" else _without_bias(reading, trace, set(regions.removed))
     emitter = Emitter(trace, law, generator, restored)
-    values: dict[Any, Any] = {}
-    for node, layer, parents in network.steps():
-        values[node] = emitter.emit(node, layer, [values[p] for p in parents])
-    ends = _ends(reading, network.outputs, trace)
-    outputs = [emitter.result(values[node], name) for node, name in ends]
-    root, graph = emitter.into.finish(outputs)
+    editor = Editor(model, trace, regions, emitter)
+    root, graph = emitter.into.finish(editor.run())
     built = torch.fx.GraphModule(root, graph, "ShapedModule")
-    changes = _changes(reading, shaping, removed, restored, trace, built, law)
+    changes = _changes(Changed(reading, shaping, regions, trace, built, law), restored, editor)
     _annotated(
         built,
         kcalc_changes=changes,
-        kcalc_nodes={node: value.node.name for node, value in values.items()},
+        kcalc_nodes={
+            node: value.node.name for node, value in (editor.entered | editor.emitted).items()
+        },
     )
-    return built.train(trace.model.training)
+    _set_mode(built, trace.model.training)
+    return built
+
+
+def _set_mode(built: torch.fx.GraphModule, training: bool) -> None:
+    """Training or evaluation, but for the switches of modules of the model with modes of their own.
+
+    They have these modes already.
+    """
+    for module in built.modules():
+        if not isinstance(module, Mode):
+            module.training = training
 
 
 def _annotated(built: torch.fx.GraphModule, **attributes: Any) -> None:
@@ -84,115 +99,109 @@ def _without_bias(reading: Reading, trace: Trace, removed: set[Any]) -> list[str
     """The layers without bias behind which a normalisation stood that is gone."""
     by_name = {op.name: op for op in trace.ops}
     out = []
-    for node in reading.network:
-        if node in removed and isinstance(reading.network.layer(node), Normalisation):
-            before = by_name.get(str(reading.network.parents(node)[0]))
+    for node in reading.unmerged:
+        if node in removed and isinstance(reading.unmerged.layer(node), Normalisation):
+            before = by_name.get(str(reading.unmerged.parents(node)[0]))
             if isinstance(before, Linear) and before.bias is None:
                 out.append(before.name)
     return list(dict.fromkeys(out))
 
 
-def _ends(reading: Reading, outputs: tuple[Any, ...], trace: Trace) -> list[tuple[Any, str]]:
-    """(node, output of the model) for every output."""
-    if len(outputs) == len(trace.outputs):
-        return list(zip(outputs, trace.outputs, strict=True))
-    return [(node, str(node)) for node in outputs]
+@dataclass(frozen=True, eq=False)
+class Changed:
+    """A shaped model beside the one that was read, for the list of changes."""
+
+    reading: Reading
+    shaping: Any
+    regions: Regions
+    trace: Trace
+    built: torch.fx.GraphModule
+    law: str
 
 
-def _changes(
-    reading: Reading,
-    shaping: Any,
-    removed: list[Any],
-    restored: list[str],
-    trace: Trace,
-    built: torch.fx.GraphModule,
-    law: str,
-) -> tuple[str, ...]:
+def _changes(made: Changed, restored: list[str], editor: Editor) -> tuple[str, ...]:
+    model, steps = made.regions.model, made.regions.steps
     out = []
-    for node in removed:
-        layer, place = reading.network.layer(node), reading.sources.get(node, "")
+    for node in made.regions.removed:
+        layer, place = model.layer(node), made.reading.sources.get(node, "")
         what = f"{type(layer).__name__} removed"
         out.append(f"{node}: {what}" + (f" ({place})" if place and place != str(node) else ""))
     out += [f"{name}: a bias of zeros in place of the normalisation behind it" for name in restored]
-    if law != "keep":
-        out += [change for change in getattr(shaping, "changes", ()) if change not in out]
-    out += _rewired(reading, shaping.network, set(removed))
-    constants = getattr(getattr(shaping, "constants", None), "by_node", {})
+    told = {f"{node}: {type(model.layer(node)).__name__} removed" for node in made.regions.removed}
+    if made.law != "keep":
+        out += [change for change in getattr(made.shaping, "changes", ()) if change not in told]
+    out += _rewired(made.regions)
+    constants = getattr(getattr(made.shaping, "constants", None), "by_node", {})
     out += [
         f"{node}: {constants[node].activation.name} -> {constants[node].describe()}"
-        for node in shaping.network
+        for node in steps
         if node in constants
     ]
-    for node, layer, parents in shaping.network.steps():
-        if (
-            node in reading.network
-            and reading.network.layer(node) != layer
-            and type(layer).__name__ == "Sum"
-        ):
-            out.append(
-                f"{node}: sum weights "
-                f"{', '.join(f'{float(w):.6g}' for w in layer.weights or (1,) * len(parents))}"
-            )
-    noted = [
-        note
-        for note in reading.notes
-        if note.level == "approximate" and note.node in shaping.network
-    ]
+    for node, (layer, parents) in steps.items():
+        if node in model and model.layer(node) != layer and isinstance(layer, Sum):
+            weights = ", ".join(f"{float(w):.6g}" for w in sum_weights(layer, len(parents)))
+            out.append(f"{node}: sum weights {weights}")
     out += [
         f"{note.node}: {note.text}"
-        + ("; the new model leaves that out" if note.node in reading.network.inputs else "")
-        for note in noted
+        for note in made.reading.notes
+        if note.level == "approximate" and note.node in steps
     ]
-    even = [
-        op.name
-        for op in trace.ops
-        if isinstance(op, Linear)
-        and op.name in shaping.network
-        and any(k % 2 == 0 for k in op.kernel)
-    ]
-    if law != "keep":
-        out += [
-            f"{node}: its weights are standardised as they are drawn, and not at every step any "
-            f"more"
-            for node, layer, _ in shaping.network.steps()
-            if isinstance(layer, Affine) and layer.standardised
-        ]
-        out += [
-            f"{name}: an even kernel has no centre; its weights stand on the tap behind it"
-            for name in even
-        ]
-        out.append(
-            f"weights drawn anew ({law}), biases set to "
-            f"{'0' if not _has_bias_noise(shaping.network) else 'their sigma_b'}"
-        )
-    else:
-        out.append(
-            "weights and biases are the model's own; the conditions of the shaping are for "
-            "weights drawn anew, and need not hold"
-        )
-    kept = set(dict(built.named_parameters()))
-    gone = [
-        name for name in trace.model.kinds if name in trace.model.trainable and name not in kept
-    ]
+    out += _about_weights(made)
+    out += _left_alone(made.regions, editor)
+    kept = set(dict(made.built.named_parameters()))
+    model_of = made.trace.model
+    gone = [name for name in model_of.kinds if name in model_of.trainable and name not in kept]
     out += [f"{name}: parameter gone" for name in gone]
     return tuple(dict.fromkeys(out))
 
 
-def _rewired(reading: Reading, network: Any, removed: set[Any]) -> list[str]:
-    """Where nodes read others than in the model, normalisation and factors that are gone aside."""
+def _about_weights(made: Changed) -> list[str]:
+    """How the weights of shaped layers were drawn."""
+    if made.law == "keep":
+        return [
+            "weights and biases are the model's own; the conditions of the shaping are for "
+            "weights drawn anew, and need not hold"
+        ]
+    steps = made.regions.steps
+    out = [
+        f"{node}: its weights are standardised as they are drawn, and not at every step any more"
+        for node, (layer, _) in steps.items()
+        if isinstance(layer, Affine) and layer.standardised
+    ]
+    out += [
+        f"{op.name}: an even kernel has no centre; its weights stand on the tap behind it"
+        for op in made.trace.ops
+        if isinstance(op, Linear) and op.name in steps and any(k % 2 == 0 for k in op.kernel)
+    ]
+    noisy = any(getattr(layer, "sigma_b", 0) for layer, _ in steps.values())
+    set_to = "their sigma_b" if noisy else "0"
+    return [*out, f"weights drawn anew ({made.law}), biases set to {set_to}"]
 
-    def past(node: Any) -> Any:
-        while node in removed and len(reading.network.parents(node)) == 1:
-            node = reading.network.parents(node)[0]
-        return node
 
+def _left_alone(regions: Regions, editor: Editor) -> list[str]:
+    """The nodes that stay as they are, and numbers in their operations that stay as read."""
     out = []
-    for node, _, parents in network.steps():
-        before = (
-            tuple(past(p) for p in reading.network.parents(node))
-            if node in reading.network
-            else parents
-        )
+    for node in regions.kept:
+        layer = regions.model.layer(node)
+        told = f"{layer.name}: {layer.reason}" if isinstance(layer, Opaque) else ""
+        reason = regions.left_alone.get(node, told) or "not a node of the shaped network"
+        out.append(f"{node}: left as it is ({reason})")
+    idle = [node for node in regions.steps if node not in editor.emitted]
+    out += [
+        f"{node}: left as it is (the model makes its feature map together with others, which are "
+        f"left alone)"
+        for node in idle
+    ]
+    return out + editor.literals.remarks
+
+
+def _rewired(regions: Regions) -> list[str]:
+    """Where nodes read others than in the model, normalisation and factors that are gone aside."""
+    out = []
+    for node, (_, parents) in regions.steps.items():
+        if node not in regions.model:
+            continue
+        before = tuple(map(regions.past, regions.model.parents(node)))
         if before != parents:
             new, old = (
                 ", ".join(str(p) for p in group if p not in others)
@@ -203,10 +212,6 @@ def _rewired(reading: Reading, network: Any, removed: set[Any]) -> list[str]:
                 f"{old or ', '.join(map(str, before))}"
             )
     return out
-
-
-def _has_bias_noise(network: Any) -> bool:
-    return any(getattr(layer, "sigma_b", 0) for _, layer, _ in network.steps())
 
 
 __all__ = ["apply_torch"]

@@ -40,12 +40,7 @@ class GraphBuilder:
         self._modules: dict[str, nn.Module] = {}
         self._labels: list[tuple[Value, str]] = []
         self.label = ""
-
-    def entry(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Value:
-        """An input."""
-        return Value(
-            self.graph.placeholder(plain(name)), torch.empty(shape, dtype=dtype, device="meta")
-        )
+        self._constants = 0
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
         """A call of a function.
@@ -61,14 +56,39 @@ class GraphBuilder:
 
     def submodule(self, module: nn.Module, value: Value) -> Value:
         """A call of a module that has no parameters of its own."""
-        name = base = plain(self.label)
+        out = self._tried(lambda: module(value.meta))
+        return Value(self.graph.call_module(self._home(module, self.label), (value.node,)), out)
+
+    def _home(self, module: nn.Module, wish: str) -> str:
+        """The path under which a module stands in the new model."""
+        name = base = plain(wish)
         count = 1
         while name in self._modules:
             count += 1
             name = f"{base}_{count}"
         self._modules[name] = module
-        out = self._tried(lambda: module(value.meta))
-        return Value(self.graph.call_module(f"{HOME}.{name}", (value.node,)), out)
+        return f"{HOME}.{name}"
+
+    def inner_call(self, module: nn.Module, wish: str) -> Any:
+        """The node of a call of a module without inputs."""
+        return self.graph.call_module(self._home(module, wish))
+
+    def inner(self, module: nn.Module) -> Any:
+        """The node that holds a module, for operators that call it."""
+        return self.graph.create_node("get_attr", self._home(module, "graph"))
+
+    def constant(self, tensor: torch.Tensor) -> Any:
+        """The node of an array of the model that has no name there."""
+        self._constants += 1
+        return self.kept(f"kcalc_constant_{self._constants}", tensor, False)
+
+    def kept(self, name: str, tensor: torch.Tensor, trained: bool) -> Any:
+        """The node of a copy of a parameter or buffer of the model."""
+        copy = tensor.detach().clone()
+        value = self.parameter(name, copy, trained)
+        if trained and not tensor.requires_grad:
+            self.root.get_parameter(name).requires_grad_(False)
+        return value.node
 
     def parameter(self, name: str, tensor: torch.Tensor, trainable: bool = True) -> Value:
         """A parameter (or buffer) under its path."""
@@ -79,7 +99,11 @@ class GraphBuilder:
                 home.add_module(part, nn.Module())
             home = getattr(home, part)
         if hasattr(home, leaf):
-            raise KcalcError(f"node {self.label!r}: two layers want the parameter {name!r}")
+            raise KcalcError(
+                f"node {self.label!r}: two layers want the parameter {name!r}; a layer that shares "
+                f"weights with another, or with one that is left alone, cannot be given new ones: "
+                f"leave it out of the shaped part, as kc.shape(reading) does"
+            )
         if trainable:
             home.register_parameter(leaf, nn.Parameter(tensor))
         else:
@@ -93,11 +117,9 @@ class GraphBuilder:
         """
         self._labels.append((value, plain(label)))
 
-    def finish(self, outputs: list[Value]) -> tuple[nn.Module, Any]:
-        """The module and the graph with its output."""
-        self.graph.output(
-            outputs[0].node if len(outputs) == 1 else tuple(value.node for value in outputs)
-        )
+    def finish(self, outputs: list[Any]) -> tuple[nn.Module, Any]:
+        """The module and the graph with its output: a node, or several."""
+        self.graph.output(outputs[0] if len(outputs) == 1 else tuple(outputs))
         if self._modules:
             home = nn.Module()
             for name, module in self._modules.items():

@@ -21,14 +21,41 @@ from ...foundation.errors import KcalcError
 from ...network import layers as L
 from ...network.compose import no_rule
 from ...network.network import sum_weights
-from ..layout import channel_axes, keeps_locations
+from ..layout import channel_axes
 from ..tokens import mixed, mixing_layer
-from ..trace import Entry, Linear, Mixed, Normalise, Op, Pooling, Repeat, Reshape, Trace, Transpose
+from ..trace import (
+    Linear,
+    Lookup,
+    Mixed,
+    Normalise,
+    Op,
+    Pooling,
+    Repeat,
+    Reshape,
+    Shuffle,
+    Trace,
+)
 from .activation import ShapedActivation
 from .builder import GraphBuilder, Value
 from .parameters import Parameters
 
 CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+TRANSPOSED = {
+    1: functional.conv_transpose1d,
+    2: functional.conv_transpose2d,
+    3: functional.conv_transpose3d,
+}
+ADAPTIVE = {
+    1: functional.adaptive_avg_pool1d,
+    2: functional.adaptive_avg_pool2d,
+    3: functional.adaptive_avg_pool3d,
+}
+ADAPTIVE_MAX = {
+    1: functional.adaptive_max_pool1d,
+    2: functional.adaptive_max_pool2d,
+    3: functional.adaptive_max_pool3d,
+}
+LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 MAXIMA = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
 MEANS = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
 DROPS = {1: nn.Dropout1d, 2: nn.Dropout2d, 3: nn.Dropout3d}
@@ -44,12 +71,6 @@ class Emitter:
         self.trace, self.law = trace, law
         self.by_name = {op.name: op for op in trace.ops}
         self.axes = channel_axes(trace)
-        for op in trace.ops:
-            if isinstance(op, Transpose) and not keeps_locations(op, self.axes[op.reads[0]]):
-                raise KcalcError(
-                    f"{op.name!r} exchanges the axes of locations, which a new model cannot; "
-                    f"transpose the input instead"
-                )
         self.into = GraphBuilder()
         self.parameters = Parameters(trace, self.into, law, generator, set(bias_back))
 
@@ -79,16 +100,9 @@ class Emitter:
         """How a layer is computed."""
         raise no_rule("new PyTorch models", layer, node)
 
-    @rule.register
-    def _(self, layer: L.Input, node: Any, inputs: list[Value]) -> Value:
-        op, axis = self._op(node, Entry), self.axes[str(node)]
-        value = self.into.entry(op.name, op.shape, self.parameters.dtype)
-        if len(op.shape) - 1 == len(layer.image_shape or ()):
-            return self.into.call(torch.unsqueeze, value, 1)
-        return self._forward(value, 1 if axis is None else axis)
-
-    def _forward(self, value: Value, axis: int) -> Value:
-        return value if axis == 1 else self.into.call(torch.movedim, value, axis, 1)
+    def entered(self, value: Value, axis: int) -> Value:
+        """An output of the model, whose channels are on an axis, with them on axis 1."""
+        return value if axis in (0, 1) else self.into.call(torch.movedim, value, axis, 1)
 
     @rule.register
     def _(self, layer: L.Affine, node: Any, inputs: list[Value]) -> Value:
@@ -107,6 +121,8 @@ class Emitter:
     def _convolved(
         self, value: Value, op: Linear, groups: int, weight: Value, bias: Value | None
     ) -> Value:
+        if op.turned:
+            return self._transposed(value, op, groups, weight, bias)
         mode, rank = "constant" if op.mode == "zeros" else op.mode, len(op.kernel)
         pads = op.padding or ((0, 0),) * rank
         inside: Any = [low for low, _ in pads]
@@ -125,6 +141,25 @@ class Emitter:
             padding=inside,
             dilation=dilation,
             groups=groups,
+        )
+
+    def _transposed(
+        self, value: Value, op: Linear, groups: int, weight: Value, bias: Value | None
+    ) -> Value:
+        rank = len(op.kernel)
+        reach = [d * (k - 1) for d, k in zip(op.dilation, op.kernel, strict=True)]
+        pads = [r - low for r, (low, _) in zip(reach, op.padding, strict=True)]
+        more = [high - low for low, high in op.padding]
+        return self.into.call(
+            TRANSPOSED[rank],
+            value,
+            weight,
+            bias,
+            stride=list(op.spread or (1,) * rank),
+            padding=pads,
+            output_padding=more,
+            groups=groups,
+            dilation=list(op.dilation),
         )
 
     @rule.register
@@ -223,13 +258,32 @@ class Emitter:
 
     @rule.register
     def _(self, layer: L.Identity, node: Any, inputs: list[Value]) -> Value:
-        op = self.by_name.get(str(node))
-        if not isinstance(op, Repeat):
+        return inputs[0]
+
+    @rule.register
+    def _(self, layer: L.Resize, node: Any, inputs: list[Value]) -> Value:
+        """Zeros are those of the transposed convolution behind."""
+        if layer.kind == "zeros":
             return inputs[0]
+        op = self._op(node, Repeat)
         before, after = self._locations(op.reads[0]), self._locations(op.name)
         value = self._located(inputs[0], op)
-        factors = [float(m // n) for n, m in zip(before, after, strict=True)]
-        return self.into.call(functional.interpolate, value, scale_factor=factors, mode="nearest")
+        if op.kind.startswith("adaptive"):
+            functions = ADAPTIVE if op.kind.endswith("mean") else ADAPTIVE_MAX
+            return self.into.call(functions[len(after)], value, list(after))
+        factors = [m / n for n, m in zip(before, after, strict=True)]
+        mode, corners = "nearest", None
+        if op.kind != "nearest":
+            mode, corners = LINEAR[len(after)], op.kind == "corners"
+        return self.into.call(
+            functional.interpolate, value, scale_factor=factors, mode=mode, align_corners=corners
+        )
+
+    @rule.register
+    def _(self, layer: L.PixelShuffle, node: Any, inputs: list[Value]) -> Value:
+        op = self._op(node, Shuffle)
+        function = functional.pixel_unshuffle if op.back else functional.pixel_shuffle
+        return self.into.call(function, self._located(inputs[0], op), op.factor[0])
 
     @rule.register
     def _(self, layer: L.Flatten, node: Any, inputs: list[Value]) -> Value:
@@ -322,13 +376,20 @@ class Emitter:
         return self.into.call(functional.group_norm, inputs[0], op.groups, weight, bias, op.epsilon)
 
     @rule.register
-    def _(
-        self, layer: L.Attend | L.Embedding | L.Positions, node: Any, inputs: list[Value]
-    ) -> Value:
+    def _(self, layer: L.Embedding, node: Any, inputs: list[Value]) -> Value:
+        op = self._op(node, Lookup)
+        table = self.parameters.table(op, layer)
+        value = self.into.call(functional.embedding, inputs[0], table)
+        if op.bag > 1:
+            parts = self.into.call(torch.reshape, value, (-1, op.bag, op.weight.shape[1]))
+            return self._times(self.into.call(torch.sum, parts, 1), op.factor)
+        return value if len(value.shape) == 2 else self.into.call(torch.movedim, value, -1, 1)
+
+    @rule.register
+    def _(self, layer: L.Attend | L.Positions, node: Any, inputs: list[Value]) -> Value:
         raise KcalcError(
-            f"node {node!r} is an {type(layer).__name__} of a transformer, which is not built "
-            f"anew: leave the model as it is, and put the "
-            "activations of the shaped network in the place of its own"
+            f"node {node!r} is an {type(layer).__name__} of a transformer, which is not written "
+            f"anew; kc.shape(reading) leaves it alone"
         )
 
     @rule.register

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import io
 import logging
 import random
@@ -33,12 +34,45 @@ def example_arguments(model: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
             "kc.read(model, (2, 3, 32, 32)) or kc.report(model, example_inputs=[(2, 3, 32, 32)])"
         )
     try:
-        return tuple(
+        given = tuple(
             _argument(model, example, f"example input {i + 1}")
             for i, example in enumerate(examples)
         )
     except RecursionError:
         raise KcalcError("the example inputs are nested too deeply, or hold themselves") from None
+    _check_count(model, given)
+    return given
+
+
+def _check_count(model: Any, given: Sequence[Any]) -> None:
+    """Raises: KcalcError where the model takes another number of inputs, with the right call."""
+    try:
+        signature = inspect.signature(model.forward)
+    except (AttributeError, TypeError, ValueError):  # of a script, or of none of Python's functions
+        return
+    required = [p for p in signature.parameters.values() if p.default is p.empty]
+    if _binds(signature, given) or any(p.kind is p.KEYWORD_ONLY for p in required):
+        return
+    names = [p.name for p in required if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    call = f"kc.read(model, {', '.join(names)})"
+    packed = given[0] if len(given) == 1 else None
+    unpacked = list(packed.values()) if isinstance(packed, Mapping) else packed
+    if isinstance(unpacked, list | tuple) and _binds(signature, unpacked):
+        raise KcalcError(f"the example inputs are packed into one: give the inputs as {call}")
+    if len(given) < len(names):
+        raise KcalcError(
+            f"the model needs an input {names[len(given)]!r}, which was not given: give the inputs "
+            f"as {call}"
+        )
+    raise KcalcError(f"the model does not take {len(given)} inputs: give the inputs as {call}")
+
+
+def _binds(signature: inspect.Signature, given: Sequence[Any]) -> bool:
+    try:
+        signature.bind(*given)
+    except TypeError:
+        return False
+    return True
 
 
 def _argument(model: Any, example: Any, where: str) -> Any:

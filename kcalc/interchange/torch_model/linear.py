@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -199,7 +200,7 @@ def convolution(walker: Walker, call: Call) -> Any:
     if report is not None:
         return report
     if call["transposed"]:
-        return transposed(walker, call)
+        return transposed(walker, call)  # the general operator
     rank = weight.tensor.ndim - 2
     kernel = tuple(weight.tensor.shape[2:])
     stride, dilation = spread(call["stride"], rank, 1), spread(call["dilation"], rank, 1)
@@ -262,12 +263,44 @@ def _pads(
 
 
 def transposed(walker: Walker, call: Call) -> Any:
-    """A transposed convolution."""
-    reason = (
-        "each output location reads its own subset of the weights; upsample (nearest) and "
-        "convolve instead, which has a rule"
+    """A transposed convolution: a convolution of the image with zeros between its locations."""
+    source, weight, bias = call["input"], call["weight"], call["bias"]
+    report = _known(walker, call, weight, bias)
+    if report is not None:
+        return report
+    rank, groups = weight.tensor.ndim - 2, int(call["groups"] or 1)
+    stride, dilation = spread(call["stride"], rank, 1), spread(call["dilation"], rank, 1)
+    padding, more = spread(call["padding"], rank, 0), spread(call["output_padding"], rank, 0)
+    if isinstance(source, Padded) or len(source.shape) == rank + 1:
+        reason = "pad inside of the layer, and give example inputs with a batch axis in front"
+        return walker.unread(call, "a transposed convolution of a padded array", reason)
+    kernel = weight.tensor.shape[2:]
+    reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    pads = tuple((r - p, r - p + m) for r, p, m in zip(reach, padding, more, strict=True))
+    if min(low for low, _ in pads) < 0:
+        return walker.unread(call, "a transposed convolution", "its padding cuts the image")
+    inputs, outputs = weight.tensor.shape[:2]
+    turned = weight.tensor.flip(*range(2, 2 + rank)).reshape(groups, -1, outputs, *kernel)
+    array = numbers_of(turned.transpose(1, 2).reshape(-1, inputs // groups, *kernel))
+    walker.stored(weight, False)
+    strided = any(s > 1 for s in stride)
+    return walker.emit(
+        call,
+        Linear,
+        [walker.read(source, call.path)],
+        _owner(weight),
+        weight=array,
+        parameter=identity_of(weight, array),
+        axis=1,
+        out_axis=1,
+        stride=(1,) * rank,
+        padding=pads,
+        dilation=dilation,
+        groups=groups,
+        spread=stride if strided else (),
+        turned=True,
+        **_bias(bias),
     )
-    return walker.unread(call, "transposed convolution", reason)
 
 
 def embedding(walker: Walker, call: Call) -> Any:
@@ -282,6 +315,35 @@ def embedding(walker: Walker, call: Call) -> Any:
     )
 
 
+def bag(walker: Walker, call: Call) -> Any:
+    """The sum or mean of rows of a table: an EmbeddingBag of as many ids in every example."""
+    weight, ids, offsets = call["weight"], call["indices"], call["offsets"]
+    count = math.prod(ids.shape) // max(call.shape[0], 1)
+    even = isinstance(offsets, Const) and offsets.tensor.tolist() == list(
+        range(0, math.prod(ids.shape), count)
+    )
+    plain = call["mode"] in (0, 1) and call["per_sample_weights"] is None
+    if not isinstance(weight, Const) or not isinstance(ids, Ref) or not even or not plain:
+        reason = (
+            "bags have a rule where every example has as many ids, their vectors are added or "
+            "averaged without weights, and the ids are an input (examples, ids)"
+        )
+        return walker.unread(call, "an embedding of bags", reason)
+    array = numbers_of(weight.tensor)
+    walker.stored(weight, False)
+    told = {"bag": count, "factor": 1 / count if call["mode"] == 1 else 1.0}
+    made = walker.emit(
+        call,
+        Lookup,
+        [ids.name],
+        _owner(weight),
+        weight=array,
+        parameter=identity_of(weight, array),
+        **told,
+    )
+    return made, None, None, None
+
+
 def handlers() -> Mapping[str, Handler]:
     """{operator: handler} of this file."""
     table: dict[str, Handler] = {
@@ -289,6 +351,8 @@ def handlers() -> Mapping[str, Handler]:
         "addmm": addmm,
         "einsum": einsum,
         "embedding": embedding,
+        "embedding_bag": bag,
+        "_embedding_bag": bag,
     }
     table |= dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), product)
     table |= dict.fromkeys(

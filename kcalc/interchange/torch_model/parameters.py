@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ...foundation.errors import KcalcError
-from ...network.layers import Affine
-from ..trace import Linear, Trace
+from ...network.layers import Affine, Embedding
+from ..trace import Linear, Lookup, Trace
 from .builder import GraphBuilder, Value, plain
 from .weights import drawn, standardised
 
@@ -72,12 +72,23 @@ class Parameters:
         )
         return weight, self._named_bias(op.bias_parameter or f"{op.name}.bias", bias)
 
+    def table(self, op: Lookup, layer: Embedding) -> Value:
+        """The table of an embedding; rows of zeros (of padding) stay so."""
+        name = op.parameter if op.parameter in self.details.kinds else f"{op.name}.weight"
+        numbers = torch.from_numpy(op.weight.astype("float64"))
+        if self.law != "keep":
+            fresh = torch.randn(op.weight.shape, dtype=torch.float64, generator=self.generator)
+            padding = (numbers == 0).all(1, keepdim=True)
+            sigma = float(layer.sigma) / (op.factor * op.bag**0.5)
+            numbers = torch.where(padding, 0.0, sigma * fresh)
+        trained = name not in self.details.kinds or name in self.details.trainable
+        return self.into.parameter(name, self.cast(numbers, name), trained)
+
     def _numbers(self, op: Linear, layer: Affine, wide: tuple[int, ...], name: str) -> torch.Tensor:
         if self.law != "keep":
             dtype = self.details.kinds.get(name, (self.dtype,))[0]
-            weight = drawn(
-                wide, layer.groups, self.law, float(layer.sigma_w), self.generator, dtype
-            )
+            given = (wide, layer.groups, self.law, float(layer.sigma_w), self.generator, dtype)
+            weight = drawn(*given, op.spread)
             return standardised(weight) if layer.standardised else weight
         if wide != op.weight.shape:
             raise KcalcError(
@@ -87,8 +98,13 @@ class Parameters:
         return torch.from_numpy(op.weight.astype("float64"))
 
     def _own(self, op: Linear, canonical: torch.Tensor, name: str, known: bool) -> Value:
+        if op.turned:
+            canonical = _turned(canonical, op.groups)
         wide = tuple(canonical.shape)
         shape, flipped = self.details.stored.get(op.parameter, (wide, False))
+        if op.turned:
+            made = self.cast(canonical, name)
+            return self.into.parameter(name, made, not known or name in self.details.trainable)
         kept = canonical.T if flipped else canonical
         same = wide == op.weight.shape and not flipped
         made = self.cast(kept.reshape(shape) if same else kept, name)
@@ -169,3 +185,11 @@ class Parameters:
         """
         dtype, device = self.details.kinds.get(name, (self.dtype, self.device))
         return tensor.to(device, dtype).contiguous().clone()
+
+
+def _turned(weight: torch.Tensor, groups: int) -> torch.Tensor:
+    """The weights of a convolution of spread images as a transposed convolution keeps them."""
+    outputs, inputs, *kernel = weight.shape
+    parts = weight.reshape(groups, outputs // groups, inputs, *kernel).transpose(1, 2)
+    flipped = parts.reshape(groups * inputs, outputs // groups, *kernel)
+    return flipped.flip(*range(2, 2 + len(kernel)))

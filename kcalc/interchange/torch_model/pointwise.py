@@ -12,7 +12,7 @@ from sympy.logic.boolalg import Boolean
 
 from ...activations import X, activation
 from ..fusion import nice
-from ..trace import NotRead, Pass, Pointwise
+from ..trace import CAST, NotRead, Pass, Pointwise
 from .attention import masked
 from .calls import Call
 from .graph_values import Const, Padded, Ref, numbers_of
@@ -416,7 +416,7 @@ def cast(walker: Walker, call: Call) -> Any:
     ):
         return walker.unread(
             call,
-            "a cast to whole numbers",
+            CAST,
             "it cuts activations off; use floor or round where that is meant",
         )
     return walker.emit(call, Pass, [walker.read(source, call.path)])

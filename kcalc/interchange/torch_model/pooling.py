@@ -9,7 +9,7 @@ from typing import Any
 
 import sympy as sp
 
-from ..trace import Copies, Pass, Pointwise, Pooling, Repeat
+from ..trace import Copies, Pass, Pointwise, Pooling, Repeat, Shuffle
 from .calls import Call
 from .graph_values import Padded, Ref
 from .linear import spread
@@ -56,7 +56,7 @@ def windowed(walker: Walker, call: Call) -> Any:
 
 
 def adaptive(walker: Walker, call: Call) -> Any:
-    """Pooling to a given size: everything, nothing, or windows that divide the image."""
+    """Pooling to a given size: everything, nothing, windows that divide the image, or others."""
     kind, rank = ("max" if "max" in call.kind else "mean"), _rank(call)
     source = call["self"] if call["self"] is not None else call["input"]
     many = isinstance(call.node.meta.get("val"), list | tuple)
@@ -80,11 +80,8 @@ def adaptive(walker: Walker, call: Call) -> Any:
             padding=((0, 0),) * rank,
         )
     else:
-        reason = (
-            f"windows of unequal size, {'x'.join(map(str, before))} locations to "
-            f"{'x'.join(map(str, after))}; choose sizes that divide"
-        )
-        return walker.unread(call, "adaptive pooling", reason)
+        copies = all(m % n == 0 for n, m in zip(before, after, strict=True))
+        out = walker.emit(call, Repeat, reads, kind="nearest" if copies else f"adaptive {kind}")
     return (out, None) if many else out
 
 
@@ -120,21 +117,28 @@ def over_axes(walker: Walker, call: Call) -> Any:
 
 
 def upsample(walker: Walker, call: Call) -> Any:
-    """Nearest upsampling by whole factors."""
+    """Nearest and linear resizing."""
     source = call["self"] if call["self"] is not None else call["input"]
-    if "nearest" not in call.kind:
-        what = call.kind.removeprefix("upsample_").rstrip("123d") + " resizing"
-        return walker.unread(
-            call, what, "every output mixes several locations; nearest upsampling has a rule"
-        )
-    ratios = [(n, m) for n, m in zip(call.shape[2:], source.shape[2:], strict=True)]
-    if any(n % m for n, m in ratios):
-        return walker.unread(
-            call,
-            "nearest resizing",
-            "the factors are not whole numbers, so that locations are lost or repeated unevenly",
-        )
-    return walker.emit(call, Repeat, [walker.read(source, call.path)])
+    sizes = list(zip(call.shape[2:], source.shape[2:], strict=True))
+    what = call.kind.removeprefix("upsample_").strip("_").rstrip("123d") + " resizing"
+    if "cubic" in call.kind or "_aa" in call.kind:
+        reason = "nearest and linear resizing have rules, without antialiasing"
+        return walker.unread(call, what, reason)
+    if "exact" in call.kind and any(n % m for n, m in sizes):
+        reason = "its factors are no whole numbers; mode 'nearest' has a rule"
+        return walker.unread(call, what, reason)
+    kind = "nearest" if "nearest" in call.kind else "linear"
+    kind = "corners" if call["align_corners"] else kind
+    return walker.emit(call, Repeat, [walker.read(source, call.path)], kind=kind)
+
+
+def shuffled(walker: Walker, call: Call) -> Any:
+    """Pixel shuffle and its reverse."""
+    back = "unshuffle" in call.kind
+    source = call["self"] if call["self"] is not None else call["input"]
+    factor = int(call["downscale_factor"] if back else call["upscale_factor"])
+    reads = [walker.read(source, call.path)]
+    return walker.emit(call, Shuffle, reads, factor=(factor, factor), back=back)
 
 
 def expanded(walker: Walker, call: Call) -> Any:
@@ -181,6 +185,7 @@ def handlers() -> Mapping[str, Handler]:
             table[f"_upsample{mode}{n}d" if mode.startswith("_") else f"upsample_{mode}{n}d"] = (
                 upsample
             )
+    table |= dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), shuffled)
     table |= dict.fromkeys(("mean", "sum", "amax", "amin"), over_axes)
     return table | dict.fromkeys(
         ("expand", "expand_as", "broadcast_to", "repeat", "repeat_interleave", "tile"), expanded

@@ -10,13 +10,15 @@ from typing import Any
 
 from ...foundation.errors import KcalcError
 from ..batches import FIXED, of_batches
+from ..example_shapes import is_shape
 from ..rewriting import rewritten
 from ..rewriting.mixing import ATTENTION
 from ..trace import Entry, Held, Linear, NotRead, Op, Trace
 from . import attention, gates, linear, norms, pointwise, pooling, shapes, unread
 from .capture import capture, exported
-from .captured import Captured, shared_memory
+from .captured import Captured, Program, shared_memory
 from .examples import example_arguments
+from .graph_values import Ref
 from .walker import Walker
 
 DROPOUTS = "torch.nn.modules.dropout."
@@ -50,7 +52,7 @@ class TorchModel:
 
     ``stored``: {parameter: (shape, whether its matrix is transposed)}; ``kinds``: {parameter or
     buffer: (dtype, device)}; ``trainable``: names of parameters; ``whole_channels``: dropouts of
-    whole channels.
+    whole channels; ``program``: the model's operations, where what was not read can be found.
     """
 
     stored: dict[str, tuple[tuple[int, ...], bool]]
@@ -58,6 +60,12 @@ class TorchModel:
     trainable: frozenset[str]
     whole_channels: frozenset[str]
     training: bool
+    program: Program
+
+    @property
+    def made(self) -> frozenset[str]:
+        """The operations whose outputs are values of the model's own program."""
+        return frozenset(self.program.names.values())
 
 
 def trace_torch(model: Any, *examples: Any) -> Trace:
@@ -87,17 +95,23 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
     from .counting import batch_size, plainly_alike, resized
 
     arguments = example_arguments(model, examples)
+    arrays = not any(map(is_shape, examples))
 
     def traced(count: int) -> Trace:
         given = resized(arguments, count)
-        return _traced(model, capture(model, given), given)
+        return _traced(model, capture(model, given), given, arrays)
 
     alike = partial(plainly_alike, model, arguments)
     return of_batches(batch_size(arguments), traced, alike, cheap=False)
 
 
-def _traced(model: Any, captured: Captured, arguments: tuple[Any, ...] | None) -> Trace:
-    """The trace of a captured model; ``arguments`` None: it cannot be captured again."""
+def _traced(
+    model: Any, captured: Captured, arguments: tuple[Any, ...] | None, arrays: bool = False
+) -> Trace:
+    """The trace of a captured model.
+
+    ``arguments`` None: it cannot be captured again; ``arrays``: whether they are the user's own.
+    """
     walker = Walker(captured, HANDLERS)
     outputs = walker.walk()
     _mark_dropout(model, walker, arguments)
@@ -105,8 +119,9 @@ def _traced(model: Any, captured: Captured, arguments: tuple[Any, ...] | None) -
         raise KcalcError(
             "torch: no output of the model depends on its inputs, so there is nothing to analyse"
         )
-    _put_together(walker, outputs)
-    outputs = _as_one(walker, outputs)
+    raw = dict(walker.ops)
+    cut = _put_together(walker, outputs)
+    outputs, renamed = _as_one(walker, outputs)
     ops, unused = _leading_to(walker.ops, outputs)
     tied = shared_memory(model)  # a copy of the model has memory of its own for each
     ops = tuple(
@@ -121,6 +136,7 @@ def _traced(model: Any, captured: Captured, arguments: tuple[Any, ...] | None) -
             f"the input {name!r} is no part of the network; a mask of padding is read as that of "
             f"sequences without padding"
             for name in unused
+            if name not in cut
         ),
         *_windows(model),
     ]
@@ -136,6 +152,14 @@ def _traced(model: Any, captured: Captured, arguments: tuple[Any, ...] | None) -
             if hasattr(walker.values.get(node), "name")
         ),
         training=bool(getattr(model, "training", False)),
+        program=Program(
+            captured,
+            _names_of_nodes(walker, raw, renamed),
+            dict(walker.written),
+            *walker.memory_written(),
+            arguments,
+            arrays,
+        ),
     )
     return Trace(
         "torch",
@@ -188,8 +212,10 @@ def _on_in_evaluation(model: Any, arguments: tuple[Any, ...]) -> set[str]:
     return {call.source for call in walker.dropping.values()}
 
 
-def _put_together(walker: Walker, outputs: tuple[str, ...]) -> None:
+def _put_together(walker: Walker, outputs: tuple[str, ...]) -> set[str]:
     """Rewrite the operations of a walker and update its modules reported as one.
+
+    Returns: the inputs of which others are made, columns of ids.
 
     Modules that are understood after the rewriting are no longer reported as one.
     """
@@ -205,12 +231,33 @@ def _put_together(walker: Walker, outputs: tuple[str, ...]) -> None:
     walker.whole = {name: path for name, path in inside.items() if path in unread}
     for name in list(walker.ops):
         walker.names(name)
+    return {old for new, old in born.items() if isinstance(walker.ops.get(new), Entry)}
 
 
-def _as_one(walker: Walker, outputs: tuple[str, ...]) -> tuple[str, ...]:
+def _names_of_nodes(walker: Walker, raw: dict[str, Op], renamed: dict[str, str]) -> dict[Any, str]:
+    """{node of the captured graph: the operation of the trace whose value it has}."""
+    out = {}
+    for node, value in (walker.values | walker.made).items():
+        if isinstance(value, Ref) and _unmoved(raw.get(value.name), walker.ops.get(value.name)):
+            out[node] = renamed.get(value.name, value.name)
+    return out
+
+
+def _unmoved(before: Op | None, after: Op | None) -> bool:
+    """Whether an operation of a name returned the same array before the rewriting."""
+    if before is None or after is None or isinstance(before, Entry):
+        return True
+    if isinstance(before, Linear) and isinstance(after, Linear):
+        same = (before.bias is None) == (after.bias is None) and before.rows == after.rows
+        if not same or before.reads != after.reads or before.weight.shape != after.weight.shape:
+            return False
+    return before.shape == after.shape
+
+
+def _as_one(walker: Walker, outputs: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
     """Replace the operations of a module that is reported as one (attention) by one.
 
-    The outputs under their new names.
+    Returns: (the outputs under their new names, {operation: the one in its place}).
     """
     last: dict[str, str] = {}
     outside = {
@@ -249,7 +296,7 @@ def _as_one(walker: Walker, outputs: tuple[str, ...]) -> tuple[str, ...]:
                 reason=reason,
             )
     walker.ops = made
-    return tuple(renamed.get(name, name) for name in outputs)
+    return tuple(renamed.get(name, name) for name in outputs), renamed
 
 
 def _leading_to(ops: dict[str, Op], outputs: tuple[str, ...]) -> tuple[tuple[Op, ...], list[str]]:

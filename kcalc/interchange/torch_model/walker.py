@@ -97,6 +97,8 @@ class Walker:
         self.names = Names()
         self.remarks: list[str] = list(captured.remarks)
         self.values: dict[Any, Any] = {}
+        self.made: dict[Any, Any] = {}  # node -> its value before later writes into its memory
+        self.written: dict[Any, list[Any]] = {}  # write in place -> nodes with its value from then
         self._memory: dict[
             Any, Any
         ] = {}  # node -> the node in whose memory it lies, as far as it was asked for
@@ -130,7 +132,7 @@ class Walker:
         *calls, output = graph.nodes
         for node in calls:
             if node not in self.values:
-                self.values[node] = self._value(node)
+                self.values[node] = self.made[node] = self._value(node)
         return self._resolved(output.args[0])
 
     def inline(self, module: Any, arguments: Sequence[Any]) -> Any:
@@ -292,6 +294,22 @@ class Walker:
         self._memory |= dict.fromkeys(way, root)
         return root
 
+    def memory_written(self) -> tuple[dict[Any, Any], dict[Any, list[Any]]]:
+        """({node: the node in whose memory it lies}, {the latter: the writes into it}).
+
+        Only of memory that is written into.
+        """
+        writes: dict[Any, list[Any]] = {}
+        for node in self.captured.graph.nodes:
+            if in_place(node):
+                writes.setdefault(self._root(node.args[0]), []).append(node)
+        memory = {}
+        for node in self.captured.graph.nodes if writes else ():
+            root = node if node.op != "call_function" else self._root(node)
+            if root in writes:
+                memory[node] = root
+        return memory, writes
+
     def _written(self, node: Any, value: Any) -> None:
         """Record a write into an array.
 
@@ -325,6 +343,8 @@ class Walker:
                 other is target or (alike and known.shape == value.shape)
             )
             self.values[other] = value if same else Stale(known, reason)
+            if same:
+                self.written.setdefault(node, []).append(other)
 
     def _through(self, one: str, two: str) -> bool:
         """Whether two operations return the same array."""

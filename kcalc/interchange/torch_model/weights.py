@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...foundation.plain_arguments import choice
+from ..geometry import delta_taps
 
 LAWS = ("orthogonal_delta", "gaussian_delta", "keep")
 
@@ -24,10 +25,13 @@ def drawn(
     sigma_w: float,
     generator: Any,
     dtype: torch.dtype,
+    spread: tuple[int, ...] = (),
 ) -> torch.Tensor:
     """Random weights (outputs, inputs / groups, kernel...) with Var W = sigma_w^2 / inputs.
 
-    All weights lie on one tap of the kernel.
+    All weights lie on one tap of the kernel; those of a transposed convolution of stride
+    ``spread`` on as many taps as the stride is long, where they are the same, so that every output
+    location reads one input location.
 
     They are drawn in double precision for double weights, else in single, on the CPU.
 
@@ -44,9 +48,8 @@ def drawn(
     else:
         blocks = noise / math.sqrt(inputs)
     weight = torch.zeros(shape, dtype=exact)
-    weight[(slice(None), slice(None), *(extent // 2 for extent in shape[2:]))] = (
-        sigma_w * blocks.reshape(-1, inputs)
-    )
+    matrix = (sigma_w * blocks).reshape(-1, inputs, *(1,) * len(shape[2:]))
+    weight[(slice(None), slice(None), *delta_taps(shape[2:], spread))] = matrix
     return weight
 
 

@@ -1,0 +1,122 @@
+"""Layout of the built pages: line breaks at formulas, long output, tables on narrow screens."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+FORMULA = re.compile(
+    r"(?P<before>[(\[“‘]*)(?P<formula><math display=\"inline\">(?:(?!</math>).)*</math>)"
+    r"(?P<after>(?:[.,;:!?)\]”’]|’s|-\w+)*)"
+)
+PRE = re.compile(
+    r'(?P<head><div class="(?P<classes>[^"]*)"><div class="highlight"><pre)>(?P<body>.*?)</pre>',
+    re.DOTALL,
+)
+CODE = re.compile(r"highlight-(?:i?python3?|json|yaml|toml)\b")
+LONG_LINE = 60  # characters: a longer line of output is prose unless it has columns
+COMMANDS = re.compile(r"highlight-(?:bash|console)\b")
+WIDEST_TABLE = 120  # characters of a line in columns
+LONG_COMMAND = 44  # characters of a line on a phone
+COLUMNS = re.compile(r"\S {3,}\S|\.{4}|[-=+|]{8}")
+WORD = re.compile(r'<span class="pre">([^<]{1,24})</span>')
+SIZE = re.compile(r'<svg[^>]* width="([\d.]+)pt" height="([\d.]+)pt"')
+WIDE = 1.9  # width over height of a row of panels
+SHORT_CELL = 12  # characters: a number with its unit
+PROSE_CELL = 15  # characters: the mean cell, beyond the first column, of a table of prose
+
+
+def _unbroken(found: re.Match[str]) -> str:
+    """A formula, and in one piece with it the brackets and punctuation beside it."""
+    if not found["before"] and not found["after"]:
+        return found[0]
+    return f'<span class="unbroken">{found[0]}</span>'
+
+
+def _wrapped(found: re.Match[str]) -> str:
+    """Long lines of prose, LaTeX and commands wrap; code and tables scroll."""
+    if CODE.search(found["classes"]):
+        return found[0]
+    commands = COMMANDS.search(found["classes"])
+    lines = [
+        f'<span class="long">{line}</span>'
+        if _is_prose(line, LONG_COMMAND if commands else LONG_LINE)
+        else line
+        for line in found["body"].split("\n")
+    ]
+    return f"{found['head']}>{chr(10).join(lines)}</pre>"
+
+
+def _is_prose(line: str, longest: int) -> bool:
+    text = html.unescape(re.sub("<[^>]*>", "", line))
+    whole = line.count("<span") == line.count("</span")
+    wide = len(text) > (WIDEST_TABLE if COLUMNS.search(text.strip()) else longest)
+    return whole and wide
+
+
+def arrange(app: Sphinx, pagename: str, template: str, context: Any, doctree: Any) -> None:
+    """Arrange the body of a page; what scrolls sideways can be reached by keyboard."""
+    if "furo_navigation_tree" in context:  # Furo's captions are headings without a level
+        context["furo_navigation_tree"] = context["furo_navigation_tree"].replace(
+            'class="caption" role="heading"', 'class="caption" role="heading" aria-level="2"'
+        )
+    if "body" not in context:
+        return
+    region = 'tabindex="0" role="region" aria-label="table"'
+    body = FORMULA.sub(_unbroken, PRE.sub(_wrapped, context["body"]))
+    body = WORD.sub(r'<span class="pre unbroken">\1</span>', body)
+    for old, new in {
+        "<pre": '<pre tabindex="0"',
+        '<div class="output text_html">': f'<div {region} class="output text_html">',
+        '<div class="table-wrapper': f'<div {region} class="table-wrapper',
+        ",</strong><strong>\u200b": ", ",  # names of parameters that share an entry
+    }.items():
+        body = body.replace(old, new)
+    context["body"] = body
+
+
+def label_cells(app: Sphinx, doctree: nodes.document) -> None:
+    """Mark tables of prose, whose rows become lists on narrow screens; name each cell's column."""
+    for table in doctree.findall(nodes.table):
+        head = next(table.findall(nodes.thead), None)
+        body = next(table.findall(nodes.tbody), None)
+        if head is None or body is None:
+            continue
+        columns = list(head.findall(nodes.entry))
+        cells = [entry for row in body.findall(nodes.row) for entry in list(row)[1:]]
+        lengths = [len(entry.astext()) for entry in cells] or [0]
+        if len(columns) < 3 or sum(lengths) < PROSE_CELL * len(lengths):
+            for entry in cells:
+                entry["classes"] += ["short"] * (len(entry.astext()) <= SHORT_CELL)
+            continue
+        table["classes"].append("stacked")
+        for row in body.findall(nodes.row):
+            for column, entry in zip(columns[1:], list(row)[1:], strict=False):
+                if column.children and entry.astext():
+                    words = [*column.deepcopy()[0].children, nodes.Text(": ")]
+                    entry[0].insert(0, nodes.inline("", "", *words, classes=["column"]))
+
+
+def mark_wide(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Mark figures of several panels, which scroll on narrow screens."""
+    for image in doctree.findall(nodes.image):
+        path = Path(app.srcdir, str(image["uri"]).lstrip("/"))
+        if not path.exists():
+            path = Path("/", str(image["uri"]).lstrip("/"))
+        if path.suffix != ".svg" or "width" in image or not path.exists():
+            continue
+        size = SIZE.search(path.read_text(encoding="utf-8")[:2000])
+        if size and float(size[1]) > WIDE * float(size[2]):
+            image["classes"].append("wide")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("doctree-read", label_cells)
+    app.connect("doctree-resolved", mark_wide)
+    app.connect("html-page-context", arrange, priority=900)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

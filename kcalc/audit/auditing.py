@@ -1,0 +1,141 @@
+"""One call on a model: what its initialisation does, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import truth
+from . import depth, initialisation, optimising, training  # noqa: F401  (they enter criteria)
+from .building import built, usable
+from .findings import findings_of, known_codes
+from .laws import Law, estimated
+from .measuring import measure
+from .predicted import Prediction
+from .predicted import predict as predicted
+from .recipes import checked
+from .recorder import recorded
+from .result import Audit
+from .subject import Subject
+from .tables import block_rows, parameter_rows, totals
+
+SEED = 0
+PATCH = 0.02  # the sigma given, for the run alone, to parameters that nobody initialised
+
+
+def audit(
+    builder_or_model: Any,
+    example_inputs: Any = None,
+    recipe: Any = None,
+    optimizer: Any = None,
+    also: tuple[str, ...] = (),
+    predict: bool = False,
+) -> Audit:
+    """What the initialisation of a PyTorch model does, and what is wrong with it.
+
+    builder_or_model: a function without arguments that returns a ``torch.nn.Module``, whose run is
+    recorded: the law of every parameter, the line that drew it, what it overwrote; or a module,
+    whose laws are estimated, with standard errors.
+
+    example_inputs: a shape (token ids where the model has an ``nn.Embedding``), a tensor, a tuple
+    of these, or a dictionary of them by argument name. None for models of transformers, whose
+    configuration says it.
+
+    recipe: "gpt2", "megatron", "olmo", "deepnorm", "fixup", or {pattern of parameter names: a
+    sigma, or "zeros", "lecun", "he", "xavier", "torch"}.
+
+    optimizer: an optimizer of the model, or a function that takes the model and returns one.
+
+    also: codes of criteria that are off by default, "INIT-TRUNC".
+
+    predict: also read the model with :func:`kcalc.read`, and predict the sizes of stream and logits
+    by the kernel calculus where it has rules for every layer.
+
+    Returns: an :class:`kcalc.Audit` with ``.findings``, ``.parameters`` and ``.blocks``. The model
+    is not changed.
+
+    Raises: KcalcError for builders that raise, models that do not run on the examples, meta
+    tensors, quantised weights, and models on several devices.
+    """
+    _import_torch()
+    from ..interchange.torch_model.examples import undisturbed
+
+    also = known_codes(also, "also")
+    checked(recipe)
+    truth(predict, "predict")
+    with undisturbed():
+        subject = _subject(builder_or_model, example_inputs)
+        subject.recipe, subject.optimizer = recipe, optimizer
+        findings = findings_of(subject, also)
+        calculus = predicted(subject) if predict else Prediction()
+        remarks = (calculus.remark,) if calculus.remark else ()
+        return Audit(
+            type(subject.original).__name__,
+            "model" if subject.again is None else "builder",
+            findings,
+            parameter_rows(subject),
+            block_rows(subject, calculus.streams),
+            **totals(subject),
+            predicted_logits=calculus.logits,
+            laws=subject.laws,
+            remarks=(*_remarks(subject), *remarks),
+            assumptions=calculus.assumptions,
+        )
+
+
+def _import_torch() -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise KcalcError("an audit needs PyTorch: pip install 'kcalc[torch]'") from None
+
+
+def _subject(given: Any, example_inputs: Any) -> Subject:
+    import torch
+
+    from ..interchange.torch_model.examples import copied
+
+    again = None
+    if isinstance(given, torch.nn.Module):
+        original = usable(given)
+        laws = {name: estimated(p) for name, p in original.named_parameters()}
+    elif callable(given):
+        torch.manual_seed(SEED)
+        original, laws = recorded(given)
+        again = partial(_again, given)
+    else:
+        raise KcalcError(
+            f"give a torch.nn.Module, or a function without arguments that returns one, got "
+            f"{glimpse(given)}"
+        )
+    model = copied(original)
+    _patched(model, laws)
+    return Subject(model, laws, measure(model, example_inputs), original, again)
+
+
+def _again(builder: Callable[[], Any]) -> Any:
+    """Another draw of a builder's model."""
+    import torch
+
+    torch.manual_seed(SEED + 1)
+    return built(builder)
+
+
+def _patched(model: Any, laws: dict[str, Law]) -> None:
+    """Draw the parameters that nobody initialised, so that the model can be run."""
+    import torch
+
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if laws[name].name == "uninitialised" or laws[name].partly_written:
+                parameter.normal_(0, PATCH)
+
+
+def _remarks(subject: Subject) -> tuple[str, ...]:
+    """What was not looked at."""
+    unused = [n for n, g in subject.measured.gradients.items() if g is None]
+    if not unused:
+        return ()
+    return (f"{len(unused)} parameters are not read on these inputs: {', '.join(unused[:3])} ...",)

@@ -1,0 +1,82 @@
+"""The contractions of data with weights in a run, and the parameters that they read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from .program import Program, Value
+from .roots import contraction_weight
+
+
+@dataclass(frozen=True, eq=False)
+class Contraction:
+    """A product of data and a weight.
+
+    ``value``: the result; ``data``: the operand; ``parameters``: the names of the parameters that
+    the weight is made of; ``fan_in``: the number of terms in each sum; ``fan_out``: the number of
+    sums that each entry of the data takes part in (without strides); ``axes``: {parameter: the
+    axes that are contracted}, where the weight is a view of it.
+    """
+
+    value: Value
+    data: Value
+    parameters: tuple[str, ...]
+    fan_in: int
+    fan_out: int
+    axes: dict[str, tuple[int, ...]]
+    transposed: bool = False
+
+
+def contractions(program: Program, parameters: dict[str, Any]) -> list[Contraction]:
+    """All of a run, in their order."""
+    found = []
+    for value in program.values:
+        weight = contraction_weight(value)
+        if weight is not None:
+            found.append(_contraction(value, weight, parameters))
+    return found
+
+
+def _contraction(value: Value, weight: Value, parameters: dict[str, Any]) -> Contraction:
+    data = next(v for v in value.inputs if v.flavour == "data")
+    shape = tuple(weight.tensor.shape)
+    transposed = False
+    if value.op == "convolution":
+        flags = [n for n in value.numbers if isinstance(n, bool)]
+        groups = next((n for n in reversed(value.numbers) if isinstance(n, int)), 1)
+        transposed = bool(flags and flags[0])
+        kernel = prod(shape[2:])
+        fan_in, fan_out = shape[1] * kernel, shape[0] * kernel // max(int(groups), 1)
+        dims: tuple[int, ...] = tuple(range(1, len(shape)))
+    elif value.op in ("linear", "mkldnn_linear"):
+        fan_in, fan_out, dims = shape[-1], shape[0], (len(shape) - 1,)
+    else:
+        order = value.inputs.index(data), value.inputs.index(weight)
+        dim = len(shape) - 1 if order[1] < order[0] or len(shape) < 2 else len(shape) - 2
+        fan_in = shape[dim]
+        fan_out = prod(shape[-2:]) // max(fan_in, 1)
+        dims = (dim,)
+    names = tuple(n for n in weight.weights if parameters[n].ndim > 1) or weight.weights
+    axes = {n: a for n in names if (a := _axes(weight.tensor, dims, parameters[n])) is not None}
+    return Contraction(value, data, names, int(fan_in), int(fan_out), axes, transposed)
+
+
+def _axes(weight: Any, dims: tuple[int, ...], parameter: Any) -> tuple[int, ...] | None:
+    """The axes of a parameter that a weight's ``dims`` are, by strides where it is a view.
+
+    Else by sizes where those are unambiguous; None where they are not.
+    """
+    if weight.untyped_storage()._cdata == parameter.untyped_storage()._cdata:
+        marks = [(weight.stride(d), weight.shape[d]) for d in dims]
+        own = [(parameter.stride(i), parameter.shape[i]) for i in range(parameter.ndim)]
+        if all(own.count(mark) == 1 for mark in marks):
+            return tuple(own.index(mark) for mark in marks)
+    if weight.shape == parameter.shape and len(set(weight.shape)) == weight.ndim:
+        return dims
+    sizes = [int(weight.shape[d]) for d in dims]
+    shape = list(parameter.shape)
+    if all(shape.count(size) == 1 for size in sizes):
+        return tuple(shape.index(size) for size in sizes)
+    return None

@@ -1,0 +1,120 @@
+"""Example inputs of a model: as given, from shapes, or from the model's own configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..foundation.errors import KcalcError
+
+BATCH, TOKENS = 4, 64
+ADVICE = (
+    "give example inputs, kc.audit(builder, example_inputs=(4, 64)): a shape, a tensor, a tuple of "
+    "these, or a dictionary of them by argument name"
+)
+
+
+def arguments(model: Any, examples: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional and the keyword arguments of one call.
+
+    Shapes become token ids where the model looks them up in a table, else normal numbers.
+
+    Raises: KcalcError where there are no examples and the model has no configuration that says.
+    """
+    from ..interchange.example_shapes import is_shape
+
+    device = next((p.device for p in model.parameters()), None)
+    if examples is None:
+        return (), {name: value.to(device) for name, value in _configured(model).items()}
+    if isinstance(examples, Mapping):
+        named = {str(name): _tensor(model, value, name) for name, value in examples.items()}
+        return (), named
+    if is_shape(examples) or not isinstance(examples, list | tuple):
+        examples = (examples,)
+    return tuple(_tensor(model, e, f"example input {i + 1}") for i, e in enumerate(examples)), {}
+
+
+def _tensor(model: Any, value: Any, where: Any) -> Any:
+    import torch
+
+    from ..interchange.example_shapes import example_shape, is_shape
+    from ..interchange.torch_model.examples import example_arguments
+
+    if is_shape(value):
+        shape = example_shape(value, str(where))
+        count = _vocabulary(model)
+        if count is not None and len(shape) < 3:
+            ids = torch.randint(count, shape, generator=torch.Generator().manual_seed(0))
+            return ids.to(next(model.parameters()).device)
+    return example_arguments(model, (value,))[0]
+
+
+def _vocabulary(model: Any) -> int | None:
+    """The rows of the table in which a model looks up its input, None where it has no table.
+
+    The table is the largest ``nn.Embedding``. Models whose configuration names pixels have none.
+    """
+    import torch
+
+    if getattr(model, "main_input_name", "input_ids") != "input_ids":
+        return None
+    tables = [m.num_embeddings for m in model.modules() if isinstance(m, torch.nn.Embedding)]
+    return max(tables, default=None)
+
+
+def _configured(model: Any) -> dict[str, Any]:
+    """Inputs that the configuration of a model of transformers asks for."""
+    import torch
+
+    config = getattr(model, "config", None)
+    main = getattr(model, "main_input_name", None)
+    random = torch.Generator().manual_seed(0)
+    text = getattr(config, "text_config", config)
+    if main == "input_ids" and isinstance(getattr(text, "vocab_size", None), int):
+        longest = getattr(text, "max_position_embeddings", None) or TOKENS
+        shape = (BATCH, min(TOKENS, int(longest)))
+        ids = {"input_ids": _ids(text, shape, random)}
+        if getattr(config, "is_encoder_decoder", False):
+            ids["decoder_input_ids"] = _ids(text, shape, random)
+        return ids
+    size = getattr(config, "image_size", None)
+    if main == "pixel_values" and size:
+        sides = (size, size) if isinstance(size, int) else tuple(size)
+        channels = int(getattr(config, "num_channels", None) or 3)
+        return {"pixel_values": torch.randn(BATCH, channels, *sides, generator=random)}
+    raise KcalcError(f"a {type(model).__name__} does not say what its inputs are: {ADVICE}")
+
+
+def _ids(config: Any, shape: tuple[int, ...], random: Any) -> Any:
+    """Token ids without the one for padding."""
+    import torch
+
+    count = int(config.vocab_size)
+    padding = getattr(config, "pad_token_id", None)
+    ids = torch.randint(max(count - 1, 1), shape, generator=random)
+    return ids + (ids >= padding).to(ids) if isinstance(padding, int) and padding >= 0 else ids
+
+
+def redrawn(inputs: Any, seed: int) -> Any:
+    """The inputs with the rows of every tensor permuted and its numbers drawn anew.
+
+    Token ids are permuted among all places; other whole numbers stay.
+    """
+    import torch
+    from torch.utils import _pytree as pytree
+
+    random = torch.Generator().manual_seed(seed)
+
+    def anew(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.numel() == 0:
+            return leaf
+        if leaf.is_floating_point():
+            drawn = torch.randn(leaf.shape, generator=random).to(leaf)
+            spread = float(leaf.float().std()) if leaf.numel() > 1 else 1.0
+            return drawn * spread + leaf.float().mean().to(leaf)
+        if leaf.dtype == torch.int64 and int(leaf.max()) > 2:
+            order = torch.randperm(leaf.numel(), generator=random).to(leaf.device)
+            return leaf.flatten()[order].view(leaf.shape)
+        return leaf
+
+    return pytree.tree_map(anew, inputs)

@@ -1,0 +1,102 @@
+"""The law from which a parameter was drawn: recorded by a builder's run, or estimated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+MOST = 2**19  # entries of which moments are taken: of larger tensors, every so many-th
+EXACT = 0.01  # relative: what two recorded standard deviations may differ by
+
+
+@dataclass(frozen=True)
+class Law:
+    """A parameter's initialiser: its name, standard deviation and place in the source.
+
+    ``name``: "normal", "trunc_normal", "uniform", "kaiming_uniform", "constant", "computed",
+    "uninitialised", "measured" ...; ``sigma``: the standard deviation of an entry; ``error``: its
+    standard error, 0 where the law was recorded; ``mean``; ``cut``: the distance of the truncation
+    from the mean in standard deviations of the untruncated law; ``fan``: (the mode, the fan) that
+    a law by fans used; ``place``: "file:line" of the call; ``replaced``: the laws that it
+    overwrote.
+    """
+
+    name: str
+    sigma: float = math.nan
+    error: float = 0.0
+    mean: float = 0.0
+    cut: float | None = None
+    fan: tuple[str, float] | None = None
+    place: str = ""
+    replaced: tuple[Law, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name if self.place == "" else f"{self.name} at {self.place}"
+
+    @property
+    def partly_written(self) -> bool:
+        """Whether a recorded law left entries that are NaN."""
+        return self.place != "" and math.isnan(self.sigma) and math.isnan(self.mean)
+
+    def scaled(self, factor: float, place: str) -> Law:
+        """The law of ``factor`` times the parameter, written at ``place``."""
+        sigma, mean = self.sigma * abs(factor), self.mean * factor
+        return replace(self, sigma=sigma, mean=mean, place=place, fan=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The law as plain data."""
+        return {
+            "name": self.name,
+            "sigma": self.sigma if math.isfinite(self.sigma) else None,
+            "error": self.error if math.isfinite(self.error) else None,
+            "mean": self.mean if math.isfinite(self.mean) else None,
+            "place": self.place,
+            "replaced": [str(law) for law in self.replaced],
+        }
+
+
+def truncated_sigma(std: float, low: float, high: float) -> float:
+    """The standard deviation of a normal law of mean 0 cut at ``low`` and ``high``.
+
+    With a = low / std, b = high / std and Z = Phi(b) - Phi(a):
+    variance = std^2 (1 + (a phi(a) - b phi(b)) / Z - ((phi(a) - phi(b)) / Z)^2).
+    """
+    if std <= 0 or low >= high:
+        return 0.0
+    a, b = max(low / std, -40.0), min(high / std, 40.0)
+    density = [math.exp(-x * x / 2) / math.sqrt(2 * math.pi) for x in (a, b)]
+    mass = (math.erf(b / math.sqrt(2)) - math.erf(a / math.sqrt(2))) / 2
+    if mass <= 0:
+        return math.nan
+    spread = 1 + (a * density[0] - b * density[1]) / mass - ((density[0] - density[1]) / mass) ** 2
+    return std * math.sqrt(max(spread, 0.0))
+
+
+def estimated(tensor: Any) -> Law:
+    """The law of a tensor from its entries: standard deviation and standard error.
+
+    The standard error of a standard deviation s from n entries of kurtosis k is
+    s sqrt((k - 1) / (4 n)).
+    """
+    flat = tensor.detach().flatten()
+    if flat.numel() == 0:
+        return Law("empty")
+    if not bool(flat.isfinite().all()):
+        return Law("not finite")
+    values = flat[:: 1 + flat.numel() // MOST].double()
+    count = values.numel()
+    mean = float(values.mean())
+    if bool((flat == flat[0]).all()):
+        return Law("constant", 0.0, 0.0, float(values[0]))
+    centred = values - mean
+    variance = float(centred.square().mean())
+    kurtosis = float(centred.pow(4).mean()) / variance**2
+    sigma = math.sqrt(variance)
+    return Law("measured", sigma, sigma * math.sqrt(max(kurtosis - 1, 0.1) / (4 * count)), mean)
+
+
+def differ(one: Law, sigma: float, relative: float = EXACT, errors: float = 4.0) -> bool:
+    """Whether a law's sigma is off a value by more than both allowances."""
+    allowed = max(relative * sigma, errors * one.error)
+    return not abs(one.sigma - sigma) <= allowed

@@ -1,0 +1,107 @@
+"""Lock files: the laws and sigmas of a model, and what a later version of it changed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import file_path
+from .findings import CHANGED, Finding, named
+from .laws import EXACT, Law
+from .subject import families
+from .tables import ParameterRow
+
+SCHEMA = "kcalc.audit-lock/1"
+
+
+def lock_text(name: str, rows: Sequence[ParameterRow]) -> str:
+    """The text of a lock file."""
+    entries = {
+        row.name: {
+            "shape": list(row.shape),
+            "law": row.law,
+            "sigma": row.sigma,
+            "error": row.error,
+            "mean": row.mean,
+        }
+        for row in rows
+    }
+    return json.dumps({"schema": SCHEMA, "name": name, "parameters": entries}, indent=1) + "\n"
+
+
+def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    file = file_path(path)
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if found["schema"] != SCHEMA:
+            raise ValueError
+        entries: dict[str, Any] = found["parameters"]
+        for entry in entries.values():
+            numbers = entry["sigma"], entry["error"]
+            if not all(isinstance(n, int | float | None) for n in numbers):
+                raise TypeError
+            if not (isinstance(entry["shape"], list) and isinstance(entry["law"], str)):
+                raise TypeError
+    except OSError as error:
+        raise KcalcError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise KcalcError(
+            f"{path} is no lock file of an audit; write one: kcalc audit ... --lock {path}"
+        ) from None
+    return entries
+
+
+def changes(
+    laws: Mapping[str, Law],
+    shapes: Mapping[str, tuple[int, ...]],
+    baseline: str | os.PathLike[str],
+) -> tuple[Finding, ...]:
+    """Parameters that came, went, or have another shape, law or sigma than in a lock file.
+
+    Sigmas differ where they are apart by more than 1 % and 4 standard errors.
+    """
+    before = _read(baseline)
+    groups: dict[str, list[str]] = {}
+    for name in before.keys() - laws.keys():
+        groups.setdefault("is gone", []).append(name)
+    for name, law in laws.items():
+        text = _change(law, shapes[name], before.get(name))
+        if text:
+            groups.setdefault(text, []).append(name)
+    found = []
+    for text, names in groups.items():
+        for members in families(sorted(names)).values():
+            place = next((laws[n].place for n in members if n in laws and laws[n].place), "")
+            found.append(
+                Finding(
+                    CHANGED,
+                    "warning",
+                    members,
+                    f"{named(members)} {text}",
+                    f"if that is meant, write {baseline} anew",
+                    place,
+                )
+            )
+    return tuple(found)
+
+
+def _change(law: Law, shape: tuple[int, ...], entry: Any) -> str:
+    """In words how a parameter differs from its entry, "" where it does not."""
+    if entry is None:
+        return "is new"
+    if list(shape) != entry["shape"]:
+        return f"has the shape {tuple(shape)}, and had {tuple(entry['shape'])}"
+    recorded = "measured" not in (law.name, entry["law"])
+    if recorded and law.name != entry["law"]:
+        return f"is {law.name}, and was {entry['law']}"
+    sigma = entry["sigma"]
+    if sigma is None or not math.isfinite(law.sigma):
+        return ""
+    error = math.hypot(law.error, entry["error"] or 0.0)
+    if abs(law.sigma - sigma) > max(EXACT * max(sigma, law.sigma), 4 * error):
+        return f"has sigma {law.sigma:.4g}, and had {sigma:.4g}"
+    return ""

@@ -1,0 +1,148 @@
+"""Criteria on the optimiser: OPT-MISSING and PREC-STALL."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from ..foundation.errors import KcalcError, glimpse
+from .findings import Finding, criterion, named
+from .subject import Subject, families
+
+STALLED = 0.5  # share of the weights
+
+
+@criterion(
+    "OPT-MISSING",
+    "error",
+    "a trainable parameter is in no group of the given optimizer, or in two",
+)
+def missing(subject: Subject) -> Iterator[Finding]:
+    """Parameters that no group updates, or two do."""
+    if subject.optimizer is None:
+        return
+    try:
+        optimizer = optimizer_of(subject, subject.original)
+    except KcalcError:
+        raise
+    except ValueError as error:
+        if "more than one parameter group" not in str(error):
+            raise KcalcError(
+                f"the optimizer could not be made: {' '.join(str(error).split())[:200]}"
+            ) from error
+        yield Finding(
+            "OPT-MISSING",
+            "error",
+            (),
+            "some parameters are in more than one parameter group",
+            "put every parameter into one group",
+        )
+        return
+    counts = Counter(id(p) for group in optimizer.param_groups for p in group["params"])
+    trainable = {n: p for n, p in subject.original.named_parameters() if p.requires_grad}
+    for wrong, text in ((0, "in no group"), (2, "in two groups")):
+        names = [n for n, p in trainable.items() if min(counts[id(p)], 2) == wrong]
+        for members in families(names).values():
+            yield Finding(
+                "OPT-MISSING",
+                "error",
+                members,
+                f"{named(members)}: trainable, and {text} of the optimizer",
+                "put it into one group, or set requires_grad=False",
+            )
+
+
+def optimizer_of(subject: Subject, model: Any) -> Any:
+    """The user's optimizer, made for ``model`` where a function was given.
+
+    Raises: KcalcError for what is no optimizer.
+    """
+    import torch
+
+    given = subject.optimizer
+    if not isinstance(given, torch.optim.Optimizer) and callable(given):
+        given = _made(given, model)
+    if not isinstance(given, torch.optim.Optimizer):
+        raise KcalcError(
+            f"optimizer must be a torch.optim.Optimizer, or a function that takes the model and "
+            f"returns one, got {glimpse(given)}"
+        )
+    return given
+
+
+def _made(function: Any, model: Any) -> Any:
+    try:
+        return function(model)
+    except ValueError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        raise KcalcError(
+            f"the function of the optimizer raised {type(error).__name__}: {text}; it gets the "
+            f"model and returns an optimizer"
+        ) from error
+
+
+@criterion(
+    "PREC-STALL",
+    "warning",
+    "of the weights in 16 bits that the optimizer updates in place, more than half do not change "
+    "at one of its steps",
+)
+def stalled(subject: Subject) -> Iterator[Finding]:
+    """Updates that are lost when weights of 16 bits are rounded."""
+    import torch
+
+    narrow = {
+        name: p
+        for name, p in subject.parameters.items()
+        if p.dtype in (torch.bfloat16, torch.float16) and p.requires_grad
+    }
+    if subject.optimizer is None or not narrow:
+        return
+    unchanged, moved = _after_one_step(subject, tuple(narrow))
+    share = sum(unchanged.values()) / max(sum(moved.values()), 1)
+    if share <= STALLED:
+        return
+    names = tuple(n for n in narrow if moved[n] and unchanged[n] > STALLED * moved[n])
+    yield Finding(
+        "PREC-STALL",
+        "warning",
+        names,
+        f"{share:.0%} of the weights in 16 bits do not change at one step of the optimizer",
+        "keep a master copy of the weights in 32 bits, or round stochastically",
+        subject.place(names),
+    )
+
+
+def _after_one_step(subject: Subject, names: tuple[str, ...]) -> tuple[Counter, Counter]:
+    """{parameter: entries with a gradient that a step leaves unchanged}, {parameter: with one}."""
+    import torch
+
+    model, given = subject.model, subject.optimizer
+    if isinstance(given, torch.optim.Optimizer):
+        model, optimizer = copy.deepcopy((subject.original, given))
+    else:
+        optimizer = optimizer_of(subject, model)
+    parameters = dict(model.named_parameters())
+    kept = {name: p.detach().clone() for name, p in parameters.items()}
+    unchanged: Counter[str] = Counter()
+    moved: Counter[str] = Counter()
+    for name, gradient in subject.measured.gradients.items():
+        parameters[name].grad = gradient
+    try:
+        optimizer.step()
+        for name in names:
+            gradient = subject.measured.gradients.get(name)
+            if gradient is not None:
+                alive = gradient != 0
+                moved[name] = int(alive.sum())
+                unchanged[name] = int((alive & (parameters[name] == kept[name])).sum())
+    finally:
+        with torch.no_grad():
+            for name, value in kept.items():
+                parameters[name].copy_(value)
+                parameters[name].grad = None
+    return unchanged, moved

@@ -1,0 +1,94 @@
+"""Sizes along the residual streams by the kernel calculus, beside the measured ones."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..foundation.errors import KcalcError
+from .subject import Subject
+
+EXAMPLES = 2  # examples that a reading gets
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """``streams``: {index of a merge's value: rms}; ``logits``: their rms, None without logits.
+
+    ``assumptions``: of the kernel calculus; ``remark``: why there is nothing, "" where there is.
+    """
+
+    streams: Mapping[int, float] = field(default_factory=dict)
+    logits: float | None = None
+    assumptions: tuple[Any, ...] = ()
+    remark: str = ""
+
+
+def predict(subject: Subject) -> Prediction:
+    """Read the model, and follow q through it: for its token ids, or the mean square of its input.
+
+    Every sum of the network must be a merge of the run, in the same order.
+    """
+    from ..interchange import read
+    from ..network.layers import Opaque, Sum
+
+    example = _single_input(subject)
+    if example is None:
+        return Prediction(remark="nothing is predicted for a model of several inputs")
+    try:
+        reading = read(subject.model, example)
+        network = reading.network
+        opaque = network.nodes_of(Opaque)
+        if opaque:
+            return Prediction(remark=f"nothing is predicted: {opaque[0]} is not read")
+        merges = subject.measured.structure.merges
+        sums = network.nodes_of(Sum)
+        if len(sums) != len(merges):
+            return Prediction(remark="nothing is predicted: the network has sums that do not merge")
+        values = _values(subject, network, example)
+    except KcalcError as error:
+        return Prediction(remark=f"nothing is predicted: {error}")
+    streams = {m.value.index: _rms(values[node]) for m, node in zip(merges, sums, strict=True)}
+    logits = None
+    if subject.measured.objective.logits is not None and len(network.outputs) == 1:
+        logits = _rms(values[network.outputs[0]])
+    return Prediction(streams, logits, tuple(values.assumptions))
+
+
+def _single_input(subject: Subject) -> Any:
+    """The first examples of a model's one input, None where it has several."""
+    args, kwargs = subject.measured.call
+    if kwargs:
+        names = list(inspect.signature(subject.model.forward).parameters)
+        if args or len(kwargs) != 1 or next(iter(kwargs)) != names[0]:
+            return None
+        args = tuple(kwargs.values())
+    return args[0][:EXAMPLES] if len(args) == 1 and hasattr(args[0], "shape") else None
+
+
+def _values(subject: Subject, network: Any, example: Any) -> Any:
+    """The values at every node: for token ids sampled, else for inputs of one mean square."""
+    from ..calculi.global_maps import node_values
+
+    if not example.is_floating_point():
+        return node_values(network, tokens=example.cpu().numpy())
+    size = float(example.float().square().mean())
+    if not subject.measured.structure.attention:
+        return node_values(network, 0.0, q=size)
+    return node_values(network, 0.0, q=size, tokens=_token_count(subject))
+
+
+def _token_count(subject: Subject) -> int:
+    """The number of positions that the first contraction of the input gives: of patches."""
+    first = subject.measured.structure.contractions[0].value.tensor
+    if first.ndim > 3:
+        return math.prod(first.shape[2:])
+    return int(subject.measured.structure.merges[0].value.tensor.shape[1])
+
+
+def _rms(value: Any) -> float:
+    """The root of the q value of a node."""
+    return float(getattr(value, "q", None) or value.q1) ** 0.5

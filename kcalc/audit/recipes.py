@@ -1,0 +1,227 @@
+"""INIT-RECIPE: sigmas that a recipe prescribes, and models that are known to follow one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ..foundation.errors import KcalcError, glimpse, unknown
+from .depth import common_family, laws_of
+from .findings import Finding, criterion, named
+from .laws import differ
+from .subject import Subject, families
+
+OFF = 0.02
+STANDARD_SIGMA = 0.02
+Expected = dict[str, float]
+
+
+def _base(subject: Subject) -> float:
+    """The sigma of the model's configuration, 0.02 without one."""
+    config = getattr(subject.model, "config", None)
+    for name in ("initializer_range", "init_method_std", "init_std"):
+        if isinstance(value := getattr(config, name, None), int | float):
+            return float(value)
+    return STANDARD_SIGMA
+
+
+def _matrices(subject: Subject) -> list[str]:
+    """Contracted weights and tables: the parameters that recipes speak of."""
+    return [
+        name
+        for name, roles in subject.roles.items()
+        if subject.parameters[name].ndim > 1
+        and (name in subject.contracted or set(roles) & {"embedding", "positions"})
+    ]
+
+
+def gpt2(subject: Subject) -> Expected:
+    """Matrices of one sigma, those that write to a stream of L blocks over (2L)^1/2.
+
+    [Radford et al. 2019, section 2.3]
+    """
+    sigma = _base(subject)
+    expected = dict.fromkeys(_matrices(subject), sigma)
+    for stack in subject.stacks:
+        expected |= {name: sigma / math.sqrt(2 * stack.depth) for name in stack.written}
+    return expected
+
+
+def olmo(subject: Subject) -> Expected:
+    """Matrices fan_in^-1/2, those that write in block l (2 (l+1) fan_in)^-1/2, tables width^-1/2.
+
+    [OLMo, initialisation "mitchell"]
+    """
+    expected = {}
+    for name in _matrices(subject):
+        used = subject.contracted.get(name)
+        table = "embedding" in subject.roles[name] or used is None
+        fan = subject.parameters[name].shape[-1] if table or used is None else used.fan_in
+        expected[name] = fan**-0.5
+    for stack in subject.stacks:
+        for family, names in stack.families.items():
+            if stack.writes(family):
+                for block, name in enumerate(names):
+                    expected[name] /= math.sqrt(2 * (block + 1))
+    return expected
+
+
+def deepnorm(subject: Subject) -> Expected:
+    """Xavier's sigma in branches, times (8L)^-1/4 but for queries and keys.
+
+    [Wang et al. 2022, decoders or encoders alone]
+    """
+    expected = {}
+    for stack in subject.stacks:
+        for names in stack.families.values():
+            for name in names:
+                used = subject.contracted[name]
+                roles = set(subject.roles[name])
+                gain = 1.0 if roles & {"query", "key"} else (8 * stack.depth) ** -0.25
+                expected[name] = gain * math.sqrt(2 / (used.fan_in + used.fan_out))
+    return expected
+
+
+def fixup(subject: Subject) -> Expected:
+    """Branches of m layers: He's sigma times L^(-1/(2m-2)), the last layer 0; the readout 0.
+
+    [Zhang et al. 2019]
+    """
+    expected = {}
+    for stack in subject.stacks:
+        for merge in stack.merges:
+            layers = len(merge.inside)
+            for contraction in merge.inside:
+                he = math.sqrt(2 / contraction.fan_in)
+                scale = len(stack.merges) ** (-1 / (2 * layers - 2)) if layers > 1 else 1.0
+                last = contraction in merge.writers
+                expected |= dict.fromkeys(contraction.parameters, 0.0 if last else he * scale)
+    for name in _matrices(subject):
+        if "readout" in subject.roles[name]:
+            expected[name] = 0.0
+    return expected
+
+
+RECIPES: dict[str, Callable[[Subject], Expected]] = {
+    "gpt2": gpt2,
+    "megatron": gpt2,
+    "olmo": olmo,
+    "deepnorm": deepnorm,
+    "fixup": fixup,
+}
+BY_FANS: dict[str, Callable[[int, int], float]] = {
+    "zeros": lambda fan_in, fan_out: 0.0,
+    "lecun": lambda fan_in, fan_out: fan_in**-0.5,
+    "he": lambda fan_in, fan_out: (2 / fan_in) ** 0.5,
+    "xavier": lambda fan_in, fan_out: (2 / (fan_in + fan_out)) ** 0.5,
+    "torch": lambda fan_in, fan_out: (3 * fan_in) ** -0.5,
+}
+KNOWN_CLASSES = (
+    "GPT2", "GPTBigCode", "ImageGPT", "DecisionTransformer", "ClvpForCausalLM", "ClvpModel",
+    "ClvpDecoder",
+)  # fmt: skip
+
+
+def checked(recipe: Any) -> Any:
+    """A recipe, as given. Raises: KcalcError for a name or a law that there is not."""
+    if recipe is None:
+        return None
+    if isinstance(recipe, str):
+        if recipe not in RECIPES:
+            raise unknown("recipe", recipe, RECIPES)
+        return recipe
+    if not isinstance(recipe, Mapping):
+        raise KcalcError(
+            f"recipe must be one of {', '.join(RECIPES)}, or {{pattern of names: sigma or law}}, "
+            f"got {glimpse(recipe)}"
+        )
+    for pattern, law in recipe.items():
+        number = isinstance(law, int | float) and not isinstance(law, bool)
+        if not isinstance(pattern, str) or not (number or law in BY_FANS):
+            raise KcalcError(
+                f"recipe[{glimpse(pattern)}] must be a standard deviation or one of "
+                f"{', '.join(BY_FANS)}, got {glimpse(law)}"
+            )
+        if number and not (math.isfinite(law) and law >= 0):
+            raise KcalcError(f"recipe[{pattern!r}] must be a finite number >= 0, got {law}")
+    return recipe
+
+
+def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
+    """The sigmas of a user's recipe: of several patterns that fit, the last counts."""
+    expected: Expected = {}
+    for pattern, law in recipe.items():
+        names = [name for name in subject.laws if fnmatchcase(name, pattern)]
+        if not names:
+            raise KcalcError(f"recipe[{pattern!r}]: no parameter has such a name")
+        for name in names:
+            if law in BY_FANS:
+                used = subject.contracted.get(name)
+                if used is None and law != "zeros":
+                    raise KcalcError(
+                        f"recipe[{pattern!r}] = {law!r}: {name} is in no contraction of the run, "
+                        f"and has no fan; give a number"
+                    )
+                fans = (used.fan_in, used.fan_out) if used else (1, 1)
+                expected[name] = BY_FANS[law](*fans)
+            else:
+                expected[name] = float(law)
+    return expected
+
+
+@criterion(
+    "INIT-RECIPE",
+    "error or warning",
+    "sigma is off the recipe by more than 4 standard errors and 2 %: error where the recipe was "
+    "declared, warning where the class of the model is known to follow one (GPT-2's factor "
+    "(2L)^-1/2 for writers)",
+)
+def recipe(subject: Subject) -> Iterator[Finding]:
+    """Parameters that are off the declared recipe, or off that of a known class."""
+    if subject.recipe is None:
+        yield from _known(subject)
+        return
+    if isinstance(subject.recipe, str):
+        expected, title = RECIPES[subject.recipe](subject), subject.recipe
+    else:
+        expected, title = _patterns(subject, subject.recipe), "given"
+    off = [n for n, sigma in expected.items() if differ(subject.laws[n], sigma, OFF)]
+    for names in families(off).values():
+        yield _off(subject, names, expected, "error", f"the {title} recipe")
+
+
+def _off(
+    subject: Subject, names: tuple[str, ...], expected: Expected, severity: str, title: str
+) -> Finding:
+    law, sigma = subject.laws[names[0]], expected[names[0]]
+    return Finding(
+        "INIT-RECIPE",
+        severity,
+        names,
+        f"{named(names)}: sigma {law.sigma:.4g}, and {title} has {sigma:.4g}",
+        f"draw it with sigma {sigma:.4g}; see that the code that scales it is reached",
+        subject.place(names),
+    )
+
+
+def _known(subject: Subject) -> Iterator[Finding]:
+    """Writers of a class known for GPT-2's factor, of the streams that have one sigma inside."""
+    known = tuple(
+        f"{path}." if path else ""
+        for path, module in subject.model.named_modules()
+        if type(module).__name__.startswith(KNOWN_CLASSES)
+    )
+    for stack in subject.stacks if known else ():
+        common = common_family(stack)
+        if common is None or stack.depth < 2:
+            continue
+        if not all(name.startswith(known) for name in stack.written):
+            continue
+        sigma = laws_of(stack, common)[0].sigma / math.sqrt(2 * stack.depth)
+        expected = dict.fromkeys((n for n, normed in stack.written.items() if not normed), sigma)
+        off = [n for n in expected if differ(subject.laws[n], sigma, OFF)]
+        for names in families(off).values():
+            title = f"GPT-2's scheme, for {stack.depth} blocks,"
+            yield _off(subject, names, expected, "warning", title)

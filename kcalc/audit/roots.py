@@ -1,0 +1,97 @@
+"""Following a value back to what it is a linear copy of, through views, sums, gains and norms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .operations import BIASED, CONTRACTIONS, NORMS, REDUCTIONS, ROOT_FUNCTIONS, SUMS, VIEWS
+from .program import Program, Value
+
+
+@dataclass
+class Roots:
+    """The roots of every value of a program, worked out once.
+
+    ``stops``: values that are roots although a sum or a view could be passed (merges of a stream).
+    """
+
+    program: Program
+    stops: set[int] = field(default_factory=set)
+    known: dict[int, dict[int, bool]] = field(default_factory=dict)
+
+    def __call__(self, value: Value) -> dict[int, bool]:
+        """{index of a root: whether a norm stands between it and the value}."""
+        stack = [value]
+        while stack:
+            top = stack[-1]
+            if top.index in self.known:
+                stack.pop()
+                continue
+            below, normed = self._passed(top)
+            missing = [v for v in below if v.index not in self.known]
+            if missing:
+                stack.extend(missing)
+                continue
+            self.known[top.index] = self._joined(top, below, normed)
+            stack.pop()
+        return self.known[value.index]
+
+    def _joined(self, value: Value, below: tuple[Value, ...], normed: bool) -> dict[int, bool]:
+        if not below:
+            return {value.index: False}
+        found: dict[int, bool] = {}
+        for source in below:
+            for root, before in self.known[source.index].items():
+                found[root] = found.get(root, False) or before or normed
+        return found
+
+    def _passed(self, value: Value) -> tuple[tuple[Value, ...], bool]:
+        """(the values that a value is a linear copy of, whether by a norm); none for a root."""
+        data = value.data
+        if value.index in self.stops or not data or value.flavour != "data":
+            return (), False
+        if value.op in NORMS:
+            return data[:1], True
+        if value.op in VIEWS:
+            return data, False
+        if value.op in SUMS:
+            return data, False
+        if value.op in ("mul", "div", "true_divide"):
+            return self._product(value, data)
+        return (), False
+
+    def _product(self, value: Value, data: tuple[Value, ...]) -> tuple[tuple[Value, ...], bool]:
+        """A product with constants passes; a product of data where one factor is a statistic."""
+        if len(data) == 1:
+            return data, False
+        large, small = sorted(data, key=lambda v: -v.tensor.numel())[:2]
+        if small.tensor.numel() >= large.tensor.numel():
+            return (), False
+        return (large,), self._is_statistic(small)
+
+    def _is_statistic(self, value: Value) -> bool:
+        """Whether a factor is a norm's: a root of a reduction, with no contraction on the way."""
+        seen_root = seen_reduction = False
+        while True:
+            seen_root |= value.op in ROOT_FUNCTIONS
+            seen_reduction |= value.op in REDUCTIONS
+            if seen_root and seen_reduction:
+                return True
+            if value.op in CONTRACTIONS or not value.data:
+                return False
+            value = value.data[0]
+
+
+def is_product(value: Value) -> bool:
+    """Whether a value is a contraction of two data: scores, or a mean over values."""
+    return value.op in CONTRACTIONS and len(value.data) > 1
+
+
+def contraction_weight(value: Value) -> Value | None:
+    """The weight operand of a contraction of data with a weight, None for other values."""
+    if value.op not in CONTRACTIONS or value.flavour != "data":
+        return None
+    operands = value.inputs[1:3] if value.op in BIASED else value.inputs[:2]
+    if not any(v.flavour == "data" for v in operands):
+        return None
+    return next((v for v in operands if v.flavour == "weight"), None)

@@ -1,0 +1,349 @@
+"""The residual streams of a run, its attention, and the role of every parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .contractions import Contraction, contractions
+from .operations import BIASED, CONTRACTIONS, ELEMENTWISE, NORMS, SOFTMAX, SUMS, TABLES, VIEWS
+from .program import Program, Value
+from .roots import Roots, is_product
+
+DEEPEST = 40  # operations between a product of queries and keys and its softmax
+
+
+@dataclass(frozen=True, eq=False)
+class Merge:
+    """A sum that adds a branch to a residual stream.
+
+    ``stream``: the number of the stream; ``skip`` and ``branch``: its addends; ``writers``: the
+    contractions that end the branch, ``normed`` whether a norm stands behind them; ``inside``: the
+    contractions of the branch.
+    """
+
+    value: Value
+    stream: int
+    skip: Value
+    branch: Value
+    writers: tuple[Contraction, ...]
+    normed: bool
+    inside: tuple[Contraction, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """A softmax over a product of two data, and the mean that it weighs.
+
+    ``scores``: the scores before additive biases and masks.
+    """
+
+    softmax: Value
+    scores: Value
+    query: Value
+    key: Value
+    mean: Value | None
+    value: Value | None
+
+
+@dataclass
+class Structure:
+    """What a run is made of."""
+
+    program: Program
+    roots: Roots
+    contractions: list[Contraction]
+    merges: list[Merge] = field(default_factory=list)
+    attention: list[Attention] = field(default_factory=list)
+    roles: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def stream_roots(self, value: Value) -> set[int]:
+        """The roots of a value, and those behind one elementwise function (ReLU after a sum)."""
+        roots = set(self.roots(value))
+        for root in tuple(roots):
+            known = self.program.values[root]
+            if known.op in ELEMENTWISE and known.data:
+                roots |= set(self.roots(known.data[0]))
+        return roots
+
+    def starts(self) -> set[int]:
+        """Merges, and the values with which streams begin."""
+        begun = {root for merge in self.merges for root in self.roots(merge.skip)}
+        return begun | {merge.value.index for merge in self.merges}
+
+    def streams(self) -> list[list[Merge]]:
+        """The merges of every stream, in their order."""
+        found: dict[int, list[Merge]] = {}
+        for merge in self.merges:
+            found.setdefault(merge.stream, []).append(merge)
+        return list(found.values())
+
+
+def structure_of(program: Program, parameters: dict[str, Any]) -> Structure:
+    """Streams, attention and roles of a run."""
+    found = Structure(program, Roots(program), contractions(program, parameters))
+    _merge_all(found)
+    for value in program.values:
+        if value.op in SOFTMAX and value.flavour == "data":
+            attention = _attention(found, value)
+            if attention is not None:
+                found.attention.append(attention)
+    found.roles = _roles(found)
+    return found
+
+
+def _merge_all(found: Structure) -> None:
+    by_value = {c.value.index: c for c in found.contractions}
+    mask = 0
+    for value in found.program.values:
+        if value.op in CONTRACTIONS and value.flavour == "data":
+            mask |= 1 << value.index
+    merges: dict[int, Merge] = {}
+    for value in found.program.values:
+        if value.op != "add" or len(value.data) != 2 or value.flavour != "data":
+            continue
+        if value.data[0] is value.data[1]:
+            continue
+        merge = _merge(found, value, by_value, mask, merges)
+        if merge is not None:
+            merges[value.index] = merge
+            found.merges.append(merge)
+            found.roots.stops.add(value.index)
+            found.roots.known.pop(value.index, None)
+
+
+def _merge(
+    found: Structure,
+    value: Value,
+    by_value: dict[int, Contraction],
+    mask: int,
+    merges: dict[int, Merge],
+) -> Merge | None:
+    first, second = value.data
+    if any(all(is_product(found.program.values[r]) for r in found.roots(v)) for v in value.data):
+        return None  # scores and a bias of positions
+    for skip, branch in ((first, second), (second, first)):
+        sources = _sources(found, skip, merges)
+        if _through_contraction(found, sources, skip, branch, mask):
+            return _made(found, value, skip, branch, by_value, mask, merges)
+    for skip, branch in ((first, second), (second, first)):
+        if _projected(found, skip, branch, by_value, mask, merges):
+            return _made(found, value, skip, branch, by_value, mask, merges)
+    return None
+
+
+def _sources(found: Structure, skip: Value, merges: dict[int, Merge]) -> set[int]:
+    """The roots of a stream, and those of the stream before its last merge."""
+    roots = set(found.roots(skip))
+    for root in tuple(roots):
+        if root in merges:
+            roots |= set(found.roots(merges[root].skip))
+    return roots
+
+
+def _through_contraction(
+    found: Structure, sources: Iterable[int], skip: Value, branch: Value, mask: int
+) -> bool:
+    """Whether a branch was computed from sources through a contraction that the skip lacks."""
+    seen = skip.ancestors | 1 << skip.index
+    between = (branch.ancestors | 1 << branch.index) & mask & ~seen
+    wanted = 0
+    for source in sources:
+        wanted |= 1 << source
+    return any(found.program.values[i].ancestors & wanted for i in _bits(between))
+
+
+def _bits(mask: int) -> Iterable[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _projected(
+    found: Structure,
+    skip: Value,
+    branch: Value,
+    by_value: dict[int, Contraction],
+    mask: int,
+    merges: dict[int, Merge],
+) -> bool:
+    """Whether ``skip`` is a projection of a stream from which ``branch`` was computed.
+
+    The branch is more than linear in the stream: else the sum is one of two projections.
+    """
+    own = [by_value[root] for root in found.roots(skip) if root in by_value]
+    ends = [by_value[root] for root in found.roots(branch) if root in by_value]
+    for projection in own:
+        sources = _sources(found, projection.data, merges)
+        if not _through_contraction(found, sources, projection.data, branch, mask):
+            continue
+        if ends and all(_nonlinear(found, end, sources, by_value) for end in ends):
+            return True
+    return False
+
+
+def _nonlinear(
+    found: Structure, end: Contraction, sources: set[int], by_value: dict[int, Contraction]
+) -> bool:
+    """Whether a contraction reads something other than linear maps of ``sources``."""
+    roots, seen = set(found.roots(end.data)), set()
+    while roots:
+        root = roots.pop()
+        if root in sources or root in seen:
+            continue
+        seen.add(root)
+        if root not in by_value:
+            return True
+        roots |= set(found.roots(by_value[root].data))
+    return False
+
+
+def _made(
+    found: Structure,
+    value: Value,
+    skip: Value,
+    branch: Value,
+    by_value: dict[int, Contraction],
+    mask: int,
+    merges: dict[int, Merge],
+) -> Merge:
+    ends = {root: normed for root, normed in found.roots(branch).items() if root in by_value}
+    seen = skip.ancestors | 1 << skip.index
+    inside = tuple(
+        by_value[i]
+        for i in _bits((branch.ancestors | 1 << branch.index) & mask & ~seen)
+        if i in by_value
+    )
+    before = [merges[root].stream for root in found.stream_roots(skip) if root in merges]
+    if not before:
+        own = [by_value[root] for root in found.roots(skip) if root in by_value]
+        before = [
+            merges[r].stream for c in own for r in found.stream_roots(c.data) if r in merges
+        ]  # fmt: skip
+    stream = before[0] if before else 1 + max((m.stream for m in merges.values()), default=-1)
+    writers = tuple(by_value[root] for root in ends)
+    return Merge(value, stream, skip, branch, writers, any(ends.values()), inside)
+
+
+def _attention(found: Structure, softmax: Value) -> Attention | None:
+    """The attention of a softmax, None where its input is no product of two data."""
+    traced = _scores(softmax.data[0], DEEPEST) if softmax.data else None
+    if traced is None:
+        return None
+    product, scores = traced
+    query, key = product.data[:2]
+    mean = _mean(found, softmax)
+    value = None
+    if mean is not None:
+        value = next((v for v in mean.data if not v.depends_on(softmax)), None)
+    return Attention(softmax, scores, query, key, mean, value)
+
+
+def _scores(value: Value, left: int) -> tuple[Value, Value] | None:
+    """(the product of queries and keys, the last value before an additive bias)."""
+    if is_product(value):
+        return value, value
+    if left == 0 or value.op in NORMS:
+        return None
+    if value.op not in VIEWS | SUMS | {"mul", "div", "tanh", "where", "masked_fill", "clamp"}:
+        return None
+    for source in value.data:
+        traced = _scores(source, left - 1)
+        if traced is not None:
+            product, scores = traced
+            biased = value.op in SUMS | {"where", "masked_fill"}
+            return product, (value if scores is source and not biased else scores)
+    return None
+
+
+def _mean(found: Structure, softmax: Value) -> Value | None:
+    """The product of a softmax's weights with values."""
+    stack, seen = [softmax], {softmax.index}
+    while stack:
+        value = stack.pop()
+        for reader in found.program.readers.get(value.index, ()):
+            if reader.index in seen:
+                continue
+            seen.add(reader.index)
+            if is_product(reader):
+                return reader
+            if reader.op in VIEWS | {"mul", "div"} and reader.flavour == "data":
+                stack.append(reader)
+    return None
+
+
+def _roles(found: Structure) -> dict[str, tuple[str, ...]]:
+    roles: dict[str, dict[str, None]] = {}
+
+    def add(names: Iterable[str], *given: str) -> None:
+        for name in names:
+            roles.setdefault(name, {}).update(dict.fromkeys(given))
+
+    starts = found.starts()
+    ends = {root for value in found.program.outputs for root in found.stream_roots(value)}
+    for contraction in found.contractions:
+        add(contraction.parameters, *_contraction_roles(found, contraction, starts, ends))
+    for value in found.program.values:
+        for name, role in _elementwise_roles(value):
+            add((name,), role)
+    for name, given in roles.items():
+        if len(given) > 1:
+            given.pop("hidden", None)
+        roles[name] = given
+    return {name: tuple(given) for name, given in roles.items()}
+
+
+def _contraction_roles(
+    found: Structure, contraction: Contraction, starts: set[int], ends: set[int]
+) -> list[str]:
+    index, out = contraction.value.index, []
+    below = found.stream_roots(contraction.data)
+    if below & starts:
+        out.append("reads")
+    for attention in found.attention:
+        for role in ("query", "key", "value"):
+            operand = getattr(attention, role)
+            if operand is not None and index in found.roots(operand):
+                out.append(role)
+        if attention.mean is not None and attention.mean.index in below:
+            out.append("output")
+    if any(contraction in merge.writers for merge in found.merges):
+        out.append("writes")
+    if index in ends:
+        out.append("readout")
+    if index in starts and all(found.program.values[root].op == "input" for root in below):
+        out.append("embedding")
+    return list(dict.fromkeys(out)) or ["hidden"]
+
+
+def _elementwise_roles(value: Value) -> Iterable[tuple[str, str]]:
+    """(parameter, role) for the parameters that a value reads outside contractions."""
+    if value.flavour != "data":
+        return
+    weights = [(i, v) for i, v in enumerate(value.inputs) if v.flavour == "weight"]
+    for place, weight in weights:
+        role = _role_at(value, place)
+        if role is not None:
+            for name in weight.weights:
+                yield name, role
+
+
+def _role_at(value: Value, place: int) -> str | None:
+    if value.op in TABLES and place == 0:
+        return "embedding" if value.ids else "positions"
+    if value.op in NORMS:
+        return "gain" if place == 1 else "bias"
+    if value.op in BIASED:
+        return "bias" if place == 0 else None
+    if value.op in ("convolution", "linear"):
+        return "bias" if place == 2 else None
+    if value.op in CONTRACTIONS:
+        return None
+    if value.op in ("mul", "div"):
+        return "gain"
+    if value.op in SUMS:
+        long = sum(size > 1 for size in value.inputs[place].tensor.shape) > 1
+        return "positions" if long else "bias"
+    return "token" if value.op in ("cat", "stack", "where") else "other"

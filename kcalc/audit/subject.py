@@ -1,0 +1,113 @@
+"""What criteria look at: a model, the laws of its parameters, and its measured run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from .contractions import Contraction
+from .laws import Law
+from .measuring import Measured
+from .structure import Merge
+
+BLOCK = re.compile(r"(^|[._])\d+(?=\.|$)")
+
+
+@dataclass
+class Subject:
+    """A model under audit.
+
+    ``model``: a copy that may be run; ``original``: the model as given or built;
+    ``laws``: {parameter: its law}; ``again``: a second draw of the model from another seed, None
+    where only one model was given; ``recipe``: as declared; ``optimizer``: what the user gave.
+    """
+
+    model: Any
+    laws: Mapping[str, Law]
+    measured: Measured
+    original: Any = None
+    again: Callable[[], Any] | None = None
+    recipe: Any = None
+    optimizer: Any = None
+
+    @cached_property
+    def parameters(self) -> dict[str, Any]:
+        """{name: parameter}, each once."""
+        return dict(self.model.named_parameters())
+
+    @property
+    def roles(self) -> dict[str, tuple[str, ...]]:
+        """{parameter: its roles}."""
+        return self.measured.structure.roles
+
+    @cached_property
+    def contracted(self) -> dict[str, Contraction]:
+        """{parameter: the contraction that reads it}, the first of several."""
+        found: dict[str, Contraction] = {}
+        for contraction in self.measured.structure.contractions:
+            for name in contraction.parameters:
+                found.setdefault(name, contraction)
+        return found
+
+    @cached_property
+    def stacks(self) -> list[Stack]:
+        """The residual streams of at least two merges."""
+        streams = self.measured.structure.streams()
+        return [Stack(self, merges) for merges in streams if len(merges) > 1]
+
+    def place(self, names: tuple[str, ...] | list[str]) -> str:
+        """Where the first of some parameters was last written."""
+        return next((self.laws[n].place for n in names if self.laws[n].place), "")
+
+
+@dataclass(eq=False)
+class Stack:
+    """The blocks along one residual stream.
+
+    ``families``: {name with the block's number as *: parameters}, the contracted ones in branches.
+    """
+
+    subject: Subject
+    merges: list[Merge]
+
+    @cached_property
+    def families(self) -> dict[str, tuple[str, ...]]:
+        """The contracted weights in the branches."""
+        names = dict.fromkeys(
+            name
+            for merge in self.merges
+            for contraction in merge.inside
+            for name in contraction.parameters
+            if self.subject.parameters[name].ndim > 1
+        )
+        return families(names)
+
+    @cached_property
+    def written(self) -> dict[str, bool]:
+        """{writer: whether a norm stands behind it}."""
+        found: dict[str, bool] = {}
+        for merge in self.merges:
+            for contraction in merge.writers:
+                for name in contraction.parameters:
+                    found[name] = found.get(name, False) or merge.normed
+        return found
+
+    def writes(self, family: str) -> bool:
+        """Whether the parameters of a family end branches."""
+        return any(name in self.written for name in self.families[family])
+
+    @cached_property
+    def depth(self) -> int:
+        """The number of blocks: of the largest family of writers."""
+        return max((len(n) for f, n in self.families.items() if self.writes(f)), default=0)
+
+
+def families(names: Any) -> dict[str, tuple[str, ...]]:
+    """Names by their form with the first number, which is the block's, as *."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(BLOCK.sub(r"\1*", name, count=1), []).append(name)
+    return {form: tuple(members) for form, members in found.items()}

@@ -1,0 +1,168 @@
+"""The rows of an audit: parameters, blocks, the whole model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from .program import Value
+from .structure import Merge
+from .subject import Subject
+from .training import gradient_sizes, scores
+
+
+@dataclass(frozen=True)
+class ParameterRow:
+    """One parameter.
+
+    ``role``: its roles; ``law``, ``sigma``, ``error``, ``mean``: how it was drawn, the standard
+    error 0 where that was recorded; ``fan_in``: the number of terms of its contraction; ``emits``:
+    the rms of the result that it gives; ``gradient``: the rms of its gradient. None where there is
+    no such number.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    role: str
+    law: str
+    sigma: float | None
+    error: float | None
+    mean: float | None
+    fan_in: int | None
+    emits: float | None
+    gradient: float | None
+    place: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as plain data."""
+        return {**asdict(self), "shape": list(self.shape)}
+
+
+@dataclass(frozen=True)
+class BlockRow:
+    """One sum of a branch and a residual stream.
+
+    ``stream`` and ``branch``: rms of the sum and of the branch; ``token_cosine``: mean cosine of
+    two tokens of one example in the stream; ``score_variance`` and ``log_keys``: of the block's
+    attention; ``gradient``: the rms of the gradient at the sum. All measured; ``predicted``: the
+    rms of the stream by the kernel calculus, None where it was not asked or has no rule.
+    """
+
+    name: str
+    stream: float
+    branch: float
+    token_cosine: float | None
+    score_variance: float | None
+    log_keys: float | None
+    gradient: float | None
+    predicted: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as plain data."""
+        return asdict(self)
+
+
+def parameter_rows(subject: Subject) -> tuple[ParameterRow, ...]:
+    """A row for every parameter, in the model's order."""
+    emitted = _emitted(subject)
+    rows = []
+    for name, tensor in subject.parameters.items():
+        law = subject.laws[name]
+        gradient = subject.measured.gradients.get(name)
+        used = subject.contracted.get(name)
+        rows.append(
+            ParameterRow(
+                name,
+                tuple(int(n) for n in tensor.shape),
+                ", ".join(subject.roles.get(name, ("unused",))),
+                law.name,
+                finite(law.sigma),
+                finite(law.error),
+                finite(law.mean),
+                used.fan_in if used else None,
+                rms(emitted[name]) if name in emitted else None,
+                None if gradient is None else rms(gradient),
+                law.place,
+            )
+        )
+    return tuple(rows)
+
+
+def finite(number: float) -> float | None:
+    """A number, None where it is not finite."""
+    return number if math.isfinite(number) else None
+
+
+def rms(tensor: Any) -> float | None:
+    """The root of the mean square of a tensor's finite entries, None where it has none."""
+    values = tensor.detach().float()
+    if values.numel() == 0:
+        return None
+    return finite(float(values.square().mean().sqrt()))
+
+
+def _emitted(subject: Subject) -> dict[str, Any]:
+    """{parameter: the tensor that its contraction or table gives}."""
+    found = {name: used.value.tensor for name, used in subject.contracted.items()}
+    for value in subject.measured.structure.program.values:
+        if "embedding" in value.op and value.inputs and value.inputs[0].weights:
+            for name in value.inputs[0].weights:
+                found.setdefault(name, value.tensor)
+                if "embedding" in subject.roles.get(name, ()):
+                    found[name] = value.tensor
+    return found
+
+
+def block_rows(subject: Subject, predicted: Mapping[int, float]) -> tuple[BlockRow, ...]:
+    """A row for every merge, stream by stream; ``predicted``: {index of a merge: rms}."""
+    rows = []
+    for merges in subject.measured.structure.streams():
+        for merge, gradient in zip(merges, gradient_sizes(subject, merges), strict=True):
+            row = _block(subject, merge, gradient)
+            rows.append(replace(row, predicted=predicted.get(merge.value.index)))
+    return tuple(rows)
+
+
+def _block(subject: Subject, merge: Merge, gradient: float) -> BlockRow:
+    name = merge.value.module or "model"
+    if merge.writers:
+        name = merge.writers[0].parameters[0].removesuffix(".weight")
+    known = None
+    for attention in subject.measured.structure.attention:
+        inside = merge.branch.depends_on(attention.softmax)
+        if inside and not merge.skip.depends_on(attention.softmax):
+            known = scores(attention) or known
+    return BlockRow(
+        name,
+        rms(merge.value.tensor) or 0.0,
+        rms(merge.branch.tensor) or 0.0,
+        token_cosine(merge.value),
+        known.variance if known else None,
+        known.log_keys if known else None,
+        finite(gradient),
+    )
+
+
+def token_cosine(value: Value) -> float | None:
+    """The mean cosine of two tokens of one example, for (examples, tokens, channels)."""
+    if value.tensor.ndim != 3 or value.tensor.shape[1] < 2:
+        return None
+    tokens = value.tensor.detach().float()
+    units = tokens / tokens.norm(dim=-1, keepdim=True).clamp(min=1e-30)
+    count = units.shape[1]
+    total = units.sum(1).square().sum(-1)
+    return finite(float(((total - count) / (count * (count - 1))).mean()))
+
+
+def totals(subject: Subject) -> dict[str, float | None]:
+    """The logits' rms, the loss at the start and ln V, None without logits."""
+    aim = subject.measured.objective
+    if aim.logits is None:
+        return {"logits": None, "loss": None, "uniform": None}
+    return {
+        "logits": rms(aim.logits),
+        "loss": finite(aim.expected),
+        "uniform": math.log(aim.logits.shape[-1]),
+    }

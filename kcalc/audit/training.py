@@ -1,0 +1,182 @@
+"""Criteria on the first steps of training: gradients, loss, attention, finite numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .findings import Finding, criterion, named
+from .structure import Attention, Merge
+from .subject import Subject, families
+
+TARGETS = 256
+GRADIENTS = 50.0
+
+
+@criterion(
+    "GRAD-DEAD",
+    "error",
+    "the gradient is exactly zero in 4 steps of gradient descent on different inputs (zero writers "
+    "with a zero readout, and LoRA, get one by then)",
+)
+def dead(subject: Subject) -> Iterator[Finding]:
+    """Parameters that training cannot move."""
+    for names in families(subject.measured.dead).values():
+        yield Finding(
+            "GRAD-DEAD",
+            "error",
+            names,
+            f"the gradient of {named(names)} is exactly zero in 4 steps",
+            "see which factor of it is zero: a zero weight or gain before and behind it, or a ReLU "
+            "that no input reaches",
+            subject.place(names),
+        )
+
+
+@criterion(
+    "LOSS-START",
+    "warning or error",
+    "the mean cross entropy over all labels, of at least 256 pairs of a row and a label, is above "
+    "ln V + 1.5 (warning) or 2 ln V + 1 (error)",
+)
+def loss_start(subject: Subject) -> Iterator[Finding]:
+    """Logits that are too large at the start."""
+    aim = subject.measured.objective
+    if aim.logits is None or not math.isfinite(aim.expected):
+        return
+    classes = aim.logits.shape[-1]
+    uniform = math.log(classes)
+    if aim.logits.numel() < TARGETS or aim.expected <= uniform + 1.5:
+        return
+    severity = "error" if aim.expected > 2 * uniform + 1 else "warning"
+    names = tuple(n for n, roles in subject.roles.items() if "readout" in roles)
+    rms = float(aim.logits.detach().float().square().mean().sqrt())
+    yield Finding(
+        "LOSS-START",
+        severity,
+        names,
+        f"the loss starts at {aim.expected:.3g}, and ln {classes} is {uniform:.3g}: the logits "
+        f"have rms {rms:.3g}",
+        "scale the readout, or the embedding tied to it, down: logits of rms below 1 start near "
+        "ln V",
+        subject.place(names),
+    )
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Variance of the scores of one attention over keys, and the mean of ln T over its rows."""
+
+    variance: float
+    log_keys: float
+
+
+def scores(attention: Attention) -> Scores | None:
+    """The scores' data part: without additive biases and masked keys.
+
+    Rows with fewer than half of the largest number of keys are left out. None where a row has one.
+    """
+    weights = attention.softmax.tensor.detach().float()
+    values = attention.scores.tensor.detach().float()
+    if attention.scores.op == "baddbmm" or values.numel() != weights.numel():
+        return None
+    values = values.reshape(weights.shape)
+    seen = weights > 0
+    count = seen.sum(-1)
+    rows = (count >= 2) & (count >= count.max() / 2)
+    if not bool(rows.any()):
+        return None
+    kept = values.where(seen, 0.0)
+    mean = kept.sum(-1) / count.clamp(min=1)
+    variance = ((kept - mean[..., None]).square() * seen).sum(-1) / count.clamp(min=1)
+    return Scores(float(variance[rows].mean()), float(count[rows].float().log().mean()))
+
+
+@criterion(
+    "ATT-FROZEN",
+    "warning or error",
+    "the variance over keys of the scores' data part (without additive biases and masks) is above "
+    "ln T (warning) or 2 ln T (error)",
+)
+def frozen(subject: Subject) -> Iterator[Finding]:
+    """Attention that starts on single keys."""
+    structure = subject.measured.structure
+    for severity, low, high in (("error", 2.0, math.inf), ("warning", 1.0, 2.0)):
+        found: dict[str, tuple[Scores, tuple[str, ...]]] = {}
+        for attention in structure.attention:
+            known = scores(attention)
+            if known is None or not low < known.variance / known.log_keys <= high:
+                continue
+            names = tuple(
+                name
+                for contraction in structure.contractions
+                for name in contraction.parameters
+                for operand in (attention.query, attention.key)
+                if contraction.value.index in structure.roots(operand)
+            )
+            found[attention.softmax.module] = (known, tuple(dict.fromkeys(names)))
+        if found:
+            known, _ = max(found.values(), key=lambda item: item[0].variance)
+            names = tuple(dict.fromkeys(n for _, names in found.values() for n in names))
+            places = named(list(found))
+            yield Finding(
+                "ATT-FROZEN",
+                severity,
+                names,
+                f"the scores of {places} have variance {known.variance:.3g} over keys, and ln T is "
+                f"{known.log_keys:.3g}: the softmax starts on single keys",
+                "divide scores by the root of the head size, or draw queries and keys smaller",
+                subject.place(names),
+            )
+
+
+def gradient_sizes(subject: Subject, merges: list[Merge]) -> list[float]:
+    """The rms of the gradients at the outputs of the blocks, nan where there is none."""
+    found = []
+    for merge in merges:
+        gradient = subject.measured.streams.get(merge.value.index)
+        found.append(
+            math.nan if gradient is None else float(gradient.float().square().mean().sqrt())
+        )
+    return found
+
+
+@criterion(
+    "GRAD-BLOCKS",
+    "warning",
+    "the rms of the gradient at the first block output over that at the last is outside "
+    "1/50 ... 50",
+)
+def blocks(subject: Subject) -> Iterator[Finding]:
+    """Gradients that vanish or explode along a residual stream."""
+    for stack in subject.stacks:
+        sizes = [n for n in gradient_sizes(subject, stack.merges) if math.isfinite(n) and n > 0]
+        if len(sizes) < 2 or 1 / GRADIENTS <= sizes[0] / sizes[-1] <= GRADIENTS:
+            continue
+        names = tuple(stack.written)
+        yield Finding(
+            "GRAD-BLOCKS",
+            "warning",
+            names,
+            f"the gradient at the first block output is {sizes[0] / sizes[-1]:.3g} times that at "
+            f"the last",
+            "scale the writers for depth, or put the norm in front of the branch",
+            subject.place(names),
+        )
+
+
+@criterion("NONFINITE", "error", "inf or NaN in the result, the loss or a gradient")
+def nonfinite(subject: Subject) -> Iterator[Finding]:
+    """Numbers that are not finite."""
+    found = subject.measured.nonfinite
+    if found:
+        names = tuple(t.removeprefix("the gradient of ") for t in found if t.startswith("the grad"))
+        yield Finding(
+            "NONFINITE",
+            "error",
+            names,
+            f"inf or NaN in {named(found)}",
+            "see the scale of the numbers in front of it, and the epsilon of norms",
+            subject.place(names),
+        )

@@ -1,0 +1,148 @@
+"""Gradients over tokens followed one by one, with the attention of every layer sampled.
+
+A message is the covariance N of the gradients at all tokens of a node, summed over channels, in one
+chain: ``d K_out / d K`` (1, places, places) per group of channels. Layers that act on each token by
+itself have the rules of :class:`Backward` over pairs of tokens. Attention is drawn as for kernel
+maps, the same draws again, with the derivatives of :mod:`.score_slopes`.
+
+Rotary embeddings turn the queries and keys of a head, and their gradients turn back. There the
+products ``n_ij`` of the gradient of a row and the values that it may read are drawn as well, with
+``Cov(n_ij, n_kl) = N_ik V_jl``, and carried through the head:
+
+    ds_ij = A_ij (n_ij - sum_l A_il n_il),   dq = ds k / sqrt(d_k),   dk = ds^T q / sqrt(d_k)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from functools import singledispatchmethod
+
+import numpy as np
+
+from ...network import primitives as P
+from ..backward import Backward, Groups
+from ..second_moments import is_zero
+from .closed import closed_form, gradients, is_tied
+from .exchangeable import ONE, TokenState
+from .rows import factor
+from .sampled import Drawn, Sampled, mixing_of, root, turned, turns
+from .score_slopes import pulled, response, slopes
+
+Node = Hashable
+Array = np.ndarray
+PRODUCTS = 4  # draws of products of gradients and values per draw of a turned head
+
+
+class SampledBackward:
+    """The rules of the reversed fold in one chain of one sequence.
+
+    ``kernel`` followed one chain forwards, and ``states`` are what it made.
+    """
+
+    def __init__(self, kernel: Sampled, states: Mapping[Node, TokenState]) -> None:
+        self.kernel, self.states = kernel, states
+        self.own = Backward(
+            kernel.kernel, {node: state.relations[ONE] for node, state in states.items()}, True
+        )
+
+    def start(self, output: Node, covariance: Array) -> dict[Node, Groups]:
+        """No gradient anywhere but at the output, where it has a covariance (places, places)."""
+        nothing = np.zeros((1, 1, 1))
+        start = {node: [nothing] * len(state.groups) for node, state in self.own.states.items()}
+        return start | {output: self._shared(output, covariance[None])}
+
+    def covariance(self, node: Node) -> Array:
+        """That of the feature map of a node, (places, places)."""
+        return self.kernel.covariance(self.states[node])[0]
+
+    def count(self, node: Node) -> int:
+        """The tokens of a node, 1 where they were pooled."""
+        return self.states[node].count or 1
+
+    @singledispatchmethod
+    def rule(
+        self, op: P.Primitive, node: Node, message: Groups, reads: Sequence[Node]
+    ) -> list[Groups]:
+        """One message per node read, in slot order."""
+        return self.own.rule(op, node, message, reads)
+
+    @rule.register
+    def _(self, op: P.Window, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        (below,) = reads
+        mixing = mixing_of(op, node, self.count(below))
+        if mixing is None:
+            return [message]
+        return [self._shared(below, mixing.T @ sum(message) @ mixing)]
+
+    @rule.register
+    def _(self, op: P.Reshape, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        """Channels that were tokens: each has a gradient of its own."""
+        (below,) = reads
+        count = self.count(below)
+        return [self._shared(below, np.eye(count) / count * sum(message))]
+
+    def _shared(self, node: Node, total: Array) -> Groups:
+        """A message of all channels as one per group of them."""
+        return [float(share) * total for share, _ in self.own.states[node].groups]
+
+    @rule.register
+    def _(self, op: P.Attend, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        rows = self.count(reads[0])
+        total = np.broadcast_to(sum(message), (1, rows, rows))[0]
+        sent = (np.zeros((1, 1)),) * 3 if is_zero(total) else self._sent(op, node, total, reads)
+        return [self._shared(read, made[None]) for read, made in zip(reads, sent, strict=True)]
+
+    def _sent(
+        self, op: P.Attend, node: Node, total: Array, reads: Sequence[Node]
+    ) -> tuple[Array, Array, Array]:
+        """The covariances of gradients at queries, keys and values."""
+        read = [self.covariance(node) for node in reads]
+        (queries, keys, values), scale = read, float(factor(op))
+        alike = is_tied([self.states[read] for read in reads])
+        if closed_form(op, alike):
+            return gradients(op, alike, read, scale, total)
+        counts, (chain,) = (len(queries), len(keys)), self.kernel.chains
+        to_queries, to_keys, to_values = (np.zeros_like(part) for part in read)
+        noise = np.random.default_rng(
+            (self.kernel.sampling.seed, self.kernel.layer(node), chain, 1)
+        )
+        roots = None if op.rotary is None else (root(total), root(values))
+        for drawn in self.kernel.drawn(op, node, (queries, keys), counts, chain):
+            weights, plain = drawn.weights[:, 0], drawn.plain[:, 0]
+            to_values += np.einsum("dij,dik->jk", weights, total @ weights, optimize=True)
+            if roots is not None:
+                made = _through_turns(op, drawn, roots, noise)
+                to_queries, to_keys = to_queries + scale * made[0], to_keys + made[1]
+            elif scale:
+                g, h = scale * queries, keys
+                if drawn.grams is not None:
+                    g, h = (x[:, 0] @ x[:, 0].swapaxes(-1, -2) / x.shape[-1] for x in drawn.grams)
+                to_queries += scale * total * response(op, plain, plain, values, h).sum(axis=0)
+                to_keys += pulled(op, plain, values, total * g).sum(axis=0)
+        draws = self.kernel.sampling.draws
+        return to_queries / draws, to_keys / draws, to_values / draws
+
+
+def _through_turns(
+    op: P.Attend, drawn: Drawn, roots: tuple[Array, Array], rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """Covariances of the gradients at queries (over the scale) and keys that heads turned.
+
+    ``roots``: of the covariances of the gradients at the outputs, and of the values.
+    """
+    assert drawn.grams is not None and op.rotary is not None
+    q, k = (x[:, 0] for x in drawn.grams)
+    plain, width = drawn.plain[:, 0], q.shape[-1]
+    angles = turns(float(op.rotary), width, max(q.shape[1], k.shape[1]))
+    found: list[Array | float] = [0.0, 0.0]
+    for _ in range(PRODUCTS):
+        normal = rng.standard_normal((len(plain), len(roots[0]), len(roots[1])))
+        products = roots[0] @ normal @ roots[1].T
+        ds = slopes(op, plain) * products
+        if op.normaliser == "softmax":
+            ds -= plain * ds.sum(axis=-1, keepdims=True)
+        for place, moved in enumerate((ds @ k, ds.swapaxes(-1, -2) @ q)):
+            back = turned(moved, -angles[: moved.shape[1]]) / math.sqrt(width)
+            found[place] = found[place] + (back @ back.swapaxes(-1, -2)).sum(axis=0) / PRODUCTS
+    return np.asarray(found[0]), np.asarray(found[1])

@@ -1,0 +1,204 @@
+"""Rules of gradients backwards: what a layer makes of the covariance of gradients behind it.
+
+A message is d K_out / d K for the covariance K of a node's channels, per group of channels: the
+mean product of the gradients of one output channel at two inputs, summed over the channels of the
+group. Its numbers are those of the kernel calculus whose states it is read with: floats for two
+inputs, arrays over all pairs of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import singledispatchmethod
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..activations import Activation
+from ..fields.jets import Jet
+from ..foundation.errors import KcalcError
+from ..maps.maps import Assumption
+from ..network import primitives as P
+from ..network.compose import no_rule
+from ..network.network import Network
+from ..network.primitives import owner
+from .channels import Channels
+from .kernel import Kernel
+from .second_moments import Moments
+from .tangent import refuse_jumps
+
+Node = Hashable
+Number = Any
+Groups = list[Number]
+
+
+class Backward:
+    """The rules of the reversed fold: messages from a layer to the nodes that it reads.
+
+    ``states`` are those of the kernel calculus ``kernel``; ``apart``: they are those of two inputs,
+    or of pairs of tokens, and gradients are products of gradients at both, else gradients at one of
+    them.
+    """
+
+    def __init__(
+        self, kernel: Kernel, states: Mapping[Node, Channels], apart: bool = False
+    ) -> None:
+        self.kernel, self.states, self.apart = kernel, states, apart
+
+    @singledispatchmethod
+    def rule(
+        self, op: P.Primitive, node: Node, message: Groups, reads: Sequence[Node]
+    ) -> list[Groups]:
+        """One message per node read, in slot order."""
+        raise no_rule("gradients", op, node)
+
+    @rule.register
+    def _(self, op: P.Fresh, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        total = float(op.sigma_w) ** 2 * sum(message)
+        return [[total * float(share) for share, _ in self.states[reads[0]].groups]]
+
+    @rule.register
+    def _(self, op: P.Post, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        pairs = self.states[reads[0]].pairs
+        factors = [self.slope(op.activation, node, pair.moments) for pair in pairs]
+        return [[m * f for m, f in zip(message, factors, strict=True)]]
+
+    def slope(self, phi: Activation, node: Node, moments: Moments) -> Number:
+        """``E phi'(z1) phi'(z2)`` of the two pre-activations: C' times ``Q / q``.
+
+        Q and q are geometric means of both. Raises: KcalcError for activations that jump.
+        """
+        refuse_jumps(phi, node)
+        local, geometric = self.kernel.activations.local, self.kernel.algebra.moments.geometric
+        q1, q2, gap = moments.q1, moments.q2, moments.gap.value
+        jet = Jet((gap if self.apart else gap * 0, gap * 0 + 1))
+        sizes = (local.q(phi, q1)[0], local.q(phi, q2)[0])
+        return local.gap(phi, jet, q1, q2).coefficients[1] * geometric(*sizes) / geometric(q1, q2)
+
+    def mean_slope(self, op: P.Post, node: Node, read: Node) -> float:
+        """``E phi'(z)^2`` of an activation, over channels and tokens its mean."""
+        slopes = (
+            (float(share), self.slope(op.activation, node, pair.moments))
+            for share, pair in self.states[read].groups
+        )
+        return sum(share * float(np.mean(_own(slope))) for share, slope in slopes)
+
+    @rule.register
+    def _(self, op: P.Mix, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        weights = [float(w) ** 2 for w in op.weights]
+        return [
+            [w * m for m in self._regrouped(message, node, parent)]
+            for w, parent in zip(weights, reads, strict=True)
+        ]
+
+    @rule.register
+    def _(self, op: P.Prod, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        """Each factor's message is multiplied by the covariances of the others."""
+        out = []
+        for slot, parent in enumerate(reads):
+            others = [self._covariances(node, read) for k, read in enumerate(reads) if k != slot]
+            out.append(
+                self._regrouped(
+                    [m * prod(q) for m, *q in zip(message, *others, strict=True)], node, parent
+                )
+            )
+        return out
+
+    @rule.register
+    def _(self, op: P.Join, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        out, start = [], 0
+        for parent in reads:
+            stop = start + len(self.states[parent].groups)
+            out.append(message[start:stop])
+            start = stop
+        return out
+
+    @rule.register
+    def _(self, op: P.Norm, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        if op.over == "batch":
+            raise no_rule("gradients", op, node)
+        below, statistics = self.states[reads[0]], self.kernel.statistics
+        sizes = statistics.variances(below, node) if op.centred else statistics.whole(below)[:2]
+        size = self.kernel.algebra.moments.geometric(*sizes)
+        return [[m / size for m in message]]
+
+    @rule.register
+    def _(
+        self,
+        op: P.Window | P.Mask | P.Reshape | P.Resize | P.Shuffle,
+        node: Node,
+        message: Groups,
+        reads: Sequence[Node],
+    ) -> list[Groups]:
+        """As kernel maps have it: positions that change places, or nothing."""
+        if not isinstance(op, P.Blend) or op.matrix is None:
+            return [message]
+        if op.permutes is None:
+            raise no_rule("gradients", op, node)
+        return [[op.permutes**2 * m for m in message]]
+
+    def _covariances(self, node: Node, parent: Node) -> Groups:
+        """The covariance of ``parent`` at the two inputs in every group of ``node``.
+
+        It is the q value where both are one.
+        """
+        moments = [self.states[parent].pairs[place].moments for place in self._places(node, parent)]
+        geometric = self.kernel.algebra.moments.geometric
+        return [geometric(m.q1, m.q2) * (1 - m.gap.value) if self.apart else m.q1 for m in moments]
+
+    def _places(self, node: Node, parent: Node) -> list[int]:
+        """For every group of ``node``, the index of the group of ``parent`` that contains it."""
+        edges = _ends(self.states[parent])
+        middles = [
+            end - share / 2
+            for (share, _), end in zip(
+                self.states[node].groups, _ends(self.states[node]), strict=True
+            )
+        ]
+        return [next(i for i, edge in enumerate(edges) if middle < edge) for middle in middles]
+
+    def _regrouped(self, message: Groups, node: Node, parent: Node) -> Groups:
+        """Sums of a message over the groups of ``node`` that each group of ``parent`` contains."""
+        out: Groups = [0.0] * len(self.states[parent].groups)
+        for place, value in zip(self._places(node, parent), message, strict=True):
+            out[place] = out[place] + value
+        return out
+
+
+def _own(numbers: Number) -> Number:
+    """Those of equal tokens, of an array over pairs of tokens."""
+    return numbers if np.ndim(numbers) < 2 else np.diagonal(numbers, axis1=-2, axis2=-1)
+
+
+def _ends(state: Channels) -> list[Any]:
+    return list(accumulate(share for share, _ in state.groups))
+
+
+def added(one: Groups, two: Groups) -> Groups:
+    """The sum of two messages."""
+    return [a + b for a, b in zip(one, two, strict=True)]
+
+
+def mean_slopes(network: Network, backward: Backward) -> dict[Node, float]:
+    """{node: E phi'(z)^2} of all activations."""
+    return {
+        owner(node): backward.mean_slope(op, node, reads[0])
+        for node, op, reads in network.operations
+        if isinstance(op, P.Post)
+    }
+
+
+def parameters(network: Network) -> dict[Node, Node]:
+    """{node with parameters: the feature map that they make, a node of the lowered network}."""
+    return {owner(node): node for node, op, _ in network.operations if isinstance(op, P.Fresh)}
+
+
+def refuse_shared(notes: Iterable[Assumption]) -> None:
+    """Refuse, over tokens, sums whose addends share weights, which the notes of a reading say."""
+    if any(note.kind == "exact" for note in notes):
+        raise KcalcError(
+            "branches share weights or activations are fused, for which there are no gradients "
+            "over tokens"
+        )

@@ -1,0 +1,205 @@
+"""Tables of token maps: cosines from ``least`` to 1, by polynomials in the root of the gap.
+
+With u = 1 - rho and t = sqrt(u), ``1 - R = (1 - R(1)) + u f(t)``. The factor f is smooth in t where
+the network's activations have no jumps: kinks make ``1 - R`` a series in powers of t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.polynomial.chebyshev import chebder
+
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import whole
+from ...foundation.printing import Shown
+from ..arguments import finished, real_array, series_length, single_precision
+from ..jax_field import is_jax
+from .dyadic import NODES, Array, chebyshev_fit, chebyshev_points
+from .table import chunked
+
+GapFunction = Callable[[Array], Array]
+_SAFETY = 4.0
+_ROUNDING = 16 * 2.0**-52
+_USELESS = 1e-6
+_HALVINGS = 5
+_OUTSIDE = 1e-12  # by which cosines may be out of range
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TokenTable(Shown):
+    """R(rho) for least <= rho <= 1 by table; call it with rho, arrays of NumPy or JAX.
+
+    JAX in, JAX out (jit, vmap, grad), nan out of range. error_bound: of |table - R|, from the
+    residuals measured between the nodes, times 4, plus rounding (float32 arrays: 2e-7 more). nodes,
+    values: the gaps 1 - rho where the map was evaluated, ascending, and 1 - R there.
+    """
+
+    name: str
+    least: float
+    tolerance: float
+    error_bound: float
+    nodes: Array
+    values: Array
+    gap_function: GapFunction = field(repr=False)
+    end: float = field(repr=False)  # 1 - R at rho = 1
+    coefficients: Array = field(repr=False)  # (NODES, panels), of f on equal panels of t
+
+    def __call__(self, rho: Any) -> Any:
+        """R at rho, of any shape. Raises: KcalcError for other cosines than those of the tokens."""
+        if is_jax(rho):
+            return 1 - self.gap(1 - rho)
+        return finished(1 - self.gap(1 - self._cosines(rho)), np.shape(rho), single_precision(rho))
+
+    def gap(self, gap: Any) -> Any:
+        """1 - R at rho = 1 - gap."""
+        if is_jax(gap):
+            import jax.numpy as jnp
+
+            largest = 1 - self.least
+            outside = (gap < -1e-6) | (gap > largest + 1e-6)
+            inside = jnp.where(gap < 0, 0, jnp.where(gap > largest, largest, gap))
+            return jnp.where(outside, jnp.nan, self._drop(inside, jnp))
+        array = self._gaps(gap)
+        drop = chunked(array, lambda part: self._drop(part, np))
+        return finished(drop, array.shape, single_precision(gap))
+
+    def slope(self, rho: Any) -> Any:
+        """R'(rho), of any shape, by NumPy; ``jax.grad`` of the table is the same for JAX.
+
+        Raises: KcalcError for other cosines than those of the tokens.
+        """
+        array = self._gaps(1 - self._cosines(rho))
+        rising = chebder(self.coefficients, axis=0) * 2 * self.coefficients.shape[1] / self._extent
+
+        def at(gap: Array) -> Array:
+            t = np.sqrt(gap)
+            return self._series(self.coefficients, t, np) + t / 2 * self._series(rising, t, np)
+
+        return finished(chunked(array, at), array.shape, single_precision(rho))
+
+    def verify(self, points: int = 100, seed: int = 0) -> float:
+        """The largest |table - R| over random rho, half of them close to 1."""
+        points = whole(points, "points", 1, 10**6)
+        random = np.random.default_rng(whole(seed, "seed"))
+        powers = np.where(random.random(points) < 0.5, 1, 4)
+        gap = (1 - self.least) * random.random(points) ** powers
+        return float(np.abs(self.gap(gap) - _evaluated(self.gap_function, gap, self.name)).max())
+
+    def to_dict(self, points: int = 41) -> dict[str, Any]:
+        """Name, range, error bound and sampled values, as plain data."""
+        rho = np.linspace(self.least, 1, series_length(points))
+        return {
+            "table": self.name,
+            "error_bound": self.error_bound,
+            "nodes": self.nodes.size,
+            "rho": rho.tolist(),
+            "R": self(rho).tolist(),
+        }
+
+    def _frame(self) -> dict[str, Array]:
+        return {"rho": 1 - self.nodes, "R": 1 - self.values}
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return [
+            ("", "value"),
+            ("map", self.name),
+            ("rho", f"{self.least:.6g} ... 1"),
+            ("nodes", str(self.nodes.size)),
+            ("error bound", f"{self.error_bound:.2g}"),
+            ("tolerance", f"{self.tolerance:.2g}"),
+        ]
+
+    def __repr__(self) -> str:
+        return (
+            f"TokenTable({self.name}, rho from {self.least:.4g} to 1, {self.nodes.size} nodes, "
+            f"error <= {self.error_bound:.1e})"
+        )
+
+    @property
+    def _extent(self) -> float:
+        """The largest t."""
+        return float(np.sqrt(1 - self.least))
+
+    def _cosines(self, rho: Any) -> Array:
+        return np.asarray(real_array(rho, "rho"), dtype=float)
+
+    def _gaps(self, gap: Any) -> Array:
+        array = np.asarray(real_array(gap, "gap"), dtype=float)
+        outside = ~((array >= -_OUTSIDE) & (array <= 1 - self.least + _OUTSIDE))
+        if outside.any():
+            raise KcalcError(
+                f"cosines of these tokens lie between {self.least:.6g} and 1, got "
+                f"{1 - array[outside].ravel()[0]:.6g}"
+            )
+        return np.clip(array, 0.0, 1 - self.least)
+
+    def _drop(self, gap: Any, xp: Any) -> Any:
+        """1 - R by NumPy or JAX, differentiable at a gap of 0 too."""
+        there = gap > 0
+        t = xp.where(there, xp.sqrt(xp.where(there, gap, 1)), 0)
+        return self.end + gap * self._series(self.coefficients, t, xp)
+
+    def _series(self, coefficients: Array, t: Any, xp: Any) -> Any:
+        """The series with these coefficients at t, by Clenshaw's recurrence."""
+        panels = coefficients.shape[1]
+        place = t / self._extent * panels
+        panel = xp.clip(xp.floor(place), 0, panels - 1).astype(int)
+        x = 2 * (place - panel) - 1
+        columns = xp.asarray(coefficients, dtype=t.dtype)[:, panel]
+        older, newer = xp.zeros_like(x), xp.zeros_like(x)
+        for column in columns[:0:-1]:
+            older, newer = newer, 2 * x * newer - older + column
+        return x * newer - older + columns[0]
+
+
+def tabulate_tokens(
+    gap_function: GapFunction, least: float, tolerance: float = 1e-10, name: str = ""
+) -> TokenTable:
+    """The table of a token map given by its gap function, for cosines from ``least`` to 1.
+
+    ``gap_function``: the gap 1 - R at a float64 array of gaps 1 - rho. Panels of t are halved until
+    the table is within ``tolerance`` of R between the nodes, 5 times at most.
+    Raises: KcalcError for functions that are not finite, and for those missed by 1e-6 or more.
+    """
+    if not 0 < tolerance < 1:
+        raise KcalcError(f"tolerance = {tolerance}: a number between 0 and 1 is needed")
+    extent = float(np.sqrt(1 - least))
+    (end,) = _evaluated(gap_function, np.zeros(1), name)
+    for panels in (2**k for k in range(_HALVINGS + 1)):
+        starts = np.arange(panels)[:, None]
+        nodes, probes = (
+            np.minimum(((starts + points) / panels * extent) ** 2, 1 - least)
+            for points in (chebyshev_points(), chebyshev_points(NODES + 1))
+        )
+        values, truth = (_evaluated(gap_function, points, name) for points in (nodes, probes))
+        inside = np.sqrt(nodes) / extent * panels - starts
+        coefficients = chebyshev_fit(inside, (values - end) / nodes).T
+        order = np.argsort(every := np.concatenate([[0.0], nodes.ravel(), probes.ravel()]))
+        known = np.concatenate([[end], values.ravel(), truth.ravel()])[order]
+        table = TokenTable(
+            name, least, tolerance, 0.0, every[order], known, gap_function, float(end), coefficients
+        )
+        error = _SAFETY * float(np.abs(table.gap(probes) - truth).max()) + _ROUNDING
+        table = replace(table, error_bound=error)
+        if error <= max(tolerance, 2 * _ROUNDING):
+            break
+    if not table.error_bound < _USELESS:
+        raise KcalcError(
+            f"the token map{f' of {name}' if name else ''} is too rough for a table: its error "
+            f"would be {error:.1e}; call the map, which takes arrays of cosines"
+        )
+    return table
+
+
+def _evaluated(gap_function: GapFunction, gap: Array, name: str) -> Array:
+    values = np.asarray(gap_function(gap.ravel()), dtype=float).reshape(gap.shape)
+    if not np.isfinite(values).all():
+        raise KcalcError(
+            f"the token map{f' of {name}' if name else ''} is not finite at rho = "
+            f"{1 - gap[~np.isfinite(values)][0]:.17g}"
+        )
+    return values

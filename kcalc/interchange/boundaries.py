@@ -1,0 +1,23 @@
+"""Mean squares of the model's own feature maps on the example inputs it was read with."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from .model_reading import Reading
+
+Node = Hashable
+
+
+def measured_q(reading: Reading, nodes: Sequence[Node]) -> dict[Node, float]:
+    """{node: q of the model as it was read}, empty where no arrays were given as examples.
+
+    ``nodes``: operations of the model, by the labels of their nodes.
+    """
+    trace = reading.trace
+    if trace is None or trace.framework != "torch" or not nodes:
+        return {}
+    from .torch_model.measured import mean_squares
+
+    found = mean_squares(trace.model.program, [str(node) for node in nodes])
+    return {node: found[str(node)] for node in nodes if str(node) in found}

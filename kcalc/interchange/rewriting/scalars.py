@@ -1,0 +1,54 @@
+"""Inputs of one number per example, such as times, and the features that a model makes of them.
+
+Sines and cosines of a time at fixed speeds are an input of as many channels; its first weights are
+the first layer of the network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..layout import id_arrays
+from ..trace import Entry, Held, Join, Linear, Op, Pass, Pointwise, Reshape, Trace
+from .editing import Edit
+
+FEATURES = (
+    "the {1} features that the model makes of the one number {0!r} per example are the input: its "
+    "q and c are meant for them (q = 1/2 for sines and cosines in pairs)"
+)
+FUNCTION = "the input is a function of the one number {0!r} per example; its q is meant after that"
+
+
+def with_scalars(trace: Trace) -> Edit:
+    """The operations, features of one number per example as the input where weights read them."""
+    edit = Edit({op.name: op for op in trace.ops}, trace.outputs)
+    ids, readers = id_arrays(trace), edit.readers()
+    for entry in [op for op in trace.ops if isinstance(op, Entry) and op.name not in ids]:
+        if len(entry.shape) != 1 and entry.shape[1:] != (1,):
+            continue
+        made, ends = _features(trace, entry, readers)
+        end = edit.ops[ends[0]] if len(ends) == 1 else entry
+        layers = [edit.ops.get(name) for name in readers[end.name]]
+        plain = len(end.shape) == 2 and all(
+            isinstance(op, Linear) and op.axis == 1 and not op.kernel for op in layers
+        )
+        if end is entry or not plain or not layers:
+            continue
+        changed = any(isinstance(edit.ops[name], Pointwise) for name in made)
+        text = (FEATURES if end.shape[1] > 1 else FUNCTION) if changed else ""
+        edit.ops[entry.name] = replace(
+            entry, shape=end.shape, part=True, text=text.format(entry.name, end.shape[1])
+        )
+        told = {"name": end.name, "shape": end.shape, "source": end.source}
+        edit.ops[end.name] = Pass(**told, reads=(entry.name,))
+    return edit
+
+
+def _features(trace: Trace, entry: Op, readers: dict[str, list[str]]) -> tuple[set[str], list[str]]:
+    """(operations on one input and constants alone, those of them that others read)."""
+    made, fixed = {entry.name}, {op.name for op in trace.ops if isinstance(op, Held)}
+    for op in trace.ops:
+        alone = isinstance(op, Pointwise | Reshape | Pass | Join)
+        if alone and made & set(op.reads) and made | fixed >= set(op.reads):
+            made.add(op.name)
+    return made, [name for name in made if set(readers[name]) - made]

@@ -1,0 +1,55 @@
+"""One run of a captured program, for the sizes of what its operations return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .captured import Program
+from .examples import undisturbed
+
+
+def mean_squares(program: Program, names: Sequence[str]) -> dict[str, float]:
+    """{operation: the mean square of its output} on the arrays that the model was read with.
+
+    Empty where it was read with shapes alone, or does not run again.
+    """
+    if program.arguments is None or not program.given_arrays:
+        return {}
+    wanted = {node: name for node, name in reversed(program.names.items()) if name in set(names)}
+    runner = _Noting(program, wanted)
+    try:
+        with undisturbed(), torch.no_grad():
+            runner.run(*_inputs(program))
+    except Exception:  # the user's operations may raise anything
+        return {}
+    return runner.found
+
+
+def _inputs(program: Program) -> list[Any]:
+    """The values of the placeholders of the captured graph in their order."""
+    captured = program.captured
+    leaves = pytree.tree_leaves(program.arguments)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    given = dict(zip(captured.entries, tensors, strict=True))
+    stored = {node: tensor for node, (tensor, _) in captured.held.items()}
+    known = {**captured.given, **stored, **given}
+    return [known.get(node) for node in captured.graph.nodes if node.op == "placeholder"]
+
+
+class _Noting(torch.fx.Interpreter):
+    """Runs a graph and notes mean squares at some nodes."""
+
+    def __init__(self, program: Program, wanted: dict[Any, str]) -> None:
+        super().__init__(program.captured.module, graph=program.captured.graph)
+        self.wanted, self.found = wanted, dict[str, float]()
+
+    def run_node(self, n: Any) -> Any:
+        """The value of a node."""
+        value = super().run_node(n)
+        if n in self.wanted and isinstance(value, torch.Tensor) and value.is_floating_point():
+            self.found.setdefault(self.wanted[n], float(value.double().square().mean()))
+        return value

@@ -1,0 +1,16 @@
+"""Transfer: how initialisation, learning rates, epsilon and decay change with width and depth."""
+
+from .coordinates import TrainedCoordinates, trained_coordinates
+from .entry import transfer
+from .result import ParameterRule, Transfer
+from .sweep import TransferCheck, transfer_check
+
+__all__ = [
+    "ParameterRule",
+    "TrainedCoordinates",
+    "Transfer",
+    "TransferCheck",
+    "trained_coordinates",
+    "transfer",
+    "transfer_check",
+]

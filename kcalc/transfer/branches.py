@@ -1,0 +1,87 @@
+"""Residual branches: which operations lie on one, and which weights end it.
+
+A sum that reads a feature map (the stream) and something computed from it (the branch) is
+``x + f(x)``. The number of such sums is the depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from ..foundation.errors import KcalcError
+from ..network import primitives as P
+from ..network.network import Network
+
+Node = Hashable
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One residual branch.
+
+    ``sum``: the node that adds it to the stream; ``slot``: its place among what that node reads;
+    ``inside``: the nodes of the branch; ``last``: the node of the weights that end it, None where
+    something else than weights does.
+    """
+
+    sum: Node
+    slot: int
+    inside: frozenset[Node]
+    last: Node | None
+
+
+def branches(network: Network) -> tuple[Branch, ...]:
+    """The residual branches of a network, in order."""
+    made = {node: (op, reads) for node, op, reads in network.operations}
+    above: dict[Node, frozenset[Node]] = {}
+    for node, _, reads in network.operations:
+        above[node] = frozenset(reads).union(*(above[read] for read in reads))
+    found: list[Branch] = []
+    for node, op, reads in network.operations:
+        if not isinstance(op, P.Mix) or len(reads) < 2:
+            continue
+        streams = [s for s in reads if any(s in above[other] for other in reads)]
+        if not streams:
+            continue
+        stream = streams[0]
+        for slot, read in enumerate(reads):
+            if stream in above[read]:
+                inside = frozenset(
+                    n for n in (*above[read], read) if stream in above[n] and n != stream
+                )
+                found.append(Branch(node, slot, inside, _last(made, read)))
+    return tuple(found)
+
+
+def _last(made: dict[Node, tuple[P.Primitive | None, tuple[Node, ...]]], node: Node) -> Node | None:
+    """The weights that a branch ends with, looking through dropout and multiplications.
+
+    None where their output is read by others, too.
+    """
+    readers: dict[Node, int] = {}
+    for _, reads in made.values():
+        for read in reads:
+            readers[read] = readers.get(read, 0) + 1
+    while True:
+        op, reads = made[node]
+        if readers.get(node, 0) > 1:
+            return None
+        if isinstance(op, P.Fresh):
+            return node
+        through = op is None or isinstance(op, P.Mask) or (isinstance(op, P.Mix) and len(reads) < 2)
+        if not through or not reads:
+            return None
+        node = reads[0]
+
+
+def refuse_nested(found: tuple[Branch, ...]) -> None:
+    """Raises: KcalcError where a branch holds the sum of another: depth then has no exponents."""
+    for branch in found:
+        inner = next((other for other in found if other.sum in branch.inside), None)
+        if inner is not None:
+            raise KcalcError(
+                f"the residual branch that node {branch.sum!r} adds holds another, added by "
+                f"{inner.sum!r}: depth has exponents for branches one after the other; keep the "
+                f"depth of the base"
+            )

@@ -1,0 +1,239 @@
+"""What grows from a base network to a larger one: channels, groups, widths of heads, depth."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import sympy as sp
+
+from ..foundation.errors import KcalcError
+from ..network import primitives as P
+from ..network.layers import Affine, Attend, Embedding, Positions
+from ..network.network import Network
+from ..network.primitives import owner
+from .branches import Branch, branches, refuse_nested
+from .powers import DEPTH, HALF, ONE, WIDTH, ZERO, Power, width_symbols
+
+Node = Hashable
+WEIGHTS = (Affine, Embedding, Positions)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How the extents of a network grow.
+
+    ``channels``, ``groups``: by node with weights; ``scores``: {Attend: the factor that its scores
+    need}; ``branches``: the residual branches where their number grows, else none; ``ratios``:
+    {symbol: its ratio}, of known ones.
+    """
+
+    channels: Mapping[Node, Power]
+    groups: Mapping[Node, Power]
+    scores: Mapping[Node, Power]
+    branches: tuple[Branch, ...]
+    ratios: Mapping[sp.Symbol, float] = field(default_factory=dict)
+
+
+def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = None) -> Growth:
+    """Of a network that leaves widths open (``features=None``, or symbols), all by one ratio.
+
+    Raises: KcalcError where no width is open, and for depth without residual branches.
+    """
+    width = axes is None or "width" in axes
+    channels: dict[Node, Power] = {}
+    for node in network.nodes_of(*WEIGHTS):
+        given = network.features[node]
+        is_open = (given is None or isinstance(given, sp.Basic)) and node not in network.outputs
+        channels[node] = WIDTH if width and is_open else ONE
+    if width and WIDTH not in channels.values():
+        raise KcalcError(
+            "no hidden layer leaves its width open: build the network with features=None, or give "
+            "a base of another width, base="
+        )
+    found = branches(network)
+    if axes is not None and "depth" in axes and not found:
+        raise KcalcError(
+            "the network has no residual branches, x + f(x): only their number has exponents of "
+            "depth; leave 'depth' out of axes"
+        )
+    deep = found if axes is None or "depth" in axes else ()
+    refuse_nested(deep)
+    scores = {n: _open_scores(network.layer(n), width) for n in network.nodes_of(Attend)}
+    known = {} if ratio is None else {WIDTH: float(ratio)}
+    return Growth(channels, {}, scores, deep, known)
+
+
+def _open_scores(layer: Any, width: bool) -> Power:
+    """Of attention whose heads widen, unless it says their width."""
+    grown = width and layer.key_width is None
+    return WIDTH**-HALF if grown and layer.scale == "sqrt" else ONE
+
+
+def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None) -> Growth:
+    """What grows from one network to another of the same form.
+
+    Raises: KcalcError where they differ in more than widths and the number of branches.
+    """
+    old, new = branches(base), branches(network)
+    deep = new if len(old) != len(new) else ()
+    refuse_nested(deep)
+    pairs = {node: counterparts(base, network, node) for node in network.nodes_of(*WEIGHTS, Attend)}
+    _check_multipliers(base, network)
+    ratios: dict[Node, Fraction] = {}
+    groups: dict[Node, Fraction] = {}
+    for node in network.nodes_of(*WEIGHTS):
+        ratios[node] = _one_ratio(
+            node, network.features[node], [base.features[p] for p in pairs[node]]
+        )
+        if isinstance(network.layer(node), Affine):
+            own = [base.layer(p).groups for p in pairs[node]]
+            groups[node] = _one_ratio(node, network.layer(node).groups, own)
+    heads = {
+        node: _one_ratio(
+            node, _key_width(network, node), [_key_width(base, p) for p in pairs[node]]
+        )
+        for node in network.nodes_of(Attend)
+    }
+    symbols = width_symbols([*ratios.values(), *groups.values(), *heads.values()])
+    known = {s: float(r) for r, s in symbols.items() if s != 1}
+    if deep:
+        known[DEPTH] = len(new) / len(old) if old else math.inf
+        if not old:
+            raise KcalcError("the base has no residual branches, and the larger network has some")
+    _check_axes(axes, wide=any(r != 1 for r in ratios.values()), deep=bool(deep))
+    scores = {
+        node: _scores(network.layer(node), base.layer(pairs[node][0]), ratio, symbols[ratio], node)
+        for node, ratio in heads.items()
+    }
+    return Growth(
+        {node: symbols[r] for node, r in ratios.items()},
+        {node: symbols[r] for node, r in groups.items()},
+        scores,
+        deep,
+        known,
+    )
+
+
+def _check_axes(axes: tuple[str, ...] | None, wide: bool, deep: bool) -> None:
+    """Raises: KcalcError where what grows is not what ``axes`` says, or nothing grows."""
+    if not wide and not deep:
+        raise KcalcError("the base has the widths and the depth of the network: nothing grows")
+    for axis, grown in (("width", wide), ("depth", deep)):
+        if axes is not None and (axis in axes) != grown:
+            told = "is of another" if grown else "has the same"
+            advice = f"{'add' if grown else 'leave out'} {axis!r} in axes"
+            raise KcalcError(f"the base {told} {axis}; {advice}, or give another base")
+
+
+def counterparts(base: Network, network: Network, node: Node) -> list[Node]:
+    """The nodes of the base that stand for a node: of its name, or with other numbers in it.
+
+    In a base of another depth ``blocks.7.up`` stands for ``blocks.0.up`` of it.
+    Raises: KcalcError where there is none.
+    """
+    kind = type(network.layer(node))
+    named = matching_name(str(node), {str(n): n for n in base.nodes_of(kind)})
+    if not named:
+        raise KcalcError(
+            f"node {node!r} ({kind.__name__}) has no counterpart in the base, which differs in "
+            f"more than width and depth; build both with one function"
+        )
+    if kind is Affine:
+        own = network.layer(node)
+        for other in named:
+            theirs = base.layer(other)
+            for what in ("kernel", "stride", "bias", "standardised"):
+                if getattr(own, what) != getattr(theirs, what):
+                    raise KcalcError(
+                        f"node {node!r} has {what} {getattr(own, what)}, and {other!r} of the base "
+                        f"{getattr(theirs, what)}: the base may differ in width and depth alone"
+                    )
+    return named
+
+
+def matching_name(name: str, known: Mapping[str, Any]) -> list[Any]:
+    """The values of the names nearest to ``name``: itself, or with other numbers in it.
+
+    One number other first, from the left, then any.
+    """
+    if name in known:
+        return [known[name]]
+    parts = re.split(r"(\d+)", name)
+    places = range(1, len(parts), 2)
+    patterns = [{place} for place in places] + [set(places)]
+    for free in patterns:
+        text = "".join(r"\d+" if i in free else re.escape(part) for i, part in enumerate(parts))
+        found = [value for other, value in known.items() if re.fullmatch(text, other)]
+        if found:
+            return found
+    return []
+
+
+def _one_ratio(node: Node, own: Any, others: list[Any]) -> Fraction:
+    """The ratio of an extent to that of its counterparts.
+
+    Raises: KcalcError where it is not known, or not the same for all of them.
+    """
+    if own is None and all(other is None for other in others):
+        return Fraction(1)
+    if not isinstance(own, int) or not all(isinstance(other, int) for other in others):
+        raise KcalcError(f"node {node!r}: how many channels it has is not known in both networks")
+    ratios = {Fraction(own, other) for other in others}
+    if len(ratios) > 1:
+        raise KcalcError(
+            f"node {node!r} has several counterparts in the base, of different widths; give a base "
+            f"of the same depth"
+        )
+    return ratios.pop()
+
+
+def _key_width(network: Network, node: Node) -> int | None:
+    """The channels of a head's queries."""
+    layer = network.layer(node)
+    queries = network.features[network.parents(node)[0]]
+    if layer.key_width is None and queries is not None and layer.heads is not None:
+        return queries // layer.heads
+    return layer.key_width
+
+
+def _scores(own: Attend, base: Attend, ratio: Fraction, grown: Power, node: Node) -> Power:
+    """The factor that scores need: they are to be divided by the channels of a head."""
+    present = {"sqrt": HALF, "linear": ONE}
+    if isinstance(own.scale, str):
+        if own.scale != base.scale:
+            raise KcalcError(
+                f"node {node!r}: scores have the scale {own.scale!r}, in the base {base.scale!r}"
+            )
+        return grown ** (present[own.scale] - 1)
+    change = float(own.scale) / float(base.scale) if not isinstance(base.scale, str) else math.nan
+    for power in (ZERO, HALF, ONE):
+        if math.isclose(change, float(ratio) ** -float(power), rel_tol=1e-6):
+            return grown ** (power - 1)
+    raise KcalcError(
+        f"node {node!r}: the scale of scores is {own.scale}, in the base {base.scale}: neither the "
+        f"same nor a power of the channels of a head"
+    )
+
+
+def _check_multipliers(base: Network, network: Network) -> None:
+    """Raises: KcalcError where a number by which feature maps are multiplied changes."""
+    known = {str(owner(n)): op for n, op, _ in base.operations if isinstance(op, P.Mix)}
+    for node, op, _ in network.operations:
+        if not isinstance(op, P.Mix) or isinstance(op.origin, Positions):
+            continue
+        for other in matching_name(str(owner(node)), known)[:1]:
+            same = len(other.weights) == len(op.weights) and all(
+                a == b or sp.Abs(sp.Float(1) * (a - b)) <= 1e-6 * sp.Abs(b)
+                for a, b in zip(op.weights, other.weights, strict=True)
+            )
+            if not same:
+                raise KcalcError(
+                    f"node {owner(node)!r} multiplies by {op.weights}, in the base by "
+                    f"{other.weights}: keep multipliers as they are in the base, kc.transfer says "
+                    f"which to change"
+                )

@@ -1,0 +1,278 @@
+"""From sizes to rules: one record per parameter, the multipliers of operations, and edits."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import sympy as sp
+
+from ..fields.arguments import one_number
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import choice
+from ..maps.maps import Assumption
+from ..network import primitives as P
+from ..network.network import Network
+from ..network.primitives import owner
+from .growth import Growth
+from .optimizers import GAUGES, Rates, bias_rates, decay_power, multiplier, named_optimizer, rates
+from .powers import HALF, ONE, Power, degrees, value
+from .result import ParameterRule, Transfer, numbers
+from .sizes import Setting, Sizes, Use, sizes
+
+Node = Hashable
+BOTH_ENDS = ({"embedding", "readout"}, {"input", "readout"})
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user chose; ``branch`` is the exponent a of ``x + L^-a f(x)``."""
+
+    optimizer: str
+    gauge: str
+    decay: Any
+    branch: Any
+    aligned: bool
+
+
+def options(optimizer: Any, gauge: Any, decay: Any, branch: Any, alignment: Any) -> Options:
+    """The options, checked.  Raises: KcalcError for unknown names and numbers out of range."""
+    name = named_optimizer(optimizer)
+    choice(gauge, "gauge", GAUGES)
+    choice(alignment, "alignment", ("full", "none"))
+    kept = _rational(decay, "decay")
+    if kept not in (0, HALF, 1):
+        raise KcalcError(f"decay must be 0, 1/2 or 1, got {glimpse(decay)}")
+    depth = _rational(branch, "branch_exponent")
+    if not HALF <= depth <= 1:
+        raise KcalcError(f"branch_exponent must lie in [1/2, 1], got {glimpse(branch)}")
+    return Options(name, gauge, kept, depth, alignment == "full")
+
+
+def _rational(number: Any, what: str) -> Any:
+    if isinstance(number, Fraction | sp.Rational):
+        return sp.Rational(number)
+    return sp.Rational(Fraction(one_number(number, what)).limit_denominator(1000))
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One use of a parameter in the network.
+
+    ``kind``: "weight", "bias", "gain" (of a norm, or another vector with an entry per channel) or
+    "shared" (a vector or number that many channels share); ``shape``: its shape; ``base_std``: the
+    standard deviation in the base, None where there is none.
+    """
+
+    name: str
+    node: Node
+    kind: str
+    shape: tuple[int, ...] = ()
+    base_std: float | None = None
+
+
+def placements(network: Network) -> list[Placement]:
+    """The parameters of a network of our own: ``node.weight`` and ``node.bias``."""
+    found = []
+    for node, op, _ in network.operations:
+        if isinstance(op, P.Fresh):
+            found.append(Placement(f"{owner(node)}.weight", node, "weight", _shape(op)))
+            if op.bias:
+                found.append(Placement(f"{owner(node)}.bias", node, "bias"))
+    return found
+
+
+def _shape(op: P.Fresh) -> tuple[int, ...]:
+    """(outputs, inputs of an output, taps); 1 for numbers of channels that are not known."""
+    inputs = op.reads // op.groups if isinstance(op.reads, int) else 1
+    taps = () if op.one_tap else (op.kernel if isinstance(op.kernel, tuple) else (op.kernel,))
+    return (op.features if isinstance(op.features, int) else 1, inputs, *taps)
+
+
+def setting(growth: Growth, chosen: Options) -> Setting:
+    """What the folds are told for the user's choice."""
+    return Setting(
+        growth.channels,
+        growth.groups,
+        growth.branches,
+        chosen.branch,
+        absorb=chosen.gauge == "none",
+        aligned=chosen.aligned,
+        capped=not chosen.aligned and chosen.optimizer == "sgd",
+    )
+
+
+def derive(
+    network: Network, growth: Growth, chosen: Options, placed: Sequence[Placement]
+) -> Transfer:
+    """The rules of all parameters.  Raises: KcalcError where the network has no exponents."""
+    if growth.branches and not chosen.aligned:
+        raise KcalcError("alignment='none' has no exponents of depth; keep the depth of the base")
+    told = setting(growth, chosen)
+    found = sizes(network, told)
+    by_name: dict[str, list[Placement]] = {}
+    for one in placed:
+        by_name.setdefault(one.name, []).append(one)
+    book = _Book(growth, chosen, told, found)
+    parameters = {name: book.rule(name, uses) for name, uses in by_name.items()}
+    book.scores()
+    book.branches()
+    return Transfer(
+        chosen.optimizer,
+        chosen.gauge,
+        parameters,
+        book.multipliers,
+        tuple(book.edits),
+        {str(symbol): ratio for symbol, ratio in growth.ratios.items()},
+        (*_assumptions(chosen, bool(growth.branches)), *network.assumptions),
+    )
+
+
+class _Book:
+    """Rules as they are derived, with the multipliers and edits that they need."""
+
+    def __init__(self, growth: Growth, chosen: Options, told: Setting, found: Sizes) -> None:
+        self.growth, self.chosen, self.told, self.found = growth, chosen, told, found
+        self.multipliers: dict[str, Any] = {}
+        self.edits: list[str] = []
+
+    def rule(self, name: str, uses: list[Placement]) -> ParameterRule:
+        """The record of a parameter, by the strictest of its uses."""
+        roles = [self._role(one) for one in uses]
+        tied = set(roles) in BOTH_ENDS
+        if len(set(roles)) > 1 and not tied:
+            raise KcalcError(
+                f"{name} is used in two roles that conflict: {roles[0]} at node "
+                f"{owner(uses[0].node)!r}, {next(r for r in roles if r != roles[0])} at node "
+                f"{owner(uses[[r != roles[0] for r in roles].index(True)].node)!r}; untie them"
+            )
+        every = [self._rates(one, tied) for one in uses]
+        strictest = min(every, key=lambda rate: degrees(rate.learning_rate))
+        powers = {
+            "init_std": min((rate.init_std for rate in every), key=degrees),
+            "learning_rate": strictest.learning_rate,
+            "epsilon": strictest.epsilon,
+            "weight_decay": decay_power(strictest.learning_rate, self.chosen.decay),
+        }
+        return ParameterRule(
+            name,
+            ", ".join(dict.fromkeys(roles)),
+            strictest.optimizer,
+            **numbers(powers, self.growth.ratios),
+            exponents=powers,
+            base_std=uses[0].base_std,
+        )
+
+    def _role(self, one: Placement) -> str:
+        return self.found.uses[one.node].role if one.kind == "weight" else one.kind
+
+    def _rates(self, one: Placement, tied: bool) -> Rates:
+        optimizer, gradient = self.chosen.optimizer, self.found.gradients[one.node]
+        if gradient == 0:
+            raise KcalcError(
+                f"{one.name} at node {owner(one.node)!r} does not reach any output, so it has no "
+                f"gradient; drop it"
+            )
+        if one.kind != "weight":
+            output, change = self.told.target(one.node)
+            if one.kind == "bias":
+                output, change = self.found.uses[one.node].output, self.found.uses[one.node].shift
+            if one.kind == "shared":  # its gradient is a sum over the channels
+                gradient = gradient * self.found.channels[one.node]
+            return bias_rates(optimizer, change, output, gradient)
+        use = self.found.uses[one.node]
+        gauge = "mup" if tied and self.chosen.gauge == "none" else self.chosen.gauge
+        factor = multiplier(gauge, use)
+        if factor != 1:
+            self._multiply(one, use, factor, tied)
+        return rates(optimizer, use, gradient, factor, one.shape)
+
+    def _multiply(self, one: Placement, use: Use, factor: Power, tied: bool) -> None:
+        node = owner(one.node)
+        self.multipliers[f"{node} (weights)"] = value(factor, self.growth.ratios)
+        reason = f": {one.name} is the table of an embedding, too" if tied else ""
+        what = "logits" if use.role == "readout" else "product with the weights"
+        self.edits.append(f"multiply the {what} of {node!r} by {self._told(factor)}{reason}")
+
+    def scores(self) -> None:
+        """Multipliers of scores of attention."""
+        needed: dict[Power, list[Node]] = {}
+        for node, power in self.growth.scores.items():
+            if power != 1:
+                needed.setdefault(power, []).append(node)
+                self.multipliers[f"{node} (scores)"] = value(power, self.growth.ratios)
+        for power, nodes in needed.items():
+            self.edits.append(
+                f"multiply the scores of {_listed(nodes)} by {self._told(power)}: scores are to be "
+                f"divided by the channels of a head, not by their square root"
+            )
+
+    def branches(self) -> None:
+        """Multipliers of residual branches that do not end with weights that could take them."""
+        nodes: list[Node] = []
+        power = ONE
+        for branch in self.growth.branches:
+            if not (self.told.absorb and branch.last is not None):
+                power = self.told.factor(branch)
+                self.multipliers[f"{branch.sum} (branch)"] = value(power, self.growth.ratios)
+                nodes.append(branch.sum)
+        if nodes:
+            self.edits.append(
+                f"multiply the residual branches that {_listed(nodes)} add by {self._told(power)}"
+            )
+
+    def _told(self, power: Power) -> str:
+        number = value(power, self.growth.ratios)
+        text = str(power).replace("**", "^")
+        return f"{text} = {number:.6g}" if isinstance(number, float) else text
+
+
+def _listed(nodes: Iterable[Node]) -> str:
+    names = [repr(owner(node)) for node in nodes]
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others"
+
+
+def _assumptions(chosen: Options, deep: bool) -> Iterable[Assumption]:
+    aligned = "aligned with" if chosen.aligned else "independent of"
+    yield Assumption(
+        "network",
+        f"changes of weights are {aligned} what they read; the numbers of examples, positions and "
+        f"steps do not grow with the network",
+    )
+    yield Assumption(
+        "network",
+        {
+            0: "weight decay is that of the base",
+            1: "the product of learning rate and weight decay is that of the base",
+        }.get(chosen.decay, "weight decay grows as 1 / sqrt(learning rate)"),
+    )
+    if deep:
+        yield Assumption("network", f"residual branches stand behind L^-{chosen.branch}")
+
+
+def abc_exponents(
+    network: Network, growth: Growth, chosen: Options, given: Mapping[str, tuple[Power, Power]]
+) -> dict[str, Power]:
+    """{role: power of the learning rate} of another parametrisation.
+
+    ``given``: {role: (multiplier, size of initial weights)}. Roles that are not given are those of
+    this calculus. [Everett et al. 2024]
+    """
+    told = setting(growth, chosen)
+    plain = sizes(network, told).uses
+    initial = {
+        use.role: given[use.role][0] * given[use.role][1] / use.initial
+        for use in plain.values()
+        if use.role in given
+    }
+    other = replace(told, initial=initial)
+    found = sizes(network, other)
+    return {
+        use.role: rates(
+            chosen.optimizer, use, found.gradients[node], given[use.role][0], (1, 1)
+        ).learning_rate
+        for node, use in found.uses.items()
+        if use.role in given
+    }

@@ -1,0 +1,270 @@
+"""Sizes of feature maps and of their gradients, as powers of width and depth.
+
+Two folds over the primitives of a network. Forward: the typical size of a coordinate, and for all
+weights what initialisation and change give feature maps of size 1. Backward: the typical size of
+the derivative of the loss by a coordinate, the larger of what initial weights and what their
+changes pass on. Derivations: the page on the theory of transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import singledispatchmethod
+from typing import Any
+
+from ..foundation.errors import KcalcError
+from ..network import primitives as P
+from ..network.compose import interpret, interpret_back, no_rule
+from ..network.layers import Embedding, Positions
+from ..network.network import Network
+from ..network.primitives import owner
+from .branches import Branch
+from .powers import DEPTH, HALF, ONE, ZERO, Power, degrees, grows, larger, smaller
+
+Node = Hashable
+NAME = "exponents of width and depth"
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a feature map: the size of a coordinate, and how its number of channels grows."""
+
+    of: Power
+    channels: Power
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the folds are told.
+
+    ``channels``: {node with weights: growth of the channels that it emits}; ``groups``: {node:
+    growth of the number of groups}; ``branches``: residual branches, none where the depth is that
+    of the base; ``branch``: the exponent a of ``x + L^-a f(x)``; ``absorb``: whether weights that
+    end a branch take the factor ``L^-a``; ``aligned``: whether changes of weights are aligned with
+    what they read; ``initial``: {role: size of initial weights relative to the choice of this
+    calculus}, for other parametrisations; ``capped``: whether changes may not exceed the weights.
+    """
+
+    channels: Mapping[Node, Power]
+    groups: Mapping[Node, Power] = field(default_factory=dict)
+    branches: tuple[Branch, ...] = ()
+    branch: Any = 1
+    absorb: bool = True
+    aligned: bool = True
+    initial: Mapping[str, Power] = field(default_factory=dict)
+    capped: bool = False
+
+    def target(self, node: Node) -> tuple[Power, Power]:
+        """(size of the output of weights, size of its change) that training needs."""
+        for branch in self.branches:
+            if node in branch.inside:
+                own = self.factor(branch) if self.absorb and node == branch.last else ONE
+                return own, own * DEPTH ** (self.branch - 1)
+        return ONE, ONE
+
+    def factor(self, branch: Branch) -> Power:
+        """``L^-a``."""
+        return DEPTH**-self.branch
+
+    def factors(self, node: Node, count: int) -> list[Power]:
+        """The multiplier of everything that a sum reads."""
+        found = [ONE] * count
+        for branch in self.branches:
+            if branch.sum == node and not (self.absorb and branch.last is not None):
+                found[branch.slot] = self.factor(branch)
+        return found
+
+
+@dataclass(frozen=True)
+class Use:
+    """Weights at one place of a network.
+
+    ``role``: "embedding", "input" (few channels to many), "hidden" (many to many), "readout" (many
+    to few), "elementwise" (groups of a few channels) or "finite". ``reads``: the size of what they
+    read; ``fan_in``, ``fan_out``: how the numbers of inputs of an output and of outputs of an input
+    grow; ``output``: the size of their output, ``initial`` and ``change``: the sizes of an initial
+    weight and of its change, multipliers included; ``shift``: the change of a bias.
+    """
+
+    node: Node
+    role: str
+    reads: Power
+    fan_in: Power
+    fan_out: Power
+    channels: Power
+    output: Power
+    initial: Power
+    change: Power
+    shift: Power
+
+
+class Forward:
+    """The forward fold; ``uses`` collects the weights met."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.uses: dict[Node, Use] = {}
+
+    @singledispatchmethod
+    def rule(self, op: P.Primitive, node: Node, inputs: list[Size]) -> Size:
+        raise no_rule(NAME, op, node)
+
+    @rule.register
+    def _(self, op: P.Positions, node: Node, inputs: list[Size]) -> Size:
+        return Size(ONE, ONE)
+
+    @rule.register
+    def _(self, op: P.Fresh, node: Node, inputs: list[Size]) -> Size:
+        (read,) = inputs
+        setting = self.setting
+        channels = setting.channels[owner(node)]
+        groups = setting.groups.get(owner(node), ONE)
+        table = isinstance(op.origin, Embedding | Positions)
+        # an embedding reads one-hot vectors: one number that is not 0
+        fan_in = ONE if table else read.channels / groups
+        fan_out = channels / groups
+        role = "embedding" if table else _role(fan_in, fan_out, channels)
+        output, change = setting.target(node)
+        initial = output / read.of / (fan_in if role == "readout" else fan_in**HALF)
+        initial *= setting.initial.get(role, ONE)
+        moved = change / read.of / fan_in ** (ONE if setting.aligned else HALF)
+        if setting.capped:
+            moved = smaller(moved, initial)
+        self.uses[node] = Use(
+            node,
+            role,
+            read.of,
+            fan_in,
+            fan_out,
+            channels,
+            output,
+            initial,
+            moved,
+            change,
+        )
+        return Size(output, channels)
+
+    @rule.register
+    def _(self, op: P.Post | P.Mask | P.Reshape | P.Window, node: Node, inputs: list[Size]) -> Size:
+        if isinstance(op, P.Blend) and op.weighted:
+            raise no_rule(NAME, op, node)
+        return inputs[0]
+
+    @rule.register
+    def _(self, op: P.Norm, node: Node, inputs: list[Size]) -> Size:
+        return Size(ONE, inputs[0].channels)
+
+    @rule.register
+    def _(self, op: P.Mix, node: Node, inputs: list[Size]) -> Size:
+        factors = self.setting.factors(node, len(inputs))
+        return Size(
+            larger(*(f * s.of for f, s in zip(factors, inputs, strict=True))),
+            larger(*(s.channels for s in inputs)),
+        )
+
+    @rule.register
+    def _(self, op: P.Join, node: Node, inputs: list[Size]) -> Size:
+        return Size(larger(*(s.of for s in inputs)), larger(*(s.channels for s in inputs)))
+
+    @rule.register
+    def _(self, op: P.Prod, node: Node, inputs: list[Size]) -> Size:
+        size = ONE
+        for one in inputs:
+            size *= one.of
+        return Size(size, larger(*(s.channels for s in inputs)))
+
+    @rule.register
+    def _(self, op: P.Attend, node: Node, inputs: list[Size]) -> Size:
+        """Weights of attention are of size 1: scores are divided by the channels of a head."""
+        return inputs[2]
+
+
+class Backward:
+    """The reversed fold: messages are sizes of derivatives of the loss by a coordinate."""
+
+    def __init__(
+        self, setting: Setting, states: Mapping[Node, Size], uses: Mapping[Node, Use]
+    ) -> None:
+        self.setting, self.states, self.uses = setting, states, uses
+
+    @singledispatchmethod
+    def rule(
+        self, op: P.Primitive, node: Node, message: Power, reads: Sequence[Node]
+    ) -> list[Power]:
+        return [message] * len(reads)
+
+    @rule.register
+    def _(self, op: P.Fresh, node: Node, message: Power, reads: Sequence[Node]) -> list[Power]:
+        use = self.uses[node]
+        along = ONE if self.setting.aligned else HALF
+        passed = larger(use.initial * use.fan_out**HALF, use.change * use.fan_out**along)
+        return [message * passed]
+
+    @rule.register
+    def _(self, op: P.Norm, node: Node, message: Power, reads: Sequence[Node]) -> list[Power]:
+        return [message / self.states[reads[0]].of]
+
+    @rule.register
+    def _(self, op: P.Mix, node: Node, message: Power, reads: Sequence[Node]) -> list[Power]:
+        return [message * factor for factor in self.setting.factors(node, len(reads))]
+
+    @rule.register
+    def _(
+        self, op: P.Prod | P.Attend, node: Node, message: Power, reads: Sequence[Node]
+    ) -> list[Power]:
+        """The sizes of the other factors.
+
+        Scores sum over a head's channels and are divided by their number.
+        """
+        sizes = [self.states[read].of for read in reads]
+        out = []
+        for slot in range(len(reads)):
+            sent = message
+            for other, size in enumerate(sizes):
+                sent = sent * size if other != slot else sent
+            out.append(sent)
+        if isinstance(op, P.Attend):
+            out[2] = message
+        return out
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The answer of both folds: weights by node; sizes of gradients and channels at every node."""
+
+    uses: Mapping[Node, Use]
+    gradients: Mapping[Node, Power]
+    channels: Mapping[Node, Power]
+
+
+def sizes(network: Network, setting: Setting) -> Sizes:
+    """Sizes of feature maps, weights, changes and gradients of a network.
+
+    Raises: NoRule for layers without a rule; KcalcError where an output grows with the width.
+    """
+    forward = Forward(setting)
+    start = dict.fromkeys(network.inputs, Size(ONE, ONE))
+    states = interpret(network, forward, start)
+    for node in network.outputs:
+        if grows(states[node].channels):
+            raise KcalcError(
+                f"the output {node!r} grows with the width: the loss of a network of another "
+                f"width is another one; give it a readout with a fixed number of channels"
+            )
+    ends: dict[Node, Power] = dict.fromkeys(states, ZERO)
+    ends |= dict.fromkeys(network.outputs, ONE)
+    backward = Backward(setting, states, forward.uses)
+    found = interpret_back(network, backward.rule, ends, larger)
+    return Sizes(forward.uses, found, {node: size.channels for node, size in states.items()})
+
+
+def _role(fan_in: Power, fan_out: Power, channels: Power) -> str:
+    read, emitted = grows(fan_in), grows(channels)
+    if read and degrees(fan_out)[0] < degrees(fan_in)[0]:
+        return "readout"
+    if read:
+        return "hidden"
+    if grows(fan_out):
+        return "input"
+    return "elementwise" if emitted else "finite"

@@ -1,0 +1,410 @@
+"""Small models, broken and mended, for tests of the audit."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+WIDTH, BLOCKS, HEADS, VOCABULARY, LENGTH = 32, 4, 2, 64, 16
+IDS = (4, LENGTH)
+
+
+class Attention(nn.Module):
+    """Causal attention with one layer for queries, keys and values."""
+
+    def __init__(self, width: int, heads: int, scale: float | None = None) -> None:
+        super().__init__()
+        self.heads, self.scale = heads, scale
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, c = x.shape
+        q, k, v = (
+            y.view(b, t, self.heads, -1).transpose(1, 2) for y in self.qkv(x).chunk(3, dim=-1)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
+        return self.proj(y.transpose(1, 2).reshape(b, t, c))
+
+
+class Gated(nn.Module):
+    """The gated MLP of Llama: w1 gates, w3 reads, w2 writes."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.w1, self.w3 = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.w2 = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.w2(F.silu(self.w1(x)) * self.w3(x))
+
+
+class RMSNorm(nn.Module):
+    """The norm of Llama, written out."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.weight
+
+
+class Block(nn.Module):
+    """A pre-norm block of a decoder."""
+
+    def __init__(self, gated: bool, scale: float | None) -> None:
+        super().__init__()
+        norm = RMSNorm if gated else nn.LayerNorm
+        self.norm1, self.norm2 = norm(WIDTH), norm(WIDTH)
+        self.attention = Attention(WIDTH, HEADS, scale)
+        self.mlp = (
+            Gated(WIDTH, 3 * WIDTH)
+            if gated
+            else nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class Decoder(nn.Module):
+    """A small language model: GPT-2's MLP, or Llama's."""
+
+    def __init__(
+        self,
+        gated: bool = False,
+        sigma: Callable[[str], float] = lambda name: 0.02,
+        scale: float | None = None,
+        blocks: int = BLOCKS,
+    ) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.blocks = nn.ModuleList(Block(gated, scale) for _ in range(blocks))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.head.weight = self.tokens.weight
+        for name, parameter in self.named_parameters():
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, 0.0, sigma(name))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def scaled(*endings: str, depth: float = 2 * BLOCKS) -> Callable[[str], float]:
+    """0.02, divided by the root of ``depth`` for names with one of the endings."""
+    return lambda name: 0.02 / math.sqrt(depth) if name.endswith(endings) else 0.02
+
+
+def by_block(ending: str) -> Callable[[str], float]:
+    """0.02, divided by (2 (l + 1))^1/2 in block l for names with an ending."""
+
+    def sigma(name: str) -> float:
+        block = int(name.split(".")[1]) if name.endswith(ending) else 0
+        return 0.02 / math.sqrt(2 * (block + 1)) if name.endswith(ending) else 0.02
+
+    return sigma
+
+
+class Perceptron(nn.Module):
+    """Linear layers and a function between, then ``draw`` of the model."""
+
+    def __init__(self, draw: Callable[[Any], None], bias: float = 0.0) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 5)
+        self.shift = bias
+        draw(self)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.third(F.relu(self.second(F.relu(self.first(x)))))
+
+
+def nothing(model: Any) -> None:
+    """Leave a model as it is."""
+
+
+class Gain(nn.Module):
+    """A linear layer and a gain per channel in memory that ``draw`` writes."""
+
+    def __init__(self, draw: Callable[[Any], None]) -> None:
+        super().__init__()
+        self.linear, self.gain = nn.Linear(8, 8), nn.Parameter(torch.empty(8))
+        self.table = nn.Parameter(torch.empty(8, 8))
+        nn.init.normal_(self.table)
+        nn.init.ones_(self.gain)
+        draw(self)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.linear(x) * self.gain) @ self.table
+
+
+def unwritten(name: str, rows: int | None) -> Callable[[Any], None]:
+    """Put fresh memory in the place of a parameter, and write its first rows alone."""
+
+    def draw(model: Any) -> None:
+        parameter = nn.Parameter(torch.empty_like(getattr(model, name)))
+        if rows:
+            nn.init.normal_(parameter[:rows].data)
+        setattr(model, name, parameter)
+
+    return draw
+
+
+def encoder(redrawn: bool) -> Any:
+    """PyTorch's encoder, whose layers are copies of the first."""
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 2 * WIDTH, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    if redrawn:
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                nn.init.xavier_uniform_(parameter)
+    return model
+
+
+def copied(redrawn: bool) -> Any:
+    """Three linear layers, made by copying one or one by one."""
+    one = nn.Linear(8, 8)
+    layers = [nn.Linear(8, 8) if redrawn else copy.deepcopy(one) for _ in range(3)]
+    return nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
+
+
+def constant(value: float, layer: str) -> Callable[[Any], None]:
+    """Fill the weight of a layer."""
+    return lambda model: nn.init.constant_(getattr(model, layer).weight, value)
+
+
+class Scaled(nn.Module):
+    """A residual block whose branch ends in a zero layer times a gain per channel."""
+
+    def __init__(self, gain: float) -> None:
+        super().__init__()
+        self.embed, self.inner, self.out = nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 16)
+        self.gain, self.head = nn.Parameter(torch.full((16,), gain)), nn.Linear(16, 5)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embed(x)
+        return self.head(x + self.gain * self.out(F.relu(self.inner(x))))
+
+
+class Stored(nn.Module):
+    """A layer stored as (inputs, outputs), and stacked experts as (experts, inputs, outputs)."""
+
+    def __init__(self, right: bool) -> None:
+        super().__init__()
+        self.weight, self.experts = (
+            nn.Parameter(torch.empty(shape)) for shape in ((64, 8), (4, 8, 16))
+        )
+        if right:
+            nn.init.kaiming_normal_(self.weight.T)
+            for expert in self.experts.data:
+                nn.init.kaiming_normal_(expert.T)
+        else:
+            nn.init.kaiming_normal_(self.weight)
+            nn.init.kaiming_normal_(self.experts)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = F.relu(x @ self.weight)
+        return torch.bmm(hidden.expand(4, *hidden.shape), self.experts).sum(0)
+
+
+def truncated(cut: bool) -> Any:
+    """A layer from a truncated normal law with bounds of two sigma, or the usual -2 and 2."""
+    layer = nn.Linear(8, 8)
+    bounds = {"a": -0.04, "b": 0.04} if cut else {}
+    nn.init.trunc_normal_(layer.weight, std=0.02, **bounds)
+    return layer
+
+
+class Exploding(nn.Module):
+    """A residual network without norms, its branches scaled by ``factor``."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(12))
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = x + self.factor * layer(F.relu(x))
+        return x
+
+
+class Divided(nn.Module):
+    """A linear layer divided by its norm, with or without an epsilon; its output starts at 0."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__()
+        self.linear, self.head, self.epsilon = nn.Linear(8, 8), nn.Linear(8, 5), epsilon
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x)
+        return self.head(y / (y.pow(2).mean(-1, keepdim=True) + self.epsilon).sqrt() + x)
+
+
+def groups(*names: str) -> Callable[[Any], Any]:
+    """An optimiser of the parameters of some submodules."""
+    return lambda model: torch.optim.SGD(
+        [p for name in names for p in getattr(model, name).parameters()], lr=0.1
+    )
+
+
+def narrow() -> Any:
+    """A perceptron in bfloat16."""
+    return Perceptron(nothing).to(torch.bfloat16)
+
+
+def adam(rate: float) -> Callable[[Any], Any]:
+    """Adam at a learning rate."""
+    return lambda model: torch.optim.Adam(model.parameters(), lr=rate)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A broken and a mended builder, and what an audit must find of the broken one.
+
+    ``options`` go with both audits, ``broken_options`` and ``mended_options`` with one.
+    """
+
+    code: str
+    severity: str
+    parameter: str
+    broken: Callable[[], Any]
+    mended: Callable[[], Any]
+    inputs: Any = (16, 8)
+    options: dict[str, Any] = field(default_factory=dict)
+    broken_options: dict[str, Any] = field(default_factory=dict)
+    mended_options: dict[str, Any] = field(default_factory=dict)
+
+
+WRITERS = ("proj.weight", "mlp.2.weight")
+GATED_WRITERS = ("proj.weight", "w2.weight")
+PAIRS: dict[str, Pair] = {
+    "a factor for depth that matches no name": Pair(
+        "INIT-RECIPE", "error", "blocks.0.attention.proj.weight",
+        Decoder, lambda: Decoder(sigma=scaled(*WRITERS)), IDS, {"recipe": "gpt2"},
+    ),
+    "w3 scaled for w2": Pair(
+        "INIT-DEPTH-PLACE", "error", "blocks.0.mlp.w3.weight",
+        lambda: Decoder(True, scaled("proj.weight", "w3.weight")),
+        lambda: Decoder(True, scaled(*GATED_WRITERS)), IDS,
+    ),
+    "w3 scaled beside w2": Pair(
+        "INIT-DEPTH-PLACE", "warning", "blocks.3.mlp.w3.weight",
+        lambda: Decoder(True, scaled(*GATED_WRITERS, "w3.weight")),
+        lambda: Decoder(True, scaled(*GATED_WRITERS)), IDS,
+    ),
+    "w3 scaled block by block": Pair(
+        "INIT-DEPTH-PLACE", "error", "blocks.1.mlp.w3.weight",
+        lambda: Decoder(True, by_block("w3.weight")),
+        lambda: Decoder(True, by_block("w2.weight")), IDS,
+    ),
+    "fused queries, keys and values scaled": Pair(
+        "INIT-DEPTH-PLACE", "error", "blocks.2.attention.qkv.weight",
+        lambda: Decoder(sigma=scaled("qkv.weight", depth=BLOCKS)),
+        lambda: Decoder(sigma=scaled(*WRITERS, depth=BLOCKS)), IDS,
+    ),
+    "a gain in fresh memory": Pair(
+        "INIT-NEVER", "error", "gain", lambda: Gain(unwritten("gain", None)), lambda: Gain(nothing)
+    ),
+    "half a table in fresh memory": Pair(
+        "INIT-NEVER", "error", "table",
+        lambda: Gain(unwritten("table", 4)), lambda: Gain(unwritten("table", 8)),
+    ),
+    "layers of PyTorch's encoder": Pair(
+        "INIT-COPY", "warning", "layers.1.linear1.weight",
+        lambda: encoder(False), lambda: encoder(True), (4, 6, WIDTH),
+    ),
+    "layers made by copying": Pair(
+        "INIT-COPY", "warning", "2.weight", lambda: copied(False), lambda: copied(True)
+    ),
+    "a constant layer": Pair(
+        "INIT-ALIKE", "error", "first.weight",
+        lambda: Perceptron(lambda m: (constant(0.1, "first")(m), constant(0.1, "second")(m),
+                                      nn.init.zeros_(m.first.bias), nn.init.zeros_(m.second.bias))),
+        lambda: Perceptron(nothing),
+    ),
+    "a readout whose rows are alike in a linear net": Pair(
+        "INIT-ALIKE", "error", "second.weight",
+        lambda: Perceptron(lambda m: (constant(0.2, "second")(m), constant(0.2, "third")(m),
+                                      nn.init.zeros_(m.second.bias))),
+        lambda: Perceptron(constant(0.2, "third")),
+    ),
+    "a zero layer times a zero gain": Pair(
+        "GRAD-DEAD", "error", "gain", lambda: Scaled(0.0), lambda: Scaled(1.0)
+    ),
+    "a ReLU that no input reaches": Pair(
+        "GRAD-DEAD", "error", "first.weight",
+        lambda: Perceptron(lambda m: nn.init.constant_(m.second.bias, -100.0)),
+        lambda: Perceptron(lambda m: nn.init.constant_(m.second.bias, -0.1)),
+    ),
+    "He's fan of a transposed layer": Pair(
+        "INIT-FAN", "warning", "weight", lambda: Stored(False), lambda: Stored(True), (16, 64)
+    ),
+    "He's fan of stacked experts": Pair(
+        "INIT-FAN", "warning", "experts", lambda: Stored(False), lambda: Stored(True), (16, 64)
+    ),
+    "a cut at 100 sigma": Pair(
+        "INIT-TRUNC", "note", "weight",
+        lambda: truncated(False), lambda: truncated(True), options={"also": "INIT-TRUNC"},
+    ),
+    "a tied embedding of sigma 1": Pair(
+        "LOSS-START", "error", "tokens.weight",
+        lambda: Decoder(sigma=lambda name: 1.0 if name == "tokens.weight" else 0.02),
+        Decoder, IDS,
+    ),
+    "scores that are not divided": Pair(
+        "ATT-FROZEN", "error", "blocks.0.attention.qkv.weight",
+        lambda: Decoder(sigma=lambda name: WIDTH**-0.5, scale=1.0),
+        lambda: Decoder(sigma=lambda name: WIDTH**-0.5), IDS,
+    ),
+    "branches without norms": Pair(
+        "GRAD-BLOCKS", "warning", "layers.3.weight",
+        lambda: Exploding(3.0), lambda: Exploding(0.3), (16, 16),
+    ),
+    "a norm without epsilon": Pair(
+        "NONFINITE", "error", "", lambda: Divided(0.0), lambda: Divided(1e-5)
+    ),
+    "a layer in no group": Pair(
+        "OPT-MISSING", "error", "second.weight",
+        lambda: Perceptron(nothing), lambda: Perceptron(nothing),
+        broken_options={"optimizer": groups("first", "third")},
+        mended_options={"optimizer": groups("first", "second", "third")},
+    ),
+    "a layer in two groups": Pair(
+        "OPT-MISSING", "error", "",
+        lambda: Perceptron(nothing), lambda: Perceptron(nothing),
+        broken_options={"optimizer": lambda m: torch.optim.SGD(
+            [{"params": m.parameters()}, {"params": m.first.parameters()}], lr=0.1)},
+        mended_options={"optimizer": adam(1e-3)},
+    ),
+    "steps below the last bit": Pair(
+        "PREC-STALL", "warning", "second.weight", narrow, narrow,
+        broken_options={"optimizer": adam(1e-6)}, mended_options={"optimizer": adam(1e-2)},
+    ),
+    "a user's own recipe": Pair(
+        "INIT-RECIPE", "error", "head.weight",
+        lambda: Scaled(1.0),
+        lambda: _zero_head(), options={"recipe": {"head.weight": "zeros", "inner.weight": "torch"}},
+    ),
+}  # fmt: skip
+
+
+def _zero_head() -> Any:
+    model = Scaled(1.0)
+    nn.init.zeros_(model.head.weight)
+    return model

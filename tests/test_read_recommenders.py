@@ -1,0 +1,141 @@
+"""Models that read ids or parts of their inputs, against their own forward passes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from forward_oracle import WIDTH, images, measured, redrawn  # noqa: E402
+
+import kcalc as kc  # noqa: E402
+from kcalc.interchange.torch_model.apply import apply_torch  # noqa: E402
+
+nn = torch.nn
+IDS = torch.tensor([[5, 7, 9], [5, 3, 9]])  # columns 0 and 2 are equal, column 1 is not
+
+
+class Recommender(nn.Module):
+    """Three tables of different widths, dense features, and an MLP."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        widths = (WIDTH, WIDTH // 2, WIDTH // 4)
+        self.tables = nn.ModuleList(nn.Embedding(20, width) for width in widths)
+        self.first = nn.Linear(sum(widths) + 64, WIDTH)
+        self.last = nn.Linear(WIDTH, WIDTH)
+        self.deviations = {f"tables.{i}.weight": 0.5 + i / 2 for i in range(3)}
+
+    def columns(self, ids: Any) -> Any:
+        if self.how == "unbind":
+            return ids.unbind(1)
+        if self.how == "real":
+            return ids.long().unbind(1)
+        if self.how == "kept axis":
+            return ids.split(1, 1)
+        return [ids[:, i] for i in range(3)]
+
+    def forward(self, ids: Any, dense: Any) -> Any:
+        looked = [t(c).flatten(1) for t, c in zip(self.tables, self.columns(ids), strict=True)]
+        return self.last(torch.tanh(self.first(torch.cat([*looked, dense], 1))))
+
+
+@pytest.mark.parametrize("how", ["select", "unbind", "kept axis", "real"])
+def test_columns_of_ids_are_inputs(how: str) -> None:
+    model = redrawn(Recommender(how), torch.Generator().manual_seed(0), exact=True)
+    ids = IDS.float() if how == "real" else IDS
+    dense = images((64,), 0.4)
+    r = kc.read(model, ids, dense)
+    assert r.fidelity.counts == {"exact": len(r.network)}
+    assert set(r.network.inputs) == {"ids[0]", "ids[1]", "ids[2]", "dense"}
+    q, k = measured(model, (ids, dense))
+    c = {"ids[0]": 1.0, "ids[1]": 0.0, "ids[2]": 1.0, "dense": 0.4}
+    expected = float(kc.q_map(r.network)(1.0))
+    assert q.deviation(expected) < 3.5
+    assert k.deviation(expected * float(kc.c_map(r.network)(c))) < 3.5
+    assert k.deviation(expected * float(kc.c_map(r.network)({**c, "ids[1]": 1.0}))) > 6
+
+
+@pytest.mark.parametrize("how", ["select", "unbind", "kept axis"])
+def test_shaped_recommenders(how: str) -> None:
+    model, dense = Recommender(how), images((64,), 0.4)
+    r = kc.read(model, IDS, dense)
+    with torch.no_grad():
+        kept = apply_torch(model, r, SimpleNamespace(network=r.network, changes=()), weights="keep")
+        torch.testing.assert_close(kept(IDS, dense), model(IDS, dense))
+        y = kc.shape(r, activation="tanh").apply_to(model)(IDS, dense)
+    assert abs(float(y.square().mean()) - 1) < 0.4  # 512 channels, one draw of a few weights
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_bags_of_ids(mode: str) -> None:
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.EmbeddingBag(20, WIDTH, mode=mode)
+            self.last = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, ids: Any) -> Any:
+            return self.last(torch.tanh(self.table(ids)))
+
+    model = Bags()
+    model.deviations = {"table.weight": 0.7}
+    r = kc.read(redrawn(model, torch.Generator().manual_seed(0), exact=True), IDS)
+    assert [n.level for n in r.notes] == ["approximate"]  # ids of a bag might be equal
+    q, k = measured(model, (IDS,))
+    expected = float(kc.q_map(r.network)(1.0))
+    assert q.deviation(expected) < 3.5
+    assert k.deviation(expected * float(kc.c_map(r.network)(2 / 3))) < 3.5
+    r = kc.read(model, IDS)  # whose weights are others by now
+    with torch.no_grad():
+        same = SimpleNamespace(network=r.network, changes=())
+        kept = apply_torch(model, r, same, weights="keep")
+        torch.testing.assert_close(kept(IDS), model(IDS))
+    table = kc.shape(r, activation="tanh").apply_to(model).state_dict()["table.weight"]
+    assert float(table.square().mean()) == pytest.approx(3 if mode == "mean" else 1 / 3, rel=0.1)
+
+
+def test_bags_of_unequal_sizes_are_not_read() -> None:
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.EmbeddingBag(20, 8)
+
+        def forward(self, ids: Any, starts: Any) -> Any:
+            return self.table(ids, starts)
+
+    r = kc.read(Bags(), torch.arange(6), torch.tensor([0, 2]))
+    assert r.fidelity.level == "not read"
+    assert "every example has as many ids" in r.notes[0].text
+
+
+def test_parts_of_the_channels_of_an_input_are_inputs() -> None:
+    class Towers(nn.Module):
+        def __init__(self, both: bool) -> None:
+            super().__init__()
+            self.both = both
+            self.a, self.b, self.all = (
+                nn.Linear(13, WIDTH),
+                nn.Linear(7, WIDTH),
+                nn.Linear(20, WIDTH),
+            )
+
+        def forward(self, x: Any) -> Any:
+            out = torch.tanh(self.a(x[:, :13])) * torch.tanh(self.b(x[:, 13:]))
+            return out * self.all(x) if self.both else out
+
+    model = redrawn(Towers(False), torch.Generator().manual_seed(0), exact=True)
+    x = torch.cat([images((13,), 0.8, 1), images((7,), -0.3, 2)], 1)
+    r = kc.read(model, x)
+    assert r.fidelity.counts == {"exact": len(r.network)}
+    assert r.network.inputs == ("x[0:13]", "x[13:20]")
+    q, k = measured(model, (x,))
+    expected = float(kc.q_map(r.network)(1.0))
+    assert q.deviation(expected) < 3.5
+    c = kc.c_map(r.network)({"x[0:13]": 0.8, "x[13:20]": -0.3})
+    assert k.deviation(expected * float(c)) < 3.5
+    assert kc.read(Towers(True), x).fidelity.level == "not read"  # parts of what is read whole

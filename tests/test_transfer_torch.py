@@ -1,0 +1,289 @@
+"""Rules of PyTorch models, their groups and initial weights, and short training runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from oracles import transfer_mup as peers
+
+import kcalc as kc
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+ROWS = json.loads((Path(__file__).parent / "oracles" / "transfer_mup.json").read_text())
+
+
+def perceptron(width: int, depth: int = 2) -> Any:
+    hidden = [m for _ in range(depth) for m in (nn.Linear(width, width), nn.ReLU())]
+    return nn.Sequential(nn.Linear(16, width), nn.ReLU(), *hidden, nn.Linear(width, 5))
+
+
+class Residual(nn.Module):
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(16, width), nn.Linear(width, 5)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
+        self.ups = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.downs = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x)
+        for norm, up, down in zip(self.norms, self.ups, self.downs, strict=True):
+            x = x + down(torch.relu(up(norm(x))))
+        return self.head(x)
+
+
+@pytest.fixture(scope="module")
+def batch() -> tuple[Any, Any]:
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randn(32, 16, generator=draws)
+    return x, torch.randint(0, 5, (32,), generator=draws)
+
+
+# -- the mup package -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("name", peers.MODELS)
+def test_invariants_of_mup(name: str, optimizer: str) -> None:
+    """Multiplier times standard deviation, and times the rate (squared for SGD), at all widths."""
+    make, inputs = peers.MODELS[name]
+    small, large = make(64, nn.Linear), make(128, nn.Linear)
+    found = kc.transfer(large, *inputs, base=small, optimizer=optimizer)
+    assert not found.edits or name == "transformer"
+    rows = [row for row in ROWS if row["model"] == name]
+    assert {row["parameter"] for row in rows} == set(found.parameters)
+    for row in rows:
+        rule, ratio = found[row["parameter"]], row["width"] / 64
+        rate, decay = row[optimizer]
+        factor = row["multiplier"]
+        own = ratio ** float(rule.exponent("learning_rate"))
+        assert own == pytest.approx(rate * factor ** (2 if optimizer == "sgd" else 1))
+        # decoupled decay: its product with the rate stays in both, whatever the gauge
+        assert own * ratio ** float(rule.exponent("weight_decay")) == pytest.approx(rate * decay)
+        if row["init_std"] is not None:
+            size = ratio ** float(rule.exponent("init_std"))
+            error = math.sqrt(1 / row["numbers"] + 1 / next(r["numbers"] for r in rows if r["parameter"] == row["parameter"]))  # fmt: skip  # noqa: E501
+            assert size == pytest.approx(row["init_std"] * factor, rel=4 * error)
+
+
+def test_where_mup_differs() -> None:
+    """Its tied embeddings grow as the square root of the width; ours keep their size."""
+    sizes = {
+        r["width"]: r["init_std"]
+        for r in ROWS
+        if r["model"] == "tied" and r["parameter"] == "tokens.weight"
+    }
+    assert sizes[4096] == pytest.approx(8, rel=0.05)
+    _, inputs = peers.MODELS["transformer"]
+    small, large = (peers.Transformer(n, nn.Linear, tied=True) for n in (64, 128))
+    found = kc.transfer(large, *inputs, base=small)
+    rule = found["tokens.weight"]
+    assert rule.role == "embedding, readout"
+    assert (rule.init_std, rule.learning_rate, rule.epsilon) == (1, 1, 0.5)
+    assert found.multipliers == {"head (weights)": 0.5}
+    assert "logits of 'head'" in found.edits[0]
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+def test_scores_already_divided_by_the_channels_need_no_edit() -> None:
+    _, inputs = peers.MODELS["transformer"]
+    small, large = (peers.Transformer(n, nn.Linear) for n in (64, 128))
+    assert not kc.transfer(large, *inputs, base=small).edits
+
+
+def test_depth(batch: tuple[Any, Any]) -> None:
+    found = kc.transfer(
+        lambda width, depth: Residual(width, depth),
+        batch[0],
+        base={"width": 8, "depth": 2},
+        to={"width": 16, "depth": 6},
+    )
+    assert found.ratios == {"n": 2.0, "L": 3.0}
+    assert found["downs.5.weight"].init_std == pytest.approx(2**-0.5 / 3)
+    assert found["downs.5.weight"].learning_rate == pytest.approx(1 / 6)
+    assert found["ups.5.weight"].learning_rate == pytest.approx(1 / 2)
+    assert found["norms.5.weight"].role == "gain"
+    assert found["norms.5.weight"].epsilon == pytest.approx(1 / 6)
+
+
+class Shared(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(16, width), nn.Linear(width, width)
+        self.slope, self.head = nn.PReLU(), nn.Linear(width, 5)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.slope(self.two(torch.relu(self.one(x)))))
+
+
+def test_a_number_that_all_channels_share(batch: tuple[Any, Any]) -> None:
+    """Its gradient is a sum over channels, so it keeps its learning rate under SGD."""
+    found = kc.transfer(Shared(32), batch[0], base=Shared(16), optimizer="sgd")
+    assert found["slope.weight"].role == "shared"
+    assert found["slope.weight"].learning_rate == 1
+    assert found["two.bias"].learning_rate == 2
+
+
+def test_groups(batch: tuple[Any, Any]) -> None:
+    model = perceptron(64)
+    found = kc.transfer(model, batch[0], base=perceptron(16), optimizer="adamw")
+    groups = found.param_groups(model, 1e-3, weight_decay=0.1, eps=1e-8)
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
+    by_parameter = {id(p): group for group in groups for p in group["params"]}
+    hidden = by_parameter[id(model[2].weight)]
+    assert (hidden["lr"], hidden["weight_decay"]) == pytest.approx((2.5e-4, 0.4))
+    assert hidden["eps"] == pytest.approx(2.5e-9)
+    torch.optim.AdamW(groups)
+    parts = kc.transfer(model, batch[0], base=perceptron(16), optimizer="muon")
+    with pytest.raises(kc.KcalcError, match="divided between adamw and muon"):
+        parts.param_groups(model, 1e-3)
+    taken = [p for g in parts.param_groups(model, 1, optimizer="muon") for p in g["params"]]
+    assert {id(p) for p in taken} == {id(model[2].weight), id(model[4].weight)}
+
+
+def test_rescaling(batch: tuple[Any, Any]) -> None:
+    torch.manual_seed(0)
+    model, base = perceptron(256), perceptron(64)
+    found = kc.transfer(model, batch[0], base=base)
+    found.rescale(model)
+    for place, factor in ((0, 1), (2, 1 / 2), (6, 1 / 4)):
+        assert float(model[place].weight.std()) == pytest.approx(
+            float(base[place].weight.std()) * factor, rel=0.01
+        )
+
+
+def test_optax_takes_the_same_steps(batch: tuple[Any, Any]) -> None:
+    optax = pytest.importorskip("optax")
+    model = perceptron(32)
+    rules = {
+        name: kc.transfer(model, batch[0], base=perceptron(16), optimizer=name)
+        for name in ("sgd", "adamw")
+    }
+    for name, made in (("sgd", torch.optim.SGD), ("adamw", torch.optim.AdamW)):
+        own = {n: p.detach().clone().requires_grad_() for n, p in model.named_parameters()}
+        tree = {n: p.detach().numpy().copy() for n, p in own.items()}
+        gradients = {
+            n: np.random.default_rng(i).normal(size=p.shape) * 1e-8
+            for i, (n, p) in enumerate(tree.items())
+        }
+        groups = rules[name].param_groups(model, 0.1, weight_decay=0.2, eps=1e-8)
+        moved = {id(p): own[n] for n, p in model.named_parameters()}
+        optimizer = made([g | {"params": [moved[id(p)] for p in g["params"]]} for g in groups])
+        transformation = rules[name].optax(0.1, weight_decay=0.2, eps=1e-8)
+        state = transformation.init(tree)
+        for _ in range(3):
+            for n, p in own.items():
+                p.grad = torch.tensor(gradients[n], dtype=p.dtype)
+            optimizer.step()
+            updates, state = transformation.update(gradients, state, tree)
+            tree = optax.apply_updates(tree, updates)
+        for n, p in own.items():
+            np.testing.assert_allclose(
+                np.asarray(tree[n]), p.detach().numpy(), rtol=2e-4, atol=1e-6
+            )
+
+
+class Loose(nn.Module):
+    """A parameter that no layer has."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.one, self.head = nn.Linear(16, width), nn.Linear(width, 5)
+        self.unused = nn.Parameter(torch.ones(width, width))
+
+    def forward(self, x: Any) -> Any:
+        return self.head(torch.relu(self.one(x)))
+
+
+class Again(nn.Module):
+    """One matrix at two places, which is not read."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(16, width), nn.Linear(width, width)
+        self.head = nn.Linear(width, 5)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(torch.relu(self.two(torch.relu(self.two(torch.relu(self.one(x)))))))
+
+
+def test_refusals(batch: tuple[Any, Any]) -> None:
+    x = batch[0]
+    with pytest.raises(kc.KcalcError, match="parameter 'unused' in the network is not known"):
+        kc.transfer(Loose(32), x, base=Loose(16))
+    with pytest.raises(kc.KcalcError, match="was not read"):
+        kc.transfer(Again(32), x, base=Again(16))
+    with pytest.raises(kc.KcalcError, match="two torch.nn.Modules"):
+        kc.transfer(perceptron(8), x, base=3)
+    found = kc.transfer(perceptron(32), x, base=perceptron(16))
+    with pytest.raises(kc.KcalcError, match="has a parameter '7.weight' without a rule|no param"):
+        found.param_groups(nn.Sequential(nn.Linear(3, 3)), 0.1)
+    with pytest.raises(kc.KcalcError, match="lr must be >= 0"):
+        found.param_groups(perceptron(32), -1)
+    symbolic = kc.transfer(kc.chain(kc.layers.Input(16), kc.layers.Affine(), kc.layers.Affine(5)))
+    with pytest.raises(kc.KcalcError, match="give base= and to="):
+        symbolic.optax(0.1)
+
+
+# -- training --------------------------------------------------------------------------------------
+
+
+def test_changes_over_training_do_not_depend_on_the_width(batch: tuple[Any, Any]) -> None:
+    rules = kc.trained_coordinates(perceptron, *batch, 3e-3, (64, 128, 256), steps=5)
+    for name in ("0", "2", "4"):
+        assert rules.steady(name, slack=0.08), str(rules)
+    plain = kc.trained_coordinates(perceptron, *batch, 3e-3, (64, 128, 256), steps=5, standard=True)
+    assert plain.slopes["4"][0] > 0.5
+    alone = kc.trained_coordinates(
+        perceptron, *batch, 3e-3, (64, 128), steps=2, only="2.weight", zero_readout=False
+    )
+    assert "0" not in alone.changes and set(alone.slopes) == {"2", "4", "6", "output"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("optimizer", "lr"),
+    [("sgd", 0.5), ("adamw", 3e-3), ("muon", 3e-3), ("muon-match-rms", 3e-3), ("adafactor", 1e-2)],
+)
+def test_coordinates_at_large_widths(optimizer: str, lr: float, batch: tuple[Any, Any]) -> None:
+    found = kc.trained_coordinates(perceptron, *batch, lr, (256, 512, 1024), optimizer)
+    for name in ("0", "2", "4"):
+        assert found.steady(name), str(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 0.5), ("adamw", 1e-3)])
+def test_coordinates_at_large_depths(optimizer: str, lr: float, batch: tuple[Any, Any]) -> None:
+    sizes = [{"width": 64, "depth": depth} for depth in (4, 16, 64)]
+    found = kc.trained_coordinates(Residual, *batch, lr, sizes, optimizer)
+    assert found.along == "depth"
+    assert found.slopes["output"][0] < 0.12 + 3 * found.slopes["output"][1]
+
+
+def test_best_rates(batch: tuple[Any, Any]) -> None:
+    x, y = batch
+    rates = [0.001, 0.01, 0.1]
+    found = kc.transfer_check(perceptron, x, y, rates, (16, 32), steps=10, batch=8, seeds=2)
+    assert found.losses.shape == (2, 3, 2) and np.isfinite(found.shift)
+    assert found.best[0] in found.rates or 0.001 < found.best[0] < 0.1
+    exact = kc.TransferCheck((1.0, 2.0), (1.0, 2.0, 4.0, 8.0), parabolas())
+    assert exact.shift == pytest.approx(0.5)
+    assert exact.best == pytest.approx((2, 2 * 2**0.5))
+    with pytest.raises(kc.KcalcError, match="do not cross"):
+        exact.crossing_shift(1e9)
+    steps = kc.TransferCheck((1.0, 2.0), (1.0, 2.0, 4.0), np.exp([[[3.0], [1], [0]], [[3], [2], [0]]]))  # fmt: skip  # noqa: E501
+    assert steps.crossing_shift(math.exp(1.5)) == pytest.approx(1.25 - 0.75)
+
+
+def parabolas() -> np.ndarray:
+    """Losses with their minima at log2 rate 1 and 3/2."""
+    places = np.arange(4.0)
+    return np.exp([[[(p - lowest) ** 2] for p in places] for lowest in (1, 1.5)])
