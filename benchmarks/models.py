@@ -7,6 +7,7 @@ what a shaped copy computes. Needs torchvision, timm and transformers; nothing i
 from __future__ import annotations
 
 import argparse
+import re
 import time
 import warnings
 from collections import Counter
@@ -32,6 +33,7 @@ COLUMNS = ("q, c", "NTK", "gradients", "dks", "tat", "eoc")
 WITHOUT, BEFORE = "without norms", "pre-activated"
 DRAWS, TOLERANCE = 4, 0.1
 TOKENS = 16  # of images that are cut into patches
+NEAREST = re.compile(r"(?:e\.g\.|reached is) (zeta|eta|tau) ?= ?([\d.]+\d)")
 REASONS = (  # (words of a refusal, what the table says)
     ("shares its weights", "a shared layer"),
     ("Product", "products"),
@@ -168,19 +170,39 @@ def _finite(values: Iterable[Any]) -> None:
 
 
 def shaped(reading: Any, method: str) -> tuple[Cell, Any]:
-    """A shaping of what was read, the first of several ways that works, and how it came about."""
+    """A shaping of what was read, the first of several ways that works, and how it came about.
+
+    The model as it is, its network as a pre-activation one, and both with the target that a refusal
+    says is in reach.
+    """
     refused: Exception | None = None
-    variants = {edits: network for edits, network in edited(reading.network) if edits}
-    for edits, given in {"": reading, **variants}.items():
-        for options in ({}, {"assume_independent": True}):
-            try:
-                found = kc.shape(given, METHODS[method], method, **options)
-            except kc.KcalcError as error:
-                refused = error
-            else:
-                return Cell(state_of(found), "" if edits == WITHOUT else edits), found
+    variants = {"": reading, BEFORE: [*edited(reading.network)][-1][1]}
+    targets: dict[str, float] = {}
+    nearest: dict[str, float] = {}
+    for _ in range(2):
+        for edits, given in variants.items():
+            for options in ({}, {"assume_independent": True}):
+                try:
+                    found = kc.shape(given, METHODS[method], method, **options, **targets)
+                except kc.KcalcError as error:
+                    refused = error
+                    if advice := NEAREST.search(str(error)):
+                        nearest = {advice[1]: float(advice[2])}
+                else:
+                    said = [edits, *(f"{name} {value:.3g}" for name, value in targets.items())]
+                    said.append(_regions(found))
+                    return Cell(state_of(found), ", ".join(filter(None, said))), found
+        if not nearest:
+            break
+        targets = nearest
     assert refused is not None
     return Cell("refused", reason(refused), str(refused)), None
+
+
+def _regions(shaping: Any) -> str:
+    """How many regions a model with parts that were not read has."""
+    networks = getattr(shaping, "networks", ())
+    return f"{len(networks)} regions" if len(networks) > 1 else "1 region" * len(networks)
 
 
 class Watched(torch.fx.Interpreter):
@@ -211,9 +233,9 @@ def alike(entry: Architecture, seed: int) -> tuple[torch.Tensor, ...]:
 
 def copied(entry: Architecture, model: Any, reading: Any, shaping: Any) -> tuple[str, str]:
     """What the shaped copy computes: (text of the cell, an error's message)."""
-    net = shaping.network
+    net = getattr(shaping, "network", None)
     try:
-        wanted = predicted(net)
+        wanted = {} if net is None else predicted(net)
         ratios, finite, width = [], True, 0
         for seed in range(DRAWS):
             torch.manual_seed(seed)
@@ -223,7 +245,7 @@ def copied(entry: Architecture, model: Any, reading: Any, shaping: Any) -> tuple
                 outputs = new(*x)
                 leaves = outputs if isinstance(outputs, tuple) else (outputs,)
                 finite &= all(bool(torch.isfinite(y).all()) for y in leaves)
-                node, width = watched_node(net, wanted)
+                node, width = watched_node(net, wanted) if wanted else (None, 0)
                 if node is not None and node in new.kcalc_nodes:
                     run = Watched(new, {new.kcalc_nodes[node]})
                     run.run(*x)
@@ -317,9 +339,9 @@ def page(rows: Sequence[Row], taken: float) -> str:
         "Exact and heuristic are said of the results as their `.assumptions` say it; in "
         "parentheses stands how the network was edited first, or why a result is refused. "
         "The last column is a shaped copy (the first of dks, tat, eoc that there is): q at the "
-        f"last node of at least {WIDTH} channels divided by its prediction, the mean of {DRAWS} draws "
-        "of the weights with its standard error, for inputs that are alike at all locations; bold "
-        "where that is off by more than 10 % and three standard errors.",
+        f"last node of at least {WIDTH} channels divided by its prediction, the mean of {DRAWS} "
+        "draws of the weights with its standard error, for inputs that are alike at all locations; "
+        "bold where that is off by more than 10 % and three standard errors.",
         ("architecture", "from", "read [s]", "nodes", *COLUMNS, "`apply_to`"),
         [row.texts() for row in rows],
     )
