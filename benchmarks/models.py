@@ -180,18 +180,18 @@ def shaped(reading: Any, method: str) -> tuple[Cell, Any]:
     targets: dict[str, float] = {}
     nearest: dict[str, float] = {}
     for _ in range(2):
-        for edits, given in variants.items():
-            for options in ({}, {"assume_independent": True}):
-                try:
-                    found = kc.shape(given, METHODS[method], method, **options, **targets)
-                except kc.KcalcError as error:
-                    refused = error
-                    if advice := NEAREST.search(str(error)):
-                        nearest = {advice[1]: float(advice[2])}
-                else:
-                    said = [edits, *(f"{name} {value:.3g}" for name, value in targets.items())]
-                    said.append(_regions(found))
-                    return Cell(state_of(found), ", ".join(filter(None, said))), found
+        for options, edits in product(({}, {"assume_independent": True}), variants):
+            try:
+                given = variants[edits]
+                found = kc.shape(given, METHODS[method], method, **options, **targets)
+            except kc.KcalcError as error:
+                refused = error
+                if advice := NEAREST.search(str(error)):
+                    nearest = {advice[1]: float(advice[2])}
+            else:
+                said = [edits, *(f"{name} {value:.3g}" for name, value in targets.items())]
+                said.append(_regions(found))
+                return Cell(state_of(found), ", ".join(filter(None, said))), found
         if not nearest:
             break
         targets = nearest
