@@ -128,6 +128,8 @@ def layer(rng: random.Random, kind: str) -> Any:
             rotary=rng.choice([None, 10000.0]),
             alibi=rng.random() < 0.3,
             dropout=rng.choice([0, 0.1]),
+            window=rng.choice([None, 2]),
+            chunk=rng.choice([None, 3]),
         ),
         "Opaque": lambda: L.Opaque(rng.choice(["softmax", "Aufmerksamkeit ä"]), "no rule"),
     }

@@ -487,3 +487,23 @@ def test_rewiring_is_listed() -> None:
     network = kc.read(model, (2, 8)).network.normalised().preactivated()
     changes = kc.shape(network, "tanh").apply_to(model).kcalc_changes
     assert "add: reads stem in place of relu" in changes
+
+
+def test_outputs_come_in_the_order_of_the_model() -> None:
+    """The network has its outputs in the order in which they are computed."""
+
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(8, 16), nn.Linear(16, 5), nn.Linear(16, 7)
+
+        def forward(self, x: Any) -> Any:
+            h = torch.relu(self.a(x))
+            first = self.b(h)
+            return self.c(torch.relu(2 * h)), first
+
+    model, x = Heads(), torch.randn(2, 8)
+    found = kc.read(model, x)
+    kept = apply_to(model, SimpleNamespace(network=found.network, changes=()), weights="keep")
+    for ours, theirs in zip(kept(x), model(x), strict=True):
+        torch.testing.assert_close(ours, theirs)

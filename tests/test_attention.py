@@ -92,10 +92,9 @@ class Case:
     def weights(self, scores: Array) -> Array:
         """The weights of scores, (..., T, T)."""
         normaliser, count = self.options.get("normaliser", "softmax"), self.tokens
-        if self.options.get("causal"):
-            scores = np.where(np.tril(np.ones((count, count), bool)), scores, -1e30)
+        scores = np.where(self.sees(), scores, -1e30)
         if normaliser == "sigmoid":
-            return 1 / (1 + count * np.exp(-scores))
+            return 1 / (1 + count * np.exp(np.minimum(-scores, 700)))
         if normaliser == "relu":
             return np.maximum(scores, 0) / count
         if normaliser == "identity":
@@ -106,6 +105,21 @@ class Case:
             self.options.get("identity", 0) * np.eye(count)
             + made
             - self.options.get("centre", 0) / count
+        )
+
+    def sees(self) -> Array:
+        """Whether a token (row) sees another one."""
+        causal, window, chunk = (self.options.get(n) for n in ("causal", "window", "chunk"))
+        return np.array(
+            [
+                [
+                    not (causal and j > i)
+                    and (window is None or abs(i - j) < window)
+                    and (chunk is None or i // chunk == j // chunk)
+                    for j in range(self.tokens)
+                ]
+                for i in range(self.tokens)
+            ]
         )
 
 
@@ -189,11 +203,14 @@ MASKED = {
     "one input": Case(options={"causal": True}),
     "unequal q": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), options={"causal": True}),
     "negative c": Case(tokens=3, c=-0.7, rho=0.0, options={"causal": True}),
+    "a window": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), options={"causal": True, "window": 3}),
+    "a window on both sides": Case(tokens=6, c=-0.6, options={"window": 2}),
+    "chunks": Case(tokens=5, options={"causal": True, "chunk": 2}),
 }
 
 
 @pytest.mark.parametrize("case", MASKED.values(), ids=MASKED)
-def test_the_first_causal_layer_is_exact(case: Case) -> None:
+def test_the_first_layer_with_a_mask_is_exact(case: Case) -> None:
     """Every entry of the covariance of all tokens of both inputs, without errors of sampling."""
     found: Any = kc.node_values(case.network(), c=case.c, q1=case.q[0], q2=case.q[1], **case.given)
     exact, spread = found.covariances["attention"]
@@ -205,6 +222,39 @@ def test_the_first_causal_layer_is_exact(case: Case) -> None:
     drawn = A @ V @ A.swapaxes(1, 2)
     error = drawn.std(axis=0) / math.sqrt(DRAWS)
     assert (np.abs(drawn.mean(axis=0) - exact.reshape(2 * T, 2 * T)) <= WORST * error + 1e-12).all()
+
+
+@pytest.mark.parametrize("wide", [True, False, None])
+def test_key_widths_count_as_the_layer_says(wide: bool | None) -> None:
+    """By formulas and in sampling, and assumptions say so."""
+    given: dict[str, Any] = {"tokens": 6, "token_cosine": 0.3}
+    net, sampling = plain(key_width=4, wide=wide), kc.Sampling(1500, 8)
+    exact = kc.node_values(plain(key_width=4, wide=bool(wide)), **given)["attention"]
+    drawn: Any = kc.node_values(net, sampling=sampling, **given)
+    value = drawn["attention"]
+    assert abs(value.q - exact.q1) < WORST * value.q_error
+    assert abs(value.token_cosine - exact.token_cosine1) < WORST * value.token_cosine_error
+    other = kc.node_values(plain(key_width=4, wide=not wide), **given)["attention"]
+    assert abs(value.q - other.q1) > 2 * WORST * value.q_error
+    texts = {True: "key_width = 4 taken for large: scores", False: "many heads of key_width = 4:"}
+    for found, said in ((drawn, bool(wide)), (kc.node_values(net, **given), wide is not False)):
+        assert any(texts[said] in a.text for a in found.assumptions)
+
+
+@pytest.mark.parametrize("options", [{"window": 4}, {"chunk": 4}], ids=str)
+def test_windows_that_hold_all_tokens_are_none(options: dict[str, Any]) -> None:
+    """Kernel maps over 4 tokens are those without a window, and over 5 tokens there are none."""
+    given: dict[str, Any] = {"tokens": 4, "token_cosine": 0.3}
+    for make in (kc.node_values, kc.gradients):
+        found, expected = (make(plain(**o), **given) for o in (options, {}))
+        assert (
+            found["mean"] == expected["mean"]
+            if make is kc.node_values
+            else (found.nodes == expected.nodes)
+        )
+    assert kc.node_values(plain(**options), tokens=5)["attention"].q_error == 0
+    with pytest.raises(kc.KcalcError, match="of 4 tokens"):
+        kc.ntk(plain(**options), tokens=5)(0.5)
 
 
 # -- derivatives -----------------------------------------------------------------------------------
@@ -353,6 +403,23 @@ AFTER_POOLING = kc.Network.from_steps(
 )
 
 
+def strided(behind: bool) -> kc.Network:
+    """A layer that steps over tokens, behind another one or at the input."""
+    first = [("e", L.Affine(), ("x",))] if behind else []
+    steps: list[Any] = [
+        ("x", L.Input(), ()),
+        *first,
+        ("s", L.Affine(stride=2), (["x", "e"][behind],)),
+    ]
+    steps += [(n, L.Affine(), ("s",)) for n in "qkv"]
+    return kc.Network.from_steps([*steps, ("a", L.Attend(), ("q", "k", "v"))])
+
+
+def test_patches_of_the_input_are_counted_behind_their_layer() -> None:
+    found = kc.node_values(strided(False), tokens=4)
+    assert any("patches that a layer of stride 2" in a.text for a in found.assumptions)
+
+
 def beside_values() -> kc.Network:
     """A sum of values and what attention reads from them."""
     steps: list[Any] = [("x", L.Input(), ()), *((n, L.Affine(), ("x",)) for n in "qkv")]
@@ -456,6 +523,11 @@ REFUSED = {
         lambda: kc.c_map(plain(causal=True), tokens=4),
         "node 'attention' attends with a causal mask.*node_values",
     ),
+    "a window in maps": (
+        lambda: kc.c_map(plain(window=3), tokens=4),
+        "attends with a window of 3 tokens.*node_values",
+    ),
+    "a window of no tokens": (lambda: L.Attend(window=0), "Attend: window"),
     "a causal mask in kernels": (lambda: kc.ntk(plain(causal=True), tokens=4), "causal mask"),
     "rotary without widths": (
         lambda: kc.node_values(plain(rotary=1e4), tokens=4),
@@ -466,6 +538,11 @@ REFUSED = {
     "linear scale": (lambda: L.Attend(normaliser="relu", scale="linear"), "vanish for wide heads"),
     "shaped relu": (lambda: L.Attend(normaliser="relu", identity=1), "identity shapes softmax"),
     "shaped sink": (lambda: L.Attend(sink=True, centre=1), "no rule together"),
+    "wide and rotary": (lambda: L.Attend(wide=True, rotary=1e4, key_width=4), "use wide=None"),
+    "c beside ids": (lambda: kc.node_values(plain(), c=0.5, tokens=[0, 1]), "drop c="),
+    "strides": (lambda: kc.node_values(strided(True), tokens=4), "'s' steps over tokens.*stride=1"),
+    "sampled strides": (lambda: kc.node_values(strided(True), tokens=[0, 1]), "'s' steps over"),
+    "gradients of strides": (lambda: kc.gradients(strided(True), tokens=4), "'s' steps over"),
     "width without width": (lambda: L.Attend(wide=False), "needs key_width >= 4"),
     "scale": (lambda: L.Attend(scale=-1, key_width=3), "must be > 0"),
     "dropout": (lambda: L.Attend(dropout=1), r"\[0, 1\)"),
@@ -573,17 +650,12 @@ def test_sampled_values_agree_with_exact_ones(case: Case) -> None:
 
 
 def matrices(
-    covariance: Array,
-    width: int,
-    rng: np.random.Generator,
-    rotary: float | None,
-    alibi: bool,
-    heads: int = 8,
+    covariance: Array, width: int, rng: np.random.Generator, options: dict[str, Any]
 ) -> Array:
     """Causal attention of heads of the given width over tokens of a covariance, queries and keys of
     unit weights.
     """
-    T = len(covariance)
+    T, heads, rotary = len(covariance), 8, options.get("rotary")
     q, k = (root(covariance) @ rng.standard_normal((DRAWS, T, width)) for _ in range(2))
     if rotary:
         turn = np.exp(1j * np.arange(T)[:, None] * rotary ** (-2 * np.arange(width // 2) / width))
@@ -591,20 +663,21 @@ def matrices(
         scores = (q @ k.conj().swapaxes(1, 2)).real / math.sqrt(width)
     else:
         scores = q @ k.swapaxes(1, 2) / math.sqrt(width)
-    if alibi:
+    if options.get("alibi"):
         slopes = 2.0 ** (-8 * (rng.integers(heads, size=(DRAWS, 1, 1)) + 1) / heads)
         scores = scores - slopes * np.abs(np.subtract.outer(np.arange(T), np.arange(T)))
-    powers = np.where(np.tril(np.ones((T, T), bool)), np.exp(scores), 0)
+    sees = Case(tokens=T, options={"causal": True, **options}).sees()
+    powers = np.where(sees, np.exp(scores), 0)
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"rotary": 100.0}, {"alibi": True, "heads": 8}],
-    ids=["causal", "rotary", "alibi"],
+    [{}, {"rotary": 100.0}, {"alibi": True, "heads": 8}, {"window": 2}, {"chunk": 3}],
+    ids=["causal", "rotary", "alibi", "window", "chunks"],
 )
 def test_layers_of_tokens_that_differ(options: dict[str, Any]) -> None:
-    """Two causal layers over tokens of one's own.
+    """Two causal layers, or with windows, over tokens of one's own.
 
     Every entry within its stated error of the mean of drawn layers.
     """
@@ -624,13 +697,14 @@ def test_layers_of_tokens_that_differ(options: dict[str, Any]) -> None:
     )
     K, errors = tokens, np.zeros_like(tokens)
     for name in ("a", "b"):
-        A = matrices(K, width, rng, options.get("rotary"), options.get("alibi", False))
+        A = matrices(K, width, rng, options)
         out = A @ K @ A.swapaxes(1, 2)
         errors = np.hypot(errors, out.std(axis=0) / math.sqrt(DRAWS))
         K = out.mean(axis=0)
         mean, stated = (part[0, :, 0] for part in found.covariances[name])
         assert (np.abs(mean - K) <= WORST * np.hypot(stated, errors) + 1e-12).all()
-        assert (stated[1:, 1:] > 0).all() and stated.max() < 0.05 * K.max()
+        random = Case(tokens=5, options={"causal": True, **options}).sees().sum(axis=1) > 1
+        assert (stated[random][:, random] > 0).all() and stated.max() < 0.05 * K.max()
 
 
 @pytest.mark.parametrize(
@@ -641,6 +715,9 @@ def test_layers_of_tokens_that_differ(options: dict[str, Any]) -> None:
         {"sink": True, "causal": True},
         {"normaliser": "identity", "causal": True},
         {"identity": 0.5, "centre": 0.3},
+        {"causal": True, "window": 3},
+        {"window": 2},
+        {"chunk": 2, "normaliser": "sigmoid"},
     ],
     ids=str,
 )

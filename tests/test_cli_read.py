@@ -12,6 +12,7 @@ import pytest
 import kcalc as kc
 from kcalc import cli
 from kcalc.cli import main, read
+from kcalc.cli.models import token_ids
 
 L = kc.layers
 MODULE = """
@@ -42,6 +43,29 @@ def _command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     (tmp_path / "own_models_of_a_test.py").write_text(MODULE)
     yield
     sys.modules.pop("own_models_of_a_test", None)
+
+
+EMBEDDING = """
+import torch
+from torch import nn
+embedded = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)).eval()
+"""
+
+
+def test_token_ids_of_a_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "own_models_of_a_test.py").write_text(EMBEDDING)
+    name = "own_models_of_a_test:embedded"
+    assert main(["read", name, "--input", "2,6"]) == 2
+    assert "such as token ids, give --ids SIZES" in capsys.readouterr().err
+    for words in (["read", name], ["maps", name], ["shape", name, "--activation", "tanh"]):
+        assert main([*words, "--ids", "2,6"]) == 0
+    assert "Embedding(8, vocabulary=9" in capsys.readouterr().out
+    assert main(["report", name, "--ids", "2,6", "-o", "page.html"]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "kcalc report own_models_of_a_test:embedded --ids 2,6 -o page.html" in page
+    ids = token_ids("4,3")
+    assert ids.shape == (4, 3) and ids.dtype.kind == "i" and ids.min() > 2
 
 
 def residual() -> kc.Network:
@@ -122,6 +146,9 @@ def test_bad_shapes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             main(["read", "net.json", f"--input={text}"])
         assert "is no shape" in capsys.readouterr().err
+        with pytest.raises(SystemExit):
+            main(["read", "net.json", f"--ids={text}"])
+        assert "argument --ids" in capsys.readouterr().err
     for text in (f"{10**12},4", "65536,65536", "9" * 5000):
         with pytest.raises(SystemExit):
             main(["read", "net.json", f"--input={text}"])

@@ -235,6 +235,31 @@ def test_wide_layers_join_narrow_ones():
     assert ratio(leaky_relu(sp.Rational(3, 10)), n, True)[1] == pytest.approx(expected, rel=3e-4)
 
 
+@pytest.mark.parametrize("rho", [0.0, 0.3, 0.6, 0.9])
+def test_channels_that_share_a_part_of_their_weights(rho):
+    """relu(a) and relu(rho a + sqrt(1 - rho^2) b), each through weights of its own, added.
+
+    E relu(a)^2 relu(s)^2 = (3 sin t cos t + (pi - t) (1 + 2 cos^2 t)) / (2 pi), cos t = rho.
+    """
+    n, relu = 50, Nonlinear("relu")
+    steps = [
+        ("x", Input(), ()),
+        ("a", Affine(), ("x",)),
+        ("b", Affine(), ("x",)),
+        ("s", Sum((rho, (1 - rho**2) ** 0.5)), ("a", "b")),
+        ("f", relu, ("a",)),
+        ("g", relu, ("s",)),
+        ("u", Affine(), ("f",)),
+        ("v", Affine(), ("g",)),
+        ("out", Sum((1, 1)), ("u", "v")),
+    ]
+    t = math.acos(rho)
+    both = (3 * math.sin(t) * rho + (math.pi - t) * (1 + 2 * rho**2)) / (2 * math.pi)
+    of_channels = 2 * (1.5 - 0.25) + 2 * (both - 0.25)
+    found = kc.fluctuations(kc.Network.from_steps(steps), features=n).out
+    assert found.relative == pytest.approx((2 + of_channels) / n, rel=1e-12)
+
+
 def test_exact_chains_agree_with_exact_moments():
     net = kc.architectures.vanilla(12, "relu", features=20, sigma_w=HE)
     exact = moments(net, jacobian=False)

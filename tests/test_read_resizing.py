@@ -155,6 +155,32 @@ def test_maps_without_positions(kernel: int) -> None:
     assert k.deviation(expected * float(kc.c_map(r.network)(0.6))) < 3.5
 
 
+class Decoder(nn.Module):
+    """An image made of a vector, as in autoencoders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(32, 4 * 512), nn.ConvTranspose2d(512, 512, 2, 2)
+        self.deviations = {"last.weight": (1.3 / 512) ** 0.5}
+
+    def forward(self, x: Any) -> Any:
+        return self.last(torch.tanh(self.first(x).view(-1, 512, 2, 2)))
+
+
+def test_an_image_made_of_a_vector() -> None:
+    model = with_biases(Decoder(), torch.Generator().manual_seed(0), exact=True)
+    x = images((32,), 0.6)
+    r = kc.read(model, x)
+    assert r.fidelity.level == "exact"
+    q, k = measured(model, (x,), 32)
+    expected = float(kc.q_map(r.network)(1.0))
+    assert q.deviation(expected) < 3.5
+    assert k.deviation(expected * float(kc.c_map(r.network)(0.6))) < 3.5
+    r = kc.read(model, x)
+    kept = kc.shape(r, activation="tanh").apply_to(model, weights="keep")(x)
+    assert kept.shape == model(x).shape
+
+
 def test_adaptive_pooling_to_other_sizes() -> None:
     conv = nn.Conv2d(3, 8, 3, padding=1)
     for pool in (nn.AdaptiveAvgPool2d(3), nn.AdaptiveMaxPool2d(3)):

@@ -14,6 +14,7 @@ import pytest
 from thinning import mostly_slow
 
 import kcalc as kc
+from kcalc.interchange import network_from_dict, network_to_dict
 
 torch = pytest.importorskip("torch")
 
@@ -71,6 +72,7 @@ def test_networks_are_those_of_the_builders(name: str) -> None:
     assert plain(found.network).isomorphic(plain(twin())), f"{found}\n{list(found.network.steps())}"
     told = {note.text.split(";")[0] for note in found.notes}
     expected = {
+        "gpt2": "its mask was read for sequences of 6 tokens",
         "t5": "its scores have biases by head",
         "qwen3": "every head of its queries and keys is normalised by itself",
     }
@@ -141,50 +143,122 @@ def test_keys_and_values_kept_for_later_are_not_asked_for() -> None:
     assert kc.read(model, IDS).fidelity.level == "exact" and model.config.use_cache
 
 
-class Windowed(nn.Module):
-    """Causal attention within a window of 8 tokens, as in transformers' Mistral."""
+def test_positions_of_zeros_behind_a_class_token_change_no_shapes() -> None:
+    """As in new models, whose tables of positions and class tokens are still zeros."""
+    model = ViT(1, 32, 4, 8, 2).eval()
+    with torch.no_grad():
+        for layer in model.modules():
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                layer.weight.normal_()
+    found = kc.read(model, (2, 3, 8, 8))
+    assert [note.level for note in found.notes if "class token" in note.text] == ["approximate"]
+    assert "locations" not in found.fidelity.counts
 
-    def __init__(self, **config: Any) -> None:
+
+class Local(nn.Module):
+    """Attention within a window of 8 tokens, or chunks of them, as a layer of a transformer."""
+
+    def __init__(self, kind: str, config: Any, **told: Any) -> None:
         super().__init__()
-        self.table, self.heads = nn.Embedding(VOCABULARY, 48), Heads(self.attended)
-        self.config = SimpleNamespace(**config)
+        self.heads, self.kind, self.config = Heads(self.attended), kind, config
+        for name, value in told.items():
+            setattr(self, name, value)
 
     def attended(self, *qkv: torch.Tensor) -> torch.Tensor:
         row = torch.arange(qkv[0].shape[2])
         far = row[:, None] - row
-        return F.scaled_dot_product_attention(*qkv, attn_mask=(far >= 0) & (far < 8))
+        seen = {
+            "window": (far >= 0) & (far < 8),
+            "both sides": far.abs() < 8,
+            "chunks": (far >= 0) & (row[:, None] // 8 == row // 8),
+            "all": far >= 0,
+        }
+        return F.scaled_dot_product_attention(*qkv, attn_mask=seen[self.kind])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.heads(x)
+
+
+class Windowed(nn.Module):
+    """A layer with a window behind one without, and a configuration that tells of it."""
+
+    def __init__(self, kind: str, config: dict[str, Any], told: dict[str, Any]) -> None:
+        super().__init__()
+        self.table, self.config = nn.Embedding(VOCABULARY, 48), SimpleNamespace(**config)
+        self.layers = nn.ModuleList([Local(kind, self.config, **told)])
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.heads(self.table(ids))
+        return self.layers[0](self.table(ids))
 
 
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ({"sliding_window": 8}, "sliding_window = 8"),
-        ({"sliding_window": 8, "layer_types": ["sliding_attention"]}, "sliding_window = 8"),
-        ({"window_size": 8, "attention_layers": ["local"]}, "window_size = 8"),
-        ({"sliding_window": 8, "layer_types": ["full_attention"]}, None),
-        ({"sliding_window": None}, None),
-        ({"window_size": 8}, None),
-    ],
-)
-def test_windows_that_short_examples_hide_are_said(config: dict[str, Any], said: Any) -> None:
-    """Over 8 tokens the window is no part of the trace; only the configuration tells of it."""
-    found = kc.read(drawn(Windowed(**config)), IDS[:, :8])
+KINDS = ["full_attention", "sliding_attention"]
+TOLD: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "every layer": ("window", {"sliding_window": 8}, {"layer_idx": 0}, {"window": 8}),
+    "a layer by its number": (
+        "window",
+        {"sliding_window": 8, "layer_types": KINDS},
+        {"layer_idx": 1},
+        {"window": 8},
+    ),
+    "another layer": ("all", {"sliding_window": 8, "layer_types": KINDS}, {"layer_idx": 0}, {}),
+    "the module": (
+        "both sides",
+        {"sliding_window": 7, "layer_types": KINDS[1:]},
+        {"sliding_window": 8},
+        {"window": 8},
+    ),
+    "both sides": ("both sides", {"sliding_window": 7}, {}, {"window": 8}),
+    "chunks": ("chunks", {"attention_chunk_size": 8}, {}, {"chunk": 8}),
+    "local": ("window", {"window_size": 8}, {"attention_type": "local"}, {"window": 8}),
+    "global": ("all", {"window_size": 8}, {"attention_type": "global"}, {}),
+    "no window": ("all", {"sliding_window": None}, {"layer_idx": 0}, {}),
+}
+
+
+@pytest.mark.parametrize("tokens", [6, 8, 12])
+@pytest.mark.parametrize("name", TOLD)
+def test_windows_are_read_from_masks_and_from_configurations(name: str, tokens: int) -> None:
+    """Over up to 8 tokens only the configuration tells of the window, over 12 the trace does."""
+    kind, config, told, expected = TOLD[name]
+    ids = torch.arange(2 * tokens).reshape(2, tokens)
+    found = kc.read(drawn(Windowed(kind, config, told)), ids)
+    (node,) = found.network.nodes_of(L.Attend)
+    layer = found.network.layer(node)
     assert found.fidelity.level == "exact"
-    hidden = [remark for remark in found.remarks if "attend within windows" in remark]
-    assert len(hidden) == (said is not None)
-    assert said is None or (said in hidden[0] and "holds for up to 8 tokens" in str(found))
+    assert {n: getattr(layer, n) for n in ("window", "chunk") if getattr(layer, n)} == expected
+    assert layer.causal == (kind != "both sides")
 
 
-def test_windows_shorter_than_the_example_are_not_read() -> None:
-    found = kc.read(drawn(Windowed(sliding_window=8)), torch.arange(24).reshape(2, 12))
-    assert found.fidelity.level == "not read"
+def test_windows_of_unknown_layers_are_heuristic() -> None:
+    """The configuration has a window for some layers, and the module does not say which it is."""
+    model = Windowed("window", {"sliding_window": 8, "layer_types": KINDS}, {})
+    found = kc.read(drawn(model), IDS)
+    assert found.fidelity.level == "approximate"
+    assert "sliding_window = 8 in its configuration), which an example of 6 tokens" in str(found)
+    assert (
+        "approximate" not in kc.read(drawn(model), torch.arange(24).reshape(2, 12)).fidelity.counts
+    )
+
+
+def test_masks_of_arrays_are_heuristic_for_more_tokens_than_the_example() -> None:
+    """The mask of the model has a window of 8 that an example of 6 tokens cannot show."""
+    found = kc.read(drawn(Windowed("window", {}, {})), IDS)
+    net = found.network
+    assert found.fidelity.level == "exact" and net.layer(net.nodes_of(L.Attend)[0]).window is None
+    told = {
+        tokens: [a for a in kc.node_values(net, tokens=tokens).assumptions if "its mask" in a.text]
+        for tokens in (6, 9)
+    }
+    assert not told[6] and [a.kind for a in told[9]] == ["heuristic"]
+    assert "read for sequences of 6 tokens; that of 9 tokens is taken to go on" in told[9][0].text
+    back = network_from_dict(network_to_dict(net))
+    assert kc.node_values(back, tokens=9).assumptions == kc.node_values(net, tokens=9).assumptions
+    plain = kc.read(drawn(Heads(lambda *qkv: F.scaled_dot_product_attention(*qkv))), (2, 6, 48))
+    assert not any("mask" in a.text for a in kc.q_map(plain.network, tokens=9).assumptions)
 
 
 class Padded(nn.Module):
-    """Attention under a mask of padding that is an input."""
+    """Attention under a mask of padding that is an input; ids are looked up in another shape."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,7 +270,7 @@ class Padded(nn.Module):
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         self.seen = mask.to(torch.bool)[:, None, None, :].expand(-1, 1, ids.shape[1], -1)
-        return self.heads(self.table(ids))
+        return self.heads(self.table(ids.view(-1, ids.shape[-1])))
 
 
 def test_masks_of_padding_are_said_to_be_left_out() -> None:
@@ -293,17 +367,14 @@ def test_scales_masks_and_biases(name: str) -> None:
     ] and found.fidelity.level == "exact"
 
 
-WINDOW = SEES & ~torch.tril(torch.ones(T, T, dtype=torch.bool), -3)
+HOLE = SEES.clone()
+HOLE[4, 2] = False
 NOTHING = SEES.clone()
 NOTHING[0] = False
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
-    "a window": (
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=WINDOW),
-        "its mask is neither causal nor all true",
-    ),
-    "an empty row": (
-        lambda q, k, v: F.softmax((q @ k.mT).masked_fill(~NOTHING, -1e30), -1) @ v,
-        "token 0 sees no token at all",
+    "a hole": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=HOLE),
+        "none of those that are known (causal, windows, chunks): token 4 sees 4 of",
     ),
     "over queries": (
         lambda q, k, v: F.softmax(q @ k.mT, -2) @ v,
@@ -319,6 +390,38 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "turned queries alone": (lambda q, k, v: F.softmax(q.roll(1, -1) @ k.mT, -1) @ v, "its"),
 }
+
+
+EMPTY: dict[str, Callable[..., Any]] = {
+    "fused": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=NOTHING),
+    "large": lambda q, k, v: F.softmax((q @ k.mT).masked_fill(~NOTHING, -1e30), -1) @ v,
+}
+
+
+@pytest.mark.parametrize("name", ["fused", "large"])
+def test_masks_that_leave_a_row_empty_are_errors(name: str) -> None:
+    with pytest.raises(kc.KcalcError, match=r"attention at .*\.py:\d+\): token 0 sees no token at"):
+        kc.read(drawn(Heads(EMPTY[name])), (2, T, 48))
+
+
+def test_masks_of_padding_are_read_beside_ids_of_any_shape() -> None:
+    """The kernels are those of the model without the mask, whatever the mask hides."""
+    model = drawn(Padded())
+    kernels = []
+    for hidden in (0, 2):
+        mask = torch.ones_like(IDS)
+        mask[1, T - hidden :] = 0
+        found = kc.read(model, IDS, mask)
+        assert found.fidelity.level == "exact" and found.network.inputs == ("ids",)
+        assert "a mask of padding is read as that of sequences without padding" in str(found)
+        kernels.append(kc.ntk(found.network, tokens=IDS, sampling=kc.Sampling(8, 2)).ntk)
+    np.testing.assert_array_equal(*kernels)
+
+
+def test_errors_of_the_model_come_without_the_frames_of_pytorch() -> None:
+    with pytest.raises(kc.KcalcError, match="could not be traced") as caught:
+        kc.read(drawn(Heads(EMPTY["fused"])), (2, T, 47))
+    assert caught.value.__suppress_context__ and caught.value.__cause__ is None
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -7,7 +7,9 @@ from __future__ import annotations
 import json
 import math
 from itertools import pairwise
+from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import sympy as sp
@@ -146,6 +148,18 @@ def test_nu_of_a_convolution_before_mean_pooling() -> None:
     assert w.ratio / w.gamma == pytest.approx(1 + 3 / math.pi, rel=1e-12)
 
 
+def clipped_maximum(scale: int, count: int) -> float:
+    """E clip(scale Y, -1, 1)^2 for the maximum Y of independent standard normals, to 30 digits."""
+    with mpmath.workdps(30):
+        edge = mpmath.mpf(1) / scale
+
+        def within(y: Any) -> Any:
+            return count * (scale * y) ** 2 * mpmath.npdf(y) * mpmath.ncdf(y) ** (count - 1)
+
+        beyond = 1 - mpmath.ncdf(edge) ** count + mpmath.ncdf(-edge) ** count
+        return float(mpmath.quad(within, [-edge, 0, edge]) + beyond)
+
+
 def test_maxima_of_normals() -> None:
     """E max^2 of 2, 3, 4 standard normals: 1, 1 + sqrt3/(2 pi), 1 + sqrt3/pi.
 
@@ -161,6 +175,9 @@ def test_maxima_of_normals() -> None:
     relu = kc.activation("relu")
     assert maximum(2, relu, 1.0, 0.0, 1) == pytest.approx(0.5, rel=1e-12)
     assert maximum(2, relu, 1.0, 0.0, 4, 1) == pytest.approx(1 - 2**-4, rel=1e-12)
+    assert maximum(2, kc.activation("hard_tanh"), 400.0, 0.0, 4) == pytest.approx(
+        clipped_maximum(20, 4), rel=1e-12
+    )
     s = scaling(kc.chain(L.Input(3, (4, 4)), L.Affine(4), L.Pool("max", 2)))
     assert (
         s.tensors["pool_1"].ratio == pytest.approx(1.5513, abs=5e-5)
@@ -335,8 +352,12 @@ def test_what_is_violated_is_said() -> None:
     assert any("bias" in v.text for v in biased.violations) and biased.tensors[
         "affine_1"
     ].forward == pytest.approx(1.25)
-    depthwise = kc.chain(L.Input(6, (4, 4)), L.Affine(12), RELU, L.Affine(12, kernel=3, groups=12))
-    assert "2^-9" in scaling(depthwise).violations[0].text
+    doubled = kc.activation("relu").transformed(output_scale=2)  # slopes 0 and 2
+    for phi, flat in (("relu", True), (doubled, True), ("abs", False)):
+        depthwise = kc.chain(
+            L.Input(6, (4, 4)), L.Affine(12), L.Nonlinear(phi), L.Affine(12, kernel=3, groups=12)
+        )
+        assert any("2^-9" in v.text for v in scaling(depthwise).violations) == flat
     assert (
         "padding"
         in scaling(kc.chain(L.Input(6, (4, 4)), L.Affine(12, kernel=3, padding=3)))

@@ -101,7 +101,7 @@ def test_scores_already_divided_by_the_channels_need_no_edit() -> None:
 
 def test_depth(batch: tuple[Any, Any]) -> None:
     found = kc.transfer(
-        lambda width, depth: Residual(width, depth),
+        Residual,
         batch[0],
         base={"width": 8, "depth": 2},
         to={"width": 16, "depth": 6},

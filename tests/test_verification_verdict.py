@@ -109,9 +109,13 @@ def test_the_tangent_kernel_and_gradients_count() -> None:
     s: Any = gradients.statistic
     wrong_gradients = replace(gradients, statistic=replace(s, expected=4 * s.expected))
     wrong_tangent = replace(tangent, expected=tuple(4 * e for e in tangent.expected))
-    for changes in ({"gradients": wrong_gradients}, {"tangent": wrong_tangent}):
-        wrong = replace(check, **changes)
+    named = {"gradients": "|gradient|^2 at ", "tangent": "tangent kernel of (x"}
+    for part, headline in named.items():
+        changed = {"gradients": wrong_gradients, "tangent": wrong_tangent}[part]
+        wrong = replace(check, **{part: changed})
         assert wrong.passed is False and "deviates" in repr(wrong) and "deviates" in str(wrong)
+        assert f"deviates; worst: {headline}" in str(wrong).splitlines()[0]
+        assert f"{changed.worst:.2f} of {changed.what}" in repr(wrong)
     assert (
         not wrong_gradients.passed
         and not wrong_tangent.passed

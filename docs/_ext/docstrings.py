@@ -76,7 +76,8 @@ def mend(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[
     if not name.startswith("kcalc"):  # what numbers and tuples say of themselves
         del lines[:]
         return
-    lines[:] = DRAWN_BY.sub("", "\n".join(lines)).split("\n")
+    shown = DRAWN_BY.sub(lambda see: "" if see[0][0] == "S" else ".", "\n".join(lines))
+    lines[:] = shown.split("\n")
     text = ROLE.sub(_qualified, "\n".join(_listed(lines, _parameters(what, name, obj))))
     text = LONG_NAME.sub(r":\1:`~\2`", text)
     pieces = LITERAL.split(text)

@@ -25,8 +25,10 @@ WIDEST_TABLE = 120  # characters of a line in columns
 LONG_COMMAND = 44  # characters of a line on a phone
 COLUMNS = re.compile(r"\S {3,}\S|\.{4}|[-=+|]{8}")
 WORD = re.compile(r'<span class="pre">([^<]{1,24})</span>')
+WIDE_IMAGE = re.compile(r'<img [^>]*class="wide"[^>]*>')
 SIZE = re.compile(r'<svg[^>]* width="([\d.]+)pt" height="([\d.]+)pt"')
 WIDE = 1.9  # width over height of a row of panels
+BROAD = 560.0  # points: the width of several rows of panels
 SHORT_CELL = 12  # characters: a number with its unit
 PROSE_CELL = 15  # characters: the mean cell, beyond the first column, of a table of prose
 
@@ -40,7 +42,7 @@ def _unbroken(found: re.Match[str]) -> str:
 
 def _wrapped(found: re.Match[str]) -> str:
     """Long lines of prose, LaTeX and commands wrap; code and tables scroll."""
-    if CODE.search(found["classes"]):
+    if CODE.search(found["classes"]) or found["body"].startswith("<span></span>usage: "):
         return found[0]
     commands = COMMANDS.search(found["classes"])
     lines = [
@@ -59,6 +61,10 @@ def _is_prose(line: str, longest: int) -> bool:
     return whole and wide
 
 
+def _scrolled(image: str) -> str:
+    return f'<div class="panels" tabindex="0" role="region" aria-label="figure">{image}</div>'
+
+
 def arrange(app: Sphinx, pagename: str, template: str, context: Any, doctree: Any) -> None:
     """Arrange the body of a page; what scrolls sideways can be reached by keyboard."""
     if "furo_navigation_tree" in context:  # Furo's captions are headings without a level
@@ -74,6 +80,7 @@ def arrange(app: Sphinx, pagename: str, template: str, context: Any, doctree: An
         "<pre": '<pre tabindex="0"',
         '<div class="output text_html">': f'<div {region} class="output text_html">',
         '<div class="table-wrapper': f'<div {region} class="table-wrapper',
+        **{image: _scrolled(image) for image in WIDE_IMAGE.findall(body)},
         ",</strong><strong>\u200b": ", ",  # names of parameters that share an entry
     }.items():
         body = body.replace(old, new)
@@ -111,7 +118,7 @@ def mark_wide(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         if path.suffix != ".svg" or "width" in image or not path.exists():
             continue
         size = SIZE.search(path.read_text(encoding="utf-8")[:2000])
-        if size and float(size[1]) > WIDE * float(size[2]):
+        if size and (float(size[1]) > WIDE * float(size[2]) or float(size[1]) > BROAD):
             image["classes"].append("wide")
 
 

@@ -52,14 +52,19 @@ def _tensor(model: Any, value: Any, where: Any) -> Any:
 def _vocabulary(model: Any) -> int | None:
     """The rows of the table in which a model looks up its input, None where it has no table.
 
-    The table is the largest ``nn.Embedding``. Models whose configuration names pixels have none.
+    They are ``vocab_size`` of a configuration, or those of the first ``nn.Embedding``. Models whose
+    configuration names other inputs than ids have none.
     """
     import torch
 
     if getattr(model, "main_input_name", "input_ids") != "input_ids":
         return None
+    config = getattr(model, "config", None)
+    known = getattr(getattr(config, "text_config", config), "vocab_size", None)
+    if isinstance(known, int):
+        return known
     tables = [m.num_embeddings for m in model.modules() if isinstance(m, torch.nn.Embedding)]
-    return max(tables, default=None)
+    return tables[0] if tables else None
 
 
 def _configured(model: Any) -> dict[str, Any]:

@@ -167,10 +167,15 @@ def fans(subject: Subject) -> Iterator[Finding]:
             "warning",
             names,
             f"the initialiser of {named(names)} took {text} = {given:g}; in the run it is {true:g}",
-            f"give the fan of the contraction: sigma is off by {(given / true) ** 0.5:.3g} "
-            f"(below 1: too large)",
+            f"give the fan of the contraction: sigma is {_times(given, true)}",
             subject.place(names),
         )
+
+
+def _times(given: float, true: float) -> str:
+    """In words how far the sigma of one fan is from that of another."""
+    ratio = (given / true) ** 0.5
+    return f"{ratio:.3g} times too small" if ratio > 1 else f"{1 / ratio:.3g} times too large"
 
 
 @criterion(

@@ -74,6 +74,8 @@ def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
     except Exception as error:
         advice = "check that it runs on them as they are"
         text = first_line(error)
+        if "out of range" in text or "indices" in text:
+            advice = "give the token ids as a tensor of whole numbers"
         if "label" in str(error).lower() or "target" in str(error).lower():
             advice = (
                 "a model that needs labels gets them in a dictionary: {'x': ..., 'labels': ...}"

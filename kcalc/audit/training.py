@@ -145,25 +145,30 @@ def gradient_sizes(subject: Subject, merges: list[Merge]) -> list[float]:
 @criterion(
     "GRAD-BLOCKS",
     "warning",
-    "the rms of the gradient at the first block output over that at the last is outside "
-    "1/50 ... 50",
+    "no norm stands behind the writers of a stream, and the rms of the gradient at the first block "
+    "output over that at the last of one shape is outside 1/50 ... 50",
 )
 def blocks(subject: Subject) -> Iterator[Finding]:
     """Gradients that vanish or explode along a residual stream."""
     for stack in subject.stacks:
-        sizes = [n for n in gradient_sizes(subject, stack.merges) if math.isfinite(n) and n > 0]
-        if len(sizes) < 2 or 1 / GRADIENTS <= sizes[0] / sizes[-1] <= GRADIENTS:
-            continue
-        names = tuple(stack.written)
-        yield Finding(
-            "GRAD-BLOCKS",
-            "warning",
-            names,
-            f"the gradient at the first block output is {sizes[0] / sizes[-1]:.3g} times that at "
-            f"the last",
-            "scale the writers for depth, or put the norm in front of the branch",
-            subject.place(names),
-        )
+        stages: dict[tuple[int, ...], list[Merge]] = {}
+        for merge in stack.merges:
+            if not merge.normed:
+                stages.setdefault(tuple(merge.value.tensor.shape), []).append(merge)
+        for merges in stages.values():
+            sizes = [n for n in gradient_sizes(subject, merges) if math.isfinite(n) and n > 0]
+            if len(sizes) < 2 or 1 / GRADIENTS <= sizes[0] / sizes[-1] <= GRADIENTS:
+                continue
+            names = tuple(dict.fromkeys(n for m in merges for c in m.writers for n in c.parameters))
+            yield Finding(
+                "GRAD-BLOCKS",
+                "warning",
+                names,
+                f"the gradient at the first block output is {sizes[0] / sizes[-1]:.3g} times that "
+                f"at the last",
+                "scale the writers for depth, or put the norm in front of the branch",
+                subject.place(names),
+            )
 
 
 @criterion("NONFINITE", "error", "inf or NaN in the result, the loss or a gradient")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..activations import Activation
-from .attention.weights import weights_of
+from .attention.weights import visible, weights_of
 
 Array = Any
 Extent = tuple[int, int]
@@ -309,8 +309,8 @@ def attend(layer: Any, queries: Array, keys: Array, values: Array) -> Array:
         slopes = 2.0 ** (-8 * (jnp.arange(queries.shape[-2]) + 1) / queries.shape[-2])
         apart = jnp.abs(jnp.arange(rows)[:, None] - jnp.arange(columns))
         scores = scores - (slopes[:, None, None] * apart).astype(scores.dtype)
-    if layer.causal:
-        scores = jnp.where(jnp.tril(jnp.ones((rows, columns), bool)), scores, -jnp.inf)
+    sees = visible(layer, rows, columns)
+    scores = scores if sees.all() else jnp.where(sees, scores, -jnp.inf)
     weights = weights_of(layer, scores, jnp) - float(layer.centre) / columns
     mixed = jnp.einsum("...hij,...jhc->...ihc", weights, values)
     return mixed if layer.identity == 0 else mixed + float(layer.identity) * values

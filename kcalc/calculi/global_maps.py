@@ -233,7 +233,7 @@ class NodeValues(dict[Node, Any], Shown):
 
 def node_values(
     network: Network,
-    c: Any = 0.0,
+    c: Any = None,
     q1: Any = None,
     q2: Any = None,
     assume_independent: bool = False,
@@ -247,26 +247,28 @@ def node_values(
 
     The depth trace of a network.
 
-    ``c`` and ``q`` (default 1; ``q1`` and ``q2`` where the two inputs differ) are numbers, arrays,
-    or {input: value}. ``tokens``, ``token_cosine``: the tokens of an input, as in :func:`c_map`.
-    Attention with causal masks, rotary embeddings, ALiBi or sinusoidal positions tells tokens
-    apart: it is sampled, as ``sampling`` says, a :class:`kcalc.Sampling`. It is also sampled where
-    it is given, and for tokens of your own: ``tokens`` may be a covariance (T, T), token ids (T,)
-    or (N, T), or inputs (N, T, features).
+    ``c`` (default 0) and ``q`` (default 1; ``q1`` and ``q2`` where the two inputs differ) are
+    numbers, arrays, or {input: value}. ``tokens``, ``token_cosine``: the tokens of an input, as in
+    :func:`c_map`. Attention with causal masks, windows, rotary embeddings, ALiBi or sinusoidal
+    positions tells tokens apart: it is sampled, as ``sampling`` says, a :class:`kcalc.Sampling`. It
+    is also sampled where it is given, and for tokens of your own: ``tokens`` may be a covariance
+    (T, T), token ids (T,) or (N, T), or inputs (N, T, features).
 
     Returns: {node: NodeValue}, over tokens {node: TokenValue}, where attention is sampled a
     :class:`SampledValues`.
     Raises: KcalcError as a C map does.
     """
-    asked = read_sampling(sampling)
+    asked, cosine = read_sampling(sampling), 0.0 if c is None else c
     if (
         sampling is not None
         or several(tokens)
-        or (tokens is not None and tells_tokens_apart(network))
+        or (tokens is not None and tells_tokens_apart(network, tokens))
     ):
+        if several(tokens) and c is not None:
+            raise KcalcError("an array of tokens says itself what their cosines are; drop c=")
         said = any(level is not None for level in (q1, q2, q))
         levels = q_pair(q1, q2, q) if said else (None, None)
-        covariance = given_tokens(network, tokens, token_cosine, levels, c)
+        covariance = given_tokens(network, tokens, token_cosine, levels, cosine)
         assume = truth(assume_independent, "assume_independent")
         found: Any = sampled_values(
             network, dict.fromkeys(network.inputs, covariance), assume, asked
@@ -277,7 +279,7 @@ def node_values(
     first, second = read_pair(
         lambda given, what: values(given, lambda v: q_array(v, what), what), *q_pair(q1, q2, q)
     )
-    gap = {n: Jet((1 - v,)) for n, v in values(c, cosine_array, "c").items()}
+    gap = {n: Jet((1 - v,)) for n, v in values(cosine, cosine_array, "c").items()}
     states = reading.run(NUMPY, first, second, gap)
     out = NodeValues()
     for node in network:
@@ -379,7 +381,7 @@ class _Reading:
 
     def with_network_assumptions(self, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
         """The notes of a reading after the assumptions of every reading of the network."""
-        tokens = () if self.tokens is None else (self.tokens.assumption,)
+        tokens = () if self.tokens is None else self.tokens.assumptions(self.network)
         return (INFINITE_WIDTH, *tokens, *self.network.assumptions, *notes)
 
 

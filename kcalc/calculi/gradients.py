@@ -194,8 +194,9 @@ def gradients(
     require_network(network)
     chosen = chosen_output(network, output)
     given = per_input(network.inputs)(q, lambda value: np.asarray(one_q(value)), "q")
-    asked, apart = read_sampling(sampling), tokens is not None and tells_tokens_apart(network)
-    if sampling is not None or several(tokens) or apart:
+    asked = read_sampling(sampling)
+    apart = several(tokens) or (tokens is not None and tells_tokens_apart(network, tokens))
+    if sampling is not None or apart:
         levels = (None, None) if isinstance(q, int | float) and q == 1 else (1.0, None)
         table, count = given_tokens(network, tokens, token_cosine, levels)
         inputs = {node: float(level) * table for node, level in given.items()}

@@ -333,7 +333,7 @@ class TangentReading:
         width = Assumption(
             "network", "infinite width; independent weights of mean 0; the kernel at initialisation"
         )
-        tokens = () if self.tokens is None else (self.tokens.assumption,)
+        tokens = () if self.tokens is None else self.tokens.assumptions(self.network)
         return (width, *tokens, *self.network.assumptions, *notes)
 
 

@@ -122,7 +122,7 @@ def _states(
 ) -> tuple[Any, Mapping[Node, Any], tuple[Assumption, ...]]:
     """The kernel calculus of two tokens of one sequence, all states, and the assumptions."""
     asked = read_sampling(sampling)
-    if not (sampling is not None or several(tokens) or tells_tokens_apart(network)):
+    if not (sampling is not None or several(tokens) or tells_tokens_apart(network, tokens)):
         given = read_tokens(tokens, token_cosine)
         if given is None:
             raise KcalcError("the logits depend on how many tokens there are; say it, tokens=")

@@ -66,7 +66,7 @@ def _run(options: argparse.Namespace) -> None:
         return
     level = 1.0 if options.q is None else options.q
     tokens = tokens_of(options)
-    if options.tokens is not None and tells_tokens_apart(named.network):
+    if options.tokens is not None and tells_tokens_apart(named.network, options.tokens):
         if options.plot:
             raise KcalcError(
                 "attention that tells tokens apart is sampled, and has no map to plot; drop --plot"

@@ -12,8 +12,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ..foundation.errors import KcalcError, glimpse
 from ..interchange.example_shapes import example_shape
@@ -22,6 +25,7 @@ from ..interchange.read import FORMATS, read
 
 PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 LONGEST = 40  # digits of a size, more than any has
+FIRST_ID, IDS = 3, 5  # example ids are 3 to 7: small vocabularies have them, padding is below
 MODEL_HELP = (
     "an .onnx file, a network .json file, or module:attribute, a model (or a function that "
     "returns one) in a Python module"
@@ -45,8 +49,27 @@ def sizes(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(str(error).removeprefix("--input: ")) from None
 
 
+def token_ids(text: str) -> np.ndarray:
+    """Token ids of a shape from the command line, ``2,12``: small whole numbers, none of them 0.
+
+    Raises: argparse.ArgumentTypeError naming the text.
+    """
+    shape = sizes(text)
+    return FIRST_ID + np.arange(prod(shape)).reshape(shape) % IDS
+
+
 def input_option(command: argparse.ArgumentParser) -> None:
-    """``--input SIZES``, once for every input."""
+    """``--input SIZES`` for real numbers, ``--ids SIZES`` for token ids, once for every input."""
+    command.add_argument(
+        "--ids",
+        type=token_ids,
+        action="append",
+        dest="input",
+        default=argparse.SUPPRESS,
+        metavar="SIZES",
+        help="as --input, for an input of token ids (whole numbers): 2,16 for 2 sequences of 16 "
+        "tokens; inputs stand in the order of --input and --ids",
+    )
     command.add_argument(
         "--input",
         type=sizes,
@@ -70,7 +93,7 @@ def _is_file(text: str) -> bool:
         return False
 
 
-def model_named(text: str, inputs: Sequence[tuple[int, ...]] = (), sigmas: bool = True) -> Reading:
+def model_named(text: str, inputs: Sequence[Any] = (), sigmas: bool = True) -> Reading:
     """The model that a word of the command line names, read.
 
     A Python module is imported, and so executed, only where the word has the form module:attribute.

@@ -233,7 +233,7 @@ def named_network(
     name: str,
     activation_name: str | None = None,
     shortcut_weight: float | None = None,
-    inputs: Sequence[tuple[int, ...]] = (),
+    inputs: Sequence[Any] = (),
 ) -> Named:
     """The network a command line names.
 
@@ -279,7 +279,7 @@ def _transformer(family: str, blocks: str, phi: str | None, weight: float | None
     )
 
 
-def _from_model(name: str, activation_name: str | None, inputs: Sequence[tuple[int, ...]]) -> Named:
+def _from_model(name: str, activation_name: str | None, inputs: Sequence[Any]) -> Named:
     reading = model_named(name, inputs)
     network = reading.network.written_out()
     if activation_name is not None:

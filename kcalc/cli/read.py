@@ -24,6 +24,7 @@ examples:
   kcalc read model.onnx
   kcalc read model.onnx --input 1,3,224,224 --json network.json
   kcalc read mymodels:resnet --input 1,3,32,32 --no-sigmas
+  kcalc read mymodels:transformer --ids 2,16
 
 A Python module is imported, and its code run, only where you write module:attribute.
 """

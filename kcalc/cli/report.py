@@ -6,6 +6,8 @@ import argparse
 import shlex
 from pathlib import Path
 
+import numpy as np
+
 from ..foundation.errors import KcalcError
 from ..foundation.files import destination
 from ..foundation.plain_arguments import file_path
@@ -29,6 +31,7 @@ examples:
   kcalc report resnet-v2-152 -o resnet152.html
   kcalc report bert --tokens 128 -o bert.html
   kcalc report model.onnx --without-normalization -o model.html
+  kcalc report mymodels:transformer --ids 2,16 --tokens 16 -o transformer.html
 
 The page needs no network access: it can be attached to a paper, a pull request or a mail.
 """
@@ -130,8 +133,10 @@ def _command(options: argparse.Namespace) -> str:
                 f"--{flag.replace('_', '-')}",
                 f"{value:g}" if isinstance(value, float) else str(value),
             ]
-    for shape in options.input:
-        words += ["--input", ",".join(map(str, shape))]
+    for given in options.input:
+        ids = isinstance(given, np.ndarray)
+        shape = given.shape if ids else given
+        words += ["--ids" if ids else "--input", ",".join(map(str, shape))]
     words += [
         f"--{flag.replace('_', '-')}"
         for flag in ("without_normalization", "normalise_sums", "preactivated")

@@ -28,6 +28,7 @@ READINGS = {
     "(module, variables)": "name the pair (module, variables), and give --input SIZES",
     "function, params": "name a function of the inputs alone, and give --input SIZES",
 }
+WHOLE = "give an array of whole numbers"
 READ = re.compile(r"kc\.read\(((?:[^()]|\([^()]*\))*)\)|\bshapes=\{[^{}]*\}")
 SHAPE = re.compile(r"\((\d+(?:, *\d+)*)")
 VALUE = r"'[^']*'|\"[^\"]*\"|\{[^{}]*\}(?: or one number for all)?|\([^()]*\)|\.\.\.|-?\w[\w.+-]*\b"
@@ -43,7 +44,7 @@ def spoken(text: str, options: Options) -> str:
     for call, words in COMMANDS.items():
         text = text.replace(call, words)
     if "input" in options:
-        text = READ.sub(_input, text)
+        text = READ.sub(_input, text).replace(WHOLE, "give --ids SIZES")
     return TWICE.sub(r"\1", KEYWORD.sub(lambda match: _option(match, options), text))
 
 

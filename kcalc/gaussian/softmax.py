@@ -181,6 +181,31 @@ def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance:
     return out
 
 
+def masked_overlaps(sees: Array, variance1: float, variance2: float, covariance: float) -> Array:
+    """S of rows over the tokens that they see, (T, T).
+
+    ``sees``: whether row i sees token j, (T, T), the same for both sequences. Of rows that see a
+    and b tokens, m of them in common,
+    ``S = m int int Phi_uw Phi^(m-1) M(u)^(a-m) M(w)^(b-m) du dw``.
+    """
+    seen = sees.sum(axis=1)
+    common = sees.astype(int) @ sees.T.astype(int)
+    grid = _Grid(int(seen.max()), variance1, variance2, covariance, fewest=1)
+    logs = [np.log1p(-np.minimum(m, ALMOST_ONE)) for m in (grid.missing1, grid.missing2)]
+    out = np.zeros(common.shape)
+    for m in np.unique(common[common > 0]):
+        rows, columns = np.nonzero(common == m)
+        (firsts, one), (seconds, two) = (
+            np.unique(seen[places] - m, return_inverse=True) for places in (rows, columns)
+        )
+        both = grid.crossed * np.exp((m - 1) * grid.log_phi)
+        left, right = (
+            np.exp(np.outer(n, log)) for n, log in zip((firsts, seconds), logs, strict=True)
+        )
+        out[rows, columns] = (m * grid.cell * (left @ both @ right.T))[one, two]
+    return out
+
+
 def sink_overlap(
     tokens: int,
     variance1: float,

@@ -53,7 +53,9 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
         from .jax_model.apply import apply_jax
 
         return apply_jax(model, reading, shaping, **options)
+    regions = getattr(shaping, "regions", None)
+    export = "shaping.export(...)" if regions is None else "shaping.regions[name].export(...)"
     raise KcalcError(
         f"a {type(model).__name__} ({reading.framework}) has no transformed twin; write the "
-        f"constants with shaping.export(...) instead"
+        f"constants with {export} instead"
     )

@@ -188,6 +188,8 @@ def _forward(
     if isinstance(op, Reshape):
         if adds_channels(op, by_name[op.reads[0]], wanted.get(op.name)):
             return wanted[op.name]
+        if opened(shape, op.shape, axis) and wanted.get(op.name) == 1:
+            return 1
         there = reshaped_axis(shape, op.shape, axis)
         return None if there is None else there[1]
     return axis
@@ -204,6 +206,16 @@ def adds_channels(op: Op, source: Op, axis: int | None) -> bool:
         and axis is not None
         and op.shape[axis] == 1
         and len(op.shape) > 2
+    )
+
+
+def opened(before: Shape, after: Shape, axis: int | None) -> bool:
+    """Whether a reshape makes locations of the channels of vectors: (n, c l) -> (n, c, l)."""
+    return (
+        axis == 1
+        and len(before) == 2 < len(after)
+        and before[0] == after[0]
+        and prod(after[2:]) > 1
     )
 
 

@@ -15,6 +15,7 @@ from ..activations import X
 from ..foundation.errors import KcalcError
 from ..network import layers as L
 from ..network.network import Network
+from ..network.notes import masked_at
 from ..network.primitives import several
 from .activation_names import with_short_names
 from .arrangement import clashing, crossed, displaced
@@ -22,7 +23,7 @@ from .builder import CORRELATED, Form
 from .fusion import Fixed, Gone, Unary, nice, plain, tidied
 from .geometry import affine_fit, extent, spread_fit
 from .independence import dependence, unlike_gaussian
-from .layout import adds_channels, reshaped_axis
+from .layout import adds_channels, opened, reshaped_axis
 from .model_reading import Note, Reading
 from .ownership import has_mean, is_standardised
 from .pointwise import Elementwise
@@ -292,13 +293,17 @@ class Recogniser(Elementwise):
         layer = L.Attend(
             op.heads,
             width,
-            op.causal,
+            op.mask.causal,
             scale,
             key_heads=shared,
             rotary=op.rotary,
             alibi=op.alibi,
             dropout=plain(tidied(sp.Float(op.rate))),
+            window=op.mask.window,
+            chunk=op.mask.chunk,
         )
+        if op.mask.tokens is not None:
+            self.notes.append(masked_at(op.name, op.mask.tokens))
         return self.node(op, layer, [self.label(name) for name in op.reads])
 
     @rule.register
@@ -319,6 +324,7 @@ class Recogniser(Elementwise):
         size = float(np.sqrt(np.square(np.asarray(op.value, np.float64)).mean()))
         node = self.label(op.reads[0])
         self.note(node, "approximate", CLASS.format(size, op.shape[op.axis]))
+        self.shapes[node] = op.shape
         return Unary(node, X, node)
 
     @rule.register
@@ -461,6 +467,8 @@ class Recogniser(Elementwise):
         if whole and (not op.shape or op.shape[0] % self.examples):
             reason = "it puts the examples on another axis, as if they were one"
             return self.opaque(op, "reshape", f"from {before.shape} to {op.shape} {reason}")
+        if self.axes[op.name] == 1 and opened(before.shape, op.shape, axis):
+            return self.node(op, L.PixelShuffle(op.shape[2:]), [self.label(op.reads[0])])
         there = None if axis is None else reshaped_axis(before.shape, op.shape, axis)
         if there is None:
             return self.opaque(

@@ -59,7 +59,7 @@ class Regions:
         """{output of the model: the node in its place}, where that is one that a method added."""
         if not self.whole or self.outputs is not None:
             return {}
-        pairs = zip(self.trace.outputs, self.networks[0].outputs, strict=True)
+        pairs = zip(self._outputs(), self.networks[0].outputs, strict=True)
         found = {output: node for output, node in pairs if self.resolved(output) != node}
         for output in found:
             op = self.ops[output]
@@ -69,6 +69,13 @@ class Regions:
                     f"shaped network has a node of its own; transpose the output outside the model"
                 )
         return found
+
+    def _outputs(self) -> tuple[str, ...]:
+        """The outputs of the model in the order in which the network that was read has them."""
+        names = {self.reading.places.get(name, name): name for name in self.trace.outputs}
+        order = self.model.outputs
+        alike = len(names) == len(self.trace.outputs) and set(names) == set(order)
+        return tuple(names[node] for node in order) if alike else self.trace.outputs
 
     @property
     def outputs(self) -> tuple[Node, ...] | None:

@@ -20,6 +20,7 @@ INSIDE = (
     "it reads an array that the model makes together with others, inside of an operation that is "
     "left alone"
 )
+TURNED = "its channels are on the first axis, where examples are"
 
 
 def bound(reading: Reading, left: Mapping[Node, str]) -> dict[Node, str]:
@@ -32,6 +33,9 @@ def bound(reading: Reading, left: Mapping[Node, str]) -> dict[Node, str]:
         return found
     regions = Regions(reading, reading.cut(left), left)
     for node in regions.steps:
+        op = regions.ops.get(str(node))
+        if op is not None and regions.axes.get(op.name) == 0:
+            found.setdefault(node, TURNED)
         outside = [name for kind, name in regions.sources(node) if kind == "program"]
         if not isinstance(regions.steps[node][0], Embedding) and not made.issuperset(outside):
             found.setdefault(node, INSIDE)
@@ -71,8 +75,15 @@ def _by_parameter(ops: Iterable[Op]) -> Mapping[str, list[Op]]:
         names = [getattr(op, "parameter", None), getattr(op, "bias_parameter", None)]
         if isinstance(op, Held | Linear | Lookup):
             for name in filter(None, names):
-                found.setdefault(name, []).append(op)
+                for origin in _origins(name):
+                    found.setdefault(origin, []).append(op)
     return found
+
+
+def _origins(parameter: str) -> list[str]:
+    """The parameters that weights were computed from, of the key of a layer's weights."""
+    computed, mark, _ = parameter.rpartition(" #")
+    return list(dict.fromkeys((computed if mark else parameter).replace("+", ", ").split(", ")))
 
 
 def _overlap(parts: list[tuple[int, ...] | None]) -> bool:

@@ -263,6 +263,20 @@ class Lookup(Op):
         return weight_statistics(self.weight)
 
 
+@dataclass(frozen=True)
+class Mask:
+    """Which tokens see which, as in :class:`kcalc.network.layers.Attend`.
+
+    ``tokens``: how many there were, where more of them may have a window that these do not show;
+    None: masks of any length are known.
+    """
+
+    causal: bool = False
+    window: int | None = None
+    chunk: int | None = None
+    tokens: int | None = None
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Attention(Op):
     """Attention over tokens in heads.
@@ -278,7 +292,7 @@ class Attention(Op):
     key_heads: int
     key_width: int
     scale: float
-    causal: bool = False
+    mask: Mask = Mask()
     rotary: float | None = None
     alibi: bool = False
     rate: float = 0.0

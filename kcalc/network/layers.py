@@ -645,8 +645,10 @@ class Attend(Layer):
     them, and the one that reads the heads, are Affine layers.
 
     ``heads``: the number of heads; None: not said. ``key_width``: the channels of a head's queries
-    and keys; None: not said. ``causal``: token i sees the tokens up to i. ``scale``: "sqrt" is
-    ``1 / sqrt(key_width)``, "linear" ``1 / key_width``, or a number, which needs ``key_width``.
+    and keys; None: not said. ``causal``: token i sees the tokens up to i. ``window``: it sees the
+    tokens j with ``|i - j| < window`` alone; ``chunk``: those of its own chunk of as many tokens,
+    counted from the first; None: all. ``scale``: "sqrt" is ``1 / sqrt(key_width)``, "linear"
+    ``1 / key_width``, or a number, which needs ``key_width``.
     ``normaliser``: "softmax"; or a function of every score by itself, "sigmoid",
     ``A = 1 / (1 + T exp(-s))``, "relu", ``A = max(0, s) / T``, "identity", ``A = s``. ``identity``,
     ``centre``: numbers, 0 but for softmax. ``sink``: softmax has one more score, 0, whose weight is
@@ -654,10 +656,11 @@ class Attend(Layer):
     queries share one; None: one each. ``rotary``: the base of rotary position embeddings of queries
     and keys, such as 10000; None: none. ``alibi``: scores have the linear biases of ALiBi
     (Press et al. 2022).
-    ``dropout``: of attention weights, the identity in evaluation. ``wide``: kernel maps take scores
-    for Gaussian, their limit at large ``key_width``; False: as they are at ``key_width``, which
-    takes some hundred times longer and has values but no derivatives. Where attention is sampled,
-    scores are those of ``key_width`` wherever it is given. [Vaswani et al. 2017;
+    ``dropout``: of attention weights, the identity in evaluation. ``wide``: True: kernel maps take
+    scores for Gaussian, their limit at large ``key_width``; False: as they are at ``key_width``,
+    which takes some hundred times longer where attention is not sampled; its derivatives
+    are sampled; None: Gaussian by formulas, and those of ``key_width``, where it is given, in
+    sampling. Assumptions say which. [Vaswani et al. 2017;
     Ramapuram et al. 2024 (sigmoid); Wortsman et al. 2023 (relu)]
     """
 
@@ -673,14 +676,20 @@ class Attend(Layer):
     rotary: float | None = None
     alibi: bool = False
     dropout: Number = 0
-    wide: bool = True
+    wide: bool | None = None
+    window: int | None = None
+    chunk: int | None = None
     arity: ClassVar[tuple[float, float]] = (3, 3)
 
     def __post_init__(self) -> None:
         for name in ("heads", "key_width", "key_heads"):
             _count(self, name, optional=True)
+        for name in ("window", "chunk"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, whole(given, f"Attend: {name}", 1))
         for name in ("causal", "sink", "alibi", "wide"):
-            object.__setattr__(self, name, truth(getattr(self, name), f"Attend: {name}"))
+            if name != "wide" or self.wide is not None:
+                object.__setattr__(self, name, truth(getattr(self, name), f"Attend: {name}"))
         if isinstance(self.scale, str):
             choice(self.scale, "scale of an Attend", ("sqrt", "linear"))
         else:
@@ -718,7 +727,12 @@ class Attend(Layer):
             _positive(self, "rotary")
         if self.key_heads is not None and (self.heads is None or self.heads % self.key_heads):
             raise _fail(self, f"key_heads = {self.key_heads} must divide heads = {self.heads}")
-        if not self.wide and (
+        if self.wide and self.rotary is not None:
+            raise _fail(
+                self,
+                "rotary embeddings turn queries and keys of key_width channels; use wide=None",
+            )
+        if self.wide is False and (
             self.key_width is None
             or self.key_width < 4
             or self.normaliser != "softmax"
@@ -749,6 +763,8 @@ class Attend(Layer):
             "rotary",
             "alibi",
             "wide",
+            "window",
+            "chunk",
         )
         return P.Attend(**{name: getattr(self, name) for name in names}, origin=self)
 

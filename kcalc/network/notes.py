@@ -5,6 +5,8 @@ How far nodes stand for the parts of the model that they were read from.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..fields.arguments import Node
@@ -22,8 +24,8 @@ LEVELS = {
 CARRIED = {"exact": "", "locations": "convention", "approximate": "heuristic"}
 """The levels of the notes that a network carries, and the kinds of assumption that they are.
 
-"exact" ones tell at which size of images an input was read. Layers tell of pooling and of what was
-not read by themselves.
+"exact" ones tell at which size of images an input was read, or for how many tokens a mask. Layers
+tell of pooling and of what was not read by themselves.
 """
 
 
@@ -52,6 +54,28 @@ class Note:
         It is a convention for positions, a heuristic where the model differs.
         """
         return Assumption(self.node, self.text, CARRIED[self.level])
+
+
+MASK = "its mask was read for sequences of {} tokens"
+BEYOND = "{}; that of {} tokens is taken to go on alike"
+
+
+def masked_at(node: Node, tokens: int) -> Note:
+    """The note that the mask of an attention was read for as many tokens.
+
+    More of them may have a window that these do not show.
+    """
+    return Note(node, "exact", MASK.format(tokens))
+
+
+def beyond_masks(notes: Iterable[Note], tokens: int) -> tuple[Assumption, ...]:
+    """What results over more tokens take for granted than masks were read for."""
+    found = []
+    for note in notes:
+        count = re.fullmatch(MASK.format(r"(\d+)"), note.text) if note.level == "exact" else None
+        if count is not None and int(count[1]) < tokens:
+            found.append(Assumption(note.node, BEYOND.format(note.text, tokens), "heuristic"))
+    return tuple(found)
 
 
 def read_at(node: Node, shape: tuple[int, ...]) -> Note:

@@ -69,6 +69,11 @@ class Fresh(Primitive):
         return _ones(self.kernel)
 
     @property
+    def steps(self) -> bool:
+        """Whether it steps over positions."""
+        return not _ones(self.stride)
+
+    @property
     def dense(self) -> bool:
         """Whether it reads one position and steps over none."""
         return _ones(self.kernel) and _ones(self.stride)
@@ -231,7 +236,7 @@ class Attend(Primitive):
 
     heads: int | None
     key_width: int | None
-    wide: bool
+    wide: bool | None
     causal: bool
     scale: Any
     normaliser: str
@@ -240,6 +245,23 @@ class Attend(Primitive):
     sink: bool
     rotary: float | None
     alibi: bool
+    window: int | None
+    chunk: int | None
+
+    @property
+    def sampled_width(self) -> int | None:
+        """The channels of queries and keys that are drawn; None for Gaussian scores."""
+        wide = self.scale == "linear" if self.wide is None else self.wide
+        return None if wide else self.key_width
+
+    def cuts(self, tokens: int) -> bool:
+        """Whether its windows or chunks hold fewer tokens than there are."""
+        return min(tokens, self.window or tokens, self.chunk or tokens) < tokens
+
+    @property
+    def masks(self) -> bool:
+        """Whether some token may not see another one."""
+        return self.causal or self.window is not None or self.chunk is not None
 
 
 @dataclass(frozen=True, kw_only=True)

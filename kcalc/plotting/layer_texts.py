@@ -100,7 +100,13 @@ def layer_text(layer: Any, node: Node = "", plain: bool = False) -> str:
             str(getattr(layer.activation, "name", layer.activation)), plain
         )
     if kind == "Attend":
-        return "attention" if layer.heads is None else f"attention, {layer.heads} heads"
+        told = (
+            (layer.heads, "{} heads"),
+            (layer.window, "window {}"),
+            (layer.chunk, "chunks of {}"),
+        )
+        parts = [text.format(size) for size, text in told if size is not None]
+        return ", ".join(["attention", *parts])
     if kind == "Embedding":
         return "embedding" if layer.features is None else f"embedding {layer.features}"
     if kind == "Positions":

@@ -101,7 +101,7 @@ def over_tokens(network: Network, tokens: Any, token_cosine: Any) -> OverTokens 
         read_tokens(tokens, token_cosine)
         return None
     given = usual_tokens(network) if tokens is None else tokens
-    values: Any = node_values(network, 0.0, tokens=given, token_cosine=token_cosine)
+    values: Any = node_values(network, tokens=given, token_cosine=token_cosine)
     sampled = isinstance(values, SampledValues)
     own = np.ndim(np.asarray(given, dtype=object)) > 0
     found = OverTokens(

@@ -26,6 +26,7 @@ TAKEN_AS_ONE = (
     "q at this input of a region is taken as 1: it comes from operations that were left alone"
 )
 MEASURED = "; on the example inputs, the model as it was read has q = {:.4g} there"
+RESCALES = "it rescales a feature map that is left alone"
 NOTHING = "it has no activations"
 NOT_WRITTEN = {
     L.Attend: "attention is left as it is",
@@ -271,9 +272,11 @@ def _left_alone(reading: Reading) -> dict[Node, str]:
     """{node: reason} of the nodes that a region cannot hold."""
     network = reading.unmerged
     left: dict[Node, str] = {}
-    for node, layer, _ in network.steps():
+    for node, layer, parents in network.steps():
         if isinstance(layer, L.Opaque):
             left[node] = f"{layer.name}: {layer.reason}"
+        elif isinstance(layer, L.Scale | L.BatchNorm) and parents[0] in left:
+            left[node] = RESCALES
         elif (reason := NOT_WRITTEN.get(type(layer))) is not None:
             left[node] = reason
     return left if reading.trace is None else _with_bound(reading, left)

@@ -106,7 +106,8 @@ def _built(build: Any, base: Any, to: Any) -> tuple[Any, Any]:
 
     Raises: KcalcError for anything but a function, and where the function fails.
     """
-    if not callable(build) or hasattr(build, "named_parameters"):
+    made = hasattr(build, "named_parameters") and not isinstance(build, type)
+    if made or not callable(build):
         raise KcalcError(
             f"to= needs a function that builds a model, got {type(build).__name__}; for a model "
             f"give the smaller one as base="

@@ -39,12 +39,13 @@ def torch_transfer(
                 f"expected two networks or two torch.nn.Modules, got a {type(one).__name__}"
             )
     small, large = read(base, *inputs), read(model, *inputs)
-    for node in large.network.nodes_of(Opaque):
-        unread = large.network.layer(node)
-        raise KcalcError(
-            f"node {node!r} was not read ({unread.name}: {unread.reason}), so its sizes have no "
-            f"exponents; see kc.read(model, ...).notes"
-        )
+    for network in (small.network, large.network):
+        for node in network.nodes_of(Opaque):
+            unread = network.layer(node)
+            raise KcalcError(
+                f"node {node!r} was not read ({unread.name}: {unread.reason}), so its sizes have "
+                f"no exponents; see kc.read(model, ...).notes"
+            )
     growth = growth_between(small.network, large.network, axes)
     return derive(large.network, growth, chosen, _placed(base, model, large, growth))
 

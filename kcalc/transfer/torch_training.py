@@ -11,6 +11,7 @@ from .entry import call_builder
 from .result import QUANTITIES, Transfer
 from .rules import Options
 
+READ = 3  # examples with which models are read: few, and seldom the number of heads
 MUON = {"muon": "original", "muon-match-rms": "match_rms_adamw"}
 
 
@@ -54,7 +55,7 @@ class Family:
 
         small = other if size == self.base else self.base
         found = torch_transfer(
-            self.model(small, 0), self.model(size, 0), (self.x,), None, self.chosen
+            self.model(small, 0), self.model(size, 0), (self.x[:READ],), None, self.chosen
         )
         if size != self.base and not self.standard:
             return found

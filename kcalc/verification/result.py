@@ -362,9 +362,19 @@ class KernelCheck(Tabled):
             if row[0] == row[0]
         }
 
+    def _worst_check(self) -> TangentCheck | GradientCheck | None:
+        """The part that deviates most, |z| beside the allowed one; None for the q and c values."""
+        parts = [part for part in (self.tangent, self.gradients) if part is not None]
+        most = abs(self.worst.z) / self.allowed() if self.deviations else 0.0
+        worst = max(parts, key=lambda part: part.worst / part.allowed, default=None)
+        return worst if worst is not None and worst.worst / worst.allowed > most else None
+
     def _verdict(self) -> str:
         said = {True: "passed", False: "deviates", None: "nothing judged"}[self.passed]
         of = f"{self.draws} draws x {self.pairs} {'pair' if self.pairs == 1 else 'pairs'}: {said}"
+        part = self._worst_check()
+        if part is not None and (self.deviations or not part.passed):
+            return f"{of}; worst: {part.worst_text} (allowed |z| {part.allowed:.1f})"
         if not self.deviations:
             return f"{of} ({UNJUDGED})"
         count = (
@@ -382,7 +392,10 @@ class KernelCheck(Tabled):
         return f"<p>{html.escape(self._verdict())}</p>{self.summary()._repr_html_()}"
 
     def __repr__(self) -> str:
+        part = self._worst_check()
         worst = f"worst |z| {abs(self.worst.z):.2f}" if self.deviations else "no node judged"
+        if part is not None and self.deviations:
+            worst = f"worst |z| {part.worst:.2f} of {part.what}"
         said = {True: ", passed", False: ", deviates", None: ""}[self.passed]
         return (
             f"KernelCheck({len(self.nodes)} nodes, widths {self.widths}, {self.draws} draws, "

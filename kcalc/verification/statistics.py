@@ -78,6 +78,13 @@ class Statistic:
 
         return 2 * stats.t.sf(np.abs(self.z), self.draws - 1)
 
+    def text(self, at: Any) -> str:
+        """The numbers at an index, in words."""
+        return (
+            f"{self.mean[at]:.6g} +- {self.error[at]:.2g}, at infinite width "
+            f"{self.expected[at]:.6g} (z {self.z[at]:+.2f})"
+        )
+
 
 def allowed(draws: int, comparisons: int, errors: float = 4.0) -> float:
     """The greatest |z| allowed among all ``comparisons``, if the maps are exact.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -46,6 +46,7 @@ class TangentCheck:
     """
 
     KINDS = ("x1, x1", "x2, x2", "x1, x2")
+    what: ClassVar[str] = "the tangent kernel"
 
     widths: tuple[int | None, ...]
     nodes: tuple[Node, ...]
@@ -88,6 +89,15 @@ class TangentCheck:
         """Whether the mean kernel is that of infinite width, as far as the draws tell."""
         return self.worst <= self.allowed
 
+    @property
+    def worst_text(self) -> str:
+        """The kernel at the greatest |z|, in words."""
+        width = max(self.widths, key=lambda width: np.abs(self.total(width).z).max())
+        s = self.total(width)
+        kind, case = np.unravel_index(np.argmax(np.abs(s.z)), s.z.shape)
+        at = "" if width is None else f" at width {width}"
+        return f"tangent kernel of ({self.KINDS[kind]}){at}: {s.text((kind, case))}"
+
     def size(self, width: int | None = None) -> Array:
         """The scale of deviations, ``sqrt(Theta(x1, x1) Theta(x2, x2))``, shape (cases,)."""
         whole = self.expected[place(self.widths, width)].sum(axis=0)
@@ -123,6 +133,7 @@ class GradientCheck(Tabled):
     tokens, and nan at nodes of one token, which have no difference.
     """
 
+    what: ClassVar[str] = "the gradients"
     width: int | None
     nodes: tuple[Node, ...]
     statistic: Statistic
@@ -171,6 +182,14 @@ class GradientCheck(Tabled):
     def worst(self) -> float:
         """The greatest |z| of a node."""
         return float(max(np.nanmax(np.abs(s.z)) for s in self.modes.values()))
+
+    @property
+    def worst_text(self) -> str:
+        """The gradient at the greatest |z|, in words."""
+        name, s = max(self.modes.items(), key=lambda item: np.nanmax(np.abs(item[1].z)))
+        row = int(np.nanargmax(np.abs(s.z)))
+        mode = f" ({name} mode)" if len(self.modes) > 1 and s is not self.statistic else ""
+        return f"|gradient|^2 at {self.nodes[row]}{mode}: {s.text(row)}"
 
     @property
     def allowed(self) -> float:

@@ -1,6 +1,6 @@
-"""The first causal layer, exactly.
+"""The first layer with a mask, exactly.
 
-Before it tokens are alike; token i reads the first i of them.
+Before it tokens are alike; token i reads the first i of them, or those of a window.
 """
 
 from __future__ import annotations
@@ -9,21 +9,23 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 
-from ...gaussian.softmax import causal_overlaps
+from ...gaussian.softmax import causal_overlaps, masked_overlaps
 from ...network import primitives as P
 from .rows import factor
+from .weights import visible
 
 Array = np.ndarray
 MOST = 1024  # tokens of a sequence: the cost grows as their square
 
 
 def exact_mask(op: P.Attend) -> bool:
-    """Whether the overlaps of masked rows are known.
+    """Whether there is a mask, and the overlaps of its rows are known.
 
     They are for softmax of wide heads, where nothing else tells tokens apart.
     """
     plain = op.normaliser == "softmax" and op.scale != "linear" and op.identity == op.centre == 0
-    return plain and not op.sink and op.rotary is None and not op.alibi and op.key_width is None
+    plain = plain and op.masks and not op.sink
+    return plain and op.rotary is None and not op.alibi and op.sampled_width is None
 
 
 def masked(
@@ -32,7 +34,7 @@ def masked(
     """The covariance of what all tokens read, (P, P), from those of queries, keys and values.
 
     Their covariances are (chains, P, P). ``O_ik = V_d + (V_s - V_d) S_ik`` with S of rows over the
-    first i and the first k tokens. None where tokens are not alike.
+    tokens that i and k see. None where tokens are not alike.
     """
     read = [_alike(covariance, sequences) for covariance in (queries, keys, values)]
     count = queries.shape[-1] // sequences
@@ -43,14 +45,19 @@ def masked(
     )
     differ = float(factor(op)) * (h_same - h_other)
     variance = np.diagonal(g_same) * np.diagonal(differ)
+    sees = visible(op, count, count)
     out = np.empty((sequences, count, sequences, count))
     for s, t in combinations_with_replacement(range(sequences), 2):
         bound = np.sqrt(variance[s] * variance[t])
-        at = [
-            causal_overlaps(
-                count, variance[s], variance[t], np.clip(g[s, t] * differ[s, t], -bound, bound)
-            )
+        numbers = (
+            (variance[s], variance[t], np.clip(g[s, t] * differ[s, t], -bound, bound))
             for g in (g_same, g_other)
+        )
+        at = [
+            causal_overlaps(count, *three)
+            if op.causal and not op.cuts(count)
+            else masked_overlaps(sees, *three)
+            for three in numbers
         ]
         overlaps = np.where(np.eye(count, dtype=bool), *at)
         out[s, :, t] = v_other[s, t] + (v_same - v_other)[s, t] * overlaps

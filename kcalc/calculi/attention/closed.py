@@ -26,7 +26,7 @@ import numpy as np
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...network import primitives as P
-from .weights import weights_of
+from .weights import visible, weights_of
 
 Node = Hashable
 Array = np.ndarray
@@ -49,7 +49,7 @@ def check_tied(op: P.Attend, node: Node) -> None:
             f"with the width; "
             "use scale='linear', or give queries and keys an Affine layer each"
         )
-    if not op.wide:
+    if op.wide is False:
         raise KcalcError(
             f"node {node!r}: its queries are its keys, whose products at a finite key_width have "
             f"no rule; use wide=True"
@@ -72,7 +72,7 @@ def _weights(op: P.Attend, queries: Array, sequences: int) -> Array:
     count = places // sequences
     grid = queries.reshape(chains, sequences, count, sequences, count)
     own = np.stack([grid[:, k, :, k] for k in range(sequences)], axis=1)
-    scores = np.where(visible(op, count) > 0, own, -np.inf)
+    scores = np.where(visible(op, count, count), own, -np.inf)
     weights = (
         weights_of(op, scores, np) - float(op.centre) / count + float(op.identity) * np.eye(count)
     )
@@ -115,13 +115,7 @@ def gradients(
 
 def _mask(op: P.Attend, queries: Array, keys: Array, sequences: int) -> Array:
     rows, columns = (part.shape[-1] // sequences for part in (queries, keys))
-    own = visible(op, columns) if op.causal else np.ones((rows, columns))
-    return np.kron(np.eye(sequences), own)
-
-
-def visible(op: P.Attend, count: int) -> Array:
-    """1 where a token (row) sees another one (column)."""
-    return np.tril(np.ones((count, count))) if op.causal else np.ones((count, count))
+    return np.kron(np.eye(sequences), visible(op, rows, columns))
 
 
 def mixed(matrix: Array, covariance: Jet) -> Jet:

@@ -44,7 +44,12 @@ HEADS = (
     "many heads, with wide queries and keys: scores are Gaussian, and the mean over heads is an "
     "expectation"
 )
-NARROW = "many heads: the mean over heads is an expectation"
+LARGE = (
+    "many heads, with key_width = {} taken for large: scores are Gaussian, and the mean over heads "
+    "is an expectation"
+)
+NARROW = "many heads of key_width = {}: the mean over heads is an expectation"
+PATCHES = "tokens are the patches that a layer of stride {} makes of the input, counted behind it"
 LINEAR = (
     "scores are q . k / key_width of independent queries and keys, which vanish for wide heads: "
     "every token is read alike"
@@ -62,16 +67,18 @@ class TokenState:
     count: int | None
 
 
-def unlike(op: P.Primitive | None) -> str:
-    """What in a primitive tells tokens apart, in words; empty where nothing does."""
+def unlike(op: P.Primitive | None, tokens: int) -> str:
+    """What in a primitive tells as many tokens apart, in words; empty where nothing does."""
     if isinstance(op, P.Positions):
         return "sinusoidal positions" if op.form == "sinusoidal" else ""
     if not isinstance(op, P.Attend):
         return ""
+    windows = ((op.window, "a window of {} tokens"), (op.chunk, "chunks of {} tokens"))
     return " and ".join(
         name
         for name, there in (
             ("a causal mask", op.causal),
+            *((text.format(size), size is not None and size < tokens) for size, text in windows),
             ("rotary embeddings", op.rotary),
             ("ALiBi", op.alibi),
         )
@@ -94,11 +101,16 @@ def row_mean(op: P.Attend, node: Node, mean: Number) -> Number:
     return mean * (1 + float(op.identity) - float(op.centre))
 
 
-def assumed_of(op: P.Attend) -> str:
-    """What the rules take for granted of an attention, in words."""
-    if op.scale == "linear" and op.wide:
+def assumed_of(op: P.Attend, width: int | None) -> str:
+    """What the rules take for granted of an attention, in words.
+
+    ``width``: the channels of queries and keys that count; None: they are many.
+    """
+    if width is not None:
+        return NARROW.format(width)
+    if op.scale == "linear":
         return LINEAR
-    return HEADS if op.wide else NARROW
+    return HEADS if op.key_width is None else LARGE.format(op.key_width)
 
 
 def by_relation(
@@ -106,7 +118,7 @@ def by_relation(
 ) -> TokenState:
     """What a primitive emits that acts on each token by itself.
 
-    Raises: KcalcError for unequal numbers of tokens.
+    Raises: KcalcError for unequal numbers of tokens, and for strides behind other layers.
     """
     counts = {state.count for state in inputs if state.count != ANY} or {ANY}
     if len(counts) > 1:
@@ -116,6 +128,14 @@ def by_relation(
         raise KcalcError(
             f"node {node!r} reads feature maps of different numbers of tokens ({listed})"
         )
+    if isinstance(op, P.Fresh) and op.steps and counts - {None, ANY}:
+        if not all(t.atom.raw for pair in inputs[0].relations[ONE].pairs for t in pair.terms):
+            raise KcalcError(
+                f"node {node!r} steps over tokens (stride {op.stride}), so that fewer of them are "
+                f"left; use stride=1"
+            )
+        note = getattr(kernels[ONE], "kernel", kernels[ONE]).note
+        note(node, PATCHES.format(op.stride), "convention")
     made = {
         name: kernel.rule(op, node, [s.relations[name] for s in inputs])
         for name, kernel in kernels.items()
@@ -235,7 +255,7 @@ class Exchangeable:
         """
         queries, keys, values_read = inputs
         self._check(op, node, inputs)
-        self.note(node, assumed_of(op), "convention")
+        self.note(node, assumed_of(op, op.key_width if op.wide is False else None), "convention")
         tokens = keys.count or 1
         read = {name: self._read(name, inputs) for name in self.parts}
         rows = {name: rows_of(op, tokens, self.plain[name], node) for name in self.parts}
@@ -307,14 +327,14 @@ class Exchangeable:
         )
 
     def _check(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
-        if apart := unlike(op):
+        if apart := unlike(op, max(state.count or 1 for state in inputs[:2])):
             raise KcalcError(f"node {node!r} attends with {apart}, {ONE_BY_ONE} {apart}")
         check_reads(op, node, inputs)
 
     @rule.register
     def _(self, op: P.Positions, node: Node, inputs: Sequence[TokenState]) -> TokenState:
         """Learned vectors of different positions are orthogonal, those of equal ones the same."""
-        if apart := unlike(op):
+        if apart := unlike(op, self._longest):
             raise KcalcError(f"node {node!r} adds {apart}, {ONE_BY_ONE} {apart}")
         check_length(op, node, self._longest)
         made = {

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
+from numpy.polynomial.legendre import leggauss
 
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
@@ -44,6 +45,7 @@ from .weights import elementwise
 Number = Any
 Node = Hashable
 Array = np.ndarray
+SPAN, FINE = 12.0, 400  # of lengths about their middle, and points there
 # for the three numbers of two queries at finite key width: errors of 1e-6 at 16 and variance 4
 NODES = (
     8,
@@ -391,26 +393,43 @@ def rows_of(op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> Rows:
         else Sink
         if op.sink
         else Softmax
-        if op.wide
+        if op.wide is not False
         else Narrow
     )
     return kind(op, tokens, kernel, node)
 
 
-def gauss_laguerre(freedom: int, count: int) -> tuple[Array, Array]:
-    """Nodes and weights for chi-squared with ``freedom`` degrees, by Golub and Welsch."""
+def chi(freedom: int, count: int) -> tuple[Array, Array]:
+    """Nodes and weights for the length of as many standard normal numbers.
+
+    Gauss's rule by Stieltjes' procedure on a fine grid. Overlaps are smoother in the length than
+    in its square.
+    """
     from scipy.linalg import eigh_tridiagonal
 
-    order, k = freedom / 2 - 1, np.arange(count)
-    nodes, vectors = eigh_tridiagonal(2 * k + order + 1, np.sqrt(k[1:] * (k[1:] + order)))
-    return 2 * nodes, vectors[0] ** 2
+    middle = math.sqrt(freedom)
+    low, high = max(middle - SPAN, 0.0), middle + SPAN
+    grid, fine = leggauss(FINE)
+    grid = (low + high + (high - low) * grid) / 2
+    logs = (freedom - 1) * np.log(grid) - grid**2 / 2
+    density = fine * np.exp(logs - logs.max())
+    density /= density.sum()
+    diagonal, below = np.zeros(count), np.zeros(count)
+    older, newer, norm = np.zeros(FINE), np.ones(FINE), 1.0
+    for k in range(count):
+        before, norm = norm, density @ newer**2
+        below[k] = norm / before
+        diagonal[k] = density @ (grid * newer**2) / norm
+        older, newer = newer, (grid - diagonal[k]) * newer - below[k] * older
+    nodes, vectors = eigh_tridiagonal(diagonal, np.sqrt(below[1:]))
+    return nodes, vectors[0] ** 2
 
 
 @lru_cache(64)
 def chi_squared(width: int) -> tuple[Array, Array]:
     """Nodes and weights for ``chi^2_d / d``."""
-    x, weights = gauss_laguerre(width, NODES[0])
-    return x / width, weights
+    lengths, weights = chi(width, NODES[0])
+    return lengths**2 / width, weights
 
 
 @lru_cache(64)
@@ -418,9 +437,9 @@ def bartlett(width: int) -> tuple[Array, Array, Array, Array]:
     """Nodes ``(chi^2_d / d, standard normal, chi^2_(d-1) / d)`` and weights of a product rule."""
     x, first = chi_squared(width)
     z, second = hermegauss(NODES[1])
-    y, third = gauss_laguerre(width - 1, NODES[2]) if width > 1 else (np.zeros(1), np.ones(1))
+    lengths, third = chi(width - 1, NODES[2])
     weights = first[:, None, None] * (second / second.sum())[:, None] * third
-    grid = np.broadcast_arrays(x[:, None, None], z[:, None], y / width, weights)
+    grid = np.broadcast_arrays(x[:, None, None], z[:, None], lengths**2 / width, weights)
     first, second, third, weights = (part.ravel() for part in grid)
     return first, second, third, weights
 
@@ -428,7 +447,7 @@ def bartlett(width: int) -> tuple[Array, Array, Array, Array]:
 def factor(op: P.Attend) -> Number:
     """What the variance of scores is multiplied by: 1 for scores over ``sqrt(key_width)``."""
     if op.scale == "linear":
-        return 0 if op.wide else 1 / (op.key_width or 1)
+        return 0 if op.wide is not False else 1 / (op.key_width or 1)
     return 1 if op.scale == "sqrt" else float(op.scale) ** 2 * (op.key_width or 1)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import singledispatchmethod
 from itertools import product
 from typing import Any, NamedTuple
@@ -55,7 +55,7 @@ from .exchangeable import (
 from .pairs import PairMoments
 from .rows import factor
 from .score_slopes import Blocks, Grams
-from .weights import weights_of
+from .weights import visible, weights_of
 
 Node = Hashable
 Array = np.ndarray
@@ -121,12 +121,12 @@ class Sampled:
         self.chains = self.chains or tuple(range(self.sampling.chains))
         self.sampled = False
         self.layers: dict[Node, int] = {}  # attention that is sampled, counted from 1
-        self._length = 1
+        self.length = 1
 
     def start(self, node: Node, covariance: Array) -> TokenState:
         """The state of an Input node from the covariance of all tokens, (P, P)."""
-        self._length = len(covariance) // self.sequences
-        return self._state(node, covariance[None], self._length, raw=True)
+        self.length = len(covariance) // self.sequences
+        return self._state(node, covariance[None], self.length, raw=True)
 
     def _state(
         self,
@@ -180,8 +180,8 @@ class Sampled:
 
     @rule.register
     def _(self, op: P.Positions, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        check_length(op, node, self._length)
-        apart = np.abs(np.subtract.outer(np.arange(self._length), np.arange(self._length)))
+        check_length(op, node, self.length)
+        apart = np.abs(np.subtract.outer(np.arange(self.length), np.arange(self.length)))
         own = (
             np.ones(apart.shape)
             if op.form == "constant"
@@ -190,16 +190,16 @@ class Sampled:
             else (apart == 0).astype(float)
         )
         return self._state(
-            node, np.tile(own, (1, self.sequences, self.sequences)), self._length, raw=True
+            node, np.tile(own, (1, self.sequences, self.sequences)), self.length, raw=True
         )
 
     @rule.register
     def _(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> TokenState:
         self._check(op, node, inputs)
         rows, columns = (state.count or 1 for state in inputs[:2])
-        if rows != columns and (op.causal or op.identity != 0):
+        if rows != columns and (op.masks or op.identity != 0):
             raise KcalcError(
-                f"node {node!r} is causal or adds the token itself, and has {rows} queries and "
+                f"node {node!r} has a mask or adds the token itself, and has {rows} queries and "
                 f"{columns} keys"
             )
         values = inputs[2].relations[ONE]
@@ -218,9 +218,8 @@ class Sampled:
         if is_tied(inputs):
             self.kernel.note(node, TIED, "convention")
             return tied(op, queries.value, values, self.sequences)
-        drawn = op.key_width is not None and op.scale != "linear"
-        self.kernel.note(node, assumed_of(replace(op, wide=op.wide and not drawn)), "convention")
-        if op.causal and exact_mask(op) and not self.tangent:
+        self.kernel.note(node, assumed_of(op, op.sampled_width), "convention")
+        if exact_mask(op) and not self.tangent:
             made = masked(op, queries.value, keys.value, values.value, self.sequences)
             if made is not None:
                 return made[None]
@@ -422,9 +421,7 @@ class _Scores:
         self.op, self.sequences, self.rows, self.columns = op, sequences, rows, columns
         scale = float(factor(op))
         self.left, self.right = root(queries) * math.sqrt(scale), root(keys)
-        self.bias = np.zeros((rows, columns))
-        if op.causal:
-            self.bias[np.triu_indices(rows, 1)] = -np.inf
+        self.bias = np.where(visible(op, rows, columns), 0.0, -np.inf)
         self.turns = (
             None
             if op.rotary is None
@@ -438,19 +435,19 @@ class _Scores:
         """
         grams: Grams = None
         op, one, two, n = self.op, self.left.shape[0], self.right.shape[0], self.sequences
-        if op.key_width is None:
+        if op.sampled_width is None:
             normal = rng.standard_normal((draws, one, two))
             left, right = (x.reshape(n, -1, x.shape[-1]) for x in (self.left, self.right))
             scores = np.stack([left[k] @ normal @ right[k].T for k in range(n)], axis=1)
         else:
             q, k = (
-                root @ rng.standard_normal((draws, len(root), op.key_width))
+                root @ rng.standard_normal((draws, len(root), op.sampled_width))
                 for root in (self.left, self.right)
             )
             q, k = q.reshape(draws, n, self.rows, -1), k.reshape(draws, n, self.columns, -1)
             if self.turns is not None:
                 q, k = (turned(x, self.turns[: x.shape[2]]) for x in (q, k))
-            scores = q @ k.swapaxes(-1, -2) / math.sqrt(op.key_width)
+            scores = q @ k.swapaxes(-1, -2) / math.sqrt(op.sampled_width)
             grams = (q, k)
         if not op.alibi:
             return scores + self.bias, grams

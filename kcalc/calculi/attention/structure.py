@@ -14,6 +14,7 @@ from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import whole
 from ...maps.maps import Assumption
 from ...network.network import Network
+from ...network.notes import beyond_masks
 from .exchangeable import ONE, OTHER, SAME, TWO, Exchangeable, TokenState, unlike
 from .values import alike, several, token_covariance
 
@@ -36,13 +37,12 @@ class Tokens:
     count: int
     cosine: float
 
-    @property
-    def assumption(self) -> Assumption:
-        """What a result takes for granted."""
-        return Assumption(
-            "network",
-            f"{self.count} tokens that are alike, two of them with cosine {self.cosine:g}",
-            "convention",
+    def assumptions(self, network: Network) -> tuple[Assumption, ...]:
+        """What a result for a network takes for granted."""
+        alike = f"{self.count} tokens that are alike, two of them with cosine {self.cosine:g}"
+        return (
+            Assumption("network", alike, "convention"),
+            *beyond_masks(network.notes, self.count),
         )
 
     def calculus(
@@ -124,12 +124,14 @@ def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
     return Tokens(count, float(cosine))
 
 
-def tells_tokens_apart(network: Network) -> bool:
-    """Whether some attention or position makes tokens unlike one another.
+def tells_tokens_apart(network: Network, tokens: Any) -> bool:
+    """Whether some attention or position makes as many tokens unlike one another.
 
-    Such tokens must be followed one by one.
+    Such tokens must be followed one by one. ``tokens``: their number; None: it is not said.
     """
-    return any(unlike(op) for _, op, _ in network.operations)
+    given = read_tokens(tokens, None)
+    count = 1 if given is None else given.count
+    return any(unlike(op, count) for _, op, _ in network.operations)
 
 
 def given_tokens(

@@ -18,6 +18,7 @@ from ...maps.maps import INFINITE_WIDTH, Approximable, Assumption
 from ...network.compose import interpret_through
 from ...network.layers import Embedding
 from ...network.network import Network
+from ...network.notes import beyond_masks
 from .exchangeable import ONE, TokenState
 from .sampled import SAMPLED, Sampled, Sampling, token_kernel
 
@@ -224,7 +225,8 @@ def assumptions_of(network: Network, kernel: Sampled) -> tuple[Assumption, ...]:
     sampling = kernel.sampling
     text = SAMPLED.format(draws=sampling.draws, chains=sampling.chains, seed=sampling.seed)
     drawn = (Assumption("network", text, "sampled"),) if kernel.sampled else ()
-    return (INFINITE_WIDTH, *drawn, *network.assumptions, *kernel.notes.values())
+    told = (*network.assumptions, *beyond_masks(network.notes, kernel.length))
+    return (INFINITE_WIDTH, *drawn, *told, *kernel.notes.values())
 
 
 def averaged(chains: Array) -> tuple[Array, Array]:

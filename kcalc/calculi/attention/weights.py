@@ -1,13 +1,27 @@
-"""Attention weights of scores: softmax, with or without a sink, and functions of single scores."""
+"""Attention weights of scores: softmax, with or without a sink, and functions of single scores.
+
+Which scores a mask leaves.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numpy as np
+
 from ...activations import Activation, activation
 
 Array = Any
+
+
+def visible(op: Any, rows: int, columns: int) -> np.ndarray:
+    """Whether a token (row) sees another one (column) by the mask of an ``Attend``, an array."""
+    one, two = np.arange(rows)[:, None], np.arange(columns)
+    sees = one >= two if op.causal else np.ones((rows, columns), dtype=bool)
+    if op.window is not None:
+        sees = sees & (np.abs(one - two) < op.window)
+    return sees if op.chunk is None else sees & (one // op.chunk == two // op.chunk)
 
 
 def weights_of(op: Any, scores: Array, xp: Any) -> Array:

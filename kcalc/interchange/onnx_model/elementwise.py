@@ -18,7 +18,7 @@ from sympy.logic import boolalg
 
 from ..fusion import nice
 from ..trace import Masked, Pointwise
-from .graph_values import BOOL, FLOAT, INT, Node, Value
+from .graph_values import BOOL, FLOAT, INT, Node, Value, constant
 from .tensors import TYPES
 
 if TYPE_CHECKING:
@@ -272,8 +272,17 @@ def pointwise(reader: Context, node: Node, label: str) -> Sequence[Value] | None
     maker = SET.get((node.domain, node.op))
     function = maker(node) if maker is not None else PLAIN[node.op]
     shape = np.broadcast_shapes(*(value.shape for value in node.given()))
+    if node.op == "Where" and (test := node.value(0).array) is not None:
+        chosen = node.value(1 if test.all() else 2)
+        if test.all() == test.any() and chosen.shape == shape:
+            return [chosen]
     kind = BOOL if node.op in TESTS else node.value(1 if node.op == "Where" else 0).kind
     return [_emit(reader, node, label, function, node.given(), shape, kind)]
+
+
+def infinite(reader: Context, node: Node, label: str) -> Sequence[Value]:
+    """IsNaN and IsInf: false, as numbers are finite; exporters guard softmax with them."""
+    return [constant(np.broadcast_to(np.False_, node.value(0).shape))]
 
 
 def _masked(reader: Context, node: Node, label: str) -> Sequence[Value]:
@@ -403,3 +412,4 @@ def cast(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
 
 RULES = {("", name): pointwise for name in PLAIN} | dict.fromkeys(SET, pointwise)
 RULES |= {("", "Clip"): clip, ("", "Cast"): cast, ("", "CastLike"): cast}
+RULES |= dict.fromkeys([("", "IsNaN"), ("", "IsInf")], infinite)

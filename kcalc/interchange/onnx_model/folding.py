@@ -230,6 +230,21 @@ def _gather(reader: Context, node: Node) -> Sequence[Array]:
     return [np.take(array, indices.astype(np.int64), axis=axis)]
 
 
+def _gather_elements(reader: Context, node: Node) -> Sequence[Array]:
+    array, indices = _array(node, 0), _array(node, 1).astype(np.int64)
+    axis = node.axis(node.whole("axis", 0), array.ndim)
+    sizes = [
+        (n, m)
+        for k, (n, m) in enumerate(zip(array.shape, indices.shape, strict=False))
+        if k != axis
+    ]
+    if array.ndim != indices.ndim or any(m > n for n, m in sizes):
+        raise node.fail("its indices do not fit its data")
+    _room(reader, node, indices.shape, array.dtype)
+    cut = tuple(slice(None) if k == axis else slice(m) for k, m in enumerate(indices.shape))
+    return [np.take_along_axis(array[cut], indices, axis=axis)]
+
+
 def _concat(reader: Context, node: Node) -> Sequence[Array]:
     arrays = _arrays(node)
     _room(reader, node, (sum(a.size for a in arrays),), arrays[0].dtype)
@@ -343,6 +358,7 @@ FOLDERS: dict[str, Folder] = {
     "Expand": _expand,
     "Tile": _tile,
     "Gather": _gather,
+    "GatherElements": _gather_elements,
     "Concat": _concat,
     "Slice": _slice,
     "Split": _split,

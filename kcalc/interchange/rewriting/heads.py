@@ -15,13 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from ...foundation.errors import KcalcError
 from ..trace import (
     Attend,
     Attention,
     Contract,
     Drop,
     Entry,
+    Held,
     Linear,
+    Masked,
     Op,
     Pass,
     Reshape,
@@ -32,7 +35,7 @@ from .attention_sources import VARYING, Core, Followed, Rows, Source, through
 from .editing import Edit
 from .numbers import Numbers, TooLargeError, masked_scores, softmax
 from .placing import Placing
-from .scores import NoAttentionError, Scores, biases_of, measured, turned
+from .scores import EmptyRowError, NoAttentionError, Scores, biases_of, measured, turned
 
 Array = np.ndarray
 LAYOUTS = ((0, 1), (1, 0))  # channels as (head, width) or as (width, head)
@@ -102,6 +105,9 @@ class _Heads(Placing):
                 except NoAttentionError as error:
                     reasons.append(str(error))
                     self.ops = dict(before)
+                except EmptyRowError as error:
+                    place = f" ({op.source})" if op is not None and op.source else ""
+                    raise KcalcError(f"attention at {name!r}{place}: {error}") from None
         except (NoAttentionError, TooLargeError) as error:
             reasons.append(LARGE if isinstance(error, TooLargeError) else str(error))
         if not reasons:
@@ -142,7 +148,9 @@ class _Heads(Placing):
                 )
         draws = [self._drawn(core, sources, seed) for seed in (0, 1)]
         found = measured([draw[0] for draw in draws])
-        texts, causal, alibi = biases_of(found)
+        texts, mask, alibi = biases_of(found)
+        if self._mask_given(core) and (found.masked.any() or not (texts or alibi)):
+            mask = replace(mask, tokens=found.masked.shape[-1])
         turn = found.turn
         rotary, more = (None, ()) if turn is None else turn.base()
         if sources[0].norm is not None or sources[1].norm is not None:
@@ -159,7 +167,7 @@ class _Heads(Placing):
             "key_heads": scores.key_heads,
             "key_width": width,
             "scale": found.scale,
-            "causal": causal,
+            "mask": mask,
             "rotary": rotary,
             "alibi": alibi,
             "rate": core.rate,
@@ -248,6 +256,18 @@ class _Heads(Placing):
         return masked_scores(
             core.op, core.op.scale * queries @ np.swapaxes(keys, -1, -2), mask
         ).reshape(raw.shape)
+
+    def _mask_given(self, core: Core) -> bool:
+        """Whether scores are masked by an array, which has as many tokens as the example."""
+        if core.softmax is None:
+            return len(core.op.reads) > 3
+        left = [core.softmax.reads[0]]
+        while left:
+            op = self.ops[left.pop()]
+            if isinstance(op, Masked) or (isinstance(op, Held) and prod(op.shape) > 1):
+                return True
+            left += () if isinstance(op, Contract) else op.reads
+        return False
 
     # -- putting it in -----------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..trace import Normalise
+from ...calculi.attention.weights import visible
+from ..trace import Mask, Normalise
 
 Array = np.ndarray
 MASKED = 1e3  # scores so far below the greatest of their row have weight 0 in double precision
@@ -19,8 +20,14 @@ CLOSE = 1e-5
 # channels that rotary embeddings do not turn are multiples of those before; the slowest turn by
 # 1e-6 from token to token
 STILL = 1e-9
-NONE_SEEN = "token {} sees no token at all: every entry in its row of the mask is masked"
-OTHER_MASK = "its mask is neither causal nor all true: token {} sees {} of {} tokens"
+NONE_SEEN = (
+    "token {} sees no token at all, as every entry in its row of the mask is masked, and a softmax "
+    "of nothing has no value; let it see a token, for instance itself"
+)
+OTHER_MASK = (
+    "its mask is none of those that are known (causal, windows, chunks): token {} sees {} of {} "
+    "tokens"
+)
 BIASES = (
     "its scores have biases by head and distance of tokens (root mean square {:.3g}), as in T5; "
     "left out"
@@ -29,6 +36,10 @@ BIASES = (
 
 class NoAttentionError(Exception):
     """The reason why an attention is not read as one."""
+
+
+class EmptyRowError(Exception):
+    """A mask that lets a token see none, an error of the model or of its example inputs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,14 +128,12 @@ class Measured:
 def measured(draws: Sequence[Scores]) -> Measured:
     """Scale, biases and mask of scores on two draws.
 
-    Raises: NoAttentionError for scores that are no multiples of q . k.
+    Raises: NoAttentionError for scores that are no multiples of q . k; EmptyRowError.
     """
     masks = []
     for draw in draws:
-        if (~(draw.actual > NOTHING)).all(axis=-1).any():
-            raise NoAttentionError(
-                NONE_SEEN.format(int(np.argwhere((~(draw.actual > NOTHING)).all(axis=-1))[0][-1]))
-            )
+        if (empty := (~(draw.actual > NOTHING)).all(axis=-1)).any():
+            raise EmptyRowError(NONE_SEEN.format(int(np.argwhere(empty)[0][-1])))
         masks.append(~(draw.actual > draw.actual.max(axis=-1, keepdims=True) - MASKED))
     mask = masks[0][0]
     if any((other != mask).any() for other in masks):
@@ -145,21 +154,35 @@ def measured(draws: Sequence[Scores]) -> Measured:
     return Measured(scales, biases[0][0], mask, draws[0].turn)
 
 
-def biases_of(found: Measured) -> tuple[tuple[str, ...], bool, bool]:
-    """(differences from the scores of an Attend, whether causal, whether with ALiBi slopes).
+def mask_of(masked: Array) -> Mask:
+    """The mask of which some scores have weight 0, (heads, queries, keys).
+
+    Raises: NoAttentionError for masks that no Attend has.
+    """
+    rows, columns = masked.shape[1:]
+    sees = ~masked[0]
+    if not masked.any():
+        return Mask()
+    causal = not np.triu(sees, 1).any()
+    apart = int(np.abs(np.subtract(*np.nonzero(sees))).max()) + 1
+    first = int(np.argmin(sees[:, 0])) or columns  # the first token that does not see token 0
+    known = (Mask(causal), Mask(causal, window=apart), Mask(causal, chunk=first))
+    for mask in known if rows == columns else ():
+        if (~masked == visible(mask, rows, columns)).all():
+            return mask
+    future = np.triu(np.ones((rows, columns), dtype=bool), 1)
+    unlike = (masked != (future & causal)).any(axis=-1)
+    head, token = np.argwhere(unlike if unlike.any() else masked.any(axis=-1))[0]
+    raise NoAttentionError(OTHER_MASK.format(token, int((~masked[head, token]).sum()), columns))
+
+
+def biases_of(found: Measured) -> tuple[tuple[str, ...], Mask, bool]:
+    """(differences from the scores of an Attend, its mask, whether with ALiBi slopes).
 
     The differences are texts.
     """
     rows, columns = found.masked.shape[1:]
-    causal = bool(found.masked.any())
-    future = np.triu(np.ones((rows, columns), dtype=bool), 1)
-    if causal and (rows != columns or (found.masked != future).any()):
-        head, token = np.argwhere(
-            (found.masked != (future if rows == columns else False)).any(axis=-1)
-        )[0]
-        raise NoAttentionError(
-            OTHER_MASK.format(token, int((~found.masked[head, token]).sum()), columns)
-        )
+    mask = mask_of(found.masked)
     texts: tuple[str, ...] = ()
     if not np.allclose(found.scales, found.scales[0], rtol=1e-4):
         texts = ("every head has a scale of its own; read with their mean",)
@@ -171,13 +194,13 @@ def biases_of(found: Measured) -> tuple[tuple[str, ...], bool, bool]:
     )
     bias = np.where(seen, found.bias - first, 0)
     if np.abs(bias).max() < 10 * CLOSE * (1 + np.abs(found.bias).max()):
-        return texts, causal, False
+        return texts, mask, False
     heads = len(bias)
     apart = np.abs(np.arange(rows)[:, None] - np.arange(columns))
     slopes = 2.0 ** (-8 * np.arange(1, heads + 1) / heads)
     if np.allclose(bias, np.where(seen, -slopes[:, None, None] * apart, 0), rtol=1e-3, atol=1e-4):
-        return texts, causal, True
-    return (*texts, BIASES.format(float(np.sqrt(np.square(bias[seen]).mean())))), causal, False
+        return texts, mask, True
+    return (*texts, BIASES.format(float(np.sqrt(np.square(bias[seen]).mean())))), mask, False
 
 
 def turned(

@@ -15,6 +15,7 @@ from ..regions import Regions, regions_of
 from ..trace import Linear, Trace
 from .emit import Emitter
 from .in_place import Editor
+from .measured import own_gradients
 from .variants import Mode
 from .weights import checked_law
 
@@ -191,6 +192,12 @@ def _left_alone(regions: Regions, editor: Editor) -> list[str]:
         f"{node}: left as it is (the model makes its feature map together with others, which are "
         f"left alone)"
         for node in idle
+    ]
+    functions = own_gradients(editor.model, editor.program) if regions.kept else []
+    out += [
+        f"{name}: where it is left alone, this torch.autograd.Function has the gradient of the "
+        f"operations of its forward pass, not its own backward pass"
+        for name in functions
     ]
     return out + editor.literals.remarks
 

@@ -61,7 +61,7 @@ def _record(model: Any, arguments: Sequence[Any], reason: str) -> Captured:
         )
         raise KcalcError(
             f"the model could not be traced{place(error)}: {first_line(error)}; {advice}"
-        ) from error
+        ) from None  # place and first line say it all; PyTorch's own frames are hundreds
 
 
 def exported(program: Any) -> Captured:

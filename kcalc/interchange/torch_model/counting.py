@@ -67,7 +67,7 @@ def _run(model: Any, arguments: Arguments) -> list[Any]:
         return _numbers(model, arguments)
     except Exception as error:  # the user's code may raise anything
         reason = first_line(error)
-        raise KcalcError(f"the model does not run on these examples: {reason}") from error
+        raise KcalcError(f"the model does not run on these examples: {reason}") from None
 
 
 def _numbers(model: Any, arguments: Arguments) -> list[Any]:

@@ -84,11 +84,11 @@ class Emitter:
         self.into.named(value, str(node))
         return value
 
-    def _op(self, node: Any, kind: type[Any]) -> Any:
+    def _op(self, node: Any, kind: Any) -> Any:
         op = self.by_name.get(str(node))
         if not isinstance(op, kind):
             raise KcalcError(
-                f"node {node!r} of the shaped network is no {kind.__name__} of the model; keep "
+                f"node {node!r} of the shaped network is no such operation of the model; keep "
                 f"the labels of the network that was read"
             )
         return op
@@ -281,7 +281,9 @@ class Emitter:
 
     @rule.register
     def _(self, layer: L.PixelShuffle, node: Any, inputs: list[Value]) -> Value:
-        op = self._op(node, Shuffle)
+        op = self._op(node, Shuffle | Reshape)
+        if isinstance(op, Reshape):
+            return self.into.call(torch.reshape, inputs[0], (-1, *op.shape[1:]))
         function = functional.pixel_unshuffle if op.back else functional.pixel_shuffle
         return self.into.call(function, self._located(inputs[0], op), op.factor[0])
 

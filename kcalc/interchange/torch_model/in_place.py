@@ -32,7 +32,7 @@ class Editor:
     """
 
     def __init__(self, model: Any, trace: Trace, regions: Regions, emitter: Emitter) -> None:
-        self.trace, self.regions, self.emitter = trace, regions, emitter
+        self.model, self.trace, self.regions, self.emitter = model, trace, regions, emitter
         self.program: Program = trace.model.program
         self.captured: Captured = self.program.captured
         self.literals = Literals(model, self.program, self._example)

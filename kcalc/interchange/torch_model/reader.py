@@ -13,25 +13,16 @@ from ..batches import FIXED, of_batches
 from ..example_shapes import is_shape
 from ..rewriting import rewritten
 from ..rewriting.mixing import ATTENTION
-from ..trace import Entry, Held, Linear, NotRead, Op, Trace
+from ..trace import Attention, Entry, Held, Linear, NotRead, Op, Trace
 from . import attention, gates, linear, norms, pointwise, pooling, shapes, unread
 from .capture import capture, exported
 from .captured import Captured, Program, shared_memory
 from .examples import example_arguments
 from .graph_values import Ref
 from .walker import Walker
+from .windows import with_window
 
 DROPOUTS = "torch.nn.modules.dropout."
-WINDOWS = (  # of transformers: a length in the configuration, the list of layers, those that use it
-    ("sliding_window", "layer_types", "sliding_attention"),
-    ("attention_chunk_size", "layer_types", "chunked_attention"),
-    ("window_size", "attention_layers", "local"),
-)
-WINDOW = (
-    "its tokens attend within windows ({} = {} in its configuration), which shorter examples do "
-    "not show; attention that was read from them holds for up to {} tokens, and kernel values for "
-    "more are wrong"
-)
 HANDLERS = {
     **unread.handlers(),
     **pointwise.handlers(),
@@ -127,6 +118,8 @@ def _traced(
     ops = tuple(
         replace(op, parameter=tied.get(op.parameter, op.parameter))
         if isinstance(op, Linear)
+        else with_window(op, model)
+        if isinstance(op, Attention)
         else op
         for op in ops
     )
@@ -138,7 +131,6 @@ def _traced(
             for name in unused
             if name not in cut
         ),
-        *_windows(model),
     ]
     details = TorchModel(
         stored=walker.places,
@@ -170,24 +162,6 @@ def _traced(
         path_only=bool(captured.remarks),
         model=details,
     )
-
-
-def _windows(model: Any) -> list[str]:
-    """What is said of models of transformers that attend within windows.
-
-    A trace of fewer tokens than a window holds is that of attention over all tokens.
-    """
-    found: dict[str, None] = {}
-    for module in model.modules() if hasattr(model, "modules") else ():
-        config = getattr(module, "config", None)
-        for length, layers, kind in WINDOWS:
-            most = getattr(config, length, None)
-            kinds = getattr(config, layers, None)
-            if kinds is None and length == "sliding_window":
-                kinds = (kind,)  # as in Mistral: every layer
-            if type(most) is int and isinstance(kinds, (list, tuple)) and kind in kinds:
-                found[WINDOW.format(length, most, most)] = None
-    return list(found)
 
 
 def _mark_dropout(model: Any, walker: Walker, arguments: tuple[Any, ...] | None) -> None:

@@ -13,6 +13,7 @@ from .graph_values import Const
 DRAWS = 6
 AGREE = 5  # of these: one draw may hold the very id that the model compares with
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "isin", "not_equal")
+REARRANGED = ("view", "reshape", "flatten", "unsqueeze", "squeeze", "contiguous", "to", "clone")
 REMARK = (
     "positions and masks are read for sequences without the ids that the model looks for in its "
     "input, such as padding"
@@ -73,11 +74,18 @@ def _rows(node: Any, entries: list[Any], captured: Captured) -> int | None:
     if (
         "embedding" not in str(node.target)
         or len(node.args) < 2
-        or node.args[1] not in entries
+        or _origin(node.args[1]) not in entries
         or node.args[0] not in captured.held
     ):
         return None
     return int(captured.held[node.args[0]][0].shape[0])
+
+
+def _origin(node: Any) -> Any:
+    """The array whose entries another one rearranges, itself where it is none."""
+    while getattr(getattr(node, "target", None), "_opname", None) in REARRANGED:
+        node = node.args[0]
+    return node
 
 
 def _run(node: Any, known: dict[Any, Any], values: dict[Any, Any]) -> Any:

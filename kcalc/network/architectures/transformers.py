@@ -183,6 +183,7 @@ def llama(
     std: Any = 0.02,
     causal: bool = True,
     query_norm: bool = False,
+    window: int | None = None,
 ) -> Network:
     """Llama, Mistral, Qwen: RMSNorm, rotary embeddings, gated MLPs, no biases.
 
@@ -191,25 +192,17 @@ def llama(
     ``key_heads``: heads of keys and values, several heads of queries sharing one; None: as many as
     ``heads``. ``rotary``: the base of the angles; None: no positions. ``causal=False, rotary=None``
     keeps tokens alike, so that kernel maps are exact. ``query_norm``: RMSNorm on queries and keys.
-    Other arguments as in :func:`gpt2`. [Touvron et al. 2023; Shazeer 2020]
+    ``window``: how many tokens one sees, itself and those before it, as in Mistral; None: all.
+    Other arguments as in :func:`gpt2`. [Touvron et al. 2023; Shazeer 2020; Jiang et al. 2023]
     """
-    stack = _Stack(
+    stack = (_NormedQueries if truth(query_norm, "query_norm") else _Stack)(
         features,
         heads,
         std,
         L.RMSNorm,
         bias=False,
-        attention={"key_heads": key_heads, "rotary": rotary},
+        attention={"key_heads": key_heads, "rotary": rotary, "window": window},
     )
-    if truth(query_norm, "query_norm"):
-        stack = _NormedQueries(
-            features,
-            heads,
-            std,
-            L.RMSNorm,
-            bias=False,
-            attention={"key_heads": key_heads, "rotary": rotary},
-        )
     below = stack.add("ids", L.Input())
     below = stack.add("embedding", L.Embedding(features, vocabulary, stack.sigma()), below)
     below = stack.blocks(

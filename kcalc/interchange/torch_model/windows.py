@@ -1,0 +1,89 @@
+"""Windows of attention in models of transformers that the example is too short to show.
+
+A trace of fewer tokens than a window holds is that of attention over all tokens. The module of the
+attention, or the configuration of the model, tells of the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ..trace import Attention, Mask
+
+SLIDING, CHUNKED = "sliding_attention", "chunked_attention"  # kinds of layers, in ``layer_types``
+UNKNOWN = (
+    "its model has windows of attention ({} in its configuration), which an example of {} tokens "
+    "does not show; read as attention over all tokens"
+)
+
+
+def with_window(op: Attention, model: Any) -> Attention:
+    """The attention with the window that its module in the model has.
+
+    Where the configuration tells of windows, but not of which layers, a text says so. Masks of
+    models of transformers are known at any length.
+    """
+    tokens = op.shape[3 - op.axis]
+    modules = list(_around(model, op.source.partition(" (")[0]))
+    known = any(type(module).__module__.startswith("transformers.") for module in modules)
+    mask = replace(op.mask, tokens=None) if known else op.mask
+    config = next((c for m in modules if (c := getattr(m, "config", None)) is not None), None)
+    if mask.window is not None or mask.chunk is not None or config is None:
+        return replace(op, mask=mask)
+    found = _told(modules, config, mask)
+    if found is None:
+        named = [n for n in ("sliding_window", "attention_chunk_size") if _size(config, n)]
+        text = UNKNOWN.format(f"{named[0]} = {getattr(config, named[0])}", tokens) if named else ""
+        return replace(op, mask=mask, texts=(*op.texts, text) if text else op.texts)
+    return replace(op, mask=found if _holds(found, tokens) else mask)
+
+
+def _holds(mask: Mask, tokens: int) -> bool:
+    """Whether a window holds all tokens, so that it is none of those that the trace would show."""
+    return min(mask.window or tokens, mask.chunk or tokens) >= tokens
+
+
+def _around(model: Any, path: str) -> Iterator[Any]:
+    """The module at a path and those that it is a part of, the innermost first."""
+    names = path.split(".") if path else []
+    for count in range(len(names), -1, -1):
+        try:
+            yield model.get_submodule(".".join(names[:count]))
+        except AttributeError:  # an ExportedProgram, or the name of a class where there is no path
+            continue
+
+
+def _told(modules: list[Any], config: Any, mask: Mask) -> Mask | None:
+    """The mask that modules and a configuration tell of; None where they leave the layer open."""
+    local = next((k for m in modules if (k := getattr(m, "attention_type", None))), None)
+    if local in ("local", "global") and _size(config, "window_size"):  # GPT-Neo
+        return mask if local == "global" else replace(mask, window=config.window_size)
+    kind = _kind(modules, config)
+    own = next((m for m in modules if hasattr(m, "sliding_window")), None)
+    if kind == SLIDING and own is not None and _size(own, "sliding_window"):
+        return replace(mask, window=own.sliding_window)
+    size = _size(config, "sliding_window")
+    if kind == SLIDING and size:  # both neighbours at this distance are seen without causal masks
+        return replace(mask, window=size + (not mask.causal))
+    if kind == CHUNKED and (size := _size(config, "attention_chunk_size")):
+        return replace(mask, chunk=size)
+    return None if kind is None else mask
+
+
+def _kind(modules: list[Any], config: Any) -> str | None:
+    """The kind of a layer; "" where a configuration has none but attention over all tokens."""
+    kinds = getattr(config, "layer_types", None)
+    if isinstance(kinds, list | tuple) and kinds:
+        indices = (getattr(m, name, None) for m in modules for name in ("layer_idx", "layer_id"))
+        index = next((n for n in indices if type(n) is int and 0 <= n < len(kinds)), None)
+        return kinds[index] if index is not None else kinds[0] if len({*kinds}) == 1 else None
+    told = ((SLIDING, "sliding_window"), (CHUNKED, "attention_chunk_size"))  # of every layer
+    return next((kind for kind, name in told if _size(config, name)), "")
+
+
+def _size(holder: Any, name: str) -> int:
+    """A number of tokens, 0 where there is none."""
+    size = getattr(holder, name, None)
+    return size if type(size) is int and size > 0 else 0

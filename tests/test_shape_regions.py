@@ -1,0 +1,345 @@
+"""Models with operations that were not read: regions are shaped in place, the rest stays."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch_zoo import ZOO  # noqa: E402
+
+from kcalc.interchange.apply import apply_to  # noqa: E402
+from kcalc.interchange.sharing import bound  # noqa: E402
+from kcalc.network import layers as L  # noqa: E402
+
+
+def seed(number: int) -> Any:
+    return torch.Generator().manual_seed(number)
+
+
+class Reversed(torch.autograd.Function):
+    """Sorts; its own backward pass reverses gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.sort(-1)[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0].flip(-1)
+
+
+class Middle(nn.Module):
+    """Two stacks around an operation of one's own."""
+
+    def __init__(self, between: Any, width: int = 32, depth: int = 3) -> None:
+        super().__init__()
+        self.between = between
+
+        def stack(first: int, last: int) -> nn.Sequential:
+            inner = [m for _ in range(depth) for m in (nn.Linear(width, width), nn.ReLU())]
+            return nn.Sequential(nn.Linear(first, width), nn.ReLU(), *inner, nn.Linear(width, last))
+
+        self.a, self.b = stack(8, width), stack(width, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.b(self.between(self.a(x)))
+
+
+BETWEEN: dict[str, Any] = {
+    "sorting": lambda h: h.sort(-1)[0],
+    "fourier": lambda h: torch.fft.fft(h, norm="ortho").real * 2**0.5,
+    "linear algebra": lambda h: h @ torch.linalg.inv(torch.eye(h.shape[1]) + 0.1 * h.T @ h),
+    "an autograd function": Reversed.apply,
+    "cumulative sums": lambda h: h.cumsum(1) / h.shape[1],
+    "reshapes": lambda h: h.view(h.shape[0], 2, -1).sort(1)[0].view(h.shape[0], -1),
+    "writes in place": lambda h: h.clone().index_fill_(1, torch.tensor([0, 3]), 0.0).cumsum(1),
+}
+
+
+def around(model: Any, x: Any) -> Any:
+    """The regions that shaping finds, as they are, with the model's own weights."""
+    reading = kc.read(model, x)
+    left = dict(kc.shape(reading, "tanh").left_alone)
+    return SimpleNamespace(networks=reading.cut(left), left_alone=left)
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_what_is_not_shaped_computes_bit_for_bit_what_it_did(name: str) -> None:
+    torch.manual_seed(0)
+    model = Middle(BETWEEN[name])
+    same = apply_to(model, around(model, torch.randn(4, 8)), weights="keep")
+    for count in (4, 7):
+        x = torch.randn(count, 8)
+        assert torch.equal(same(x), model(x))
+    assert list(dict(same.named_parameters())) == list(dict(model.named_parameters()))
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_regions_are_shaped_and_the_list_of_the_rest_says_why(name: str) -> None:
+    torch.manual_seed(0)
+    model, x = Middle(BETWEEN[name]), torch.randn(4, 8)
+    before = copy.deepcopy(model.state_dict())
+    reading = kc.read(model, x)
+    s = kc.shape(reading, "tanh", zeta=1.3)
+    assert isinstance(s, kc.RegionalShaping) and s.heuristic
+    first, second = s.regions.values()
+    assert "a.8" in first.network and "b.0" in second.network
+    assert all(max(found.values()) < 1e-12 for found in s.residuals.values())
+    opaque = {n for n, layer, _ in reading.unmerged.steps() if isinstance(layer, L.Opaque)}
+    assert opaque <= set(s.left_alone) and set(s.entries) <= set(s.left_alone)
+    text, page = str(s), s._repr_html_()
+    assert all(str(node) in text and str(node) in page for node in s.left_alone)
+    assert "q at this input of a region is taken as 1" in text and "heuristic" in repr(s)
+    document = json.loads(json.dumps(s.to_dict()))
+    assert list(document["regions"]) == list(map(str, s.regions))
+    new = s.apply_to(model, generator=seed(1))
+    assert all(any(change.startswith(f"{n}: left") for change in new.kcalc_changes) for n in opaque)
+    assert torch.isfinite(new(torch.randn(9, 8))).all()
+    told = any("Reversed" in change for change in new.kcalc_changes)
+    assert told == (name == "an autograd function")
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+def test_q_at_the_ends_of_regions_is_the_predicted_one() -> None:
+    """Width 512, six draws; the operation between keeps q, so that all predictions are 1."""
+    model = Middle(lambda h: h.sort(-1)[0], width=512)
+    s = kc.shape(kc.read(model, (4, 8)), "tanh", zeta=1.5)
+    x = torch.randn(64, 8, generator=seed(0))
+    x = x / x.square().mean(1, keepdim=True).sqrt()
+    ends, rows = ("a.8", "b.7"), []
+    for draw in range(6):
+        new = s.apply_to(model, generator=seed(draw))
+        values = inside(new, x)
+        rows.append([float(values[new.kcalc_nodes[end]].square().mean()) for end in ends])
+    predicted = [
+        kc.q_values(shaping.network)[end]
+        for shaping, end in zip(s.regions.values(), ends, strict=True)
+    ]
+    assert predicted == pytest.approx([1.0, 1.0])
+    assert np.mean(rows, 0) == pytest.approx(predicted, rel=0.1)
+
+
+def inside(model: Any, *xs: Any) -> dict[str, Any]:
+    """The values of all nodes of a graph module."""
+    found: dict[str, Any] = {}
+
+    class Noting(torch.fx.Interpreter):
+        def run_node(self, n: Any) -> Any:
+            found[n.name] = super().run_node(n)
+            return found[n.name]
+
+    with torch.no_grad():
+        Noting(model).run(*xs)
+    return found
+
+
+def test_q_of_the_model_at_the_entry_of_a_region_is_measured() -> None:
+    model, x = Middle(lambda h: 3 * h.sort(-1)[0]), torch.randn(16, 8, generator=seed(0))
+    given = kc.shape(kc.read(model, x), "tanh")
+    ((node, q),) = given.entries.items()
+    with torch.no_grad():
+        assert q == pytest.approx(9 * float(model.a(x).square().mean()), rel=1e-5)
+    assert any(a.node == node and f"q = {q:.4g}" in a.text for a in given.assumptions)
+    assert set(kc.shape(kc.read(model, (4, 8)), "tanh").entries.values()) == {None}
+
+
+class Modes(nn.Module):
+    """BatchNorm and dropout that are left alone, in parts with modes of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.norm, self.drop = nn.BatchNorm1d(6), nn.Dropout(0.4)
+
+    def forward(self, x: Any) -> Any:
+        h = torch.tanh(self.a(x)).sort(-1)[0]
+        return torch.tanh(self.b(self.drop(self.norm(h)).sort(-1)[0]))
+
+
+def test_batch_norm_and_dropout_left_alone_follow_the_mode_of_the_copy() -> None:
+    torch.manual_seed(0)
+    model = Modes().eval()
+    reading = kc.read(model, (4, 6))
+    left = {n: "" for n in reading.unmerged if n not in ("x", "a", "tanh", "b", "tanh_2")}
+    new = apply_to(
+        model, SimpleNamespace(networks=reading.cut(left), left_alone=left), weights="keep"
+    )
+    twins = [new, copy.deepcopy(new), pickle.loads(pickle.dumps(new))]
+    for training in (False, True, False):
+        model.train(training)
+        x = torch.randn(5, 6)
+        torch.manual_seed(1)
+        expected = model(x)
+        for twin in twins:
+            twin.train(training)
+            torch.manual_seed(1)
+            assert torch.equal(twin(x), expected)
+    for twin in twins:
+        assert torch.equal(twin.get_buffer("norm.running_mean"), model.norm.running_mean)
+    assert kc.read(new, (3, 6)).network is not None
+    again = torch.export.export(new, (torch.randn(3, 6),)).module()
+    assert torch.allclose(again(x[:3]), new(x[:3]))
+
+
+class Shared(nn.Module):
+    """One weight of a region read by an operation that is left alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Any) -> Any:
+        h = torch.tanh(self.b(torch.tanh(self.a(x))))
+        return self.c(torch.tanh((h @ self.b.weight.sort(0)[0]).sort(-1)[0]))
+
+
+def test_weights_that_are_also_read_elsewhere_are_not_drawn_anew() -> None:
+    model = Shared()
+    s = kc.shape(kc.read(model, (4, 6)), "tanh")
+    assert "shares the parameter 'b.weight'" in s.left_alone["b"]
+    new = s.apply_to(model)
+    assert torch.equal(new.b.weight, model.b.weight)
+    assert not torch.equal(new.a.weight, model.a.weight)
+    assert not torch.equal(new.c.weight, model.c.weight)
+
+
+@pytest.mark.parametrize("name", ["lenet", "resnet_v2_bottleneck", "densenet", "squeezenet"])
+def test_any_part_of_a_model_can_stay_as_it_is(name: str) -> None:
+    """Half of the nodes drawn at random are left alone, and nothing changes."""
+    torch.manual_seed(0)
+    model, examples, _ = ZOO[name]()
+    model = model.double().eval()
+    reading = kc.read(model, *examples, sigmas=False)
+    random = np.random.default_rng(3)
+    fixed = (L.Opaque, L.BatchNorm)
+    left = {
+        n: ""
+        for n, layer, _ in reading.unmerged.steps()
+        if isinstance(layer, fixed) or (random.random() < 0.5 and not isinstance(layer, L.Input))
+    }
+    while further := {n: why for n, why in bound(reading, left).items() if n not in left}:
+        left |= further
+    same = apply_to(
+        model, SimpleNamespace(networks=reading.cut(left), left_alone=left), weights="keep"
+    )
+    shape = tuple(getattr(examples[0], "shape", examples[0]))
+    x = torch.randn((shape[0] + 1, *shape[1:]), dtype=torch.float64, generator=seed(1))
+    expected = model(x)
+    assert torch.allclose(same(x), expected, rtol=0, atol=1e-12 * float(expected.abs().max()))
+
+
+class Block(nn.Sequential):
+    def __init__(self, i: int, o: int) -> None:
+        super().__init__(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU())
+
+
+class UNet(nn.Module):
+    """Skip connections around resizing that kcalc does not read."""
+
+    def __init__(self, w: int = 8) -> None:
+        super().__init__()
+        self.d1, self.d2, self.m, self.pool = (
+            Block(3, w),
+            Block(w, 2 * w),
+            Block(2 * w, 2 * w),
+            nn.MaxPool2d(2),
+        )
+        self.c2, self.c1, self.o = Block(4 * w, w), Block(2 * w, w), nn.Conv2d(w, 1, 1)
+
+    def up(self, x: Any, like: Any) -> Any:
+        return F.grid_sample(x, torch.linspace(-1, 1, like.shape[-1] ** 2 * 2).view(
+            1, like.shape[-2], like.shape[-1], 2).expand(x.shape[0], -1, -1, -1),
+            align_corners=False)  # fmt: skip
+
+    def forward(self, x: Any) -> Any:
+        a = self.d1(x)
+        b = self.d2(self.pool(a))
+        y = self.c2(torch.cat([self.up(self.m(self.pool(b)), b), b], 1))
+        return self.o(self.c1(torch.cat([self.up(y, a), a], 1)))
+
+
+class Recommender(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList([nn.Embedding(40, 16) for _ in range(2)])
+        self.mlp = nn.Sequential(nn.Linear(40, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
+        self.head = nn.Linear(64, 1)
+
+    def forward(self, ids: Any, dense: Any) -> Any:
+        rows = [table(ids[:, i].sort(0)[0]) for i, table in enumerate(self.tables)]
+        return self.head(self.mlp(torch.cat([*rows, dense], 1)))
+
+
+def trained(model: Any, inputs: tuple[Any, ...], target: Any) -> list[float]:
+    optimiser = torch.optim.Adam(model.parameters(), 2e-3)
+    model.train()
+    losses = []
+    for _ in range(50):
+        loss = F.mse_loss(model(*inputs), target)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_a_u_net_and_a_recommender_in_five_lines_and_trained() -> None:
+    torch.manual_seed(0)
+    images = (torch.randn(4, 3, 16, 16),)
+    rows = (torch.randint(0, 40, (32, 2)), torch.randn(32, 8))
+    for model, inputs, target in (
+        (UNet(), images, torch.randn(4, 1, 16, 16).sign()),
+        (Recommender(), rows, torch.randn(32, 1)),
+    ):
+        r = kc.read(model, *inputs)
+        s = kc.shape(r, "tanh", method="dks", zeta=1.5)
+        new = s.apply_to(model)
+        losses = trained(new, inputs, target)
+        assert losses[-1] < 0.5 * losses[0], losses
+
+
+def test_nothing_to_shape_is_one_error_with_the_reasons() -> None:
+    class Alone(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(6, 6)
+
+        def forward(self, x: Any) -> Any:
+            return self.a(x).sort(-1)[0]
+
+    with pytest.raises(kc.KcalcError, match="no region of the model has activations"):
+        kc.shape(kc.read(Alone(), (4, 6)))
+    model = Middle(BETWEEN["sorting"])
+    with pytest.raises(kc.KcalcError, match="no region of the model can be shaped; 'a.0': zeta"):
+        kc.shape(kc.read(model, (4, 8)), zeta=0.5)
+    with pytest.raises(kc.KcalcError, match="zeta"):
+        kc.shape(kc.read(model, (4, 8)), method="tat", zeta=1.5)
+
+
+def test_a_model_that_is_read_whole_gives_a_shaping_without_batch_norm() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+    s = kc.shape(kc.read(model, (4, 6)), "tanh")
+    assert isinstance(s, kc.Shaping) and "1: BatchNorm removed" in s.changes
+    assert s.apply_to(model)(torch.randn(3, 6)).shape == (3, 2)
+
+
+def test_a_transformer_keeps_its_attention() -> None:
+    model, examples, _ = ZOO["transformer_block"]()
+    s = kc.shape(kc.read(model, *examples), "tanh", zeta=1.5)
+    assert any("attention is left as it is" in why for why in s.left_alone.values())
+    new = s.apply_to(model)
+    for name, tensor in model.named_parameters():
+        if "norm" not in name:
+            assert torch.equal(tensor, new.get_parameter(name)) != name.startswith("mlp")
