@@ -137,7 +137,7 @@ def _values(result: Any) -> list[float]:
 def q_and_c(network: kc.Network, **options: Any) -> str:
     """Q(1) and C(1/2) at the outputs."""
     if isinstance(options.get("tokens"), np.ndarray):
-        values = kc.node_values(network, 0.5, **options)
+        values = kc.node_values(network, **options)
         _finite(values[node].q for node in network.outputs)
         return "sampled"
     maps = kc.q_map(network, **options), kc.c_map(network, **options)
@@ -215,7 +215,7 @@ class Watched(torch.fx.Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         value = super().run_node(n)
         if n.name in self.names:
-            self.found[n.name] = float(value.double().square().mean())
+            self.found[n.name] = float(value.detach().double().square().mean())
         return value
 
 
@@ -258,8 +258,12 @@ def copied(entry: Architecture, model: Any, reading: Any, shaping: Any) -> tuple
         return "finite", ""
     ratio, error = float(np.mean(ratios)), float(np.std(ratios, ddof=1) / len(ratios) ** 0.5)
     text = f"{ratio:.2f} ± {error:.2f}" + ("" if width >= WIDTH else f" (width {width})")
-    off = abs(ratio - 1) > max(TOLERANCE, 3 * error)
-    return (f"**{text}**" if off else text), ""
+    return (f"**{text}**" if off(ratio, error) else text), ""
+
+
+def off(ratio: float, error: float) -> bool:
+    """Whether q is more than 10 % off, and beyond three standard errors of 10 % at most."""
+    return abs(ratio - 1) > max(TOLERANCE, 3 * min(error, TOLERANCE))
 
 
 def predicted(network: kc.Network) -> dict[Any, float]:
@@ -320,8 +324,8 @@ def counted(rows: Sequence[Row]) -> list[str]:
         f"Of {len(plain)} architectures without attention, {len(maps)} have q and c at their "
         f"outputs ({len(maps) / max(len(plain), 1):.0%}), {len(copies)} a shaped copy whose "
         f"forward pass is finite ({len(copies) / max(len(plain), 1):.0%}); in {len(right)} of the "
-        f"copies q lies within {TOLERANCE:.0%} or three standard errors of the predicted value, "
-        f"where that was measured.",
+        f"copies q lies within {TOLERANCE:.0%} of the predicted value, or within three standard "
+        f"errors (of {TOLERANCE:.0%} at most), where that was measured.",
     ]
     for column in COLUMNS:
         reasons = Counter(
@@ -341,7 +345,8 @@ def page(rows: Sequence[Row], taken: float) -> str:
         "The last column is a shaped copy (the first of dks, tat, eoc that there is): q at the "
         f"last node of at least {WIDTH} channels divided by its prediction, the mean of {DRAWS} "
         "draws of the weights with its standard error, for inputs that are alike at all locations; "
-        "bold where that is off by more than 10 % and three standard errors.",
+        "bold where that is off by more than 10 % and three standard errors (counted as 10 % at "
+        "most). Products, as of squeeze-and-excite gates, double deviations of q.",
         ("architecture", "from", "read [s]", "nodes", *COLUMNS, "`apply_to`"),
         [row.texts() for row in rows],
     )
