@@ -35,6 +35,11 @@ DRAWS, TOLERANCE = 4, 0.1
 TOKENS = 16  # of images that are cut into patches
 NEAREST = re.compile(r"(?:e\.g\.|reached is) (zeta|eta|tau) ?= ?([\d.]+\d)")
 REASONS = (  # (words of a refusal, what the table says)
+    ("(rotary)", "rotary embeddings"),
+    ("attends over tokens", "attention"),
+    ("cannot be built", "an operation of another batch"),
+    ("no axis that is known to hold channels", "channels unknown"),
+    ("no such operation", "an operation of its own"),
     ("shares its weights", "a shared layer"),
     ("Product", "products"),
     ("product", "products"),
@@ -42,6 +47,10 @@ REASONS = (  # (words of a refusal, what the table says)
     ("no rule for Attend", "attention"),
     ("without attention", "attention"),
     ("TokenMix", "mixing of tokens"),
+    ("reads the output of Embedding", "an embedding's q"),
+    ("has no bias", "a layer without bias"),
+    ("whose means are not 0", "means"),
+    ("sees q =", "q of several layers"),
     ("BatchNorm", "BatchNorm"),
     ("fresh", "weights not fresh"),
     ("independent", "weights not fresh"),
@@ -157,7 +166,7 @@ def tangent(network: kc.Network, **options: Any) -> str:
 def gradient(network: kc.Network, **options: Any) -> str:
     """Gradients at all nodes."""
     found = kc.gradients(network, output=network.outputs[0], **options)
-    return "sampled" if isinstance(options.get("tokens"), np.ndarray) else state_of(found)
+    return "sampled" if hasattr(found, "covariances") else state_of(found)
 
 
 def _finite(values: Iterable[Any]) -> None:
