@@ -122,5 +122,5 @@ axes[0].legend();
 # ## What we saw
 #
 # - From two widths of a model `kc.transfer` derives how every parameter's settings change.
-# - By the rules, steps of training change feature maps by the same amount at every width; with one rate for all, by more and more.
+# - By the rules, steps of training change feature maps by the same amount at every width; with one rate for all those of layers change by more and more.
 # - The rate that was tuned at width 32 serves at width 256. With one rate for all the best one moves by the octaves in the title, and a rate that is best at width 32 is too large for the wide model.

@@ -189,7 +189,7 @@ def convnext_twin() -> kc.Network:
 
 
 def mixer_twin(model: Any) -> kc.Network:
-    t1, t2 = (TokenMix(layer.weight.detach().numpy()) for layer in (model.t1, model.t2))
+    t1, t2 = (TokenMix(layer.weight.detach().numpy(), True) for layer in (model.t1, model.t2))
     tokens = [
         ("n", L.LayerNorm(), ("e",)),
         ("t1", t1, ("n",)),

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import kcalc as kc
+from kcalc.calculi.attention.rows import chi_squared
+from kcalc.gaussian.softmax import self_overlap
 
 Array = np.ndarray
 L = kc.layers
@@ -161,6 +163,21 @@ CASES = {
     "identity": Case(bias=(0.5, 0.8, 0.4), options={"normaliser": "identity"}),
     "linear, narrow": Case(options={"scale": "linear", "key_width": 4, "wide": False}),
 }
+
+
+@pytest.mark.parametrize(("width", "close"), [(4, 3e-5), (16, 3e-8)])
+def test_finite_widths_at_large_scores(width: int, close: float) -> None:
+    """Scores of variance 27: the mean over the length of a query, by quadrature of its density."""
+    from scipy.stats import chi
+
+    nodes, weights = np.polynomial.legendre.leggauss(60)
+    low, high = max(math.sqrt(width) - 6, 0.0), math.sqrt(width) + 8
+    lengths = (low + high + (high - low) * nodes) / 2
+    overlaps = [self_overlap(12, 27 * length**2 / width) for length in lengths]
+    expected = (high - low) / 2 * weights @ (chi.pdf(lengths, width) * overlaps)
+    squares, shares = chi_squared(width)
+    found = shares @ [self_overlap(12, 27 * square) for square in squares]
+    assert found == pytest.approx(expected, rel=close)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -195,6 +195,82 @@ def test_copies_in_a_finished_model() -> None:
     assert kc.audit(pair.mended(), pair.inputs).findings == ()
 
 
+class Two(nn.Module):
+    """A model of two inputs, one of them looked up in a table with sparse gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.EmbeddingBag(50, 8, sparse=True), nn.Linear(8, 8)
+        self.head = nn.Linear(8, 40)
+
+    def forward(self, ids: torch.Tensor, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return self.head(nn.functional.relu(self.table(ids) + scale * self.layer(x)))
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        (torch.arange(32).view(8, 4), torch.ones(8, 8)),
+        {"ids": torch.arange(32).view(8, 4), "x": torch.ones(8, 8), "scale": 0.5},
+    ],
+)
+def test_several_inputs(inputs: Any) -> None:
+    found = kc.audit(Two, inputs)
+    assert found.findings == ()
+    assert {r.name: r.role for r in found.parameters}["table.weight"] == "embedding"
+
+
+def test_slices_of_fused_weights_have_the_fans_of_the_whole() -> None:
+    """Cross-attention of PyTorch reads its fused weight in two slices."""
+
+    class Cross(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention, self.head = (
+                nn.MultiheadAttention(16, 2, batch_first=True),
+                nn.Linear(16, 3),
+            )
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return self.head(self.attention(x, y, y, need_weights=False)[0])
+
+    assert kc.audit(Cross, (torch.randn(4, 5, 16), torch.randn(4, 6, 16))).findings == ()
+
+
+def test_a_missing_input_is_named() -> None:
+    with pytest.raises(kc.KcalcError, match="'x'"):
+        kc.audit(Two, (8, 4))
+
+
+def test_copies_of_a_builder_that_sets_its_own_seed() -> None:
+    pair = PAIRS["layers made by copying"]
+
+    def seeded() -> Any:
+        torch.manual_seed(7)
+        return pair.broken()
+
+    (finding,) = kc.audit(seeded, pair.inputs).findings
+    assert finding.code == "INIT-COPY" and len(finding.parameters) == 3
+
+
+def test_equal_tables_of_sines_are_no_copies() -> None:
+    """Equal in every draw: two trainable tables that start as the same waves."""
+
+    class Waves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            waves = torch.sin(torch.arange(16.0)[:, None] / 4 + torch.arange(8.0) / 3)
+            self.one, self.two = nn.Parameter(waves.clone()), nn.Parameter(waves.clone())
+            self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(torch.relu(self.first(x + self.one)) + self.two)
+
+    assert kc.audit(Waves, (4, 16, 8)).findings == ()
+    torch.manual_seed(0)
+    assert kc.audit(Waves(), (4, 16, 8)).findings == ()
+
+
 def test_zero_writers_with_a_zero_readout_are_alive() -> None:
     """All writers of a decoder and its readout start at 0, as in LoRA's and Fixup's schemes."""
 

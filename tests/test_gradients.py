@@ -5,6 +5,8 @@ Against backpropagation by hand through wide random networks, and against the ta
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -164,6 +166,27 @@ def test_a_factor_of_a_product_hands_back_the_q_values_of_the_others() -> None:
         assert found.nodes[name] == pytest.approx(4 * (1.5 * 0.7 * 3.0 / size) ** 2, rel=1e-13)
 
 
+def test_factors_that_are_concatenations_of_unlike_parts() -> None:
+    """(f 2 channels, g 6) times (k 4, l 4): f meets k in 2 channels, g k in 2 and l in 4, of 8."""
+    q = {"f": 1.0, "g": 2.25, "k": 0.49, "l": 4.0}
+    wide = {"f": 2, "g": 6, "k": 4, "l": 4}
+    net = kc.Network.from_steps(
+        [
+            ("x", L.Input(8), ()),
+            *((name, L.Affine(wide[name], sigma_w=q[name] ** 0.5), ("x",)) for name in q),
+            ("fg", L.Concat(), ("f", "g")),
+            ("kl", L.Concat(), ("k", "l")),
+            ("product", L.Product(), ("fg", "kl")),
+            ("out", L.Affine(3), ("product",)),
+        ]
+    )
+    found = kc.gradients(net).nodes
+    assert found["f"] == pytest.approx(q["k"] / 4, rel=1e-13)
+    assert found["g"] == pytest.approx(q["k"] / 4 + q["l"] / 2, rel=1e-13)
+    assert found["k"] == pytest.approx(q["f"] / 4 + q["g"] / 4, rel=1e-13)
+    assert found["l"] == pytest.approx(q["g"] / 2, rel=1e-13)
+
+
 def test_growth_is_over_the_layers_that_the_output_depends_on() -> None:
     steps = [
         ("x", L.Input(), ()),
@@ -237,3 +260,23 @@ def test_modes_of_tokens_are_in_tables_and_data() -> None:
     assert data["mean"].keys() == data["nodes"].keys()
     assert data["difference"].keys() == {"input", "affine_1", "nonlinear_1"}
     assert "difference" in str(found)
+
+
+@pytest.mark.parametrize("tokens", [2, 5])
+def test_modes_behind_a_mean_over_tokens(tokens: int) -> None:
+    """The output is w . (mean of relu(z_t)), so that d out / d z_t = w relu'(z_t) / T.
+
+    E relu'(z_s) relu'(z_t) is 1/2 for s = t, else (pi - arccos rho) / (2 pi).
+    """
+    rho, one = 0.35, 0.5
+    two = (math.pi - math.acos(rho)) / (2 * math.pi)
+    net = kc.chain(L.Input(8), L.Affine(8), L.Nonlinear("relu"), L.Pool("mean"), L.Affine(2))
+    found = kc.gradients(net, tokens=tokens, token_cosine=rho)
+    assert found.nodes["affine_1"] == pytest.approx(one / tokens, rel=1e-12)
+    assert found.mean["affine_1"] == pytest.approx((one + (tokens - 1) * two) / tokens, rel=1e-12)
+    assert found.difference["affine_1"] == pytest.approx((one - two) / tokens, rel=1e-12)
+    assert found.weights["affine_1"] == pytest.approx(
+        (one + (tokens - 1) * two * rho) / tokens, rel=1e-12
+    )
+    assert found.mean["nonlinear_1"] == pytest.approx(1, rel=1e-12)
+    assert "affine_2" not in found.difference

@@ -285,9 +285,11 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
         "two feature maps",
     ),
     "transposed": (
-        lambda p, x: conv(x, p["k"], padding=((1, 1), (1, 1)), lhs_dilation=(2, 2)),
+        lambda p, x: conv(
+            x, p["k"], padding=((1, 1), (1, 1)), lhs_dilation=(2, 2), window_strides=(3, 3)
+        ),
         IMAGE,
-        "spreads its input",
+        "spreads it and steps",
     ),
     "a matrix for every location": (
         lambda p, x: jnp.einsum("ntc,tcd->ntd", x, p["t"]),

@@ -367,7 +367,6 @@ ONE_NUMBER = {
     "a factor": lambda m, x, t: m.b(torch.tanh(m.a(x)) * t),
     "an addend": lambda m, x, t: m.b(torch.tanh(m.a(x) + t)),
     "a factor of the input": lambda m, x, t: m.b(torch.tanh(m.a(x * t))),
-    "frequencies": lambda m, x, t: m.b(torch.tanh(m.a(x) + m.c(torch.sin(t * m.w)))),
     "two of them": lambda m, x, t: m.b(torch.tanh(m.a(x) * (1 + t) + t**2)),
     "waves beside each other": lambda m, x, t: m.b(
         m.a(x) + torch.cat([torch.sin(t * m.w), torch.cos(t * m.w)], -1)

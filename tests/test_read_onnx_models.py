@@ -336,7 +336,7 @@ def test_functions_of_the_file_are_read_through() -> None:
         ([helper.make_node("Special", ["x"], ["y"], domain="com.acme")], "com.acme.Special"),
         ([node("CumSum", "x ax", "y")], "running sum"),
         ([node("Split", "x", "a b", axis=1), node("Mul", "a b", "y")], "slice"),
-        ([node("ConvTranspose", "x k", "y")], "transposed convolution"),
+        ([node("ConvTranspose", "x k", "y", pads=[3, 3])], "transposed convolution"),
     ],
 )  # fmt: skip
 def test_what_is_not_understood_is_reported_and_the_rest_read(nodes: list[Any], what: str) -> None:

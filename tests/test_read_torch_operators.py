@@ -183,7 +183,6 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
         "give the padding to the pooling",
     ),
     "one example": (lambda m, x: F.max_pool2d(x, 2), (3, 6, 8), "batch axis in front"),
-    "adaptive, uneven": (lambda m, x: F.adaptive_avg_pool2d(x, (4, 5)), IMAGE, ""),
     "least": (lambda m, x: x.amin(1), ROWS, "negate"),
     "bicubic": (
         lambda m, x: F.interpolate(x, scale_factor=2, mode="bicubic"),

@@ -11,6 +11,7 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
+from kcalc.transfer.branches import branches
 from kcalc.transfer.growth import open_growth
 from kcalc.transfer.optimizers import GAUGES, OPTIMIZERS
 from kcalc.transfer.powers import WIDTH, degrees, larger
@@ -34,6 +35,11 @@ def residual_network(features: int | None = None, blocks: int = 2) -> kc.Network
         L.LayerNorm(), L.Affine(features), L.Nonlinear("relu"), L.Affine(features, bias=False)
     )
     block = kc.residual(branch)
+    return kc.chain(L.Input(8), L.Affine(features), kc.repeat(block, blocks), L.Affine(10))
+
+
+def biased_network(features: int, blocks: int) -> kc.Network:
+    block = kc.residual(kc.chain(L.Nonlinear("relu"), L.Affine(features)))
     return kc.chain(L.Input(8), L.Affine(features), kc.repeat(block, blocks), L.Affine(10))
 
 
@@ -246,6 +252,60 @@ def test_attention_is_divided_by_the_channels_of_a_head() -> None:
     assert more["logits.weight"].learning_rate == 0.25
 
 
+def test_heads_that_share_keys_and_values() -> None:
+    """Four and sixteen heads over two of keys and values, 8 channels each."""
+
+    def net(width: int) -> kc.Network:
+        attend = L.Attend(heads=width // 8, key_width=8, key_heads=2)
+        return kc.Network.from_steps(
+            [
+                ("x", L.Input(5), ()),
+                ("stem", L.Affine(width), ("x",)),
+                ("q", L.Affine(width), ("stem",)),
+                ("k", L.Affine(16), ("stem",)),
+                ("v", L.Affine(16), ("stem",)),
+                ("attend", attend, ("q", "k", "v")),
+                ("out", L.Affine(width), ("attend",)),
+                ("sum", L.Sum(), ("stem", "out")),
+                ("head", L.Affine(3), ("sum",)),
+            ]
+        )
+
+    found = kc.transfer(net(128), base=net(32))
+    assert not found.edits
+    roles = [found[f"{node}.weight"].role for node in ("q", "k", "v", "out")]
+    assert roles == ["hidden", "readout", "readout", "hidden"]
+    # a bias of keys or values gets what all heads send, one of queries what its head does
+    assert [found[f"{node}.bias"].epsilon for node in ("q", "k", "v")] == [0.25, 1, 1]
+
+
+def test_branches_of_one_sum_after_another() -> None:
+    """x + a(h) + b(h) has two branches, also where it is written as two sums."""
+    relu = L.Nonlinear("relu")
+    net = kc.Network.from_steps(
+        [
+            ("x", L.Input(), ()),
+            ("stem", L.Affine(), ("x",)),
+            ("norm", L.LayerNorm(), ("stem",)),
+            ("a", L.Affine(), ("norm",)),
+            ("first", L.Sum(), ("stem", "a")),
+            ("b", L.Affine(), ("norm",)),
+            ("relu", relu, ("b",)),
+            ("c", L.Affine(), ("relu",)),
+            ("second", L.Sum(), ("first", "c")),
+            ("head", L.Affine(3), ("second",)),
+        ]
+    )
+    found = branches(net)
+    assert [(b.sum, b.last, set(b.inside)) for b in found] == [
+        ("first", "a", {"norm", "a"}),
+        ("second", "c", {"norm", "b", "relu", "c"}),
+    ]
+    rules = kc.transfer(net)
+    powers = [rules[f"{node}.weight"].exponent("init_std", "depth") for node in "abc"]
+    assert powers == [-1, 0, -1]
+
+
 def test_embeddings_read_one_number() -> None:
     found = kc.transfer(transformer(64, 4), base=transformer(16, 4), optimizer="sgd")
     rules = [rule for rule in found.parameters.values() if rule.role == "embedding"]
@@ -319,6 +379,13 @@ REFUSED = {
     ),
     "output 'affine_3' grows with the width": lambda: kc.transfer(
         vanilla(2, features=16), base=vanilla(2, features=8)
+    ),
+    "differ in depth by more": lambda: kc.transfer(
+        kc.chain(L.Input(3), L.Affine(16), L.Affine(16), L.Affine(2)),
+        base=kc.chain(L.Input(3), L.Affine(8), L.Affine(2)),
+    ),
+    "different places on residual": lambda: kc.transfer(
+        biased_network(16, 2), base=biased_network(8, 1)
     ),
     "ZeroDivisionError": lambda: kc.transfer(lambda width: 1 / 0, base=1, to=2),
     "what the network grows from": lambda: kc.transfer(perceptron),

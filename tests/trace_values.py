@@ -22,9 +22,13 @@ def values_of(trace: T.Trace, *inputs: Array) -> list[Array]:
     found: dict[str, Array] = {}
     for op in trace.ops:
         arrays = [found[name] for name in op.reads]
-        found[op.name] = np.asarray(
-            next(given) if isinstance(op, T.Entry) else _value(op, arrays, trace.channel_axis)
-        )
+        if isinstance(op, T.Entry) and op.part:  # x[1:5] of the only input
+            start, stop = op.name.partition("[")[2].rstrip("]").split(":")
+            found[op.name] = inputs[0][:, int(start) : int(stop)]
+        elif isinstance(op, T.Entry):
+            found[op.name] = np.asarray(next(given))
+        else:
+            found[op.name] = np.asarray(_value(op, arrays, trace.channel_axis))
         assert found[op.name].shape[1:] == tuple(op.shape[1:]), (
             op.name,
             found[op.name].shape,

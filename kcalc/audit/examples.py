@@ -38,7 +38,7 @@ def _tensor(model: Any, value: Any, where: Any) -> Any:
     import torch
 
     from ..interchange.example_shapes import example_shape, is_shape
-    from ..interchange.torch_model.examples import example_arguments
+    from ..interchange.torch_model.examples import argument
 
     if is_shape(value):
         shape = example_shape(value, str(where))
@@ -46,7 +46,7 @@ def _tensor(model: Any, value: Any, where: Any) -> Any:
         if count is not None and len(shape) < 3:
             ids = torch.randint(count, shape, generator=torch.Generator().manual_seed(0))
             return ids.to(next(model.parameters()).device)
-    return example_arguments(model, (value,))[0]
+    return argument(model, value, str(where))
 
 
 def _vocabulary(model: Any) -> int | None:
@@ -63,7 +63,8 @@ def _vocabulary(model: Any) -> int | None:
     known = getattr(getattr(config, "text_config", config), "vocab_size", None)
     if isinstance(known, int):
         return known
-    tables = [m.num_embeddings for m in model.modules() if isinstance(m, torch.nn.Embedding)]
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    tables = [m.num_embeddings for m in model.modules() if isinstance(m, kinds)]
     return tables[0] if tables else None
 
 

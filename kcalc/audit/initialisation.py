@@ -35,14 +35,18 @@ def never(subject: Subject) -> Iterator[Finding]:
     "INIT-COPY",
     "warning",
     "trainable matrices are equal bit for bit within a draw and differ between two seeds; of a "
-    "finished model: are equal, and their entries uncorrelated with their neighbours",
+    "finished model, or of a builder that sets its own seed: are equal, and their entries are not "
+    "correlated with their neighbours",
 )
 def copies(subject: Subject) -> Iterator[Finding]:
     """Layers that start as copies of one another."""
     groups = _equal_groups(subject)
     if groups and subject.again is not None:
         other = dict(subject.again().named_parameters())
-        groups = [g for g in groups if not _equal(subject.parameters[g[0]], other.get(g[0]))]
+        if all(_equal(p, other.get(name)) for name, p in subject.parameters.items()):
+            groups = [g for g in groups if _looks_drawn(subject.parameters[g[0]])]
+        else:
+            groups = [g for g in groups if not _equal(subject.parameters[g[0]], other.get(g[0]))]
     for names in _joined(groups):
         yield Finding(
             "INIT-COPY",
@@ -153,9 +157,12 @@ def fans(subject: Subject) -> Iterator[Finding]:
         used = subject.laws[name].fan
         if used is None or contraction.transposed or subject.parameters[name].ndim < 2:
             continue
-        if subject.parameters[name].numel() < contraction.fan_in * contraction.fan_out:
-            continue  # a view with repeated entries
         fan_in, fan_out = contraction.fan_in, contraction.fan_out
+        size = subject.parameters[name].numel()
+        if size < fan_in * fan_out or (
+            subject.parameters[name].ndim == 2 and size > fan_in * fan_out
+        ):
+            continue  # a view with repeated entries, or a slice of fused weights
         true = {"fan_in": fan_in, "fan_out": fan_out}.get(used[0], fan_in + fan_out)
         if not 1 / FAN_OFF <= used[1] / true <= FAN_OFF:
             off[name] = (used[0], used[1], true)

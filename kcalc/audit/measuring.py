@@ -54,7 +54,7 @@ def measure(model: Any, example_inputs: Any) -> Measured:
         merged = [m.value for m in structure.merges if m.value.tensor.requires_grad]
         wanted = [parameters[name] for name in names] + [v.tensor for v in merged]
         found = torch.autograd.grad(aim.loss, wanted, allow_unused=True)
-        gradients = dict(zip(names, found[: len(names)], strict=True))
+        gradients = dict(zip(names, map(_dense, found[: len(names)]), strict=True))
         streams = {v.index: g for v, g in zip(merged, found[len(names) :], strict=True)}
         measured = Measured(structure, aim, gradients, streams, call=call)
         measured.nonfinite = _nonfinite(measured)
@@ -83,6 +83,11 @@ def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
         raise KcalcError(
             f"the model did not run on the example inputs{place(error)}: {text}; {advice}"
         ) from error
+
+
+def _dense(gradient: Any) -> Any:
+    """A gradient as a dense tensor: tables may have sparse ones."""
+    return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
 
 
 def _classes(structure: Structure) -> bool:
@@ -129,7 +134,7 @@ def _dead(model: Any, call: Any, gradients: dict[str, Any], classes: bool) -> tu
             aim = objective(model(*args, **kwargs), classes, step)
             names = [name for name, g in gradients.items() if g is not None]
             found = torch.autograd.grad(aim.loss, [parameters[n] for n in names], allow_unused=True)
-            gradients = dict(zip(names, found, strict=True))
+            gradients = dict(zip(names, map(_dense, found), strict=True))
             dead = {n for n in dead if gradients[n] is None or not bool(gradients[n].any())}
             if not dead:
                 break

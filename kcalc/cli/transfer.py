@@ -8,8 +8,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-import numpy as np
-
 from ..foundation.errors import KcalcError
 from ..foundation.files import destination
 from ..interchange.json_format import write_json
@@ -23,7 +21,7 @@ from .text import assumption_lines
 EPILOG = """\
 examples:
   kcalc transfer mymodels:build --input 1,32 --width 256 --to 4096 --optimizer adamw
-  kcalc transfer mymodels:gpt --input 1,32 --ids --width 256 --to 1024 --depth 4 --to-depth 16
+  kcalc transfer mymodels:gpt --ids 1,32 --width 256 --to 1024 --depth 4 --to-depth 16
   kcalc transfer vanilla-4 --optimizer muon
 
 A Python module is imported, and its code run, only where you write module:attribute.
@@ -37,9 +35,6 @@ NET_HELP = (
 def _options(command: argparse.ArgumentParser) -> None:
     command.add_argument("network", metavar="NET", help=NET_HELP)
     input_option(command)
-    command.add_argument(
-        "--ids", action="store_true", help="the inputs are token ids, whole numbers"
-    )
     for flag, what in (
         ("--width", "width of the small model"),
         ("--to", "width of the large model"),
@@ -102,7 +97,7 @@ def _transfer(options: argparse.Namespace) -> Transfer:
     build = python_attribute(options.network)
     if options.width is None:
         raise KcalcError("give the widths of both models, --width and --to")
-    inputs = [np.zeros(size, np.int64) if options.ids else size for size in options.input]
+    inputs = options.input
     if options.depth is None:
         return transfer(build, *inputs, base=options.width, to=options.to, **settings)
     base, to = ({name: pair[i] for name, pair in sizes.items()} for i in (0, 1))

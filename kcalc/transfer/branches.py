@@ -34,23 +34,24 @@ class Branch:
 def branches(network: Network) -> tuple[Branch, ...]:
     """The residual branches of a network, in order."""
     made = {node: (op, reads) for node, op, reads in network.operations}
+    place = {node: k for k, node in enumerate(made)}
     above: dict[Node, frozenset[Node]] = {}
-    for node, _, reads in network.operations:
-        above[node] = frozenset(reads).union(*(above[read] for read in reads))
+    added: dict[Node, frozenset[Node]] = {}  # what a node is a sum of, itself included
     found: list[Branch] = []
     for node, op, reads in network.operations:
+        above[node] = frozenset(reads).union(*(above[read] for read in reads))
+        through = op is None or isinstance(op, P.Mix)
+        added[node] = frozenset({node}).union(*(added[read] for read in reads if through))
         if not isinstance(op, P.Mix) or len(reads) < 2:
             continue
-        streams = [s for s in reads if any(s in above[other] for other in reads)]
-        if not streams:
-            continue
-        stream = streams[0]
         for slot, read in enumerate(reads):
-            if stream in above[read]:
-                inside = frozenset(
-                    n for n in (*above[read], read) if stream in above[n] and n != stream
-                )
-                found.append(Branch(node, slot, inside, _last(made, read)))
+            others = [added[other] for k, other in enumerate(reads) if k != slot]
+            streams = above[read].intersection(frozenset().union(*others))
+            if not streams or above[read] & added[read] & streams:
+                continue
+            stream = max(streams, key=place.__getitem__)
+            inside = frozenset(n for n in (*above[read], read) if stream in above[n])
+            found.append(Branch(node, slot, inside, _last(made, read)))
     return tuple(found)
 
 

@@ -27,9 +27,9 @@ WEIGHTS = (Affine, Embedding, Positions)
 class Growth:
     """How the extents of a network grow.
 
-    ``channels``, ``groups``: by node with weights; ``scores``: {Attend: the factor that its scores
-    need}; ``branches``: the residual branches where their number grows, else none; ``ratios``:
-    {symbol: its ratio}, of known ones.
+    ``channels``, ``groups``: by node with weights, or attention; ``scores``: {Attend: the factor
+    that its scores need}; ``branches``: the residual branches where their number grows, else none;
+    ``ratios``: {symbol: its ratio}, of known ones.
     """
 
     channels: Mapping[Node, Power]
@@ -83,10 +83,11 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
     deep = new if len(old) != len(new) else ()
     refuse_nested(deep)
     pairs = {node: counterparts(base, network, node) for node in network.nodes_of(*WEIGHTS, Attend)}
+    _check_places((base, old), (network, new), pairs)
     _check_multipliers(base, network)
     ratios: dict[Node, Fraction] = {}
     groups: dict[Node, Fraction] = {}
-    for node in network.nodes_of(*WEIGHTS):
+    for node in network.nodes_of(*WEIGHTS, Attend):
         ratios[node] = _one_ratio(
             node, network.features[node], [base.features[p] for p in pairs[node]]
         )
@@ -128,6 +129,45 @@ def _check_axes(axes: tuple[str, ...] | None, wide: bool, deep: bool) -> None:
             told = "is of another" if grown else "has the same"
             advice = f"{'add' if grown else 'leave out'} {axis!r} in axes"
             raise KcalcError(f"the base {told} {axis}; {advice}, or give another base")
+
+
+def _check_places(
+    base: tuple[Network, tuple[Branch, ...]],
+    network: tuple[Network, tuple[Branch, ...]],
+    pairs: Mapping[Node, list[Node]],
+) -> None:
+    """Raises: KcalcError where weights and their counterparts differ in their place on branches.
+
+    Also where the networks differ by more than the number of branches.
+    """
+    small, large = (_places(*one) for one in (base, network))
+    for node, others in pairs.items():
+        for other in others:
+            if large.get(node) != small.get(other):
+                raise KcalcError(
+                    f"node {node!r} and {other!r} of the base have different places on residual "
+                    f"branches; nodes of networks of different depth are matched by their names, "
+                    f"as blocks.7.up by blocks.0.up"
+                )
+    outside, inside = (
+        [sum((place == "outside") == out for place in one.values()) for one in (small, large)]
+        for out in (True, False)
+    )
+    if outside[0] != outside[1] or inside[0] * len(network[1]) != inside[1] * len(base[1]):
+        raise KcalcError(
+            "the networks differ in depth by more than the number of equal residual branches, "
+            "x + f(x): only that has exponents; keep the depth of the base"
+        )
+
+
+def _places(network: Network, found: tuple[Branch, ...]) -> dict[Node, str]:
+    """{node with weights: "outside" of branches, "inside" or "last" of one}."""
+    inside = {owner(node) for branch in found for node in branch.inside}
+    last = {owner(branch.last) for branch in found if branch.last is not None}
+    return {
+        node: "last" if node in last else "inside" if node in inside else "outside"
+        for node in network.nodes_of(*WEIGHTS)
+    }
 
 
 def counterparts(base: Network, network: Network, node: Node) -> list[Node]:

@@ -38,12 +38,13 @@ class Size:
 class Setting:
     """What the folds are told.
 
-    ``channels``: {node with weights: growth of the channels that it emits}; ``groups``: {node:
-    growth of the number of groups}; ``branches``: residual branches, none where the depth is that
-    of the base; ``branch``: the exponent a of ``x + L^-a f(x)``; ``absorb``: whether weights that
-    end a branch take the factor ``L^-a``; ``aligned``: whether changes of weights are aligned with
-    what they read; ``initial``: {role: size of initial weights relative to the choice of this
-    calculus}, for other parametrisations; ``capped``: whether changes may not exceed the weights.
+    ``channels``: {node with weights, or attention: growth of the channels that it emits};
+    ``groups``: {node: growth of the number of groups}; ``branches``: residual branches, none where
+    the depth is that of the base; ``branch``: the exponent a of ``x + L^-a f(x)``; ``absorb``:
+    whether weights that end a branch take the factor ``L^-a``; ``aligned``: whether changes of
+    weights are aligned with what they read; ``initial``: {role: size of initial weights relative to
+    the choice of this calculus}, for other parametrisations; ``capped``: whether changes may not
+    exceed the weights.
     """
 
     channels: Mapping[Node, Power]
@@ -177,7 +178,8 @@ class Forward:
     @rule.register
     def _(self, op: P.Attend, node: Node, inputs: list[Size]) -> Size:
         """Weights of attention are of size 1: scores are divided by the channels of a head."""
-        return inputs[2]
+        values = inputs[2]
+        return Size(values.of, self.setting.channels.get(owner(node), values.channels))
 
 
 class Backward:
@@ -215,7 +217,8 @@ class Backward:
     ) -> list[Power]:
         """The sizes of the other factors.
 
-        Scores sum over a head's channels and are divided by their number.
+        Scores sum over a head's channels and are divided by their number. Keys and values that
+        several heads share add up what these send.
         """
         sizes = [self.states[read].of for read in reads]
         out = []
@@ -225,7 +228,8 @@ class Backward:
                 sent = sent * size if other != slot else sent
             out.append(sent)
         if isinstance(op, P.Attend):
-            out[2] = message
+            shared = self.states[node].channels / self.states[reads[2]].channels
+            out[1:] = [out[1] * shared, message * shared]
         return out
 
 

@@ -46,7 +46,9 @@ Number = Any
 Node = Hashable
 Array = np.ndarray
 SPAN, FINE = 12.0, 400  # of lengths about their middle, and points there
-# for the three numbers of two queries at finite key width: errors of 1e-6 at 16 and variance 4
+# For the three numbers of two queries at finite key width. For scores of variance 27, relative errors
+# of overlaps of a row with itself are about 1e-8 at width 16 and 3e-5 at width 4, and those of two
+# rows 1e-4 at width 4.
 NODES = (
     8,
     8,

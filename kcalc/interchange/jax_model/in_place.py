@@ -25,14 +25,24 @@ class InPlace:
         self, model: JaxModel, program: Program, regions: Regions, executor: Executor
     ) -> None:
         self.model, self.program, self.regions, self.executor = model, program, regions, executor
-        self.equations, self.inputs, self.outputs = program.flat
+        read = {
+            source
+            for node in regions.steps
+            for kind, source in regions.sources(node)
+            if kind == "program"
+        }
+        self.equations, self.inputs, self.outputs = program.flat(
+            lambda name: name in read or self._replacing(name) is not None
+        )
         self.refs: dict[Key, Ref] = {}  # {key of a value: what it was read as}
         self.at: dict[str, Key] = {}  # {operation: the key of its output}
-        for key, value in self._values():
+        self.types: dict[Key, Any] = {}
+        for key, value, dtype in self._values():
             name = program.name(value)
             if name is not None and isinstance(value, Ref):
-                self.refs[key] = value
-                self.at.setdefault(name, key)
+                self.refs[key], self.types[key] = value, dtype
+                if not np.issubdtype(dtype, np.complexfloating):
+                    self.at.setdefault(name, key)
         self.replaced = {
             key: node
             for key, ref in self.refs.items()
@@ -51,9 +61,18 @@ class InPlace:
         known = name in self.regions.ops
         return self.regions.replacing(name) if known else None
 
-    def _values(self) -> list[tuple[Key, Any]]:
-        made = [(k, v) for e in self.equations for k, v in zip(e.makes, e.values, strict=True)]
-        return [*zip(self.inputs, self.program.args, strict=True), *made]
+    def _values(self) -> list[tuple[Key, Any, Any]]:
+        """(key, what it was read as, type of its numbers) of all values."""
+        given = zip(self.inputs, self.program.args, self.program.closed.jaxpr.invars, strict=True)
+        made = (
+            triple
+            for e in self.equations
+            for triple in zip(e.makes, e.values, e.eqn.outvars, strict=True)
+        )
+        return [
+            (key, value, getattr(variable.aval, "dtype", None))
+            for key, value, variable in (*given, *made)
+        ]
 
     # -- what is needed ----------------------------------------------------------------------------
 
@@ -126,7 +145,7 @@ class InPlace:
             for key in wanted:
                 if key in self.replaced:
                     x = self._node(self.replaced[key], values, nodes, leaves)
-                    values[key] = self._as_read(x, self.refs[key])
+                    values[key] = self._as_read(x, self.refs[key]).astype(self.types[key])
         own = self._own_ends()
         return [
             self._end(place, key, own, values, nodes, leaves)

@@ -160,7 +160,7 @@ def function_of(primitive: str, params: dict[str, Any], kinds: Sequence[Any]) ->
         return _conversion(np.dtype(kinds[0]), params["new_dtype"])
     if primitive in PASSING:
         return lambda x: x
-    whole = kinds[0] is not None and np.issubdtype(kinds[0], np.integer)
+    whole = bool(kinds) and kinds[0] is not None and np.issubdtype(kinds[0], np.integer)
     # of bits, or cut off
     if primitive not in TABLE or (whole and primitive in (*OF_TRUTHS, "div")):
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,7 @@ class Program:
 
     def names(self) -> frozenset[str]:
         """The operations of the trace whose outputs the equations make."""
-        equations, _, _ = self.flat
+        equations, _, _ = self.flat(lambda name: True)
         values = (value for equation in equations for value in equation.values)
         found = (self.name(value) for value in (*self.args, *values))
         return frozenset(name for name in found if name is not None)
@@ -65,9 +65,13 @@ class Program:
     def _bare(self) -> set[str]:
         return set(self.joined.values())
 
-    @cached_property
-    def flat(self) -> tuple[list[Equation], tuple[Key, ...], tuple[Key, ...]]:
-        """(the equations, those of called functions in the place of the calls; inputs; outputs)."""
+    def flat(
+        self, wanted: Callable[[str], bool]
+    ) -> tuple[list[Equation], tuple[Key, ...], tuple[Key, ...]]:
+        """(the equations, those of called functions in the place of the calls; inputs; outputs).
+
+        ``wanted``: whether the output of an operation is asked for by itself.
+        """
         equations: list[Equation] = []
         count = iter(range(10**12))
 
@@ -78,7 +82,7 @@ class Program:
                 here = (*path, place)
                 reads = tuple(_key(known, v) for v in eqn.invars)
                 inner = inner_jaxpr(eqn)
-                if inner is not None and self._opens(eqn, here):
+                if inner is not None and self._opens(eqn, here, wanted):
                     makes = tuple(run(inner.jaxpr, inner.consts, reads, here))
                 else:
                     makes = tuple(next(count) for _ in eqn.outvars)
@@ -91,15 +95,22 @@ class Program:
         outputs = run(self.closed.jaxpr, self.closed.consts, inputs, ())
         return equations, inputs, tuple(outputs)
 
-    def _opens(self, eqn: Any, path: Path) -> bool:
+    def _opens(self, eqn: Any, path: Path, wanted: Callable[[str], bool]) -> bool:
         """Whether a call is replaced by the equations of the function that it calls.
 
-        Functions with derivatives of their own are called as they are where they were read as one
-        operation, or hold nothing that was read.
+        Functions with derivatives of their own are called as they are, so that they keep these,
+        unless something inside of them is wanted.
         """
         if not eqn.primitive.name.startswith("custom_"):
             return True
-        return any(place[: len(path)] == path and place != path for place in self.made)
+        outside = set(map(self.name, self.made.get(path) or ()))
+        inside = (
+            self.name(value)
+            for place, values in self.made.items()
+            if place[: len(path)] == path and place != path
+            for value in values or ()
+        )
+        return any(name is not None and name not in outside and wanted(name) for name in inside)
 
 
 def _key(known: Mapping[Any, Key], variable: Any) -> Key:

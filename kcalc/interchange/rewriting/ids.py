@@ -15,7 +15,7 @@ import sympy as sp
 
 from ...foundation.process_state import lambdify
 from ..layout import id_arrays
-from ..trace import CAST, Entry, Lookup, NotRead, Op, Part, Pass, Pointwise, Reshape, Trace
+from ..trace import CAST, Entry, Linear, Lookup, NotRead, Op, Part, Pass, Pointwise, Reshape, Trace
 from .editing import Edit
 
 ID = sp.Symbol("i", real=True)
@@ -49,7 +49,8 @@ def with_columns(trace: Trace) -> Edit:
         whole = [name for name in read if edit.ops.get(name) not in parts]
         columns = {part.name: range(part.start, part.stop, part.step) for part in parts}
         taken = [i for column in set(columns.values()) for i in column]
-        alone = not whole and len(taken) == len(set(taken))
+        layered = any(isinstance(op, Linear) for op in trace.ops)
+        alone = layered and not whole and len(taken) == len(set(taken))
         looked_up = all(isinstance(edit.ops.get(n), Lookup) or n in ids for n in read)
         if not (alone or looked_up) or any(part.axis != 1 for part in parts):
             continue

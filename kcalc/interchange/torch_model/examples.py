@@ -35,8 +35,7 @@ def example_arguments(model: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
         )
     try:
         given = tuple(
-            _argument(model, example, f"example input {i + 1}")
-            for i, example in enumerate(examples)
+            argument(model, example, f"example input {i + 1}") for i, example in enumerate(examples)
         )
     except RecursionError:
         raise KcalcError("the example inputs are nested too deeply, or hold themselves") from None
@@ -75,7 +74,8 @@ def _binds(signature: inspect.Signature, given: Sequence[Any]) -> bool:
     return True
 
 
-def _argument(model: Any, example: Any, where: str) -> Any:
+def argument(model: Any, example: Any, where: str) -> Any:
+    """One example input as an argument of ``model``; ``where``: its name in errors."""
     import torch
 
     if isinstance(example, torch.Tensor):
@@ -86,12 +86,12 @@ def _argument(model: Any, example: Any, where: str) -> Any:
     ):
         return _checked(_tensor(model, np.asarray(example), where), where)
     if isinstance(example, Mapping):
-        return {key: _argument(model, value, f"{where}[{key!r}]") for key, value in example.items()}
+        return {key: argument(model, value, f"{where}[{key!r}]") for key, value in example.items()}
     if is_shape(example):
         return _from_shape(model, example_shape(example, where), where)
     if isinstance(example, list | tuple):
         return type(example)(
-            _argument(model, value, f"{where}[{i}]") for i, value in enumerate(example)
+            argument(model, value, f"{where}[{i}]") for i, value in enumerate(example)
         )
     if example is None or isinstance(example, bool | int | float | str):
         return example

@@ -1,0 +1,123 @@
+"""Shaping of networks with correlated feature maps as if they were independent."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import kcalc as kc
+from kcalc.cli import main
+from kcalc.shaping import METHODS
+
+L = kc.layers
+
+
+def depthwise() -> kc.Network:
+    return kc.chain(
+        L.Input(8),
+        L.Affine(64),
+        L.Nonlinear("relu"),
+        L.Affine(64, kernel=3, groups=64),
+        L.Nonlinear("relu"),
+        L.Affine(10),
+    )
+
+
+def squeezed() -> kc.Network:
+    """A block of squeeze and excitation behind a depthwise convolution."""
+    steps = [
+        ("x", L.Input(8), ()),
+        ("a", L.Affine(64), ("x",)),
+        ("r", L.Nonlinear("relu"), ("a",)),
+        ("d", L.Affine(64, kernel=3, groups=64), ("r",)),
+        ("r2", L.Nonlinear("relu"), ("d",)),
+        ("s1", L.Affine(16), ("r2",)),
+        ("r3", L.Nonlinear("relu"), ("s1",)),
+        ("s2", L.Affine(64), ("r3",)),
+        ("g", L.Nonlinear("sigmoid"), ("s2",)),
+        ("p", L.Product(), ("r2", "g")),
+        ("o", L.Affine(10), ("p",)),
+    ]
+    return kc.Network.from_steps(steps)
+
+
+def test_the_result_says_that_it_is_heuristic() -> None:
+    net = depthwise()
+    with pytest.raises(kc.FreshnessError, match="assume_independent=True"):
+        kc.shape(net, "tanh")
+    s = kc.shape(net, "tanh", assume_independent=True)
+    assert "heuristic" in repr(s) and s.to_dict()["options"]["assume_independent"] is True
+    told = [a for a in s.assumptions if a.kind == "heuristic"]
+    assert told and "depthwise" in told[0].text
+    assert s.residuals["Q_f(1)"] < 1e-12 and "heuristic" in s._repr_html_()
+    assert s.values == pytest.approx(kc.shape(_dense(net), "tanh").values)
+
+
+def _dense(net: kc.Network) -> kc.Network:
+    """The network that the assumption takes it for: the depthwise layer made dense."""
+    return net.map_layers(
+        lambda node, layer: L.Affine(64) if getattr(layer, "groups", 1) > 1 else layer
+    )
+
+
+def test_a_network_without_correlations_is_shaped_as_without_the_option() -> None:
+    net = kc.architectures.vanilla(5, "tanh")
+    one, two = kc.shape(net), kc.shape(net, assume_independent=True)
+    assert one.values == two.values and not two.heuristic
+
+
+def test_a_target_out_of_reach_names_one_in_reach() -> None:
+    net = squeezed()
+    with pytest.raises(kc.FreshnessError) as refused:
+        kc.shape(net, "tanh")
+    zeta = float(re.search(r"zeta=([\d.]+)", str(refused.value))[1])
+    kc.shape(net, "tanh", zeta=zeta, assume_independent=True)
+    with pytest.raises(kc.UnreachableTarget) as refused:
+        kc.shape(net, "tanh", assume_independent=True)
+    least = float(re.search(r"zeta > ([\d.]+)", str(refused.value))[1])
+    s = kc.shape(net, "tanh", zeta=1.01 * least, assume_independent=True)
+    assert s.values["C_f'(1)"] <= 1.01 * least + 1e-9
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("build", [depthwise, squeezed])
+def test_no_refusal_advises_the_option_in_vain(method: str, build: object) -> None:
+    """Where a refusal advises an option or a method, that is not refused."""
+    net = build()  # pyright: ignore[reportCallIssue]
+    try:
+        kc.shape(net, "tanh", method)
+        return
+    except kc.KcalcError as error:
+        text = str(error)
+    if "assume_independent" not in text:
+        return
+    assert method != "geometric" or "method=" in text
+    other = re.search(r"method='(\w+)'", text)
+    zeta = re.search(r"zeta=([\d.]+)", text)
+    given = {"zeta": float(zeta[1])} if zeta else {}
+    kc.shape(net, "tanh", other[1] if other else method, assume_independent=True, **given)
+
+
+def test_geometric_has_no_such_option() -> None:
+    with pytest.raises(kc.KcalcError, match="assume_independent"):
+        kc.shape(depthwise(), method="geometric", assume_independent=True)
+    with pytest.raises(kc.KcalcError, match="assume_independent must be True or False"):
+        kc.shape(depthwise(), assume_independent="yes")  # pyright: ignore[reportArgumentType]
+
+
+def test_the_command_line_has_the_option(
+    tmp_path: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pathlib import Path
+
+    path = Path(str(tmp_path)) / "net.json"
+    kc.save_json(depthwise(), path)
+    command = ["shape", str(path), "--activation", "tanh"]
+    assert main(command) == 2
+    assert "--assume-independent" in capsys.readouterr().err
+    assert main([*command, "--assume-independent"]) == 0
+    assert capsys.readouterr().out.startswith("heuristic: ")
+    assert main([*command, "--assume-independent", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["options"]["assume_independent"] is True
