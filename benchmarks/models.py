@@ -7,6 +7,7 @@ what a shaped copy computes. Needs torchvision, timm and transformers; nothing i
 from __future__ import annotations
 
 import argparse
+import re
 import time
 import warnings
 from collections import Counter
@@ -32,7 +33,13 @@ COLUMNS = ("q, c", "NTK", "gradients", "dks", "tat", "eoc")
 WITHOUT, BEFORE = "without norms", "pre-activated"
 DRAWS, TOLERANCE = 4, 0.1
 TOKENS = 16  # of images that are cut into patches
+NEAREST = re.compile(r"(?:e\.g\.|reached is) (zeta|eta|tau) ?= ?([\d.]+\d)")
 REASONS = (  # (words of a refusal, what the table says)
+    ("(rotary)", "rotary embeddings"),
+    ("attends over tokens", "attention"),
+    ("cannot be built", "an operation of another batch"),
+    ("no axis that is known to hold channels", "channels unknown"),
+    ("no such operation", "an operation of its own"),
     ("shares its weights", "a shared layer"),
     ("Product", "products"),
     ("product", "products"),
@@ -40,6 +47,10 @@ REASONS = (  # (words of a refusal, what the table says)
     ("no rule for Attend", "attention"),
     ("without attention", "attention"),
     ("TokenMix", "mixing of tokens"),
+    ("reads the output of Embedding", "an embedding's q"),
+    ("has no bias", "a layer without bias"),
+    ("whose means are not 0", "means"),
+    ("sees q =", "q of several layers"),
     ("BatchNorm", "BatchNorm"),
     ("fresh", "weights not fresh"),
     ("independent", "weights not fresh"),
@@ -135,7 +146,7 @@ def _values(result: Any) -> list[float]:
 def q_and_c(network: kc.Network, **options: Any) -> str:
     """Q(1) and C(1/2) at the outputs."""
     if isinstance(options.get("tokens"), np.ndarray):
-        values = kc.node_values(network, 0.5, **options)
+        values = kc.node_values(network, **options)
         _finite(values[node].q for node in network.outputs)
         return "sampled"
     maps = kc.q_map(network, **options), kc.c_map(network, **options)
@@ -155,7 +166,7 @@ def tangent(network: kc.Network, **options: Any) -> str:
 def gradient(network: kc.Network, **options: Any) -> str:
     """Gradients at all nodes."""
     found = kc.gradients(network, output=network.outputs[0], **options)
-    return "sampled" if isinstance(options.get("tokens"), np.ndarray) else state_of(found)
+    return "sampled" if hasattr(found, "covariances") else state_of(found)
 
 
 def _finite(values: Iterable[Any]) -> None:
@@ -168,19 +179,39 @@ def _finite(values: Iterable[Any]) -> None:
 
 
 def shaped(reading: Any, method: str) -> tuple[Cell, Any]:
-    """A shaping of what was read, the first of several ways that works, and how it came about."""
+    """A shaping of what was read, the first of several ways that works, and how it came about.
+
+    The model as it is, its network as a pre-activation one, and both with the target that a refusal
+    says is in reach.
+    """
     refused: Exception | None = None
-    variants = {edits: network for edits, network in edited(reading.network) if edits}
-    for edits, given in {"": reading, **variants}.items():
-        for options in ({}, {"assume_independent": True}):
+    variants = {"": reading, BEFORE: [*edited(reading.network)][-1][1]}
+    targets: dict[str, float] = {}
+    nearest: dict[str, float] = {}
+    for _ in range(2):
+        for options, edits in product(({}, {"assume_independent": True}), variants):
             try:
-                found = kc.shape(given, METHODS[method], method, **options)
+                given = variants[edits]
+                found = kc.shape(given, METHODS[method], method, **options, **targets)
             except kc.KcalcError as error:
                 refused = error
+                if advice := NEAREST.search(str(error)):
+                    nearest = {advice[1]: float(advice[2])}
             else:
-                return Cell(state_of(found), "" if edits == WITHOUT else edits), found
+                said = [edits, *(f"{name} {value:.3g}" for name, value in targets.items())]
+                said.append(_regions(found))
+                return Cell(state_of(found), ", ".join(filter(None, said))), found
+        if not nearest:
+            break
+        targets = nearest
     assert refused is not None
     return Cell("refused", reason(refused), str(refused)), None
+
+
+def _regions(shaping: Any) -> str:
+    """How many regions a model with parts that were not read has."""
+    networks = getattr(shaping, "networks", ())
+    return f"{len(networks)} regions" if len(networks) > 1 else "1 region" * len(networks)
 
 
 class Watched(torch.fx.Interpreter):
@@ -193,7 +224,7 @@ class Watched(torch.fx.Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         value = super().run_node(n)
         if n.name in self.names:
-            self.found[n.name] = float(value.double().square().mean())
+            self.found[n.name] = float(value.detach().double().square().mean())
         return value
 
 
@@ -211,9 +242,9 @@ def alike(entry: Architecture, seed: int) -> tuple[torch.Tensor, ...]:
 
 def copied(entry: Architecture, model: Any, reading: Any, shaping: Any) -> tuple[str, str]:
     """What the shaped copy computes: (text of the cell, an error's message)."""
-    net = shaping.network
+    net = getattr(shaping, "network", None)
     try:
-        wanted = predicted(net)
+        wanted = {} if net is None else predicted(net)
         ratios, finite, width = [], True, 0
         for seed in range(DRAWS):
             torch.manual_seed(seed)
@@ -223,7 +254,7 @@ def copied(entry: Architecture, model: Any, reading: Any, shaping: Any) -> tuple
                 outputs = new(*x)
                 leaves = outputs if isinstance(outputs, tuple) else (outputs,)
                 finite &= all(bool(torch.isfinite(y).all()) for y in leaves)
-                node, width = watched_node(net, wanted)
+                node, width = watched_node(net, wanted) if wanted else (None, 0)
                 if node is not None and node in new.kcalc_nodes:
                     run = Watched(new, {new.kcalc_nodes[node]})
                     run.run(*x)
@@ -236,8 +267,12 @@ def copied(entry: Architecture, model: Any, reading: Any, shaping: Any) -> tuple
         return "finite", ""
     ratio, error = float(np.mean(ratios)), float(np.std(ratios, ddof=1) / len(ratios) ** 0.5)
     text = f"{ratio:.2f} ± {error:.2f}" + ("" if width >= WIDTH else f" (width {width})")
-    off = abs(ratio - 1) > max(TOLERANCE, 3 * error)
-    return (f"**{text}**" if off else text), ""
+    return (f"**{text}**" if off(ratio, error) else text), ""
+
+
+def off(ratio: float, error: float) -> bool:
+    """Whether q is more than 10 % off, and beyond three standard errors of 10 % at most."""
+    return abs(ratio - 1) > max(TOLERANCE, 3 * min(error, TOLERANCE))
 
 
 def predicted(network: kc.Network) -> dict[Any, float]:
@@ -298,8 +333,8 @@ def counted(rows: Sequence[Row]) -> list[str]:
         f"Of {len(plain)} architectures without attention, {len(maps)} have q and c at their "
         f"outputs ({len(maps) / max(len(plain), 1):.0%}), {len(copies)} a shaped copy whose "
         f"forward pass is finite ({len(copies) / max(len(plain), 1):.0%}); in {len(right)} of the "
-        f"copies q lies within {TOLERANCE:.0%} or three standard errors of the predicted value, "
-        f"where that was measured.",
+        f"copies q lies within {TOLERANCE:.0%} of the predicted value, or within three standard "
+        f"errors (of {TOLERANCE:.0%} at most), where that was measured.",
     ]
     for column in COLUMNS:
         reasons = Counter(
@@ -318,9 +353,9 @@ def page(rows: Sequence[Row], taken: float) -> str:
         "parentheses stands how the network was edited first, or why a result is refused. "
         "The last column is a shaped copy (the first of dks, tat, eoc that there is): q at the "
         f"last node of at least {WIDTH} channels divided by its prediction, the mean of {DRAWS} "
-        "draws of the weights with its standard error, for inputs that are alike at all "
-        "locations; bold "
-        "where that is off by more than 10 % and three standard errors.",
+        "draws of the weights with its standard error, for inputs that are alike at all locations; "
+        "bold where that is off by more than 10 % and three standard errors (counted as 10 % at "
+        "most). Products, as of squeeze-and-excite gates, double deviations of q.",
         ("architecture", "from", "read [s]", "nodes", *COLUMNS, "`apply_to`"),
         [row.texts() for row in rows],
     )

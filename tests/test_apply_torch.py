@@ -507,3 +507,21 @@ def test_outputs_come_in_the_order_of_the_model() -> None:
     kept = apply_to(model, SimpleNamespace(network=found.network, changes=()), weights="keep")
     for ours, theirs in zip(kept(x), model(x), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_activations_with_the_names_of_methods() -> None:
+    """The step of ``.to`` has the name of a method of modules."""
+
+    class Steps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b((self.a(x) > 0).to(x.dtype))
+
+    model, x = Steps(), torch.randn(4, 6)
+    reading = read(model, x)
+    assert "to" in reading.network
+    new = apply_to(model, SimpleNamespace(network=reading.network), x, weights="keep")
+    assert torch.allclose(new(x), model(x), atol=1e-6)

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from record import readers
 from record.__main__ import compare, read, write
 from record.corpus import numbered
 from record.questions import QUESTIONS, differences
@@ -81,3 +82,53 @@ def test_numbers_agree_to_the_tolerance_times_their_condition() -> None:
 
 def test_every_question_is_asked_of_some_network() -> None:
     assert len(QUESTIONS) >= 20
+
+
+def test_readers_are_recorded_and_compared_model_by_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    layers = torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Tanh(), torch.nn.Linear(8, 3)
+    made = torch.nn.Sequential(*layers).eval(), (torch.ones(2, 6),)
+    bare = made[0][0], made[1]
+    lines = [
+        {"case": name, "question": question} | found
+        for name, model in (("a stack", made), ("one layer", bare))
+        for question, found in readers.answers(lambda model=model: model)
+    ]
+    assert [line["question"] for line in lines] == ["reading", "kept", "shaped", "exports"] * 2
+    stack = {line["question"]: line for line in lines[:4]}
+    assert "BatchNorm" in stack["reading"]["answer"]["node 1"]
+    assert "BatchNorm" in stack["kept"]["message"] and "no nonlinear" in lines[6]["message"]
+    shaped = stack["shaped"]["answer"]
+    assert shaped["output 0"] == "(2, 3)" and "0.weight (8, 6)" in shaped["names"]
+    assert set(stack["exports"]["answer"]) == set(readers.FORMATS)
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_text("\n".join(map(json.dumps, lines)))
+    stack["reading"]["answer"]["fidelity"] = "another"
+    new.write_text("\n".join(map(json.dumps, lines)))
+    assert compare(str(old), str(old), 1e-13, 5, by="model") == 0
+    capsys.readouterr()
+    assert compare(str(old), str(new), 1e-13, 5, by="model") == 1
+    told = capsys.readouterr().out
+    assert told.startswith("a stack: 4 compared, 1 differ\n    reading: fidelity:")
+    assert "one layer" not in told
+
+
+def test_generated_models_are_read_as_the_networks_that_they_were_written_from() -> None:
+    pytest.importorskip("torch")
+    from torch_networks import Untold, written
+
+    count = 0
+    for number in range(60):
+        network = numbered(number).network
+        try:
+            model = written(network)
+        except Untold:
+            continue
+        found = kc.read(model, *model.shapes(), sigmas=False)
+        if found.fidelity.level == "exact" and not network.nodes_of(kc.layers.Dropout):
+            count += 1
+            one, two = ({net.features[n] for n in net.outputs} for net in (found.network, network))
+            assert one == two
+    assert count > 5

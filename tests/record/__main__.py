@@ -5,7 +5,8 @@ corpus, with the kcalc that is imported; ``python tests/record compare OLD NEW``
 difference; ``python tests/record count FILE`` counts answers and refusals. A record of an older
 version is made with that version on ``PYTHONPATH``. Records are files of JSON lines and are not
 kept with the code. ``python tests/record readers FILE`` records what the readers answer on the
-models of the tests, on generated ones and on real architectures.
+models of the tests, on generated ones and on real architectures; two of them are compared model by
+model with ``compare --by model``.
 """
 
 from __future__ import annotations
@@ -64,11 +65,14 @@ def read(path: str) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
         yield (found.pop("case"), found.pop("question")), found
 
 
-def compare(old: str, new: str, tolerance: float, shown: int, wording: bool = True) -> int:
-    """Print the differences by question, at most ``shown`` of each; returns their number.
+def compare(
+    old: str, new: str, tolerance: float, shown: int, wording: bool = True, by: str = "question"
+) -> int:
+    """Print the differences by question or by "model", at most ``shown`` of each.
 
-    ``wording``: sentences count too.
+    ``wording``: sentences count too. Returns: the number of differences.
     """
+    place = 0 if by == "model" else 1
     before, after = dict(read(old)), dict(read(new))
     if not wording:
         before, after = (
@@ -78,12 +82,12 @@ def compare(old: str, new: str, tolerance: float, shown: int, wording: bool = Tr
     listed: dict[str, list[str]] = defaultdict(list)
     compared: Counter[str] = Counter()
     for key in before.keys() & after.keys():
-        compared[key[1]] += 1
+        compared[key[place]] += 1
         if found := differences(before[key], after[key], tolerance):
-            listed[key[1]].append(f"{key[0]}: {'; '.join(found[:3])}")
-    for question in sorted(compared):
-        print(f"{question}: {compared[question]} compared, {len(listed[question])} differ")
-        for text in sorted(listed[question])[:shown]:
+            listed[key[place]].append(f"{key[1 - place]}: {'; '.join(found[:3])}")
+    for name in sorted(listed if by == "model" else compared):
+        print(f"{name}: {compared[name]} compared, {len(listed[name])} differ")
+        for text in sorted(listed[name])[:shown]:
             print(f"    {text}")
     if missing := before.keys() ^ after.keys():
         print(f"{len(missing)} outcomes are in one record only")
@@ -118,6 +122,7 @@ def main() -> int:
     comparer.add_argument("--tolerance", type=float, default=TOLERANCE)
     comparer.add_argument("--ignore-wording", action="store_true")
     comparer.add_argument("--shown", type=int, default=20)
+    comparer.add_argument("--by", choices=("question", "model"), default="question")
     counter = commands.add_parser("count")
     counter.add_argument("file")
     given = parser.parse_args()
@@ -128,10 +133,9 @@ def main() -> int:
     elif given.command == "count":
         count(given.file)
     else:
-        return int(
-            compare(given.old, given.new, given.tolerance, given.shown, not given.ignore_wording)
-            > 0
-        )
+        wording = not given.ignore_wording
+        found = compare(given.old, given.new, given.tolerance, given.shown, wording, given.by)
+        return int(found > 0)
     return 0
 
 

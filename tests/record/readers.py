@@ -28,7 +28,7 @@ from .questions import Answer, Slow, limited, number
 
 LIMIT = 60.0  # seconds of processor time for one question
 FORMATS = ("torch", "jax", "flax", "keras", "numpy", "onnx", "json", "latex")
-GENERATED = 300  # models: a half of torch networks, a sixth of JAX ones, a third of ONNX files
+GENERATED = 300  # models: half of them torch networks, a tenth JAX ones, then ONNX files
 Made = tuple[Any, tuple[Any, ...]]
 Model = tuple[str, Callable[[], Made]]
 
@@ -134,8 +134,8 @@ def generated(total: int = GENERATED) -> Iterator[Model]:
                 )
 
     yield from islice(in_torch(), total // 2)
-    yield from islice(in_jax(), total // 6)
-    yield from islice(spoilt(), total - total // 2 - total // 6)
+    yield from islice(in_jax(), total // 10)
+    yield from islice(spoilt(), total - total // 2 - total // 10)
 
 
 def _shape(layer: Any) -> tuple[int, ...]:

@@ -63,7 +63,7 @@ class GraphBuilder:
         """The path under which a module stands in the new model."""
         name = base = plain(wish)
         count = 1
-        while name in self._modules:
+        while name in self._modules or hasattr(nn.ModuleDict, name):  # its methods
             count += 1
             name = f"{base}_{count}"
         self._modules[name] = module
