@@ -86,11 +86,11 @@ def _run(options: argparse.Namespace) -> None:
     for path in (options.json, options.output):
         if path and path != "-":
             destination(path)
-    if options.plot:
+    if options.plot and isinstance(result, Shaping):
         save_figure(result.plot(), options.plot)
     if options.json:
         write_json(result.to_dict(), options.json)
-    if options.export:
+    if options.export and isinstance(result, Shaping):
         to_file = options.output and options.output != "-"
         source = result.export(options.export, options.output if to_file else None)
         if not to_file:

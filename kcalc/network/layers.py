@@ -868,9 +868,9 @@ class Resize(Layer):
         if not factors or any(_symbolic(f) or not f > 0 for f in factors):
             raise _fail(self, f"factor must be a number > 0, or one per axis, got {self.factor}")
         object.__setattr__(self, "factor", tuple(factors) if many else factors[0])
-        each = isinstance(self.place, list | tuple)
-        places = [whole(p, "Resize: place") for p in (self.place if each else [self.place])]
-        object.__setattr__(self, "place", tuple(places) if each else places[0])
+        given = self.place if isinstance(self.place, list | tuple) else (self.place,)
+        places = [whole(p, "Resize: place") for p in given]
+        object.__setattr__(self, "place", places[0] if given is not self.place else tuple(places))
         if any(p >= min(factors) for p in places) and any(places):
             raise _fail(self, f"place must be less than the factor, got {self.place}")
 

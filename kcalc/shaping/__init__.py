@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from inspect import signature
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from ..foundation.errors import KcalcError, glimpse, unknown
 from ..interchange.model_reading import Reading
@@ -101,6 +101,53 @@ class _OfMethod:
 
 
 OF_METHOD: Any = _OfMethod()
+
+
+@overload
+def shape(
+    network: Network,
+    activation: Any = ...,
+    method: str = ...,
+    *,
+    zeta: float = ...,
+    subnetworks: Literal["strict", "forward"] = ...,
+    q_slope: float | Literal["minimize"] | None = ...,
+    free_slope: bool = ...,
+    eta: float | None = ...,
+    tau: float | None = ...,
+    tokens: Any = ...,
+    token_rows: Literal["keep", "rescale"] = ...,
+    sigma_b: float | None = ...,
+    sigma_w: float | None = ...,
+    q: float | None = ...,
+    parameters: Literal["shift", "halves"] = ...,
+    input_scale: float = ...,
+    scheme: Literal[
+        "layernorm_equivalent", "de_smith", "inverse_sqrt", "power", "common", "slope"
+    ] = ...,
+    shortcut_weight: float | None = ...,
+    residual_weight: float | None = ...,
+    power: float | None = ...,
+    slope: float | None = ...,
+    local_slope: float | None = ...,
+    alpha: float = ...,
+    standardise: bool = ...,
+    features: Any = ...,
+    image_shape: Any = ...,
+    typical: float | None = ...,
+    input_moment: float = ...,
+    input_scaling: bool = ...,
+    output_std: float | None = ...,
+    balance: Literal["gamma", "nu"] = ...,
+    assume_independent: bool = ...,
+    **others: Any,
+) -> Shaping: ...
+
+
+@overload
+def shape(
+    network: Reading, activation: Any = ..., method: str = ..., **targets: Any
+) -> Shaping | RegionalShaping: ...
 
 
 def shape(

@@ -235,8 +235,11 @@ def shuffling(op: Shuffle, node: Node, sizes: Sequence[int]) -> Gather:
     shape = tuple(n * f for n, f in zip(sizes, op.factor, strict=True))
     places = np.indices(shape).reshape(len(shape), -1)
     steps = np.array(op.factor)[:, None]
-    source = np.ravel_multi_index(tuple(places // steps), tuple(sizes))
-    return Gather(shape, source, 1.0, np.ravel_multi_index(tuple(places % steps), op.factor))
+    source, channels = (
+        np.asarray(np.ravel_multi_index(tuple(index), extent))
+        for index, extent in ((places // steps, tuple(sizes)), (places % steps, op.factor))
+    )
+    return Gather(shape, source, 1.0, channels)
 
 
 def mixing(op: Blend, node: Node, sizes: Sequence[int]) -> Mixing:

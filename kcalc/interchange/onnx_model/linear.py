@@ -100,7 +100,7 @@ def conv_transpose(reader: Context, node: Node, label: str) -> Sequence[Value] |
         return None
     array = reader.array(w)
     outputs = array.shape[1]
-    parts = np.flip(array, range(2, rank + 2)).reshape(groups, -1, outputs, *kernel)
+    parts = np.flip(array, tuple(range(2, rank + 2))).reshape(groups, -1, outputs, *kernel)
     turned = parts.swapaxes(1, 2).reshape(groups * outputs, -1, *kernel)
     spread = tuple(stride) if max(stride) > 1 else ()
     window = Window(one, tuple(pads), tuple(dilation), sizes)
