@@ -22,6 +22,8 @@ from result_examples import (
     residual,
     shaped,
     torch_model,
+    torch_shaped,
+    torch_sorted,
     vanilla,
 )
 
@@ -264,6 +266,7 @@ METHODS: dict[str, Callable[[], Good]] = {
     "Network.subs": lambda: good({}),
     "Network.with_notes": lambda: good([]),
     "Network.without": lambda: good([]),
+    "Network.without_normalization": lambda: good(L.BatchNorm),
     "Network.from_steps": lambda: good(list(vanilla().steps())),
     # activations
     "Activation.c_expr": lambda: good(0.5),
@@ -400,29 +403,6 @@ HOOKS = {
 }
 
 
-@cache
-def torch_shaped() -> Any:
-    from torch import nn
-
-    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
-
-
-@cache
-def torch_sorted() -> Any:
-    import torch
-    from torch import nn
-
-    class Sorted(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = torch_shaped()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.layers(x).sort(-1)[0]
-
-    return Sorted()
-
-
 MORE: dict[
     str, Callable[[], Any]
 ] = {  # beside those of tests/result_examples.py, where some methods need others
@@ -435,7 +415,6 @@ MORE: dict[
         A.vanilla(1, activation="tanh", features=4), radius=0.1, level=0.5
     ),
     "shape.read": lambda: kc.shape(kc.read(torch_shaped(), (2, 8)).network, zeta=1.2),
-    "shape.regions": lambda: kc.shape(kc.read(torch_sorted(), (2, 8)), zeta=1.2),
     **TRAINING_EXAMPLES,
 }
 

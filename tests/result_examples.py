@@ -159,6 +159,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "shape.tat": lambda: kc.shape(A.vanilla(20), method="tat", eta=0.9),
     "shape.eoc": lambda: kc.shape(vanilla(), method="eoc", sigma_b=0.1),
     "shape.geometric": lambda: kc.shape(A.lenet(), method="geometric"),
+    "shape.regions": lambda: kc.shape(kc.read(torch_sorted(), (2, 8)), zeta=1.2),
     "smoothness": lambda: kc.smoothness(
         A.vanilla(2, activation="tanh", features=4), features=4, radius=1.0
     ),
@@ -208,6 +209,29 @@ def batch() -> tuple[Any, Any]:
 
     X, y = data()
     return torch.tensor(X[:4], dtype=torch.float32), torch.tensor((y[:4] > 0).astype(int))
+
+
+@cache
+def torch_shaped() -> Any:
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+
+
+@cache
+def torch_sorted() -> Any:
+    import torch
+    from torch import nn
+
+    class Sorted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch_shaped()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layers(x).sort(-1)[0]
+
+    return Sorted()
 
 
 def torch_model() -> Any:

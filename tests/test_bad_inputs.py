@@ -34,6 +34,7 @@ MADE = {
     "Model",
     "Moments",
     "Reading",
+    "RegionalShaping",
     "ResidualSpectrum",
     "Scaling",
     "Shaping",

@@ -374,7 +374,13 @@ class Network:
 
         Affine layers that had no bias because a normalisation followed get one, sigma_b = 0.
         Outputs move as :meth:`without` says.
+        Raises: KcalcError for anything but classes of normalisations.
         """
+        if not isinstance(kind, type) or not issubclass(kind, L.Normalisation):
+            raise KcalcError(
+                f"kind is a class of normalisations such as kc.layers.BatchNorm, got "
+                f"{glimpse(kind)}"
+            )
         dropped = self.nodes_of(kind)
         bare = {self._parents[node][0] for node in dropped}
         network = self.without(dropped).map_layers(

@@ -174,7 +174,7 @@ def for_products() -> str:
     """
     least = least_zeta()
     zeta = float(f"{1.5 * least:.4g}") if least < LARGEST_ZETA else None
-    options: tuple[dict[str, Any], ...] = ({}, {OPTION: True})
+    options: list[dict[str, Any]] = [{}, {OPTION: True}] if _takes_option() else [{}]
     for option in options:
         last = f" with {OPTION}=True" if option else ""
         found = advised(f"use method='dks'{last}", "dks", **option)
@@ -184,6 +184,15 @@ def for_products() -> str:
         if found or independent():
             break
     return found or advised("use method='normalisation'", "normalisation")
+
+
+def _takes_option() -> bool:
+    """Whether the method of the running request has the option ``assume_independent``."""
+    from . import METHODS
+
+    request = _REQUEST.get()
+    known = METHODS.get(request.method) if request is not None else None
+    return known is not None and OPTION in signature(known).parameters
 
 
 def _of_option(method: str) -> str:

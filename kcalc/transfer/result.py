@@ -17,7 +17,7 @@ QUANTITIES = ("init_std", "learning_rate", "epsilon", "weight_decay")
 
 
 @dataclass(frozen=True)
-class ParameterRule:
+class ParameterRule(Shown):
     """How the settings of one parameter change from the base to the larger network.
 
     ``init_std``, ``learning_rate``, ``epsilon`` (Adafactor's second one, the floor of the size of

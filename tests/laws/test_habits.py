@@ -85,6 +85,10 @@ NO_HYPOTHESES = {
     "VarianceSpectra",
     "Sampling",
     "Audit",
+    "TokenTable",
+    "ParameterRule",
+    "TrainedCoordinates",
+    "TransferCheck",
 }
 OF_NO_NETWORK = {"activation", "crelu_budget", "phase_diagram", "residual_spectrum", "vanilla_maps"}
 # kc.save_json writes networks; an expression is SymPy's
@@ -124,12 +128,17 @@ CLASSES = {
     "Model": "to_jax",
     "Moments": "moments",
     "Network": "Network",
+    "ParameterRule": "transfer.parameters",
     "Reading": "read",
+    "RegionalShaping": "shape.regions",
     "ResidualSpectrum": "residual_spectrum",
     "Sampling": "Sampling",
     "Scaling": "scaling",
     "Shaping": "shape",
     "Smoothness": "smoothness",
+    "TrainedCoordinates": "trained_coordinates",
+    "Transfer": "transfer",
+    "TransferCheck": "transfer_check",
 }
 VOID = {"br", "hr", "img", "input"}
 

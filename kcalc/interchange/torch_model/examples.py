@@ -33,12 +33,9 @@ def example_arguments(model: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
             "a PyTorch model is read by running it: give example inputs or their shapes, "
             "kc.read(model, (2, 3, 32, 32)) or kc.report(model, example_inputs=[(2, 3, 32, 32)])"
         )
-    try:
-        given = tuple(
-            argument(model, example, f"example input {i + 1}") for i, example in enumerate(examples)
-        )
-    except RecursionError:
-        raise KcalcError("the example inputs are nested too deeply, or hold themselves") from None
+    given = tuple(
+        argument(model, example, f"example input {i + 1}") for i, example in enumerate(examples)
+    )
     _check_count(model, given)
     return given
 
@@ -76,6 +73,13 @@ def _binds(signature: inspect.Signature, given: Sequence[Any]) -> bool:
 
 def argument(model: Any, example: Any, where: str) -> Any:
     """One example input as an argument of ``model``; ``where``: its name in errors."""
+    try:
+        return _argument(model, example, where)
+    except RecursionError:
+        raise KcalcError("the example inputs are nested too deeply, or hold themselves") from None
+
+
+def _argument(model: Any, example: Any, where: str) -> Any:
     import torch
 
     if isinstance(example, torch.Tensor):
@@ -86,12 +90,12 @@ def argument(model: Any, example: Any, where: str) -> Any:
     ):
         return _checked(_tensor(model, np.asarray(example), where), where)
     if isinstance(example, Mapping):
-        return {key: argument(model, value, f"{where}[{key!r}]") for key, value in example.items()}
+        return {key: _argument(model, value, f"{where}[{key!r}]") for key, value in example.items()}
     if is_shape(example):
         return _from_shape(model, example_shape(example, where), where)
     if isinstance(example, list | tuple):
         return type(example)(
-            argument(model, value, f"{where}[{i}]") for i, value in enumerate(example)
+            _argument(model, value, f"{where}[{i}]") for i, value in enumerate(example)
         )
     if example is None or isinstance(example, bool | int | float | str):
         return example
