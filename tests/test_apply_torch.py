@@ -416,7 +416,7 @@ def test_errors_name_what_is_wrong(made: Any) -> None:
         network=kc.Network.from_steps([*s.network.steps(), ("new", Affine(5), s.network.outputs)])
     )
     with pytest.raises(
-        kc.KcalcError, match="'new' of the shaped network is no Linear of the model"
+        kc.KcalcError, match="'new' of the shaped network is no such operation of the model"
     ):
         apply_to(model, stranger)
     with pytest.raises(kc.KcalcError, match="law of initial weights"):

@@ -173,7 +173,7 @@ def test_positions_that_are_not_the_models_are_refused_where_they_are_used(name:
 def test_a_note_at_an_opaque_cut_goes_to_its_part() -> None:
     torch = pytest.importorskip("torch")
     model = torch.nn.Sequential(
-        torch.nn.Conv1d(4, 8, 3, dilation=2, padding=2),
+        torch.nn.Conv1d(4, 8, 3, padding=3, padding_mode="circular"),
         torch.nn.ReLU(),
         torch.nn.Softmax(1),
         torch.nn.Conv1d(8, 8, 1),

@@ -417,7 +417,8 @@ def test_depthwise_dilated_and_grouped_convolutions():
         jnp.ones((2, 8, 8, 8)),
     )
     assert r.network.layer("depth") == kl.Affine(8, 5, groups=8, bias=False)
-    assert r.fidelity.nodes["d"] == "locations"
+    assert r.network.layer("d") == kl.Affine(4, 3, dilation=2, bias=False)
+    assert r.fidelity.nodes["d"] == "exact"
 
 
 def test_shared_weights_are_reported_and_attention_is_read():

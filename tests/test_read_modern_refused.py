@@ -219,7 +219,7 @@ def test_biases_along_tokens_are_said() -> None:
     ]
     with torch.no_grad():
         model.t.bias.zero_()
-    assert kc.read(model, TOKENS).fidelity.level == "exact"
+    assert kc.read(model, TOKENS).fidelity.nodes["t"] == "pooling"  # a heuristic of kernel maps
 
 
 def test_blocks_behind_embeddings_are_read() -> None:

@@ -525,11 +525,14 @@ def pooled(x: np.ndarray, op: Pooling) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize(("attributes", "repeats"), [
-    ({}, True), ({"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}, True),
-    ({"nearest_mode": "floor"}, False), ({"mode": "linear"}, False),
+@pytest.mark.parametrize(("attributes", "kind"), [
+    ({}, "nearest"),
+    ({"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}, "nearest"),
+    ({"nearest_mode": "floor"}, None), ({"mode": "linear"}, "linear"),
 ])  # fmt: skip
-def test_resize_is_read_only_where_it_repeats(attributes: dict[str, Any], repeats: bool) -> None:
+def test_resize_is_read_where_it_repeats_or_interpolates(
+    attributes: dict[str, Any], kind: str | None
+) -> None:
     held = {"scales": np.array([1, 1, 3, 3], np.float32)}
     proto = model(
         [node("Resize", "x  scales".replace("  ", " e "), "y", **attributes)],
@@ -541,8 +544,9 @@ def test_resize_is_read_only_where_it_repeats(attributes: dict[str, Any], repeat
     x = weights(1, 2, 4, 4)
     truth = ran(proto, x)[0]
     found = trace_onnx(proto).ops[-1]
-    assert isinstance(found, Repeat if repeats else NotRead) and found.shape == truth.shape
-    assert (np.array_equal(truth, x.repeat(3, 2).repeat(3, 3))) == repeats
+    assert isinstance(found, NotRead if kind is None else Repeat) and found.shape == truth.shape
+    assert getattr(found, "kind", None) == kind
+    assert (np.array_equal(truth, x.repeat(3, 2).repeat(3, 3))) == (kind == "nearest")
 
 
 def test_padding_with_zeros_joins_the_convolution_behind_it() -> None:

@@ -22,7 +22,10 @@ import kcalc as kc
 from kcalc.shaping import METHODS
 
 L, A = kc.layers, kc.architectures
-METHOD = re.compile(r"method=('\w+'(?: or '\w+')*)(?: (with|as) (\w+)=([\d.e+]*))?")
+METHOD = re.compile(
+    r"method=('\w+'(?: or '\w+')*)(?: (with|as) (\w+=(?:True|[\d.e+]*)(?: and \w+=[\d.e+]+)?))?"
+)
+JOINT = re.compile(r"assume_independent=True and (\w+)=([\d.e+]+)")
 OPTION = re.compile(r"(?<![\w'])([a-z_]+)=('\w+'|[\w.]+)?")
 EDIT = re.compile(r"net\.(\w+)\(\)")
 FUNCTION = re.compile(r"kc\.([\w.]+)")
@@ -45,23 +48,29 @@ def outcome(call: Callable[[], Any]) -> str:
 
 def follow(net: kc.Network, phi: Any, method: str, text: str, targets: dict[str, Any]) -> None:
     """Do what a refusal advises; fail where it does not help."""
-    assert "assume_independent" not in text, "no method takes it"
-    for names, how, option, value in METHOD.findall(text):
+    for names, how, given in METHOD.findall(text):
         for name in re.findall(r"\w+", names.replace(" or ", " ")):
-            own = {option: float(value)} if how == "with" else {}
-            if option == "tokens":
+            own: dict[str, Any] = (
+                {option: literal(value) for option, value in OPTION.findall(given)}
+                if how == "with" and not given.startswith("tokens=")
+                else {}
+            )
+            if given.startswith("tokens="):
                 own = {"tokens": np.eye(2), "token_rows": "rescale"}
             assert outcome(lambda name=name, own=own: METHODS[name](net, phi, **own)) == "", (
                 name,
                 own,
             )
-    for option, value in OPTION.findall(METHOD.sub("", text)):
-        if option in OF_LAYERS | OF_FUNCTIONS:
+    rest = METHOD.sub("", text)
+    joint: dict[str, Any] = {option: float(value) for option, value in JOINT.findall(rest)}
+    for option, value in OPTION.findall(rest):
+        if option in OF_LAYERS | OF_FUNCTIONS | set(joint):
             continue
         assert option in signature(METHODS[method]).parameters, option
         if value and not NEAREST.search(text):
             kept = {} if f"{option}={value} alone" in text else targets
             changed = {"activation": phi} | kept | {option: literal(value)}
+            changed |= joint if option == "assume_independent" else {}
             then = outcome(lambda changed=changed: METHODS[method](net, **changed))
             assert then == "" or (option == "activation" and then != text), (option, value)
     edited = net
@@ -155,7 +164,8 @@ def test_a_method_is_advised_only_where_it_shapes_the_network() -> None:
     assert "dks" not in check(nets["not read"], None, "eoc")
     assert "dks" not in check(nets["GroupNorm of joined maps"], None, "eoc")
     assert "use method='dks' with zeta=3" in check(nets["gate"], None, "tat")
-    assert "dks" not in check(nets["shared"], None, "tat")
+    shared = check(nets["shared"], None, "tat")
+    assert "use method='dks' with assume_independent=True and zeta=3" in shared
     assert "give standardise=False" not in check(nets["depthwise"], None, "nf")
     assert "method='lecun'" not in check(nets["depthwise"], None, "glorot")
     assert "or use method='dks'" in check(nets["two activations added"], None, "tat")
@@ -183,7 +193,6 @@ def test_pre_activation_is_advised_only_where_it_changes_what_an_activation_read
         kc.large_batch,
         kc.learnable_kernel,
         lambda net: kc.sklearn_kernel(net)(np.eye(8)),
-        kc.shape,
     ],
 )
 def test_functions_without_the_option_do_not_name_it(function: Callable[..., Any]) -> None:
@@ -287,7 +296,8 @@ def test_two_activations_in_a_row_are_named_and_so_is_what_shares_weights() -> N
     net = nets["dense, two activations in a row"]
     text = outcome(lambda: kc.shape(net))
     assert text.startswith("node 'g' cannot be shaped by local conditions") and text.endswith(
-        "; put an Affine between it and 'f'"
+        "; put an Affine between it and 'f', or pass assume_independent=True to go on as if it "
+        "were, a heuristic"
     )
     steps = [
         (n, layer, tuple("v" if p == "f" else p for p in parents))
@@ -324,6 +334,8 @@ def test_the_least_zeta_of_products_can_be_had_or_is_not_named() -> None:
     gate = check(networks()["gate"], None, "dks")
     assert "zeta > 2, e.g. zeta=3" in gate and "shortcut" not in gate
     shared = check(networks()["shared"], None, "dks")
-    assert "zeta" not in shared and "factors of one Gaussian" in shared
+    assert "factors of one Gaussian" in shared and shared.endswith(
+        "or pass assume_independent=True and zeta=3 to go on as if it were, a heuristic"
+    )
     w = sp.Symbol("w", positive=True)
     assert "w" in outcome(lambda: kc.shape(A.gated_mlp(2, "tanh", w)))

@@ -152,8 +152,6 @@ def test_matrices_that_do_not_fit_name_the_node():
         kc.KcalcError, match=r"node 'tokenmix_1' mixes 3 tokens, but its input has 4 = 4 locations"
     ):
         kc.c_map(net, spatial="exact", image_shape=(4,))
-    with pytest.raises(kc.KcalcError, match="a matrix over an image must be square"):
-        kc.c_map(net, spatial="exact", image_shape=(3, 1))
 
 
 def test_delta_weights_on_equal_locations_are_the_one_dimensional_map():

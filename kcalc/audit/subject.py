@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
+from ..foundation.process_state import cached_property
 from .contractions import Contraction
 from .laws import Law
 from .measuring import Measured

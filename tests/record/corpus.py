@@ -256,20 +256,33 @@ class Grower:
         if len(sides) == 1 and rng.random() < 0.7:
             return self.mixed(sides)
         roll = rng.random()
-        if roll < 0.6 and min(sides) > 1:
+        if roll < 0.35 and min(sides) > 1:
             made = tuple(s // 2 for s in sides)
             self.put(
                 L.Pool(rng.choice(["max", "mean", "mean", "weighted_mean"]), 2),
                 self.here,
                 sides=made,
             )
-        elif roll < 0.7:
+        elif roll < 0.4:
             self.put(L.Pool("mean"), self.here, sides=(1,) * len(sides))
-        elif roll < 0.8:
+        elif roll < 0.5:
             self.flat()
-        elif len(sides) == 2:
+        elif len(sides) == 2 and roll < 0.55:
             self.put(L.TokenMix(np.eye(int(np.prod(sides)))[::-1]), self.here)
+        elif len(sides) == 2:
+            self.resized(sides)
         return None
+
+    def resized(self, sides: tuple[int, ...]) -> None:
+        """Images of other sizes."""
+        channels, even = self.width[self.here], all(s % 2 == 0 for s in sides)
+        if even and self.rng.random() < 0.5:
+            halves = tuple(s // 2 for s in sides)
+            shuffle = L.PixelShuffle(2, back=True)
+            self.put(shuffle, self.here, width=4 * channels, sides=halves)
+        else:
+            kind = self.rng.choice(["nearest", "linear", "corners", "zeros"])
+            self.put(L.Resize(2, kind), self.here, sides=tuple(2 * s for s in sides))
 
     def flat(self) -> None:
         """Locations become channels."""
