@@ -339,6 +339,7 @@ METHODS: dict[str, Callable[[], Good]] = {
     "ResidualSpectrum.density": lambda: good(0.5),
     # shaping
     "Shaping.apply_to": lambda: good(torch_shaped(), (2, 8)),
+    "Reading.cut": lambda: good(["1"]),
     "RegionalShaping.apply_to": lambda: good(torch_sorted(), (2, 8)),
     "Shaping.compare": lambda: good(shaped()),
     "Shaping.export": lambda: good("numpy"),
@@ -460,6 +461,7 @@ EXAMPLES = (
     "residual_spectrum",
     "scaling",
     "trained_coordinates",
+    "token_map",
     "token_map.table",
     "transfer",
     "transfer.parameters",

@@ -72,7 +72,7 @@ def around(model: Any, x: Any) -> Any:
     """The regions that shaping finds, as they are, with the model's own weights."""
     reading = kc.read(model, x)
     left = dict(kc.shape(reading, "tanh").left_alone)
-    return SimpleNamespace(networks=reading.cut(left), left_alone=left)
+    return SimpleNamespace(networks=reading.cut([*left]), left_alone=left)
 
 
 @pytest.mark.parametrize("name", BETWEEN)
@@ -174,7 +174,7 @@ def test_batch_norm_and_dropout_left_alone_follow_the_mode_of_the_copy() -> None
     reading = kc.read(model, (4, 6))
     left = {n: "" for n in reading.unmerged if n not in ("x", "a", "tanh", "b", "tanh_2")}
     new = apply_to(
-        model, SimpleNamespace(networks=reading.cut(left), left_alone=left), weights="keep"
+        model, SimpleNamespace(networks=reading.cut([*left]), left_alone=left), weights="keep"
     )
     twins = [new, copy.deepcopy(new), pickle.loads(pickle.dumps(new))]
     for training in (False, True, False):
@@ -232,7 +232,7 @@ def test_any_part_of_a_model_can_stay_as_it_is(name: str) -> None:
     while further := {n: why for n, why in bound(reading, left).items() if n not in left}:
         left |= further
     same = apply_to(
-        model, SimpleNamespace(networks=reading.cut(left), left_alone=left), weights="keep"
+        model, SimpleNamespace(networks=reading.cut([*left]), left_alone=left), weights="keep"
     )
     shape = tuple(getattr(examples[0], "shape", examples[0]))
     x = torch.randn((shape[0] + 1, *shape[1:]), dtype=torch.float64, generator=seed(1))

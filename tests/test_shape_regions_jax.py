@@ -89,7 +89,7 @@ def test_regions_are_exchanged_and_the_rest_is_evaluated_as_it_was(name: str) ->
 
 def _regions_as_they_are(function: Any, params: Any, s: Any) -> Any:
     reading = kc.read(function, params, array(4, 6))
-    return SimpleNamespace(networks=reading.cut(s.left_alone), left_alone=s.left_alone)
+    return SimpleNamespace(networks=reading.cut([*s.left_alone]), left_alone=s.left_alone)
 
 
 def test_an_equinox_module_keeps_what_was_not_read() -> None:

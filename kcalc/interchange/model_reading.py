@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..foundation.plain_arguments import items
 from ..foundation.printing import Tabled
 from ..foundation.process_state import cached_property
 from ..network.layers import Input, Opaque
@@ -99,9 +100,14 @@ class Reading(Tabled):
         return self.cut(self.unmerged.nodes_of(Opaque)) or (self.network,)
 
     def cut(self, nodes: Iterable[Node]) -> tuple[Network, ...]:
-        """The connected parts of the network without some nodes, which are inputs of the rest."""
-        taken = set(nodes)
-        return tuple(_cut(self.unmerged, taken)) if taken else ()
+        """The connected parts of the network without some nodes, which are inputs of the rest.
+
+        Raises: KcalcError for a node that is not there.
+        """
+        taken = dict.fromkeys(items(nodes, "nodes"))
+        for node in taken:
+            self.unmerged.layer(node)
+        return tuple(_cut(self.unmerged, set(taken))) if taken else ()
 
     def __str__(self) -> str:
         lines = [repr(self), f"fidelity: {self.fidelity}"]

@@ -31,7 +31,7 @@ def bound(reading: Reading, left: Mapping[Node, str]) -> dict[Node, str]:
     made = getattr(reading.trace.model, "made", None)
     if made is None:
         return found
-    regions = Regions(reading, reading.cut(left), left)
+    regions = Regions(reading, reading.cut([*left]), left)
     for node in regions.steps:
         op = regions.ops.get(str(node))
         if op is not None and regions.axes.get(op.name) == 0:

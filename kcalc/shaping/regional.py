@@ -197,7 +197,7 @@ def shape_reading(
         return replace(found, changes=(*edits, *found.changes))
     regions: dict[Node, Shaping] = {}
     refusals: list[str] = []
-    for part in reading.cut(left):
+    for part in reading.cut([*left]):
         own = [node for node, layer, _ in part.steps() if not isinstance(layer, L.Input)]
         made: list[str] = []
         try:
