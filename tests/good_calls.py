@@ -453,6 +453,7 @@ EXAMPLES = (
     "moments.open",
     "moments_at_depth",
     "ntk",
+    "read",
     "ntk.regime",
     "ntk.regime.limit",
     "ntk.spectrum",
