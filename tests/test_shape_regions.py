@@ -343,3 +343,31 @@ def test_a_transformer_keeps_its_attention() -> None:
     for name, tensor in model.named_parameters():
         if "norm" not in name:
             assert torch.equal(tensor, new.get_parameter(name)) != name.startswith("mlp")
+
+
+def test_weights_over_tokens_and_what_only_they_read_are_left_alone() -> None:
+    class Mixer(nn.Module):
+        def __init__(self, tokens: int, width: int) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(width)
+            self.mix, self.back = nn.Linear(tokens, 8), nn.Linear(8, tokens)
+            self.up, self.down = nn.Linear(width, 512), nn.Linear(512, width)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x + self.back(torch.relu(self.mix(self.norm(x).mT))).mT
+            return x + self.down(torch.relu(self.up(x)))
+
+    model = nn.Sequential(nn.Linear(6, 512), Mixer(5, 512), nn.Linear(512, 3))
+    x = torch.randn(4, 5, 6)
+    s = kc.shape(kc.read(model, x), "tanh")
+    assert isinstance(s, kc.RegionalShaping) and len(s.regions) == 1
+    assert {s.left_alone[node] for node in ("1.mix", "1.back")} == {
+        "weights over tokens are left as they are"
+    }
+    (relu,) = set(s.left_alone) - {"1.mix", "1.back"}
+    assert s.left_alone[relu] == "it has no weights that could be drawn anew"
+    shaped = s.apply_to(model)
+    for name in ("1.mix.weight", "1.back.bias"):
+        assert torch.equal(shaped.get_parameter(name), model.get_parameter(name))
+    assert not torch.equal(shaped.get_parameter("1.up.weight"), model.get_parameter("1.up.weight"))
+    assert torch.isfinite(shaped(torch.randn(7, 5, 6))).all()

@@ -122,8 +122,10 @@ class Reading(Tabled):
         told = _listed(tuple(note for note in self.notes if note.level == level))
         if not nodes and not told:
             return []
+        if not nodes:  # nodes that another level is said of, too
+            return [f"also {HEADINGS[level]}", *told]
         count = f"{len(nodes)} node" + ("s" if len(nodes) != 1 else "")
-        return [f"{HEADINGS[level]} ({count})" + (f": {named(nodes)}" if nodes else ""), *told]
+        return [f"{HEADINGS[level]} ({count}): {named(nodes)}", *told]
 
     def __repr__(self) -> str:
         return f"Reading({self.framework}, {len(self.network)} nodes, {self.fidelity})"

@@ -27,6 +27,8 @@ TAKEN_AS_ONE = (
 )
 MEASURED = "; on the example inputs, the model as it was read has q = {:.4g} there"
 RESCALES = "it rescales a feature map that is left alone"
+WEIGHTLESS = "it has no weights that could be drawn anew"
+MIXES = "weights over tokens are left as they are"
 NOTHING = "it has no activations"
 NOT_WRITTEN = {
     L.Attend: "attention is left as it is",
@@ -203,6 +205,8 @@ def shape_reading(
         try:
             if not part.nodes_of(L.Nonlinear):
                 raise KcalcError(NOTHING)
+            if not part.nodes_of(L.Affine):
+                raise KcalcError(WEIGHTLESS)
             computed = [node for node in part.inputs if node not in reading.unmerged.inputs]
             regions[own[0]] = _region(_ready(part, method, made), computed, function, targets)
             edits += made
@@ -279,6 +283,8 @@ def _left_alone(reading: Reading) -> dict[Node, str]:
             left[node] = RESCALES
         elif (reason := NOT_WRITTEN.get(type(layer))) is not None:
             left[node] = reason
+        elif isinstance(layer, L.TokenMix) and layer.random:
+            left[node] = MIXES
     return left if reading.trace is None else _with_bound(reading, left)
 
 
