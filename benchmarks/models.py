@@ -36,6 +36,8 @@ TOKENS = 16  # of images that are cut into patches
 NEAREST = re.compile(r"(?:e\.g\.|reached is) (zeta|eta|tau) ?= ?([\d.]+\d)")
 REASONS = (  # (words of a refusal, what the table says)
     ("(rotary)", "rotary embeddings"),
+    ("steps over tokens", "strides over tokens"),
+    ("pools windows", "pooling of tokens"),
     ("attends over tokens", "attention"),
     ("cannot be built", "an operation of another batch"),
     ("no axis that is known to hold channels", "channels unknown"),
