@@ -371,3 +371,53 @@ def test_weights_over_tokens_and_what_only_they_read_are_left_alone() -> None:
         assert torch.equal(shaped.get_parameter(name), model.get_parameter(name))
     assert not torch.equal(shaped.get_parameter("1.up.weight"), model.get_parameter("1.up.weight"))
     assert torch.isfinite(shaped(torch.randn(7, 5, 6))).all()
+
+
+def test_rows_of_all_tokens_and_a_class_token_behind_attention() -> None:
+    class Rows(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            out = torch.addmm(self.bias, input.reshape(-1, self.in_features), self.weight.T)
+            return out.view(*input.shape[:-1], self.out_features)
+
+    class Block(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.q, self.k, self.v, self.o = (Rows(width, width) for _ in range(4))
+            self.up, self.down = Rows(width, 2 * width), Rows(2 * width, width)
+
+        def heads(self, x: torch.Tensor) -> torch.Tensor:
+            return x.unflatten(2, (4, -1)).transpose(1, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.first(x)
+            parts = (self.heads(part(y)) for part in (self.q, self.k, self.v))
+            read = F.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)
+            x = x + self.o(read)
+            return x + self.down(F.gelu(self.up(self.second(x))))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.token = nn.Linear(6, 32), nn.Parameter(torch.randn(1, 1, 32))
+            self.blocks, self.norm = nn.Sequential(Block(32), Block(32)), nn.LayerNorm(32)
+            self.head = nn.Linear(32, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = torch.cat([self.token.expand(x.shape[0], -1, -1), self.stem(x)], 1)
+            return self.head(self.norm(self.blocks(x))[:, 0])
+
+    model, x = Model(), torch.randn(2, 5, 6)
+    reading = kc.read(model, x)
+    s = kc.shape(reading, "tanh")
+    assert isinstance(s, kc.RegionalShaping)
+    assert "tokens are taken as the model takes them" in s.left_alone.values()
+    shaped = s.apply_to(model)
+    assert shaped(torch.randn(3, 5, 6)).shape == (3, 3)
+    for name in ("up", "down", "o"):
+        new, old = (m.get_parameter(f"blocks.0.{name}.weight") for m in (shaped, model))
+        assert not torch.equal(new, old)
+    same = SimpleNamespace(networks=reading.cut([*s.left_alone]), left_alone=s.left_alone)
+    kept = apply_to(model, same, weights="keep")
+    other = torch.randn(4, 5, 6)
+    assert torch.allclose(kept(other), model(other), atol=1e-5)

@@ -197,7 +197,7 @@ class Regions:
         if not isinstance(op, Pointwise):
             first = op.reads[place] if place < len(op.reads) else None
             if first is not None and self.resolved(first) == parent:
-                return first
+                return self._with_examples(first, parent)
         waiting, seen = list(op.reads), set()
         while waiting:
             name = waiting.pop(0)
@@ -211,6 +211,16 @@ class Regions:
             if isinstance(self.ops[name], (*LAYOUT, Pointwise)):
                 waiting += self.ops[name].reads
         return None
+
+    def _with_examples(self, name: str, parent: Node) -> str:
+        """The array before reshapes that make examples of locations, as rows of a matrix."""
+        op = self.ops[name]
+        while isinstance(op, Reshape):
+            before = self.ops[op.reads[0]]
+            if before.shape[:1] == op.shape[:1] or self.resolved(before.name) != parent:
+                break
+            op = before
+        return op.name
 
     def _plain(self, name: str) -> bool:
         """Whether an array has the locations of the node that it shows in their order."""

@@ -28,6 +28,7 @@ TAKEN_AS_ONE = (
 MEASURED = "; on the example inputs, the model as it was read has q = {:.4g} there"
 RESCALES = "it rescales a feature map that is left alone"
 WEIGHTLESS = "it has no weights that could be drawn anew"
+TAKES = "tokens are taken as the model takes them"
 MIXES = "weights over tokens are left as they are"
 NOTHING = "it has no activations"
 NOT_WRITTEN = {
@@ -285,6 +286,8 @@ def _left_alone(reading: Reading) -> dict[Node, str]:
             left[node] = reason
         elif isinstance(layer, L.TokenMix) and layer.random:
             left[node] = MIXES
+        elif isinstance(layer, L.TokenMix) and len(layer.matrix) != len(layer.matrix[0]):
+            left[node] = TAKES
     return left if reading.trace is None else _with_bound(reading, left)
 
 

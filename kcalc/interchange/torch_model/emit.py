@@ -428,5 +428,10 @@ class Emitter:
         self.into.label = name
         if axis is None:
             return self.into.call(torch.reshape, value, (-1, *self.by_name[name].shape[1:]))
+        rows, *width = self.by_name[name].shape
+        if len(width) == 1 and rows == value.shape[0] * prod(value.shape[2:]) > value.shape[0]:
+            # one row for every location of every example
+            value = self.into.call(torch.movedim, value, 1, -1)
+            return self.into.call(torch.reshape, value, (-1, *width))
         value = self._placed(value, self._locations(name))
         return value if axis == 1 else self.into.call(torch.movedim, value, 1, axis)
