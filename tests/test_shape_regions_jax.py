@@ -138,3 +138,20 @@ def test_q_at_the_ends_of_regions_is_the_predicted_one() -> None:
         new, drawn = s.apply_to(function, params, x, key=key)
         rows.append([float((value**2).mean()) for value in new(drawn, x)])
     assert np.mean(rows, 0) == pytest.approx([1.0, 1.0], rel=0.1)
+
+
+def test_rows_of_all_tokens_before_and_behind_what_was_not_read() -> None:
+    def rows(h: Any, w: Any) -> Any:
+        return (h.reshape(-1, h.shape[-1]) @ w).reshape(h.shape)
+
+    def function(params: Any, x: Any) -> Any:
+        h = jnp.tanh(x @ params["a"])
+        h = h + rows(jnp.sort(rows(h, params["b"]), axis=1), params["c"])
+        return jnp.tanh(rows(h, params["d"]))
+
+    params, x = {key: 0.3 * array(8, 8) for key in "abcd"}, array(2, 5, 8)
+    reading = kc.read(function, params, x)
+    left = {node: "it sorts" for node in reading.network.nodes_of(kc.layers.Opaque)}
+    regions = SimpleNamespace(networks=reading.cut([*left]), left_alone=left)
+    same, kept = apply_to(function, regions, params, x, weights="keep")
+    assert np.asarray(same(kept, x)) == pytest.approx(np.asarray(function(params, x)), abs=1e-6)

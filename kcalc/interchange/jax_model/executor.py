@@ -73,6 +73,10 @@ class Executor:
         """The model's own layout of an operation's output."""
         import jax.numpy as jnp
 
+        rows, *width = self.op_table[name].shape
+        if len(width) == 1 and rows == x.shape[0] * prod(x.shape[2:]) > x.shape[0]:
+            # one row for every location of every example
+            return jnp.moveaxis(x, 1, -1).reshape(-1, *width)
         return jnp.moveaxis(_placed(x, self._locations(name)), 1, self.axis(name))
 
     # -- layers ------------------------------------------------------------------------------------
