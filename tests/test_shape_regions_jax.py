@@ -151,7 +151,7 @@ def test_rows_of_all_tokens_before_and_behind_what_was_not_read() -> None:
 
     params, x = {key: 0.3 * array(8, 8) for key in "abcd"}, array(2, 5, 8)
     reading = kc.read(function, params, x)
-    left = {node: "it sorts" for node in reading.network.nodes_of(kc.layers.Opaque)}
+    left = dict.fromkeys(reading.network.nodes_of(kc.layers.Opaque), "it sorts")
     regions = SimpleNamespace(networks=reading.cut([*left]), left_alone=left)
     same, kept = apply_to(function, regions, params, x, weights="keep")
     assert np.asarray(same(kept, x)) == pytest.approx(np.asarray(function(params, x)), abs=1e-6)
