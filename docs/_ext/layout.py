@@ -22,6 +22,7 @@ CODE = re.compile(r"highlight-(?:i?python3?|json|yaml|toml)\b")
 LONG_LINE = 60  # characters: a longer line of output is prose unless it has columns
 COMMANDS = re.compile(r"highlight-(?:bash|console)\b")
 WIDEST_TABLE = 120  # characters of a line in columns
+LONG_HELP = 95  # characters of a line of ``--help``, whose columns stay
 LONG_COMMAND = 44  # characters of a line on a phone
 COLUMNS = re.compile(r"\S {3,}\S|\.{4}|[-=+|]{8}")
 WORD = re.compile(r'<span class="pre">([^<]{1,24})</span>')
@@ -42,13 +43,14 @@ def _unbroken(found: re.Match[str]) -> str:
 
 def _wrapped(found: re.Match[str]) -> str:
     """Long lines of prose, LaTeX and commands wrap; code and tables scroll."""
-    if CODE.search(found["classes"]) or found["body"].startswith("<span></span>usage: "):
+    if CODE.search(found["classes"]):
         return found[0]
     commands = COMMANDS.search(found["classes"])
+    longest = LONG_COMMAND if commands else LONG_LINE
+    if found["body"].startswith("<span></span>usage: "):
+        longest = LONG_HELP
     lines = [
-        f'<span class="long">{line}</span>'
-        if _is_prose(line, LONG_COMMAND if commands else LONG_LINE)
-        else line
+        f'<span class="long">{line}</span>' if _is_prose(line, longest) else line
         for line in found["body"].split("\n")
     ]
     return f"{found['head']}>{chr(10).join(lines)}</pre>"
@@ -97,9 +99,9 @@ def label_cells(app: Sphinx, doctree: nodes.document) -> None:
         columns = list(head.findall(nodes.entry))
         cells = [entry for row in body.findall(nodes.row) for entry in list(row)[1:]]
         lengths = [len(entry.astext()) for entry in cells] or [0]
+        for entry in cells:
+            entry["classes"] += ["short"] * (len(entry.astext()) <= SHORT_CELL)
         if len(columns) < 3 or sum(lengths) < PROSE_CELL * len(lengths):
-            for entry in cells:
-                entry["classes"] += ["short"] * (len(entry.astext()) <= SHORT_CELL)
             continue
         table["classes"].append("stacked")
         for row in body.findall(nodes.row):

@@ -20,7 +20,8 @@ class Finding:
 
     ``code``: of the table of criteria; ``severity``: "error", "warning" or "note"; ``parameters``:
     the names of the parameters that it is about; ``message``: what was found; ``fix``: what to do;
-    ``place``: "file:line" where the parameters were last written, "" where it is not known.
+    ``place``: file and line where the parameters were last written, as in "model.py:12"; "" where
+    it is not known.
     """
 
     code: str

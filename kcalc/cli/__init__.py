@@ -143,7 +143,7 @@ def parser() -> argparse.ArgumentParser:
             description=command.description,
             epilog=command.epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter
-            if "\n" in command.description
+            if "\n" in command.description + (command.epilog or "")
             else argparse.HelpFormatter,
         )
         command.options(verb)

@@ -163,9 +163,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Input(Layer):
-    """A network input of ``features`` channels.
+    """A network input.
 
-    An image has ``image_shape`` (height, width) locations.
+    ``features``: the number of channels; None: not said. ``image_shape``: (height, width) of
+    images, whose pixels are the locations.
     """
 
     features: int | Any = None  # a whole number or a symbol

@@ -38,10 +38,12 @@ def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = 
 
     U is 1/T everywhere; with ``causal`` it is 1/t over the first t tokens.
 
-    ``skip=1, mix=0`` (value-skip initialisation) leaves every token alone, at any token covariance.
-    With ``mix`` > 0 rows keep q only at token covariances for which ``a Sigma a^T = 1``;
-    :func:`rescaled` makes them. Domain: tokens from 1 to 4096, finite numbers, not both 0. Returns:
-    (T, T). Raises: KcalcError. [He et al. 2023, sec. 3.1]
+    Value-skip initialisation, skip 1 and mix 0, leaves every token alone at any token covariance.
+    With a mix > 0 rows a keep q only at token covariances for which ``a Sigma a^T = 1``;
+    :func:`rescaled` makes such rows.
+
+    Domain: tokens from 1 to 4096, finite numbers, not both 0. Returns: (T, T).
+    Raises: KcalcError outside the domain. [He et al. 2023, sec. 3.1]
     """
     count, a, b = _tokens(tokens), _number(skip, "skip"), _number(mix, "mix")
     read = np.tril(np.ones((count, count))) if truth(causal, "causal") else np.ones((count, count))
@@ -61,9 +63,11 @@ def preserving(source: Any, target: Any, nonnegative: bool = True) -> Array:
     L and L' are the Cholesky factors, ``source = L L^T`` and ``target = L' L'^T``.
 
     Attention weights are >= 0, which A is for some pairs only (growing correlations:
-    :func:`uniform`, :func:`exponential`); ``nonnegative=False`` takes others too. Entries have a
-    relative error of about 1e-16 over the least eigenvalue of ``source``. Domain: symmetric (T, T)
-    arrays of numbers with unit diagonal and eigenvalues >= 1e-8. Returns: (T, T).
+    :func:`uniform`, :func:`exponential`). Entries have a relative error of about 1e-16 over the
+    least eigenvalue of ``source``.
+
+    Domain: symmetric (T, T) arrays of numbers with unit diagonal and eigenvalues >= 1e-8.
+    ``nonnegative=False`` takes pairs whose A has negative entries too. Returns: (T, T).
     Raises: KcalcError for others, and naming the worst entry where A has negative ones.
     [He et al. 2023, sec. 3.2]
     """
@@ -96,8 +100,8 @@ def rescaled(matrix: Any, source: Any) -> Array:
 
     Every token then has q = 1 after the mixing of tokens of covariance ``source``.
 
-    Domain: ``matrix`` (T', T), ``source`` (T, T) positive semidefinite with unit diagonal. Returns:
-    (T', T).
+    ``matrix`` is (T', T). ``source`` is (T, T), positive semidefinite with unit diagonal.
+    Returns: (T', T).
     Raises: KcalcError for other shapes, and rows whose token is 0 at this covariance.
     """
     known = covariance(source, "source", 0.0)

@@ -39,11 +39,11 @@ class NetworkKernel(Kernel):
     It serves in GPR and GPC, as ``SVC(kernel=...)``, in sums and products, pipelines and grid
     searches (``kernel__sigma_w``).
 
-    network: a :class:`kcalc.Network` of one input and one output. kind: "ntk" or "nngp".
-    sigma_w, sigma_b: numbers that every Affine layer takes; None keeps the network's. Numbers are
-    hyperparameters: their logarithms are ``theta``, with the bounds given ("fixed" to leave one
-    alone). sigma_b = 0 has no logarithm and stays 0. parameterization, features: as for
-    :func:`kcalc.ntk`. q: None, or the q value that all rows count as having.
+    ``network``: a :class:`kcalc.Network` of one input and one output. ``kind``: "ntk" or "nngp".
+    ``sigma_w``, ``sigma_b``: numbers that every Affine layer takes; None keeps the network's.
+    Numbers are hyperparameters: their logarithms are ``theta``, with the bounds given ("fixed" to
+    leave one alone). sigma_b = 0 has no logarithm and stays 0. ``parameterization``, ``features``:
+    as for :func:`kcalc.ntk`. ``q``: None, or the q value that all rows count as having.
 
     Kernel values are those of ``kc.ntk(network).matrix``. Gradients in theta are central
     differences of fourth order, to about 1e-9.

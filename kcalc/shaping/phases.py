@@ -46,12 +46,13 @@ class PhaseDiagram(Shown):
 
     Arrays of shape (len(sigma_b), len(sigma_w)).
 
-    q: the fixed point that q = 1 is led to (nan where q grows, vanishes or never settles). chi:
-    chi_1 there, < 1 ordered, > 1 chaotic; its limit where q vanishes, or grows more slowly than any
-    exponential (1); nan where q grows exponentially. c: the c value that pre-activations of
-    different inputs tend to: 1 in the ordered phase, below 1 in the chaotic one. rate: chi at c*,
-    the slope of the c map there: chi_1 in the ordered phase. depth: xi_c = -1/log rate, the layers
-    over which |c - c*| shrinks by a factor e; infinite where the rate is 1.
+    ``q``: the fixed point that q = 1 is led to (nan where q grows, vanishes or never settles).
+    ``chi``: chi_1 there, < 1 ordered, > 1 chaotic; its limit where q vanishes, or grows more slowly
+    than any exponential (1); nan where q grows exponentially. ``c``: the c value that
+    pre-activations of different inputs tend to: 1 in the ordered phase, below 1 in the chaotic one.
+    ``rate``: chi at c*, the slope of the c map there: chi_1 in the ordered phase. ``depth``:
+    xi_c = -1/log rate, the layers over which |c - c*| shrinks by a factor e; infinite where the
+    rate is 1.
     [Schoenholz et al. 2017, arXiv:1611.01232, eq. 10]
     """
 

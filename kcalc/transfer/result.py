@@ -111,6 +111,8 @@ class Transfer(Shown):
 
         Every parameter is multiplied so that its standard deviation is that of the base times
         ``init_std``. Parameters that are constant (gains of norms, biases of zeros) stay.
+
+        ``model``: the larger model.
         Raises: KcalcError for a model whose parameters are not those of the rules, and where the
         base was no model.
         """

@@ -284,6 +284,7 @@ class SpatialKernelMap(OfReading, Shown):
     def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
         """The covariance of the outputs as a Gaussian process, all pairs of images.
 
+        ``X``: images, (N, height, width, channels), or {input: array}.
         Raises: KcalcError for arrays of another shape, for nan, and where one pair needs more than
         ``memory`` MiB.
         """
@@ -293,7 +294,10 @@ class SpatialKernelMap(OfReading, Shown):
         )
 
     def q_values(self, X: Any, memory: float = 1024) -> dict[Node, Array]:
-        """{node: q value at every location}, (N, *locations)."""
+        """{node: q value at every location}, (N, *locations).
+
+        ``X``: images, (N, height, width, channels), or {input: array}.
+        """
         images = Images.of(read_images(self.network, self.reading.shapes, X, "X"))
         own = self.reading.alone(images, False, self._block(memory)[0])
         shapes = {node: place.shape for node, place in self.reading.places.items()}
@@ -303,8 +307,9 @@ class SpatialKernelMap(OfReading, Shown):
         }
 
     def c_values(self, x: Any, y: Any, pairs: bool = False) -> dict[Node, Array]:
-        """{node: c value at every location} for two images (height, width, channels).
+        """{node: c value at every location} for two images.
 
+        ``x``, ``y``: the images, (height, width, channels).
         ``pairs``: of all pairs of locations, (*locations of x, *locations of y). nan where a q
         value is 0, for there is no cosine.
         """
@@ -474,6 +479,7 @@ class SpatialTangentKernel(SpatialKernelMap):
     def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
         """The tangent kernel of all pairs of images.
 
+        ``X``: images, (N, height, width, channels), or {input: array}.
         Raises: as for ``nngp``, and KcalcError for activations that jump.
         """
         return self._parts(X, Y, memory, progress, None)[1]
@@ -481,7 +487,10 @@ class SpatialTangentKernel(SpatialKernelMap):
     def both(
         self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False
     ) -> tuple[Any, Any]:
-        """(NNGP, tangent kernel) from one pass."""
+        """(NNGP, tangent kernel) from one pass.
+
+        ``X``: images, (N, height, width, channels), or {input: array}.
+        """
         return self._parts(X, Y, memory, progress, None)
 
     def layer_kernel(
@@ -489,6 +498,7 @@ class SpatialTangentKernel(SpatialKernelMap):
     ) -> Any:
         """The part of the tangent kernel from the parameters of one Affine; all parts sum to it.
 
+        ``X``: images, (N, height, width, channels), or {input: array}.
         Raises: as for ``matrix``, and KcalcError for a node that is no Affine.
         """
         if node not in self.network.nodes_of(Affine):

@@ -29,8 +29,9 @@ _HALVINGS = 8
 class QTable(Shown):
     """Q(q) for low <= q <= high by table; call it with q, arrays welcome.
 
-    error_bound: of |table - Q| / Q, from the residuals measured between the nodes, times 4, plus
-    rounding. nodes, values: the q values where Q was evaluated, ascending, and Q there.
+    ``error_bound``: of |table - Q| / Q, from the residuals measured between the nodes, times 4,
+    plus rounding. ``nodes``, ``values``: the q values where Q was evaluated, ascending, and Q
+    there.
     """
 
     name: str

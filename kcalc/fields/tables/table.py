@@ -44,10 +44,10 @@ class Table(Shown):
 
     NumPy in, NumPy out; JAX in, JAX out (jit, vmap, grad).
 
-    error_bound: of |table - C|, from the residuals measured between the nodes, times 4, plus
-    rounding (float32 arrays: 2e-7 more). relative_bound: the same of ``gap`` and its input in (0,
-    1], relative. nodes, values: the gaps 1 - c where ``gap_function`` was evaluated, ascending, and
-    1 - C there.
+    ``error_bound``: of |table - C|, from the residuals measured between the nodes, times 4, plus
+    rounding (float32 arrays: 2e-7 more). ``relative_bound``: the same of ``gap`` and its input in
+    (0, 1], relative. ``nodes``, ``values``: the gaps 1 - c where ``gap_function`` was evaluated,
+    ascending, and 1 - C there.
     """
 
     name: str

@@ -33,9 +33,9 @@ _OUTSIDE = 1e-12  # by which cosines may be out of range
 class TokenTable(Shown):
     """R(rho) for least <= rho <= 1 by table; call it with rho, arrays of NumPy or JAX.
 
-    JAX in, JAX out (jit, vmap, grad), nan out of range. error_bound: of |table - R|, from the
-    residuals measured between the nodes, times 4, plus rounding (float32 arrays: 2e-7 more). nodes,
-    values: the gaps 1 - rho where the map was evaluated, ascending, and 1 - R there.
+    JAX in, JAX out (jit, vmap, grad), nan out of range. ``error_bound``: of |table - R|, from the
+    residuals measured between the nodes, times 4, plus rounding (float32 arrays: 2e-7 more).
+    ``nodes``, ``values``: the gaps 1 - rho where the map was evaluated, ascending, and 1 - R there.
     """
 
     name: str
