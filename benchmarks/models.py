@@ -59,8 +59,6 @@ REASONS = (  # (words of a refusal, what the table says)
     ("out of reach", "target out of reach"),
     ("too shallow", "target out of reach"),
     ("several outputs", "several outputs"),
-    ("an array of tokens says itself", "cosines of an array of tokens"),
-    ("steps over tokens", "strides over tokens"),
 )
 
 
