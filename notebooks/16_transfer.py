@@ -85,7 +85,7 @@ sizes = (32, 64, 128, 256)
 batch = x[:16], y[:16]
 ruled = kc.trained_coordinates(Characters, *batch, lr=3e-3, widths=sizes, steps=10)
 plain = kc.trained_coordinates(Characters, *batch, lr=3e-3, widths=sizes, steps=10, standard=True)
-figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(8, 4.1), sharey=True, layout="constrained")
 for ax, found, title in zip(axes, (ruled, plain), ("by the rules", "one rate for all"), strict=True):
     for name, colour in zip(("table", "up", "down", "head"), COLOURS, strict=True):
         power, error = found.slopes[name]
@@ -94,7 +94,7 @@ for ax, found, title in zip(axes, (ruled, plain), ("by the rules", "one rate for
     ax.set_xticks(sizes, sizes)
     ax.minorticks_off()
     ax.set(xlabel="width", title=f"Ten steps, {title}")
-    ax.legend(title="power of the width")
+    ax.legend(title="power of the width", loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
 axes[0].set_ylabel("change (root mean square)");
 
 # %% [markdown]
