@@ -40,7 +40,8 @@ def _options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--recipe",
         metavar="NAME",
-        help=f"the recipe that the model declares: {', '.join(RECIPES)}, or module:attribute with "
+        help=f"the recipe that the model declares: {', '.join(r for r in RECIPES if r != 'mup')}, "
+        "mup=module:builder with the builder of the base width, or module:attribute with "
         "{pattern: sigma}",
     )
     command.add_argument(
@@ -116,6 +117,8 @@ def _named(text: str, what: str) -> Any:
 
 
 def _recipe(text: str | None) -> Any:
+    if text is not None and text.startswith("mup="):
+        return "mup", _named(text.removeprefix("mup="), "the builder of the base width")
     return python_attribute(text) if text is not None and PYTHON.fullmatch(text) else text
 
 
