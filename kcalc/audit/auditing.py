@@ -30,7 +30,7 @@ def audit(
     recipe: Any = None,
     optimizer: Any = None,
     also: tuple[str, ...] = (),
-    predict: bool = False,
+    predict: bool = True,
 ) -> Audit:
     """What the initialisation of a PyTorch model does, and what is wrong with it.
 
@@ -50,8 +50,8 @@ def audit(
 
     also: codes of criteria that are off by default, "INIT-TRUNC".
 
-    predict: also read the model with :func:`kcalc.read`, and predict the sizes of stream and logits
-    by the kernel calculus where it has rules for every layer.
+    predict: whether the model is also read with :func:`kcalc.read`, and the sizes of stream and
+    logits are predicted by the kernel calculus where it has rules for every layer.
 
     Returns: an :class:`kcalc.Audit` with ``.findings``, ``.parameters`` and ``.blocks``. The model
     is not changed.

@@ -66,10 +66,11 @@ def _options(command: argparse.ArgumentParser) -> None:
         help="apply a criterion that is off by default: INIT-TRUNC",
     )
     command.add_argument(
-        "--predict",
-        action="store_true",
-        help="also predict the sizes of stream and logits by the kernel calculus, where it has "
-        "rules for every layer",
+        "--no-predict",
+        action="store_false",
+        dest="predict",
+        help="leave out the sizes of stream and logits by the kernel calculus, which are given "
+        "where it has rules for every layer",
     )
     command.add_argument("--lock", metavar="FILE", help="write laws and sigmas to a file")
     command.add_argument(
