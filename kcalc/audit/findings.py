@@ -98,9 +98,8 @@ def known_codes(codes: Any, what: str) -> tuple[str, ...]:
 
 
 def named(names: tuple[str, ...] | list[str], most: int = 3) -> str:
-    """Parameters in a message: a family by its form, else the first ones and how many there are."""
-    forms = families(names)
-    if len(forms) == 1 and len(names) > 1:
-        return f"{next(iter(forms))} ({len(names)})"
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    """Parameters in a message: the first families by their forms, and how many more there are."""
+    forms = list(families(names).items())
+    texts = [f"{f} ({len(n)})" if len(n) > 1 else n[0] for f, n in forms[:most]]
+    more = sum(len(members) for _, members in forms[most:])
+    return ", ".join(texts) + (f" and {more} more" if more else "")

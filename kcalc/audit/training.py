@@ -16,22 +16,38 @@ GRADIENTS = 50.0
 
 @criterion(
     "GRAD-DEAD",
-    "error",
+    "error or warning",
     "the gradient is exactly zero in 4 steps of gradient descent on different inputs (zero writers "
-    "with a zero readout, and LoRA, get one by then)",
+    "with a zero readout, and LoRA, get one by then); warning: that of a matrix is rounding alone, "
+    "or a trainable parameter reaches the result without a path for gradients",
 )
 def dead(subject: Subject) -> Iterator[Finding]:
     """Parameters that training cannot move."""
-    for names in families(subject.measured.dead).values():
-        yield Finding(
-            "GRAD-DEAD",
+    measured = subject.measured
+    for severity, names, text, fix in (
+        (
             "error",
-            names,
-            f"the gradient of {named(names)} is exactly zero in 4 steps",
+            measured.dead,
+            "is exactly zero in 4 steps",
             "see which factor of it is zero: a zero weight or gain before and behind it, or a ReLU "
             "that no input reaches",
-            subject.place(names),
-        )
+        ),
+        (
+            "warning",
+            measured.rounded,
+            "is rounding alone in 4 steps: in 64 bits it vanishes",
+            "see what cancels it: a weight divided by itself, or scores that are equal for all keys",
+        ),
+        (
+            "warning",
+            measured.detached,
+            "is missing: its values reach the result through detach() or no_grad() alone",
+            "remove the detach; where it is meant, set requires_grad=False",
+        ),
+    ):
+        if names:
+            message = f"the gradient of {named(names)} {text}"
+            yield Finding("GRAD-DEAD", severity, names, message, fix, subject.place(names))
 
 
 @criterion(
