@@ -115,11 +115,15 @@ def _subject(given: Any, example_inputs: Any) -> Subject:
 
 
 def _again(builder: Callable[[], Any]) -> Any:
-    """Another draw of a builder's model."""
+    """Another draw of a builder's model, from a seed that the builder cannot set."""
     import torch
 
     torch.manual_seed(SEED + 1)
-    return built(builder)
+    seed, torch.manual_seed = torch.manual_seed, lambda _: torch.default_generator
+    try:
+        return built(builder)
+    finally:
+        torch.manual_seed = seed
 
 
 def _patched(model: Any, laws: dict[str, Law]) -> None:

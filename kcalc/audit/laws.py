@@ -18,8 +18,8 @@ class Law:
     "uninitialised", "measured" ...; ``sigma``: the standard deviation of an entry; ``error``: its
     standard error, 0 where the law was recorded; ``mean``; ``cut``: the distance of the truncation
     from the mean in standard deviations of the untruncated law; ``fan``: (the mode, the fan) that
-    a law by fans used; ``place``: "file:line" of the call; ``replaced``: the laws that it
-    overwrote.
+    a law by fans used; ``place``: "file:line" of the call; ``made``: that of the memory, where
+    it was made without numbers; ``replaced``: the laws that it overwrote.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Law:
     fan: tuple[str, float] | None = None
     place: str = ""
     replaced: tuple[Law, ...] = ()
+    made: str = ""
 
     def __str__(self) -> str:
         return self.name if self.place == "" else f"{self.name} at {self.place}"

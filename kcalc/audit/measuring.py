@@ -164,5 +164,7 @@ def _nonfinite(measured: Measured) -> tuple[str, ...]:
         if value.flavour != "data" or value.op in ("where", "masked_fill", "add"):
             continue
         if not bool(value.tensor.isfinite().all()):
+            if value.op == "input":
+                return ("the example inputs",)
             return (f"the result of {value.op} in {value.module or 'the model'}",)
     return ("the result of the model",)

@@ -42,6 +42,16 @@ def missing(subject: Subject) -> Iterator[Finding]:
         return
     counts = Counter(id(p) for group in optimizer.param_groups for p in group["params"])
     trainable = {n: p for n, p in subject.original.named_parameters() if p.requires_grad}
+    if not any(counts[id(p)] for p in trainable.values()):
+        yield Finding(
+            "OPT-MISSING",
+            "error",
+            tuple(trainable),
+            "the optimizer holds none of this model's parameters",
+            "give a function that makes it of the model, optimizer=lambda model: ...",
+            subject.place(tuple(trainable)),
+        )
+        return
     for wrong, text in ((0, "in no group"), (2, "in two groups")):
         names = [n for n, p in trainable.items() if min(counts[id(p)], 2) == wrong]
         for members in families(names).values():
@@ -51,6 +61,7 @@ def missing(subject: Subject) -> Iterator[Finding]:
                 members,
                 f"{named(members)}: trainable, and {text} of the optimizer",
                 "put it into one group, or set requires_grad=False",
+                subject.place(members),
             )
 
 

@@ -110,7 +110,9 @@ def _note(func: Any, args: Any, out: Any, writes: dict[int, Written], held: list
         if key not in writes:
             out.fill_(math.nan)
             held.append(out)
-            writes[key] = Written(Law("uninitialised", place=_place()), None, out.numel())
+            place = _place()
+            law = Law("uninitialised", place=place, made=place)
+            writes[key] = Written(law, None, out.numel())
         return
     source = args[0] if args and hasattr(args[0], "untyped_storage") else None
     before = writes.get(_key(source)) if source is not None else None
@@ -174,7 +176,7 @@ def _overwrite(name: str, args: Any, out: Any, writes: dict[int, Written]) -> No
             return  # the row of a padding index
         started = before.name not in ("uninitialised", law.name)
         law = replace(law, name="several" if started else law.name, sigma=math.nan, fan=None)
-    writes[key] = Written(replace(law, replaced=before_all), frame, size)
+    writes[key] = Written(replace(law, replaced=before_all, made=before.made), frame, size)
 
 
 def _written(name: str, args: Any, out: Any, before: Law, frame: Any, place: str) -> Law:

@@ -56,7 +56,11 @@ def _options(command: argparse.ArgumentParser) -> None:
         help="the least severity that gives the exit status 1; default error",
     )
     command.add_argument(
-        "--ignore", action="append", default=[], metavar="CODE", help="leave out findings of a code"
+        "--ignore",
+        action="append",
+        default=[],
+        metavar="CODES",
+        help="leave out findings of some codes, with commas between",
     )
     command.add_argument(
         "--also",
@@ -81,7 +85,11 @@ def _options(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    known_codes(options.ignore, "--ignore")
+    ignored, also = (
+        [code.strip() for text in given for code in text.split(",")]
+        for given in (options.ignore, options.also)
+    )
+    known_codes(ignored, "--ignore")
     paths = [path for kind in FILES if (path := getattr(options, kind))]
     for path, kind in zip(paths, [k for k in FILES if getattr(options, k)], strict=True):
         if not path.endswith(f".{kind}"):
@@ -92,12 +100,12 @@ def _run(options: argparse.Namespace) -> int:
         tuple(options.input) or None,
         _recipe(options.recipe),
         None if options.optimizer is None else _named(options.optimizer, "--optimizer"),
-        tuple(options.also),
+        tuple(also),
         options.predict,
     )
     if options.baseline:
         found = replace(found, findings=(*found.findings, *found.changes(options.baseline)))
-    found = _without(found, options.ignore)
+    found = _without(found, ignored)
     if options.lock:
         found.lock(options.lock)
     for path in paths:
