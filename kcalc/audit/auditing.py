@@ -149,7 +149,7 @@ def _remarks(subject: Subject) -> tuple[str, ...]:
     texts = {
         "do not reach the result on these inputs": unread,
         "do not enter the loss of this audit": [n for n in without if n not in unread],
-        "belong to choices that no example was given to": measured.unreached,
+        "get no example (a choice among experts, or attention to one key)": measured.unreached,
     }
     return tuple(
         f"{len(names)} parameters {text}: {named(tuple(names))}" for text, names in texts.items() if names

@@ -51,7 +51,7 @@ def dead(
     Returns: (those whose gradient is exactly zero, matrices whose gradient is rounding alone:
     in 64 bits it is less than a thousandth of that in 32 bits).
     """
-    names = [name for name, g in gradients.items() if g is not None]
+    names = [name for name, g in gradients.items() if g is not None and g.numel()]
     zero = {name for name in names if not bool(gradients[name].any())}
     rounded = _suspects(gradients) - zero
     if not zero and not rounded:

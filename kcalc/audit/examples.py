@@ -77,8 +77,11 @@ def _configured(model: Any) -> dict[str, Any]:
     random = torch.Generator().manual_seed(0)
     text = getattr(config, "text_config", config)
     if main == "input_ids" and isinstance(getattr(text, "vocab_size", None), int):
-        longest = getattr(text, "max_position_embeddings", None) or TOKENS
-        shape = (BATCH, min(TOKENS, int(longest)))
+        longest = int(getattr(text, "max_position_embeddings", None) or 2 * TOKENS)
+        padding = getattr(text, "pad_token_id", None)
+        if isinstance(padding, int) and 0 <= padding < longest - 2:
+            longest -= padding + 1  # RoBERTa counts positions from there
+        shape = (BATCH, min(TOKENS, longest))
         ids = {"input_ids": _ids(text, shape, random)}
         if getattr(config, "is_encoder_decoder", False):
             ids["decoder_input_ids"] = _ids(text, shape, random)

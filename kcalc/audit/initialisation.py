@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from .contractions import Contraction
 from .findings import Finding, criterion, named
+from .operations import NORMS
 from .subject import Subject, families
 
 FAN_OFF = 3 / 2
@@ -193,38 +195,45 @@ def _same_rows(tensor: Any, axes: tuple[int, ...], tolerance: float) -> bool:
 
 @criterion(
     "INIT-FAN",
-    "warning",
+    "warning or note",
     "builder alone: the fan that the initialiser used, over that of the contraction in the run, is "
     "outside 2/3 ... 3/2 (fan_in: fan_in; fan_out: either, as PyTorch's fan_out is the contraction's "
-    "fan_in for x @ w; Xavier: their sum)",
+    "fan_in for x @ w; Xavier: their sum); note: a norm right behind it hides the scale",
 )
 def fans(subject: Subject) -> Iterator[Finding]:
     """Fans taken from the wrong axes of a weight."""
-    off: dict[str, dict[str, tuple[str, float, float]]] = {}
+    off: dict[tuple[str, str], dict[str, tuple[str, float, float]]] = {}
     for name, contraction in subject.contracted.items():
         used = subject.laws[name].fan
         if used is None or contraction.transposed or subject.parameters[name].ndim < 2:
             continue
         fan_in, fan_out = contraction.fan_in, contraction.fan_out
         size = subject.parameters[name].numel()
-        if size < fan_in * fan_out or (
-            subject.parameters[name].ndim == 2 and size > fan_in * fan_out
+        if size < contraction.entries or (
+            subject.parameters[name].ndim == 2 and size > contraction.entries
         ):
             continue  # a view with repeated entries, or a slice of fused weights
         right = {"fan_in": [fan_in], "fan_out": [fan_out, fan_in]}.get(used[0], [fan_in + fan_out])
         if not any(1 / FAN_OFF <= used[1] / true <= FAN_OFF for true in right):
             where = subject.laws[name].place or next(iter(families([name])))
-            off.setdefault(where, {})[name] = (used[0], used[1], right[0])
-    for members in off.values():
+            severity = "note" if _normed(subject, contraction) else "warning"
+            off.setdefault((severity, where), {})[name] = (used[0], used[1], right[0])
+    for (severity, _), members in off.items():
         names = tuple(members)
         yield Finding(
             "INIT-FAN",
-            "warning",
+            severity,
             names,
             "the initialiser took a fan that is not the contraction's: " + _fans(members),
             "give the fan of the contraction in the run",
             subject.place(names),
         )
+
+
+def _normed(subject: Subject, contraction: Contraction) -> bool:
+    """Whether a norm stands right behind a contraction and hides its scale."""
+    readers = subject.measured.structure.program.readers.get(contraction.value.index, [])
+    return bool(readers) and all(reader.op in NORMS for reader in readers)
 
 
 def _fans(members: dict[str, tuple[str, float, float]]) -> str:

@@ -128,6 +128,16 @@ def stalled(subject: Subject) -> Iterator[Finding]:
     )
 
 
+def _stepped(optimizer: Any) -> None:
+    try:
+        optimizer.step()
+    except Exception as error:
+        raise KcalcError(
+            f"a step of {type(optimizer).__name__} raised {type(error).__name__}: {str(error)[:200]}; "
+            f"give an optimizer that steps without a closure"
+        ) from error
+
+
 def _after_one_step(subject: Subject, names: tuple[str, ...]) -> tuple[Counter, Counter]:
     """{parameter: entries with a gradient that a step leaves unchanged}, {parameter: with one}."""
     import torch
@@ -144,7 +154,7 @@ def _after_one_step(subject: Subject, names: tuple[str, ...]) -> tuple[Counter, 
     for name, gradient in subject.measured.gradients.items():
         parameters[name].grad = gradient
     try:
-        optimizer.step()
+        _stepped(optimizer)
         for name in names:
             gradient = subject.measured.gradients.get(name)
             if gradient is not None:

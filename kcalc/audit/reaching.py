@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .operations import VIEWS
+from .operations import SOFTMAX, VIEWS
 from .program import Program, Value
 
 
@@ -59,8 +59,9 @@ def _differentiated(functions: Iterable[Any]) -> set[int]:
 def unreached(program: Program, name: str) -> bool:
     """Whether every path from a parameter to the result is closed by a choice.
 
-    A path is closed where nothing is selected, or where it is multiplied by zeros that a choice
-    (whole numbers made of the inputs) has made: a mixture of experts leaves out some.
+    A path is closed where nothing is selected, where it is multiplied by zeros that a choice
+    (whole numbers made of the inputs) has made, as a mixture of experts leaves out some, and at
+    attention to a single key.
     """
     inputs = _mask(v for v in program.values if v.op == "input")
     leaf = _leaf(program, name)
@@ -87,6 +88,8 @@ def _path(program: Program, name: str, closed: Callable[[Value, Value], bool]) -
 
 def _closed(value: Value, reader: Value, inputs: int) -> bool:
     if reader.tensor.numel() == 0:
+        return True
+    if reader.op in SOFTMAX and reader.tensor.shape[-1] == 1:
         return True
     if reader.op == "mul":
         others = [v for v in reader.inputs if v is not value]

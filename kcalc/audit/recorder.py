@@ -175,7 +175,8 @@ def _overwrite(name: str, args: Any, out: Any, writes: dict[int, Written]) -> No
         if name in ("zero_", "fill_") and before.name != "uninitialised":
             return  # the row of a padding index
         started = before.name not in ("uninitialised", law.name)
-        law = replace(law, name="several" if started else law.name, sigma=math.nan, fan=None)
+        fan = law.fan if before.fan in (None, law.fan) else None
+        law = replace(law, name="several" if started else law.name, sigma=math.nan, fan=fan)
     writes[key] = Written(replace(law, replaced=before_all, made=before.made), frame, size)
 
 
@@ -284,7 +285,14 @@ def _law_of(parameter: Any, writes: dict[int, Written]) -> Law:
         return measured
     law = known.law
     if law.name == "uninitialised":
-        return law
+        unwritten = parameter.isnan()
+        if bool(unwritten.all()):
+            return law
+        law = replace(law, name="computed")
+    if known.size < parameter.numel() and not (
+        parameter.ndim > 2 and known.size == parameter[0].numel()
+    ):
+        law = replace(law, fan=None)
     if measured.name == "not finite":
         return replace(law, sigma=math.nan, mean=math.nan)
     if measured.name == "constant":
