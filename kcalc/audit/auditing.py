@@ -151,6 +151,7 @@ def _remarks(subject: Subject) -> tuple[str, ...]:
         "do not enter the loss of this audit": [n for n in without if n not in unread],
         "get no example (a choice among experts, or attention to one key)": measured.unreached,
     }
-    return tuple(
-        f"{len(names)} parameters {text}: {named(tuple(names))}" for text, names in texts.items() if names
-    )
+    remarks = [f"{len(n)} parameters {text}: {named(tuple(n))}" for text, n in texts.items() if n]
+    if measured.objective.kind == "linear":
+        remarks.append("LOSS-START is not applied: the result is not read as logits")
+    return tuple(remarks)

@@ -104,7 +104,9 @@ def _rounded(
         return names
 
     def wide(leaf: Any) -> Any:
-        return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+        return (
+            leaf.double() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+        )
 
     try:
         found = differentiated(

@@ -83,15 +83,24 @@ def _configured(model: Any) -> dict[str, Any]:
             longest -= padding + 1  # RoBERTa counts positions from there
         shape = (BATCH, min(TOKENS, longest))
         ids = {"input_ids": _ids(text, shape, random)}
+        vision = getattr(config, "vision_config", None)
+        if isinstance(getattr(vision, "image_size", None), int):
+            ids["pixel_values"] = _pixels(vision, vision.image_size, random)
         if getattr(config, "is_encoder_decoder", False):
             ids["decoder_input_ids"] = _ids(text, shape, random)
         return ids
     size = getattr(config, "image_size", None)
     if main == "pixel_values" and size:
-        sides = (size, size) if isinstance(size, int) else tuple(size)
-        channels = int(getattr(config, "num_channels", None) or 3)
-        return {"pixel_values": torch.randn(BATCH, channels, *sides, generator=random)}
+        return {"pixel_values": _pixels(config, size, random)}
     raise KcalcError(f"a {type(model).__name__} does not say what its inputs are: {ADVICE}")
+
+
+def _pixels(config: Any, size: Any, random: Any) -> Any:
+    import torch
+
+    sides = (size, size) if isinstance(size, int) else tuple(size)
+    channels = int(getattr(config, "num_channels", None) or 3)
+    return torch.randn(BATCH, channels, *sides, generator=random)
 
 
 def _ids(config: Any, shape: tuple[int, ...], random: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..foundation.errors import KcalcError
 from .descent import dead, dense
-from .examples import arguments
+from .examples import ADVICE, arguments
 from .objective import Objective, objective
 from .program import run_recorded
 from .reaching import detached, unreached
@@ -53,7 +53,7 @@ def measure(model: Any, example_inputs: Any, fresh: Callable[[], Any]) -> Measur
     call = arguments(model, example_inputs)
     parameters = dict(model.named_parameters())
     with _in_training_of_norms(model), torch.enable_grad():
-        program = _run(model, call)
+        program = _run(model, call, example_inputs is None)
         structure = structure_of(program, parameters)
         aim = objective(program.result, _classes(structure), 0)
         names = [name for name, p in parameters.items() if p.requires_grad]
@@ -88,7 +88,8 @@ def _descended(measured: Measured, fresh: Callable[[], Any]) -> None:
     measured.dead = tuple(name for name in zero if name not in measured.unreached)
 
 
-def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: bool) -> Any:
+    """``configured``: whether the inputs were made from the model's configuration."""
     from ..interchange.torch_model.examples import first_line, place
 
     args, kwargs = call
@@ -98,13 +99,15 @@ def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
         raise
     except Exception as error:
         advice = "check that it runs on them as they are"
-        text = first_line(error)
+        text = first_line(error).rstrip(". ")
         if "out of range" in text or "indices" in text:
             advice = "give the token ids as a tensor of whole numbers"
         if "label" in str(error).lower() or "target" in str(error).lower():
             advice = (
                 "a model that needs labels gets them in a dictionary: {'x': ..., 'labels': ...}"
             )
+        if configured:
+            advice = f"the configuration gave {', '.join(call[1])} alone: {ADVICE}"
         raise KcalcError(
             f"the model did not run on the example inputs{place(error)}: {text}; {advice}"
         ) from error
