@@ -25,6 +25,7 @@ HYPHENATED = re.compile(r"(^|[>\s])([^\s<>]{0,18}-[^\s<>]{1,18})(?=[<\s]|$)")
 WIDEST_TABLE = 120  # characters of a line in columns
 LONG_HELP = 95  # characters of a line of ``--help``, whose columns stay
 COLUMNS = re.compile(r"\S {3,}\S|\.{4}|[-=+|]{8}")
+GAP = re.compile(r"\S {2,}\S")
 WORD = re.compile(r'<span class="pre">([^<]{1,24})</span>')
 WIDE_IMAGE = re.compile(r'<img [^>]*class="wide"[^>]*>')
 SIZE = re.compile(r'<svg[^>]* width="([\d.]+)pt" height="([\d.]+)pt"')
@@ -46,21 +47,30 @@ def _wrapped(found: re.Match[str]) -> str:
     if CODE.search(found["classes"]):
         return found[0]
     longest = LONG_HELP if found["body"].startswith("<span></span>usage: ") else LONG_LINE
+    lines = found["body"].split("\n")
+    tables = _in_columns([html.unescape(re.sub("<[^>]*>", "", line)) for line in lines])
     lines = [
         f'<span class="long">{HYPHENATED.sub(_whole, line)}</span>'
-        if _is_prose(line, longest)
+        if _is_prose(line, WIDEST_TABLE if table else longest)
         else line
-        for line in found["body"].split("\n")
+        for line, table in zip(lines, tables, strict=True)
     ]
     return f"{found['head']}>{chr(10).join(lines)}</pre>"
 
 
+def _in_columns(lines: list[str]) -> list[bool]:
+    """Which lines are rows of a table: those with columns, and lines beside them with a gap."""
+    found = [bool(COLUMNS.search(x.strip())) and len(x.split("   ")[-1]) < LONG_CELL for x in lines]
+    forward = [(i, i - 1) for i in range(1, len(lines))]
+    back = [(j, i) for i, j in reversed(forward)]
+    for here, beside in [*forward, *back]:
+        found[here] |= found[beside] and bool(GAP.search(lines[here].strip()))
+    return found
+
+
 def _is_prose(line: str, longest: int) -> bool:
     text = html.unescape(re.sub("<[^>]*>", "", line))
-    whole = line.count("<span") == line.count("</span")
-    columns = COLUMNS.search(text.strip()) and len(text.split("   ")[-1]) < LONG_CELL
-    wide = len(text) > (WIDEST_TABLE if columns else longest)
-    return whole and wide
+    return line.count("<span") == line.count("</span") and len(text) > longest
 
 
 def _whole(found: re.Match[str]) -> str:
