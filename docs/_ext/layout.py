@@ -19,7 +19,7 @@ PRE = re.compile(
     re.DOTALL,
 )
 CODE = re.compile(r"highlight-(?:i?python3?|json|yaml|toml)\b")
-LONG_LINE = 44  # characters: a longer line of output is prose unless it has columns
+LONG_LINE = 42  # characters: a longer line of output is prose unless it has columns
 LONG_CELL = 60  # characters: a longer last column is prose
 HYPHENATED = re.compile(r"(^|[>\s])([^\s<>]{0,18}-[^\s<>]{1,18})(?=[<\s]|$)")
 WIDEST_TABLE = 120  # characters of a line in columns
@@ -60,7 +60,11 @@ def _wrapped(found: re.Match[str]) -> str:
 
 def _in_columns(lines: list[str]) -> list[bool]:
     """Which lines are rows of a table: those with columns, and lines beside them with a gap."""
-    found = [bool(COLUMNS.search(x.strip())) and len(x.split("   ")[-1]) < LONG_CELL for x in lines]
+    found = [
+        bool(COLUMNS.search(line.strip()))
+        and (len(line.split("   ")[-1]) < LONG_CELL or not line.strip("-=+| "))
+        for line in lines
+    ]
     forward = [(i, i - 1) for i in range(1, len(lines))]
     back = [(j, i) for i, j in reversed(forward)]
     for here, beside in [*forward, *back]:
