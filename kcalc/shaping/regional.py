@@ -34,6 +34,7 @@ NOTHING = "it has no activations"
 NOT_WRITTEN = {
     L.Attend: "attention is left as it is",
     L.Positions: "added positional vectors are left as they are",
+    L.ClassToken: "class tokens are left as they are",
 }
 
 
