@@ -107,7 +107,9 @@ def q_map(
     return NetworkQMap(network, assume_independent, read_tokens(tokens, token_cosine))
 
 
-def token_map(network: Network, tokens: int, assume_independent: bool = False) -> TokenMap:
+def token_map(
+    network: Network, tokens: int | None = None, assume_independent: bool = False
+) -> TokenMap:
     """The map ``R(rho)`` of the cosine between two tokens of one sequence.
 
     It is the map through a network with attention.

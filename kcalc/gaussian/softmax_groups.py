@@ -45,9 +45,7 @@ def moments(tokens: int, alike: Pair, other: Pair) -> Mapping[Powers | str, floa
     ``E sum_j A_j B_j^2``.
     """
     n, pairs = tokens, (alike, other)
-    grids = [
-        _grid(n, max(math.sqrt(pair[k]) for pair in pairs)) for k in (0, 1)
-    ]
+    grids = [_grid(n, max(math.sqrt(pair[k]) for pair in pairs)) for k in (0, 1)]
     one, zero = (_table(pair, grids) for pair in pairs)
     powers = {k: one[0, 0] ** (n - k) if n >= k else np.zeros_like(one[0, 0]) for k in (0, 1, 2)}
 
@@ -93,9 +91,7 @@ def _table(pair: Pair, grids: list[Array]) -> dict[tuple[int, int], Array]:
             grids, (1, math.copysign(1, cosine)), common, own, strict=True
         )
     ]
-    return {
-        (p, q): (sides[0][p] * weights) @ sides[1][q].T for p in range(3) for q in range(3)
-    }
+    return {(p, q): (sides[0][p] * weights) @ sides[1][q].T for p in range(3) for q in range(3)}
 
 
 def _smoothed(points: Array, deviation: float) -> list[Array]:

@@ -76,9 +76,7 @@ def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
             yield op.parameter, made[op.name], "weight"
         if isinstance(op, Linear) and op.bias_parameter is not None and op.name in made:
             yield op.bias_parameter, made[op.name], "bias"
-        if op.name in network and isinstance(
-            network.layer(op.name), Positions | ClassToken
-        ):
+        if op.name in network and isinstance(network.layer(op.name), Positions | ClassToken):
             for name in op.reads:
                 if name in held:
                     yield held[name], made[op.name], "weight"

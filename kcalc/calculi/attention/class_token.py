@@ -123,9 +123,11 @@ def attended(op: P.Attend, read: Sequence[Jet], sequences: int) -> Jet | None:
             if orders > 1:
                 numbers[1].append(
                     reading(known, values[1][one, two])
-                    + scale * queries[1][one, two].at(*kind)
+                    + scale
+                    * queries[1][one, two].at(*kind)
                     * response(known, values[0][one, two], keys[0][one, two])
-                    + scale * queries[0][one, two].at(*kind)
+                    + scale
+                    * queries[0][one, two].at(*kind)
                     * response(known, values[0][one, two], keys[1][one, two])
                 )
         for order, (first, row, column, own, apart) in enumerate(numbers):
@@ -134,9 +136,7 @@ def attended(op: P.Attend, read: Sequence[Jet], sequences: int) -> Jet | None:
     return Jet(tuple(part.reshape(1, size, size) for part in out))
 
 
-def sent(
-    op: P.Attend, read: Sequence[Array], behind: Array
-) -> tuple[Array, Array, Array] | None:
+def sent(op: P.Attend, read: Sequence[Array], behind: Array) -> tuple[Array, Array, Array] | None:
     """Covariances of gradients at queries, keys and values of one sequence; as :func:`attended`.
 
     ``read``: the covariances of what attention reads; ``behind``: of the gradients of its output.

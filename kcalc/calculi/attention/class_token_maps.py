@@ -104,7 +104,10 @@ class PointReader:
                         f"two of them; cut the network before its tokens are pooled"
                     )
             found.append(
-                {n: p._replace(gap=Jet((np.asarray(1 - p.token_cosine),))) for n, p in points.items()}
+                {
+                    n: p._replace(gap=Jet((np.asarray(1 - p.token_cosine),)))
+                    for n, p in points.items()
+                }
             )
         return {node: _stacked([points[node] for points in found], shape) for node in found[0]}
 
@@ -127,7 +130,9 @@ class PointReader:
             table = alike(count, cosine, 1 - float(jet.value), one, two)[0]
             start[node] = table
             if order:
-                slope = alike(count, cosine, 1.0, one, two)[0] - alike(count, cosine, 0.0, one, two)[0]
+                slope = (
+                    alike(count, cosine, 1.0, one, two)[0] - alike(count, cosine, 0.0, one, two)[0]
+                )
                 start[node] = Jet((table[None], -float(jet.coefficients[1]) * slope[None]))
         return self._run(1 if gap is None else 2, start, order > 0)
 

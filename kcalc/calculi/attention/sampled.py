@@ -56,6 +56,7 @@ from .exchangeable import (
 from .pairs import PairMoments
 from .rows import factor
 from .score_slopes import Blocks, Grams
+from .turning import turned, turns
 from .weights import visible, weights_of
 
 Node = Hashable
@@ -200,9 +201,7 @@ class Sampled:
             if op.form == "sinusoidal"
             else (apart == 0).astype(float)
         )
-        return self._state(
-            node, np.tile(own, (1, self.sequences, self.sequences)), count, raw=True
-        )
+        return self._state(node, np.tile(own, (1, self.sequences, self.sequences)), count, raw=True)
 
     @rule.register
     def _(self, op: P.Prefix, node: Node, inputs: Sequence[TokenState]) -> TokenState:
@@ -396,11 +395,6 @@ class Sampled:
                 f"node {node!r} turns queries and keys (rotary), and the angles need key_width, "
                 f"the channels of a head"
             )
-        if self.tangent and op.rotary is not None:
-            raise KcalcError(
-                f"node {node!r} turns queries and keys (rotary), for which there is no tangent "
-                f"kernel; use rotary=None"
-            )
 
     @rule.register
     def _(self, op: P.Window, node: Node, inputs: Sequence[TokenState]) -> TokenState:
@@ -527,18 +521,6 @@ def _blocks(one: Array, two: Array, places: tuple[Array, Array]) -> Array:
     for part, place in zip((one, two), places, strict=True):
         whole[:, place[:, None], place] = part
     return whole
-
-
-def turns(base: float, width: int, count: int) -> Array:
-    """Angles of rotary embeddings, (positions, width / 2)."""
-    return np.arange(count)[:, None] * base ** (-2.0 * np.arange(width // 2) / width)
-
-
-def turned(x: Array, angles: Array) -> Array:
-    """Pairs of channels, the first half with the second, turned by angles."""
-    a, b = np.split(x, 2, axis=-1)
-    cos, sin = np.cos(angles), np.sin(angles)
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
 
 def _waves(apart: Array, width: int = 512) -> Array:

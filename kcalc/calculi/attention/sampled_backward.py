@@ -27,8 +27,9 @@ from .class_token import exact_class_token, sent
 from .closed import closed_form, gradients, is_tied
 from .exchangeable import ONE, TokenState
 from .rows import factor
-from .sampled import Drawn, Sampled, mixing_of, root, turned, turns
+from .sampled import Drawn, Sampled, mixing_of, root
 from .score_slopes import pulled, response, slopes
+from .turning import turned, turns
 
 Node = Hashable
 Array = np.ndarray

@@ -388,7 +388,9 @@ class Emitter:
         return value if len(value.shape) == 2 else self.into.call(torch.movedim, value, -1, 1)
 
     @rule.register
-    def _(self, layer: L.Attend | L.Positions | L.ClassToken, node: Any, inputs: list[Value]) -> Value:
+    def _(
+        self, layer: L.Attend | L.Positions | L.ClassToken, node: Any, inputs: list[Value]
+    ) -> Value:
         raise KcalcError(
             f"node {node!r} is {type(layer).__name__} of a transformer, which is not written "
             f"anew; kc.shape(reading) leaves it alone"
