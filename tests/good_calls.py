@@ -152,6 +152,7 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "layers.Embedding": lambda: good(),
     "layers.GatedUnit": lambda: good("swish"),
     "layers.Positions": lambda: good(),
+    "layers.ClassToken": lambda: good(),
     "activations.abrelu": lambda: good(1, 0.5),
     "activations.celu": lambda: good(),
     "activations.combine": lambda: good(

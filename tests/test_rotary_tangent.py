@@ -28,7 +28,7 @@ def test_changes_of_turned_scores_have_the_covariances_of_their_changes() -> Non
             R[t][np.ix_(at, at)] = turn(t * base ** (-2 * f / width))
     covariances = [x @ x.T for x in rng.standard_normal((6, 2 * T, 3))]
     queries, keys, values = (
-        Jet((a[None][0], b)) for a, b in zip(covariances[::2], covariances[1::2])
+        Jet((a, b)) for a, b in zip(covariances[::2], covariances[1::2], strict=True)
     )
     q, k = rng.standard_normal((2, 2, T, width))
     q, k = (np.einsum("tab,stb->sta", R, x) for x in (q, k))

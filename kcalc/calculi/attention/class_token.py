@@ -217,7 +217,7 @@ def reading(known: Mapping, v: Grouped) -> float:
 
 
 def response(known: Mapping, v: Grouped, w: Grouped) -> float:
-    """``E sum_jl W_jl (P_A V P_B)_jl`` with ``P_A = diag(A) - A A^T``, as in :mod:`.score_slopes`."""
+    """``E sum_jl W_jl (P_A V P_B)_jl``, ``P_A = diag(A) - A A^T``, as in :mod:`.score_slopes`."""
     first = reading(known, w.times(v))
     rows = _mean(known, _row_products(v, w, 0)) + v.own * w.own * known["AAB"]
     columns = _mean(known, _row_products(v, w, 1)) + v.own * w.own * known["ABB"]

@@ -160,7 +160,7 @@ def _at(x: Any, shape: tuple[int, ...], place: tuple[int, ...], order: int = 0) 
 
 def _means(kernel: Sampled, state: TokenState, sequences: int) -> Point:
     """The means over the tokens of a node, of one chain."""
-    q1, q2, gap = kernel.whole(state.relations[ONE])
+    q1, _, gap = kernel.whole(state.relations[ONE])
     size = gap.value.shape[-1]
     count = size // sequences
     q = np.broadcast_to(q1, (1, size, 1))[0, :, 0]

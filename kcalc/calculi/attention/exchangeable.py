@@ -37,7 +37,7 @@ ONE, TWO, SAME, OTHER = "one", "two", "same", "other"
 ANY = 0  # tokens of what is the same in every sequence
 ONE_BY_ONE = (
     "after which tokens are no longer alike; kc.node_values(net, tokens=...) follows them one by "
-    "one and samples the attention, as kc.ntk does for an array of token ids; "
+    "one and samples the attention, as kc.ntk does for an array of tokens; "
     "all else needs a network without"
 )
 HEADS = (

@@ -1,6 +1,6 @@
 """Rotary embeddings: queries and keys turned by angles that grow with the place of a token.
 
-With ``R_i`` the turn at place i, scores are ``q_i . R_(j - i) k_j / sqrt(d_k)``. Small changes of the
+With ``R_i`` the turn at place i, scores are ``q_i . R_(j - i) k_j / sqrt(d_k)``. Small changes of
 queries with covariances ``Theta_ik``, the same in every channel, change two scores by
 
     Cov(ds_ij, ds_kl) = Theta_ik m_ijkl,   m_ijkl = (R_j k_j) . R_(i - k) (R_l k_l) / d_k
