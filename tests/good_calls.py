@@ -341,6 +341,7 @@ METHODS: dict[str, Callable[[], Good]] = {
     # shaping
     "Shaping.apply_to": lambda: good(torch_shaped(), (2, 8)),
     "Reading.cut": lambda: good(["1"]),
+    "RegionalShaping.export": lambda: good("json"),
     "RegionalShaping.apply_to": lambda: good(torch_sorted(), (2, 8)),
     "Shaping.compare": lambda: good(shaped()),
     "Shaping.export": lambda: good("numpy"),

@@ -131,6 +131,7 @@ def test_drawn_networks_have_the_values_of_their_maps() -> None:
         s = check.statistic(name)
         far = np.abs(s.mean - s.expected) / np.maximum(np.abs(s.expected), 0.05)
         assert ((np.abs(s.z) <= WORST) | (far <= 0.015))[check.judged()].all()
+    assert check.gradients is not None
     for found in check.gradients.modes.values():
         assert np.nanmax(np.abs(found.z)) <= WORST
 

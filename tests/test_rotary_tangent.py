@@ -10,6 +10,7 @@ import pytest
 import kcalc as kc
 from kcalc.calculi.attention.score_slopes import Blocks
 from kcalc.fields.jets import Jet
+from kcalc.network.primitives import Attend
 
 L, A = kc.layers, kc.architectures
 
@@ -34,7 +35,7 @@ def test_changes_of_turned_scores_have_the_covariances_of_their_changes() -> Non
     q, k = (np.einsum("tab,stb->sta", R, x) for x in (q, k))
     scores = np.exp(q @ k.swapaxes(-1, -2) / width**0.5)
     weights = scores / scores.sum(axis=-1, keepdims=True)
-    (attend,) = (op for _, op, _ in net().operations if type(op).__name__ == "Attend")
+    (attend,) = (op for _, op, _ in net().operations if isinstance(op, Attend))
     blocks = Blocks(attend, 1.0, queries, keys, values, 2)
     found = blocks.tangent(0, 1, weights[None], weights[None], (q[None], k[None]))
     theta_q, theta_k, theta_v = (jet.coefficients[1][:T, T:] for jet in (queries, keys, values))

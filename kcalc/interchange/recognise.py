@@ -325,8 +325,8 @@ class Recogniser(Elementwise):
         size = float(np.sqrt(np.square(value).mean()))
         channels, count = self.axes[op.reads[0]], op.shape[op.axis]
         more = count - self.by_name[op.reads[0]].shape[op.axis]
-        front = len(op.shape) == 3 and channels is not None and not op.behind
-        if front and (size or not self.sigmas):
+        front = len(op.shape) == 3 and not op.behind
+        if front and channels is not None and (size or not self.sigmas):
             value = np.broadcast_to(value, [*(1,) * (3 - value.ndim), *value.shape])
             rows = np.moveaxis(value, channels, -1)[0].reshape(more, -1)
             sigma = self.spread(rows) if self.sigmas else 1

@@ -43,10 +43,9 @@ class Grouped(NamedTuple):
     @classmethod
     def of(cls, matrix: Array) -> Grouped | None:
         """The numbers of a matrix of this form; None for others."""
-        found = cls(
-            *map(float, (matrix[0, 0], matrix[0, 1], matrix[1, 0], matrix[1, 2])),
-            float(matrix[1, 1] - matrix[1, 2]),
-        )
+        apart = float(matrix[1, 2])
+        first, row, column = (float(matrix[i, j]) for i, j in ((0, 0), (0, 1), (1, 0)))
+        found = cls(first, row, column, apart, float(matrix[1, 1]) - apart)
         far = np.abs(matrix - found.spread(len(matrix))).max()
         return found if far <= TOLERANCE * np.abs(matrix).max() else None
 
@@ -66,8 +65,13 @@ class Grouped(NamedTuple):
     def times(self, other: Grouped) -> Grouped:
         """The product of entries."""
         apart = self.apart * other.apart
-        own = (self.apart + self.own) * (other.apart + other.own) - apart
-        return Grouped(*(a * b for a, b in zip(self[:3], other[:3], strict=True)), apart, own)
+        return Grouped(
+            self.first * other.first,
+            self.row * other.row,
+            self.column * other.column,
+            apart,
+            (self.apart + self.own) * (other.apart + other.own) - apart,
+        )
 
 
 KINDS = ((0, 0), (0, 1), (1, 0), (1, 1), (1, 2))  # of two tokens
@@ -167,13 +171,12 @@ def sent(op: P.Attend, read: Sequence[Array], behind: Array) -> tuple[Array, Arr
             to_values[name] += share * reading(known, ones)
             to_keys[name] += share * g * response(known, values, ones)
     first, row, column, own, apart = (to_queries[kind] for kind in KINDS)
-    return (
-        Grouped(first, row, column, apart, own - apart).spread(count),
-        *(
-            Grouped(x["first"], x["row"], x["row"], x["apart"], x["own"] - x["apart"]).spread(count)
-            for x in (to_keys, to_values)
-        ),
+    at_keys, at_values = (
+        Grouped(x["first"], x["row"], x["row"], x["apart"], x["own"] - x["apart"])
+        for x in (to_keys, to_values)
     )
+    at_queries = Grouped(first, row, column, apart, own - apart)
+    return at_queries.spread(count), at_keys.spread(count), at_values.spread(count)
 
 
 # -- two rows --------------------------------------------------------------------------------------

@@ -214,12 +214,8 @@ class Sampled:
                 f"the pooling"
             )
         places = self._places(count, more)
-        parts = [
-            _blocks(*both, places)
-            for both in zip(
-                *(self.joint(state).coefficients for state in (tokens, front)), strict=True
-            )
-        ]
+        own, first = (self.joint(state).coefficients for state in (tokens, front))
+        parts = [_blocks(one, two, places) for one, two in zip(own, first, strict=True)]
         pairs = [pair for state in inputs for pair in state.relations[ONE].pairs]
         self.length, self.class_token = count + more, True
         return self._state(

@@ -391,9 +391,10 @@ class Emitter:
     def _(
         self, layer: L.Attend | L.Positions | L.ClassToken, node: Any, inputs: list[Value]
     ) -> Value:
+        article = "an" if isinstance(layer, L.Attend) else "a"
         raise KcalcError(
-            f"node {node!r} is {type(layer).__name__} of a transformer, which is not written "
-            f"anew; kc.shape(reading) leaves it alone"
+            f"node {node!r} is {article} {type(layer).__name__} of a transformer, which is not "
+            f"written anew; kc.shape(reading) leaves it alone"
         )
 
     @rule.register
