@@ -1,4 +1,4 @@
-"""Parameters that gradient descent does not move: a few steps, each by a fresh copy of the model."""
+"""Parameters that gradient descent does not move: some steps, each in a fresh copy."""
 
 from __future__ import annotations
 

@@ -49,9 +49,9 @@ def _gap(subject: Subject, names: tuple[str, ...]) -> str:
 @criterion(
     "INIT-COPY",
     "warning",
-    "trainable matrices, or the matrices of a stack, are equal bit for bit within a draw and differ "
-    "between two seeds (torch.manual_seed is without effect in the second draw); of a finished "
-    "model: are equal, and their entries are not correlated with their neighbours",
+    "trainable matrices, or the matrices of a stack, are equal bit for bit within a draw and "
+    "differ between two seeds (torch.manual_seed is without effect in the second draw); of a "
+    "finished model: are equal, and their entries are not correlated with their neighbours",
 )
 def copies(subject: Subject) -> Iterator[Finding]:
     """Layers that start as copies of one another."""
@@ -197,8 +197,8 @@ def _same_rows(tensor: Any, axes: tuple[int, ...], tolerance: float) -> bool:
     "INIT-FAN",
     "warning or note",
     "builder alone: the fan that the initialiser used, over that of the contraction in the run, is "
-    "outside 2/3 ... 3/2 (fan_in: fan_in; fan_out: either, as PyTorch's fan_out is the contraction's "
-    "fan_in for x @ w; Xavier: their sum); note: a norm right behind it hides the scale",
+    "outside 2/3 ... 3/2 (fan_in: fan_in; fan_out: either, as PyTorch's fan_out is the "
+    "contraction's fan_in for x @ w; Xavier: their sum); note: a norm behind it hides the scale",
 )
 def fans(subject: Subject) -> Iterator[Finding]:
     """Fans taken from the wrong axes of a weight."""

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..foundation.errors import KcalcError
 
-
 CLASSES = 10
 """The least number of outputs without a name that are read as logits."""
 

@@ -133,8 +133,8 @@ def _stepped(optimizer: Any) -> None:
         optimizer.step()
     except Exception as error:
         raise KcalcError(
-            f"a step of {type(optimizer).__name__} raised {type(error).__name__}: {str(error)[:200]}; "
-            f"give an optimizer that steps without a closure"
+            f"a step of {type(optimizer).__name__} raised {type(error).__name__}: "
+            f"{str(error)[:200]}; give an optimizer that steps without a closure"
         ) from error
 
 

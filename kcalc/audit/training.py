@@ -39,7 +39,7 @@ def dead(subject: Subject) -> Iterator[Finding]:
             "warning",
             measured.rounded,
             "is rounding alone in 4 steps: in 64 bits it vanishes",
-            "see what cancels it: a weight divided by itself, or scores that are equal for all keys",
+            "see what cancels it: a share divided by itself, or values that are equal for all keys",
         ),
         (
             "warning",
@@ -187,8 +187,8 @@ def gradient_sizes(subject: Subject, merges: list[Merge]) -> list[float]:
     "GRAD-BLOCKS",
     "warning",
     "no norm stands behind the writers of a stream, and the rms of the gradient at the first block "
-    "output over that at the last of one shape is outside 1/50 ... 50; of a network without streams "
-    "and norms: that at the first layer over that at the last is outside 1e-9 ... 1e9",
+    "output over that at the last of one shape is outside 1/50 ... 50; of a network without "
+    "streams and norms: that at the first layer over that at the last is outside 1e-9 ... 1e9",
 )
 def blocks(subject: Subject) -> Iterator[Finding]:
     """Gradients that vanish or explode along a residual stream, or along a plain network."""
@@ -238,9 +238,9 @@ def _plain(subject: Subject) -> Iterator[Finding]:
         "GRAD-BLOCKS",
         "warning",
         tuple(name for names in sizes for name in names),
-        f"the gradient at the result of {named(first)}, the first layer, is {begin / end:.3g} times "
-        f"that at {named(last)}, the last",
-        "draw the layers by a law that keeps sizes, such as He's (variance 2 / fan_in) before ReLUs",
+        f"the gradient at the result of {named(first)}, the first layer, is {begin / end:.3g} "
+        f"times that at {named(last)}, the last",
+        "draw the layers by a law that keeps sizes: for ReLUs He's, of variance 2 / fan_in",
         subject.place(first),
     )
 
