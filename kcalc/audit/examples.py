@@ -84,8 +84,9 @@ def _configured(model: Any) -> dict[str, Any]:
         shape = (BATCH, min(TOKENS, longest))
         ids = {"input_ids": _ids(text, shape, random)}
         vision = getattr(config, "vision_config", None)
-        if isinstance(getattr(vision, "image_size", None), int):
-            ids["pixel_values"] = _pixels(vision, vision.image_size, random)
+        side = getattr(vision, "image_size", None)
+        if isinstance(side, int):
+            ids["pixel_values"] = _pixels(vision, side, random)
         if getattr(config, "is_encoder_decoder", False):
             ids["decoder_input_ids"] = _ids(text, shape, random)
         return ids

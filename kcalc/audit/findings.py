@@ -99,7 +99,12 @@ def known_codes(codes: Any, what: str) -> tuple[str, ...]:
 
 def named(names: tuple[str, ...] | list[str], most: int = 3) -> str:
     """Parameters in a message: the first families by their forms, and how many more there are."""
-    forms = list(families(names).items())
-    texts = [f"{f} ({len(n)})" if len(n) > 1 else n[0] for f, n in forms[:most]]
-    more = sum(len(members) for _, members in forms[most:])
-    return ", ".join(texts) + (f" and {more} more" if more else "")
+    texts = forms(names)
+    more = sum(len(members) for members in list(families(names).values())[most:])
+    return ", ".join(texts[:most]) + (f" and {more} more" if more else "")
+
+
+def forms(names: tuple[str, ...] | list[str]) -> list[str]:
+    """Each family by its form and size, or by the name of its one member."""
+    found = families(names).items()
+    return [f"{form} ({len(n)})" if len(n) > 1 else next(iter(n)) for form, n in found]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .contractions import Contraction
-from .findings import Finding, criterion, named
+from .findings import Finding, criterion, forms, named
 from .operations import NORMS
 from .subject import Subject, families
 
@@ -66,7 +66,7 @@ def copies(subject: Subject) -> Iterator[Finding]:
             stacked = [n for n in stacked if not _equal(subject.parameters[n], other.get(n))]
     if groups:
         names = tuple(name for group in groups for name in group)
-        sets = "; ".join(" = ".join(_forms(group)) for group in groups[:MOST])
+        sets = "; ".join(" = ".join(forms(group)) for group in groups[:MOST])
         more = f"; and {len(groups) - MOST} more" if len(groups) > MOST else ""
         yield Finding(
             "INIT-COPY",
@@ -86,10 +86,6 @@ def copies(subject: Subject) -> Iterator[Finding]:
             "draw the whole stack: repeat and expand copy one draw",
             subject.place(members),
         )
-
-
-def _forms(group: tuple[str, ...]) -> list[str]:
-    return [f"{f} ({len(n)})" if len(n) > 1 else n[0] for f, n in families(group).items()]
 
 
 def _equal_slices(subject: Subject) -> list[str]:
