@@ -405,6 +405,19 @@ class Experts(nn.Module):
         return (torch.bmm(x.expand(4, *x.shape), self.stack) * shares).sum(0)
 
 
+class Shared(nn.Module):
+    """Experts that are drawn one by one, as they are stored or with their axes exchanged."""
+
+    def __init__(self, right: bool, law: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.stack = nn.Parameter(torch.empty(4, 8, 32))
+        for expert in self.stack.data:
+            law(expert.T if right else expert)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("td,edm->tem", x, self.stack).sum(1)
+
+
 class Routed(nn.Module):
     """One expert of four for each example, its result times a share that is 1 or not."""
 
@@ -560,6 +573,11 @@ PAIRS: dict[str, Pair] = {
     ),
     "fan_in of weights with the data on the left": Pair(
         "INIT-FAN", "warning", "ws.0", lambda: Multiplied("fan_in"), lambda: Multiplied("fan_out")
+    ),
+    "He's fan of experts drawn one by one": Pair(
+        "INIT-FAN", "warning", "stack",
+        lambda: Shared(False, nn.init.kaiming_normal_),
+        lambda: Shared(True, nn.init.kaiming_normal_),
     ),
     "He's fan of a transposed kernel": Pair(
         "INIT-FAN", "warning", "0.weight",

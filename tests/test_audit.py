@@ -376,3 +376,18 @@ def test_one_finding_of_fans_for_a_line() -> None:
 def test_a_result_that_is_not_read_as_logits_is_a_remark() -> None:
     remarks = kc.audit(lambda: Perceptron(nothing), (16, 8), predict=False).remarks
     assert remarks == ("LOSS-START is not applied: the result is not read as logits",)
+
+
+def test_several_optimizers_share_the_parameters() -> None:
+    def two(model: Any) -> list[Any]:
+        matrices = [p for p in model.parameters() if p.ndim > 1]
+        others = [p for p in model.parameters() if p.ndim < 2]
+        return [torch.optim.SGD(matrices, lr=0.1), torch.optim.Adam(others, lr=1e-3)]
+
+    assert kc.audit(lambda: Perceptron(nothing), (16, 8), optimizer=two).findings == ()
+    model = narrow()
+    assert kc.audit(model, (16, 8), optimizer=two(model)).findings == ()
+    first, _ = two(model)
+    assert "OPT-MISSING" in {f.code for f in kc.audit(model, (16, 8), optimizer=[first]).findings}
+    with pytest.raises(kc.KcalcError, match="closure"):
+        kc.audit(model, (16, 8), optimizer=torch.optim.LBFGS(model.parameters()))

@@ -8,7 +8,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from audit_models import IDS, Decoder, Multiplied, Perceptron, Routed, nothing, plain  # noqa: E402
+from audit_models import (  # noqa: E402
+    IDS,
+    Decoder,
+    Multiplied,
+    Perceptron,
+    Routed,
+    Shared,
+    nothing,
+    plain,
+)
 from torch import nn  # noqa: E402
 
 from kcalc.audit import audit  # noqa: E402
@@ -81,6 +90,7 @@ SILENT: dict[str, tuple[Any, Any]] = {
     "one key": (OneKey, (8, 1, 16)),
     "memory written by NumPy": (numbered, (16, 8)),
     "a parameter without entries": (empty, (16, 8)),
+    "Xavier's fans of experts": (lambda: Shared(False, nn.init.xavier_normal_), (16, 8)),
     "fans of the left": (lambda: Multiplied("fan_out"), (16, 8)),
 }
 

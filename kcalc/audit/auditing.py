@@ -47,7 +47,8 @@ def audit(
     builder or the model of a base width); or {pattern of parameter names: a sigma, or "zeros",
     "lecun", "he", "xavier", "torch"}.
 
-    optimizer: an optimizer of the model, or a function that takes the model and returns one.
+    optimizer: an optimizer of the model, a list of them, or a function that takes the model and
+    returns one or a list.
 
     also: codes of criteria that are off by default, "INIT-TRUNC".
 

@@ -209,7 +209,12 @@ def fans(subject: Subject) -> Iterator[Finding]:
             subject.parameters[name].ndim == 2 and size > contraction.entries
         ):
             continue  # a view with repeated entries, or a slice of fused weights
-        right = {"fan_in": [fan_in], "fan_out": [fan_out, fan_in]}.get(used[0], [fan_in + fan_out])
+        outs = [fan_out]
+        if subject.parameters[name].ndim > 2 and contraction.value.op != "convolution":
+            outs.append(fan_out // len(subject.parameters[name]))  # an einsum reads a stack as one
+        right = {"fan_in": [fan_in], "fan_out": [*outs, fan_in]}.get(
+            used[0], [fan_in + out for out in outs]
+        )
         if not any(1 / FAN_OFF <= used[1] / true <= FAN_OFF for true in right):
             where = subject.laws[name].place or next(iter(families([name])))
             severity = "note" if _normed(subject, contraction) else "warning"

@@ -24,7 +24,7 @@ def missing(subject: Subject) -> Iterator[Finding]:
     if subject.optimizer is None:
         return
     try:
-        optimizer = optimizer_of(subject, subject.original)
+        optimizers = optimizers_of(subject, subject.original)
     except KcalcError:
         raise
     except ValueError as error:
@@ -40,7 +40,7 @@ def missing(subject: Subject) -> Iterator[Finding]:
             "put every parameter into one group",
         )
         return
-    counts = Counter(id(p) for group in optimizer.param_groups for p in group["params"])
+    counts = Counter(map(id, _held(optimizers)))
     trainable = {n: p for n, p in subject.original.named_parameters() if p.requires_grad}
     if not any(counts[id(p)] for p in trainable.values()):
         yield Finding(
@@ -65,22 +65,28 @@ def missing(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def optimizer_of(subject: Subject, model: Any) -> Any:
-    """The user's optimizer, made for ``model`` where a function was given.
+def optimizers_of(subject: Subject, model: Any) -> list[Any]:
+    """The user's optimizers, made for ``model`` where a function was given.
 
     Raises: KcalcError for what is no optimizer.
     """
     import torch
 
     given = subject.optimizer
-    if not isinstance(given, torch.optim.Optimizer) and callable(given):
+    if not isinstance(given, torch.optim.Optimizer | list | tuple) and callable(given):
         given = _made(given, model)
-    if not isinstance(given, torch.optim.Optimizer):
+    several = list(given) if isinstance(given, list | tuple) else [given]
+    if not several or not all(isinstance(one, torch.optim.Optimizer) for one in several):
         raise KcalcError(
-            f"optimizer must be a torch.optim.Optimizer, or a function that takes the model and "
-            f"returns one, got {glimpse(given)}"
+            f"optimizer must be a torch.optim.Optimizer, a list of them, or a function that takes "
+            f"the model and returns one or a list, got {glimpse(given)}"
         )
-    return given
+    return several
+
+
+def _held(optimizers: list[Any]) -> list[Any]:
+    """The parameters in all groups."""
+    return [p for one in optimizers for group in one.param_groups for p in group["params"]]
 
 
 def _made(function: Any, model: Any) -> Any:
@@ -143,10 +149,12 @@ def _after_one_step(subject: Subject, names: tuple[str, ...]) -> tuple[Counter, 
     import torch
 
     model, given = subject.model, subject.optimizer
-    if isinstance(given, torch.optim.Optimizer):
-        model, optimizer = copy.deepcopy((subject.original, given))
+    if isinstance(given, torch.optim.Optimizer | list | tuple):
+        model, given = copy.deepcopy((subject.original, given))
+        optimizers = list(given) if isinstance(given, list | tuple) else [given]
     else:
-        optimizer = optimizer_of(subject, model)
+        optimizers = optimizers_of(subject, model)
+    held = set(map(id, _held(optimizers)))
     parameters = dict(model.named_parameters())
     kept = {name: p.detach().clone() for name, p in parameters.items()}
     unchanged: Counter[str] = Counter()
@@ -154,10 +162,11 @@ def _after_one_step(subject: Subject, names: tuple[str, ...]) -> tuple[Counter, 
     for name, gradient in subject.measured.gradients.items():
         parameters[name].grad = gradient
     try:
-        _stepped(optimizer)
+        for optimizer in optimizers:
+            _stepped(optimizer)
         for name in names:
             gradient = subject.measured.gradients.get(name)
-            if gradient is not None:
+            if gradient is not None and id(parameters[name]) in held:
                 alive = gradient != 0
                 moved[name] = int(alive.sum())
                 unchanged[name] = int((alive & (parameters[name] == kept[name])).sum())

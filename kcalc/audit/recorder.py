@@ -16,7 +16,7 @@ from typing import Any
 
 from ..foundation.errors import KcalcError, glimpse
 from .building import built, usable
-from .laws import Law, estimated, truncated_sigma
+from .laws import Law, estimated, truncated_moments
 
 UNINITIALISED = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
 NORMAL, UNIFORM = ("normal", 1.0, 0.0), ("uniform", 12**-0.5, 0.5)
@@ -214,7 +214,8 @@ def _by_initialiser(frame: Any, out: Any) -> Law | None:
             std, mean = float(local["std"]), float(local["mean"])
             low, high = float(local["a"]) - mean, float(local["b"]) - mean
             cut = min(abs(low), abs(high)) / std if std > 0 else None
-            return Law(short, truncated_sigma(std, low, high), mean=mean, cut=cut)
+            shift, sigma = truncated_moments(std, low, high)
+            return Law(short, sigma, mean=mean + shift, cut=cut)
         if short.startswith("kaiming"):
             fan, gain = float(local["fan"]), float(local["gain"])
             return Law(short, gain / math.sqrt(fan), fan=(str(local["mode"]), fan))

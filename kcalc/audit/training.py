@@ -232,7 +232,7 @@ def _plain(subject: Subject) -> Iterator[Finding]:
             sizes[contraction.parameters] = max(size, sizes.get(contraction.parameters, 0.0))
     first, last = next(iter(sizes), ()), next(reversed(sizes), ())
     begin, end = sizes.get(first, 0.0), sizes.get(last, 0.0)
-    if not begin or not end or 1 / PLAIN <= begin / end <= PLAIN:
+    if subject.measured.nonfinite or not begin or not end or 1 / PLAIN <= begin / end <= PLAIN:
         return
     yield Finding(
         "GRAD-BLOCKS",
