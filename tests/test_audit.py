@@ -385,9 +385,9 @@ def test_several_optimizers_share_the_parameters() -> None:
         return [torch.optim.SGD(matrices, lr=0.1), torch.optim.Adam(others, lr=1e-3)]
 
     assert kc.audit(lambda: Perceptron(nothing), (16, 8), optimizer=two).findings == ()
-    model = narrow()
+    model = Perceptron(nothing)
     assert kc.audit(model, (16, 8), optimizer=two(model)).findings == ()
     first, _ = two(model)
     assert "OPT-MISSING" in {f.code for f in kc.audit(model, (16, 8), optimizer=[first]).findings}
     with pytest.raises(kc.KcalcError, match="closure"):
-        kc.audit(model, (16, 8), optimizer=torch.optim.LBFGS(model.parameters()))
+        kc.audit(narrow, (16, 8), optimizer=lambda m: torch.optim.LBFGS(m.parameters()))
