@@ -73,7 +73,7 @@ def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note
     if not there:
         return []
     try:
-        values = q_and_variances(network)
+        values = q_and_variances(network, tokens=1 if network.nodes_of(L.Attend) else None)
     except (KcalcError, OverflowError):
         values = {}
     notes: list[Note] = []
