@@ -360,8 +360,8 @@ def page(rows: Sequence[Row], taken: float) -> str:
         "The last column is a shaped copy (the first of dks, tat, eoc that there is): q at the "
         f"last node of at least {WIDTH} channels divided by its prediction, the mean of {DRAWS} "
         f"draws of the weights, each for {2 * BATCHES} inputs that are alike at all locations, "
-        "with its standard error; bold where that is off by more than 10 % and three standard errors "
-        "(counted as 10 % at most). Gates of products, as in squeeze-and-excite blocks, are "
+        "with its standard error; bold where that is off by more than 10 % and three standard "
+        "errors (counted as 10 % at most). Gates of products, as in squeeze-and-excite blocks, are "
         'normalised: `gates="normalise"`.',
         ("architecture", "from", "read [s]", "nodes", *COLUMNS, "`apply_to`"),
         [row.texts() for row in rows],

@@ -141,13 +141,13 @@ def q_values(
 
 
 def q_and_variances(
-    network: Network, q: Any = 1, assume_independent: bool = False, tokens: int | None = None
+    network: Network, q: Any = 1, assume_independent: bool = False
 ) -> dict[Node, tuple[float, float]]:
     """(q value, variance over channels) of every node for uniform input q.
 
-    ``q``: a number or {input: number}; ``tokens``: their number, where attention needs it.
+    ``q``: a number or {input: number}.
     """
-    reading = _Reading(network, assume_independent, read_tokens(tokens, None))
+    reading = _Reading(network, assume_independent)
     given = per_input(network.inputs)(q, lambda v: q_array(v, "q"), "q")
     states = reading.run(NUMPY, given, None, None)
     kernel = reading.kernel
