@@ -176,6 +176,13 @@ OPTIONS: tuple[Target, ...] = (
         ("dks", "tat"),
         metavar="keep|rescale",
     ),
+    Target(
+        "gates",
+        str,
+        "activations that gate a product: shape (default), or normalise (kept, scaled to Q(1) = 1)",
+        ("dks",),
+        metavar="shape|normalise",
+    ),
     Target("sigma_b", number, "standard deviation of the biases, >= 0", ("eoc",), metavar="S"),
     Target(
         "sigma_w",

@@ -117,6 +117,7 @@ def shape(
     tau: float | None = ...,
     tokens: Any = ...,
     token_rows: Literal["keep", "rescale"] = ...,
+    gates: Literal["shape", "normalise"] = ...,
     sigma_b: float | None = ...,
     sigma_w: float | None = ...,
     q: float | None = ...,
@@ -163,6 +164,7 @@ def shape(
     tau: float | None = OF_METHOD,
     tokens: Any = OF_METHOD,
     token_rows: Literal["keep", "rescale"] = OF_METHOD,
+    gates: Literal["shape", "normalise"] = OF_METHOD,
     sigma_b: float | None = OF_METHOD,
     sigma_w: float | None = OF_METHOD,
     q: float | None = OF_METHOD,
@@ -198,7 +200,8 @@ def shape(
     - ``"dks"``: ``zeta=1.5`` bounds the slopes of all subnetworks' C maps at 1;
       ``subnetworks="strict"`` or ``"forward"``; ``q_slope=1``, a
       value, ``"minimize"`` or None (dropped); ``free_slope=True`` gives leaky_relu its slope as a
-      further constant. See :func:`dks`.
+      further constant; ``gates="normalise"`` keeps the activations of gates, scaled to Q(1) = 1.
+      See :func:`dks`.
     - ``"tat"``: ``eta=.9`` (relu, leaky_relu: the largest c value that orthogonal inputs reach) or
       ``tau=.3`` (smooth activations: the
       largest curvature). See :func:`tat`.
