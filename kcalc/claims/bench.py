@@ -41,6 +41,28 @@ class Bench:
         """``quick`` or ``full``, by the budget."""
         return full if self.budget == "full" else quick
 
+    def rounds(self, quick: int, full: int) -> range:
+        """``quick`` or ``full`` rounds of a loop, by the budget."""
+        return range(self.size(quick, full))
+
+    # -- random numbers ----------------------------------------------------------------------------
+
+    def normal(self, *shape: int) -> Any:
+        """Standard normals: one float, or an array of this shape."""
+        return self.rng.normal(size=shape) if shape else self.rng.normal()
+
+    def uniform(self, low: float, high: float, *shape: int) -> Any:
+        """Uniform numbers between ``low`` and ``high``: one float, or an array of this shape."""
+        return self.rng.uniform(low, high, shape or None)
+
+    def whole(self, low: int, high: int) -> int:
+        """A whole number from ``low`` to ``high - 1``."""
+        return int(self.rng.integers(low, high))
+
+    def wholes(self, low: int, high: int, count: int) -> list[int]:
+        """``count`` whole numbers from ``low`` to ``high - 1``."""
+        return self.rng.integers(low, high, count).tolist()
+
     def _say(
         self,
         about: str | None,

@@ -85,9 +85,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens = 7
-    roots = bench.rng.standard_normal((4, tokens, tokens))
+    roots = bench.normal(4, tokens, tokens)
     G, H, V, gradient = roots @ roots.transpose(0, 2, 1)
-    A = np.exp(bench.rng.standard_normal((tokens, tokens)))
+    A = np.exp(bench.normal(tokens, tokens))
     A /= A.sum(axis=1, keepdims=True)
     P, W = projector(A), gradient * G
     B, C, read = (A @ V) * (A @ H), (W @ A) * (A @ V), A @ V @ A.T

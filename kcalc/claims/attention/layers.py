@@ -35,10 +35,10 @@ ALIKE, TWO, TANGENT = "Tokens that are alike", "Two inputs", "The tangent kernel
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     draws, width = bench.size(20_000, 200_000), 4
-    x = bench.rng.standard_normal((3, 5))
+    x = bench.normal(3, 5)
     covariance = x @ x.T / 5
     root = np.linalg.cholesky(covariance)
-    q, k = (root @ bench.rng.standard_normal((draws, 3, width)) * scale for scale in (1.2, 0.7))
+    q, k = (root @ bench.normal(draws, 3, width) * scale for scale in (1.2, 0.7))
     s = q @ k.transpose(0, 2, 1) / np.sqrt(width)
     for i, j, m, n in ((0, 1, 0, 1), (0, 1, 2, 0), (1, 2, 2, 1)):
         truth = 1.2**2 * covariance[i, m] * 0.7**2 * covariance[j, n]
@@ -87,7 +87,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     known = node_values(layer(1.56, 1.56, 1.0), tokens=2, token_cosine=0.35)["attention"]
     yield bench.equal(float(known.q1), 0.7894179094735, "T = 2, known digits", 1e-12)
     mask = np.triu(np.full((tokens, tokens), -np.inf), 1)
-    z = bench.rng.standard_normal((draws, tokens, tokens))
+    z = bench.normal(draws, tokens, tokens)
     scores = np.exp(np.linalg.cholesky(1.1 * K) @ z @ np.linalg.cholesky(0.8 * K).T + mask)
     weights = scores / scores.sum(axis=-1, keepdims=True)
     last = np.einsum("nj,jk,nk->n", weights[:, -1], K, weights[:, -1])
@@ -116,7 +116,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for s in (self_overlap(9, variance), Overlap(9, variance, variance, covariance).value)
     )
     yield bench.equal(read[2], (q, p / q), "kcalc: a bias of the queries of variance 0.7", 1e-13)
-    s, common = bench.rng.standard_normal((2, 8, 8))
+    s, common = bench.normal(2, 8, 8)
     first, second = (
         np.exp(m) / np.exp(m).sum(axis=1, keepdims=True) for m in (s, s + common[:, :1])
     )
@@ -136,9 +136,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     pair = np.array([[q1, c * np.sqrt(q1 * q2)], [c * np.sqrt(q1 * q2), q2]])
     joint = np.kron(pair, alike(tokens, 1.0, rho))
     root = np.linalg.cholesky(joint)
-    scores = np.sqrt(1.3 * 1.1) * (
-        root @ bench.rng.standard_normal((draws, 2 * tokens, 2 * tokens)) @ root.T
-    )
+    scores = np.sqrt(1.3 * 1.1) * (root @ bench.normal(draws, 2 * tokens, 2 * tokens) @ root.T)
     A, B = (np.exp(scores[:, part, part]) for part in (slice(0, tokens), slice(tokens, None)))
     A, B = (m / m.sum(axis=-1, keepdims=True) for m in (A, B))
     out = A @ joint[:tokens, tokens:] @ B.transpose(0, 2, 1)

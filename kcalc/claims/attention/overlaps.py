@@ -277,7 +277,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             0.0,
         )
         yield bench.at_most(0.0, away, f"beta = {beta:g}: the limit lies below", 0.0)
-    scores = bench.rng.standard_normal((bench.size(4000, 20_000), 512)) * math.sqrt(tilt(512, 1.5))
+    scores = bench.normal(bench.size(4000, 20_000), 512) * math.sqrt(tilt(512, 1.5))
     found = (softmax(scores) ** 2).sum(axis=1)
     yield bench.statistical(
         found, self_overlap(512, tilt(512, 1.5)), "drawn rows, beta = 1.5, T = 512"

@@ -36,7 +36,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     short, long, variance, k = 4, 9, 1.5, 0.6
     found = Overlap(short, variance, variance, k, more=long - short).value
     yield bench.equal(found, 0.144725, "rows of 4 and 9 tokens", 1e-6)
-    z = bench.rng.standard_normal((2, bench.size(20_000, 200_000), long)) * math.sqrt(variance)
+    z = bench.normal(2, bench.size(20_000, 200_000), long) * math.sqrt(variance)
     other = k / variance * z[0] + math.sqrt(1 - (k / variance) ** 2) * z[1]
     yield bench.statistical(
         (softmax(z[0][:, :short]) * softmax(other)[:, :short]).sum(axis=1), found, "drawn rows"
@@ -58,7 +58,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         c=0.5,
         tokens=tokens,
         token_cosine=rho,
-        sampling=Sampling(bench.size(40, 400), 16, int(bench.rng.integers(1 << 30))),
+        sampling=Sampling(bench.size(40, 400), 16, bench.whole(0, 1 << 30)),
     )
     assert isinstance(drawn, SampledValues)
     value = drawn["attention"]
@@ -90,10 +90,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         [averaged, self_overlap(tokens, variance)], [0.027966, 0.027603], "by quadrature", 5e-7
     )
     draws = bench.size(4000, 40_000)
-    q, k = (bench.rng.standard_normal((draws, count, width)) for count in (1, tokens))
+    q, k = (bench.normal(draws, count, width) for count in (1, tokens))
     row = softmax((math.sqrt(variance / width) * q @ k.transpose(0, 2, 1))[:, 0])
     yield bench.statistical((row**2).sum(axis=1), averaged, "drawn queries and keys")
-    sampling = Sampling(bench.size(25, 250), 16, int(bench.rng.integers(1 << 30)))
+    sampling = Sampling(bench.size(25, 250), 16, bench.whole(0, 1 << 30))
     found: Any = node_values(layer(variance, key_width=width), tokens=tokens, sampling=sampling)
     yield bench.statistical(
         found["attention"].q, averaged, "kcalc, sampled", error=found["attention"].q_error
@@ -117,7 +117,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )["attention"]
     K, draws = alike(tokens, 1.0, rho), bench.size(6000, 60_000)
     root = np.linalg.cholesky(K)
-    q, k = (root @ bench.rng.standard_normal((draws, tokens, width)) for _ in range(2))
+    q, k = (root @ bench.normal(draws, tokens, width) for _ in range(2))
     A = softmax(math.sqrt(variance / width) * q @ k.transpose(0, 2, 1))
     out = A @ K @ A.transpose(0, 2, 1)
     yield bench.statistical(
@@ -137,7 +137,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, p, variance = 6, 0.3, 1.5
     G, K = variance * alike(tokens, 1.0, p), alike(tokens, 1.0, p)
-    z = bench.rng.standard_normal((bench.size(6000, 60_000), tokens, tokens))
+    z = bench.normal(bench.size(6000, 60_000), tokens, tokens)
     scores = np.linalg.cholesky(G) @ z @ np.linalg.cholesky(K).T
     weights = {
         "relu": np.maximum(scores, 0) / tokens,
@@ -182,7 +182,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     tokens, p, variance = 6, 0.3, 2.0
     found = node_values(layer(variance, sink=True), tokens=tokens, token_cosine=p)["attention"]
     K = alike(tokens, 1.0, p)
-    z = bench.rng.standard_normal((bench.size(6000, 60_000), tokens, tokens))
+    z = bench.normal(bench.size(6000, 60_000), tokens, tokens)
     powers = np.exp(math.sqrt(variance) * np.linalg.cholesky(K) @ z @ np.linalg.cholesky(K).T)
     A = powers / (1 + powers.sum(axis=-1, keepdims=True))
     out = A @ K @ A.transpose(0, 2, 1)
@@ -240,7 +240,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     mean = rho + (1 - rho) / tokens
     yield bench.equal((found.q1, found.token_cosine1), (mean, 1.0), "kcalc", 1e-13)
     for width in (64, 1024):
-        q, k = bench.rng.standard_normal((2, 100, width))
+        q, k = bench.normal(2, 100, width)
         scores = (q * k).sum(axis=1) * 6**0.5 / width
         yield bench.at_most(
             float((scores**2).mean()),
@@ -308,7 +308,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     width, draws = 8, bench.size(20_000, 200_000)
     theta = 10000.0 ** (-2 * np.arange(width // 2) / width)
     G, H = alike(4, 1.2, 0.5), alike(4, 0.9, 0.3)
-    q, k = (np.linalg.cholesky(m) @ bench.rng.standard_normal((draws, 4, width)) for m in (G, H))
+    q, k = (np.linalg.cholesky(m) @ bench.normal(draws, 4, width) for m in (G, H))
     turn = np.exp(1j * np.arange(4)[:, None] * theta)
     turned = [(x[..., : width // 2] + 1j * x[..., width // 2 :]) * turn for x in (q, k)]
     s = (turned[0] @ turned[1].conj().transpose(0, 2, 1)).real / math.sqrt(width)

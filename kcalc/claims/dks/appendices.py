@@ -87,10 +87,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1e-10,
     )
     k, inputs = bench.size(100_000, 2_000_000), 30
-    z = bench.rng.normal(size=inputs)
+    z = bench.normal(inputs)
     # W z with rows of variance 1/inputs
-    pre = bench.rng.normal(size=k) * math.sqrt(float(z @ z) / inputs)
-    wide = bench.rng.normal(size=(bench.size(3000, 30_000), inputs)) @ z / math.sqrt(inputs)
+    pre = bench.normal(k) * math.sqrt(float(z @ z) / inputs)
+    wide = bench.normal(bench.size(3000, 30_000), inputs) @ z / math.sqrt(inputs)
     for name in ("relu", "softplus"):
         value, q = reference.FUNCTIONS[name].value, float(z @ z) / inputs
         yield bench.statistical(
@@ -287,7 +287,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal([(C(size) - C(0)) / size for C in maps], flat, "D.4: the series of F", 1e-10)
     signed = [np.abs(np.polynomial.polynomial.polyval(_POINTS, C.weights[1:])) for C in maps]
     yield bench.at_most(signed, flat, "D.4: $|\\sum b_ic^{i-1}|\\le F$", 1e-12)
-    eps = bench.rng.uniform(0.01, 0.99, len(maps))
+    eps = bench.uniform(0.01, 0.99, len(maps))
     inner = np.array([float(C(1 - e)) for C, e in zip(maps, eps, strict=True)])
     F = np.array([(v - C.weights[0]) / (1 - e) for C, v, e in zip(maps, inner, eps, strict=True)])
     yield bench.at_most(

@@ -333,7 +333,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield bench.at_most(away, 2 * shares, "the upper bound")
     yield bench.at_most(shares / 4, away, "the lower bound")
-    a = bench.rng.uniform(0.01, 2, size=bench.size(10, 100))
+    a = bench.uniform(0.01, 2, bench.size(10, 100))
     bent = np.array(
         [reference.mean(lambda u, s=s: (np.tanh(s * u) - _projection(s) * u) ** 2) for s in a]
     )
@@ -356,7 +356,7 @@ def _projection(s: float) -> float:
     r"h_0\|/\|\phi'\|$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    a = bench.rng.normal(size=20)
+    a = bench.normal(20)
     slopes = [reference.mean(lambda u, s=s: (np.full_like(u, s) - s) ** 2) for s in a]
     yield bench.equal(slopes, 0.0, "na of random affine functions", 1e-14)
     shares = [_shares(name)[1] for name in reference.FUNCTIONS]
@@ -380,7 +380,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.counterexample(off, "tanh at q = 4 with the inner product at q = 1", q=4.0)
     found, truth = [], []
     for name in names:
-        q = float(bench.rng.uniform(0.2, 3)) if name != "exp" else 0.5
+        q = bench.uniform(0.2, 3) if name != "exp" else 0.5
         slope = activation(name).c_map.derivative(1)
         found.append(1 - float(slope(0.0, q)) / float(slope(1.0, q)))
         truth.append(_shares(name, q)[1])

@@ -39,10 +39,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "one layer: the cosine of the second moments is $c$",
     )
     off = []
-    for _ in range(bench.size(5, 40)):
-        slope = sp.Rational(int(bench.rng.integers(1, 30)), 7) * int(bench.rng.choice([-1, 1]))
-        net = random_network(bench.rng, slope * X, int(bench.rng.integers(2, 7)))
-        c0, (p1, p2) = bench.rng.uniform(-1, 1), bench.rng.uniform(0.2, 4, 2)
+    for _ in bench.rounds(5, 40):
+        slope = sp.Rational(bench.whole(1, 30), 7) * int(bench.rng.choice([-1, 1]))
+        net = random_network(bench.rng, slope * X, bench.whole(2, 7))
+        c0, (p1, p2) = bench.uniform(-1, 1), bench.uniform(0.2, 4, 2)
         off.append([c_map(net)(c0, p1, p2) - c0, c_map(net)(c0) - c0])
     yield bench.equal(
         off, 0, "random networks of linear layers, of equal and of unequal q values", 1e-13
@@ -70,8 +70,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         lambda x: (x > -12) / np.sqrt(2),
         (-12.0,),
     )
-    q1, q2 = bench.rng.uniform(0.2, 3, (2, bench.size(12, 60)))
-    c = bench.rng.uniform(-1, 1, q1.size)
+    q1, q2 = bench.uniform(0.2, 3, 2, bench.size(12, 60))
+    c = bench.uniform(-1, 1, q1.size)
     yield bench.equal(shifted.q_map(q1), (q1 + 1) / 2, "the shifted rectifier at random $q$", 1e-10)
     yield bench.equal(
         shifted.c_map(c, q1), (q1 * c + 1) / (q1 + 1), "its C map at random $q$ and $c$", 1e-10
@@ -89,7 +89,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, floor = [], [], []
     for name, phi in KNOWN.items():
-        alpha, beta = bench.rng.uniform(0.2, 1.5), bench.rng.uniform(-1, 1)
+        alpha, beta = bench.uniform(0.2, 1.5), bench.uniform(-1, 1)
         own, C = phi.transformed(alpha, beta, 1, 0), activation(name).transformed(alpha, beta).c_map
         slope = float(C.derivative(1)(1.0))
         found.append(1 - float(C.derivative(1)(0.0)) / slope)
@@ -127,8 +127,8 @@ def _bump(k: int, b: float, size: float) -> sp.Expr:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     ends, found = [], []
-    for _ in range(bench.size(2, 12)):
-        k, b = int(bench.rng.integers(1, 4)), float(bench.rng.uniform(0.5, 2))
+    for _ in bench.rounds(2, 12):
+        k, b = bench.whole(1, 4), bench.uniform(0.5, 2)
         # q Q'/Q = k - (k + 1/2) 4 b q / (1 + 4 b q) < 0 for 2 b q > k
         phi = activation(_bump(k, b, 1.0))
         fixed = max(2.0, k) / b
@@ -222,7 +222,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     rows = []
     for name in ("tanh", "softplus", "gelu", "swish")[: bench.size(2, 4)]:
         net = random_network(bench.rng, name, 5)
-        shaped = c_map(shape(net, method="dks", zeta=float(bench.rng.uniform(1.1, 3))).network)
+        shaped = c_map(shape(net, method="dks", zeta=bench.uniform(1.1, 3)).network)
         over = float(shaped.derivative(1)(1.0)) - 1
         rows.append(
             [over, np.abs(shaped(GRID) - GRID).max(), np.abs(shaped.derivative(1)(GRID) - 1).max()]
@@ -242,10 +242,10 @@ CONDITIONS = (
 @PAPER.claim("DKS-173", "Sec. 17.3", CONDITIONS)
 def _(bench: Bench) -> Iterator[Evidence]:
     local, whole, largest, apart = [], [], [], []
-    for _ in range(bench.size(3, 16)):
+    for _ in bench.rounds(3, 16):
         name = str(bench.rng.choice(["tanh", "softplus", "swish", "gelu", "atan"]))
-        zeta = float(bench.rng.uniform(1.05, 1.4))
-        net = random_network(bench.rng, name, int(bench.rng.integers(2, 7)))
+        zeta = bench.uniform(1.05, 1.4)
+        net = random_network(bench.rng, name, bench.whole(2, 7))
         shaped = shape(net, method="dks", zeta=zeta)
         k = shaped.constants[name]
         own = KNOWN[name].at(k)
@@ -264,7 +264,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             whole.append([Q(1.0) - 1, Q.derivative(1)(1.0) - 1, C(0.0)])
             tops.append(float(C.derivative(1)(1.0)))
         largest.append(max(tops) / zeta - 1)
-        end, c = shaped.network.outputs[0], float(bench.rng.uniform(-1, 1))
+        end, c = shaped.network.outputs[0], bench.uniform(-1, 1)
         activations = set(shaped.network.activations)
         state = values(shaped.network, c, 1.0, 1.0, dict.fromkeys(activations, own))[end]
         apart.append([state.q1 - 1, state.c - c_map(shaped.network)(c)])

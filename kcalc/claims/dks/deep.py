@@ -128,7 +128,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     relu = activation("relu")
-    values, factors = bench.rng.normal(size=200), bench.rng.exponential(size=200)
+    values, factors = bench.normal(200), bench.rng.exponential(size=200)
     yield bench.equal(
         relu(factors * values), factors * np.maximum(values, 0), "random numbers", 1e-14
     )
@@ -160,7 +160,7 @@ def _erf_c(c: float, q: float) -> float:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     phi = activation("erf")
-    q = bench.rng.uniform(0.05, 9, size=bench.size(4, 20))
+    q = bench.uniform(0.05, 9, bench.size(4, 20))
     yield bench.equal(
         [_erf_q(x) for x in q],
         [reference.second_moment("erf", float(x)) for x in q],
@@ -313,7 +313,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(
         (n**2 + n**2 - 2 * n**2 * c) / (n * n) - 2 * (1 - c), "the square, from $x\\cdot y = n^2c$"
     )
-    x, y = bench.rng.normal(size=(2, 50, 8))
+    x, y = bench.normal(2, 50, 8)
     y = y * np.sqrt((x**2).sum(axis=1, keepdims=True) / (y**2).sum(axis=1, keepdims=True))
     size = np.sqrt((x**2).sum(axis=1))
     cosine = (x * y).sum(axis=1) / size**2

@@ -30,7 +30,7 @@ def _saturating(bench: Bench, low: float, high: float) -> tuple[TangentKernel, P
     """
     while True:
         name = str(bench.rng.choice(["tanh", "erf"]))
-        alpha, beta = float(bench.rng.uniform(0.3, 3.2)), float(bench.rng.uniform(0.3, 1.5))
+        alpha, beta = bench.uniform(0.3, 3.2), bench.uniform(0.3, 1.5)
         gamma = KNOWN[name].transformed(alpha, beta, 1, 0).q_map() ** -0.5
         own = KNOWN[name].transformed(alpha, beta, gamma, 0)
         if (
@@ -61,7 +61,7 @@ def _star(own: Phi) -> tuple[float, float]:
     r"$K\approx E/(1-C'(1))$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    for _ in range(bench.size(1, 4)):
+    for _ in bench.rounds(1, 4):
         K, own, depth = _saturating(bench, 0.25, 0.6)
         parts = np.array(list(K.by_layer(np.array([-0.7, 0.0, 0.5, 1.0])).values()))
         slope = own.slope()
@@ -176,7 +176,7 @@ def _relu_slope(c: Array) -> Array:
     r"$K\approx\frac{1-C'(1)^D}{1-C'(1)}I+\frac{c^*}{1-C'(c^*)}(E-I)$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    for _ in range(bench.size(1, 2)):
+    for _ in bench.rounds(1, 2):
         K, own, depth = _saturating(bench, 1.3, 2.8)
         (star, inner), slope = _star(own), own.slope()
         yield bench.equal(
@@ -273,7 +273,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     depth = bench.size(20_000, 400_000)
     yield bench.equal(alpha_bar(_relu_gap, _relu_rate, depth), 0.25, f"ReLU, D = {depth}", 1e-3)
     for p in (0.5, 0.75, 1.0):
-        k = float(bench.rng.uniform(0.3, 0.9)) / (1 + p)
+        k = bench.uniform(0.3, 0.9) / (1 + p)
         found = alpha_bar(
             lambda u, p=p, k=k: u - k * u ** (1 + p),
             lambda u, p=p, k=k: 1 - k * (1 + p) * u**p,

@@ -39,7 +39,7 @@ _HIGHER = {
 
 
 def _q(bench: Bench, name: str) -> float:
-    return float(bench.rng.uniform(0.3, 0.7 if name == "exp" else 2.5))
+    return bench.uniform(0.3, 0.7 if name == "exp" else 2.5)
 
 
 def _names(bench: Bench) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     own, formula, quotients = [], [], []
     for name in _names(bench):
         phi, q1, q2 = reference.FUNCTIONS[name], _q(bench, name), _q(bench, name)
-        c, h = float(bench.rng.uniform(-0.8, 0.8)), 2e-3
+        c, h = bench.uniform(-0.8, 0.8), 2e-3
         formula.append(
             math.sqrt(q1 * q2)
             * reference.pair(phi.slope, q1, phi.slope, q2, c, phi.kinks, phi.kinks)

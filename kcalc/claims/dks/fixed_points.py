@@ -262,7 +262,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield everywhere(bench, _secant, 1, "$(-c)^n+c\\,\\gamma^{n-1}\\ge0$ on $(0,\\gamma)$")
     left, right = [], []
     for C in power_maps(bench.rng, bench.size(400, 4000)):
-        g = float(bench.rng.uniform(0.02, 1))
+        g = bench.uniform(0.02, 1)
         left.append(C(0) - (C(g) - C(0)) * T)
         right.append(C(-g * T))
     yield bench.at_most(left, right, "random C maps", 1e-12)

@@ -58,7 +58,7 @@ def _jensen(F: Array, c: Array) -> Array:
 def _random(bench: Bench, count: int) -> Iterator[tuple[float, float, float]]:
     """(c, F(c), |C'(c)|) of random C maps that are not constant, at random c."""
     for C in power_maps(bench.rng, count):
-        c = float(bench.rng.choice([-1, 1]) * bench.rng.uniform(0.01, 0.99))
+        c = float(bench.rng.choice([-1, 1]) * bench.uniform(0.01, 0.99))
         F = float(_flatness(C, c))
         if F > 1e-200:
             yield c, F, abs(float(C.derivative(1)(c)))
@@ -147,7 +147,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         slope[small], _printed(F[small], c[small]), "the printed bound where F <= e^(-1/e)", 1e-11
     )
     powers = np.arange(1, 40)
-    x = bench.rng.uniform(0.1, 0.95, powers.size)
+    x = bench.uniform(0.1, 0.95, powers.size)
     exact = powers * x ** (powers - 1)
     yield bench.equal(_jensen(x ** (powers - 1), x), exact, "$C = c^n$ attains it", 1e-11)
     left, right = [], []
@@ -172,7 +172,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     maps = [C for C in power_maps(bench.rng, bench.size(300, 4000)) if C.weights[1:].any()]
-    eps = bench.rng.uniform(0.01, 0.99, len(maps))
+    eps = bench.uniform(0.01, 0.99, len(maps))
     zero = np.array([C.weights[1] for C in maps])
     there = np.array([float(C.derivative(1)(e)) for C, e in zip(maps, eps, strict=True)])
     yield bench.at_most(0.0, zero, "random C maps: the slope at 0 is not negative")
@@ -221,7 +221,7 @@ def _collapsing(bench: Bench, count: int) -> list[PowerMap]:
             weights[1::2] = 0
             weights = weights / weights.sum() if weights.any() else np.eye(7)[0]
         steep = float(weights @ np.arange(7))
-        share = min(1.0, float(bench.rng.uniform(0.3, 1)) / steep) if steep > 0 else 1.0
+        share = min(1.0, bench.uniform(0.3, 1) / steep) if steep > 0 else 1.0
         weights = share * weights
         weights[0] += 1 - share
         out.append(PowerMap(weights))

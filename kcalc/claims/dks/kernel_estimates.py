@@ -320,7 +320,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "the last line is more by $3a+2b+5ab\\ge0$",
     )
     yield bench.exact(zeta - 1 - a * b - a - b, "$|a-1||b-1|\\le|ab-1|$ for $a,b\\ge1$")
-    x = bench.rng.normal(size=(3, 2000)) * 3
+    x = bench.normal(3, 2000) * 3
     left, size = np.abs(x[0] * x[1] - x[2]), np.abs(x[0] - x[2])
     yield bench.at_most(
         left,
@@ -329,7 +329,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     c0 = np.array([-0.95, -0.5, 0.1, 0.6, 0.95])
     for name in ("tanh", "softplus", "gelu", "sigmoid")[: bench.size(2, 4)]:
-        depth, zeta = int(bench.rng.integers(4, 12)), float(bench.rng.uniform(1.2, 2.5))
+        depth, zeta = bench.whole(4, 12), bench.uniform(1.2, 2.5)
         network, b, rising = _shaped(name, depth, zeta)
         i = np.arange(1, depth + 1)
         psi = zeta ** (1 / (depth - 1))

@@ -87,7 +87,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 f"{source}, {m} x {k}: E w_11 w_22 w_12 w_21",
             )
             if m >= k:
-                z = bench.rng.normal(size=k)
+                z = bench.normal(k)
                 kept = ((w @ z) ** 2).mean(axis=1) / np.mean(z**2)
                 yield bench.equal(kept, 1.0, f"{source}, {m} x {k}: q is kept exactly", 1e-4)
 
@@ -95,7 +95,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _factors(bench: Bench, m: int, k: int) -> Array:
     """The ratio of |Wz|^2/m and |z|^2/k for Gaussian weights of the library."""
     w = library_weights("gaussian", bench.rng, bench.size(20000, 80000), m, k)
-    z = bench.rng.normal(size=k)
+    z = bench.normal(k)
     return ((w @ z) ** 2).mean(axis=1) / np.mean(z**2)
 
 
@@ -158,7 +158,7 @@ def library_layer(name: str, covariance: Array) -> float:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     k, m = 5, 20
-    z = bench.rng.normal(size=(2, k)) * np.array([[1.3], [0.7]])
+    z = bench.normal(2, k) * np.array([[1.3], [0.7]])
     covariance = z @ z.T / k
     for name in _NAMES:
         truth = reference.layer(name, covariance)
@@ -200,7 +200,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     products = sum(a * a + b * b - 2 * a * b for a, b in zip(x, y, strict=True))
     yield bench.exact(square - products, "the square, in three dimensions")
     k, locations = 6, 4
-    maps = bench.rng.normal(size=(2, k, locations))
+    maps = bench.normal(2, k, locations)
     stacked = np.concatenate(list(maps), axis=1)
     ipm = stacked.T @ stacked / k
     diagonal = np.diag(ipm)
@@ -256,7 +256,7 @@ def _entry(name: str, covariance: Array, i: int, j: int) -> float:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     k = 2
-    images = bench.rng.normal(size=(2, 3, 4, k)) + 0.3
+    images = bench.normal(2, 3, 4, k) + 0.3
     patches = np.concatenate([_patches(image) for image in images])
     covariance = patches @ patches.T / (9 * k)
     for name in bench.size(("relu", "tanh"), _NAMES):
@@ -265,7 +265,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         truth = [_entry(name, covariance, i, j) for i, j in places]
         found = [own[i // 12, j // 12, i % 12, j % 12] for i, j in places]
         yield bench.equal(found, truth, f"{name}: the library against patches and quadrature", 1e-9)
-        w = bench.rng.normal(size=(bench.size(10000, 200000), 9 * k)) / math.sqrt(9 * k)
+        w = bench.normal(bench.size(10000, 200000), 9 * k) / math.sqrt(9 * k)
         out = reference.FUNCTIONS[name].value(w @ patches[[1, 7, 20]].T)
         yield bench.statistical(
             out[:, 0] * out[:, 1],
@@ -295,7 +295,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     k, sides = 3, (4, 5)
-    images = bench.rng.normal(size=(2, *sides, k))
+    images = bench.normal(2, *sides, k)
     for padding, stride, rows, columns in ((1, 2, (0, 2), (0, 2, 4)), (0, 1, (1, 2), (1, 2, 3))):
         kept = images[:, list(rows)][:, :, list(columns)].reshape(2, -1, k)
         for name in ("relu", "gelu"):
@@ -309,7 +309,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 found, truth, f"{name}, padding {padding}, stride {stride}", 1e-9, locations=count
             )
     taps = np.zeros((bench.size(5000, 50000), 3, 3, k))
-    taps[:, 1, 1] = bench.rng.normal(size=(len(taps), k)) / math.sqrt(k)  # Delta: the centre alone
+    taps[:, 1, 1] = bench.normal(len(taps), k) / math.sqrt(k)  # Delta: the centre alone
     padded = np.pad(images[0], ((1, 1), (1, 1), (0, 0)))
     outputs = [
         np.maximum(np.tensordot(taps, padded[2 * i : 2 * i + 3, 2 * j : 2 * j + 3], 3), 0)
@@ -332,7 +332,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     k1, k2 = 3, 8
-    x, y = bench.rng.normal(size=(k1, 4)), bench.rng.normal(size=(k2, 4))
+    x, y = bench.normal(k1, 4), bench.normal(k2, 4)
     z = np.concatenate([x, y])
     parts = k1 * (x.T @ x / k1) + k2 * (y.T @ y / k2)
     yield bench.equal(parts / (k1 + k2), z.T @ z / (k1 + k2), "random feature maps", 1e-13)

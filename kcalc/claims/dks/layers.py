@@ -52,8 +52,8 @@ def _centred(phis: list[Phi], shares: list[float], c: float, q1: float, q2: floa
 def _batches(bench: Bench, names: list[str], channels: list[int], c: float) -> Array:
     """Cosines of centred vectors of finitely many channels, one for each draw."""
     out = []
-    for _ in range(bench.size(60, 300)):
-        z = bench.rng.normal(size=(2, sum(channels)))
+    for _ in bench.rounds(60, 300):
+        z = bench.normal(2, sum(channels))
         u = np.stack([z[0], c * z[0] + np.sqrt(1 - c**2) * z[1]])
         parts = np.split(u, np.cumsum(channels)[:-1], axis=1)
         h = np.concatenate([KNOWN[n].values(p) for n, p in zip(names, parts, strict=True)], axis=1)
@@ -70,14 +70,14 @@ def _batches(bench: Bench, names: list[str], channels: list[int], c: float) -> A
     r"mean over the channels that enter",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    c = float(bench.rng.uniform(-0.9, 0.9))
+    c = bench.uniform(-0.9, 0.9)
     found, truth, lengths = [], [], []
     for name, own in KNOWN.items():
         net = chain(Affine(), nonlinear(name), LayerNorm())
         zero = own.mean() ** 2 / own.q_map()
         found.append(float(c_map(net)(c)))
         truth.append((own.c_map(c) - zero) / (1 - zero))
-        lengths.append(float(q_map(net)(float(bench.rng.uniform(0.2, 4)))))
+        lengths.append(float(q_map(net)(bench.uniform(0.2, 4))))
     yield bench.equal(
         found,
         truth,
@@ -122,8 +122,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     off = []
-    for _ in range(bench.size(20, 200)):
-        z = bench.rng.normal(size=(2, 7)) + bench.rng.normal(size=(2, 1))
+    for _ in bench.rounds(20, 200):
+        z = bench.normal(2, 7) + bench.normal(2, 1)
         (q1, q2), (m1, m2), b = (z**2).mean(axis=1), z.mean(axis=1), (z[0] * z[1]).mean()
         w = (z - z.mean(axis=1, keepdims=True)) / z.std(axis=1, keepdims=True)
         off.append(
@@ -135,9 +135,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(off, 0, "random vectors of 7 channels, normalised", 1e-12)
     found, truth = [], []
     for name in KNOWN:
-        c, (q1, q2) = float(bench.rng.uniform(-0.95, 0.95)), bench.rng.uniform(0.3, 3, 2)
+        c, (q1, q2) = bench.uniform(-0.95, 0.95), bench.uniform(0.3, 3, 2)
         other = str(bench.rng.choice(list(KNOWN)))
-        k = int(bench.rng.integers(1, 4))
+        k = bench.whole(1, 4)
         found.append(float(c_map(_joined(name, other, (k, 2)))(c, q1, q2)))
         truth.append(_centred([KNOWN[name], KNOWN[other]], [k / (k + 2), 2 / (k + 2)], c, q1, q2))
     yield bench.equal(
@@ -146,7 +146,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _images(bench: Bench, count: int = 3) -> Array:
-    return bench.rng.normal(size=(count, *IMAGE, CHANNELS))
+    return bench.normal(count, *IMAGE, CHANNELS)
 
 
 def _pooled(kind: str, images: Array) -> Array:
@@ -172,7 +172,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         pooled @ pooled.T / CHANNELS, truth, "inner products of means of random feature maps", 1e-12
     )
     yield bench.equal(_pooled("mean", images), truth, "kcalc's kernel of these images", 1e-12)
-    same = np.broadcast_to(bench.rng.normal(size=(2, 1, 1, CHANNELS)), (2, *IMAGE, CHANNELS))
+    same = np.broadcast_to(bench.normal(2, 1, 1, CHANNELS), (2, *IMAGE, CHANNELS))
     q = (same[:, 0, 0] ** 2).mean(axis=1)
     yield bench.equal(np.diag(_pooled("mean", same)), q, "equal locations keep q", 1e-12)
     signs = np.ones((1, *IMAGE, CHANNELS))
@@ -201,8 +201,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "$k=2$, $\\ell=1$, $Z=(1,-1)^\\top$: it gives 0, the mean is $Z$",
         convolution=every[:, 0].tolist(),
     )
-    k, cells = int(bench.rng.integers(2, 6)), int(bench.rng.integers(2, 9))
-    z = bench.rng.normal(size=(k, cells))
+    k, cells = bench.whole(2, 6), bench.whole(2, 9)
+    z = bench.normal(k, cells)
     weights = np.broadcast_to(np.eye(k)[:, :, None] / cells, (k, k, cells))
     yield bench.equal(
         np.einsum("oil,il->o", weights, z), z.mean(axis=1), "random feature maps", 1e-12
@@ -222,7 +222,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(
         _pooled("weighted_mean", images), truth, "kcalc's kernel of random images", 1e-12
     )
-    w = bench.rng.normal(size=(bench.size(40_000, 400_000), LOCATIONS)) / np.sqrt(LOCATIONS)
+    w = bench.normal(bench.size(40_000, 400_000), LOCATIONS) / np.sqrt(LOCATIONS)
     for a, b in ((0, 0), (0, 1)):
         samples = ((w @ z[a]) * (w @ z[b])).mean(axis=1)
         yield bench.statistical(
@@ -230,8 +230,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     wide, spread = 400, []
     for cells in (50, 800):
-        apart = bench.rng.normal(size=(cells, wide))
-        draws = bench.rng.normal(size=(200, cells)) / np.sqrt(cells)
+        apart = bench.normal(cells, wide)
+        draws = bench.normal(200, cells) / np.sqrt(cells)
         spread.append(float((((draws @ apart) ** 2).mean(axis=1)).std()))
     yield bench.at_most(
         3 * spread[1],
@@ -255,7 +255,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         *(activation(n).c_map for n in list(KNOWN)[: bench.size(6, 13)]),
     ]
     for C in maps:
-        c = bench.rng.random(int(bench.rng.integers(2, 9))) ** bench.rng.uniform(0.2, 3)
+        c = bench.rng.random(bench.whole(2, 9)) ** bench.uniform(0.2, 3)
         at = np.asarray(C(np.array([c.mean(), *c, c.max()])))
         low.append(at[0])
         mean.append(at[1:-1].mean())
@@ -288,12 +288,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     found = []
     x, w = line((0.0,))
-    for v in (*bench.rng.uniform(-0.99, 0.99, 6), -0.5, 0.9):
+    for v in (*bench.uniform(-0.99, 0.99, 6), -0.5, 0.9):
         s, d = np.sqrt(2 + 2 * v) * x[:, None], np.abs(np.sqrt(2 - 2 * v) * x)[None, :]
         found.append(float(w @ ((s + d) / 2) ** 2 @ w))
     yield bench.equal(found, 1, "by quadrature at random correlations", 1e-12)
     for v in (-1.0, -0.5, 0.0, 0.9):
-        z = bench.rng.normal(size=(2, bench.size(40_000, 1_000_000)))
+        z = bench.normal(2, bench.size(40_000, 1_000_000))
         u = np.maximum(z[0], v * z[0] + np.sqrt(1 - v**2) * z[1])
         yield bench.statistical(u**2, 1.0, f"samples at c = {v}")
     pooled = c_map(chain(Affine(), Pool("max"), Affine()))
@@ -330,7 +330,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "two and three independent ones, by quadrature",
         1e-11,
     )
-    z = bench.rng.normal(size=(3, bench.size(100_000, 2_000_000)))
+    z = bench.normal(3, bench.size(100_000, 2_000_000))
     yield bench.statistical(z.max(axis=0) ** 2, 1 + 3**0.5 / (2 * np.pi), "three, by samples")
     counts = np.unique(np.geomspace(4, 1e6, bench.size(20, 80)).astype(int))
     sizes = np.array([_largest_square(int(n)) for n in counts])
@@ -343,11 +343,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield bench.at_most(1.2, sizes, "$E\\max^2$ is above 1", 0.0)
     excess = []
-    for _ in range(bench.size(10, 60)):
-        n = int(bench.rng.integers(3, 33))
-        root = bench.rng.normal(size=(n, int(bench.rng.integers(2, 40))))
+    for _ in bench.rounds(10, 60):
+        n = bench.whole(3, 33)
+        root = bench.normal(n, bench.whole(2, 40))
         root /= np.linalg.norm(root, axis=1, keepdims=True)
-        u = root @ bench.rng.normal(size=(root.shape[1], 4000))
+        u = root @ bench.normal(root.shape[1], 4000)
         sample = u.max(axis=0) ** 2
         excess.append(
             float(sample.mean() - 5 * sample.std() / 4000**0.5) / (4 * np.log(n) + 2 * np.log(2))

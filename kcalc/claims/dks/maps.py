@@ -44,12 +44,12 @@ def _names(bench: Bench) -> tuple[str, ...]:
 
 def _q(bench: Bench, name: str) -> float:
     """A random q value at which second moments are not huge."""
-    return float(bench.rng.uniform(0.2, 0.8 if name == "exp" else 3.0))
+    return bench.uniform(0.2, 0.8 if name == "exp" else 3.0)
 
 
 def random_c(bench: Bench) -> float:
     """A c value away from the ends."""
-    return float(bench.rng.uniform(-0.95, 0.95))
+    return bench.uniform(-0.95, 0.95)
 
 
 @PAPER.claim(
@@ -207,7 +207,7 @@ def branches(
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     k = bench.rng.integers(1, 50, size=(12, 2))
-    x, y = ([bench.rng.normal(size=int(n)) for n in column] for column in k.T)
+    x, y = ([bench.normal(int(n)) for n in column] for column in k.T)
     whole = [float(np.mean(np.concatenate(pair) ** 2)) for pair in zip(x, y, strict=True)]
     parts = [
         (a * np.mean(u**2) + b * np.mean(v**2)) / (a + b)
@@ -216,7 +216,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(parts, whole, "vectors", 1e-12)
     found, truth = [], []
     for k1, k2 in k[:6]:
-        q = float(bench.rng.uniform(0.2, 3))
+        q = bench.uniform(0.2, 3)
         found.append(float(q_map(_concatenated(int(k1), int(k2)))(q)))
         truth.append(
             (k1 * reference.second_moment("relu", q) + k2 * reference.second_moment("tanh", q))
@@ -245,11 +245,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         cosine=cosine,
     )
     off_printed, off_right, of_library = [], [], []
-    for _ in range(bench.size(6, 40)):
-        k1, k2 = (int(n) for n in bench.rng.integers(1, 20, size=2))
+    for _ in bench.rounds(6, 40):
+        k1, k2 = bench.wholes(1, 20, 2)
         c = random_c(bench)
-        q1 = float(bench.rng.uniform(0.1, 1))
-        q2 = float(bench.rng.uniform(2, 5))
+        q1 = bench.uniform(0.1, 1)
+        q2 = bench.uniform(2, 5)
         one, two, inner = branches(("relu", "tanh"), c, q1, q2)
         sizes = [k1 * math.sqrt(one[0] * two[0]), k2 * math.sqrt(one[1] * two[1])]
         top = sizes[0] * inner[0] + sizes[1] * inner[1]
@@ -265,7 +265,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.counterexample(max(off_printed), "ReLU and tanh side by side at unequal q values")
     yield bench.equal(of_library, 0.0, "networks at unequal q values", 1e-11)
     yield bench.equal(off_right, 0.0, "networks at uniform q values, where the two agree", 1e-11)
-    x, y = bench.rng.normal(size=(2, 30, 7))
+    x, y = bench.normal(2, 30, 7)
     k = np.array([3.0, 4.0])
     pieces = [(a[:, :3], a[:, 3:]) for a in (x, y)]
     q = [[(part**2).mean(axis=1) for part in side] for side in pieces]
@@ -285,9 +285,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     cosines, sizes = [], []
-    for _ in range(bench.size(5, 40)):
+    for _ in bench.rounds(5, 40):
         names = bench.rng.choice(_FEW, size=3)
-        q1, q2 = bench.rng.uniform(0.3, 2, size=2)
+        q1, q2 = bench.uniform(0.3, 2, 2)
         covariance = np.array([[q1, 0.4 * math.sqrt(q1 * q2)], [0.4 * math.sqrt(q1 * q2), q2]])
         for name in names:  # kernels of wide layers, one after the other
             covariance = reference.layer(str(name), covariance)
@@ -312,8 +312,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     "matter either",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    alpha = bench.rng.uniform(-3, 3, size=20)
-    x, y = bench.rng.normal(size=(2, 20, 6))
+    alpha = bench.uniform(-3, 3, 20)
+    x, y = bench.normal(2, 20, 6)
     scaled, plain = alpha[:, None] * x, (x**2).mean(axis=1)
     yield bench.equal((scaled**2).mean(axis=1), alpha**2 * plain, "q of vectors", 1e-12)
 

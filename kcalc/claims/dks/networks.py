@@ -41,7 +41,7 @@ def _rule(n: int) -> tuple[Array, Array]:
     "the kinks, 200 nodes a piece are enough",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    shift = float(bench.rng.uniform(0.2, 0.8))
+    shift = bench.uniform(0.2, 0.8)
     exact = float(special.ndtr(-shift))  # E 1[x > shift]
     x, w = _rule(10**5)
     yield bench.equal(float(w @ (x > shift)), exact, "order $10^5$: the moments of the rule", 1e-4)
@@ -58,9 +58,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     t, v = np.polynomial.legendre.leggauss(200)
     off = []
     for name in ("relu", "selu", "elu", "hard_tanh", "tanh", "softplus", "swish"):
-        phi = KNOWN[name].transformed(
-            float(bench.rng.uniform(0.3, 1.2)), float(bench.rng.uniform(-0.5, 0.5)), 1.0, 0.0
-        )
+        phi = KNOWN[name].transformed(bench.uniform(0.3, 1.2), bench.uniform(-0.5, 0.5), 1.0, 0.0)
         edges = np.array([-10.0, *phi.kinks, 10.0])
         half, middle = np.diff(edges)[:, None] / 2, (edges[1:] + edges[:-1])[:, None] / 2
         x, w = (middle + half * t).ravel(), (half * v).ravel()
@@ -93,14 +91,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     d, zeta = sp.symbols("D zeta", positive=True)
     yield bench.exact((zeta ** (1 / d)) ** d - zeta, r"$(\zeta^{1/D})^D=\zeta$")
     off = []
-    for _ in range(bench.size(10, 60)):
-        depth, target = int(bench.rng.integers(1, 300)), float(np.exp(bench.rng.uniform(0.01, 3)))
+    for _ in bench.rounds(10, 60):
+        depth, target = bench.whole(1, 300), float(np.exp(bench.uniform(0.01, 3)))
         off.append(maximal_slope(vanilla(depth, "tanh")).inverse(target) - target ** (1 / depth))
     yield bench.equal(off, 0, "kcalc's inverse of vanilla networks", 1e-12)
     back = []
-    for _ in range(bench.size(4, 30)):
+    for _ in bench.rounds(4, 30):
         mu = maximal_slope(random_network(bench.rng, "tanh", 6))
-        target = float(np.exp(bench.rng.uniform(0.01, 3)))
+        target = float(np.exp(bench.uniform(0.01, 3)))
         low, high = 1.0, 2.0
         while mu(high) < target:
             high *= 2
@@ -214,8 +212,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     off, largest, proof = [], [], []
     for depth in DEPTHS:
-        w2 = sp.Rational(int(bench.rng.integers(1, 20)), 20)
-        at = float(bench.rng.uniform(1.001, 1.3))
+        w2 = sp.Rational(bench.whole(1, 20), 20)
+        at = bench.uniform(1.001, 1.3)
         net = resnet_v2(depth, residual_weight=sp.sqrt(w2))
         truth = float(_eq20(depth, w2).subs(psi, sp.Float(at, 30)))
         off.append(float(slopes(net, at)[net.outputs[0]]) / truth - 1)
@@ -299,8 +297,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             slope_polynomial(wide_resnet(depth, shortcut_weight=0)) - psi ** (depth - 3),
             f"D = {depth}: without shortcuts",
         )
-        w2 = sp.Rational(int(bench.rng.integers(1, 20)), 20)
-        at = float(bench.rng.uniform(1.001, 1.3))
+        w2 = sp.Rational(bench.whole(1, 20), 20)
+        at = bench.uniform(1.001, 1.3)
         net = wide_resnet(depth, residual_weight=sp.sqrt(w2))
         truth = float(printed.subs({W: sp.sqrt(w2), psi: sp.Float(at, 30)}))
         off.append(float(slopes(net, at)[net.outputs[0]]) / truth - 1)

@@ -55,16 +55,14 @@ def _symbolic(size: int) -> tuple[sp.Matrix, sp.Expr, sp.Expr]:
 
 def _maps(bench: Bench, k: int, size: int) -> tuple[Array, Array]:
     """Two random feature maps (k, size) with correlated columns."""
-    shared = bench.rng.normal(size=(k, 3)) @ bench.rng.normal(size=(3, size))
-    return shared + bench.rng.normal(size=(k, size)), 0.5 * np.roll(
-        shared, 1, axis=1
-    ) + bench.rng.normal(size=(k, size))
+    shared = bench.normal(k, 3) @ bench.normal(3, size)
+    return shared + bench.normal(k, size), 0.5 * np.roll(shared, 1, axis=1) + bench.normal(k, size)
 
 
 def _pooled(bench: Bench, one: Array, two: Array, draws: int) -> Array:
     """f(Z)^T f(Z') for many draws of w."""
     size = one.shape[1]
-    w = bench.rng.normal(size=(draws, size)) / math.sqrt(size)
+    w = bench.normal(draws, size) / math.sqrt(size)
     return np.sum((w @ one.T) * (w @ two.T), axis=1)
 
 
@@ -133,7 +131,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     Z, other = _maps(bench, 6, 5)
     samples = _pooled(bench, Z, other, bench.size(200_000, 2_000_000))
     yield bench.statistical(samples, float(np.trace(Z.T @ other)) / 5, "samples")
-    images = bench.rng.normal(size=(2, 2, 3, 4))
+    images = bench.normal(2, 2, 3, 4)
     found = ntk(_network(), spatial="exact", image_shape=(2, 3)).nngp.matrix(images)
     truth = np.zeros((2, 2))
     for place in itertools.product(range(2), range(3)):
@@ -201,12 +199,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         bound=printed / 81**2,
     )
     rows = [_sides(Z, Z)]
-    for _ in range(bench.size(200, 2000)):
-        k, size = int(bench.rng.integers(1, 40)), int(bench.rng.integers(2, 40))
-        groups = bench.rng.normal(size=(k, int(bench.rng.integers(1, size + 1))))
-        one = groups[:, bench.rng.integers(0, groups.shape[1], size)] + bench.rng.uniform(
+    for _ in bench.rounds(200, 2000):
+        k, size = bench.whole(1, 40), bench.whole(2, 40)
+        groups = bench.normal(k, bench.whole(1, size + 1))
+        one = groups[:, bench.rng.integers(0, groups.shape[1], size)] + bench.uniform(
             0, 1
-        ) ** 4 * bench.rng.normal(size=(k, size))
+        ) ** 4 * bench.normal(k, size)
         other = one if bench.rng.random() < 0.5 else one[:, bench.rng.permutation(size)]
         rows.append(_sides(one * bench.rng.exponential(), other))
     trace, square, _, mean_square, mean = np.array(rows).T
@@ -228,8 +226,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     ratios = []
-    for _ in range(bench.size(300, 3000)):
-        k = int(bench.rng.integers(1, 30))
+    for _ in bench.rounds(300, 3000):
+        k = bench.whole(1, 30)
         Z, other = _maps(bench, k, 6)
         other = Z if bench.rng.random() < 0.3 else other
         q = max((Z**2).mean(axis=0).max(), (other**2).mean(axis=0).max())
@@ -285,15 +283,15 @@ def _by_difference(m1: float, m2: float, s1: float, s2: float, rho: float) -> Re
 def _(bench: Bench) -> Iterator[Evidence]:
     with decimal_digits(30):
         errors = []
-        for _ in range(bench.size(6, 40)):
-            m1, m2 = bench.rng.normal(size=2)
-            s1, s2 = bench.rng.uniform(0.2, 2, 2)
+        for _ in bench.rounds(6, 40):
+            m1, m2 = bench.normal(2)
+            s1, s2 = bench.uniform(0.2, 2, 2)
             case = (
                 float(m1),
                 float(m2),
                 float(s1),
                 float(s2),
-                float(bench.rng.uniform(-0.95, 0.95)),
+                bench.uniform(-0.95, 0.95),
             )
             errors.append(float(abs(_lemma(*case) - _by_difference(*case)) * mpmath.mpf(10) ** 18))
     yield bench.equal(
@@ -345,8 +343,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "$E y^4=3$ for every correlation $\\cos\\theta$, so that $\\mathrm{Var}(y^2)=2$",
     )
     k, c = 20, 0.4
-    first = bench.rng.normal(size=(bench.size(20_000, 200_000), k))
-    second = c * first + math.sqrt(1 - c * c) * bench.rng.normal(size=first.shape)
+    first = bench.normal(bench.size(20_000, 200_000), k)
+    second = c * first + math.sqrt(1 - c * c) * bench.normal(*first.shape)
     s = (np.maximum(first, second) ** 2).mean(axis=1)
     yield bench.statistical(s, 1.0, "samples of $s_k$: mean 1")
     yield bench.statistical((s - 1) ** 2, 2 / k, "their variance is $2/k$")

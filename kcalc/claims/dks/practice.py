@@ -46,9 +46,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     norms = [first.row(0).norm() - 1, first.row(1).norm() - 1, second.norm() - 1]
     yield bench.equal([float(v) for v in norms], 0, "the three norms less 1", 0.0)
     off, sizes = [], []
-    for _ in range(bench.size(5, 50)):
-        width = int(bench.rng.integers(1, 200))
-        v = bench.rng.normal(size=(width, 6))
+    for _ in bench.rounds(5, 50):
+        width = bench.whole(1, 200)
+        v = bench.normal(width, 6)
         v /= np.linalg.norm(v, axis=1, keepdims=True)
         out = np.ones(2 * width) / np.sqrt(2 * width)
         off.append(np.abs(out @ np.concatenate([v, -v])).max())
@@ -82,7 +82,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         0.0,
     )
     off = []
-    for _ in range(bench.size(10, 100)):
+    for _ in bench.rounds(10, 100):
         table = bench.rng.integers(1, 9, (3, 4))
         x, y = ([Fraction(int(v)) for v in bench.rng.integers(-5, 6, n)] for n in table.shape)
         rows = [[Fraction(int(v)) for v in row] for row in table]
@@ -118,8 +118,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         q_map(chain(*[Affine(m) for m in widths[1:]]))(1.0), 1, "with $1/k$ it stays", 1e-13
     )
     draws, x = bench.size(20_000, 200_000), np.ones(8)
-    first = bench.rng.normal(size=(draws, 16, 8)) @ x * np.sqrt(2 / 24)
-    second = np.einsum("doi,di->do", bench.rng.normal(size=(draws, 8, 16)), first) * np.sqrt(2 / 24)
+    first = bench.normal(draws, 16, 8) @ x * np.sqrt(2 / 24)
+    second = np.einsum("doi,di->do", bench.normal(draws, 8, 16), first) * np.sqrt(2 / 24)
     yield bench.statistical((second**2).mean(axis=1), 8 / 9, "random weights of widths 8, 16, 8")
 
 
@@ -246,14 +246,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     maps = power_maps(bench.rng, bench.size(300, 3000), zero=True)
     zero, one = (np.array([float(C.derivative(1)(at)) for C in maps]) for at in (0.0, 1.0))
     yield bench.at_most(2 - one, zero, "random maps with $C(0)=0$")
-    share = float(bench.rng.uniform(0.1, 0.9))
+    share = bench.uniform(0.1, 0.9)
     C = PowerMap(np.array([0.0, 1 - share, share]))
     yield bench.equal(
         2 - C.derivative(1)(1.0), C.derivative(1)(0.0), "equality for $(1-b)c+bc^2$", 1e-12
     )
     rows = []
     for name in ("tanh", "softplus", "swish", "gelu")[: bench.size(3, 4)]:
-        depth, zeta = int(bench.rng.integers(5, 150)), float(bench.rng.uniform(1.1, 3))
+        depth, zeta = bench.whole(5, 150), bench.uniform(1.1, 3)
         k = shape(vanilla(depth, name), method="dks", zeta=zeta).constants[name]
         own = KNOWN[name].at(k)
         rows.append(
@@ -279,12 +279,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     relu = activation("relu")
     for at in (p, -p, sp.Integer(0)):
         yield bench.exact(sp.Max(0, at) - sp.Max(0, -at) - at, f"x = {at}")
-    u, w = bench.rng.normal(size=7), bench.rng.normal(size=(4, 7))
+    u, w = bench.normal(7), bench.normal(4, 7)
     yield bench.equal(
         w @ relu(u) - w @ relu(-u), w @ u, "random weights and inputs, kcalc's relu", 1e-12
     )
     both = activation(sp.Max(0, x) - sp.Max(0, -x))
-    c = bench.rng.uniform(-1, 1, 9)
+    c = bench.uniform(-1, 1, 9)
     yield bench.equal(
         both.c_map(c, 0.7, 2.0), c, "kcalc's C map of the difference is the identity", 1e-12
     )
@@ -309,7 +309,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1e-12,
     )
     yield bench.equal(np.pi / (np.pi - 1), 1.467, "the printed digits", 5e-4)
-    h = bench.rng.normal(size=(2, bench.size(400_000, 4_000_000)))
+    h = bench.normal(2, bench.size(400_000, 4_000_000))
     u = np.maximum(np.stack([h[0], 0.9 * h[0] + np.sqrt(0.19) * h[1]]), 0)
     form = (own.c_map(0.9) * 0.5 - own.mean() ** 2) / (0.5 - own.mean() ** 2)
     batches = [np.corrcoef(part)[0, 1] for part in np.split(u, 80, axis=1)]

@@ -147,7 +147,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     above, below, ratios = [], [], []
     with decimal_digits(50):
         for weights, star in _precise(bench, bench.size(25, 200)):
-            start = star + (1 - star) * mpmath.mpf(float(bench.rng.uniform(0.05, 0.95)))
+            start = star + (1 - star) * mpmath.mpf(bench.uniform(0.05, 0.95))
             ratio = (_at(weights, start) - star) / (start - star)
             ratios += [ratio, 1 - ratio]
             c = start
@@ -183,7 +183,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             if star < mpmath.mpf("1e-3"):
                 continue
             steep = _at(_slopes(weights), star)
-            for share in (0.0, float(bench.rng.uniform(0.05, 0.95))):
+            for share in (0.0, bench.uniform(0.05, 0.95)):
                 start = c = star * mpmath.mpf(share)
                 for n in range(1, 9):
                     c = _at(weights, c)
@@ -214,11 +214,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     maps = power_maps(bench.rng, bench.size(400, 4000))
     for C in [C for C in maps if slope(C) > 1 and C.weights[::2].sum() > 1e-6]:
         mixed = PowerMap(
-            C.weights * np.where(np.arange(C.weights.size) % 2, 1.0, bench.rng.uniform(0.01, 1))
+            C.weights * np.where(np.arange(C.weights.size) % 2, 1.0, bench.uniform(0.01, 1))
         )
         # a smaller even part: more steps below 0
         mixed = PowerMap(mixed.weights / mixed.weights.sum())
-        start = float(bench.rng.uniform(-0.99, -0.01))
+        start = bench.uniform(-0.99, -0.01)
         zero = float(mixed(0.0))
         alpha = (float(mixed(-start)) - zero) / -start
         alphas.append(alpha)
@@ -269,7 +269,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(library, twice, "two layers of the library with that C map", 1e-9)
     excess, left, right = [], [], []
     for C in curved(power_maps(bench.rng, bench.size(300, 3000), odd=True)):
-        top = float(bench.rng.uniform(0.05, 0.99))
+        top = bench.uniform(0.05, 0.99)
         c = np.linspace(-top, top, 21)
         for n in (1, 2, 5, 20):
             found = np.abs(C.iterate(c, n))

@@ -31,7 +31,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(formula.subs(n, 1) - (a * x + b), "$n=1$")
     yield bench.exact(formula.subs(n, n + 1) - (a * formula + b), "from $n$ to $n+1$")
     wrong = 0
-    for _ in range(bench.size(200, 2000)):
+    for _ in bench.rounds(200, 2000):
         alpha, beta, start = (Fraction(int(v), 7) for v in bench.rng.integers(-20, 21, 3))
         if alpha == 1:
             continue
@@ -109,7 +109,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     slack = []
     for _ in range(count):
-        a, b, lift = bench.rng.uniform(0, 1.5), bench.rng.normal(), bench.rng.exponential()
+        a, b, lift = bench.uniform(0, 1.5), bench.normal(), bench.rng.exponential()
         one = two = float(bench.rng.random())
         while 0 <= one <= 1 and len(slack) < 8 * count:
             one, two = a * one + b + lift * (1 + np.sin(20 * one)), a * two + b
@@ -135,7 +135,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     ratios = []
     for C in curved(power_maps(bench.rng, bench.size(300, 3000), zero=True)):
-        start = float(bench.rng.choice([0.0, bench.rng.normal(), 1 - bench.rng.exponential()]))
+        start = float(bench.rng.choice([0.0, bench.normal(), 1 - bench.rng.exponential()]))
         start = start if start < 0.999 else 0.0
         at = start + (1 - start) * T[29:-1]
         # convex, fixes start and 1

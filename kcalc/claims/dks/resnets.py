@@ -352,7 +352,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(
         (1 * s + q * c) / (1 + q) - (s + q * c) / (1 + q), "the rule for sums with q values 1 and q"
     )
-    x, y = bench.rng.normal(size=(2, bench.size(100_000, 1_000_000)))
+    x, y = bench.normal(2, bench.size(100_000, 1_000_000))
     u, v = x, 0.3 * x + math.sqrt(1 - 0.09) * y
     product = 2 * np.maximum(u, 0) * np.maximum(v, 0)
     yield bench.statistical(product, float(relu(np.asarray(0.3))), "C of ReLU at 0.3, by samples")

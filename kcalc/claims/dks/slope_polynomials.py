@@ -59,8 +59,8 @@ def proved_above(bench: Bench, differences: list[Any], what: str) -> Evidence:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     nets = [
-        random_network(bench.rng, "tanh", int(bench.rng.integers(1, 9)), norms=True)
-        for _ in range(bench.size(15, 150))
+        random_network(bench.rng, "tanh", bench.whole(1, 9), norms=True)
+        for _ in bench.rounds(15, 150)
     ]
     polynomials = [expanded(net) for net in nets]
     yield bench.equal(
@@ -72,7 +72,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield proved_above(
         bench, [p - 1 for p in polynomials], r"$p_f-1\ge0$ on $[1,\infty)$, in exact arithmetic"
     )
-    at = [Fraction(int(bench.rng.integers(1, 60)), 20) for _ in nets]
+    at = [Fraction(bench.whole(1, 60), 20) for _ in nets]
     off = [
         p.eval(rational(psi)) - rational(slopes(net, psi)[net.outputs[0]])
         for net, p, psi in zip(nets, polynomials, at, strict=True)
@@ -108,15 +108,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     grid = np.exp(np.linspace(0, 1.5, 31))
     steps, bends, back, brute = [], [], [], []
-    for _ in range(bench.size(8, 60)):
-        net = random_network(bench.rng, "tanh", int(bench.rng.integers(1, 4)))
+    for _ in bench.rounds(8, 60):
+        net = random_network(bench.rng, "tanh", bench.whole(1, 4))
         mu, subs = maximal_slope(net), parts(net) if len(net) <= 14 else []
         values = np.log(mu(grid))
         steps.append(np.diff(values).min())
         bends.append(np.diff(values, 2).min())
         back.append([mu.inverse(float(mu(psi))) - psi for psi in (1.01, 1.7)])
         if subs:
-            psi = Fraction(int(bench.rng.integers(11, 40)), 10)
+            psi = Fraction(bench.whole(11, 40), 10)
             brute.append(float(largest_slope(net, psi, subs)) / mu(float(psi)) - 1)
     yield bench.at_most(
         0.04,
@@ -141,11 +141,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     gaps, off = [], []
-    for _ in range(bench.size(10, 100)):
-        f, g = (
-            random_network(bench.rng, "tanh", int(bench.rng.integers(1, 6)), norms=True)
-            for _ in range(2)
-        )
+    for _ in bench.rounds(10, 100):
+        f, g = (random_network(bench.rng, "tanh", bench.whole(1, 6), norms=True) for _ in range(2))
         whole, one, other = expanded(chain(g, f)), expanded(f), expanded(g)
         off.append(float(max(abs(v) for v in (whole - one * other).all_coeffs())))
         gaps += [whole - one, whole - other]
@@ -198,10 +195,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     apart = [float(large) - 1.25**13, float(small) - 1.25**13 * 0.75]
     yield bench.equal(apart, 0, "the two networks' slope polynomials at 3/2 by hand", 1e-10)
     gaps = []
-    for _ in range(bench.size(10, 100)):
+    for _ in bench.rounds(10, 100):
         one, two, three = (
-            expanded(random_network(bench.rng, "tanh", int(bench.rng.integers(1, 6))))
-            for _ in range(3)
+            expanded(random_network(bench.rng, "tanh", bench.whole(1, 6))) for _ in range(3)
         )
         gaps.append(one * two * three - one)
     yield proved_above(
@@ -318,9 +314,9 @@ def polynomial_layer(rng: np.random.Generator) -> tuple[sp.Expr, Phi, Any]:
 @PAPER.claim("DKS-213", "Sec. 21.3", RECIPE)
 def _(bench: Bench) -> Iterator[Evidence]:
     off, true, apart = [], [], []
-    for _ in range(bench.size(15, 150)):
-        net = random_network(bench.rng, "tanh", int(bench.rng.integers(1, 9)), norms=True)
-        psi = Fraction(int(bench.rng.integers(1, 60)), 20)
+    for _ in bench.rounds(15, 150):
+        net = random_network(bench.rng, "tanh", bench.whole(1, 9), norms=True)
+        psi = Fraction(bench.whole(1, 60), 20)
         off.append(
             float(expanded(net).eval(rational(psi)) - rational(slopes(net, psi)[net.outputs[0]]))
         )
@@ -330,9 +326,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "random networks, LayerNorms and pools among them, against the chain rule in fractions",
         0.0,
     )
-    for _ in range(bench.size(2, 10)):
+    for _ in bench.rounds(2, 10):
         phi, own, psi = polynomial_layer(bench.rng)
-        net = random_network(bench.rng, phi, int(bench.rng.integers(2, 6)), norms=True)
+        net = random_network(bench.rng, phi, bench.whole(2, 6), norms=True)
         exact = float(slope_polynomial(net).subs(kcalc_psi, psi))
         true.append(float(c_map(net).derivative(1)(1.0)) / exact - 1)
         h, end = 1e-3, net.outputs[0]
@@ -355,9 +351,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     half = activation(sp.Max(0, X) ** 2 * sp.Rational(4, 5))
     own = Phi(lambda x: 0.8 * np.maximum(x, 0) ** 2, lambda x: 1.6 * np.maximum(x, 0), (0.0,))
     off, apart, differ = [], [], []
-    for _ in range(bench.size(6, 40)):
-        net = random_network(bench.rng, half, int(bench.rng.integers(2, 6)), plain=True)
-        q = float(bench.rng.uniform(0.6, 1.5))
+    for _ in bench.rounds(6, 40):
+        net = random_network(bench.rng, half, bench.whole(2, 6), plain=True)
+        q = bench.uniform(0.6, 1.5)
         weighed = float(slope_polynomial(net, q=q).subs(kcalc_psi, sp.Rational(4, 3)))
         off.append(float(c_map(net).derivative(1)(1.0, q)) / weighed - 1)
         apart.append(_weighed(net, q, own, half) / weighed - 1)

@@ -31,12 +31,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     total = k1 + k2 + k3
     alpha = w * sp.sqrt(total) / sp.sqrt(k1)
     yield bench.exact(sp.sqrt(k1) * alpha / sp.sqrt(total) - w, "the weight of a branch")
-    k, weights = np.array([5, 2, 9]), bench.rng.normal(size=3)
+    k, weights = np.array([5, 2, 9]), bench.normal(3)
     scales = weights * np.sqrt(k.sum() / k)
-    x = [bench.rng.normal(size=int(n)) for n in k]
+    x = [bench.normal(int(n)) for n in k]
     draws = bench.size(4000, 100000)
     # each with its own fan-in
-    filters = [bench.rng.normal(size=(draws, int(n))) / math.sqrt(n) for n in k]
+    filters = [bench.normal(draws, int(n)) / math.sqrt(n) for n in k]
     separate = sum(w * (f @ v) for w, f, v in zip(weights, filters, x, strict=True))
     # one layer, fan-in sum k
     joined = np.concatenate(
@@ -101,7 +101,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     total = k1 + k2
     concatenated = (k1 * w**2 * total / k1 * q1 + k2 * w2**2 * total / k2 * q2) / total
     yield bench.exact(concatenated - (w**2 * q1 + w2**2 * q2), "from equation 8")
-    a, b = (float(v) for v in bench.rng.uniform(0.3, 2, size=2))
+    a, b = (float(v) for v in bench.uniform(0.3, 2, 2))
     inner = a**2 * reference.second_moment("relu", 1.2) + b**2 * reference.second_moment(
         "tanh", 1.2
     )
@@ -109,9 +109,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(
         float(q_map(net)(1.2)), reference.second_moment("gelu", inner), "a network", 1e-12
     )
-    x, y = bench.rng.normal(size=4), bench.rng.normal(size=7)
+    x, y = bench.normal(4), bench.normal(7)
     draws = bench.size(20000, 400000)
-    f, g = bench.rng.normal(size=(draws, 4)) / 2, bench.rng.normal(size=(draws, 7)) / math.sqrt(7)
+    f, g = bench.normal(draws, 4) / 2, bench.normal(draws, 7) / math.sqrt(7)
     truth = a**2 * float(np.mean(x**2)) + b**2 * float(np.mean(y**2))
     yield bench.statistical((a * (f @ x) + b * (g @ y)) ** 2, truth, "random affine layers")
 
@@ -122,11 +122,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, means = [], [], []
-    for _ in range(bench.size(6, 40)):
+    for _ in bench.rounds(6, 40):
         a, b, c, q = (
-            *bench.rng.uniform(0.3, 2, size=2),
+            *bench.uniform(0.3, 2, 2),
             random_c(bench),
-            float(bench.rng.uniform(0.3, 2)),
+            bench.uniform(0.3, 2),
         )
         sizes, _, inner = branches(("relu", "tanh"), c, q, q)
         total = a**2 * sizes[0] + b**2 * sizes[1]
@@ -136,11 +136,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         means.append(min(mixed - min(inner), max(inner) - mixed))
     yield bench.equal(found, truth, "networks", 1e-11)
     yield bench.at_most(0.0, means, "it lies between the c values of the branches")
-    x, y = bench.rng.normal(size=(2, 2, 5))
+    x, y = bench.normal(2, 2, 5)
     # unit q values at both inputs
     x, y = (v / np.sqrt((v**2).mean(axis=1, keepdims=True)) for v in (x, y))
     draws = bench.size(20000, 400000)
-    f, g = bench.rng.normal(size=(2, draws, 5)) / math.sqrt(5)
+    f, g = bench.normal(2, draws, 5) / math.sqrt(5)
     first, second = (0.8 * (f @ x[i]) + 1.5 * (g @ (2 * y[i])) for i in range(2))
     m = 0.64 * float(np.mean(x[0] * x[1])) + 2.25 * 4 * float(np.mean(y[0] * y[1]))
     yield bench.statistical(

@@ -47,12 +47,12 @@ def _descent(
     outputs after t steps).
     """
     n, m, width = 5, 3, 9
-    J, test = bench.rng.normal(size=(n, width)), bench.rng.normal(size=(m, width))
-    y = bench.rng.normal(size=n)
-    start = bench.rng.normal(size=n)
-    start_test = bench.rng.normal(size=m)
+    J, test = bench.normal(n, width), bench.normal(m, width)
+    y = bench.normal(n)
+    start = bench.normal(n)
+    start_test = bench.normal(m)
     K = J @ J.T
-    rate = float(bench.rng.uniform(0.5, 1) / np.linalg.eigvalsh(K)[-1])
+    rate = float(bench.uniform(0.5, 1) / np.linalg.eigvalsh(K)[-1])
 
     def steps(t: int) -> tuple[Array, Array]:
         theta = np.zeros(width)
@@ -73,7 +73,7 @@ def _descent(
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     printed, ours, limit = [], [], []
-    for _ in range(bench.size(5, 40)):
+    for _ in bench.rounds(5, 40):
         K, cross, y, start, start_test, rate, steps = _descent(bench)
         curve = TrainingCurve.of(
             K, y, cross, learning_rate=rate, initial=start, initial_test=start_test
@@ -115,7 +115,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     off, rates = [], []
-    for _ in range(bench.size(5, 40)):
+    for _ in bench.rounds(5, 40):
         K, _, y, start, _, rate, steps = _descent(bench)
         values, vectors = np.linalg.eigh(K)
         curve = TrainingCurve.of(K, y, learning_rate=rate, initial=start)
@@ -149,7 +149,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"C_{f_j}'(C_{g_j}(c_0))$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    depth = int(bench.rng.integers(3, 7))
+    depth = bench.whole(3, 7)
     q = sp.symbols(f"q0:{depth + 1}", positive=True)
     for i in (1, depth // 2 + 1, depth):
         left = q[i - 1] * sp.prod([q[j] / q[j - 1] for j in range(i, depth + 1)])
@@ -191,18 +191,18 @@ def _layers(names: list[str], c: float, q: float) -> tuple[Array, Array, Array]:
 
 def _finite(bench: Bench, names: list[str], c: float, width: int) -> Array:
     """The per-layer kernels of one random network of finite width, by back-propagation."""
-    z = bench.rng.normal(size=(2, width))
+    z = bench.normal(2, width)
     z /= np.linalg.norm(z, axis=1, keepdims=True) / np.sqrt(width)
     z[1] -= z[0] * (z[0] @ z[1]) / width
     z[1] *= np.sqrt(width) / np.linalg.norm(z[1])
     h = [np.stack([z[0], c * z[0] + np.sqrt(1 - c**2) * z[1]])]
     weights, slopes = [], []
     for name in names:
-        weights.append(bench.rng.normal(size=(width, width)) / np.sqrt(width))
+        weights.append(bench.normal(width, width) / np.sqrt(width))
         u = h[-1] @ weights[-1].T
         slopes.append(KNOWN[name].slopes(u))
         h.append(KNOWN[name].values(u))
-    back = np.broadcast_to(bench.rng.normal(size=width) / np.sqrt(width), (2, width))
+    back = np.broadcast_to(bench.normal(width) / np.sqrt(width), (2, width))
     found = [h[-1][0] @ h[-1][1] / width]
     for j in reversed(range(len(names))):
         delta = back * slopes[j]
@@ -220,9 +220,9 @@ def _finite(bench: Bench, names: list[str], c: float, width: int) -> Array:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     ours, both = [], []
-    for _ in range(bench.size(5, 30)):
-        names = [str(n) for n in bench.rng.choice(list(KNOWN), int(bench.rng.integers(1, 6)))]
-        c, q = float(bench.rng.uniform(-0.95, 0.95)), float(bench.rng.uniform(0.3, 2.5))
+    for _ in bench.rounds(5, 30):
+        names = [str(n) for n in bench.rng.choice(list(KNOWN), bench.whole(1, 6))]
+        c, q = bench.uniform(-0.95, 0.95), bench.uniform(0.3, 2.5)
         form, product, _ = _layers(names, c, q)
         net = chain(*[piece for name in names for piece in (Affine(), nonlinear(name))], Affine())
         found = np.array(list(ntk(net).by_layer(c, q).values()))
@@ -239,7 +239,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1e-10,
     )
     names, c, width = ["tanh", "softplus", "relu"], 0.5, bench.size(400, 800)
-    draws = np.array([_finite(bench, names, c, width) for _ in range(bench.size(24, 60))])
+    draws = np.array([_finite(bench, names, c, width) for _ in bench.rounds(24, 60)])
     for i, truth in enumerate(_layers(names, c, 1.0)[0]):
         yield bench.statistical(
             draws[:, i],
@@ -276,10 +276,10 @@ def theta(maps: list[tuple[Map, Map]], c: Array) -> Array:
 def _(bench: Bench) -> Iterator[Evidence]:
     ratios = []
     for C in power_maps(bench.rng, bench.size(250, 3000), zero=True):
-        share = float(10 ** bench.rng.uniform(-4, 0))
+        share = float(10 ** bench.uniform(-4, 0))
         weights = share * C.weights
         weights[1] += 1 - share
-        near, depth = PowerMap(weights), int(bench.rng.integers(2, 40))
+        near, depth = PowerMap(weights), bench.whole(2, 40)
         excess = (depth - 1) * math.log(float(near.derivative(1)(1.0)))
         if 0 < excess < 20:
             off = np.abs(theta([(near, near.derivative(1))] * (depth - 1), GRID) - GRID).max()
@@ -312,9 +312,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     shaped, apart, steep, told = [], [], [], []
     for name in ("tanh", "softplus", "swish", "gelu")[: bench.size(2, 4)]:
         for zeta in (1.02, 1.5):
-            found = shape(
-                vanilla(depth := int(bench.rng.integers(3, 40)), name), method="dks", zeta=zeta
-            )
+            found = shape(vanilla(depth := bench.whole(3, 40), name), method="dks", zeta=zeta)
             parts = np.array(list(ntk(found.network).by_layer(GRID).values()))
             own = KNOWN[name].at(found.constants[name])
             c = GRID[8]

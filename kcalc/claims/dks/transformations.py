@@ -24,7 +24,7 @@ ORDER = 10**5  # of the rule of Sec. 22.2
 
 
 def _constants(bench: Bench) -> tuple[float, float]:
-    return float(bench.rng.uniform(0.2, 1.5)), float(bench.rng.uniform(-1, 1))
+    return bench.uniform(0.2, 1.5), bench.uniform(-1, 1)
 
 
 @PAPER.claim(
@@ -37,8 +37,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     zero, other, solved = [], [], []
     for name in NAMES:
         alpha, beta = _constants(bench)
-        gamma = float(bench.rng.uniform(0.5, 3))
-        shift = float(bench.rng.choice([-1, 1]) * bench.rng.uniform(0.2, 1))
+        gamma = bench.uniform(0.5, 3)
+        shift = float(bench.rng.choice([-1, 1]) * bench.uniform(0.2, 1))
         delta = -KNOWN[name].transformed(alpha, beta, 1, 0).mean()
         zero.append(float(activation(name).transformed(alpha, beta, gamma, delta).c_map(0.0)))
         off = KNOWN[name].transformed(alpha, beta, gamma, delta + shift)
@@ -72,7 +72,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         plain = KNOWN[name].transformed(alpha, beta, 1, 0)
         mean = plain.mean()
         variance = plain.integral(lambda x, f=plain.values, m=mean: (f(x) - m) ** 2)
-        gamma = float(bench.rng.uniform(0.3, 3))
+        gamma = bench.uniform(0.3, 3)
         off.append(
             float(activation(name).transformed(alpha, beta, gamma, -mean).q_map(1.0))
             / (gamma**2 * variance)
@@ -141,7 +141,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     solved = []
     for name in ("tanh", "softplus", "swish", "gelu", "selu")[: bench.size(3, 5)]:
-        zeta, depth = float(bench.rng.uniform(1.2, 3)), int(bench.rng.integers(5, 150))
+        zeta, depth = bench.uniform(1.2, 3), bench.whole(5, 150)
         k = shape(vanilla(depth, name), method="dks", zeta=zeta).constants[name]
         own = KNOWN[name].at(k)
         solved.append([own.q_slope() - 1, own.slope() - zeta ** (1 / depth)])
@@ -157,7 +157,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     scales, rates, off = np.array([0.1, 1e-2, 1e-3]), [], []
     for name in SMOOTH_NAMES:
-        beta = float(bench.rng.uniform(0.2, 1.2))
+        beta = bench.uniform(0.2, 1.2)
         f, h = KNOWN[name].slopes, 1e-5
         first, second = (
             float(v)
@@ -223,11 +223,11 @@ def _dimensions(f: Callable[[Array], Array], point: Array) -> int:
     r"$\tilde\gamma,\tilde\beta,\tilde\delta$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    off, ranks, x = [], [], bench.rng.normal(size=40)
+    off, ranks, x = [], [], bench.normal(40)
     for name, degree in (("relu", 1), ("leaky_relu", 1), ("abs", 1), ("square", 2), ("cube", 3)):
         phi = activation(name)
-        for _ in range(bench.size(3, 20)):
-            alpha, beta, gamma, delta = bench.rng.normal(size=4)
+        for _ in bench.rounds(3, 20):
+            alpha, beta, gamma, delta = bench.normal(4)
             size = abs(alpha)
             reduced = phi.transformed(
                 float(np.sign(alpha)), beta / size, size**degree * gamma, delta / size**degree

@@ -34,7 +34,7 @@ Array = np.ndarray
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for k, locations in ((1, 6), (3, 5), (16, 4)):
-        x = bench.rng.normal(size=(4, locations, k)) * bench.rng.uniform(0.01, 30, size=(4, 1, 1))
+        x = bench.normal(4, locations, k) * bench.uniform(0.01, 30, 4, 1, 1)
         own = normalise_locations(x)
         squares = (x**2).sum(axis=2, keepdims=True)
         s2 = squares.mean(axis=1, keepdims=True) / k
@@ -49,7 +49,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "q values with the constant",
             1e-13,
         )
-    x = bench.rng.normal(size=(7, 1, 5))
+    x = bench.normal(7, 1, 5)
     norm = np.sqrt((x**2).sum(axis=2, keepdims=True))
     alone = np.concatenate([math.sqrt(5) * x / norm, np.ones_like(norm)], axis=2)
     yield bench.equal(normalise_locations(x), alone, "one location: the special form", 1e-13)
@@ -77,7 +77,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     names = bench.size(NAMES[::2], NAMES)
     own, truth = [], []
     for name in names:
-        q = float(bench.rng.uniform(0.3, 0.6 if name == "exp" else 2.5))
+        q = bench.uniform(0.3, 0.6 if name == "exp" else 2.5)
         own.append(activation(name).c_map.series(9, q))
         truth.append(reference.power_series(name, 9, q))
     yield bench.equal(
@@ -144,7 +144,7 @@ def _composed(a: list[Fraction], b: list[Fraction]) -> list[Fraction]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     composed, averaged, derived, values = [], [], [], []
-    for _ in range(bench.size(20, 200)):
+    for _ in bench.rounds(20, 200):
         a, b = _series(bench.rng, 5), _series(bench.rng, 4)
         inner = _composed(a, b)
         point = Fraction(3, 8)

@@ -322,10 +322,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ratio=128 * logarithm**2 / m,
     )
     ratios, shares = [], []
-    for _ in range(bench.size(100, 1000)):
-        size = float(bench.rng.uniform(1, 3))
-        epsilon = 10 ** float(bench.rng.uniform(-3, 0))
-        log_two = 10 ** float(bench.rng.uniform(0.5, 6))
+    for _ in bench.rounds(100, 1000):
+        size = bench.uniform(1, 3)
+        epsilon = 10 ** bench.uniform(-3, 0)
+        log_two = 10 ** bench.uniform(0.5, 6)
         second = 8 * math.sqrt(2) * size**2 / epsilon
         least = _least_width(log_two, second)
         ratios.append(least / max(log_two**2, second**4))

@@ -19,14 +19,14 @@ from .paper import PAPER
 
 def _families(bench: Bench) -> Iterator[tuple[str, str, object]]:
     """(name, law, network) of random depths and widths."""
-    for i in range(bench.size(6, 15)):
+    for i in bench.rounds(6, 15):
         law = list(EXCESS)[i % 3 if i > 2 else 0]
-        n, L = int(bench.rng.integers(4, 8)), int(bench.rng.integers(2, 4))
+        n, L = bench.whole(4, 8), bench.whole(2, 4)
         if i % 3 == 0:
             yield (
                 f"vanilla {i}",
                 law,
-                vanilla([int(v) for v in bench.rng.integers(4, 9, size=L + 1)], 0.9),
+                vanilla(bench.wholes(4, 9, L + 1), 0.9),
             )
         elif i % 3 == 1:
             yield f"ResNet {i}", law, resnet(L, 2, n, sp.Rational(1, 2))
@@ -86,8 +86,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     left, right = [], []
     for law, excess in EXCESS.items():
-        for _ in range(bench.size(30, 300)):
-            widths = [int(v) for v in bench.rng.integers(1, 40, size=int(bench.rng.integers(2, 9)))]
+        for _ in bench.rounds(30, 300):
+            widths = bench.wholes(1, 40, bench.whole(2, 9))
             states = closed.forward(widths, excess)
             for k in range(1, len(widths)):
                 c = 2 / widths[k - 1]
@@ -141,8 +141,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     left, right = [], []
     for excess in (0.0, 3.0):
-        for _ in range(bench.size(30, 300)):
-            widths = [int(v) for v in bench.rng.integers(1, 40, size=int(bench.rng.integers(2, 9)))]
+        for _ in bench.rounds(30, 300):
+            widths = bench.wholes(1, 40, bench.whole(2, 9))
             last = closed.forward(widths, excess)[-1]
             for k in range(1, len(widths)):
                 c = 2 / widths[k - 1]
@@ -189,8 +189,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "the same by kcalc",
         1e-12,
     )
-    for _ in range(bench.size(20, 200)):
-        widths = [int(v) for v in bench.rng.integers(1, 40, size=int(bench.rng.integers(2, 9)))]
+    for _ in bench.rounds(20, 200):
+        widths = bench.wholes(1, 40, bench.whole(2, 9))
         top = closed.forward(widths, 0.0)[-1][1]
         J4 = np.array(
             [
@@ -239,10 +239,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     n, L, draws = 5, bench.size(2, 3), bench.size(20000, 100000)
     for k in range(1, L + 1):
-        W = (
-            bench.rng.standard_normal((draws, L, 2, n, n))
-            * np.sqrt([1 / n, 0.5 / n])[:, None, None]
-        )
+        W = bench.normal(draws, L, 2, n, n) * np.sqrt([1 / n, 0.5 / n])[:, None, None]
         y = through = np.tile(np.full(n, n**-0.5), (draws, 1))
         for b in range(L):
             z = np.einsum("dij,dj->di", W[:, b, 0], y)
@@ -279,10 +276,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     lower, value, upper, data = [], [], [], []
     for excess in (0.0, -1.2, 2.0):
         delta = 2 * excess
-        for _ in range(bench.size(40, 400)):
-            widths = [
-                int(v) for v in bench.rng.integers(3, 60, size=int(bench.rng.integers(2, 12)))
-            ]
+        for _ in bench.rounds(40, 400):
+            widths = bench.wholes(3, 60, bench.whole(2, 12))
             found = closed.forward(widths, excess)[-1]
             ratio = found[1] / (widths[-1] / widths[0]) ** 2
             sum_ = sum(1 / n for n in widths[1:])

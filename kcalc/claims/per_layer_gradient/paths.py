@@ -214,11 +214,11 @@ def _quadruples(
         return [(*first, *second) for first in ends for second in ends]
     out = []
     for _ in range(most):
-        t = int(bench.rng.integers(len(units)))
-        s = t if bench.rng.random() < 0.5 else int(bench.rng.integers(len(units)))
-        a, b = (int(v) for v in bench.rng.integers(counts[t], size=2))
-        c, d = (int(v) for v in bench.rng.integers(counts[s], size=2))
-        kind = int(bench.rng.integers(4))
+        t = bench.whole(0, len(units))
+        s = t if bench.rng.random() < 0.5 else bench.whole(0, len(units))
+        a, b = bench.wholes(0, counts[t], 2)
+        c, d = bench.wholes(0, counts[s], 2)
+        kind = bench.whole(0, 4)
         out.append(
             [(t, a, b, s, c, d), (t, a, a, s, c, c), (t, a, b, t, a, b), (t, a, b, t, b, a)][kind]
         )

@@ -31,7 +31,7 @@ from .paper import PAPER
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for law in EXCESS:
-        widths = [int(v) for v in bench.rng.integers(3, 9, size=4)]
+        widths = bench.wholes(3, 9, 4)
         found = moments(vanilla(widths, 0.8), weights=law)
         yield bench.equal(found.out.mean, 0.8**3 * widths[-1] / widths[0], f"kcalc, {law}", 1e-12)
         yield bench.statistical(
@@ -106,8 +106,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"c_l\chi^2_K$, $K\sim\mathrm{Bin}(n_l,1/2)$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    for _ in range(bench.size(10, 100)):
-        widths = [int(v) for v in bench.rng.integers(1, 50, size=int(bench.rng.integers(2, 8)))]
+    for _ in bench.rounds(10, 100):
+        widths = bench.wholes(1, 50, bench.whole(2, 8))
         truth = (widths[-1] / widths[0]) ** 2 * (math.prod(1 + 5 / n for n in widths[1:]) - 1)
         yield bench.equal(
             moments(vanilla(widths), jacobian=False).out.variance,
@@ -180,8 +180,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    for _ in range(bench.size(10, 100)):
-        widths = [int(v) for v in bench.rng.integers(1, 50, size=int(bench.rng.integers(2, 8)))]
+    for _ in bench.rounds(10, 100):
+        widths = bench.wholes(1, 50, bench.whole(2, 8))
         truth = (widths[-1] / widths[0]) ** 2 * (math.prod(1 + 2 / n for n in widths[1:]) - 1)
         found = moments(vanilla(widths, phi="identity"))
         yield bench.equal(found.out.variance, truth, "kcalc", 1e-11)
@@ -203,7 +203,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    y = bench.rng.standard_normal(6)
+    y = bench.normal(6)
     cover = np.maximum(y, 0) ** 2 + np.maximum(-y, 0) ** 2
     yield bench.equal(
         cover,

@@ -40,9 +40,7 @@ def stack(
 
 
 def _shapes(bench: Bench, depth: int = 4) -> tuple[list[int], list[int]]:
-    return [int(v) for v in bench.rng.integers(2, 40, size=depth + 1)], [
-        int(v) for v in bench.rng.integers(1, 4, size=depth)
-    ]
+    return bench.wholes(2, 40, depth + 1), bench.wholes(1, 4, depth)
 
 
 @PAPER.claim(
@@ -150,9 +148,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(
         z / (n * m * k**2 * (c / (k * sp.sqrt(n * m))) ** 2) - z / c**2, "eq. 3 put into eq. 2"
     )
-    for i in range(bench.size(6, 30)):
+    for i in bench.rounds(6, 30):
         widths, kernels = _shapes(bench)
-        value = float(bench.rng.uniform(0.3, 2))
+        value = bench.uniform(0.3, 2)
         w = [
             value / (k * math.sqrt(a * b))
             for a, b, k in zip(widths[:-1], widths[1:], kernels, strict=True)
@@ -299,9 +297,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         k**2 * n * (2 / k) / (k * sp.sqrt(n * m)) * f / 2 - sp.sqrt(n / m) * f, "eq. 6"
     )
     for first in (True, False):
-        for _ in range(bench.size(3, 20)):
+        for _ in bench.rounds(3, 20):
             widths, _ = _shapes(bench, 3)
-            k_ = int(bench.rng.integers(1, 4))
+            k_ = bench.whole(1, 4)
             net = stack(
                 widths,
                 [2 / k_ / (k_ * math.sqrt(a * b)) for a, b in pairwise(widths)],
@@ -335,7 +333,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     n, m, f = sp.symbols("n m f", positive=True)
     yield bench.exact(m * (sp.sqrt(n / m) * f) ** 2 - n * f**2, "from eq. 6")
-    for _ in range(bench.size(5, 30)):
+    for _ in bench.rounds(5, 30):
         widths, _ = _shapes(bench, 4)
         s = scaling(stack(widths, [2 / math.sqrt(a * b) for a, b in pairwise(widths)]))
         values = np.array([s.biases[v] for v in s.biases])

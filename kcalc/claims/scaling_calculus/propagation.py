@@ -107,7 +107,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     hypotheses="weights i.i.d., symmetric; borders periodic or none", theorem=False,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
-    for i in range(bench.size(4, 16)):
+    for i in bench.rounds(4, 16):
         net = [images, dense][i % 2](bench.rng)
         s, run = scaling(net), Draws(net, bench.size(1500, 6000), bench.rng)
         samples, truths, own = {}, {}, []
@@ -133,7 +133,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     "or none",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    for i in range(bench.size(4, 16)):
+    for i in bench.rounds(4, 16):
         net = [images, dense][i % 2](bench.rng)
         s, run = scaling(net), Draws(net, bench.size(1500, 6000), bench.rng)
         samples, truths, own = {}, {}, []
@@ -159,7 +159,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         m * q * (p * b / (q * m * k2 * w)) * (n * k2 * w * f) - n * p * b * f,
         "eqs. 9 and 10 put into eq. 1",
     )
-    for i in range(bench.size(4, 12)):
+    for i in bench.rounds(4, 12):
         net = [images, dense][i % 2](bench.rng)
         yield zetas(bench, net, bench.size(2000, 8000), f"drawn network {i}: zeta at all nodes")
         found = [t.scaling for t in scaling(net).tensors.values()]
@@ -419,8 +419,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$x_{l+1}=u_lx_l$ multiplies both moments by $u_l^2$, which keeps $\varsigma$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    for _ in range(bench.size(5, 30)):
-        u = float(bench.rng.normal())
+    for _ in bench.rounds(5, 30):
+        u = bench.normal()
         net = combinators.chain(
             layers.Input(5), layers.Affine(4), layers.Scale(u), layers.Affine(3)
         )

@@ -31,7 +31,7 @@ _EXTRINSIC = _N * _K**2 * _Q * _F**2 * _B / _F_OUT
 def _family(
     bench: Bench, laws: tuple[str, ...] = ("gaussian", "laplace", "uniform")
 ) -> Iterator[Evidence]:
-    for i in range(bench.size(6, 18)):
+    for i in bench.rounds(6, 18):
         net, law = [dense, images][i % 2](bench.rng), laws[i % len(laws)]
         s, run = scaling(net, weights=law), Draws(net, bench.size(2500, 10000), bench.rng, law)
         truths = {str(n): w.gamma for n, w in s.weights.items()}
@@ -85,7 +85,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     caveat="for weights without atoms", hypotheses="as for Proposition 3", theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
-    for i in range(bench.size(8, 30)):
+    for i in bench.rounds(8, 30):
         net, law = dense(bench.rng, 2 + i % 4), ("gaussian", "laplace", "uniform")[i % 3]
         s, run = scaling(net, weights=law), Draws(net, bench.size(2500, 20000), bench.rng, law)
         truths = {}
@@ -146,10 +146,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(_EXTRINSIC - _INTRINSIC, "by eqs. 9 and 10")
-    for _ in range(bench.size(10, 60)):
-        s = scaling(
-            [dense, images][int(bench.rng.integers(2))](bench.rng, int(bench.rng.integers(2, 6)))
-        )
+    for _ in bench.rounds(10, 60):
+        s = scaling([dense, images][bench.whole(0, 2)](bench.rng, bench.whole(2, 6)))
         found = [(w.gamma, w.extrinsic) for w in s.weights.values()]
         yield bench.equal(
             [w[0] for w in found],
@@ -183,9 +181,9 @@ def _blocks(bench: Bench, n: int, m: int, p: int, draws: int) -> tuple[np.ndarra
 
     The loss is |Phi y|^2 / 2 with normal Phi of variance 1/p.
     """
-    x = np.maximum(bench.rng.standard_normal((draws, n)), 0)
-    phi = bench.rng.standard_normal((draws, p, m)) / p**0.5
-    r = bench.rng.standard_normal((draws, m, n))
+    x = np.maximum(bench.normal(draws, n), 0)
+    phi = bench.normal(draws, p, m) / p**0.5
+    r = bench.normal(draws, m, n)
     u = (phi @ (r @ x[:, :, None]))[:, :, 0]
     back = np.einsum("dpm,dp->dm", phi, u)
     return (x**2).sum(axis=1) * (back**2).sum(axis=1) / (n * m), 1 + (m + 1) / p
@@ -224,8 +222,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.statistical(samples, printed * (1 + 5 / size), f"n = {size}, m = {m}", **data)
     wide, ratio = _blocks(bench, 1000, 3, 3, bench.size(2000, 10000))
     yield bench.statistical(wide, 250 * ratio * 1.005, "n = 1000: both forms meet")
-    phi = bench.rng.standard_normal((3, 4))
-    x, R = bench.rng.standard_normal(5), phi.T @ phi
+    phi = bench.normal(3, 4)
+    x, R = bench.normal(5), phi.T @ phi
     J = np.kron(np.eye(4), x[None, :])
     values = np.linalg.svd(J.T @ R @ J, compute_uv=False)
     yield bench.equal(
@@ -243,13 +241,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for n, m in ((3, 4), (6, 2), (1, 5)):
-        x = np.maximum(bench.rng.standard_normal(n), 0) + 0.1
+        x = np.maximum(bench.normal(n), 0) + 0.1
         J = np.kron(np.eye(m), x[None, :])
         yield bench.equal((J**2).sum() / m, n * (x**2).mean(), f"rows, n = {n}, m = {m}", 1e-13)
         yield bench.equal(
             (J**2).sum() / (n * m), (x**2).mean(), f"columns, n = {n}, m = {m}", 1e-13
         )
-    r = bench.rng.standard_normal((bench.size(20000, 100000), 12))
+    r = bench.normal(bench.size(20000, 100000), 12)
     x = np.array([0.0, 1.0, 2.0])
     yield bench.statistical(
         ((r @ np.kron(np.eye(4), x[None, :]).T) ** 2).mean(axis=1), 5.0, "drawn r"
@@ -281,7 +279,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     draws = bench.size(4000, 30000)
     # the Hessian at y: 2 locations of 3 channels, loss y^T R y / 2 with R as in Fig. 1
-    R = bench.rng.standard_normal((draws, 2, 3, 2, 3))
+    R = bench.normal(draws, 2, 3, 2, 3)
     block = R.sum(axis=(1, 3))
     value = (block**2).sum(axis=(1, 2)) / 3
     cotangent = (R**2).sum(axis=(1, 2, 3, 4)) / 6  # E[(R y)^2] over y with E y^2 = 1
@@ -295,7 +293,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @PAPER.claim("SC-eq8", "Sec. 8, eq. 8", r"$\gamma^b = \rho^2b/f = \varsigma/(nE[x^2]^2)$")
 def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(_P * _B / _F - (_N * _P * _F * _B) / (_N * _F**2), "by eq. 1")
-    for _ in range(bench.size(6, 30)):
+    for _ in bench.rounds(6, 30):
         s = scaling(dense(bench.rng, 4))
         pairs = [
             (

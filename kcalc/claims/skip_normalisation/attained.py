@@ -40,7 +40,7 @@ def attained(bench: Bench) -> Iterator[Evidence]:
 
 
 def _residuals(bench: Bench) -> Iterator[Evidence]:
-    z, y = bench.rng.normal(size=(2, 7, 3))
+    z, y = bench.normal(2, 7, 3)
     off = z - y
     for name, factor in (("square", 1.0), ("half_square", 0.5)):
         level, slopes = factor * (off**2).sum() / 7, 2 * factor * np.linalg.norm(off)
@@ -54,7 +54,7 @@ def _residuals(bench: Bench) -> Iterator[Evidence]:
 
 def _one_layer(bench: Bench) -> Iterator[Evidence]:
     """z = W x: the Hessian of the loss is X^T X/N for every output (twice that for the square)."""
-    X, y = bench.rng.normal(size=(5, 3)), bench.rng.normal(size=(5, 2))
+    X, y = bench.normal(5, 3), bench.normal(5, 2)
     top = float(np.linalg.norm(X, 2)) ** 2 / 5
     for loss, factor in (("half_square", 1.0), ("square", 2.0)):
         s = smoothness(
@@ -78,11 +78,11 @@ def _one_neuron(bench: Bench) -> Iterator[Evidence]:
 
     The residual's part of beta is attained too.
     """
-    x = float(bench.rng.uniform(0.5, 2.0))
+    x = bench.uniform(0.5, 2.0)
     for name in ("tanh", "sin", "sigmoid"):
         _, slope, curvature = STEEPEST[name]
         net = combinators.chain(Input(1), Affine(1), Nonlinear(activation(name)))
-        level = float(bench.rng.uniform(0.5, 2.0))
+        level = bench.uniform(0.5, 2.0)
         s = smoothness(
             net, X=np.array([[x]]), radius=6 / x, biases=False, loss="half_square", level=level
         )

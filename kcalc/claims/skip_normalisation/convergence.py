@@ -33,7 +33,7 @@ def descend(gradient: Callable[[Array], Array], start: Array, eta: float, steps:
     r"$\ell(y)-\ell(x)\le\nabla\ell(x)^T(y-x)+\tfrac\beta2\|y-x\|^2$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    x, y = bench.rng.normal(size=(2, bench.size(2000, 20000))) * 3
+    x, y = bench.normal(2, bench.size(2000, 20000)) * 3
     for name, f, d, beta in (
         (
             "x^2+3 sin^2 x",
@@ -54,13 +54,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    for _ in range(bench.size(10, 60)):
-        m, n = int(bench.rng.integers(1, 4)), int(bench.rng.integers(4, 6))
-        A, b = bench.rng.normal(size=(m, n)), bench.rng.normal(size=m)
+    for _ in bench.rounds(10, 60):
+        m, n = bench.whole(1, 4), bench.whole(4, 6)
+        A, b = bench.normal(m, n), bench.normal(m)
         values = np.linalg.eigvalsh(A @ A.T)
         beta, mu = values[-1], 2 * values[0]  # of |Ax - b|^2 / 2: |grad|^2 >= 2 lambda_min loss
-        eta = float(bench.rng.uniform(0.05, 1.95)) / beta
-        path = descend(lambda x, A=A, b=b: A.T @ (A @ x - b), bench.rng.normal(size=n), eta, 40)
+        eta = bench.uniform(0.05, 1.95) / beta
+        path = descend(lambda x, A=A, b=b: A.T @ (A @ x - b), bench.normal(n), eta, 40)
         loss = ((path @ A.T - b) ** 2).sum(axis=1) / 2
         yield bench.at_most(
             loss,
@@ -97,12 +97,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     left, right = [], []
-    for _ in range(bench.size(40, 400)):
-        d, N = int(bench.rng.integers(2, 5)), int(bench.rng.integers(1, 4))
+    for _ in bench.rounds(40, 400):
+        d, N = bench.whole(2, 5), bench.whole(1, 4)
         net = Residual([d, d], 1, ("entry", "weight"), 0.8, 0.6)
-        X = bench.rng.normal(size=(d, N))
-        y = bench.rng.normal(size=(d, N))
-        theta = bench.rng.normal(size=net.size)
+        X = bench.normal(d, N)
+        y = bench.normal(d, N)
+        theta = bench.normal(net.size)
         D, r = jacobian(lambda t, net=net, X=X: net(t, X), theta), (net(theta, X) - y).ravel()
         for half, mu in ((0.5, 2 / N), (1.0, 4 / N)):
             grad = D.T @ r * 2 * half / N
@@ -115,7 +115,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         sp.diff(loss, theta) ** 2 - 2 * (loss - shift),
         "$\\theta^2/2+s$: equality for every least value s",
     )
-    z = bench.rng.normal(size=6)
+    z = bench.normal(6)
     yield bench.equal(
         [(z @ z) / 9 / ((z @ z) / 6), (4 * z @ z) / 9 / ((z @ z) / 3)],
         [2 / 3, 4 / 3],
@@ -123,7 +123,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1e-12,
     )
     graph, nodes = kc_network([3, 3], 1)
-    X = bench.rng.normal(size=(2, 3))
+    X = bench.normal(2, 3)
     for loss, mu in (("half_square", 1.0), ("square", 2.0)):
         s = smoothness(
             graph,
@@ -165,10 +165,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$\alpha=\eta(1-\beta\eta/2)$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    scale = bench.rng.uniform(0.1, 1.0, size=(20, 3))
-    theta = bench.rng.normal(size=(20, 3))
+    scale = bench.uniform(0.1, 1.0, 20, 3)
+    theta = bench.normal(20, 3)
     least = scale.min(axis=1)
-    rate = bench.rng.uniform(0.1, 1.9, size=20)
+    rate = bench.uniform(0.1, 1.9, 20)
     first, bound, worst = (scale * theta**2).sum(axis=1) / 2, np.ones(20), []
     for _ in range(30):
         worst.append((scale * theta**2).sum(axis=1) / 2 / first - bound)
@@ -296,7 +296,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for i, start in enumerate(w):
         point = start
         loss[i, 0] = trap(point)[0]
-        for _ in range(bench.size(20000, 200000)):
+        for _ in bench.rounds(20000, 200000):
             step = 1.0 * trap(point)[2]  # eta = 1; smaller steps leap less still
             jump = max(jump, float(np.abs(step).max()) * 2.97 * math.sqrt(2)) if i == 0 else jump
             point = point - step
@@ -326,10 +326,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(floor, loss[0, 1], "start A after the last step", 0.0)
     d, N = 3, 2
     net = Residual([d, d], 1, ("entry", "weight"), 1.0, 0.4)
-    X = bench.rng.normal(size=(d, N))
-    y = 0.1 * bench.rng.normal(size=(d, N))
-    theta, eta, seen = 0.3 * bench.rng.normal(size=net.size), 0.1, []
-    for _ in range(bench.size(150, 1000)):
+    X = bench.normal(d, N)
+    y = 0.1 * bench.normal(d, N)
+    theta, eta, seen = 0.3 * bench.normal(net.size), 0.1, []
+    for _ in bench.rounds(150, 1000):
         D, r = jacobian(lambda th: net(th, X), theta), (net(theta, X) - y).ravel()
         seen.append((float(r @ r) / (2 * N), least(D), float(np.abs(theta[: net.ends[0]]).max())))
         theta = theta - eta * D.T @ r / N
@@ -390,11 +390,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     d, N = 3, 2
-    net, X = Residual([d, d], 1, ("entry", "weight"), 1.0, 0.5), bench.rng.normal(size=(d, N))
+    net, X = Residual([d, d], 1, ("entry", "weight"), 1.0, 0.5), bench.normal(d, N)
     reach = math.sqrt(d * d) * np.linalg.norm(X) + 0.5 * math.sqrt(d) * math.sqrt(d * N)
     losses, sizes = [], []
-    for _ in range(bench.size(500, 5000)):
-        z = net(bench.rng.normal(size=net.size) * 10 ** bench.rng.uniform(-1, 4), X)
+    for _ in bench.rounds(500, 5000):
+        z = net(bench.normal(net.size) * 10 ** bench.uniform(-1, 4), X)
         sizes.append(np.linalg.norm(z))
         losses.append(
             float(np.mean(np.log(np.exp(z - z.max(axis=0)).sum(axis=0)) - (z - z.max(axis=0))[0]))

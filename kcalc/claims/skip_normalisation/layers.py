@@ -60,9 +60,9 @@ def kc_network(widths: list[int], blocks: int) -> Any:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for d0, d1, N in ((2, 3, 4), (4, 2, 3), (1, 1, 1)):
-        A = bench.rng.normal(size=(d1, d0))
-        b = bench.rng.normal(size=(d1, 1))
-        X = bench.rng.normal(size=(d0, N))
+        A = bench.normal(d1, d0)
+        b = bench.normal(d1, 1)
+        X = bench.normal(d0, N)
         yield bench.equal(
             jacobian(lambda x, A=A, b=b: A @ x + b, X),
             np.kron(A, np.eye(N)),
@@ -96,7 +96,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ("circulant", lambda w: np.stack([w, np.roll(w, 1), np.roll(w, 2)])),
     ):
         w = bench.rng.normal(size=3 if name == "circulant" else (3, 4))
-        X = bench.rng.normal(size=(3 if name == "circulant" else 4, 2))
+        X = bench.normal(3 if name == "circulant" else 4, 2)
         yield bench.equal(
             jacobian(lambda v, P=P, X=X: P(v) @ X, w),
             np.kron(np.eye(3), X.T) @ jacobian(P, w),
@@ -118,8 +118,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for count in (2, 3, 5):
-        A = bench.rng.normal(size=(count, 3, 3))
-        B = bench.rng.normal(size=(count, 3, 3))
+        A = bench.normal(count, 3, 3)
+        B = bench.normal(count, 3, 3)
         # of A + B sin(theta)
         size = [np.linalg.norm(a, 2) + np.linalg.norm(b, 2) for a, b in zip(A, B, strict=True)]
         slope = [np.linalg.norm(b, 2) for b in B]
@@ -127,7 +127,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         def product(theta: float, A: np.ndarray = A, B: np.ndarray = B) -> np.ndarray:
             return np.linalg.multi_dot([a + b * math.sin(theta) for a, b in zip(A, B, strict=True)])
 
-        thetas = bench.rng.uniform(-3, 3, size=(bench.size(200, 3000), 2))
+        thetas = bench.uniform(-3, 3, bench.size(200, 3000), 2)
         thetas[::2, 1] = thetas[::2, 0] + 1e-4
         lip = sum(c * math.prod(size[:i] + size[i + 1 :]) for i, c in enumerate(slope))
         steps = [np.linalg.norm(product(s) - product(t), 2) / abs(s - t) for s, t in thetas]
@@ -153,9 +153,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    for _ in range(bench.size(10, 60)):
-        N, eps = int(bench.rng.integers(2, 6)), float(np.exp(bench.rng.normal()))
-        x = bench.rng.normal(size=N) * math.exp(bench.rng.normal())
+    for _ in bench.rounds(10, 60):
+        N, eps = bench.whole(2, 6), float(np.exp(bench.normal()))
+        x = bench.normal(N) * math.exp(bench.normal())
         s, root = N * eps + x @ x, math.sqrt(N)
         first = root * s**-0.5 * (np.eye(N) - np.outer(x, x) / s)
         second = root * s**-1.5 * _delta(x, s)
@@ -191,9 +191,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     "32", r"first and second derivatives of weight normalisation; first of entry normalisation, "
              r"$\epsilon(\epsilon+w^2)^{-3/2}$", theorem=True)  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
-    for _ in range(bench.size(10, 60)):
-        d, eps = int(bench.rng.integers(1, 6)), float(np.exp(bench.rng.normal()))
-        w = bench.rng.normal(size=d) * math.exp(bench.rng.normal())
+    for _ in bench.rounds(10, 60):
+        d, eps = bench.whole(1, 6), float(np.exp(bench.normal()))
+        w = bench.normal(d) * math.exp(bench.normal())
         s = eps + w @ w
         first, second = s**-0.5 * (np.eye(d) - np.outer(w, w) / s), s**-1.5 * _delta(w, s)
         yield bench.equal(first, jacobian(lambda v, e=eps: wn(v, e), w), "eq. 30", 1e-11)
@@ -236,7 +236,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(
         second + 3 * e * w * (e + w**2) ** sp.Rational(-5, 2), "with the exponent -5/2"
     )
-    x = bench.rng.normal(size=50)
+    x = bench.normal(50)
     numeric = np.diag(jacobian(lambda v: 0.7 * (0.7 + v * v) ** -1.5, x))
     yield bench.equal(
         EntryNormalisation(0.7).second_derivative(x),
@@ -270,10 +270,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield bench.equal(3 * 0.5 * 1.25**-2.5, BOUND, "attained at t = 1/2", 1e-14)
     steep, bent, sizes, told_bounds = [], [], [], []
-    for _ in range(bench.size(60, 600)):
-        d, eps = int(bench.rng.integers(1, 5)), float(np.exp(bench.rng.normal()))
-        w = bench.rng.normal(size=d)
-        w *= math.sqrt(eps) * float(np.exp(0.5 * bench.rng.normal())) / 2 / np.linalg.norm(w)
+    for _ in bench.rounds(60, 600):
+        d, eps = bench.whole(1, 5), float(np.exp(bench.normal()))
+        w = bench.normal(d)
+        w *= math.sqrt(eps) * float(np.exp(0.5 * bench.normal())) / 2 / np.linalg.norm(w)
         for own, first, second, n in (
             (WeightNormalisation(eps), *_wn_derivatives(w, eps), 1),
             (BatchNormalisation(eps), *_bn_derivatives(w, eps), d),
@@ -281,13 +281,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
             told = own.bounds(1, d)
             steep.append(np.linalg.norm(first, 2) / told.first)
             u = w / np.linalg.norm(w)
-            other = bench.rng.normal(size=(5, d))
+            other = bench.normal(5, d)
             values = [
                 np.linalg.norm(np.einsum("jln,l,n->j", second, v, v)) / (v @ v) for v in (u, *other)
             ]
             bent.append(max(values) / told.second)
             told_bounds.append((told.first * eps**0.5, told.second * math.sqrt(n) * eps / BOUND))
-        W = bench.rng.normal(size=(3, d)) * 10
+        W = bench.normal(3, d) * 10
         sizes += [
             np.linalg.norm(wn(W, eps), 2) / math.sqrt(3),
             np.linalg.norm(en(W, eps), 2) / math.sqrt(3 * d),
@@ -316,8 +316,8 @@ def _bn_derivatives(w: np.ndarray, eps: float) -> tuple[np.ndarray, np.ndarray]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    for i in range(bench.size(8, 60)):
-        d0, d, N, blocks = (int(v) for v in bench.rng.integers(1, 4, size=4))
+    for i in bench.rounds(8, 60):
+        d0, d, N, blocks = bench.wholes(1, 4, 4)
         net = Residual(
             [d0, d],
             blocks,
@@ -325,7 +325,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             0.8,
             0.7,
         )
-        theta, X = bench.rng.normal(size=net.size), bench.rng.normal(size=(d0, N))
+        theta, X = bench.normal(net.size), bench.normal(d0, N)
         whole = jacobian(lambda t, net=net, X=X: net(t, X), theta)
         parts = np.split(theta, net.ends[:-1])
         z = net.weights(theta)[0] @ X
@@ -364,8 +364,8 @@ def _worst(
     """(|DF|, |DF(s) - DF(t)|/|s - t|, s) over random pairs of parameters s, t, near and far."""
     first, bent, points = [], [], []
     for i in range(draws):
-        theta = bench.rng.normal(size=net.size) * math.exp(1.5 * bench.rng.normal())
-        other = theta + bench.rng.normal(size=net.size) * (1e-3 if i % 2 else 1.0)
+        theta = bench.normal(net.size) * math.exp(1.5 * bench.normal())
+        other = theta + bench.normal(net.size) * (1e-3 if i % 2 else 1.0)
         D = [jacobian(lambda t: net(t, X), t) for t in (theta, other)]
         first.append(float(np.linalg.norm(D[0], 2)))
         bent.append(float(np.linalg.norm(D[0] - D[1], 2) / np.linalg.norm(theta - other)))
@@ -385,7 +385,7 @@ def _worst(
 def _(bench: Bench) -> Iterator[Evidence]:
     for d, N, blocks, eps in ((3, 2, 1, 1.0), (3, 3, 2, 0.5)):
         net = Residual([d, d], blocks, ("entry", "weight"), eps, 0.6)
-        X = bench.rng.normal(size=(d, N))
+        X = bench.normal(d, N)
         graph, nodes = kc_network([d, d], blocks)
         s = smoothness(
             graph,
@@ -411,7 +411,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "the bounds are not vacuous",
             0.0,
         )
-    plain, X = Residual([2, 2], 1, (None, None), 1.0, 1.0), bench.rng.normal(size=(2, 2))
+    plain, X = Residual([2, 2], 1, (None, None), 1.0, 1.0), bench.normal(2, 2)
     sizes = [
         float(
             np.linalg.norm(
@@ -434,8 +434,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     d, N, eps = 3, 2, 1.0
     net = Residual([d, d], 1, ("entry", "weight"), eps, 0.6)
-    X = bench.rng.normal(size=(d, N))
-    y = bench.rng.normal(size=(d, N))
+    X = bench.normal(d, N)
+    y = bench.normal(d, N)
     graph, nodes = kc_network([d, d], 1)
     for loss in ("half_square", "cross_entropy"):
         targets: dict[str, Any] = {"targets": y.T} if loss == "half_square" else {}
@@ -456,9 +456,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             return jacobian(lambda t: net(t, X), theta).T @ r.ravel() / N
 
         quotients = []
-        for i in range(bench.size(30, 300)):
-            theta = bench.rng.normal(size=net.size) * math.exp(bench.rng.normal())
-            other = theta + bench.rng.normal(size=net.size) * (1e-3 if i % 2 else 1.0)
+        for i in bench.rounds(30, 300):
+            theta = bench.normal(net.size) * math.exp(bench.normal())
+            other = theta + bench.normal(net.size) * (1e-3 if i % 2 else 1.0)
             quotients.append(
                 np.linalg.norm(gradient(theta) - gradient(other)) / np.linalg.norm(theta - other)
             )
@@ -490,7 +490,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         h=h,
     )
     for kinds in (("entry", "weight"), ("weight", "entry"), ("weight", "weight")):
-        net, X = Residual([2, 3], 2, kinds, 0.7, 0.5), bench.rng.normal(size=(2, 2))
+        net, X = Residual([2, 3], 2, kinds, 0.7, 0.5), bench.normal(2, 2)
         names = {"first": kinds[0], None: kinds[1]}
         graph, nodes = kc_network([2, 3], 2)
         s = smoothness(

@@ -26,14 +26,14 @@ from .systems import Residual, en, jacobian, least, sigma, wn
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     left, right, told, share = [], [], [], []
-    for i in range(bench.size(40, 400)):
-        d0, N = int(bench.rng.integers(2, 5)), int(bench.rng.integers(1, 4))
-        d = int(bench.rng.integers(1, d0 + 1))
-        eps = float(np.exp(bench.rng.normal()))
-        shrink = float(bench.rng.uniform(0.2, 1.2))
+    for i in bench.rounds(40, 400):
+        d0, N = bench.whole(2, 5), bench.whole(1, 4)
+        d = bench.whole(1, d0 + 1)
+        eps = float(np.exp(bench.normal()))
+        shrink = bench.uniform(0.2, 1.2)
         net = Residual([d0, d], 2, ("entry", "weight"), eps, shrink)
-        X = bench.rng.normal(size=(d0, N))
-        theta = bench.rng.normal(size=net.size) * math.exp(bench.rng.normal())
+        X = bench.normal(d0, N)
+        theta = bench.normal(net.size) * math.exp(bench.normal())
         W = net.weights(theta)
         parts = np.split(theta, net.ends[:-1])
         z = W[0] @ X
@@ -81,7 +81,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         told, 0.0, "kcalc's bound of lambda(DF) against the smallest eigenvalue", 1e-12
     )
     yield bench.at_most(0.2, float(np.mean(share)), "and it is positive on a good part of them")
-    A, B = bench.rng.normal(size=(3, 4)), bench.rng.normal(size=(4, 5))
+    A, B = bench.normal(3, 4), bench.normal(4, 5)
     yield bench.at_most(
         least(A) * least(B),
         least(A @ B),
@@ -97,11 +97,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     found, bound = [], []
-    for _ in range(bench.size(300, 4000)):
-        n, m = sorted(int(v) for v in bench.rng.integers(1, 6, size=2))
-        Q = np.linalg.qr(bench.rng.normal(size=(m, m)))[0][:n]
-        G = bench.rng.normal(size=(n, m))
-        G *= bench.rng.uniform(0.05, 0.99) / np.linalg.norm(G, 2)
+    for _ in bench.rounds(300, 4000):
+        n, m = sorted(bench.wholes(1, 6, 2))
+        Q = np.linalg.qr(bench.normal(m, m))[0][:n]
+        G = bench.normal(n, m)
+        G *= bench.uniform(0.05, 0.99) / np.linalg.norm(G, 2)
         found.append(sigma(Q + G))
         bound.append(1 - float(np.linalg.norm(G, 2)))
     yield bench.at_most(bound, found, "random I with at most as many rows as columns")
@@ -116,7 +116,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 def _b5(bench: Bench, p: int, N: int) -> tuple[float, float, float]:
     d1, d0 = 2, 4
-    X, DP = bench.rng.normal(size=(d0, N)), bench.rng.normal(size=(d1 * d0, p))
+    X, DP = bench.normal(d0, N), bench.normal(d1 * d0, p)
     D = np.kron(np.eye(d1), X.T) @ DP
     return sigma(D), sigma(X) * sigma(DP), least(D) - least(X.T) * least(DP)
 
@@ -136,7 +136,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         sigma(np.array([[1.0]])) * sigma(d) - sigma(np.array([[0.0, 1.0]]) @ d),
         "$d_1=1$, $d_0=2$, p = 1: DP = (1, 0), X = (0, 1): D = 0, yet both factors are 1",
     )
-    few = [_b5(bench, 5, 3) for _ in range(bench.size(500, 4000))]
+    few = [_b5(bench, 5, 3) for _ in bench.rounds(500, 4000)]
     yield bench.at_most(
         [v[1] for v in few],
         [v[0] for v in few],
@@ -144,7 +144,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         about=PRINTED,
     )
     enough = [
-        _b5(bench, p, N) for p, N in ((8, 3), (8, 4), (11, 2)) for _ in range(bench.size(200, 1500))
+        _b5(bench, p, N) for p, N in ((8, 3), (8, 4), (11, 2)) for _ in bench.rounds(200, 1500)
     ]
     yield bench.at_most(
         [v[1] for v in enough],
@@ -155,7 +155,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     every = [
         _b5(bench, p, N)[2]
         for p, N in ((5, 3), (8, 4), (8, 6), (3, 5), (11, 2))
-        for _ in range(bench.size(100, 1000))
+        for _ in bench.rounds(100, 1000)
     ]
     yield bench.at_most(0.0, every, "lambda in place of sigma, all sizes", 1e-9)
 
@@ -166,9 +166,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$\sigma(D\,en(w)) = \min_{ij}\epsilon(\epsilon+w_{ij}^2)^{-3/2}$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    for _ in range(bench.size(10, 80)):
-        w = bench.rng.normal(size=(2, 3)) * math.exp(bench.rng.normal())
-        eps = float(np.exp(bench.rng.normal()))
+    for _ in bench.rounds(10, 80):
+        w = bench.normal(2, 3) * math.exp(bench.normal())
+        eps = float(np.exp(bench.normal()))
         true = sigma(jacobian(lambda v, e=eps: en(v, e), w))
         yield bench.equal(
             [(eps * (eps + w * w) ** -1.5).min(), EntryNormalisation(eps).smallest_slope(w)],
@@ -188,15 +188,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     margin, bound, ratio = [], [], []
-    for i in range(bench.size(40, 400)):
-        d0 = int(bench.rng.integers(2, 5))
-        N = int(bench.rng.integers(1, d0 + 1))
-        d = int(bench.rng.integers(1, d0 + 1))
-        eps = float(np.exp(bench.rng.normal()))
+    for i in bench.rounds(40, 400):
+        d0 = bench.whole(2, 5)
+        N = bench.whole(1, d0 + 1)
+        d = bench.whole(1, d0 + 1)
+        eps = float(np.exp(bench.normal()))
         shrink = 0.99 / math.sqrt(d)
         net = Residual([d0, d], 1 + i % 2, ("entry", "weight"), eps, shrink)
-        X = bench.rng.normal(size=(d0, N))
-        theta = bench.rng.normal(size=net.size) * math.exp(bench.rng.normal())
+        X = bench.normal(d0, N)
+        theta = bench.normal(net.size) * math.exp(bench.normal())
         W = net.weights(theta)
         true = least(jacobian(lambda t, net=net, X=X: net(t, X), theta))
         slope = (eps * (eps + theta[: net.ends[0]] ** 2) ** -1.5).min()
@@ -226,7 +226,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         0.12,
     )
     graph, nodes = kc_network([3, 3], 2)
-    w, X = bench.rng.normal(size=(3, 3)), bench.rng.normal(size=(2, 3))
+    w, X = bench.normal(3, 3), bench.normal(2, 3)
     s = smoothness(
         graph,
         X=X,
@@ -255,7 +255,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     n, t = 500, 1 / math.sqrt(3)
-    A = bench.rng.uniform(-1, 1, size=(n, n)) / math.sqrt(n)
+    A = bench.uniform(-1, 1, n, n) / math.sqrt(n)
     plain, shifted = (np.linalg.svd(M, compute_uv=False) for M in (A, np.eye(n) + A))
     law, bare = residual_spectrum(t), residual_spectrum(t, 0)
     yield bench.equal(
@@ -302,8 +302,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             a=a,
         )
     for width in (60, 200):
-        A = bench.rng.normal(size=(width, width)) * 0.5 / math.sqrt(width)
-        mask = np.diag((bench.rng.normal(size=width) > 0) * 1.0)
+        A = bench.normal(width, width) * 0.5 / math.sqrt(width)
+        mask = np.diag((bench.normal(width) > 0) * 1.0)
         for name, G in (("a matrix", A), ("weights, relu, weights", A @ mask @ A * 2)):
             shifted, plain = (
                 np.sort(np.linalg.svd(M, compute_uv=False)) for M in (np.eye(width) + G, G)

@@ -28,7 +28,7 @@ from .tailored import SHAPED
 def _(bench: Bench) -> Iterator[Evidence]:
     found, printed = [], []
     for blocks in (1, 2, 10, 16, *bench.rng.integers(1, 60, bench.size(6, 30))):
-        w = float(bench.rng.uniform(0, 1))
+        w = bench.uniform(0, 1)
         found.append(maximal_curvature(rescaled_resnet(int(blocks), 3, w, "tanh")).multiplier)
         printed.append(max(3, 3 * int(blocks) * (1 - w**2)))
     yield bench.equal(
@@ -72,7 +72,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _shapeable(bench: Bench, phi: str) -> Network:
-    return random_dag(bench.rng, int(bench.rng.integers(8, 14))).network(phi)
+    return random_dag(bench.rng, bench.whole(8, 14)).network(phi)
 
 
 @PAPER.claim(
@@ -83,12 +83,12 @@ def _shapeable(bench: Bench, phi: str) -> Network:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, values = [], [], []
-    for _ in range(bench.size(5, 30)):
+    for _ in bench.rounds(5, 30):
         net = small_network(bench.rng, 8)
         most = greatest(net, 0.0, lambda c: tailored_map(0.0, c))
         if not most > 0.05:
             continue
-        eta = float(bench.rng.uniform(0.3, 0.95)) * most
+        eta = bench.uniform(0.3, 0.95) * most
 
         def miss(alpha: float, net: Network = net, eta: float = eta) -> float:
             return greatest(net, 0.0, lambda c: tailored_map(alpha, c)) - eta
@@ -101,7 +101,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "random networks: bisection over all subsets of layers against the calculus",
         1e-9,
     )
-    for _ in range(bench.size(5, 30)):
+    for _ in bench.rounds(5, 30):
         dag = random_dag(bench.rng, 14)
         most = maximal_c_value(dag.network("relu"))
         eta = 0.8 * float(most(0.0))
@@ -138,7 +138,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         reached.append(float(maximal(net, lambda x, k=curvature: x + k)(0.0)) / tau)
     yield bench.equal(conditions, 1.0, "Q(1) = Q'(1) = C'(1) = 1 by own quadrature", 1e-10)
     yield bench.equal(reached, 1.0, "the greatest C_g''(1) is tau, from E[phi''^2]", 1e-9)
-    small = [small_network(bench.rng, 7, "tanh") for _ in range(bench.size(3, 15))]
+    small = [small_network(bench.rng, 7, "tanh") for _ in bench.rounds(3, 15)]
     values = []
     for net in small:
         if (

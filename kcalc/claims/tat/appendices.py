@@ -41,7 +41,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(x - (a * x + (1 - a) * x), "phi_a for x > 0")
     yield bench.exact(-a * x - a * (-x), "phi_a for x < 0, where phi_0 = 0")
     found, truth = [], []
-    for slope in (-0.4, 0.0, 0.3, 1.5, *bench.rng.uniform(-2, 3, bench.size(3, 30))):
+    for slope in (-0.4, 0.0, 0.3, 1.5, *bench.uniform(-2, 3, bench.size(3, 30))):
         found.append(leaky_relu(float(slope)).c_map(_C))
         square = [homogeneous_pair(leaky(0.0), leaky(0.0), c) for c in _C]  # C_0(c) Q_0(1)
         mixed = [homogeneous_pair(leaky(1.0), leaky(0.0), c) for c in _C]
@@ -68,7 +68,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         sp.expand_trig(sp.expand(exact.subs(a, 0) - formula)),
         "the angular integral at slope 0 less the formula",
     )
-    q1, q2 = np.exp(bench.rng.uniform(-3, 3, 2))
+    q1, q2 = np.exp(bench.uniform(-3, 3, 2))
     numbers = (np.sqrt((1 - _C) * (1 + _C)) + (np.pi - np.arccos(_C)) * _C) / np.pi
     yield bench.equal(
         activation("relu").c_map(_C, q1, q2),
@@ -122,7 +122,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "eq. 24 less eq. 21 with eqs. 22 and 23 put in",
     )
     yield bench.exact(sp.simplify(before - printed_tailored_map(t, a)), "eq. 24 less Lemma 1")
-    slopes = bench.rng.uniform(-2, 3, bench.size(8, 60))
+    slopes = bench.uniform(-2, 3, bench.size(8, 60))
     numbers = [
         (
             (1 - s) ** 2 * (np.sqrt((1 - _C) * (1 + _C)) + _C * (np.pi - np.arccos(_C)))
@@ -164,10 +164,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     norms, entries, ours = [], [], []
     for m, k in sizes:
-        noise = bench.rng.normal(size=(m, k))
+        noise = bench.normal(m, k)
         w = _orthogonal(bench.rng, m, k)
         law = np.asarray(LAWS["orthogonal"].matrix(noise)) / math.sqrt(k)
-        z = bench.rng.normal(size=k)
+        z = bench.normal(k)
         gram = law @ law.T if m <= k else law.T @ law
         ours.append(np.abs(gram - max(m / k, 1.0) * np.eye(min(m, k))).max())
         entries += [(w**2).mean() * k, (law**2).mean() * k]
@@ -184,8 +184,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield bench.equal(ours, 0.0, "the law's rows (columns) are orthogonal and of equal norm", 1e-5)
     samples = [
-        float(np.sum(_orthogonal(bench.rng, 3, 6)[0, :2]) ** 2)
-        for _ in range(bench.size(1500, 20000))
+        float(np.sum(_orthogonal(bench.rng, 3, 6)[0, :2]) ** 2) for _ in bench.rounds(1500, 20000)
     ]
     yield bench.statistical(samples, 2 / 6, "rows are uniform on the sphere: E (w_1 + w_2)^2 = 2/k")
 

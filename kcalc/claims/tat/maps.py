@@ -38,7 +38,7 @@ NAMES = (
 
 def _inputs(bench: Bench, q1: float, q2: float, c: float, size: int = 16) -> np.ndarray:
     """Two inputs with exactly these q values and cosine."""
-    basis = np.linalg.qr(bench.rng.normal(size=(size, 2)))[0].T
+    basis = np.linalg.qr(bench.normal(size, 2))[0].T
     return math.sqrt(size) * np.stack(
         [math.sqrt(q1) * basis[0], math.sqrt(q2) * (c * basis[0] + math.sqrt(1 - c * c) * basis[1])]
     )
@@ -52,9 +52,9 @@ def _square(phi: Function, q: float) -> float:
 def _points(bench: Bench, count: int) -> Iterator[tuple[float, float, float]]:
     for _ in range(count):
         yield (
-            float(bench.rng.uniform(-0.95, 0.95)),
-            float(np.exp(bench.rng.uniform(-1, 1))),
-            float(np.exp(bench.rng.uniform(-1, 1))),
+            bench.uniform(-0.95, 0.95),
+            float(np.exp(bench.uniform(-1, 1))),
+            float(np.exp(bench.uniform(-1, 1))),
         )
 
 
@@ -78,7 +78,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name, phi in (("tanh", np.tanh), ("relu", leaky(0.0)), ("softplus", SMOOTH["softplus"][0])):
         x = _inputs(bench, 0.7, 1.6, -0.4)
         samples = []
-        for _ in range(bench.size(400, 4000)):
+        for _ in bench.rounds(400, 4000):
             y = forward(bench.rng, phi, x, (64,))
             samples.append(float(y[0] @ y[1]) / 64)
         expected = float(pair_expectation(name, name, -0.4, 0.7, 1.6))
@@ -108,8 +108,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     x = _inputs(bench, 1.7, 1.0, 0.0)[:1]
     samples = [
-        float((forward(bench.rng, np.tanh, x, (64,)) ** 2).mean())
-        for _ in range(bench.size(400, 4000))
+        float((forward(bench.rng, np.tanh, x, (64,)) ** 2).mean()) for _ in bench.rounds(400, 4000)
     ]
     yield bench.statistical(
         samples, float(activation("tanh").q_map(1.7)), "one layer of 64 tanh units, |x|^2/d_0 = 1.7"
@@ -151,7 +150,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         float(phi.q_map(q1)) * float(phi.q_map(q2))
     )
     samples = []
-    for _ in range(bench.size(400, 4000)):
+    for _ in bench.rounds(400, 4000):
         y = forward(bench.rng, np.tanh, x, (64,))
         samples.append(float(y[0] @ y[1]) / 64)
     yield bench.statistical(
@@ -236,10 +235,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, squares = [], [], []
-    for _ in range(bench.size(8, 40)):
-        w = float(bench.rng.uniform(0, 1))
-        slope = float(bench.rng.uniform(0, 1))
-        c = float(bench.rng.uniform(-1, 1))
+    for _ in bench.rounds(8, 40):
+        w = bench.uniform(0, 1)
+        slope = bench.uniform(0, 1)
+        c = bench.uniform(-1, 1)
         net = _tailored_block(w, slope)
         inner = homogeneous_pair(leaky(slope), leaky(slope), c) * 2 / (1 + slope**2)
         twice = homogeneous_pair(leaky(slope), leaky(slope), inner) * 2 / (1 + slope**2)
@@ -256,7 +255,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     w, c, width = 0.7, -0.3, 16
     x = _inputs(bench, 1, 1, c, width)
     samples = []
-    for _ in range(bench.size(1500, 20000)):
+    for _ in bench.rounds(1500, 20000):
         hidden = forward(bench.rng, leaky(0.0), x, (width,)) * math.sqrt(2)
         y = w * x + math.sqrt(1 - w * w) * forward(bench.rng, lambda v: v, hidden, (width,))
         samples.append(float(y[0] @ y[1]) / width)
@@ -329,7 +328,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found, truth, "i = 2: C'' of the calculus against the printed expectation", 1e-8
     )
     found, truth = [], []
-    for i in range(bench.size(5, 8)):
+    for i in bench.rounds(5, 8):
         for c, q1, q2 in _points(bench, 2):
             wave = SMOOTH["sin"][i % 2]
             sizes = [_square(np.sin, q) for q in (q1, q2)]

@@ -78,8 +78,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "the squared weights add up to 1",
     )
     plain, blocks, iterated = [], [], []
-    for slope in bench.rng.uniform(0, 3, bench.size(6, 30)):
-        depth = int(bench.rng.integers(1, 12))
+    for slope in bench.uniform(0, 3, bench.size(6, 30)):
+        depth = bench.whole(1, 12)
         plain.append(c_map(vanilla(depth, tailored_rectifier(float(slope))))(_C))
         blocks.append(c_map(_resnet(2 * slope / (1 + slope**2), depth))(_C))
         c = _C
@@ -99,7 +99,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"layer of ReLUs",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    squares = bench.rng.uniform(0.01, 0.99, bench.size(8, 50))
+    squares = bench.uniform(0.01, 0.99, bench.size(8, 50))
     found = [c_map(_resnet(float(w), 1))(_C) for w in squares]
     integral = np.array([2 * homogeneous_pair(leaky(0.0), leaky(0.0), float(c)) for c in _C])
     yield bench.equal(
@@ -117,7 +117,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"B}(c)=\frac{2\alpha}{1+\alpha^2}\,c+\frac{(1-\alpha)^2}{1+\alpha^2}\,\frac{\sqrt{1-c^2}+c(\pi-\cos^{-1}c)}{\pi}$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    slopes = bench.rng.uniform(0, 3, bench.size(10, 60))
+    slopes = bench.uniform(0, 3, bench.size(10, 60))
     found = [c_map(_resnet(2 * s / (1 + s * s), 1))(_C) for s in slopes]
     formula = [
         2 * s / (1 + s * s) * _C + (1 - s) ** 2 / (1 + s * s) * _relu_map(_C) for s in slopes
@@ -146,7 +146,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         [C.weights for C in power_maps(bench.rng, bench.size(100, 1000)) if C.weights[1] < 0.9]
     )
     values = np.tile([-0.99, -0.5, 0.0, 0.3, 0.9, 0.999], (len(weights), 1))
-    for _ in range(bench.size(3000, 20000)):
+    for _ in bench.rounds(3000, 20000):
         total = np.zeros_like(values)
         for n in range(weights.shape[1] - 1, -1, -1):
             total = total * values + weights[:, n, None]
@@ -162,7 +162,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in ("softplus", "gelu", "sigmoid", "cos", "gaussian", "swish")[: bench.size(4, 6)]:
         phi, x = SMOOTH[name][0], 0.4
         size = one(lambda z, f=phi: f(z) ** 2)
-        for _ in range(bench.size(60, 300)):
+        for _ in bench.rounds(60, 300):
             x = min(pair(phi, phi, x) / size, 1.0)
         block = combinators.chain(Affine(), Nonlinear(activation(name)), Affine(sigma_w=size**-0.5))
         limits.append(depth_limit(block, 1.0).c)
@@ -367,9 +367,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact((phi[1] + a * phi[-1]) / (1 - a**2) - x, "x > 0")
     yield bench.exact((phi[-1] + a * phi[1]) / (1 - a**2), "x < 0")
     found, truth = [], []
-    for slope in (-0.6, 0.0, 0.3, 0.9, 2.0, *bench.rng.uniform(-3, 3, bench.size(5, 50))):
-        weights = [bench.rng.normal(size=s) for s in ((5, 7), (7,), (7, 6), (6,), (6, 2))]
-        v = bench.rng.normal(size=(4, 5))
+    for slope in (-0.6, 0.0, 0.3, 0.9, 2.0, *bench.uniform(-3, 3, bench.size(5, 50))):
+        weights = [bench.normal(*s) for s in ((5, 7), (7,), (7, 6), (6,), (6, 2))]
+        v = bench.normal(4, 5)
         hidden = np.maximum(np.maximum(v @ weights[0] + weights[1], 0) @ weights[2] + weights[3], 0)
         truth.append(hidden @ weights[4])
         y, numeric = v, leaky(float(slope))
@@ -402,8 +402,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 sp.Piecewise((u, u >= 0), (s * u, True)) for s, u in ((slope, -at), (1 / slope, at))
             ]
             yield bench.exact(sides[0] + slope * sides[1], f"{where}, slope of sign {sign}")
-    v = bench.rng.normal(size=200)
-    slopes = np.append(bench.rng.uniform(-3, 3, 20), [1e-3, -1.0, 1.0])
+    v = bench.normal(200)
+    slopes = np.append(bench.uniform(-3, 3, 20), [1e-3, -1.0, 1.0])
     left = [leaky(float(s))(-v) for s in slopes]
     yield bench.equal(
         left, [-s * leaky(float(1 / s))(v) for s in slopes], "random x and slopes", 1e-11

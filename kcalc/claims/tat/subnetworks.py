@@ -35,7 +35,7 @@ from .paper import PAPER
 
 
 def _networks(bench: Bench, count: int) -> list[Network]:
-    return [small_network(bench.rng, int(bench.rng.integers(2, 9))) for _ in range(count)]
+    return [small_network(bench.rng, bench.whole(2, 9)) for _ in range(count)]
 
 
 def _curvature(net: Network, members: frozenset[Any], entry: Any, out: Any, bend: float) -> float:
@@ -57,7 +57,7 @@ def _curvature(net: Network, members: frozenset[Any], entry: Any, out: Any, bend
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, several = [], [], 0
     for net in _networks(bench, bench.size(40, 200)):
-        psi = float(bench.rng.uniform(1, 2))
+        psi = bench.uniform(1, 2)
         found.append(maximal_slope(net)(psi))
         truth.append(greatest(net, 1.0, lambda x, psi=psi: psi * x))
         several += len(subnetworks(net))
@@ -72,7 +72,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     psi = one(lambda z: (1 - np.tanh(z) ** 2) ** 2) / size
     scaled = activation(sp.tanh(sp.Symbol("x", real=True)) / math.sqrt(size))  # pyright: ignore[reportArgumentType]
     slopes, rule = [], []
-    for _ in range(bench.size(8, 40)):
+    for _ in bench.rounds(8, 40):
         dag = random_dag(bench.rng, 6)
         slopes.append(c_map(dag.network(scaled)).derivative(1)(1.0))
         rule.append(dag(1.0, lambda x: psi * x))
@@ -93,15 +93,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     found, generic, truth = [], [], []
     for net in _networks(bench, bench.size(40, 200)):
-        slope = float(bench.rng.uniform(-1, 1))
+        slope = bench.uniform(-1, 1)
         found.append(maximal_c_value(net)(slope))
         generic.append(maximal(net, lambda c, a=slope: tailored_map(a, c))(0.0))
         truth.append(greatest(net, 0.0, lambda c, a=slope: tailored_map(a, c)))
     yield bench.equal(found, truth, "random networks against all subsets of their layers", 1e-12)
     yield bench.equal(generic, truth, "M with r = C at 0", 1e-12)
     whole, recipe = [], []
-    for _ in range(bench.size(6, 40)):
-        dag, slope = random_dag(bench.rng, 7), float(bench.rng.uniform(-1, 3))
+    for _ in bench.rounds(6, 40):
+        dag, slope = random_dag(bench.rng, 7), bench.uniform(-1, 3)
         whole.append(c_map(dag.network(tailored_rectifier(slope)))(0.0))
         recipe.append(dag(0.0, lambda c, a=slope: tailored_map(a, c)))
     yield bench.equal(whole, recipe, "C_f(0) by the calculus is U_{f,C}(0)", 1e-12)
@@ -125,7 +125,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact((sp.diff(a(b(x)), x, 2) - rule).doit(), "the chain rule of second order")
     found, multiple, truth = [], [], []
     for net in _networks(bench, bench.size(40, 200)):
-        bend = float(bench.rng.uniform(0.01, 1))
+        bend = bench.uniform(0.01, 1)
         curvature = maximal_curvature(net)
         found.append(curvature(bend))
         multiple.append(curvature.multiplier * bend)
@@ -143,7 +143,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     found, ours, truth = [], [], []
     for net in _networks(bench, bench.size(40, 200)):
-        bend = float(bench.rng.uniform(0.01, 1))
+        bend = bench.uniform(0.01, 1)
         found.append(maximal(net, lambda x, k=bend: x + k)(0.0))
         ours.append(greatest(net, 0.0, lambda x, k=bend: x + k))
         truth.append(max((_curvature(net, *g, bend) for g in subnetworks(net)), default=0.0))
@@ -204,7 +204,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         networks=short,
         wrong_for_r_below_x=int(wrong),
     )
-    drawn = bench.rng.uniform(0, 1, (bench.size(200, 2000), 3))
+    drawn = bench.uniform(0, 1, bench.size(200, 2000), 3)
     composed = [
         max(tailored_map(a, c), tailored_map(b, c)) - tailored_map(a, tailored_map(b, c))
         for a, b, c in drawn
@@ -266,12 +266,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     c = np.array([-1.0, -0.6, 0.0, 0.5, 1.0])
     maps, recipe, slopes, powers = [], [], [], []
-    for _ in range(bench.size(15, 80)):
-        dag = random_dag(bench.rng, int(bench.rng.integers(2, 12)))
-        slope = float(bench.rng.uniform(-1, 2))
+    for _ in bench.rounds(15, 80):
+        dag = random_dag(bench.rng, bench.whole(2, 12))
+        slope = bench.uniform(-1, 2)
         maps.append(c_map(dag.network(tailored_rectifier(slope)))(c))
         recipe.append(dag(c, lambda x, a=slope: tailored_map(a, x)))
-        psi = sp.Rational(int(bench.rng.integers(5, 30)), 10)
+        psi = sp.Rational(bench.whole(5, 30), 10)
         polynomial = sp.sympify(slope_polynomial(dag.network("tanh")))
         slopes.append(float(polynomial.subs(dict.fromkeys(polynomial.free_symbols, psi))))
         powers.append(float(dag(sp.Integer(1), lambda x, p=psi: p * x, sp.Rational)))
@@ -288,8 +288,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, second = [], [], []
-    for i in range(bench.size(12, 60)):
-        dag = random_dag(bench.rng, int(bench.rng.integers(2, 12)))
+    for i in bench.rounds(12, 60):
+        dag = random_dag(bench.rng, bench.whole(2, 12))
         added = float(dag(0.0, lambda x: x + 1.0))
         jets = dag.derivatives(1.0, (lambda x: x, lambda x: 1.0 + 0 * x, lambda x: 1.0 + 0 * x))
         found.append(added)

@@ -71,10 +71,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     c = np.cos(np.linspace(0, np.pi, bench.size(15, 201)))
     found, truth, squares, levels = [], [], [], []
-    for slope in (*SLOPES, *bench.rng.uniform(-2, 3, bench.size(4, 40))):
+    for slope in (*SLOPES, *bench.uniform(-2, 3, bench.size(4, 40))):
         scale = math.sqrt(2 / (1 + slope**2))
         phi = abrelu(float(slope * scale), scale)
-        q1, q2 = np.exp(bench.rng.uniform(-3, 3, 2))
+        q1, q2 = np.exp(bench.uniform(-3, 3, 2))
         found.append(phi.c_map(c, q1, q2))
         truth.append([homogeneous_pair(leaky(slope), leaky(slope), x) * scale**2 for x in c])
         squares.append(phi.q_map(q1))
@@ -288,7 +288,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         -sp.diff(slope, t) / sp.sin(t) - k / sp.sin(t),
         "C'' = k/sqrt(1 - c^2), which grows without bound",
     )
-    slopes = [*SLOPES, *bench.rng.uniform(-1, 0.9, 10)]
+    slopes = [*SLOPES, *bench.uniform(-1, 0.9, 10)]
     yield bench.equal(
         [float(np.isinf(leaky_relu(float(a)).c_map.derivative(2)(1.0))) for a in slopes],
         1.0,
@@ -317,8 +317,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     found, biased, truth = [], [], []
-    for _ in range(bench.size(6, 30)):
-        w, b, q = (float(v) for v in np.exp(bench.rng.uniform(-1, 1, 3)))
+    for _ in bench.rounds(6, 30):
+        w, b, q = (float(v) for v in np.exp(bench.uniform(-1, 1, 3)))
         found.append(c_map(vanilla(1, "relu", sigma_w=w, readout=False)).derivative(1)(1.0, q))
         # with a bias: c of the preactivations is (w^2 q c + b^2)/(w^2 q + b^2), and the slope w^2
         # q/(w^2 q + b^2) < 1
@@ -373,6 +373,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(found.sigma_b, 0.19783, "that sigma_b", 1e-5)
     yield bench.equal(_edge(1.302, 0.2), 0.9988, "chi_1 at (1.302, 0.2)", 5e-5)
     curve = []
-    for sigma in bench.rng.uniform(1.05, 1.8, bench.size(4, 20)):
+    for sigma in bench.uniform(1.05, 1.8, bench.size(4, 20)):
         curve.append(_edge(float(sigma), edge("tanh", sigma_w=float(sigma)).sigma_b))
     yield bench.equal(curve, 1.0, "chi_1 along the edge that the calculus finds", 1e-8)

@@ -23,11 +23,7 @@ def _pairs(bench: Bench, count: int) -> list[tuple[str, Dag]]:
     """(slope, network): chains first, then random networks."""
     out = []
     for i in range(count):
-        dag = (
-            chain_of(int(bench.rng.integers(1, 12)))
-            if i < 5
-            else random_dag(bench.rng, int(bench.rng.integers(3, 12)))
-        )
+        dag = chain_of(bench.whole(1, 12)) if i < 5 else random_dag(bench.rng, bench.whole(3, 12))
         out.append((SLOPES[i % len(SLOPES)], dag))
     return out
 
@@ -99,9 +95,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield _against_calculus(bench, pairs)
     rows = []
-    for _ in range(bench.size(100, 1000)):
-        dag = random_dag(bench.rng, int(bench.rng.integers(2, 30)))
-        slope = float(bench.rng.choice([0.0, 1.0, 1.0]) * bench.rng.uniform(0, 3))
+    for _ in bench.rounds(100, 1000):
+        dag = random_dag(bench.rng, bench.whole(2, 30))
+        slope = float(bench.rng.choice([0.0, 1.0, 1.0]) * bench.uniform(0, 3))
         rows.append(_measured(dag, slope))
     zero, _, far, steep = np.array(rows).T
     yield bench.at_most(
@@ -144,9 +140,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     far, ends, zeros = [], [], []
-    for _ in range(bench.size(15, 150)):
-        dag = random_dag(bench.rng, int(bench.rng.integers(2, 20)))
-        slope = float(bench.rng.uniform(0, 3))
+    for _ in bench.rounds(15, 150):
+        dag = random_dag(bench.rng, bench.whole(2, 20))
+        slope = bench.uniform(0, 3)
         zero, _, distance, _ = _measured(dag, slope)
         far.append(distance)
         zeros.append(zero)
@@ -237,9 +233,9 @@ def _deviations(C: PowerMap) -> tuple[float, float]:
 def _series(bench: Bench) -> tuple[np.ndarray, np.ndarray]:
     """(b_0, b_1) of networks of tailored rectifiers, by the calculus."""
     rows = []
-    for _ in range(bench.size(15, 100)):
-        dag = random_dag(bench.rng, int(bench.rng.integers(2, 12)))
-        slope = float(bench.rng.uniform(-1, 3))
+    for _ in bench.rounds(15, 100):
+        dag = random_dag(bench.rng, bench.whole(2, 12))
+        slope = bench.uniform(-1, 3)
         rows.append(
             np.asarray(c_map(dag.network(tailored_rectifier(slope))).series(2), dtype=float)
         )
@@ -293,9 +289,9 @@ def _chain(bench: Bench, which: int) -> Iterator[Evidence]:
     yield bench.at_most(off, 2 * (1 - b[1]), "the first step, random maps with slope 1 at 1")
     yield bench.at_most(2 * (1 - b[1]), 4 * b[0], "the second step, random maps with slope 1 at 1")
     rows = []
-    for _ in range(bench.size(20, 100)):
-        dag = random_dag(bench.rng, int(bench.rng.integers(2, 15)))
-        slope = float(bench.rng.uniform(-1, 3))
+    for _ in bench.rounds(20, 100):
+        dag = random_dag(bench.rng, bench.whole(2, 15))
+        slope = bench.uniform(-1, 3)
         C = c_map(dag.network(tailored_rectifier(slope)))
         off = np.abs(C(_GRID) - _GRID) if which == 0 else np.abs(C.derivative(1)(_GRID) - 1)
         rows.append((off.max(), 2 * (1 - C.derivative(1)(0.0)), 4 * C(0.0)))
