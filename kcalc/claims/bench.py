@@ -122,7 +122,7 @@ class Bench:
         found: Any,
         truth: Any,
         what: str,
-        tolerance: float = 1e-10,
+        tolerance: float = 1e-12,
         about: str | None = None,
         **data: Any,
     ) -> Evidence:
@@ -228,7 +228,7 @@ class Bench:
         with 0 as well as with a ``truth`` other than 0, and where there are fewer than 30 samples
         for a truth of 0.
         """
-        values = np.asarray(samples, dtype=float)
+        values, truth = np.asarray(samples, dtype=float), float(truth)
         mean = float(values.mean())
         spread = (
             float(values.std(ddof=1) / math.sqrt(values.size))
@@ -243,7 +243,7 @@ class Bench:
         found = {
             "estimate": mean,
             "standard_error": spread,
-            "expected": float(truth),
+            "expected": truth,
             "z": z,
             "samples": int(values.size),
         }

@@ -68,9 +68,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     net = layer(1.1, 0.8, 1.0)
     found = node_values(net, c=0.0, q=q, tokens=tokens, token_cosine=p / q)["attention"]
     own, cross = np.diagonal(out, axis1=1, axis2=2), out[:, 0, 1:]
-    yield bench.statistical(own.mean(axis=1), float(found.q1), "q', drawn matrices")
+    yield bench.statistical(own.mean(axis=1), found.q1, "q', drawn matrices")
     yield bench.statistical(
-        cross.mean(axis=1), float(found.q1 * found.token_cosine1), "p', drawn matrices"
+        cross.mean(axis=1), found.q1 * found.token_cosine1, "p', drawn matrices"
     )
     yield bench.statistical(own[:, 0] - own[:, -1], 0.0, "the first token and the last have one q")
     yield bench.statistical(
@@ -85,7 +85,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         (found.q1, found.q1 * found.token_cosine1), ends, "kcalc's layer and the formulas", 1e-13
     )
     known = node_values(layer(1.56, 1.56, 1.0), tokens=2, token_cosine=0.35)["attention"]
-    yield bench.equal(float(known.q1), 0.7894179094735, "T = 2, known digits", 1e-12)
+    yield bench.equal(known.q1, 0.7894179094735, "T = 2, known digits")
     mask = np.triu(np.full((tokens, tokens), -np.inf), 1)
     z = bench.normal(draws, tokens, tokens)
     scores = np.exp(np.linalg.cholesky(1.1 * K) @ z @ np.linalg.cholesky(0.8 * K).T + mask)
@@ -162,7 +162,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             samples.mean(axis=1), truth, f"{name} places, drawn matrices and the formula"
         )
         if name == "equal":
-            yield bench.equal(same, truth, "equal places, kcalc and the formula", 1e-12)
+            yield bench.equal(same, truth, "equal places, kcalc and the formula")
 
 
 def block() -> Network:
@@ -195,10 +195,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     slope = Overlap(tokens, variance, variance, 1.3 * c * keys).by_covariance
     part = 0.9 * c * (1 - rho) * 1.3 * c * keys * slope
     yield bench.equal(
-        [float(K.layers[name](c)) for name in ("queries", "keys")],
+        [K.layers[name](c) for name in ("queries", "keys")],
         [part, part],
         "kcalc's parts of queries and keys",
-        1e-12,
     )
     a, b = rows(bench.rng, bench.size(10_000, 100_000), tokens, variance, variance, 1.3 * c * keys)
     traces = np.einsum("nij,nji->n", projector(a), projector(b))
@@ -217,4 +216,4 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "two layers and an MLP: jets forward, gradients backward",
         1e-10,
     )
-    yield bench.equal(float(K(1.0)), sum(parts), "the kernel is the sum of its layers", 1e-10)
+    yield bench.equal(K(1.0), sum(parts), "the kernel is the sum of its layers", 1e-10)

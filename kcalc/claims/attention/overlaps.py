@@ -95,7 +95,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
             Overlap(tokens, variance, variance, variance).value,
             self_overlap(tokens, variance),
             "S of equal rows",
-            1e-12,
         )
 
 
@@ -131,7 +130,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
             Overlap(tokens, variance, variance, k).by_covariance / truth,
             1.0,
             f"known digits, T = {tokens}",
-            1e-12,
         )
 
 

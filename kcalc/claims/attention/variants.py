@@ -67,7 +67,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ("token cosine", value.token_cosine, value.token_cosine_error, exact.token_cosine1),
         ("c", value.c, value.c_error, exact.c),
     ):
-        yield bench.statistical(found, float(truth), name, error=error)
+        yield bench.statistical(found, truth, name, error=error)
 
 
 @PAPER.claim(
@@ -122,7 +122,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     out = A @ K @ A.transpose(0, 2, 1)
     yield bench.statistical(
         out[:, 0, 1:].mean(axis=1),
-        float(found.q1 * found.token_cosine1),
+        found.q1 * found.token_cosine1,
         "p', drawn queries and keys",
     )
 
@@ -151,12 +151,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         out = A @ K @ A.transpose(0, 2, 1)
         yield bench.statistical(
             np.diagonal(out, axis1=1, axis2=2).mean(axis=1),
-            float(found.q1),
+            found.q1,
             f"q', {name}, drawn scores",
         )
         yield bench.statistical(
             out[:, 0, 1:].mean(axis=1),
-            float(found.q1 * found.token_cosine1),
+            found.q1 * found.token_cosine1,
             f"p', {name}, drawn scores",
         )
 
@@ -167,7 +167,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     found = node_values(layer(variance, normaliser="relu"), tokens=tokens, token_cosine=p)[
         "attention"
     ]
-    yield bench.equal(found.q1, q, "kcalc and the arc-cosine kernel", 1e-12)
+    yield bench.equal(found.q1, q, "kcalc and the arc-cosine kernel")
 
 
 @PAPER.claim(
@@ -187,10 +187,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     A = powers / (1 + powers.sum(axis=-1, keepdims=True))
     out = A @ K @ A.transpose(0, 2, 1)
     yield bench.statistical(
-        np.diagonal(out, axis1=1, axis2=2).mean(axis=1), float(found.q1), "q', drawn scores"
+        np.diagonal(out, axis1=1, axis2=2).mean(axis=1), found.q1, "q', drawn scores"
     )
     yield bench.statistical(
-        out[:, 0, 1:].mean(axis=1), float(found.q1 * found.token_cosine1), "p', drawn scores"
+        out[:, 0, 1:].mean(axis=1), found.q1 * found.token_cosine1, "p', drawn scores"
     )
 
 
@@ -211,10 +211,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     A = attention(bench.rng, bench.size(6000, 60_000), 2 * K, K) + a * np.eye(tokens) - c / tokens
     out = A @ K @ A.transpose(0, 2, 1)
     yield bench.statistical(
-        np.diagonal(out, axis1=1, axis2=2).mean(axis=1), float(found.q1), "q', drawn matrices"
+        np.diagonal(out, axis1=1, axis2=2).mean(axis=1), found.q1, "q', drawn matrices"
     )
     yield bench.statistical(
-        out[:, 0, 1:].mean(axis=1), float(found.q1 * found.token_cosine1), "p', drawn matrices"
+        out[:, 0, 1:].mean(axis=1), found.q1 * found.token_cosine1, "p', drawn matrices"
     )
     variance, rest = 2 * (1 - p), (2 * a * (1 - c) + c * c - 2 * c) / tokens
     q = (a + 1 - c) ** 2 * p + (1 - p) * (a * a + rest + self_overlap(tokens, variance))
@@ -243,7 +243,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         q, k = bench.normal(2, 100, width)
         scores = (q * k).sum(axis=1) * 6**0.5 / width
         yield bench.at_most(
-            float((scores**2).mean()),
+            (scores**2).mean(),
             12 / width,
             f"mean square of scores at key width {width}, twice 6 / width",
             0.0,
@@ -292,10 +292,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "attention"
         ]
         found.append((float(value.q1), float(value.token_cosine1)))
-    yield bench.equal(found[0], found[1], "kcalc, sigma = 0.3 and 4", 1e-12)
+    yield bench.equal(found[0], found[1], "kcalc, sigma = 0.3 and 4")
     q = 1.7 * (0.4 + 0.6 * self_overlap(8, 0.6))
     p = 1.7 * (0.4 + 0.6 * Overlap(8, 0.6, 0.6, 0.24).value)
-    yield bench.equal(found[0], (q, p / q), "scores of the cosines", 1e-12)
+    yield bench.equal(found[0], (q, p / q), "scores of the cosines")
 
 
 @PAPER.claim(

@@ -64,12 +64,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 - pair_expectation(phi, phi, c, q1, q2)
                 - 1
             )
-            left.append(float(kernels))
+            left.append(kernels)
             right.append(
                 reference.mean(plain.value, q1, plain.kinks)
                 + reference.mean(plain.value, q2, plain.kinks)
             )
-        mine.append(float(phi.mean(1.7)))
+        mine.append(phi.mean(1.7))
         truth.append(reference.mean(plain.value, 1.7, plain.kinks))
     yield bench.equal(
         left,
@@ -79,7 +79,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield bench.equal(mine, truth, "the means of the library", 1e-11)
     smooth = [reference.FUNCTIONS[name] for name in names[: bench.size(4, 6)]]
-    slopes = [float(activation(name).mean_slope(1.7)) for name in names[: bench.size(4, 6)]]
+    slopes = [activation(name).mean_slope(1.7) for name in names[: bench.size(4, 6)]]
     yield bench.equal(
         slopes,
         [reference.mean(f.slope, 1.7, f.kinks) for f in smooth],
@@ -94,10 +94,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in ("relu", "softplus"):
         value, q = reference.FUNCTIONS[name].value, float(z @ z) / inputs
         yield bench.statistical(
-            value(pre), float(activation(name).mean(q)), f"{name}: the average of {k} outputs"
+            value(pre), activation(name).mean(q), f"{name}: the average of {k} outputs"
         )
         yield bench.statistical(
-            value(wide), float(activation(name).mean(q)), f"{name}: with a weight matrix"
+            value(wide), activation(name).mean(q), f"{name}: with a weight matrix"
         )
 
 
@@ -164,8 +164,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         C = activation(name).c_map
         own = reference.power_series(name, 120)
         sums += [own.sum(), C.series(100).sum()]
-        ends.append(float(C(1.0)))
-        first.append(float(C.derivative(1)(0.0)))
+        ends.append(C(1.0))
+        first.append(C.derivative(1)(0.0))
         one.append(own[1])
     yield bench.equal(sums, 1, "sums of the coefficients, by quadrature and by the library", 1e-6)
     yield bench.equal(ends, 1, "$C(1)$", 1e-14)
@@ -174,10 +174,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         [float(b.mid()) for name in bench.size(co.NAMES[::3], co.NAMES) for b in co.enclosed(name)]
     )
     yield bench.at_most(
-        [0 * parts, parts],
-        [parts, 0 * parts + 1],
-        "$0\\le b_i\\le1$: the middles of enclosures",
-        1e-12,
+        [0 * parts, parts], [parts, 0 * parts + 1], "$0\\le b_i\\le1$: the middles of enclosures"
     )
 
 
@@ -197,7 +194,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         [1 - C.weights[1] for C in maps],
         [slope(C) - 1 for C in maps],
         "random C maps with $C(0)=0$",
-        1e-12,
     )
     left, right, own = [], [], []
     for name in bench.size(co.NAMES[::3], co.NAMES):
@@ -215,7 +211,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 float(C.derivative(1)(1.0)) - 1 - right[-1],
             ]
         )
-    yield bench.at_most(left, right, "centred activations, by quadrature", 1e-12)
+    yield bench.at_most(left, right, "centred activations, by quadrature")
     yield bench.equal(own, 0, "the slopes of the library at 0 and 1", 1e-9)
     bad = PowerMap(np.array([0.5, 0.0, 0.5]))
     yield bench.at_most(
@@ -237,9 +233,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ):
         squares = reference.power_series(name, 120) * reference.second_moment(name)
         for c in (-0.5, 0.0, 0.3, 0.7):
-            series.append(float(np.polynomial.polynomial.polyval(c, squares)))
+            series.append(np.polynomial.polynomial.polyval(c, squares))
             direct.append(reference.gamma(name, c))
-            library.append(float(pair_expectation(name, name, c)))
+            library.append(pair_expectation(name, name, c))
     yield bench.equal(series, direct, "Hermite sums from 0 and the joint density", 1e-8)
     yield bench.equal(library, direct, "the library and the joint density", 1e-9)
 
@@ -286,7 +282,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     flat = np.array([np.polynomial.polynomial.polyval(size, C.weights[1:]) for C in maps])
     yield bench.equal([(C(size) - C(0)) / size for C in maps], flat, "D.4: the series of F", 1e-10)
     signed = [np.abs(np.polynomial.polynomial.polyval(_POINTS, C.weights[1:])) for C in maps]
-    yield bench.at_most(signed, flat, "D.4: $|\\sum b_ic^{i-1}|\\le F$", 1e-12)
+    yield bench.at_most(signed, flat, "D.4: $|\\sum b_ic^{i-1}|\\le F$")
     eps = bench.uniform(0.01, 0.99, len(maps))
     inner = np.array([float(C(1 - e)) for C, e in zip(maps, eps, strict=True)])
     F = np.array([(v - C.weights[0]) / (1 - e) for C, v, e in zip(maps, inner, eps, strict=True)])
@@ -294,7 +290,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         inner,
         [C.weights[0] + f for C, f in zip(maps, F, strict=True)],
         "D.7: the value at $1-\\varepsilon$",
-        1e-12,
     )
     yield bench.at_most((1 - inner) / eps, [slope(C) for C in maps], "D.7: the slope at 1", 1e-11)
     even, other = [], []

@@ -284,10 +284,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ]
     )
     yield bench.equal(
-        off,
-        root * 0.9**sizes,
-        "the distance from a line over |c| <= 0.9 is $0.9^j/\\sqrt j$",
-        1e-12,
+        off, root * 0.9**sizes, "the distance from a line over |c| <= 0.9 is $0.9^j/\\sqrt j$"
     )
     yield bench.at_most(
         off[2:], 1e-5, "which is below $10^{-5}$ from $j = 100$ on", steepest=float(1 / root[-1])

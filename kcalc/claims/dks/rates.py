@@ -61,8 +61,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for n in (1, 2, 5, 20):
             low.append(slope(C) ** n * (_GRID - 1) + 1)
             high.append(C.iterate(_GRID, n))
-    yield bench.at_most(low, high, "random maps, from below", 1e-12)
-    yield bench.at_most(high, 1, "random maps, from above", 1e-12)
+    yield bench.at_most(low, high, "random maps, from below")
+    yield bench.at_most(high, 1, "random maps, from above")
     theta = np.arccos(_GRID[:-1])
     for name, weight, bias in COLLAPSING[: bench.size(2, 3)]:
         _, q = settled(name, weight, bias)
@@ -227,7 +227,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             c, line, n = float(mixed(c)), alpha * line + zero, n + 1
             slack.append(c - (alpha**n * (start - zero / (1 - alpha)) + zero / (1 - alpha)))
             used += n > 1
-    yield bench.at_most(0, slack, "random maps", 1e-12, beyond_one_step=used)
+    yield bench.at_most(0, slack, "random maps", beyond_one_step=used)
     yield bench.at_most(50, used, "steps beyond the first, so that iterates are tested")
     yield bench.at_most(alphas, 1 - 1e-12, "alpha is below 1", 0.0)
     yield bench.at_most(0, alphas, "and not negative", 0.0)

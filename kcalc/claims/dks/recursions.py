@@ -115,7 +115,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             one, two = a * one + b + lift * (1 + np.sin(20 * one)), a * two + b
             slack.append(one - two)
     yield bench.at_most(
-        0, slack, "$f_2$ affine and increasing on the line, with iterates that leave", 1e-12
+        0, slack, "$f_2$ affine and increasing on the line, with iterates that leave"
     )
 
 

@@ -100,9 +100,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         paths += weight * gates[0][:200, path[1]] * gates[1][:200, path[2]] * x[path[0]]
     forward = _gated(W, gates, x)
-    yield bench.equal(
-        paths, forward[:200], "sums over active paths, one by one, and the network", 1e-12
-    )
+    yield bench.equal(paths, forward[:200], "sums over active paths, one by one, and the network")
     one = W[0][:, 0, 0] * W[1][:, 0, 0] * W[2][:, 0, 0]
     two = W[0][:, 0, 1] * W[1][:, 0, 0] * W[2][:, 0, 0]
     yield bench.statistical(
@@ -135,7 +133,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         kernel,
         formula + 4 / (2 * math.pi) * math.sin(theta),
         "the library's C map has the missing term",
-        1e-12,
     )
 
 
@@ -174,7 +171,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         float(relu.c_map.derivative(1)(math.cos(angle))) / 2,
         (math.pi - angle) / (2 * math.pi),
         "as the slope of C has it",
-        1e-12,
     )
     net = vanilla(50, relu, sigma_w=sp.sqrt(2), readout=False)
     # sigma_w^2 = 2 in every layer: q of the output of each rectifier is that of its input
@@ -265,12 +261,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
             0.0,
         )
         sizes = q_values(network, 1)
-        outputs = [float(sizes[node]) for node, _ in blocks(network)]
+        outputs = [sizes[node] for node, _ in blocks(network)]
         yield bench.equal(
             outputs,
             [q for n in stages for q in range(2, n + 2)],
             "q of the blocks' outputs: 2, 3, ... in every stage",
-            1e-12,
         )
         yield bench.equal(
             len(network.nodes_of(Affine)),
@@ -294,17 +289,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for _, parents in blocks(network):
             source, transition = entry(network, parents)
             if transition:
-                found.append(float(sizes[source]))
+                found.append(sizes[source])
         yield bench.equal(
             found,
             [1, *(n + 1 for n in stages[:3])],
             f"D = {depth}: what the library's transition blocks read",
-            1e-12,
         )
         last = blocks(network)[-1][0]
-        yield bench.equal(
-            float(sizes[last]), stages[3] + 1, f"D = {depth}: what enters the last layers", 1e-12
-        )
+        yield bench.equal(sizes[last], stages[3] + 1, f"D = {depth}: what enters the last layers")
         q, own = 1, []
         for n in stages:  # a transition block gives 1 + 1, another block adds 1
             own.append(q)
@@ -340,7 +332,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
             found,
             truth,
             f"D = {depth}: every block of the library by the formulas from what it reads",
-            1e-12,
         )
         yield bench.equal(
             c_map(network)(_GRID),
@@ -355,7 +346,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     x, y = bench.normal(2, bench.size(100_000, 1_000_000))
     u, v = x, 0.3 * x + math.sqrt(1 - 0.09) * y
     product = 2 * np.maximum(u, 0) * np.maximum(v, 0)
-    yield bench.statistical(product, float(relu(np.asarray(0.3))), "C of ReLU at 0.3, by samples")
+    yield bench.statistical(product, relu(np.asarray(0.3)), "C of ReLU at 0.3, by samples")
 
 
 def _enclosed(depth: int) -> tuple[float, float]:
@@ -392,7 +383,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"D = {depth}: the image of $-1$ is {least} to 5 digits",
             image=low,
         )
-        yield bench.equal(c_map(resnet(depth))(-1.0), low, f"D = {depth}: the library", 1e-12)
+        yield bench.equal(c_map(resnet(depth))(-1.0), low, f"D = {depth}: the library")
     low, _ = _enclosed(152)
     yield bench.proved([low - 0.9465, 0.9475 - low], "$D=152$: the image of $-1$ rounds to 0.947")
     values = c_map(resnet(152))(_GRID)
@@ -406,7 +397,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     c = np.asarray(-1.0)
     for _ in range(100):
         c = relu(c)
-    yield bench.at_most([0.996, float(c)], [float(c), 0.997], "100 ReLU layers")
+    yield bench.at_most([0.996, c], [c, 0.997], "100 ReLU layers")
 
 
 def _reweighted(network: Network, grows: bool) -> Network:
@@ -439,8 +430,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for depth, least in ((50, 0.9572), (101, 0.9864), (152, 0.9934)):
         network = _reweighted(resnet(depth), grows=False)
         sizes = q_values(network, 1)
-        sums = [float(sizes[node]) for node, _ in blocks(network)]
-        yield bench.equal(sums, 1, f"D = {depth}: q values with weights $\\sqrt{{1/2}}$", 1e-12)
+        sums = [sizes[node] for node, _ in blocks(network)]
+        yield bench.equal(sums, 1, f"D = {depth}: q values with weights $\\sqrt{{1/2}}$")
         found = c_map(network)(_GRID)
         yield bench.equal(
             found,
@@ -466,7 +457,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for _ in range(depth - 1):
             plain = relu(plain)
         yield bench.at_most(
-            found, plain, f"D = {depth}: but not as near as after D - 1 plain ReLU layers", 1e-12
+            found, plain, f"D = {depth}: but not as near as after D - 1 plain ReLU layers"
         )
 
 
@@ -485,10 +476,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         network = _reweighted(resnet(depth), grows=True)
         sizes = q_values(network, 1)
         yield bench.equal(
-            [float(sizes[node]) for node, _ in blocks(network)],
+            [sizes[node] for node, _ in blocks(network)],
             1,
             f"D = {depth}: q stays 1 in the library",
-            1e-12,
         )
         yield bench.equal(
             c_map(network)(_GRID),
@@ -499,7 +489,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         plain = c_map(_reweighted(resnet(depth), grows=False))(_GRID[:-1])
         yield bench.at_most(
             1e-3,
-            float(np.abs(plain - composed(_GRID[:-1], depth)).max()),
+            np.abs(plain - composed(_GRID[:-1], depth)).max(),
             "equal weights do not give $B_q$",
             0.0,
         )

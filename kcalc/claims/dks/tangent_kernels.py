@@ -162,10 +162,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     net = chain(*[Affine(sigma_w=gain)] * depth)
     parts = list(ntk(net).by_layer(0.4).values())
     yield bench.equal(
-        parts,
-        gain**6 * 0.4,
-        r"kcalc: three linear layers of gain 1.5, $\Theta_i=q_3c_0=1.5^6c_0$",
-        1e-12,
+        parts, gain**6 * 0.4, r"kcalc: three linear layers of gain 1.5, $\Theta_i=q_3c_0=1.5^6c_0$"
     )
 
 
@@ -243,7 +240,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for i, truth in enumerate(_layers(names, c, 1.0)[0]):
         yield bench.statistical(
             draws[:, i],
-            float(truth),
+            truth,
             f"layer {i + 1} of networks of width {width}, by back-propagation",
         )
 

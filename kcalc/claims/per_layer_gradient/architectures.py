@@ -61,7 +61,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         rates,
         [2 * (a * (1 + 5 / w)) ** k for a, k, w in _grid()],
         "log beta, normal weights, over a grid",
-        1e-12,
     )
     low = [
         (0.5 * (a * a * (1 + 5 / w)) ** k, math.log(closed.beta(1, a**k, k, w)))
@@ -69,7 +68,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         if a * a * (1 + 5 / w) < 1
     ]
     yield bench.at_most(
-        [v[0] for v in low], [v[1] for v in low], "the lower exponent, where rho < 1", 1e-12
+        [v[0] for v in low], [v[1] for v in low], "the lower exponent, where rho < 1"
     )
     a, s = sp.symbols("a s", positive=True)
     yield bench.exact(
@@ -137,7 +136,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         cut = resnet(L, 2, n, sp.Rational(1, 2), without=k)
         y = draw(cut, bench.size(8000, 40000), bench.rng)[0][f"y{L}"]
         yield bench.statistical(y, a * (1 + a) ** (L - 1), f"drawn, k = {k}")
-        yield bench.equal(moments(cut).out.mean, a * (1 + a) ** (L - 1), f"kcalc, k = {k}", 1e-12)
+        yield bench.equal(moments(cut).out.mean, a * (1 + a) ** (L - 1), f"kcalc, k = {k}")
 
 
 @PAPER.claim(
@@ -176,7 +175,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     y = draw(cut, bench.size(10000, 60000), bench.rng)[0]["y1"]
     right = (1 + 5 / n) ** (m - 1) * (1 + 2 / n)
     yield bench.statistical(y**2, right, "the same")
-    yield bench.equal(moments(cut).out.fourth, right, "the same by kcalc", 1e-12)
+    yield bench.equal(moments(cut).out.fourth, right, "the same by kcalc")
 
 
 @PAPER.claim(
@@ -366,13 +365,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         if m % 2 == 0 or count % 2 == 0:
             truth = (1 + 2.0**m) ** count / 2 ** (count + 1) if m % 2 == 0 else 0.0
             found = (np.prod(values[:, :count] ** m, axis=1) * open_).mean()
-            yield bench.equal(
-                found, truth, f"all 256 values of four weights, m = {m}, l = {count}", 1e-12
-            )
+            yield bench.equal(found, truth, f"all 256 values of four weights, m = {m}, l = {count}")
     signs = np.array(list(itertools.product([-1.0, 1.0], repeat=2)))
     share = (signs @ np.ones(2) > 0).mean()
     yield bench.equal(share, 0.5, "two signs and y = (1, 1): E Z", 1e-12, PRINTED)
-    yield bench.equal(share, 0.25, "it is 1/4", 1e-12)
+    yield bench.equal(share, 0.25, "it is 1/4")
 
 
 @PAPER.claim(

@@ -53,7 +53,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
             [own[f"W{k}1"].mean, own[f"W{k}2"].mean],
             truth,
             f"kcalc: ResNet against its reduced network, k = {k}",
-            1e-12,
         )
         y, _ = draw(cut, bench.size(4000, 30000), bench.rng)
         yield bench.statistical(y[f"y{L}"], truth[0] / 6, f"the reduced ResNet drawn, k = {k}")
@@ -63,7 +62,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
             moments(dense).weights[f"W{k}"].mean,
             moments(reduced).out.mean / c,
             f"kcalc: DenseNet, k = {k}",
-            1e-12,
         )
     # W1 = 2 x 2, W2 = 2 -> 1, all of them
     signs = np.array(list(itertools.product([-1.0, 1.0], repeat=6))).reshape(-1, 3, 2)
@@ -187,7 +185,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         [found.weights["W1"].fourth, found.out.fourth / (1.8 * c * c)],
         [0.5, bound],
         "the same by kcalc",
-        1e-12,
     )
     for _ in bench.rounds(20, 200):
         widths = bench.wholes(1, 40, bench.whole(2, 9))
@@ -291,14 +288,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(value, upper, "and from above", 1e-9)
     x = sp.Rational(-1, 2)
     yield bench.counterexample(
-        float(sp.exp(x / 2) - (1 + x)),
+        sp.exp(x / 2) - (1 + x),
         "the proof's $e^{x/2}\\le1+x$ for |x| <= 1, at x = -1/2 ($|\\Delta|>5$)",
     )
     yield bench.at_most(
         np.exp(np.linspace(0, 2.5, 500) / 2),
         1 + np.linspace(0, 2.5, 500),
         "$e^{x/2}\\le1+x$ on [0, 2.5]",
-        1e-12,
     )
     yield from agree(
         bench,

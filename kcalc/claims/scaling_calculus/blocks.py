@@ -56,7 +56,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
             [y.forward / x.forward, x.backward / y.backward, y.scaling / x.scaling],
             [factor, factor, 1],
             f"kcalc, {a}, {c}, {s}",
-            1e-12,
         )
         yield bench.statistical(
             run.f("y") - factor * run.f("x"), 0.0, f"f drawn, a = {a}, c = {c}, s = {s}"
@@ -83,10 +82,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             [s.tensors[v].scaling / zeta for v in ("R", "F", "one", "S")],
             [beta**2] * 3 + [alpha**2],
             f"kcalc, beta = {beta}",
-            1e-12,
         )
         yield bench.equal(
-            s.tensors["y"].splits or (), (alpha**2, beta**2), "kcalc's shares of the sum", 1e-12
+            s.tensors["y"].splits or (), (alpha**2, beta**2), "kcalc's shares of the sum"
         )
         truth = {v: beta**2 * zeta / (WIDTH * WIDTH * run.variance[v] ** 2) for v in ("one", "F")}
         yield all_agree(
@@ -110,13 +108,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
             after.gamma * after.variance**2,
             before.gamma * before.variance**2,
             "the multiplier undoes c: the same function",
-            1e-12,
         )
         yield bench.equal(
             after.gamma,
             before.gamma / beta**2,
             "after E[W^2] times beta, gamma equals that outside of the block",
-            1e-12,
         )
 
 
@@ -150,10 +146,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     w = s.weights["one"]
     constant = w.variance * WIDTH
     yield bench.equal(
-        w.gamma,
-        0.36 * s.tensors["x"].scaling / constant**2,
-        "kcalc's gamma within the branch",
-        1e-12,
+        w.gamma, 0.36 * s.tensors["x"].scaling / constant**2, "kcalc's gamma within the branch"
     )
 
 
@@ -216,7 +209,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
             s.tensors["W3"].forward,
             beta * math.sqrt(n / m) * f,
             "kcalc: the moment before the final scalar is beta sqrt(n/m) f",
-            1e-12,
         )
         yield bench.equal(
             found,
@@ -372,7 +364,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     s, run = scaling(net), Draws(net, bench.size(8000, 60000), bench.rng)
     parts = [s.tensors[v].scaling for v in ("a", "b")]
-    yield bench.equal(s.tensors["c"].scaling, sum(parts), "kcalc", 1e-12)
+    yield bench.equal(s.tensors["c"].scaling, sum(parts), "kcalc")
     for v, channels in (("a", 6), ("b", 3)):
         product = channels * run.f(v) * run.b("c").mean()
         yield bench.statistical(product, s.tensors[v].scaling, f"part {v} drawn")

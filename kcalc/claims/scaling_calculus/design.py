@@ -80,7 +80,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 f"f drawn behind {name}, k = {k}, without correlation",
                 PRINTED,
             )
-            yield bench.equal(run.b(above) * k**4, run.b("pool_1"), "$b/k^4$ (App. B.3)", 1e-12)
+            yield bench.equal(run.b(above) * k**4, run.b("pool_1"), "$b/k^4$ (App. B.3)")
             if name != "relu":
                 w = s.weights["affine_2"]
                 yield bench.statistical(
@@ -95,7 +95,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         s.tensors["pool_1"].scaling,
         s.tensors["affine_1"].scaling,
         "data without correlation and mean",
-        1e-12,
     )
 
 
@@ -237,7 +236,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         relu.tensors["affine_3"].forward,
         relu.tensors["affine_1"].forward,
         "with relu twice that keeps f",
-        1e-12,
     )
 
 
@@ -265,9 +263,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     s = shaping.shape(net, method="geometric", input_scaling=False)
     scale: Any = s.network.layer("affine_2: scale")
-    yield bench.equal(
-        float(scale.factor), math.sqrt(1 / 3), "kc.shape puts it before the 3 x 3 layer", 1e-12
-    )
+    yield bench.equal(scale.factor, math.sqrt(1 / 3), "kc.shape puts it before the 3 x 3 layer")
     run = Draws(s.network, bench.size(3000, 20000), bench.rng)
     yield bench.statistical(
         run.f("affine_2") - math.sqrt(8 / 12) * run.f("affine_1"), 0.0, "f drawn"
@@ -378,9 +374,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             combinators.chain(layers.Input(channels, (6, 6)), conv, RELU, conv), method="geometric"
         ).network
         factor: Any = shaped.layer("affine_1: scale")
-        yield bench.equal(
-            float(factor.factor), (channels * kernel**2) ** -0.25, "kc.shape's input factor", 1e-12
-        )
+        yield bench.equal(factor.factor, (channels * kernel**2) ** -0.25, "kc.shape's input factor")
 
 
 PAPER.undecidable(

@@ -99,7 +99,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         run = Draws(s.network, bench.size(4000, 40000), bench.rng)
         ratio = run.b("input") / float(u) ** 2 - run.b("scale_1")
-        yield bench.equal(ratio, 0.0, f"drawn gradients, u = {u}", 1e-12)
+        yield bench.equal(ratio, 0.0, f"drawn gradients, u = {u}")
 
 
 @PAPER.claim(
@@ -121,7 +121,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 / (n * taps * run.variance[node] * s.tensors[parent].forward)
             )
         yield all_agree(bench, samples, truths, f"drawn network {i}")
-        yield bench.equal(own, 1.0, "kcalc's f", 1e-12)
+        yield bench.equal(own, 1.0, "kcalc's f")
 
 
 @PAPER.claim(
@@ -144,7 +144,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             samples[str(node)], truths[str(node)] = run.b(parent) - factor * run.b(node), 0.0
             own.append(s.tensors[parent].backward / (factor * s.tensors[node].backward))
         yield all_agree(bench, samples, truths, f"drawn network {i}")
-        yield bench.equal(own, 1.0, "kcalc's b", 1e-12)
+        yield bench.equal(own, 1.0, "kcalc's b")
 
 
 @PAPER.claim(
@@ -164,7 +164,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield zetas(bench, net, bench.size(2000, 8000), f"drawn network {i}: zeta at all nodes")
         found = [t.scaling for t in scaling(net).tensors.values()]
         yield bench.equal(
-            np.array(found) / found[0], 1.0, f"kcalc's zeta at all nodes of network {i}", 1e-12
+            np.array(found) / found[0], 1.0, f"kcalc's zeta at all nodes of network {i}"
         )
 
 
@@ -244,7 +244,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found,
         found[0],
         "zeta from maps at all nodes",
-        1e-12,
         spread_of_averages=float(max(abs(average[n] / s.weights[n].gamma - 1) for n in nodes)),
     )
 
@@ -274,9 +273,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ):
         s = scaling(combinators.chain(layers.Input(5), layer, layers.Affine(3)))
         x, y = (s.tensors[node] for node in list(s.tensors)[:2])
-        yield bench.equal(
-            [y.forward, x.backward / y.backward], factor, f"kcalc: {name}, f and b", 1e-12
-        )
+        yield bench.equal([y.forward, x.backward / y.backward], factor, f"kcalc: {name}, f and b")
         run = Draws(s.network, bench.size(4000, 40000), bench.rng)
         yield bench.statistical(
             run.f("nonlinear_1") - factor * run.f("input"), 0.0, f"{name}: f drawn"
@@ -341,7 +338,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
             [y.forward, x.backward / y.backward, y.scaling / x.scaling],
             [1 / (1 - rate)] * 2 + [1],
             f"kcalc, p = {rate}",
-            1e-12,
         )
         yield bench.statistical(
             run.f("dropout_1") - run.f("input") / (1 - rate), 0.0, f"f drawn, p = {rate}"
@@ -430,11 +426,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             [y.forward / x.forward, x.backward / y.backward, y.scaling / x.scaling],
             [u * u, u * u, 1],
             f"u = {u:.4f}",
-            1e-12,
         )
         yield bench.equal(
             [run.f("scale_1"), run.b("affine_1")],
             [u * u * run.f("affine_1"), u * u * run.b("scale_1")],
             "drawn",
-            1e-12,
         )

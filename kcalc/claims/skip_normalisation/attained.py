@@ -48,7 +48,6 @@ def _residuals(bench: Bench) -> Iterator[Evidence]:
             LOSSES[name].residual(level, 7),
             slopes,
             f"{name}: the norm of the slopes at a given loss",
-            1e-12,
         )
 
 

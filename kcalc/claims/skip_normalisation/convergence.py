@@ -79,7 +79,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
             loss,
             loss[0] * (1 - mu * eta * (1 - beta * eta / 2)) ** np.arange(61),
             f"$x^2+3\\sin^2x$, not convex, eta = {eta}",
-            1e-12,
         )
     b, e = sp.symbols("beta eta", positive=True)
     yield bench.exact(
@@ -120,7 +119,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         [(z @ z) / 9 / ((z @ z) / 6), (4 * z @ z) / 9 / ((z @ z) / 3)],
         [2 / 3, 4 / 3],
         "mu for N = 3, with equality",
-        1e-12,
     )
     graph, nodes = kc_network([3, 3], 1)
     X = bench.normal(2, 3)
@@ -135,7 +133,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             level=1.0,
         )
         yield bench.equal(
-            s.pl_constant or 0.0, mu * s.regularity, f"kcalc's PL constant, {loss}, N = 2", 1e-12
+            s.pl_constant or 0.0, mu * s.regularity, f"kcalc's PL constant, {loss}, N = 2"
         )
 
 
@@ -174,7 +172,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         worst.append((scale * theta**2).sum(axis=1) / 2 / first - bound)
         theta = theta - rate[:, None] * scale * theta
         bound = bound * (1 - 2 * least * rate * (1 - rate / 2))
-    yield bench.at_most(worst, 0, "random quadratics of curvature at most 1, t = 0 to 29", 1e-12)
+    yield bench.at_most(worst, 0, "random quadratics of curvature at most 1, t = 0 to 29")
 
 
 def euler(C: float, eps: float, eta: float, steps: int) -> Array:
@@ -363,9 +361,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             eta=eta,
             next=cycle,
         )
-        yield bench.equal(
-            [cycle / z, z**1.5 / eta**3], [-1, 0.75**3], "the cycle and its loss", 1e-12
-        )
+        yield bench.equal([cycle / z, z**1.5 / eta**3], [-1, 0.75**3], "the cycle and its loss")
         path = descend(
             lambda v: 1.5 * np.sign(v) * np.abs(v) ** 0.5,
             np.array([1.0]),
@@ -397,7 +393,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         z = net(bench.normal(net.size) * 10 ** bench.uniform(-1, 4), X)
         sizes.append(np.linalg.norm(z))
         losses.append(
-            float(np.mean(np.log(np.exp(z - z.max(axis=0)).sum(axis=0)) - (z - z.max(axis=0))[0]))
+            np.mean(np.log(np.exp(z - z.max(axis=0)).sum(axis=0)) - (z - z.max(axis=0))[0])
         )
     floor = math.log1p((d - 1) * math.exp(-math.sqrt(2) * reach))
     yield bench.counterexample(

@@ -31,14 +31,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         w = bench.uniform(0, 1)
         found.append(maximal_curvature(rescaled_resnet(int(blocks), 3, w, "tanh")).multiplier)
         printed.append(max(3, 3 * int(blocks) * (1 - w**2)))
-    yield bench.equal(
-        found, printed, "random numbers of blocks and weights, by the calculus", 1e-12
-    )
+    yield bench.equal(found, printed, "random numbers of blocks and weights, by the calculus")
     ours, formula = [], []
     for blocks, w in ((1, 0.5), *([(2, 0.3)] if bench.budget == "full" else [])):
         ours.append(greatest(rescaled_resnet(blocks, 3, w, "tanh"), 0.0, lambda x: x + 1.0))
         formula.append(max(3, 3 * blocks * (1 - w**2)))
-    yield bench.equal(ours, formula, "one block (and two) against all subsets of the layers", 1e-12)
+    yield bench.equal(ours, formula, "one block (and two) against all subsets of the layers")
 
 
 @PAPER.claim(
@@ -60,11 +58,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
             counted.append((number - 4) * 3 * (1 - w**2) + 4 * (w**2 + 3 * (1 - w**2)) + 1)
             small.append((depth - 6) * (1 - w**2) + 5)
             blocks.append(float(maximal_slope(net).depth) - (depth - 1))
-    yield bench.equal(found, formula, "ResNet-50, -101, -152 by the calculus", 1e-12)
+    yield bench.equal(found, formula, "ResNet-50, -101, -152 by the calculus")
     yield bench.equal(
-        counted, small, "(L - 2)/3 blocks, four of them with a nonlinear shortcut, added up", 1e-12
+        counted, small, "(L - 2)/3 blocks, four of them with a nonlinear shortcut, added up"
     )
-    yield bench.equal(blocks, 0.0, "the longest path has L - 1 nonlinear layers", 1e-12)
+    yield bench.equal(blocks, 0.0, "the longest path has L - 1 nonlinear layers")
     yield bench.at_most(3, small, "the branch alone never has the maximum: the first entry is >= 5")
 
 
@@ -93,8 +91,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         def miss(alpha: float, net: Network = net, eta: float = eta) -> float:
             return greatest(net, 0.0, lambda c: tailored_map(alpha, c)) - eta
 
-        found.append(float(maximal_c_value(net).inverse(eta)))
-        truth.append(float(optimize.bisect(miss, 0.0, 1.0, xtol=1e-11)))  # pyright: ignore[reportArgumentType]
+        found.append(maximal_c_value(net).inverse(eta))
+        truth.append(optimize.bisect(miss, 0.0, 1.0, xtol=1e-11))  # pyright: ignore[reportArgumentType]
     yield bench.equal(
         found,
         truth,
@@ -149,9 +147,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
             bend = float(maximal_curvature(net).inverse(0.3))
             values.append(greatest(net, 0.0, lambda x, k=bend: x + k))
     yield bench.equal(
-        values or [0.3],
-        0.3,
-        "small networks: over all subsets of layers",
-        1e-12,
-        networks=len(values),
+        values or [0.3], 0.3, "small networks: over all subsets of layers", networks=len(values)
     )

@@ -106,7 +106,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found,
         squares[:, None] * _C + (1 - squares[:, None]) * integral,
         "blocks against the angular integral",
-        1e-12,
     )
 
 
@@ -122,7 +121,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     formula = [
         2 * s / (1 + s * s) * _C + (1 - s) ** 2 / (1 + s * s) * _relu_map(_C) for s in slopes
     ]
-    yield bench.equal(found, formula, "the block's C map by the calculus, random slopes", 1e-12)
+    yield bench.equal(found, formula, "the block's C map by the calculus, random slopes")
 
 
 # -- degenerate limits -----------------------------------------------------------------------------
@@ -273,7 +272,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     c = np.append(_C[1:-1], 0.999)
     corner = np.asarray(activation("relu").c_map(c)) - c
     yield bench.at_most(1e-9, corner, "C(c) - c = g(c)/pi of ReLUs by the calculus")
-    yield bench.equal(corner * np.pi, np.sqrt(1 - c**2) - c * np.arccos(c), "and it is g/pi", 1e-12)
+    yield bench.equal(corner * np.pi, np.sqrt(1 - c**2) - c * np.arccos(c), "and it is g/pi")
 
 
 def _direct(t):

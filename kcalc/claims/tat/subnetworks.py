@@ -62,11 +62,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         truth.append(greatest(net, 1.0, lambda x, psi=psi: psi * x))
         several += len(subnetworks(net))
     yield bench.equal(
-        found,
-        truth,
-        "random networks against all subsets of their layers",
-        1e-12,
-        subnetworks=several,
+        found, truth, "random networks against all subsets of their layers", subnetworks=several
     )
     size = one(lambda z: np.tanh(z) ** 2)
     psi = one(lambda z: (1 - np.tanh(z) ** 2) ** 2) / size
@@ -97,14 +93,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found.append(maximal_c_value(net)(slope))
         generic.append(maximal(net, lambda c, a=slope: tailored_map(a, c))(0.0))
         truth.append(greatest(net, 0.0, lambda c, a=slope: tailored_map(a, c)))
-    yield bench.equal(found, truth, "random networks against all subsets of their layers", 1e-12)
-    yield bench.equal(generic, truth, "M with r = C at 0", 1e-12)
+    yield bench.equal(found, truth, "random networks against all subsets of their layers")
+    yield bench.equal(generic, truth, "M with r = C at 0")
     whole, recipe = [], []
     for _ in bench.rounds(6, 40):
         dag, slope = random_dag(bench.rng, 7), bench.uniform(-1, 3)
         whole.append(c_map(dag.network(tailored_rectifier(slope)))(0.0))
         recipe.append(dag(0.0, lambda c, a=slope: tailored_map(a, c)))
-    yield bench.equal(whole, recipe, "C_f(0) by the calculus is U_{f,C}(0)", 1e-12)
+    yield bench.equal(whole, recipe, "C_f(0) by the calculus is U_{f,C}(0)")
 
 
 @PAPER.claim(
@@ -130,8 +126,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found.append(curvature(bend))
         multiple.append(curvature.multiplier * bend)
         truth.append(max((_curvature(net, *g, bend) for g in subnetworks(net)), default=0.0))
-    yield bench.equal(found, truth, "random networks against all subsets of their layers", 1e-12)
-    yield bench.equal(multiple, truth, "the multiplier times C''(1)", 1e-12)
+    yield bench.equal(found, truth, "random networks against all subsets of their layers")
+    yield bench.equal(multiple, truth, "the multiplier times C''(1)")
 
 
 # -- B.2 -------------------------------------------------------------------------------------------
@@ -148,10 +144,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ours.append(greatest(net, 0.0, lambda x, k=bend: x + k))
         truth.append(max((_curvature(net, *g, bend) for g in subnetworks(net)), default=0.0))
     yield bench.equal(
-        [found, ours],
-        [truth, truth],
-        "random networks: the greatest C_g''(1) by the chain rule",
-        1e-12,
+        [found, ours], [truth, truth], "random networks: the greatest C_g''(1) by the chain rule"
     )
 
 
@@ -200,7 +193,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found,
         truth,
         "random networks, r(x) >= x: those that compose to no larger one give the maximum",
-        1e-12,
         networks=short,
         wrong_for_r_below_x=int(wrong),
     )
@@ -209,18 +201,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         max(tailored_map(a, c), tailored_map(b, c)) - tailored_map(a, tailored_map(b, c))
         for a, b, c in drawn
     ]
-    yield bench.at_most(
-        composed, 0, "U of a composition against its parts for maps of rectifiers", 1e-12
-    )
+    yield bench.at_most(composed, 0, "U of a composition against its parts for maps of rectifiers")
     below = []
     # where r(x) < x, kcalc still finds the maximum
     for net in _networks(bench, bench.size(20, 100)):
         below.append(
             float(maximal(net, lambda v: 0.7 * v)(1.0)) - greatest(net, 1.0, lambda v: 0.7 * v)
         )
-    yield bench.equal(
-        below, 0.0, "r(x) = .7x: the calculus finds the maximum over all subnetworks", 1e-12
-    )
+    yield bench.equal(below, 0.0, "r(x) = .7x: the calculus finds the maximum over all subnetworks")
 
 
 # -- B.3, B.4 --------------------------------------------------------------------------------------
@@ -273,9 +261,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         recipe.append(dag(c, lambda x, a=slope: tailored_map(a, x)))
         psi = sp.Rational(bench.whole(5, 30), 10)
         polynomial = sp.sympify(slope_polynomial(dag.network("tanh")))
-        slopes.append(float(polynomial.subs(dict.fromkeys(polynomial.free_symbols, psi))))
-        powers.append(float(dag(sp.Integer(1), lambda x, p=psi: p * x, sp.Rational)))
-    yield bench.equal(maps, recipe, "r = C: the global C maps of random networks", 1e-12)
+        slopes.append(polynomial.subs(dict.fromkeys(polynomial.free_symbols, psi)))
+        powers.append(dag(sp.Integer(1), lambda x, p=psi: p * x, sp.Rational))
+    yield bench.equal(maps, recipe, "r = C: the global C maps of random networks")
     yield bench.equal(slopes, powers, "r(x) = psi x at 1: their slope polynomials", 1e-11)
 
 
@@ -301,7 +289,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 next(iter(shaped.constants.values())).transformed.c_map.derivative(2)(1.0)
             )
             second.append(float(c_map(shaped.network).derivative(2)(1.0)) / local - added)
-    yield bench.equal(
-        found, truth, "the additive rules with 0 at the input against the chain rule", 1e-12
-    )
+    yield bench.equal(found, truth, "the additive rules with 0 at the input against the chain rule")
     yield bench.equal(second, 0.0, "C_f''(1)/C''(1) of shaped networks, by the calculus", 1e-9)

@@ -190,7 +190,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             c_map(dag.network(balls.shaped)).derivative(2)(1.0),
         ]
         found += [abs(value - float(ball.mid())) for value, ball in zip(theirs, ours, strict=True)]
-        truth += [float(ball.rad()) for ball in ours]
+        truth += [ball.rad() for ball in ours]
     yield bench.proved(
         bounds,
         "the least slack of both inequalities over [-1, 1], ten shaped activations",
