@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..activations import Activation, activation
-from ..network import combinators
+from ..network.combinators import chain, residual
 from ..network.layers import Affine, Concat, Input, Nonlinear, Sum
 from ..network.network import Network
 
@@ -82,19 +82,17 @@ def residual_network(
 ) -> Network:
     """A random network of residual blocks, some of them nested, with normalised sums."""
     phi = activation(phi)
-    parts = [combinators.chain(Input(), Affine())]
+    parts = [chain(Input(), Affine())]
     for _ in range(blocks):
-        branch = combinators.chain(
-            *[combinators.chain(Nonlinear(phi), Affine()) for _ in range(int(rng.integers(1, 4)))]
-        )
+        branch = chain(*[chain(Nonlinear(phi), Affine()) for _ in range(int(rng.integers(1, 4)))])
         weight = float(rng.uniform(0.2, 0.9))
         if rng.random() < 0.3:
-            inner = combinators.residual(branch, shortcut_weight=float(rng.uniform(0.2, 0.9)))
-            branch = combinators.chain(Nonlinear(phi), Affine(), inner, Nonlinear(phi), Affine())
-        parts.append(combinators.residual(branch, shortcut_weight=weight))
+            inner = residual(branch, shortcut_weight=float(rng.uniform(0.2, 0.9)))
+            branch = chain(Nonlinear(phi), Affine(), inner, Nonlinear(phi), Affine())
+        parts.append(residual(branch, shortcut_weight=weight))
         if rng.random() < 0.4:
-            parts.append(combinators.chain(Nonlinear(phi), Affine()))
-    return combinators.chain(*parts, Nonlinear(phi), Affine())
+            parts.append(chain(Nonlinear(phi), Affine()))
+    return chain(*parts, Nonlinear(phi), Affine())
 
 
 def unit_rows(rng: np.random.Generator, rows: int, columns: int) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 import sympy as sp
 
 from ...calculi.moments import moments
-from ...network import layers
+from ...network.layers import Affine, Concat, Input, Nonlinear, Scale, Sum
 from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
@@ -380,9 +380,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"nodes read more than once follow the exact recursion",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    A, R, S, C = layers.Affine, layers.Nonlinear("relu"), layers.Sum, layers.Concat
+    A, R, S, C = Affine, Nonlinear("relu"), Sum, Concat
     graph = [
-        ("x", layers.Input(4), ()),
+        ("x", Input(4), ()),
         ("W1", A(5, sigma_w=1.3), ("x",)),
         ("r1", R, ("W1",)),
         ("W2", A(4), ("r1",)),
@@ -396,10 +396,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ("W5", A(3), ("t",)),
     ]
     twice = [
-        ("x", layers.Input(3), ()),
+        ("x", Input(3), ()),
         ("W1", A(4), ("x",)),
         ("r", R, ("W1",)),
-        ("m", layers.Scale(-0.7), ("W1",)),
+        ("m", Scale(-0.7), ("W1",)),
         ("q", R, ("m",)),
         ("c", C(), ("r", "q", "r")),
         ("W2", A(4, sigma_w=1.4), ("c",)),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ...network import layers
+from ...network.layers import Affine, Concat, Input, Nonlinear, Scale, Sum
 from ...network.network import Network, sum_weights
 from ..bench import Bench
 from ..claim import Evidence
@@ -27,16 +27,16 @@ EXCESS = {"gaussian": 0.0, "uniform": -1.2, "laplace": 3.0}
 
 def vanilla(widths: list[int], alpha: Any = 1, phi: str = "relu") -> Network:
     """relu(W ... relu(W x)), E w^2 = 2 alpha/fan-in (alpha/fan-in where phi is the identity)."""
-    steps: list[Any] = [("y0", layers.Input(widths[0]), ())]
+    steps: list[Any] = [("y0", Input(widths[0]), ())]
     for i, n in enumerate(widths[1:], 1):
         steps.append(
             (
                 f"W{i}",
-                layers.Affine(n, sigma_w=sp.sqrt((2 if phi == "relu" else 1) * sp.sympify(alpha))),
+                Affine(n, sigma_w=sp.sqrt((2 if phi == "relu" else 1) * sp.sympify(alpha))),
                 (f"y{i - 1}",),
             )
         )
-        steps.append((f"y{i}", layers.Nonlinear(phi), (f"W{i}",)))
+        steps.append((f"y{i}", Nonlinear(phi), (f"W{i}",)))
     return Network.from_steps(steps)
 
 
@@ -45,21 +45,21 @@ def resnet(blocks: int, branch: int, n: int, alpha: Any = 1, without: int | None
 
     ``without``: the block whose skip is taken away, from 1.
     """
-    steps: list[Any] = [("y0", layers.Input(n), ())]
+    steps: list[Any] = [("y0", Input(n), ())]
     for b in range(1, blocks + 1):
         h = f"y{b - 1}"
         for j in range(1, branch):
             steps += [
-                (f"W{b}{j}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (h,)),
-                (f"r{b}{j}", layers.Nonlinear("relu"), (f"W{b}{j}",)),
+                (f"W{b}{j}", Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (h,)),
+                (f"r{b}{j}", Nonlinear("relu"), (f"W{b}{j}",)),
             ]
             h = f"r{b}{j}"
-        steps.append((f"W{b}{branch}", layers.Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), (h,)))
+        steps.append((f"W{b}{branch}", Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), (h,)))
         own = (f"W{b}{branch}",)
         steps.append(
             (
                 f"y{b}",
-                layers.Sum() if b != without else layers.Scale(1),
+                Sum() if b != without else Scale(1),
                 (f"y{b - 1}", *own) if b != without else own,
             )
         )
@@ -71,37 +71,35 @@ def densenet(count: int, n: int, alpha: Any = 1, without: int | None = None) -> 
 
     ``without`` = k: layers above k read y_k, y_{k+1}, ... only.
     """
-    steps: list[Any] = [("y0", layers.Input(n), ())]
+    steps: list[Any] = [("y0", Input(n), ())]
     for i in range(1, count + 1):
         first = without if without is not None and i > without else 0
         read = tuple(f"y{j}" for j in range(first, i))
-        steps.append((f"c{i}", layers.Concat(), read))
+        steps.append((f"c{i}", Concat(), read))
         steps.append(
             (
                 f"W{i}",
-                layers.Affine(
-                    n, sigma_w=sp.sqrt(2 * sp.sympify(alpha) * sp.Rational(len(read), i))
-                ),
+                Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha) * sp.Rational(len(read), i))),
                 (f"c{i}",),
             )
         )
-        steps.append((f"y{i}", layers.Nonlinear("relu"), (f"W{i}",)))
+        steps.append((f"y{i}", Nonlinear("relu"), (f"W{i}",)))
     return Network.from_steps(steps)
 
 
 def crelu(depth: int, n: int, alpha: Any = 1) -> Network:
     """W [relu(y), relu(-y)] repeated behind a first linear layer, entries of variance alpha/n."""
     steps: list[Any] = [
-        ("y0", layers.Input(n), ()),
-        ("W0", layers.Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), ("y0",)),
+        ("y0", Input(n), ()),
+        ("W0", Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), ("y0",)),
     ]
     for i in range(1, depth + 1):
         steps += [
-            (f"p{i}", layers.Nonlinear("relu"), (f"W{i - 1}",)),
-            (f"m{i}", layers.Scale(-1), (f"W{i - 1}",)),
-            (f"n{i}", layers.Nonlinear("relu"), (f"m{i}",)),
-            (f"c{i}", layers.Concat(), (f"p{i}", f"n{i}")),
-            (f"W{i}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (f"c{i}",)),
+            (f"p{i}", Nonlinear("relu"), (f"W{i - 1}",)),
+            (f"m{i}", Scale(-1), (f"W{i - 1}",)),
+            (f"n{i}", Nonlinear("relu"), (f"m{i}",)),
+            (f"c{i}", Concat(), (f"p{i}", f"n{i}")),
+            (f"W{i}", Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (f"c{i}",)),
         ]
     return Network.from_steps(steps)
 
@@ -125,15 +123,15 @@ def draw(
     for node, layer, parents in steps:
         below = [values[p] for p in parents]
         match layer:
-            case layers.Affine():
+            case Affine():
                 n = below[0].shape[1]
                 weights[node] = (
                     LAWS[law](rng, (draws, layer.features or 1, n)) * float(layer.sigma_w) / n**0.5
                 )
                 values[node] = (weights[node] @ below[0][:, :, None])[:, :, 0]
-            case layers.Input():
+            case Input():
                 values[node] = np.tile(flat(layer.features or 1) if x is None else x, (draws, 1))
-            case layers.Sum():
+            case Sum():
                 values[node] = np.sum(
                     [
                         float(w) * h
@@ -141,11 +139,11 @@ def draw(
                     ],
                     axis=0,
                 )
-            case layers.Concat():
+            case Concat():
                 values[node] = np.concatenate(below, axis=1)
-            case layers.Scale():
+            case Scale():
                 values[node] = float(layer.factor) * below[0]
-            case layers.Nonlinear():
+            case Nonlinear():
                 values[node] = (
                     np.maximum(below[0], 0) if layer.activation.name == "relu" else below[0]
                 )
@@ -167,24 +165,24 @@ def _jacobians(
         if isinstance(own, float):
             continue
         match layer:
-            case layers.Affine():
+            case Affine():
                 yield node, (own**2).sum(axis=(1, 2)) * (values[parents[0]] ** 2).sum(axis=1)
                 back[parents[0]] = back[parents[0]] + own @ weights[node]
-            case layers.Sum():
+            case Sum():
                 for w, p in zip(sum_weights(layer, len(parents)), parents, strict=True):
                     back[p] = back[p] + float(w) * own
-            case layers.Concat():
+            case Concat():
                 ends = np.cumsum([values[p].shape[1] for p in parents])[:-1]
                 for p, part in zip(parents, np.split(own, ends, axis=2), strict=True):
                     back[p] = back[p] + part
-            case layers.Nonlinear():
+            case Nonlinear():
                 mask = (
                     (values[parents[0]] > 0)
                     if layer.activation.name == "relu"
                     else np.ones_like(values[parents[0]])
                 )
                 back[parents[0]] = back[parents[0]] + own * mask[:, None, :]
-            case layers.Scale():
+            case Scale():
                 back[parents[0]] = back[parents[0]] + float(layer.factor) * own
             case _:
                 pass

@@ -15,7 +15,7 @@ import sympy as sp
 
 from ...activations import activation
 from ...calculi.moments import crelu_budget, moments, moments_at_depth
-from ...network import combinators
+from ...network.combinators import chain
 from ...network.layers import Affine, Input, Nonlinear
 from ..bench import Bench
 from ..claim import Evidence
@@ -115,9 +115,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-11,
         )
     n: Any = sp.Symbol("n", positive=True, integer=True)
-    block = combinators.chain(
-        Input(n), Affine(n, sigma_w=sp.sqrt(2)), Nonlinear(activation("relu"))
-    )
+    block = chain(Input(n), Affine(n, sigma_w=sp.sqrt(2)), Nonlinear(activation("relu")))
     yield bench.exact(
         moments_at_depth(block).relative_factor - (1 + 5 / n),
         "kcalc's factor of one layer in closed form",

@@ -9,7 +9,7 @@ from typing import Any
 import sympy as sp
 
 from ...calculi.scaling import scaling
-from ...network import layers
+from ...network.layers import Affine, Concat, Input, Pool, Scale, Sum
 from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
@@ -24,15 +24,15 @@ def residual(a: float, c: float, s: float) -> Network:
     """a x + c F(x) between weights, F = weights, relu, weights with E[F^2] = s^2 E[x^2]."""
     return Network.from_steps(
         [
-            ("in", layers.Input(5), ()),
-            ("x", layers.Affine(WIDTH), ("in",)),
-            ("one", layers.Affine(WIDTH, sigma_w=math.sqrt(2)), ("x",)),
+            ("in", Input(5), ()),
+            ("x", Affine(WIDTH), ("in",)),
+            ("one", Affine(WIDTH, sigma_w=math.sqrt(2)), ("x",)),
             ("relu", RELU, ("one",)),
-            ("F", layers.Affine(WIDTH, sigma_w=s), ("relu",)),
-            ("S", layers.Scale(a), ("x",)),
-            ("R", layers.Scale(c), ("F",)),
-            ("y", layers.Sum(), ("S", "R")),
-            ("out", layers.Affine(4), ("y",)),
+            ("F", Affine(WIDTH, sigma_w=s), ("relu",)),
+            ("S", Scale(a), ("x",)),
+            ("R", Scale(c), ("F",)),
+            ("y", Sum(), ("S", "R")),
+            ("out", Affine(4), ("y",)),
         ]
     )
 
@@ -96,9 +96,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         c = math.sqrt(beta)  # of the standard deviation
         scaled = net.map_layers(
             lambda v, layer, c=c, net=net: (
-                layers.Affine(WIDTH, sigma_w=float(net.layer(v).sigma_w) * c)  # type: ignore
+                Affine(WIDTH, sigma_w=float(net.layer(v).sigma_w) * c)  # type: ignore
                 if v in ("one", "F")
-                else layers.Scale(float(layer.factor) / c**2)
+                else Scale(float(layer.factor) / c**2)
                 if v == "R"
                 else layer
             )
@@ -150,8 +150,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-def _conv(n: int, m: int, k: int, c: float) -> layers.Affine:
-    return layers.Affine(
+def _conv(n: int, m: int, k: int, c: float) -> Affine:
+    return Affine(
         m, kernel=k, padding="circular", sigma_w=math.sqrt(c / (k * math.sqrt(n * m)) * n * k * k)
     )
 
@@ -164,29 +164,29 @@ def block(n: int, w: int, m: int, beta: float, last: float, down: float | None =
     alpha = math.sqrt(1 - beta**2)
     c = alpha if down is None else down
     rows: list[Any] = [
-        ("in", layers.Input(4, (4, 4)), ()),
+        ("in", Input(4, (4, 4)), ()),
         ("x", _conv(4, n, 1, 1.0), ("in",)),
-        ("m0", layers.Scale(math.sqrt(beta)), ("x",)),
+        ("m0", Scale(math.sqrt(beta)), ("x",)),
         ("x1", RELU, ("m0",)),
-        ("x3", layers.Scale(math.sqrt(2 / beta)), ("x1",)),
+        ("x3", Scale(math.sqrt(2 / beta)), ("x1",)),
         ("W1", _conv(n, w, 1, beta), ("x3",)),
         ("x5", RELU, ("W1",)),
-        ("x7", layers.Scale(math.sqrt(2 / (3 * beta))), ("x5",)),
+        ("x7", Scale(math.sqrt(2 / (3 * beta))), ("x5",)),
         ("W2", _conv(w, w, 3, beta), ("x7",)),
         ("x9", RELU, ("W2",)),
-        ("x11", layers.Scale(math.sqrt(2 / beta)), ("x9",)),
+        ("x11", Scale(math.sqrt(2 / beta)), ("x9",)),
         ("W3", _conv(w, m, 1, beta), ("x11",)),
-        ("F", layers.Scale(last), ("W3",)),
-        ("s0", layers.Pool("mean", 2) if down is not None else layers.Scale(1), ("x",)),
+        ("F", Scale(last), ("W3",)),
+        ("s0", Pool("mean", 2) if down is not None else Scale(1), ("x",)),
         ("WS", _conv(n, m, 1, c), ("s0",)),
-        ("S", layers.Scale(1 / math.sqrt(alpha / (4 if down is not None else 1))), ("WS",)),
+        ("S", Scale(1 / math.sqrt(alpha / (4 if down is not None else 1))), ("WS",)),
     ]
     if down is not None:
         return Network.from_steps(
             [row for row in rows if row[0] in ("in", "x", "s0", "WS", "S")], ["S"]
         )
     return Network.from_steps(
-        [*rows, ("y", layers.Sum((alpha, beta)), ("S", "F")), ("out", _conv(m, 5, 1, 1.0), ("y",))]
+        [*rows, ("y", Sum((alpha, beta)), ("S", "F")), ("out", _conv(m, 5, 1, 1.0), ("y",))]
     )
 
 
@@ -326,16 +326,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(b**2 * z / sp.sqrt(b) ** 4 - z, "by eq. 11")
     beta = 0.6
     net = residual(0.8, beta, 1.0).map_layers(
-        lambda v, layer: layers.Affine(WIDTH, sigma_w=1 / math.sqrt(beta)) if v == "F" else layer
+        lambda v, layer: Affine(WIDTH, sigma_w=1 / math.sqrt(beta)) if v == "F" else layer
     )
     rows = [row for row in net.steps() if row[0] not in ("R", "y", "out")]
     net = Network.from_steps(
         [
             *rows,
-            ("v", layers.Scale(math.sqrt(beta)), ("F",)),
-            ("R", layers.Scale(beta), ("v",)),
-            ("y", layers.Sum(), ("S", "R")),
-            ("out", layers.Affine(4), ("y",)),
+            ("v", Scale(math.sqrt(beta)), ("F",)),
+            ("R", Scale(beta), ("v",)),
+            ("y", Sum(), ("S", "R")),
+            ("out", Affine(4), ("y",)),
         ]
     )
     s, run = scaling(net), Draws(net, bench.size(8000, 60000), bench.rng)
@@ -354,12 +354,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     net = Network.from_steps(
         [
-            ("in", layers.Input(5), ()),
-            ("a", layers.Affine(6, sigma_w=1.5), ("in",)),
-            ("b", layers.Affine(3, sigma_w=0.5), ("in",)),
-            ("c", layers.Concat(), ("a", "b")),
+            ("in", Input(5), ()),
+            ("a", Affine(6, sigma_w=1.5), ("in",)),
+            ("b", Affine(3, sigma_w=0.5), ("in",)),
+            ("c", Concat(), ("a", "b")),
             ("r", RELU, ("c",)),
-            ("out", layers.Affine(4), ("r",)),
+            ("out", Affine(4), ("r",)),
         ]
     )
     s, run = scaling(net), Draws(net, bench.size(8000, 60000), bench.rng)

@@ -12,7 +12,8 @@ import sympy as sp
 
 from ... import shaping
 from ...calculi.scaling import scaling
-from ...network import combinators, layers
+from ...network.combinators import chain
+from ...network.layers import Affine, Flatten, Input, Pool
 from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
@@ -28,15 +29,13 @@ def stack(
     first_relu: bool = False,
 ) -> Network:
     """Weights of the given E[W^2] with relu in between, on 6 x 6 images if kernels are given."""
-    parts: list[Any] = [layers.Input(widths[0], None if kernels is None else (6, 6))] + [
-        RELU
-    ] * first_relu
+    parts: list[Any] = [Input(widths[0], None if kernels is None else (6, 6))] + [RELU] * first_relu
     for i, (n, m, w) in enumerate(zip(widths[:-1], widths[1:], squares, strict=True)):
         k = 1 if kernels is None else kernels[i]
         parts += [RELU] * (i > 0) + [
-            layers.Affine(m, kernel=k, padding="circular", sigma_w=math.sqrt(w * n * k * k))
+            Affine(m, kernel=k, padding="circular", sigma_w=math.sqrt(w * n * k * k))
         ]
-    return combinators.chain(*parts)
+    return chain(*parts)
 
 
 def _shapes(bench: Bench, depth: int = 4) -> tuple[list[int], list[int]]:
@@ -52,14 +51,14 @@ def _shapes(bench: Bench, depth: int = 4) -> tuple[list[int], list[int]]:
     printed=r"it keeps $\varsigma$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    conv = layers.Affine(6, kernel=1)
+    conv = Affine(6, kernel=1)
     for name, parts in (
         ("relu", [conv, RELU]),
-        ("relu and a convolution", [layers.Affine(12), RELU, conv]),
+        ("relu and a convolution", [Affine(12), RELU, conv]),
     ):
         for k in (2, 3):
             size = 2 * k
-            net = combinators.chain(layers.Input(8, (size, size)), *parts, layers.Pool("mean", k))
+            net = chain(Input(8, (size, size)), *parts, Pool("mean", k))
             s, run = scaling(net), Draws(net, bench.size(4000, 30000), bench.rng)
             above = net.parents("pool_1")[0]
             ratio = 1 + (k * k - 1) / math.pi
@@ -89,7 +88,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                     "nu of the convolution before it is as much larger",
                 )
                 yield bench.equal((w.ratio or 0) / w.gamma, ratio, "kcalc's nu over gamma", 1e-10)
-    white = combinators.chain(layers.Input(3, (4, 4)), layers.Affine(4), layers.Pool("mean", 2))
+    white = chain(Input(3, (4, 4)), Affine(4), Pool("mean", 2))
     s = scaling(white)
     yield bench.equal(
         s.tensors["pool_1"].scaling,
@@ -105,9 +104,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"values",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    net = combinators.chain(
-        layers.Input(4, (4, 4)), layers.Pool("max", 2), layers.Flatten(), layers.Affine(3)
-    )
+    net = chain(Input(4, (4, 4)), Pool("max", 2), Flatten(), Affine(3))
     s, run = scaling(net), Draws(net, bench.size(8000, 60000), bench.rng)
     x, y = s.tensors["input"], s.tensors["pool_1"]
     truth = 1 + math.sqrt(3) / math.pi
@@ -194,7 +191,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         s = scaling(
             stack(widths, [2 / ((n if fan == "in" else m) * k * k) for n, m, k in pairs], kernels)
         )
-        nodes = list(s.network.nodes_of(layers.Affine))
+        nodes = list(s.network.nodes_of(Affine))
         values = (
             [s.tensors[v].forward for v in nodes]
             if fan == "in"
@@ -223,9 +220,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     n = 16
     for about, square in ((PRINTED, 2 / n), (None, 2 / (2 * n))):
-        linear = combinators.chain(
-            layers.Input(n), *[layers.Affine(n, sigma_w=math.sqrt(square * n)) for _ in range(3)]
-        )
+        linear = chain(Input(n), *[Affine(n, sigma_w=math.sqrt(square * n)) for _ in range(3)])
         run = Draws(linear, bench.size(2000, 20000), bench.rng)
         yield bench.statistical(
             run.f("affine_3") - run.f("input"), 0.0, "a linear network keeps f", about
@@ -253,13 +248,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         factor - sp.sqrt(n / m), "f through alpha, relu and the layer is $\\sqrt{n/m}$"
     )
     yield bench.exact(sp.sqrt(t / k).subs({t: 1, k: 3}) - sp.sqrt(sp.Rational(1, 3)), "the example")
-    net = combinators.chain(
-        layers.Input(6, (4, 4)),
-        layers.Affine(8),
+    net = chain(
+        Input(6, (4, 4)),
+        Affine(8),
         RELU,
-        layers.Affine(12, kernel=3, padding="circular"),
+        Affine(12, kernel=3, padding="circular"),
         RELU,
-        layers.Affine(5),
+        Affine(5),
     )
     s = shaping.shape(net, method="geometric", input_scaling=False)
     scale: Any = s.network.layer("affine_2: scale")
@@ -356,9 +351,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal([1 / math.sqrt(27), 27**-0.25], [0.19245, 0.43869], "3 channels, k = 3", 5e-6)
     yield bench.at_most(abs(1 / math.sqrt(27) - 0.2), 0.01, "about 0.2")
     for channels, kernel in ((3, 3), (1, 5), (4, 1)):
-        conv = layers.Affine(8, kernel=kernel, padding="circular")
+        conv = Affine(8, kernel=kernel, padding="circular")
         s = scaling(
-            combinators.chain(layers.Input(channels, (6, 6)), conv, RELU, conv),
+            chain(Input(channels, (6, 6)), conv, RELU, conv),
             input_moment=1 / math.sqrt(channels * kernel**2),
         )
         yield bench.equal(
@@ -367,11 +362,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"kcalc, {channels} channels, k = {kernel}",
             1e-11,
         )
-        unit = scaling(combinators.chain(layers.Input(channels, (6, 6)), conv, RELU, conv))
+        unit = scaling(chain(Input(channels, (6, 6)), conv, RELU, conv))
         ratio = unit.biases["affine_1"] / unit.weights["affine_1"].gamma
         yield bench.equal(ratio, 1 / (channels * kernel**2), "unit data: the bias' share", 1e-11)
         shaped = shaping.shape(
-            combinators.chain(layers.Input(channels, (6, 6)), conv, RELU, conv), method="geometric"
+            chain(Input(channels, (6, 6)), conv, RELU, conv), method="geometric"
         ).network
         factor: Any = shaped.layer("affine_1: scale")
         yield bench.equal(factor.factor, (channels * kernel**2) ** -0.25, "kc.shape's input factor")

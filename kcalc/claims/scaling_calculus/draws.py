@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...network import layers
+from ...network.layers import Affine, Concat, Dropout, Flatten, Input, Nonlinear, Pool, Scale, Sum
 from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
@@ -121,7 +121,7 @@ class Draws:
     def _forward(self, node: Node, layer: Any, xs: list[Array], shape: Any) -> None:
         self._shape[node] = shape
         match layer:
-            case layers.Input():
+            case Input():
                 self._shape[node] = layer.image_shape
                 size = (
                     1 if layer.image_shape is None else layer.image_shape[0] * layer.image_shape[1]
@@ -130,34 +130,34 @@ class Draws:
                     "std", 1.0
                 ) * self.rng.standard_normal((self.draws, size, layer.features or 1))
                 self._back[node] = lambda g: []
-            case layers.Affine():
+            case Affine():
                 self._affine(node, layer, xs[0], shape)
-            case layers.Nonlinear():
+            case Nonlinear():
                 value, slope = FUNCTIONS[layer.activation.name]
                 self.x[node], steep = value(xs[0]), slope(xs[0])
                 self._back[node] = lambda g: [g * steep]
-            case layers.Sum():
+            case Sum():
                 weights = [float(w) for w in layer.weights or (1,) * len(xs)]
                 self.x[node] = np.sum([w * x for w, x in zip(weights, xs, strict=True)], axis=0)
                 self._back[node] = lambda g: [w * g for w in weights]
-            case layers.Concat():
+            case Concat():
                 ends = np.cumsum([x.shape[2] for x in xs])[:-1]
                 self.x[node] = np.concatenate(xs, axis=2)
                 self._back[node] = lambda g: np.split(g, ends, axis=2)
-            case layers.Scale():
+            case Scale():
                 self.x[node] = float(layer.factor) * xs[0]
                 self._back[node] = lambda g: [float(layer.factor) * g]
-            case layers.Dropout():
+            case Dropout():
                 mask = (self.rng.uniform(size=xs[0].shape) >= float(layer.rate)) / (
                     1 - float(layer.rate)
                 )
                 self.x[node] = mask * xs[0]
                 self._back[node] = lambda g: [g * mask]
-            case layers.Flatten():
+            case Flatten():
                 self._shape[node] = None
                 self.x[node] = xs[0].reshape(self.draws, 1, -1)
                 self._back[node] = lambda g: [g.reshape(xs[0].shape)]
-            case layers.Pool():
+            case Pool():
                 self._pool(node, layer, xs[0], shape)
             case _:
                 raise TypeError(layer)

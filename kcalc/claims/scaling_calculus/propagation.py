@@ -11,39 +11,38 @@ import sympy as sp
 
 from ... import activations
 from ...calculi.scaling import scaling
-from ...network import combinators, layers
+from ...network.combinators import chain
+from ...network.layers import Affine, Dropout, Input, Nonlinear, Scale
 from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from .draws import Draws, all_agree, compared
 from .paper import PAPER
 
-RELU = layers.Nonlinear(activations.activation("relu"))
-LEAKY = layers.Nonlinear(activations.leaky_relu(sp.Rational(1, 5)))
-ABS = layers.Nonlinear(activations.activation("abs"))
+RELU = Nonlinear(activations.activation("relu"))
+LEAKY = Nonlinear(activations.leaky_relu(sp.Rational(1, 5)))
+ABS = Nonlinear(activations.activation("abs"))
 
 
 def dense(rng: np.random.Generator, depth: int = 3) -> Network:
     """A random chain of weights and rectifiers with 12 channels, all 0 with probability 2^-12."""
-    parts: list[Any] = [layers.Input(int(rng.integers(3, 9)))]
+    parts: list[Any] = [Input(int(rng.integers(3, 9)))]
     for i in range(depth):
         phi = [RELU, LEAKY, ABS][int(rng.integers(3))]
         width = 12 if phi is RELU else int(rng.integers(3, 12))
-        parts += [layers.Affine(width, sigma_w=float(rng.uniform(0.7, 1.6)))] + [phi] * (
-            i < depth - 1
-        )
-    return combinators.chain(*parts)
+        parts += [Affine(width, sigma_w=float(rng.uniform(0.7, 1.6)))] + [phi] * (i < depth - 1)
+    return chain(*parts)
 
 
 def images(rng: np.random.Generator, depth: int = 3) -> Network:
     """A random chain of convolutions, with strides below, equal to and above the kernel size."""
-    parts: list[Any] = [layers.Input(int(rng.integers(2, 4)), (6, 6))]
+    parts: list[Any] = [Input(int(rng.integers(2, 4)), (6, 6))]
     for i in range(depth):
         phi = [RELU, LEAKY][int(rng.integers(2))]
         stride, kernel = (int(rng.integers(1, 4)), int(rng.integers(1, 4))) if i < 2 else (1, 1)
         width = 12 if phi is RELU and i < depth - 1 else int(rng.integers(2, 5))
         parts += [
-            layers.Affine(
+            Affine(
                 width,
                 kernel=kernel,
                 stride=stride,
@@ -52,7 +51,7 @@ def images(rng: np.random.Generator, depth: int = 3) -> Network:
             )
         ]
         parts += [phi] * (i < depth - 1)
-    return combinators.chain(*parts)
+    return chain(*parts)
 
 
 def zetas(bench: Bench, network: Network, draws: int, what: str) -> Evidence:
@@ -85,7 +84,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         n * p * (b / 2) * (2 * f) - n * p * b * f, "doubling forward and halving back"
     )
     for u in (sp.sqrt(2), sp.Rational(-3, 7)):
-        s = scaling(combinators.chain(layers.Input(4), layers.Scale(u), layers.Affine(3)))
+        s = scaling(chain(Input(4), Scale(u), Affine(3)))
         first, second = (s.tensors[node] for node in list(s.tensors)[:2])
         yield bench.equal(
             [
@@ -111,7 +110,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net = [images, dense][i % 2](bench.rng)
         s, run = scaling(net), Draws(net, bench.size(1500, 6000), bench.rng)
         samples, truths, own = {}, {}, []
-        for node in net.nodes_of(layers.Affine):
+        for node in net.nodes_of(Affine):
             (parent,) = net.parents(node)
             n, taps = run.x[parent].shape[2], int(net.layer(node).kernel) ** 2
             samples[str(node)] = run.f(node) - n * taps * run.variance[node] * run.f(parent)
@@ -137,7 +136,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net = [images, dense][i % 2](bench.rng)
         s, run = scaling(net), Draws(net, bench.size(1500, 6000), bench.rng)
         samples, truths, own = {}, {}, []
-        for node in net.nodes_of(layers.Affine):
+        for node in net.nodes_of(Affine):
             (parent,) = net.parents(node)
             (_, p_in, _), (_, p_out, m) = run.x[parent].shape, run.x[node].shape
             factor = p_out / p_in * m * int(net.layer(node).kernel) ** 2 * run.variance[node]
@@ -177,8 +176,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for kernel, stride in ((3, 1), (3, 2), (2, 3)):
-        conv = layers.Affine(3, kernel=kernel, stride=stride, padding="circular", sigma_w=1.2)
-        net = combinators.chain(layers.Input(2, (6, 6)), conv, RELU, conv, RELU, layers.Affine(3))
+        conv = Affine(3, kernel=kernel, stride=stride, padding="circular", sigma_w=1.2)
+        net = chain(Input(2, (6, 6)), conv, RELU, conv, RELU, Affine(3))
         name = f"kernel {kernel}, stride {stride}"
         s = scaling(net)
         found = np.array([t.scaling for t in s.tensors.values()])
@@ -202,14 +201,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     "per cent apart in a stack",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    conv = [layers.Affine(4, kernel=3, padding="same", sigma_w=1.3) for _ in range(4)]
-    net = combinators.chain(
-        layers.Input(3, (4, 4)), conv[0], RELU, conv[1], RELU, conv[2], RELU, conv[3]
-    )
+    conv = [Affine(4, kernel=3, padding="same", sigma_w=1.3) for _ in range(4)]
+    net = chain(Input(3, (4, 4)), conv[0], RELU, conv[1], RELU, conv[2], RELU, conv[3])
     s = scaling(net)
     run = Draws(net, bench.size(8000, 40000), bench.rng)
     f, b, average = 1.0, 1.0, {}
-    nodes = list(net.nodes_of(layers.Affine))
+    nodes = list(net.nodes_of(Affine))
     valid = 100 / 16  # valid taps per position of a 4 x 4 image: (3 * 4 - 2)^2 over 16
     forward, backward = [], []
     for node in nodes:
@@ -271,7 +268,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ("leaky relu", LEAKY, 0.52),
         ("abs", ABS, 1.0),
     ):
-        s = scaling(combinators.chain(layers.Input(5), layer, layers.Affine(3)))
+        s = scaling(chain(Input(5), layer, Affine(3)))
         x, y = (s.tensors[node] for node in list(s.tensors)[:2])
         yield bench.equal([y.forward, x.backward / y.backward], factor, f"kcalc: {name}, f and b")
         run = Draws(s.network, bench.size(4000, 40000), bench.rng)
@@ -292,7 +289,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ratio=ratio,
     )
     run = Draws(
-        combinators.chain(layers.Input(5), RELU, layers.Affine(3)),
+        chain(Input(5), RELU, Affine(3)),
         bench.size(20000, 100000),
         bench.rng,
         mean=mu,
@@ -302,9 +299,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.statistical(
         run.b("input") - Phi * run.b("nonlinear_1"), 0.0, "the same drawn: b before it"
     )
-    two = combinators.chain(
-        layers.Input(3), layers.Affine(2), RELU, layers.Affine(6), RELU, layers.Affine(3)
-    )
+    two = chain(Input(3), Affine(2), RELU, Affine(6), RELU, Affine(3))
     narrow = Draws(two, bench.size(20000, 100000), bench.rng)
     back = narrow.b("affine_2"), narrow.b("nonlinear_2")
     yield bench.statistical(
@@ -315,9 +310,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         0.0,
         "there (1 - 1/4)/2: both channels are off with probability 1/4",
     )
-    found = scaling(
-        combinators.chain(layers.Input(5), RELU, layers.Affine(3)), input_symmetric=False
-    )
+    found = scaling(chain(Input(5), RELU, Affine(3)), input_symmetric=False)
     told = any("symmetric" in note.text for note in found.violations)
     yield bench.equal(told, True, "kcalc reports inputs that are not symmetric", 0.0)
 
@@ -331,7 +324,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for rate in (0.1, 0.4, 0.75):
-        net = combinators.chain(layers.Input(6), layers.Dropout(rate), layers.Affine(4))
+        net = chain(Input(6), Dropout(rate), Affine(4))
         s, run = scaling(net), Draws(net, bench.size(4000, 40000), bench.rng)
         x, y = s.tensors["input"], s.tensors["dropout_1"]
         yield bench.equal(
@@ -356,9 +349,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 def _ratio(bench: Bench, name: str, std: float, draws: int) -> tuple[float, np.ndarray]:
     """(kcalc's zeta_out/zeta_in, samples with this mean) of an activation at N(0, std^2)."""
-    net = combinators.chain(
-        layers.Input(4), layers.Nonlinear(activations.activation(name)), layers.Affine(3)
-    )
+    net = chain(Input(4), Nonlinear(activations.activation(name)), Affine(3))
     s, run = scaling(net, input_moment=std**2), Draws(net, draws, bench.rng, std=std)
     slope = run.b("input").mean() / run.b("nonlinear_1").mean()
     return s.tensors["nonlinear_1"].scaling / s.tensors["input"].scaling, run.f("nonlinear_1") / (
@@ -394,10 +385,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
             away = abs(exact - 1)
             yield bench.at_most(0.1, away, f"{name}: zeta changes by more than 10 %")
             run = Draws(
-                combinators.chain(
-                    layers.Input(4),
-                    layers.Nonlinear(activations.activation(name)),
-                    layers.Affine(3),
+                chain(
+                    Input(4),
+                    Nonlinear(activations.activation(name)),
+                    Affine(3),
                 ),
                 bench.size(8000, 60000),
                 bench.rng,
@@ -417,9 +408,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(5, 30):
         u = bench.normal()
-        net = combinators.chain(
-            layers.Input(5), layers.Affine(4), layers.Scale(u), layers.Affine(3)
-        )
+        net = chain(Input(5), Affine(4), Scale(u), Affine(3))
         s, run = scaling(net), Draws(net, 50, bench.rng)
         x, y = s.tensors["affine_1"], s.tensors["scale_1"]
         yield bench.equal(

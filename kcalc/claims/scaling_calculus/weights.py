@@ -12,7 +12,8 @@ import numpy as np
 import sympy as sp
 
 from ...calculi.scaling import scaling
-from ...network import combinators, layers
+from ...network.combinators import chain
+from ...network.layers import Affine, Flatten, Input, Scale
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from .draws import Draws, all_agree
@@ -57,15 +58,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "$E[\\Delta W^2] = QE[x^2]E[\\Delta y^2]$ over $E[W^2]$, by eqs. 9 and 10",
     )
     yield from _family(bench)
-    net = combinators.chain(
-        layers.Input(4),
-        layers.Affine(5),
+    net = chain(
+        Input(4),
+        Affine(5),
         RELU,
-        layers.Affine(5),
+        Affine(5),
         RELU,
-        layers.Affine(5),
+        Affine(5),
         LEAKY,
-        layers.Affine(3),
+        Affine(3),
     )
     run = Draws(net, bench.size(20000, 100000), bench.rng, "sparse")
     s = scaling(net)
@@ -90,9 +91,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         s, run = scaling(net, weights=law), Draws(net, bench.size(2500, 20000), bench.rng, law)
         truths = {}
         for node, w in s.weights.items():  # eq. 2 from eqs. 9 and 10, written out anew
-            above = [
-                n for n in net.nodes_of(layers.Affine) if list(net).index(n) > list(net).index(node)
-            ]
+            above = [n for n in net.nodes_of(Affine) if list(net).index(n) > list(net).index(node)]
             n_in, m = run.x[net.parents(node)[0]].shape[2], run.x[node].shape[2]
             zeta = run.x[net.outputs[0]].shape[2] * s.tensors[net.outputs[0]].forward
             truths[str(node)] = zeta / (n_in * m * run.variance[node] ** 2)
@@ -105,9 +104,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield all_agree(
             bench, {str(n): v for n, v in run.nu.items()}, truths, f"network {i}, {law} weights"
         )
-    net = combinators.chain(
-        layers.Input(3), layers.Affine(4), RELU, layers.Affine(4), LEAKY, layers.Affine(3)
-    )
+    net = chain(Input(3), Affine(4), RELU, Affine(4), LEAKY, Affine(3))
     run, s = Draws(net, bench.size(20000, 100000), bench.rng, "sparse"), scaling(net)
     yield all_agree(
         bench,
@@ -126,8 +123,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(_EXTRINSIC - _INTRINSIC, "with the locations of the output")
     for kernel, stride in ((2, 2), (3, 2), (3, 1)):
-        conv = layers.Affine(4, kernel=kernel, stride=stride, padding="circular", sigma_w=1.1)
-        net = combinators.chain(layers.Input(3, (4, 4)), conv, layers.Flatten(), layers.Affine(3))
+        conv = Affine(4, kernel=kernel, stride=stride, padding="circular", sigma_w=1.1)
+        net = chain(Input(3, (4, 4)), conv, Flatten(), Affine(3))
         run, s = Draws(net, bench.size(6000, 40000), bench.rng), scaling(net)
         f = s.tensors["affine_1"].forward
         b = s.tensors["affine_1"].backward
@@ -165,9 +162,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for stride in (2, 3):
-        net = combinators.chain(
-            layers.Input(2, (6, 6)), layers.Affine(3, kernel=2, stride=stride, padding="circular")
-        )
+        net = chain(Input(2, (6, 6)), Affine(3, kernel=2, stride=stride, padding="circular"))
         run = Draws(net, bench.size(4000, 40000), bench.rng)
         square, q = run.nu["affine_1"] * run.variance["affine_1"], (6 // stride) ** 2
         yield bench.statistical(square, q, f"stride {stride}: with those of the output")
@@ -261,10 +256,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"added to, its average squared singular value",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    net = combinators.chain(
-        layers.Input(3, (4, 4)),
-        layers.Affine(5, kernel=3, stride=2, padding="circular", sigma_w=1.7),
-        layers.Affine(2),
+    net = chain(
+        Input(3, (4, 4)),
+        Affine(5, kernel=3, stride=2, padding="circular", sigma_w=1.7),
+        Affine(2),
     )
     s = scaling(net)
     y = s.tensors["affine_1"]
@@ -320,8 +315,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         _N * _P * _F**2 * (_B / (u**2 * _F)) - _N * _P * _F * (u**2 * _B) / u**4, "the two forms"
     )
     for value in (0.7, 1.9):
-        conv = layers.Affine(3, kernel=2, padding="circular")
-        net = combinators.chain(layers.Input(3, (3, 3)), conv, LEAKY, layers.Scale(value), conv)
+        conv = Affine(3, kernel=2, padding="circular")
+        net = chain(Input(3, (3, 3)), conv, LEAKY, Scale(value), conv)
         s, run = scaling(net), Draws(net, bench.size(8000, 60000), bench.rng)
         products = run.x["nonlinear_1"] * run.g["scale_1"]
         zeta = s.tensors["scale_1"].scaling
@@ -337,12 +332,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     c = 0.49
     sides = sp.sqrt(c * sp.sqrt(sp.Rational(4, 4)))
     s = scaling(
-        combinators.chain(
-            layers.Input(4),
-            layers.Affine(4, sigma_w=sides),
+        chain(
+            Input(4),
+            Affine(4, sigma_w=sides),
             LEAKY,
-            layers.Scale(sp.sqrt(c)),
-            layers.Affine(4, sigma_w=sides),
+            Scale(sp.sqrt(c)),
+            Affine(4, sigma_w=sides),
         )
     )
     yield bench.equal(

@@ -11,7 +11,7 @@ from ...activations import activation
 from ...calculi.smoothness import smoothness
 from ...calculi.smoothness.activation_bounds import activation_bounds
 from ...calculi.smoothness.losses import LOSSES
-from ...network import combinators
+from ...network.combinators import chain
 from ...network.layers import Affine, Input, Nonlinear
 from ..bench import Bench
 from ..claim import Evidence
@@ -57,7 +57,7 @@ def _one_layer(bench: Bench) -> Iterator[Evidence]:
     top = float(np.linalg.norm(X, 2)) ** 2 / 5
     for loss, factor in (("half_square", 1.0), ("square", 2.0)):
         s = smoothness(
-            combinators.chain(Input(3), Affine(2)),
+            chain(Input(3), Affine(2)),
             X=X,
             radius=1.0,
             biases=False,
@@ -80,7 +80,7 @@ def _one_neuron(bench: Bench) -> Iterator[Evidence]:
     x = bench.uniform(0.5, 2.0)
     for name in ("tanh", "sin", "sigmoid"):
         _, slope, curvature = STEEPEST[name]
-        net = combinators.chain(Input(1), Affine(1), Nonlinear(activation(name)))
+        net = chain(Input(1), Affine(1), Nonlinear(activation(name)))
         level = bench.uniform(0.5, 2.0)
         s = smoothness(
             net, X=np.array([[x]]), radius=6 / x, biases=False, loss="half_square", level=level

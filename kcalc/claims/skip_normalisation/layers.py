@@ -18,7 +18,7 @@ from ...calculi.smoothness import (
     WeightNormalisation,
     smoothness,
 )
-from ...network import combinators
+from ...network.combinators import chain, residual
 from ...network.layers import Affine, Input, Nonlinear
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
@@ -47,8 +47,8 @@ def kc_network(widths: list[int], blocks: int) -> Any:
     def affine() -> Affine:
         return Affine(widths[1], bias=False)
 
-    one = combinators.residual(combinators.chain(affine(), Nonlinear("tanh"), affine()))
-    net = combinators.chain(Input(widths[0]), affine(), *[one] * blocks)
+    one = residual(chain(affine(), Nonlinear("tanh"), affine()))
+    net = chain(Input(widths[0]), affine(), *[one] * blocks)
     return net, list(net.nodes_of(Affine))
 
 

@@ -12,8 +12,8 @@ from ...activations import activation
 from ...activations.gaussian_expectations import pair_expectation
 from ...activations.rectifiers import abrelu, leaky_relu
 from ...calculi.global_maps import c_map, node_values, q_map
-from ...network import combinators
 from ...network.architectures import vanilla
+from ...network.combinators import chain, residual
 from ...network.layers import Affine, Input, Nonlinear, Sum
 from ...network.network import Network
 from ..bench import Bench
@@ -259,7 +259,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         hidden = forward(bench.rng, leaky(0.0), x, (width,)) * math.sqrt(2)
         y = w * x + math.sqrt(1 - w * w) * forward(bench.rng, lambda v: v, hidden, (width,))
         samples.append(float(y[0] @ y[1]) / width)
-    relu = combinators.chain(Affine(), Nonlinear(activation("relu")))
+    relu = chain(Affine(), Nonlinear(activation("relu")))
     expected = w**2 * c + (1 - w**2) * float(c_map(relu)(c))
     yield bench.statistical(
         samples, expected, "a block with one layer of ReLUs and weights drawn, width 16"
@@ -269,8 +269,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _tailored_block(w: float, slope: float) -> Network:
     scale = math.sqrt(2 / (1 + slope**2))
     phi = abrelu(slope * scale, scale)
-    branch = combinators.chain(Affine(), Nonlinear(phi), Affine(), Nonlinear(phi), Affine())
-    return combinators.residual(branch, shortcut_weight=w)
+    branch = chain(Affine(), Nonlinear(phi), Affine(), Nonlinear(phi), Affine())
+    return residual(branch, shortcut_weight=w)
 
 
 # -- derivatives -----------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from scipy import integrate
 from ...activations import activation
 from ...calculi.global_maps import c_map
 from ...foundation.errors import KcalcError
-from ...network import combinators
 from ...network.architectures import vanilla
+from ...network.combinators import chain, repeat, residual
 from ...network.layers import Affine, Nonlinear
 from ...network.network import Network
 from ...shaping import shape
@@ -45,10 +45,8 @@ def _resnet(square: float, depth: int) -> Network:
 
     ``square``: the squared shortcut weight.
     """
-    branch = combinators.chain(Affine(), Nonlinear(tailored_rectifier(0.0)), Affine())
-    return combinators.repeat(
-        combinators.residual(branch, shortcut_weight=math.sqrt(square)), depth
-    )
+    branch = chain(Affine(), Nonlinear(tailored_rectifier(0.0)), Affine())
+    return repeat(residual(branch, shortcut_weight=math.sqrt(square)), depth)
 
 
 @PAPER.claim(
@@ -163,7 +161,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         size = one(lambda z, f=phi: f(z) ** 2)
         for _ in bench.rounds(60, 300):
             x = min(pair(phi, phi, x) / size, 1.0)
-        block = combinators.chain(Affine(), Nonlinear(activation(name)), Affine(sigma_w=size**-0.5))
+        block = chain(Affine(), Nonlinear(activation(name)), Affine(sigma_w=size**-0.5))
         limits.append(depth_limit(block, 1.0).c)
         iterated.append(x)
     yield bench.equal(
@@ -171,7 +169,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     refused = 0.0
     try:
-        depth_limit(combinators.chain(Affine(), Nonlinear(activation("identity")), Affine()))
+        depth_limit(chain(Affine(), Nonlinear(activation("identity")), Affine()))
     except KcalcError:
         refused = 1.0
     yield bench.equal(refused, 1.0, "the calculus refuses to name a limit for linear layers", 0.5)
