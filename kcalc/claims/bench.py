@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any, TypeVar
 
 import numpy as np
 import sympy as sp
+from sympy import Rational, expand, sympify
 
 from ..fields.balls import working
 from .claim import PRINTED, STATEMENT, Evidence, Method
@@ -82,9 +84,9 @@ class Bench:
         It holds if SymPy simplifies the expression to 0; it fails if its value at a random point,
         in 50 digits, is not 0.
         """
-        expr = sp.sympify(difference, strict=True)
+        expr = sympify(difference, strict=True)
         for simplify in (
-            sp.expand,
+            expand,
             sp.simplify,
             lambda e: sp.simplify(sp.expand_func(e.rewrite(sp.exp))),
         ):
@@ -94,7 +96,7 @@ class Bench:
                 )
         for _ in range(5):
             point = {
-                s: sp.Rational(int(self.rng.integers(1, 999)), 1000) + (2 if s.is_integer else 0)
+                s: Rational(int(self.rng.integers(1, 999)), 1000) + (2 if s.is_integer else 0)
                 for s in expr.free_symbols
             }
             value = sp.N(expr.subs(point), _DIGITS)
@@ -231,7 +233,7 @@ class Bench:
         values, truth = np.asarray(samples, dtype=float), float(truth)
         mean = float(values.mean())
         spread = (
-            float(values.std(ddof=1) / math.sqrt(values.size))
+            float(values.std(ddof=1) / sqrt(values.size))
             if error is None and values.size > 1
             else error
         )
@@ -343,7 +345,7 @@ def _ends(value: Any) -> tuple[float, float]:
     """
     if isinstance(value, float):
         return float(value), math.inf
-    if isinstance(value, int | np.integer | sp.Rational):
+    if isinstance(value, int | np.integer | Rational):
         return float(value), float(value)
     low, high = float(value.lower()), float(value.upper())
     return (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import sympy as sp
 from numpy.polynomial.hermite_e import hermegauss
 from scipy.special import ndtr
+from sympy import symbols
 
 from ...calculi.global_maps import node_values, token_map
 from ...network.architectures.transformers import gpt2
@@ -59,7 +59,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"there",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    q, p, own, cross = sp.symbols("q p S_self S", positive=True)
+    q, p, own, cross = symbols("q p S_self S", positive=True)
     raised = (p + (q - p) * cross) * q - p * (p + (q - p) * own)
     yield bench.exact(
         raised - (q - p) * (p * (1 - own) + q * cross),

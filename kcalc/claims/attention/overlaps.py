@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import exp, log, sqrt
 
 import numpy as np
 from numpy.polynomial.legendre import leggauss
@@ -38,7 +38,7 @@ LENGTHS = (
 
 def tilt(tokens: int, beta: float) -> float:
     """The variance ``beta^2 ln T`` of scores at which a token or two hold the row."""
-    return beta**2 * math.log(tokens)
+    return beta**2 * log(tokens)
 
 
 @PAPER.claim(
@@ -165,7 +165,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for tokens, v1, v2 in ((2, 1.0, 1.0), (9, 3.0, 0.5), (300, 2.0, 2.0)):
-        bound = math.sqrt(v1 * v2)
+        bound = sqrt(v1 * v2)
         found = [Overlap(tokens, v1, v2, k) for k in np.linspace(-bound, bound, 9)]
         values = np.array([one.value for one in found])
         yield bench.at_most(values[:-1], values[1:], f"S, T = {tokens}", 0.0)
@@ -230,8 +230,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     errors = [
-        abs(self_overlap(tokens, 0.5) * tokens / math.exp(0.5) - 1)
-        for tokens in (10**3, 10**4, 10**5)
+        abs(self_overlap(tokens, 0.5) * tokens / exp(0.5) - 1) for tokens in (10**3, 10**4, 10**5)
     ]
     yield bench.at_most(
         errors,
@@ -240,7 +239,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         0.0,
     )
     tokens, variance = 512, tilt(512, 1.5)
-    rule, truth = math.exp(variance) / tokens, self_overlap(512, tilt(512, 1.5))
+    rule, truth = exp(variance) / tokens, self_overlap(512, tilt(512, 1.5))
     yield bench.equal([rule, truth], [2435.3, 0.2787], "T = 512, variance 2.25 ln T", 2e-4)
     yield bench.counterexample(
         rule - truth, "T = 512, variance 2.25 ln T: by how much the rule is too large"
@@ -266,7 +265,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     lengths = (2**9, 2**14, 2**19, 2**24)
     for beta in (1.0, 1.5, 3.0):
-        limit = max(0.0, 1 - math.sqrt(2) / beta)
+        limit = max(0.0, 1 - sqrt(2) / beta)
         away = np.array([self_overlap(tokens, tilt(tokens, beta)) - limit for tokens in lengths])
         yield bench.at_most(
             away[1:],
@@ -275,11 +274,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
             0.0,
         )
         yield bench.at_most(0.0, away, f"beta = {beta:g}: the limit lies below", 0.0)
-    scores = bench.normal(bench.size(4000, 20_000), 512) * math.sqrt(tilt(512, 1.5))
+    scores = bench.normal(bench.size(4000, 20_000), 512) * sqrt(tilt(512, 1.5))
     found = (softmax(scores) ** 2).sum(axis=1)
     yield bench.statistical(
         found, self_overlap(512, tilt(512, 1.5)), "drawn rows, beta = 1.5, T = 512"
     )
     yield bench.counterexample(
-        self_overlap(4096, tilt(4096, 1.5)) - (1 - math.sqrt(2) / 1.5), "beta = 1.5, T = 4096"
+        self_overlap(4096, tilt(4096, 1.5)) - (1 - sqrt(2) / 1.5), "beta = 1.5, T = 4096"
     )

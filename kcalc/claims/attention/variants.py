@@ -6,8 +6,8 @@ embeddings and dropout.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import acos, pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -36,8 +36,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     short, long, variance, k = 4, 9, 1.5, 0.6
     found = Overlap(short, variance, variance, k, more=long - short).value
     yield bench.equal(found, 0.144725, "rows of 4 and 9 tokens", 1e-6)
-    z = bench.normal(2, bench.size(20_000, 200_000), long) * math.sqrt(variance)
-    other = k / variance * z[0] + math.sqrt(1 - (k / variance) ** 2) * z[1]
+    z = bench.normal(2, bench.size(20_000, 200_000), long) * sqrt(variance)
+    other = k / variance * z[0] + sqrt(1 - (k / variance) ** 2) * z[1]
     yield bench.statistical(
         (softmax(z[0][:, :short]) * softmax(other)[:, :short]).sum(axis=1), found, "drawn rows"
     )
@@ -91,7 +91,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     draws = bench.size(4000, 40_000)
     q, k = (bench.normal(draws, count, width) for count in (1, tokens))
-    row = softmax((math.sqrt(variance / width) * q @ k.transpose(0, 2, 1))[:, 0])
+    row = softmax((sqrt(variance / width) * q @ k.transpose(0, 2, 1))[:, 0])
     yield bench.statistical((row**2).sum(axis=1), averaged, "drawn queries and keys")
     sampling = Sampling(bench.size(25, 250), 16, bench.whole(0, 1 << 30))
     found: Any = node_values(layer(variance, key_width=width), tokens=tokens, sampling=sampling)
@@ -118,7 +118,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     K, draws = alike(tokens, 1.0, rho), bench.size(6000, 60_000)
     root = np.linalg.cholesky(K)
     q, k = (root @ bench.normal(draws, tokens, width) for _ in range(2))
-    A = softmax(math.sqrt(variance / width) * q @ k.transpose(0, 2, 1))
+    A = softmax(sqrt(variance / width) * q @ k.transpose(0, 2, 1))
     out = A @ K @ A.transpose(0, 2, 1)
     yield bench.statistical(
         out[:, 0, 1:].mean(axis=1),
@@ -161,7 +161,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
     def arc(c: float) -> float:  # E relu relu at variance 1, the arc-cosine kernel
-        return (math.sqrt(1 - c * c) + c * (math.pi - math.acos(c))) / (2 * math.pi)
+        return (sqrt(1 - c * c) + c * (pi - acos(c))) / (2 * pi)
 
     q = variance / tokens**2 * (tokens * arc(1.0) + tokens * (tokens - 1) * p * arc(p))
     found = node_values(layer(variance, normaliser="relu"), tokens=tokens, token_cosine=p)[
@@ -183,7 +183,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     found = node_values(layer(variance, sink=True), tokens=tokens, token_cosine=p)["attention"]
     K = alike(tokens, 1.0, p)
     z = bench.normal(bench.size(6000, 60_000), tokens, tokens)
-    powers = np.exp(math.sqrt(variance) * np.linalg.cholesky(K) @ z @ np.linalg.cholesky(K).T)
+    powers = np.exp(sqrt(variance) * np.linalg.cholesky(K) @ z @ np.linalg.cholesky(K).T)
     A = powers / (1 + powers.sum(axis=-1, keepdims=True))
     out = A @ K @ A.transpose(0, 2, 1)
     yield bench.statistical(
@@ -311,7 +311,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     q, k = (np.linalg.cholesky(m) @ bench.normal(draws, 4, width) for m in (G, H))
     turn = np.exp(1j * np.arange(4)[:, None] * theta)
     turned = [(x[..., : width // 2] + 1j * x[..., width // 2 :]) * turn for x in (q, k)]
-    s = (turned[0] @ turned[1].conj().transpose(0, 2, 1)).real / math.sqrt(width)
+    s = (turned[0] @ turned[1].conj().transpose(0, 2, 1)).real / sqrt(width)
     for i, j, m, n in ((0, 1, 0, 1), (0, 1, 2, 3), (0, 3, 1, 0), (3, 0, 3, 2)):
         truth = G[i, m] * H[j, n] * float(np.cos((j - n - i + m) * theta).mean())
         yield bench.statistical(s[:, i, j] * s[:, m, n] - truth, 0.0, f"scores {i}{j} and {m}{n}")

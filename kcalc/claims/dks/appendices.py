@@ -5,13 +5,13 @@ The proofs are those of Section 13.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
+from math import pi, sqrt
 from typing import Any
 
 import numpy as np
-import sympy as sp
 from scipy import special
+from sympy import symbols
 
 from ...activations import activation
 from ...activations.gaussian_expectations import pair_expectation
@@ -50,7 +50,7 @@ PAPER.undecidable(
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     names = ("relu", "softplus", "gelu", "sigmoid", "exp", "selu")
-    f, g = sp.symbols("f g")
+    f, g = symbols("f g")
     yield bench.exact(
         (f + 1) * (g + 1) - (f * g + f + g + 1), "$(f+1)(f'+1)$: entries of $A+A^\\top$ are $f+f'$"
     )
@@ -89,8 +89,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     k, inputs = bench.size(100_000, 2_000_000), 30
     z = bench.normal(inputs)
     # W z with rows of variance 1/inputs
-    pre = bench.normal(k) * math.sqrt(float(z @ z) / inputs)
-    wide = bench.normal(bench.size(3000, 30_000), inputs) @ z / math.sqrt(inputs)
+    pre = bench.normal(k) * sqrt(float(z @ z) / inputs)
+    wide = bench.normal(bench.size(3000, 30_000), inputs) @ z / sqrt(inputs)
     for name in ("relu", "softplus"):
         value, q = reference.FUNCTIONS[name].value, float(z @ z) / inputs
         yield bench.statistical(
@@ -108,7 +108,7 @@ def _tanh_bend(u: Array) -> Array:
 BENDS: dict[str, Callable[[Array], Array]] = {
     "tanh": _tanh_bend,
     "sin": lambda u: -np.sin(u),
-    "erf": lambda u: -4 / math.sqrt(math.pi) * u * np.exp(-(u**2)),
+    "erf": lambda u: -4 / sqrt(pi) * u * np.exp(-(u**2)),
     "softplus": lambda u: special.expit(u) * special.expit(-u),
     "gelu": lambda u: (2 - u**2) * reference.density(u),
     "exp": np.exp,
@@ -129,7 +129,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for q1, q2, at in ((1.0, 1.0, 0.5), (0.6, 1.5, -0.7))[: bench.size(2, 2)]:
             if name == "exp":
                 q1, q2 = q1 / 2, q2 / 2
-            r1, r2 = math.sqrt(q1), math.sqrt(q2)
+            r1, r2 = sqrt(q1), sqrt(q2)
             left.append(
                 reference.pair(lambda s, f=phi, r=r1: f.value(s) * s / r, q1, phi.slope, q2, at)
             )
@@ -137,9 +137,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             curved = reference.pair(phi.value, q1, bend, q2, at)
             plus.append(r1 * straight + r2 * at * curved)
             whole = reference.pair(phi.value, q1, lambda u, f=phi, r=r2: f.slope(u) * u / r, q2, at)
-            y_left.append((whole - at * left[-1]) / math.sqrt(1 - at**2))
-            y_right.append(r2 * math.sqrt(1 - at**2) * curved)
-            norm = math.sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
+            y_left.append((whole - at * left[-1]) / sqrt(1 - at**2))
+            y_right.append(r2 * sqrt(1 - at**2) * curved)
+            norm = sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
             slopes.append(float(activation(name).c_map.derivative(1)(at, q1, q2)) * norm)
             formula.append(r1 * r2 * straight)
     yield bench.equal(left, plus, "the step for x, by the joint density", 1e-9)
@@ -307,7 +307,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal([p[1] / p[0] for p in even], -1, "D.6: even maps, $C_f'(-1)=-C_f'(1)$", 1e-10)
     yield bench.equal(other, 0, "D.6: others with $C'(1)<1$, 400 copies", 1e-6)
     for name, expected in (("abs", -1.0), ("relu", 0.0)):
-        phi = activation(name).transformed(output_scale=math.sqrt(2) if name == "relu" else 1.0)
+        phi = activation(name).transformed(output_scale=sqrt(2) if name == "relu" else 1.0)
         C = c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), 120))).derivative(1)
         yield bench.equal(
             C(1.0), 1, f"D.6: 120 layers of {name} in the library, the slope at 1", 1e-10

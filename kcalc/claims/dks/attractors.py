@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import lru_cache
+from math import sqrt
 from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Integer, Poly, Rational, Symbol, expand
 
 from ...activations import Activation, activation
 from ...calculi.global_maps import c_map
@@ -24,7 +26,7 @@ from .fixed_points import curved
 from .paper import PAPER
 
 Array = np.ndarray
-_C = sp.Symbol("c")
+_C = Symbol("c")
 _UNIFORM = "uniform q values; C nontrivial"
 
 
@@ -32,20 +34,20 @@ _UNIFORM = "uniform q values; C nontrivial"
 
 
 @lru_cache(maxsize=32)
-def polynomial(weights: tuple[sp.Rational, ...]) -> Activation:
+def polynomial(weights: tuple[Rational, ...]) -> Activation:
     """The activation sum sqrt(b_n) h_n, whose C map at q = 1 is sum b_n c^n."""
-    x = sp.Symbol("x", real=True)
+    x = Symbol("x", real=True)
     terms = [
         sp.sqrt(b / sp.factorial(n)) * sp.hermite_prob_poly(n, x)
         for n, b in enumerate(weights)
         if b
     ]
-    return activation(sp.expand(sp.Add(*terms)))
+    return activation(expand(sp.Add(*terms)))
 
 
 def rational_maps(
     rng: np.random.Generator, count: int, kind: str, degree: int = 8
-) -> list[tuple[sp.Rational, ...]]:
+) -> list[tuple[Rational, ...]]:
     """Random rational coefficients of C maps that are not affine.
 
     ``kind``: "below" for C'(1) < 1, "edge" for C'(1) = 1, "above" for C'(1) > 1, "odd" for odd C
@@ -60,9 +62,9 @@ def rational_maps(
         total = sum(whole)
         if not sum(whole[2:]) or (kind != "odd" and not any(whole[2::2])):
             continue
-        weights = [sp.Rational(v, total) for v in whole]
-        steep = sum((n * b for n, b in enumerate(weights)), sp.Integer(0))
-        share = {"below": sp.Rational(9, 10) / steep, "edge": 1 / steep}.get(kind, sp.Integer(1))
+        weights = [Rational(v, total) for v in whole]
+        steep = sum((n * b for n, b in enumerate(weights)), Integer(0))
+        share = {"below": Rational(9, 10) / steep, "edge": 1 / steep}.get(kind, Integer(1))
         if kind == "above" and rng.random() < 0.7:
             share = (1 + 1 / steep) / 2
         mixed = [share * b for b in weights]
@@ -73,7 +75,7 @@ def rational_maps(
 
 def roots(weights: tuple[Any, ...], low: int = -1, high: int = 1) -> int:
     """The exact number of solutions of C(c) = c in [low, high], by Sturm's theorem."""
-    poly = sp.Poly(sum((b * _C**n for n, b in enumerate(weights)), sp.Integer(0)) - _C, _C)
+    poly = Poly(sum((b * _C**n for n, b in enumerate(weights)), Integer(0)) - _C, _C)
     return int(poly.count_roots(low, high))
 
 
@@ -92,9 +94,7 @@ def settled(name: str, weight: float, bias: float) -> tuple[Network, float]:
 
 def deep(name: str, weight: float, bias: float, depth: int) -> Network:
     """The layer of :func:`settled`, ``depth`` times."""
-    block = chain(
-        Nonlinear(activation(name)), Affine(sigma_w=math.sqrt(weight), sigma_b=math.sqrt(bias))
-    )
+    block = chain(Nonlinear(activation(name)), Affine(sigma_w=sqrt(weight), sigma_b=sqrt(bias)))
     return chain(Input(), Affine(), repeat(block, depth))
 
 
@@ -178,7 +178,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-def _kinds(bench: Bench) -> Iterator[tuple[str, int, list[tuple[sp.Rational, ...]]]]:
+def _kinds(bench: Bench) -> Iterator[tuple[str, int, list[tuple[Rational, ...]]]]:
     for kind, number in (("below", 1), ("edge", 1), ("above", 2), ("odd", 3)):
         yield kind, number, rational_maps(bench.rng, bench.size(15, 80), kind)
 
@@ -204,7 +204,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             truth.append(roots(b))
         if kind == "above":
             yield bench.equal([roots(b, 0, 1) for b in maps], 2, "both of them in [0, 1]", 0.0)
-    affine = [tuple(sp.Rational(v) for v in (f"{k}/7", f"{7 - k}/7")) for k in range(1, 7)]
+    affine = [tuple(Rational(v) for v in (f"{k}/7", f"{7 - k}/7")) for k in range(1, 7)]
     yield bench.equal([roots(b) for b in affine], 1, "affine maps fall under i", 0.0)
     names = (
         "tanh",
@@ -258,7 +258,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    square = polynomial((sp.Integer(0), sp.Integer(0), sp.Integer(1))).c_map
+    square = polynomial((Integer(0), Integer(0), Integer(1))).c_map
     point = square.fixed_points()[0]
     yield bench.counterexample(
         abs(point.value) < 1e-12 and point.slope <= 1e-12,

@@ -5,13 +5,14 @@ They measure the nonlinearity of the activation.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from functools import lru_cache
+from math import sqrt
 from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Rational, diff, simplify, symbols
 
 from ...activations import activation
 from ...calculi.global_maps import c_map
@@ -24,8 +25,8 @@ from .paper import PAPER
 
 _GRID = np.cos(np.linspace(np.pi, 0.0, 81))
 _INSIDE = _GRID[1:-1]
-_MOST = -1 / math.sqrt(3)  # where c^3 - c is largest
-_SHARP = 2 / (3 * math.sqrt(3))
+_MOST = -1 / sqrt(3)  # where c^3 - c is largest
+_SHARP = 2 / (3 * sqrt(3))
 
 
 def _lower(ball: Any) -> float:
@@ -101,8 +102,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     # even powers are positive, and 3^(-n/2) falls with n: over n != 1, c^n - c is least at n = 3,
     # where it is 2/(3 sqrt 3)
     squares = [
-        sp.Rational(4, 27) - sp.Rational(1, 16),
-        sp.Rational(1, 27) - sp.Rational(1, 27) * sp.Rational(1, 9),
+        Rational(4, 27) - Rational(1, 16),
+        Rational(1, 27) - Rational(1, 27) * Rational(1, 9),
     ]
     yield bench.proved(
         squares,
@@ -264,9 +265,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"large $j$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    j, c = sp.symbols("j c", positive=True)
+    j, c = symbols("j c", positive=True)
     C = (1 - 1 / sp.sqrt(j)) * c + c**j / sp.sqrt(j)
-    slope = sp.simplify(sp.diff(C, c).subs(c, 1))
+    slope = simplify(diff(C, c).subs(c, 1))
     yield bench.exact(
         slope - (1 - 1 / sp.sqrt(j) + sp.sqrt(j)), "the slope at 1 is $\\sqrt j + 1 - 1/\\sqrt j$"
     )
@@ -298,7 +299,7 @@ def _shares(name: str, q: float = 1.0, measure: float | None = None) -> tuple[fl
     """
     phi = reference.FUNCTIONS[name]
     size = q if measure is None else measure
-    root = math.sqrt(size)
+    root = sqrt(size)
     norm = reference.mean(lambda u: phi.value(u) ** 2, size, phi.kinks)
     line = reference.mean(lambda u: phi.value(u) * u / root, size, phi.kinks)
     bent = reference.mean(lambda u: (phi.value(u) - line * u / root) ** 2, size, phi.kinks)

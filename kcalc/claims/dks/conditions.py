@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import sympy as sp
+from sympy import Expr, Max, Poly, Rational, Symbol, expand, symbols
 
 from ...activations import activation
 from ...calculi.global_maps import c_map, q_map
@@ -19,7 +20,7 @@ from .normal_means import KNOWN, Phi
 from .paper import PAPER
 from .random_networks import random_network, values
 
-X = sp.Symbol("x", real=True)
+X = Symbol("x", real=True)
 GRID = np.cos(np.linspace(np.pi, 0.0, 101))
 
 
@@ -30,9 +31,9 @@ GRID = np.cos(np.linspace(np.pi, 0.0, 101))
     r"$C(c)=c$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    a, c, s, q1, q2, x, y = sp.symbols("a c s q1 q2 x y", positive=True)
+    a, c, s, q1, q2, x, y = symbols("a c s q1 q2 x y", positive=True)
     # sqrt(q_i) written q_i
-    product = sp.Poly(sp.expand((a * q1 * x) * (a * q2 * (c * x + s * y))), x, y)
+    product = Poly(expand((a * q1 * x) * (a * q2 * (c * x + s * y))), x, y)
     mean = product.coeff_monomial(x**2) + product.coeff_monomial(y**2)
     yield bench.exact(
         mean / sp.sqrt((a * q1) ** 2 * (a * q2) ** 2) - c,
@@ -40,7 +41,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     off = []
     for _ in bench.rounds(5, 40):
-        slope = sp.Rational(bench.whole(1, 30), 7) * int(bench.rng.choice([-1, 1]))
+        slope = Rational(bench.whole(1, 30), 7) * int(bench.rng.choice([-1, 1]))
         net = random_network(bench.rng, slope * X, bench.whole(2, 7))
         c0, (p1, p2) = bench.uniform(-1, 1), bench.uniform(0.2, 4, 2)
         off.append([c_map(net)(c0, p1, p2) - c0, c_map(net)(c0) - c0])
@@ -58,7 +59,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     printed=r"$Q(q)\approx q$ and $C(c)\approx(c+1)/2$ at every $q$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    shifted = activation((sp.Max(0, X + 12) - 12 + 1) / sp.sqrt(2))
+    shifted = activation((Max(0, X + 12) - 12 + 1) / sp.sqrt(2))
     yield bench.counterexample(
         abs(float(shifted.q_map(3.0)) - 3),
         "$q=3$: $Q$ is 2, not 3",
@@ -113,7 +114,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-def _bump(k: int, b: float, size: float) -> sp.Expr:
+def _bump(k: int, b: float, size: float) -> Expr:
     return size * X**k * sp.exp(-sp.Float(b) * X**2)
 
 

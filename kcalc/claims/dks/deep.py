@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from math import acos, cos, sqrt
 
 import mpmath
 import numpy as np
 import sympy as sp
+from sympy import Integer, Symbol, diff, simplify, symbols
 
 from ...activations import activation
 from ...calculi.global_maps import c_map, q_map
@@ -23,7 +25,7 @@ from ..families import PowerMap, power_maps
 from . import reference
 from .paper import PAPER
 
-_C = sp.Symbol("c", real=True)
+_C = Symbol("c", real=True)
 _RELU = (sp.sqrt(1 - _C**2) + (sp.pi - sp.acos(_C)) * _C) / sp.pi
 _POINTS = np.array([-0.95, -0.5, 0.0, 0.3, 0.8, 0.95])
 
@@ -33,9 +35,7 @@ def _layers(name: str, depth: int) -> Network:
 
 
 def _relu(c: float) -> float:
-    return (
-        math.sqrt(max(0.0, 1 - c * c)) + (math.pi - math.acos(min(1.0, max(-1.0, c)))) * c
-    ) / math.pi
+    return (sqrt(max(0.0, 1 - c * c)) + (math.pi - acos(min(1.0, max(-1.0, c)))) * c) / math.pi
 
 
 @PAPER.claim(
@@ -55,7 +55,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(own, formula, "the library against the closed form", 1e-14)
     found = activation("relu").c_map.symbolic().closed_form
     yield bench.exact(
-        found.subs(sp.Symbol("c"), _C) - _RELU if found is not None else sp.Integer(1),
+        found.subs(Symbol("c"), _C) - _RELU if found is not None else Integer(1),
         "the library's expression",
     )
     u = bench.rng.multivariate_normal([0, 0], [[1, 0.3], [0.3, 1]], size=bench.size(20000, 400000))
@@ -70,7 +70,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"ReLU: $C_f'(1)=1$, and $C_g'(1)=1^D=1$ for a composition $g$ of $D$ layers",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    slope = sp.simplify(sp.diff(_RELU, _C))
+    slope = simplify(diff(_RELU, _C))
     yield bench.exact(slope - (1 - sp.acos(_C) / sp.pi), "the derivative of equation 15")
     yield bench.exact(sp.limit(1 - sp.acos(_C) / sp.pi, _C, 1, "-") - 1, "its limit at 1")
     norm = reference.second_moment("relu")
@@ -129,7 +129,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(
         relu(factors * values), factors * np.maximum(values, 0), "random numbers", 1e-14
     )
-    factor, u = sp.Symbol("lambda", nonnegative=True), sp.Symbol("u", positive=True)
+    factor, u = Symbol("lambda", nonnegative=True), Symbol("u", positive=True)
     halves = [
         (abs(factor * sign * u) + factor * sign * u) / 2 - factor * (abs(sign * u) + sign * u) / 2
         for sign in (1, -1)
@@ -272,9 +272,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ("tanh", "relu", "sigmoid"),
         ("tanh", "relu", "sigmoid", "erf", "sin", "selu", "atan", "hard_tanh"),
     ):
-        phi = activation(name).transformed(
-            output_scale=1 / math.sqrt(reference.second_moment(name))
-        )
+        phi = activation(name).transformed(output_scale=1 / sqrt(reference.second_moment(name)))
         limit = depth_limit(chain(Input(), Affine(), Nonlinear(phi)))
         C, value = phi.c_map, np.array([-0.9, 0.2, 0.9])
         for _ in range(300):
@@ -303,7 +301,7 @@ def _rows(weights: np.ndarray, c: np.ndarray) -> np.ndarray:
     hypotheses="equal norms (uniform q values)",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    n, c = sp.symbols("n c", positive=True)
+    n, c = symbols("n c", positive=True)
     yield bench.exact(
         (n**2 + n**2 - 2 * n**2 * c) / (n * n) - 2 * (1 - c), "the square, from $x\\cdot y = n^2c$"
     )
@@ -320,6 +318,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
     C = activation("tanh").c_map
     yield bench.equal(
         2 * np.sin(C.at_angle(0.7) / 2),
-        np.sqrt(2 * (1 - reference.cosine("tanh", math.cos(0.7)))),
+        np.sqrt(2 * (1 - reference.cosine("tanh", cos(0.7)))),
         "behind a layer",
     )

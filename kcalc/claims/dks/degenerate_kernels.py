@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from math import cos, log, pi, sin, sqrt
 
 import numpy as np
 import sympy as sp
+from sympy import Rational, Symbol, diff, symbols
 
 from ...activations import activation
 from ...calculi.ntk import TangentKernel, ntk
@@ -123,8 +125,8 @@ def at_edge(bench: Bench, count: int) -> list[PowerMap]:
     r"$C(c)-cC'(c)=\sum_n(n-1)b_n(1-c^n)\ge0$; 0 and 1 are limits",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    c, n = sp.Symbol("c", positive=True), 7
-    b = sp.symbols(f"b2:{n}", positive=True)
+    c, n = Symbol("c", positive=True), 7
+    b = symbols(f"b2:{n}", positive=True)
     linear = 1 - sum(k * w for k, w in zip(range(2, n), b, strict=True))  # b_1, from C'(1) = 1
     C = (
         1
@@ -135,7 +137,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     gap = sum((k - 1) * w * (1 - c**k) for k, w in zip(range(2, n), b, strict=True))
     yield bench.exact(
-        C - c * sp.diff(C, c) - gap,
+        C - c * diff(C, c) - gap,
         r"$C-cC'=\sum(n-1)b_n(1-c^n)$ where $C(1)=C'(1)=1$: degree 6, all weights",
     )
     falls, ends = [], []
@@ -236,7 +238,7 @@ def alpha_bar(gap: Callable[[float], float], slope: Callable[[float], float], de
     """
     u, cosines, logs = 1.0, [0.0], []
     for _ in range(depth - 1):
-        logs.append(math.log(slope(u)))
+        logs.append(log(slope(u)))
         u = gap(u)
         cosines.append(1 - u)
     behind = np.concatenate([np.cumsum(logs[::-1])[::-1], [0.0]])
@@ -244,12 +246,12 @@ def alpha_bar(gap: Callable[[float], float], slope: Callable[[float], float], de
 
 
 def _relu_gap(u: float) -> float:
-    t = 2 * math.asin(math.sqrt(u / 2))
-    return u - (math.sin(t) - t * math.cos(t)) / math.pi if t > 1e-3 else u - t**3 / (3 * math.pi)
+    t = 2 * math.asin(sqrt(u / 2))
+    return u - (sin(t) - t * cos(t)) / pi if t > 1e-3 else u - t**3 / (3 * pi)
 
 
 def _relu_rate(u: float) -> float:
-    return 1 - 2 * math.asin(math.sqrt(u / 2)) / math.pi
+    return 1 - 2 * math.asin(sqrt(u / 2)) / pi
 
 
 @PAPER.claim(
@@ -282,7 +284,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.equal(
             found, p / (1 + 2 * p), f"$C=c+\\kappa(1-c)^{{1+p}}$, p = {p}, D = {depth}", 2e-3
         )
-    weights = [float((-1) ** n * sp.binomial(sp.Rational(7, 4), n)) for n in range(2, 40)]
+    weights = [float((-1) ** n * sp.binomial(Rational(7, 4), n)) for n in range(2, 40)]
     yield bench.proved(
         [min(weights)],
         "p = 3/4: the coefficients of $(1-c)^{7/4}$ from $c^2$ on, so that it is a C map",

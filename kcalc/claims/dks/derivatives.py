@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import pi, sqrt
 
 import numpy as np
 import sympy as sp
+from sympy import Symbol, diff
 
 from ...activations import activation
 from ..bench import Bench
@@ -62,7 +63,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     own, formula, quotients = [], [], []
     for name in _names(bench):
         phi, q = reference.FUNCTIONS[name], _q(bench, name)
-        root = math.sqrt(q)
+        root = sqrt(q)
         formula.append(
             reference.mean(
                 lambda u, phi=phi, root=root: phi.value(u) * phi.slope(u) * u / root, q, phi.kinks
@@ -98,13 +99,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         phi, q1, q2 = reference.FUNCTIONS[name], _q(bench, name), _q(bench, name)
         c, h = bench.uniform(-0.8, 0.8), 2e-3
         formula.append(
-            math.sqrt(q1 * q2)
-            * reference.pair(phi.slope, q1, phi.slope, q2, c, phi.kinks, phi.kinks)
+            sqrt(q1 * q2) * reference.pair(phi.slope, q1, phi.slope, q2, c, phi.kinks, phi.kinks)
         )
         quotients.append(
             _central([reference.gamma(name, c + s * h, q1, q2) for s in (-2, -1, 1, 2)], h)
         )
-        size = math.sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
+        size = sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
         own.append(float(activation(name).c_map.derivative(1)(c, q1, q2)) * size)
     scale = np.maximum(1, np.abs(formula))
     yield bench.equal(
@@ -135,7 +135,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         own, formula = [], []
         for name, derivatives in _HIGHER.items():
             c, q1, q2 = random_c(bench), _q(bench, name), _q(bench, name)
-            size = math.sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
+            size = sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
             top = (q1 * q2) ** (order / 2) * reference.pair(
                 derivatives[order], q1, derivatives[order], q2, c
             )
@@ -166,7 +166,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "this much",
         at=[0.0, 0.3],
     )
-    right = [1 / (math.pi * math.sqrt(1 - c * c)) for c in (0.0, 0.3)]
+    right = [1 / (pi * sqrt(1 - c * c)) for c in (0.0, 0.3)]
     own = [activation("relu").c_map.derivative(2)(c) for c in (0.0, 0.3)]
     yield bench.equal(curved, right, "i = 2 for ReLU: the kink gives $1/(\\pi\\sqrt{1-c^2})$", 1e-8)
     yield bench.equal(own, right, "the library's second derivative has this term")
@@ -178,10 +178,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"for ReLU $C_f''(c,1,1)\to\infty$ as $c\to1$, where equation 11 would give 0",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    c = sp.Symbol("c", real=True)
+    c = Symbol("c", real=True)
     C = (sp.sqrt(1 - c**2) + (sp.pi - sp.acos(c)) * c) / sp.pi
     yield bench.exact(
-        sp.diff(C, c, 2) - 1 / (sp.pi * sp.sqrt(1 - c**2)),
+        diff(C, c, 2) - 1 / (sp.pi * sp.sqrt(1 - c**2)),
         "the second derivative of the closed form",
     )
     points = 1 - 10.0 ** -np.arange(1, 13)
@@ -205,7 +205,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ) / h**2
     yield bench.equal(
         quotient,
-        1 / (math.pi * math.sqrt(1 - 0.95**2)),
+        1 / (pi * sqrt(1 - 0.95**2)),
         "a second difference of the quadrature at 0.95",
         2e-2,
     )

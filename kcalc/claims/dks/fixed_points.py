@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import sympy as sp
+from sympy import Symbol
 
 from ...activations import activation
 from ...calculi.global_maps import c_map
@@ -112,7 +113,7 @@ def _agreeing(bench: Bench, names: list[str]) -> Iterator[Evidence]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    x = sp.Symbol("x", real=True)
+    x = Symbol("x", real=True)
     C = activation((x + 1) / sp.sqrt(2)).c_map
     bend = float((C(0.0) + C(1.0)) / 2 - C(0.5))
     moved = float(abs(C(0.5) - 0.5)) > 0.1 and float(C(1.0) - C(0.0)) > 0.1
@@ -152,7 +153,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     hypotheses="uniform q values; C nontrivial",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
-    c = sp.Symbol("c")
+    c = Symbol("c")
     for n in (2, 3, 7, 12):
         rest = sum((n - 1 - k) * c**k for k in range(n - 1))
         yield bench.exact(
@@ -196,7 +197,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             float(C(-0.7) + C(0.7)) if equal else 0.0,
             f"$C={what}$: equality everywhere, and $C(-c)+C(c)=1$",
         )
-    x = sp.Symbol("x", real=True)
+    x = Symbol("x", real=True)
     straight = activation((x + 1) / sp.sqrt(2)).c_map
     yield bench.equal(
         straight(-T) + straight(T), 1, "$(1+c)/2$ is the C map of $\\phi=(x+1)/\\sqrt2$"

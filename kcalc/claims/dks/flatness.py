@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from math import exp
 
 import numpy as np
 import sympy as sp
+from sympy import Symbol, cancel, diff, expand, limit, oo, simplify, symbols
 
 from ...activations import activation
 from ...calculi.global_maps import c_map
@@ -38,7 +40,7 @@ _NAMES = (
     "exp",
     "relu6",
 )
-_SAFE = math.exp(-1 / math.e)  # for F up to this the printed bound is valid
+_SAFE = exp(-1 / math.e)  # for F up to this the printed bound is valid
 
 
 def _flatness(C: PowerMap, c: Array | float) -> Array:
@@ -310,12 +312,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$C_{f_n}'(1)=n\to\infty$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    n, c = sp.symbols("n c", positive=True)
+    n, c = symbols("n c", positive=True)
     C = 1 - 1 / n + c ** (n**2) / n
-    yield bench.exact(sp.diff(C, c).subs(c, 1) - n, "the slope at 1")
+    yield bench.exact(diff(C, c).subs(c, 1) - n, "the slope at 1")
     yield bench.exact(C.subs(c, 1) - 1, "C(1) = 1")
     yield bench.exact(
-        sp.limit(1 - 2 / n, n, sp.oo) - 1,
+        limit(1 - 2 / n, n, oo) - 1,
         "the least value over [-1, 1], $1 - 2/n$ or more, tends to 1",
     )
     grid = np.linspace(-1, 1, 41)
@@ -332,10 +334,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"ReLU has $C'(1)=1$, so that $C'(1)\le1$ in Proposition 22 is tight",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    c = sp.Symbol("c", real=True)
+    c = Symbol("c", real=True)
     C = (sp.sqrt(1 - c**2) + (sp.pi - sp.acos(c)) * c) / sp.pi
     yield bench.exact(
-        sp.limit(sp.simplify(sp.diff(C, c)), c, 1, "-") - 1,
+        limit(simplify(diff(C, c)), c, 1, "-") - 1,
         "the limit of the derivative of the closed form",
     )
     relu = activation("relu").c_map
@@ -362,11 +364,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(bounds, slopes, "random C maps", 1e-11)
     # C(1 - eps) = C(0) + (1 - eps) F, so the convex bound (1 - C(1 - eps))/eps <= C'(1) is larger
     # by F: every term (1 - c^n)/(1 - c) <= n
-    e = sp.Symbol("epsilon", positive=True)
+    e = Symbol("epsilon", positive=True)
     for n in (2, 3, 7):
-        term = sp.cancel((1 - (1 - e) ** n) / e)
+        term = cancel((1 - (1 - e) ** n) / e)
         yield bench.exact(
-            sp.expand(term - sum((1 - e) ** k for k in range(n))),
+            expand(term - sum((1 - e) ** k for k in range(n))),
             f"$(1-(1-\\varepsilon)^{n})/\\varepsilon$ is a sum of {n} powers",
         )
     for name in bench.size(_NAMES[:6], _NAMES):

@@ -9,9 +9,11 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from math import factorial, prod, sqrt
 
 import numpy as np
 import sympy as sp
+from sympy import expand, symbols
 
 from ...activations import Activation, activation
 from ...calculi.global_maps import c_map
@@ -63,10 +65,10 @@ def smooth(name: str, size: float, bias: float) -> Layer:
     norm = float(mass @ values**2)
     rows = [np.ones_like(z), z]
     for n in range(1, 89):
-        rows.append((z * rows[n] - math.sqrt(n) * rows[n - 1]) / math.sqrt(n + 1))
+        rows.append((z * rows[n] - sqrt(n) * rows[n - 1]) / sqrt(n + 1))
     b = (np.array(rows) @ (mass * values)) ** 2 / norm
     steep = float(mass @ (size * plain.slope(size * z + bias)) ** 2) / norm
-    phi = activation(name).transformed(size, bias, 1 / math.sqrt(norm))
+    phi = activation(name).transformed(size, bias, 1 / sqrt(norm))
     rising = np.polynomial.polynomial.polyder(b)
     return Layer(
         phi,
@@ -85,7 +87,7 @@ def rectifier() -> Layer:
         ) / np.pi
 
     return Layer(
-        activation("relu").transformed(output_scale=math.sqrt(2)),
+        activation("relu").transformed(output_scale=sqrt(2)),
         value,
         lambda c: 1 - np.arccos(np.clip(c, -1, 1)) / np.pi,
         1.0,
@@ -98,7 +100,7 @@ def kernels(layer: Layer, depth: int, c0: float) -> Array:
     for _ in range(depth - 1):
         slopes.append(float(layer.slope(np.asarray(c[-1]))))
         c.append(float(layer.value(np.asarray(c[-1]))))
-    return np.array([c[i] * math.prod(slopes[i:]) for i in range(depth)])
+    return np.array([c[i] * prod(slopes[i:]) for i in range(depth)])
 
 
 def library(layer: Layer, depth: int, c: Array) -> Array:
@@ -224,11 +226,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     hypotheses=_SETTING,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    r, n = sp.symbols("r n", positive=True)
+    r, n = symbols("r n", positive=True)
     total = (1 - r**n) / (1 - r)
     yield bench.exact(total.subs(n, 1) - 1, "the geometric sum of one term")
     yield bench.exact(
-        sp.powsimp(sp.expand((total.subs(n, n + 1) - total - r**n) * (1 - r))),
+        sp.powsimp(expand((total.subs(n, n + 1) - total - r**n) * (1 - r))),
         "and from $L$ to $L+1$ terms",
     )
     c = np.array([-0.4, 0.3, 1.0])
@@ -288,7 +290,7 @@ def _shaped(name: str, depth: int, zeta: float) -> tuple[Network, Array, Array]:
     mass = w * reference.density(z) * own.values(z)
     b = np.array(
         [
-            float(mass @ row) ** 2 / math.factorial(n)
+            float(mass @ row) ** 2 / factorial(n)
             for n, row in enumerate(reference.hermite_polynomials(z, 40))
         ]
     )
@@ -307,7 +309,7 @@ def _shaped(name: str, depth: int, zeta: float) -> tuple[Network, Array, Array]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     # the two slopes are 1 + a and 1 + b, zeta = (1 + a)(1 + b)
-    a, b = sp.symbols("a b", nonnegative=True)
+    a, b = symbols("a b", nonnegative=True)
     zeta = (1 + a) * (1 + b)
     first = 3 * b * (1 + 2 * a) + 2 * a
     second = 6 * (zeta - 1) + 3 * b + 2 * a

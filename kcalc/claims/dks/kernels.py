@@ -5,13 +5,14 @@ Laws of initial weights, and the kernels of wide layers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import sqrt
 from typing import Any
 
 import numpy as np
 import sympy as sp
 from scipy import stats
+from sympy import Symbol, symbols
 
 from ...activations import activation
 from ...backend.initialisers import Fan, initialiser
@@ -37,7 +38,7 @@ def polar(rng: np.random.Generator, draws: int, m: int, k: int) -> Array:
     values, vectors = np.linalg.eigh(x @ x.transpose(0, 2, 1))
     root = (vectors / np.sqrt(values)[:, None, :]) @ vectors.transpose(0, 2, 1)
     out = root @ x
-    return (out if m <= k else out.transpose(0, 2, 1)) * max(math.sqrt(m / k), 1)
+    return (out if m <= k else out.transpose(0, 2, 1)) * max(sqrt(m / k), 1)
 
 
 def library_weights(law: str, rng: np.random.Generator, draws: int, m: int, k: int) -> Array:
@@ -47,7 +48,7 @@ def library_weights(law: str, rng: np.random.Generator, draws: int, m: int, k: i
     rule, fan = initialiser(law), Fan((), k, m)
     noise = rng.normal(size=(draws, k, m))
     unit = np.asarray(jax.vmap(rule.matrix)(noise), dtype=float)
-    return unit.transpose(0, 2, 1) * math.sqrt(rule.variance(fan)) * rule.multiplier(fan)
+    return unit.transpose(0, 2, 1) * sqrt(rule.variance(fan)) * rule.multiplier(fan)
 
 
 @PAPER.claim(
@@ -109,7 +110,7 @@ def _factors(bench: Bench, m: int, k: int) -> Array:
     r"SUO with $m\ge k$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    size = sp.Symbol("m", positive=True)
+    size = Symbol("m", positive=True)
     # of chi^2_m/m
     moments: list[Any] = [
         2**p * sp.gamma(size / 2 + p) / sp.gamma(size / 2) / size**p for p in (1, 2)
@@ -137,7 +138,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         PRINTED,
     )
     yield bench.statistical(
-        direct - (chi / math.sqrt(m) * entries) ** 2, 0.0, "with the factor $\\chi_m/\\sqrt m$"
+        direct - (chi / sqrt(m) * entries) ** 2, 0.0, "with the factor $\\chi_m/\\sqrt m$"
     )
 
 
@@ -145,8 +146,8 @@ def library_layer(name: str, covariance: Array) -> float:
     """kappa(Sigma)_12 by the library's maps."""
     phi = activation(name)
     q1, q2 = float(covariance[0, 0]), float(covariance[1, 1])
-    c = float(covariance[0, 1]) / math.sqrt(q1 * q2)
-    return float(phi.c_map(c, q1, q2)) * math.sqrt(float(phi.q_map(q1)) * float(phi.q_map(q2)))
+    c = float(covariance[0, 1]) / sqrt(q1 * q2)
+    return float(phi.c_map(c, q1, q2)) * sqrt(float(phi.q_map(q1)) * float(phi.q_map(q2)))
 
 
 @PAPER.claim(
@@ -195,7 +196,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"distances from inner products: $\|x-y\| = \sqrt{x^\top x+y^\top y-2x^\top y}$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    x, y = sp.symbols("x1:4"), sp.symbols("y1:4")
+    x, y = symbols("x1:4"), symbols("y1:4")
     square = sum((a - b) ** 2 for a, b in zip(x, y, strict=True))
     products = sum(a * a + b * b - 2 * a * b for a, b in zip(x, y, strict=True))
     yield bench.exact(square - products, "the square, in three dimensions")
@@ -265,7 +266,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         truth = [_entry(name, covariance, i, j) for i, j in places]
         found = [own[i // 12, j // 12, i % 12, j % 12] for i, j in places]
         yield bench.equal(found, truth, f"{name}: the library against patches and quadrature", 1e-9)
-        w = bench.normal(bench.size(10000, 200000), 9 * k) / math.sqrt(9 * k)
+        w = bench.normal(bench.size(10000, 200000), 9 * k) / sqrt(9 * k)
         out = reference.FUNCTIONS[name].value(w @ patches[[1, 7, 20]].T)
         yield bench.statistical(
             out[:, 0] * out[:, 1],
@@ -309,7 +310,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 found, truth, f"{name}, padding {padding}, stride {stride}", 1e-9, locations=count
             )
     taps = np.zeros((bench.size(5000, 50000), 3, 3, k))
-    taps[:, 1, 1] = bench.normal(len(taps), k) / math.sqrt(k)  # Delta: the centre alone
+    taps[:, 1, 1] = bench.normal(len(taps), k) / sqrt(k)  # Delta: the centre alone
     padded = np.pad(images[0], ((1, 1), (1, 1), (0, 0)))
     outputs = [
         np.maximum(np.tensordot(taps, padded[2 * i : 2 * i + 3, 2 * j : 2 * j + 3], 3), 0)
@@ -349,7 +350,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     covariance = np.array([[1.4, 0.5], [0.5, 0.8]])
     first, second = reference.layer("relu", covariance), reference.layer("tanh", covariance)
     both = (k1 * first + k2 * second) / (k1 + k2)
-    own = float(c_map(net)(0.5 / math.sqrt(1.4 * 0.8), 1.4, 0.8)) * math.sqrt(
+    own = float(c_map(net)(0.5 / sqrt(1.4 * 0.8), 1.4, 0.8)) * sqrt(
         float(q_map(net)(1.4)) * float(q_map(net)(0.8))
     )
     yield bench.equal(own, both[0, 1], "a network, 3 and 8 channels", 1e-11)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import sympy as sp
 from scipy import special
+from sympy import Symbol
 
 from ...activations import activation
 from ...calculi.global_maps import c_map, q_map
@@ -274,7 +274,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$E\max\{u_1,u_2\}^2=1$ for standard normals of every correlation $c\in[-1,1]$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    c = sp.Symbol("c", positive=True)
+    c = Symbol("c", positive=True)
     # max = (s + |d|) / 2 with s = u1 + u2 and d = u1 - u2 independent: E max^2 = (E s^2 + E d^2) /
     # 4, E s = 0
     yield bench.exact(

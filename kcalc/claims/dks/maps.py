@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
+from math import sqrt
 from typing import Any
 
 import mpmath
@@ -99,7 +99,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         c, q1, q2 = random_c(bench), _q(bench, name), _q(bench, name)
         phi = activation(name)
         found.append(
-            float(phi.c_map(c, q1, q2)) * math.sqrt(float(phi.q_map(q1)) * float(phi.q_map(q2)))
+            float(phi.c_map(c, q1, q2)) * sqrt(float(phi.q_map(q1)) * float(phi.q_map(q2)))
         )
         truth.append(reference.gamma(name, c, q1, q2))
     yield bench.equal(found, truth, "the joint density on a product rule", 1e-11)
@@ -107,7 +107,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         covariance = np.array([[1.3, -0.5], [-0.5, 0.6]])
         u = bench.rng.multivariate_normal([0, 0], covariance, size=bench.size(20000, 400000))
         phi = activation(name)
-        m = float(phi.c_map(-0.5 / math.sqrt(1.3 * 0.6), 1.3, 0.6)) * math.sqrt(
+        m = float(phi.c_map(-0.5 / sqrt(1.3 * 0.6), 1.3, 0.6)) * sqrt(
             float(phi.q_map(1.3)) * float(phi.q_map(0.6))
         )
         plain = reference.FUNCTIONS[name].value
@@ -138,9 +138,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in ("tanh", "gelu", "sin", "softplus"):
         f = reference.FUNCTIONS[name].value
         c, q1, q2 = random_c(bench), _q(bench, name), _q(bench, name)
-        inner = f(math.sqrt(q2) * (c * z[:, None] + math.sqrt(1 - c * c) * z)) @ w
-        scale = math.sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
-        truth.append((w * f(math.sqrt(q1) * z)) @ inner / scale)
+        inner = f(sqrt(q2) * (c * z[:, None] + sqrt(1 - c * c) * z)) @ w
+        scale = sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
+        truth.append((w * f(sqrt(q1) * z)) @ inner / scale)
         found.append(activation(name).c_map(c, q1, q2))
     yield bench.equal(found, truth, "the form with two independent normals", 1e-11)
 
@@ -247,9 +247,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         q1 = bench.uniform(0.1, 1)
         q2 = bench.uniform(2, 5)
         one, two, inner = branches(("relu", "tanh"), c, q1, q2)
-        sizes = [k1 * math.sqrt(one[0] * two[0]), k2 * math.sqrt(one[1] * two[1])]
+        sizes = [k1 * sqrt(one[0] * two[0]), k2 * sqrt(one[1] * two[1])]
         top = sizes[0] * inner[0] + sizes[1] * inner[1]
-        right = top / math.sqrt((k1 * one[0] + k2 * one[1]) * (k1 * two[0] + k2 * two[1]))
+        right = top / sqrt((k1 * one[0] + k2 * one[1]) * (k1 * two[0] + k2 * two[1]))
         C = c_map(_concatenated(k1, k2))
         off_printed.append(abs(top / sum(sizes) - right))
         of_library.append(abs(float(C(c, q1, q2)) - right))
@@ -284,14 +284,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(5, 40):
         names = bench.rng.choice(_FEW, size=3)
         q1, q2 = bench.uniform(0.3, 2, 2)
-        covariance = np.array([[q1, 0.4 * math.sqrt(q1 * q2)], [0.4 * math.sqrt(q1 * q2), q2]])
+        covariance = np.array([[q1, 0.4 * sqrt(q1 * q2)], [0.4 * sqrt(q1 * q2), q2]])
         for name in names:  # kernels of wide layers, one after the other
             covariance = reference.layer(str(name), covariance)
         whole = chain(
             Input(),
             *[layer for name in names for layer in (Affine(), Nonlinear(activation(str(name))))],
         )
-        cosine = covariance[0, 1] / math.sqrt(covariance[0, 0] * covariance[1, 1])
+        cosine = covariance[0, 1] / sqrt(covariance[0, 0] * covariance[1, 1])
         cosines.append(float(c_map(whole)(0.4, q1, q2)) - cosine)
         sizes.append(float(q_map(whole)(q1)) / covariance[0, 0] - 1)
     yield bench.equal(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 from scipy import special
+from sympy import Expr, Integer, Poly, Rational, Symbol, symbols
 
 from ...calculi.slopes import slope_polynomial
 from ...calculi.subnetworks import subnetworks
@@ -24,7 +25,7 @@ from .random_networks import random_network, slopes
 
 Array = np.ndarray
 DEPTHS = (50, 101, 152)
-W = sp.Symbol("w", positive=True)
+W = Symbol("w", positive=True)
 
 
 def _rule(n: int) -> tuple[Array, Array]:
@@ -88,7 +89,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$\mu^{-1}$ has a closed form where $\mu(\psi)=\psi^D$: $\mu^{-1}(\zeta)=\zeta^{1/D}$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    d, zeta = sp.symbols("D zeta", positive=True)
+    d, zeta = symbols("D zeta", positive=True)
     yield bench.exact((zeta ** (1 / d)) ** d - zeta, r"$(\zeta^{1/D})^D=\zeta$")
     off = []
     for _ in bench.rounds(10, 60):
@@ -151,7 +152,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         0.0,
     )
     along = [
-        int(sp.Poly(slope_polynomial(resnet_v2(depth, residual_weight=1)), psi).degree())
+        int(Poly(slope_polynomial(resnet_v2(depth, residual_weight=1)), psi).degree())
         for depth in DEPTHS
     ]
     yield bench.equal(along, np.array(DEPTHS) - 1, "the nonlinear layers on the longest path", 0.0)
@@ -166,13 +167,11 @@ PAPER.undecidable(
 )
 
 
-def _eq20(depth: int, w2: sp.Expr) -> sp.Expr:
-    return (
-        (w2 * psi**3 + 1 - w2) ** sp.Rational(depth - 14, 3) * (w2 * psi**2 + 1 - w2) ** 4 * psi**5
-    )
+def _eq20(depth: int, w2: Expr) -> Expr:
+    return (w2 * psi**3 + 1 - w2) ** Rational(depth - 14, 3) * (w2 * psi**2 + 1 - w2) ** 4 * psi**5
 
 
-def _blocks(depth: int, w2: sp.Expr) -> sp.Expr:
+def _blocks(depth: int, w2: Expr) -> Expr:
     """The slope polynomial from blocks: branches psi^3, four shortcuts psi, a last layer psi."""
     return (
         (w2 * psi**3 + 1 - w2) ** ((depth - 2) // 3 - 4) * (w2 * psi**3 + (1 - w2) * psi) ** 4 * psi
@@ -182,7 +181,7 @@ def _blocks(depth: int, w2: sp.Expr) -> sp.Expr:
 def _ratios(bench: Bench, found: Any, printed: Any) -> list[float]:
     """found / printed at six random rational w and psi; only the division is rounded."""
     points = bench.rng.integers([[1, 21]] * 6, [[20, 60]] * 6)
-    at: list[Any] = [{W: sp.Rational(int(a), 20), psi: sp.Rational(int(b), 20)} for a, b in points]
+    at: list[Any] = [{W: Rational(int(a), 20), psi: Rational(int(b), 20)} for a, b in points]
     return [float(found.subs(point) / printed.subs(point)) for point in at]
 
 
@@ -196,7 +195,7 @@ EQ20 = (
 def _(bench: Bench) -> Iterator[Evidence]:
     for depth in DEPTHS[: bench.size(2, 3)]:
         pairs = [
-            (sp.Rational(int(a), 10), sp.Rational(int(b), 20))
+            (Rational(int(a), 10), Rational(int(b), 20))
             for a, b in bench.rng.integers([[1, 1]] * 5, [[30, 20]] * 5)
         ]
         forms = [_blocks(depth, b).subs(psi, a) / _eq20(depth, b).subs(psi, a) for a, b in pairs]
@@ -210,7 +209,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     off, largest, proof = [], [], []
     for depth in DEPTHS:
-        w2 = sp.Rational(bench.whole(1, 20), 20)
+        w2 = Rational(bench.whole(1, 20), 20)
         at = bench.uniform(1.001, 1.3)
         net = resnet_v2(depth, residual_weight=sp.sqrt(w2))
         truth = float(_eq20(depth, w2).subs(psi, sp.Float(at, 30)))
@@ -231,9 +230,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for depth in DEPTHS:
-        yield bench.exact(_eq20(depth, sp.Integer(0)) - psi**5, f"D = {depth}: eq. 20 at $w=0$")
+        yield bench.exact(_eq20(depth, Integer(0)) - psi**5, f"D = {depth}: eq. 20 at $w=0$")
         yield bench.exact(
-            _eq20(depth, sp.Integer(1)) - psi ** (depth - 1), f"D = {depth}: eq. 20 at $w=1$"
+            _eq20(depth, Integer(1)) - psi ** (depth - 1), f"D = {depth}: eq. 20 at $w=1$"
         )
         yield bench.exact(
             slope_polynomial(resnet_v2(depth, residual_weight=1)) - psi ** (depth - 1),
@@ -241,11 +240,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     small, sums, degrees = [], [], []
     for depth in DEPTHS[: bench.size(1, 3)]:
-        p = slope_polynomial(resnet_v2(depth, residual_weight=sp.Rational(3, 5)), expand=True)
+        p = slope_polynomial(resnet_v2(depth, residual_weight=Rational(3, 5)), expand=True)
         sums.append(float(p.eval(1)) - 1)
         degrees.append(p.degree() - (depth - 1))
-        near = slope_polynomial(resnet_v2(depth, residual_weight=sp.Rational(1, 10**6)))
-        small.append(float(near.subs(psi, sp.Rational(11, 10))) / 1.1**5 - 1)
+        near = slope_polynomial(resnet_v2(depth, residual_weight=Rational(1, 10**6)))
+        small.append(float(near.subs(psi, Rational(11, 10))) / 1.1**5 - 1)
     yield bench.equal(small, 0, "kcalc's network as $w\\to0$: $w=10^{-6}$", 1e-9)
     yield bench.equal(
         [sums, degrees],
@@ -268,7 +267,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             free[depth] - psi ** (depth - 1), f"D = {depth}: kcalc's skip-free network"
         )
         yield bench.exact(
-            _eq20(depth, sp.Integer(1)) - psi ** (depth - 1), f"D = {depth}: eq. 20 at $w=1$"
+            _eq20(depth, Integer(1)) - psi ** (depth - 1), f"D = {depth}: eq. 20 at $w=1$"
         )
 
 
@@ -295,7 +294,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             slope_polynomial(wide_resnet(depth, shortcut_weight=0)) - psi ** (depth - 3),
             f"D = {depth}: without shortcuts",
         )
-        w2 = sp.Rational(bench.whole(1, 20), 20)
+        w2 = Rational(bench.whole(1, 20), 20)
         at = bench.uniform(1.001, 1.3)
         net = wide_resnet(depth, residual_weight=sp.sqrt(w2))
         truth = float(printed.subs({W: sp.sqrt(w2), psi: sp.Float(at, 30)}))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
+from math import prod, sqrt
 from typing import Any
 
 import mpmath
 import numpy as np
 import sympy as sp
+from sympy import Expr, Matrix, Poly, Rational, Symbol, expand, integrate, oo, symbols
 
 from ...activations import activation
 from ...calculi.ntk import ntk
@@ -33,24 +34,24 @@ _POOL = "$f(Z)=Zw$ with $w\\sim N(0,I/\\ell)$, $Z,Z'$ given, $M=Z^\\top Z'$"
 
 def _moment(powers: tuple[int, ...]) -> int:
     """The mean of a product of powers of independent standard normals."""
-    return math.prod(0 if p % 2 else math.prod(range(p - 1, 0, -2)) for p in powers)
+    return prod(0 if p % 2 else prod(range(p - 1, 0, -2)) for p in powers)
 
 
-def _expected(expression: sp.Expr, w: tuple[sp.Symbol, ...], variance: sp.Expr) -> sp.Expr:
+def _expected(expression: Expr, w: tuple[Symbol, ...], variance: Expr) -> Expr:
     """The mean over w ~ N(0, variance I), monomial by monomial."""
-    terms = sp.Poly(sp.expand(expression), *w).terms()
+    terms = Poly(expand(expression), *w).terms()
     return sp.Add(
-        *[c * _moment(powers) * variance ** sp.Rational(sum(powers), 2) for powers, c in terms]
+        *[c * _moment(powers) * variance ** Rational(sum(powers), 2) for powers, c in terms]
     )
 
 
-def _symbolic(size: int) -> tuple[sp.Matrix, sp.Expr, sp.Expr]:
+def _symbolic(size: int) -> tuple[Matrix, Expr, Expr]:
     """(M, mean and variance of w' M w) for weights of variance 1/size."""
-    w = sp.symbols(f"w0:{size}")
-    M = sp.Matrix(size, size, sp.symbols(f"m0:{size * size}"))
-    form = sp.expand((sp.Matrix([w]) * M * sp.Matrix(w))[0])
-    mean = _expected(form, w, sp.Rational(1, size))
-    return M, mean, sp.expand(_expected(form**2, w, sp.Rational(1, size)) - mean**2)
+    w = symbols(f"w0:{size}")
+    M = Matrix(size, size, symbols(f"m0:{size * size}"))
+    form = expand((Matrix([w]) * M * Matrix(w))[0])
+    mean = _expected(form, w, Rational(1, size))
+    return M, mean, expand(_expected(form**2, w, Rational(1, size)) - mean**2)
 
 
 def _maps(bench: Bench, k: int, size: int) -> tuple[Array, Array]:
@@ -62,7 +63,7 @@ def _maps(bench: Bench, k: int, size: int) -> tuple[Array, Array]:
 def _pooled(bench: Bench, one: Array, two: Array, draws: int) -> Array:
     """f(Z)^T f(Z') for many draws of w."""
     size = one.shape[1]
-    w = bench.normal(draws, size) / math.sqrt(size)
+    w = bench.normal(draws, size) / sqrt(size)
     return np.sum((w @ one.T) * (w @ two.T), axis=1)
 
 
@@ -78,7 +79,7 @@ def _pooled(bench: Bench, one: Array, two: Array, draws: int) -> Array:
 def _(bench: Bench) -> Iterator[Evidence]:
     M, _, variance = _symbolic(2)
     one = [(M[0, 0], 0), (M[0, 1], 1), (M[1, 0], 0), (M[1, 1], 0)]
-    true, printed = float(variance.subs(one)), float(sp.Rational(2, 4) * (M * M).trace().subs(one))
+    true, printed = float(variance.subs(one)), float(Rational(2, 4) * (M * M).trace().subs(one))
     yield bench.counterexample(
         true - printed,
         "$k=1$, $Z=(1,0)$, $Z'=(0,1)$: $f(Z)f(Z')=w_1w_2$ of variance 1/4, the formula gives 0",
@@ -136,7 +137,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     truth = np.zeros((2, 2))
     for place in itertools.product(range(2), range(3)):
         a, b = images[0][place], images[1][place]
-        q1, q2, c = a @ a / 4, b @ b / 4, a @ b / math.sqrt((a @ a) * (b @ b))
+        q1, q2, c = a @ a / 4, b @ b / 4, a @ b / sqrt((a @ a) * (b @ b))
         cross = reference.gamma("tanh", float(c), q1, q2)
         truth += (
             np.array(
@@ -330,19 +331,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
     hypotheses="$x_1,x_2$ standard normal with correlation c; channels independent",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    x = sp.Symbol("x", real=True)
-    fourth = sp.integrate(x**4 * sp.exp(-(x**2) / 2) / sp.sqrt(2 * sp.pi), (x, -sp.oo, sp.oo))
+    x = Symbol("x", real=True)
+    fourth = integrate(x**4 * sp.exp(-(x**2) / 2) / sp.sqrt(2 * sp.pi), (x, -oo, oo))
     yield bench.exact(fourth + fourth - 6, "$E u^4 = 3$, twice")
     # u = r cos t, the other r cos(t - theta): the first is larger on half a turn
-    t, theta = sp.symbols("t theta", positive=True)
-    half = sp.integrate(sp.cos(t) ** 4, (t, theta / 2 - sp.pi, theta / 2))
+    t, theta = symbols("t theta", positive=True)
+    half = integrate(sp.cos(t) ** 4, (t, theta / 2 - sp.pi, theta / 2))
     yield bench.exact(
         8 * 2 * half / (2 * sp.pi) - 3,
         "$E y^4=3$ for every correlation $\\cos\\theta$, so that $\\mathrm{Var}(y^2)=2$",
     )
     k, c = 20, 0.4
     first = bench.normal(bench.size(20_000, 200_000), k)
-    second = c * first + math.sqrt(1 - c * c) * bench.normal(*first.shape)
+    second = c * first + sqrt(1 - c * c) * bench.normal(*first.shape)
     s = (np.maximum(first, second) ** 2).mean(axis=1)
     yield bench.statistical(s, 1.0, "samples of $s_k$: mean 1")
     yield bench.statistical((s - 1) ** 2, 2 / k, "their variance is $2/k$")

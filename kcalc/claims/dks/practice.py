@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 import sympy as sp
 from scipy import special
+from sympy import Integer, Matrix, Max, Rational, Symbol
 
 from ...activations import activation
 from ...calculi.global_maps import c_map, q_map
@@ -40,8 +41,8 @@ SELU_SLOPE = SELU_SCALE**2 * (0.5 + SELU_ALPHA**2 * np.exp(2) * special.ndtr(-2)
     r"every $x$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    x = sp.Symbol("x", real=True)
-    first, second = sp.Matrix([[1], [-1]]), sp.Matrix([[1, 1]]) / sp.sqrt(2)
+    x = Symbol("x", real=True)
+    first, second = Matrix([[1], [-1]]), Matrix([[1, 1]]) / sp.sqrt(2)
     yield bench.exact((second * first * x)[0], "the output")
     norms = [first.row(0).norm() - 1, first.row(1).norm() - 1, second.norm() - 1]
     yield bench.equal(list(norms), 0, "the three norms less 1", 0.0)
@@ -104,10 +105,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"in two layers",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    n = sp.Symbol("n", positive=True)
-    yield bench.exact(n * 2 * n * (2 / (n + 2 * n)) ** 2 - sp.Rational(8, 9), "the printed product")
+    n = Symbol("n", positive=True)
+    yield bench.exact(n * 2 * n * (2 / (n + 2 * n)) ** 2 - Rational(8, 9), "the printed product")
     widths = [8, 16] * 5 + [8]
-    layers = [Affine(m, sigma_w=sp.sqrt(sp.Rational(2 * k, k + m))) for k, m in pairwise(widths)]
+    layers = [Affine(m, sigma_w=sp.sqrt(Rational(2 * k, k + m))) for k, m in pairwise(widths)]
     yield bench.equal(
         q_map(chain(*layers))(1.0), (8 / 9) ** 5, "kcalc's q value behind ten such layers", 1e-13
     )
@@ -270,13 +271,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$W\varphi(x)-W\varphi(-x)=Wx$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    p, x = sp.Symbol("p", positive=True), sp.Symbol("x", real=True)
+    p, x = Symbol("p", positive=True), Symbol("x", real=True)
     relu = activation("relu")
-    for at in (p, -p, sp.Integer(0)):
-        yield bench.exact(sp.Max(0, at) - sp.Max(0, -at) - at, f"x = {at}")
+    for at in (p, -p, Integer(0)):
+        yield bench.exact(Max(0, at) - Max(0, -at) - at, f"x = {at}")
     u, w = bench.normal(7), bench.normal(4, 7)
     yield bench.equal(w @ relu(u) - w @ relu(-u), w @ u, "random weights and inputs, kcalc's relu")
-    both = activation(sp.Max(0, x) - sp.Max(0, -x))
+    both = activation(Max(0, x) - Max(0, -x))
     c = bench.uniform(-1, 1, 9)
     yield bench.equal(both.c_map(c, 0.7, 2.0), c, "kcalc's C map of the difference is the identity")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Rational
 
 from ...activations import activation
 from ...network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Pool, Sum
@@ -52,8 +53,8 @@ def random_network(
     def weights() -> tuple[Any, ...]:
         a, b, c = PYTHAGOREAN[int(rng.integers(len(PYTHAGOREAN)))]
         return (
-            sp.Rational(a, c),
-            sp.Rational(b, c) if not plain else sp.Rational(int(rng.integers(1, 9)), 4),
+            Rational(a, c),
+            Rational(b, c) if not plain else Rational(int(rng.integers(1, 9)), 4),
         )
 
     for i in range(size):
@@ -78,13 +79,13 @@ def random_network(
         add(
             "ends",
             Affine(),
-            add("gathered", Sum((sp.sqrt(sp.Rational(1, len(parts))),) * len(parts)), *parts),
+            add("gathered", Sum((sp.sqrt(Rational(1, len(parts))),) * len(parts)), *parts),
         )
     return Network.from_steps(steps)
 
 
 def _rational(value: Any) -> Any:
-    return sp.Rational(value)
+    return Rational(value)
 
 
 def shares(op: Mix | Join) -> list[Fraction]:

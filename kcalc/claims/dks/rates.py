@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import sqrt
 from typing import Any
 
 import mpmath
 import numpy as np
-import sympy as sp
+from sympy import Integer, Rational
 
 from ...activations import activation
 from ...calculi.global_maps import c_map, q_map
@@ -258,8 +258,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    weights = (sp.Integer(0), sp.Rational(9, 10), sp.Integer(0), sp.Rational(1, 10))
-    half = sum(b * sp.Rational(1, 2) ** n for n, b in enumerate(weights))
+    weights = (Integer(0), Rational(9, 10), Integer(0), Rational(1, 10))
+    half = sum(b * Rational(1, 2) ** n for n, b in enumerate(weights))
     twice = float(sum(b * half**n for n, b in enumerate(weights)))
     yield bench.counterexample(
         twice - 0.25, "$C=0.9c+0.1c^3$, $\\hat c=1/2$: $C^2(1/2)=0.4261>1/4$", value=twice
@@ -284,9 +284,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield bench.at_most(left, right, "random odd maps", 1e-13)
     for name in ("tanh", "erf", "sin", "asinh")[: bench.size(2, 4)]:
-        scaled = activation(name).transformed(
-            output_scale=1 / math.sqrt(reference.second_moment(name))
-        )
+        scaled = activation(name).transformed(output_scale=1 / sqrt(reference.second_moment(name)))
         top = 0.8
         c = np.linspace(-top, top, 9)
         ratio = reference.cosine(name, top) / top

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
-import sympy as sp
+from sympy import Symbol, symbols
 
 from ...activations import activation
 from ..bench import Bench
@@ -24,8 +24,8 @@ Array = np.ndarray
     r"\alpha^n\bigl(x-\tfrac{\beta}{1-\alpha}\bigr)+\tfrac{\beta}{1-\alpha}$", theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
-    a, b, x = sp.symbols("alpha beta x")
-    n = sp.Symbol("n", integer=True, positive=True)
+    a, b, x = symbols("alpha beta x")
+    n = Symbol("n", integer=True, positive=True)
     rest = b / (1 - a)
     formula = a**n * (x - rest) + rest
     yield bench.exact(formula.subs(n, 1) - (a * x + b), "$n=1$")
@@ -127,7 +127,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     hypotheses="f increasing and strictly convex, $f(1)=1$, $f(x_0)=x_0<1$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    b, x0 = sp.symbols("b x0")
+    b, x0 = symbols("b x0")
     share = (b - x0) / (1 - x0)
     yield bench.exact(
         (1 - share) * x0 + share - b,

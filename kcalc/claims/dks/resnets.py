@@ -6,10 +6,12 @@ import itertools
 import math
 from collections.abc import Iterator
 from functools import lru_cache
+from math import acos, cos, sin, sqrt
 from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Rational, Symbol, symbols
 
 from ...activations import activation
 from ...calculi.global_maps import c_map, node_values, q_map, q_values
@@ -34,8 +36,7 @@ def _weights(
 ) -> list[Array]:
     """Matrices (draws, out, in) of variance over fan-in."""
     return [
-        rng.normal(size=(draws, m, k)) * math.sqrt(variance / k)
-        for k, m in itertools.pairwise(sizes)
+        rng.normal(size=(draws, m, k)) * sqrt(variance / k) for k, m in itertools.pairwise(sizes)
     ]
 
 
@@ -118,7 +119,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         free * free2 - expected, 0.0, "$x'\\ne x$, with weights independent of the paths: eq. 29"
     )
     small = _weights(bench.rng, (2, 4, 1), 2.0, draws)
-    a, b = np.array([1.0, 1.0]), np.array([math.sqrt(2), 0.0])
+    a, b = np.array([1.0, 1.0]), np.array([sqrt(2), 0.0])
     product = _gated(small, _gates(small, a), a) * _gated(small, _gates(small, b), b)
     theta = math.pi / 4
     formula = 4 * (math.pi - theta) / (2 * math.pi) * float(a @ b) / 2
@@ -126,12 +127,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         product, formula, "the network itself, $\\theta=\\pi/4$: eq. 29", PRINTED
     )
     yield bench.statistical(
-        product, formula + 4 / (2 * math.pi) * math.sin(theta), "the same with the missing term"
+        product, formula + 4 / (2 * math.pi) * sin(theta), "the same with the missing term"
     )
-    kernel = 4 * float(relu.c_map(math.cos(theta)) * relu.q_map(1.0))
+    kernel = 4 * float(relu.c_map(cos(theta)) * relu.q_map(1.0))
     yield bench.equal(
         kernel,
-        formula + 4 / (2 * math.pi) * math.sin(theta),
+        formula + 4 / (2 * math.pi) * sin(theta),
         "the library's C map has the missing term",
     )
 
@@ -145,10 +146,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"with $C_g$, which tends to 1",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    R = sp.Symbol("R", positive=True, integer=True)
-    yield bench.exact(2**R * sp.Rational(1, 2) ** R - 1, "$\\sigma^{2R}(1/2)^R=1$")
+    R = Symbol("R", positive=True, integer=True)
+    yield bench.exact(2**R * Rational(1, 2) ** R - 1, "$\\sigma^{2R}(1/2)^R=1$")
     yield bench.exact(
-        2**R * sp.Rational(1, 4) ** R - sp.Rational(1, 2) ** R, "$\\sigma^{2R}(1/4)^R=2^{-R}$"
+        2**R * Rational(1, 4) ** R - Rational(1, 2) ** R, "$\\sigma^{2R}(1/4)^R=2^{-R}$"
     )
     W = _weights(bench.rng, (3, 400, 1), 2.0, bench.size(200, 2000))
     x, orthogonal, near = np.array([1.0, 2, 0]), np.array([-2.0, 1, 0]), np.array([1.0, 2, 0.4])
@@ -159,7 +160,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         0.25,
         "samples: a quarter of the units is co-active for orthogonal inputs",
     )
-    angle = math.acos(float(x @ near) / math.sqrt(float(x @ x) * float(near @ near)))
+    angle = acos(float(x @ near) / sqrt(float(x @ x) * float(near @ near)))
     both = (gate * _gates(W, near)[0]).ravel()
     yield bench.statistical(
         both,
@@ -168,7 +169,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     relu = activation("relu")
     yield bench.equal(
-        float(relu.c_map.derivative(1)(math.cos(angle))) / 2,
+        float(relu.c_map.derivative(1)(cos(angle))) / 2,
         (math.pi - angle) / (2 * math.pi),
         "as the slope of C has it",
     )
@@ -339,12 +340,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "the whole network by $C\\circ E_4\\circ\\cdots\\circ E_1$",
             1e-11,
         )
-    c, s, q = sp.symbols("c s q", positive=True)  # s: C^3(c)
+    c, s, q = symbols("c s q", positive=True)  # s: C^3(c)
     yield bench.exact(
         (1 * s + q * c) / (1 + q) - (s + q * c) / (1 + q), "the rule for sums with q values 1 and q"
     )
     x, y = bench.normal(2, bench.size(100_000, 1_000_000))
-    u, v = x, 0.3 * x + math.sqrt(1 - 0.09) * y
+    u, v = x, 0.3 * x + sqrt(1 - 0.09) * y
     product = 2 * np.maximum(u, 0) * np.maximum(v, 0)
     yield bench.statistical(product, relu(np.asarray(0.3)), "C of ReLU at 0.3, by samples")
 
@@ -412,8 +413,7 @@ def _reweighted(network: Network, grows: bool) -> Network:
         source, transition = entry(network, parents)
         q = 1 if transition or not grows else round(float(sizes[source]))
         shares = [
-            sp.Rational(q, q + 1) if parent == source else sp.Rational(1, q + 1)
-            for parent in parents
+            Rational(q, q + 1) if parent == source else Rational(1, q + 1) for parent in parents
         ]
         weights[node] = tuple(sp.sqrt(share) for share in shares)
     return network.map_layers(lambda node, layer: Sum(weights[node]) if node in weights else layer)
@@ -468,7 +468,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"shortcut give back $B_q$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    c, s, q = sp.symbols("c s q", positive=True)
+    c, s, q = symbols("c s q", positive=True)
     w = 1 / sp.sqrt(q + 1)
     yield bench.exact(w**2 * s + (1 - w**2) * c - (s + q * c) / (1 + q), "the convex combination")
     yield bench.exact(sp.sqrt(1 - w**2) ** 2 - q / (1 + q), "the shortcut's share")

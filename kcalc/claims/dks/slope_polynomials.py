@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Expr, Max, Poly, Rational, Symbol, cancel, expand, nsimplify
 
 from ...activations import activation
 from ...calculi.global_maps import c_map
@@ -24,15 +25,15 @@ from .normal_means import Phi
 from .paper import PAPER
 from .random_networks import largest_slope, nonlinear, parts, random_network, slopes, values
 
-PSI = sp.Symbol("psi", positive=True)
-X = sp.Symbol("x", real=True)
+PSI = Symbol("psi", positive=True)
+X = Symbol("x", real=True)
 HALF = sp.sqrt(2) / 2
 COMBINED = chain(nonlinear("tanh"), Affine())
 
 
 def rational(value: Fraction) -> Any:
     """A fraction as a SymPy rational."""
-    return sp.Rational(value.numerator, value.denominator)
+    return Rational(value.numerator, value.denominator)
 
 
 def expanded(network: Network) -> Any:
@@ -42,8 +43,8 @@ def expanded(network: Network) -> Any:
 
 def at_one(polynomial: Any) -> list[Any]:
     """The Taylor coefficients of a polynomial at 1; if all are >= 0, it is >= 0 on [1, inf)."""
-    shifted = polynomial.compose(sp.Poly(polynomial.gen + 1, polynomial.gen))
-    return [sp.Rational(c) for c in shifted.all_coeffs()]
+    shifted = polynomial.compose(Poly(polynomial.gen + 1, polynomial.gen))
+    return [Rational(c) for c in shifted.all_coeffs()]
 
 
 def proved_above(bench: Bench, differences: list[Any], what: str) -> Evidence:
@@ -171,10 +172,10 @@ def branches(polynomial: Any) -> Network:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     f = repeat(residual(COMBINED, HALF), 13)
-    product: Any = sp.Poly(((1 + PSI) / 2) ** 13 * (PSI**2 - 3 * PSI + 3), PSI)
+    product: Any = Poly(((1 + PSI) / 2) ** 13 * (PSI**2 - 3 * PSI + 3), PSI)
     h = branches(product)
-    at = sp.Rational(3, 2)
-    small, large = (sp.nsimplify(slope_polynomial(net).subs(kcalc_psi, at)) for net in (h, f))
+    at = Rational(3, 2)
+    small, large = (nsimplify(slope_polynomial(net).subs(kcalc_psi, at)) for net in (h, f))
     yield bench.counterexample(
         large - small,
         r"$p_f=(\frac{1+\psi}{2})^{13}$, $p_h=p_f(\psi^2-3\psi+3)$ at $\psi=3/2$",
@@ -221,12 +222,12 @@ def skipping(depth: int, last: bool) -> Network:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     depths = range(1, bench.size(12, 60))
-    gen: Any = sp.Poly(kcalc_psi, kcalc_psi)
+    gen: Any = Poly(kcalc_psi, kcalc_psi)
     gaps, off, largest = [], [], []
     for depth in depths:
         polynomial = expanded(skipping(depth, False))
         off.append(
-            max(abs(v) for v in (polynomial - (gen**depth + 1) * sp.Rational(1, 2)).all_coeffs())
+            max(abs(v) for v in (polynomial - (gen**depth + 1) * Rational(1, 2)).all_coeffs())
         )
         quotient, rest = _divided(gen**depth - polynomial, gen - 1)
         off.append(rest.as_expr())
@@ -250,7 +251,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     psi = kcalc_psi
-    gap = sp.expand(expanded(skipping(2, True)).as_expr() - psi**2 - psi * (psi - 1) ** 2 / 2)
+    gap = expand(expanded(skipping(2, True)).as_expr() - psi**2 - psi * (psi - 1) ** 2 / 2)
     grid = np.linspace(1, 4, 50)
     lead = grid * (grid - 1) ** 2 / 2
     yield bench.counterexample(
@@ -262,11 +263,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for depth in range(3, bench.size(9, 30)):
         second = psi * (1 + psi**depth) / 2
         first_wins, second_wins = (
-            float((psi**depth - second).subs(psi, v)) for v in (1 + sp.Rational(1, 10 * depth), 2)
+            float((psi**depth - second).subs(psi, v)) for v in (1 + Rational(1, 10 * depth), 2)
         )
         both.append([first_wins, -second_wins])
         crossings.append(
-            sp.Poly(sp.cancel((second - psi**depth) / (psi * (psi - 1))), psi).count_roots(1, 2)
+            Poly(cancel((second - psi**depth) / (psi * (psi - 1))), psi).count_roots(1, 2)
         )
         mu = maximal_slope(skipping(depth, True))
         pieces.append(len(mu.pieces))
@@ -291,9 +292,9 @@ RECIPE = (
 )
 
 
-def polynomial_layer(rng: np.random.Generator) -> tuple[sp.Expr, Phi, Any]:
+def polynomial_layer(rng: np.random.Generator) -> tuple[Expr, Phi, Any]:
     """(SymPy form, NumPy form, C'(1)) of a random odd cubic with mean 0 and second moment 1."""
-    share = sp.Rational(int(rng.integers(1, 20)), 40)
+    share = Rational(int(rng.integers(1, 20)), 40)
     a, b = sp.sqrt(1 - share), sp.sqrt(share)
     fa, fb = float(a), float(b) / 6**0.5
     own = Phi(lambda x: fa * x + fb * (x**3 - 3 * x), lambda x: fa + fb * (3 * x**2 - 3))
@@ -335,19 +336,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     # C'(1) = 4/3 at every q, and Q(q) is no multiple of q
-    half = activation(sp.Max(0, X) ** 2 * sp.Rational(4, 5))
+    half = activation(Max(0, X) ** 2 * Rational(4, 5))
     own = Phi(lambda x: 0.8 * np.maximum(x, 0) ** 2, lambda x: 1.6 * np.maximum(x, 0), (0.0,))
     off, apart, differ = [], [], []
     for _ in bench.rounds(6, 40):
         net = random_network(bench.rng, half, bench.whole(2, 6), plain=True)
         q = bench.uniform(0.6, 1.5)
-        weighed = float(slope_polynomial(net, q=q).subs(kcalc_psi, sp.Rational(4, 3)))
+        weighed = float(slope_polynomial(net, q=q).subs(kcalc_psi, Rational(4, 3)))
         off.append(float(c_map(net).derivative(1)(1.0, q)) / weighed - 1)
         apart.append(_weighed(net, q, own, half) / weighed - 1)
         differ.append(
             abs(
-                float(slope_polynomial(net.normalised()).subs(kcalc_psi, sp.Rational(4, 3)))
-                / weighed
+                float(slope_polynomial(net.normalised()).subs(kcalc_psi, Rational(4, 3))) / weighed
                 - 1
             )
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import sqrt
 
 import numpy as np
 import sympy as sp
+from sympy import symbols
 
 from ...activations import activation
 from ...calculi.global_maps import c_map, q_map
@@ -27,7 +28,7 @@ from .paper import PAPER
     hypotheses="affine layers $f_i$ that share no weights, zero biases",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    w, k1, k2, k3 = sp.symbols("w k1 k2 k3", positive=True)
+    w, k1, k2, k3 = symbols("w k1 k2 k3", positive=True)
     total = k1 + k2 + k3
     alpha = w * sp.sqrt(total) / sp.sqrt(k1)
     yield bench.exact(sp.sqrt(k1) * alpha / sp.sqrt(total) - w, "the weight of a branch")
@@ -36,11 +37,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     x = [bench.normal(int(n)) for n in k]
     draws = bench.size(4000, 100000)
     # each with its own fan-in
-    filters = [bench.normal(draws, int(n)) / math.sqrt(n) for n in k]
+    filters = [bench.normal(draws, int(n)) / sqrt(n) for n in k]
     separate = sum(w * (f @ v) for w, f, v in zip(weights, filters, x, strict=True))
     # one layer, fan-in sum k
     joined = np.concatenate(
-        [math.sqrt(n / k.sum()) * f for n, f in zip(k, filters, strict=True)], axis=1
+        [sqrt(n / k.sum()) * f for n, f in zip(k, filters, strict=True)], axis=1
     )
     together = joined @ np.concatenate([s * v for s, v in zip(scales, x, strict=True)])
     yield bench.equal(together, separate, "the same numbers with the filters of one layer")
@@ -71,7 +72,7 @@ def _weighted_sum(weights: tuple[float, float]) -> Network:
 
 
 def _simulated(weights: tuple[float, float], k: tuple[int, int]) -> Network:
-    scales = [w * math.sqrt(sum(k) / n) for w, n in zip(weights, k, strict=True)]
+    scales = [w * sqrt(sum(k) / n) for w, n in zip(weights, k, strict=True)]
     return Network.from_steps(
         [
             ("x", Input(), ()),
@@ -95,7 +96,7 @@ def _simulated(weights: tuple[float, float], k: tuple[int, int]) -> Network:
     hypotheses="independent affine layers before it",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    w, k1, k2, q1, q2, w2 = sp.symbols("w k1 k2 q1 q2 w2", positive=True)
+    w, k1, k2, q1, q2, w2 = symbols("w k1 k2 q1 q2 w2", positive=True)
     total = k1 + k2
     concatenated = (k1 * w**2 * total / k1 * q1 + k2 * w2**2 * total / k2 * q2) / total
     yield bench.exact(concatenated - (w**2 * q1 + w2**2 * q2), "from equation 8")
@@ -107,7 +108,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(q_map(net)(1.2), reference.second_moment("gelu", inner), "a network")
     x, y = bench.normal(4), bench.normal(7)
     draws = bench.size(20000, 400000)
-    f, g = bench.normal(draws, 4) / 2, bench.normal(draws, 7) / math.sqrt(7)
+    f, g = bench.normal(draws, 4) / 2, bench.normal(draws, 7) / sqrt(7)
     truth = a**2 * float(np.mean(x**2)) + b**2 * float(np.mean(y**2))
     yield bench.statistical((a * (f @ x) + b * (g @ y)) ** 2, truth, "random affine layers")
 
@@ -136,7 +137,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     # unit q values at both inputs
     x, y = (v / np.sqrt((v**2).mean(axis=1, keepdims=True)) for v in (x, y))
     draws = bench.size(20000, 400000)
-    f, g = bench.normal(2, draws, 5) / math.sqrt(5)
+    f, g = bench.normal(2, draws, 5) / sqrt(5)
     first, second = (0.8 * (f @ x[i]) + 1.5 * (g @ (2 * y[i])) for i in range(2))
     m = 0.64 * float(np.mean(x[0] * x[1])) + 2.25 * 4 * float(np.mean(y[0] * y[1]))
     yield bench.statistical(

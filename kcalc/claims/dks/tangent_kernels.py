@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from math import log, prod
 
 import numpy as np
 import sympy as sp
+from sympy import Poly, Symbol, expand, symbols
 
 from ...calculi.ntk import ntk
 from ...network.architectures import vanilla
@@ -124,12 +126,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
             printed = ((1 - rate * values) ** (2 * t) * (vectors.T @ (y - start)) ** 2).sum() / 2
             off.append([printed - truth, curve.loss(t) - truth])
         best = TrainingCurve.of(K, y, learning_rate=1 / values[-1], initial=start)
-        gap = math.log((1 - values[0] / values[-1]) / (1 - values[1] / values[-1]))
+        gap = log((1 - values[0] / values[-1]) / (1 - values[1] / values[-1]))
         late = int(12 / gap) + 1
         rates.append(
             math.expm1(
-                math.log(best.loss(late + 1) / best.loss(late))
-                - 2 * math.log1p(-values[0] / values[-1])
+                log(best.loss(late + 1) / best.loss(late)) - 2 * math.log1p(-values[0] / values[-1])
             )
         )
     yield bench.equal(
@@ -150,7 +151,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     depth = bench.whole(3, 7)
-    q = sp.symbols(f"q0:{depth + 1}", positive=True)
+    q = symbols(f"q0:{depth + 1}", positive=True)
     for i in (1, depth // 2 + 1, depth):
         left = q[i - 1] * sp.prod([q[j] / q[j - 1] for j in range(i, depth + 1)])
         yield bench.exact(
@@ -181,8 +182,8 @@ def _layers(names: list[str], c: float, q: float) -> tuple[Array, Array, Array]:
         for j, n in enumerate(names)
     ]
     depth = len(names) + 1
-    form = [qs[-1] * cs[i] * math.prod(slopes[i:]) for i in range(depth)]
-    product = [qs[i] * cs[i] * math.prod(gammas[i:]) for i in range(depth)]
+    form = [qs[-1] * cs[i] * prod(slopes[i:]) for i in range(depth)]
+    product = [qs[i] * cs[i] * prod(gammas[i:]) for i in range(depth)]
     return np.array(form), np.array(product), np.array(qs)
 
 
@@ -277,7 +278,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         weights = share * C.weights
         weights[1] += 1 - share
         near, depth = PowerMap(weights), bench.whole(2, 40)
-        excess = (depth - 1) * math.log(float(near.derivative(1)(1.0)))
+        excess = (depth - 1) * log(float(near.derivative(1)(1.0)))
         if 0 < excess < 20:
             off = np.abs(theta([(near, near.derivative(1))] * (depth - 1), GRID) - GRID).max()
             ratios.append(off / math.expm1(excess))
@@ -286,8 +287,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield bench.at_most(ratios, 3, "the same against 3", 1e-6)
     # A = C_g'(1) - 1, B = C_h'(1) - 1, (1 + A)(1 + B) = zeta
-    A, B = sp.symbols("A B", positive=True)
-    g, h, c = sp.symbols("g h c")
+    A, B = symbols("A B", positive=True)
+    g, h, c = symbols("g h c")
     yield bench.exact(g * h - c - (g * (h - 1) + (g - c)), r"$C_gC_h'-c=C_g(C_h'-1)+(C_g-c)$")
     for sign in (1, -1):
         yield co.everywhere(
@@ -296,11 +297,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield co.everywhere(
             co.value_from_one(sign), 1, rf"$C(0)=0$: $2(C'(1)-1)\ge{'-' * (sign < 0)}(C-c)$", bench
         )
-    slack = sp.Poly(sp.expand(3 * ((1 + A) * (1 + B) - 1) - (3 * B + 2 * A)), A, B)
+    slack = Poly(expand(3 * ((1 + A) * (1 + B) - 1) - (3 * B + 2 * A)), A, B)
     yield bench.proved(
         slack.coeffs(), r"so it is at most $3B+2A$, as $|C_g|\le1$, and $3B+2A\le3(\zeta-1)$"
     )
-    e = sp.Symbol("e", positive=True)
+    e = Symbol("e", positive=True)
     at = -((1 - e) + 2 * e * -1) + 1  # Theta_1 - c of C = (1-e) c + e c^2, D = 2, at c = -1
     yield bench.exact(
         at - 3 * ((1 - e) + 2 * e - 1),
@@ -313,8 +314,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             parts = np.array(list(ntk(found.network).by_layer(GRID).values()))
             own = KNOWN[name].at(found.constants[name])
             c = GRID[8]
-            steep.append(depth * math.log(float(own.c_slope(1.0))) / math.log(zeta))
-            told.append(math.log(found.global_targets["C_f'(1)"]) / math.log(zeta))
+            steep.append(depth * log(float(own.c_slope(1.0))) / log(zeta))
+            told.append(log(found.global_targets["C_f'(1)"]) / log(zeta))
             layer = (np.vectorize(own.c_map), np.vectorize(own.c_slope))
             apart.append(np.abs(parts[:, 8] - theta([layer] * depth, np.array(c))).max())
             shaped.append(np.abs(parts - GRID).max() / (zeta - 1))

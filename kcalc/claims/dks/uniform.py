@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from fractions import Fraction
+from math import factorial, sqrt
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     x = bench.normal(7, 1, 5)
     norm = np.sqrt((x**2).sum(axis=2, keepdims=True))
-    alone = np.concatenate([math.sqrt(5) * x / norm, np.ones_like(norm)], axis=2)
+    alone = np.concatenate([sqrt(5) * x / norm, np.ones_like(norm)], axis=2)
     yield bench.equal(normalise_locations(x), alone, "one location: the special form", 1e-13)
     yield bench.equal(
         normalise_locations(3.7 * x),
@@ -217,7 +217,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for n in (1, 2, 3, 4):
         z, w = reference.line()
         size = float(w @ (reference.density(z) * special.eval_hermitenorm(n, z) ** 2))
-        yield bench.equal(size, math.factorial(n), f"the square of He_{n}", 1e-10)
+        yield bench.equal(size, factorial(n), f"the square of He_{n}", 1e-10)
         yield bench.equal(hermite(n).c_map(c), c**n, f"Hermite polynomial {n}: $c^{n}$", 1e-13)
     inside = c[1:-1]
     names = ("tanh", "gelu", "softplus", "selu")
@@ -225,7 +225,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     own = [activation(name).c_map(inside) * float(activation(name).q_map(1.0)) for name in names]
     yield bench.equal(own, direct, "without a closed form: the joint density", 1e-10)
     phi = activation("gelu")
-    unit = phi.transformed(output_scale=1 / math.sqrt(reference.second_moment("gelu")))
+    unit = phi.transformed(output_scale=1 / sqrt(reference.second_moment("gelu")))
     yield bench.equal(unit.q_map(1.0), 1.0, "normalised by quadrature", 1e-13)
     yield bench.equal(
         unit.c_map(c), phi.c_map(c), "for a normalised function the dual is the C map", 1e-13

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
+from math import log, sqrt
 
 import numpy as np
 import sympy as sp
+from sympy import Rational, Symbol, oo, simplify
 
 from ...activations import Activation, activation
 from ...calculi.global_maps import c_map
@@ -27,7 +28,7 @@ _BOUNDED = ("tanh", "erf", "sin", "gaussian", "sigmoid", "cos")
 
 def _unit(name: str) -> tuple[Activation, Callable[[Array], Array], float]:
     """(phi with E phi^2 = 1 at q = 1, its NumPy form, greatest of sup |phi|, |phi'|, |phi''|)."""
-    scale = 1 / math.sqrt(reference.second_moment(name))
+    scale = 1 / sqrt(reference.second_moment(name))
     plain = reference.FUNCTIONS[name]
     x = np.linspace(-12, 12, 24001)
     curvature = np.gradient(plain.slope(x), x)
@@ -108,7 +109,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for d in (1, depth):
             own = [e[d - 1] for e in errors]
             quantiles = np.array([np.quantile(np.abs(e), 1 - _DELTA) for e in own])
-            curve = np.sqrt((4 * largest**4) ** d * math.log(8 * d / _DELTA) / widths)
+            curve = np.sqrt((4 * largest**4) ** d * log(8 * d / _DELTA) / widths)
             yield bench.at_most(
                 quantiles,
                 curve,
@@ -156,7 +157,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         x = np.linspace(-9, 9, 2001)
         yield bench.equal(phi.q_map(1.0), 1.0, f"{name}: normalised")
         yield bench.at_most(1.0, np.abs(f(x)).max(), f"{name}: its largest value", C=largest)
-    steep = [1 / math.sqrt(float(activation("tanh").q_map(float(s) ** 2))) for s in (1, 10, 1000)]
+    steep = [1 / sqrt(float(activation("tanh").q_map(float(s) ** 2))) for s in (1, 10, 1000)]
     yield bench.at_most(
         1.0, steep, "tanh(s x), s = 1, 10, 1000: the sup after normalisation", sups=steep
     )
@@ -175,8 +176,8 @@ def _frames(rng: np.random.Generator, draws: int, m: int, k: int) -> Array:
     first = x[0] / np.linalg.norm(x[0], axis=1, keepdims=True)
     second = x[1] - (x[1] * first).sum(axis=1, keepdims=True) * first
     second = second / np.linalg.norm(second, axis=1, keepdims=True)
-    size = math.sqrt(k) * max(math.sqrt(m / k), 1)
-    return size * np.stack([first, _C * first + math.sqrt(1 - _C**2) * second], axis=2)[:, :m]
+    size = sqrt(k) * max(sqrt(m / k), 1)
+    return size * np.stack([first, _C * first + sqrt(1 - _C**2) * second], axis=2)[:, :m]
 
 
 def _suo_errors(name: str, rng: np.random.Generator, draws: int, m: int, k: int) -> Array:
@@ -219,7 +220,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for share in (0.5, 1.0, 1.25):
             errors = [_suo_errors(name, bench.rng, draws, int(m), int(share * m)) for m in widths]
             n = np.maximum(widths, (share * widths).astype(int))
-            epsilon = 8 * math.sqrt(2) * largest**2 * widths**0.75 / (n - 1)
+            epsilon = 8 * sqrt(2) * largest**2 * widths**0.75 / (n - 1)
             delta = np.minimum(1, 2 * np.exp(-(widths**2.5) / (n + 1.0) ** 2))
             failures = np.array(
                 [np.mean(np.abs(e) > at) for e, at in zip(errors, epsilon, strict=True)]
@@ -250,8 +251,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-_M = sp.Symbol("m", positive=True)
-_FIRST, _SECOND = _M ** sp.Rational(5, 2) / (_M + 1) ** 2, (_M - 1) / _M ** sp.Rational(3, 4)
+_M = Symbol("m", positive=True)
+_FIRST, _SECOND = _M ** Rational(5, 2) / (_M + 1) ** 2, (_M - 1) / _M ** Rational(3, 4)
 
 
 @PAPER.claim(
@@ -263,10 +264,10 @@ _FIRST, _SECOND = _M ** sp.Rational(5, 2) / (_M + 1) ** 2, (_M - 1) / _M ** sp.R
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(
-        sp.limit(sp.simplify(_FIRST / sp.sqrt(_M)), _M, sp.oo) - 1, "the first, over $m^{1/2}$"
+        sp.limit(simplify(_FIRST / sp.sqrt(_M)), _M, oo) - 1, "the first, over $m^{1/2}$"
     )
     yield bench.exact(
-        sp.limit(sp.simplify(_SECOND / _M ** sp.Rational(1, 4)), _M, sp.oo) - 1,
+        sp.limit(simplify(_SECOND / _M ** Rational(1, 4)), _M, oo) - 1,
         "the second, over $m^{1/4}$",
     )
     sizes = np.geomspace(10, 1e6, 6)
@@ -296,7 +297,7 @@ def _least_width(first: float, second: float) -> float:
     """
     low, high = 4.0, 1e40
     for _ in range(400):
-        middle = math.sqrt(low * high)
+        middle = sqrt(low * high)
         enough = middle**2.5 / (middle + 1) ** 2 >= first and (middle - 1) / middle**0.75 >= second
         low, high = (low, middle) if enough else (middle, high)
     return high
@@ -311,7 +312,7 @@ def _least_width(first: float, second: float) -> float:
     hypotheses="Theorem 6 as far as it is legible",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    bound, logarithm = 8 * math.sqrt(2), 127.0  # C = epsilon = 1
+    bound, logarithm = 8 * sqrt(2), 127.0  # C = epsilon = 1
     m = _least_width(logarithm, bound)
     yield bench.counterexample(
         128 * logarithm**2 / m - 1,
@@ -326,7 +327,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         size = bench.uniform(1, 3)
         epsilon = 10 ** bench.uniform(-3, 0)
         log_two = 10 ** bench.uniform(0.5, 6)
-        second = 8 * math.sqrt(2) * size**2 / epsilon
+        second = 8 * sqrt(2) * size**2 / epsilon
         least = _least_width(log_two, second)
         ratios.append(least / max(log_two**2, second**4))
         shares.append(128 * size**4 * log_two**2 / epsilon**2 / least)

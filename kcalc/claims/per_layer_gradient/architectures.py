@@ -8,9 +8,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from math import exp, log, pi, prod, sqrt
 
 import numpy as np
 import sympy as sp
+from sympy import Integer, Rational, Symbol, nsimplify, oo, summation, symbols
 
 from ...calculi.moments import moments
 from ...network.layers import Affine, Concat, Input, Nonlinear, Scale, Sum
@@ -39,7 +41,7 @@ def _grid() -> Iterator[tuple[float, int, int]]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     alpha, m, n = 0.5, 2, 40
-    rate = math.log(closed.beta(1, alpha**m, m, n))
+    rate = log(closed.beta(1, alpha**m, m, n))
     rho = (alpha**2 * (1 + 5 / n)) ** m
     yield bench.counterexample(
         rate - 2 * rho,
@@ -48,35 +50,35 @@ def _(bench: Bench) -> Iterator[Evidence]:
         exponent=2 * rho,
     )
     found = [
-        moments(resnet(L, m, n, sp.Rational(1, 2))).weights["W11"]
+        moments(resnet(L, m, n, Rational(1, 2))).weights["W11"]
         for L in bench.size((20, 60), (100, 400))
     ]
-    logs = [float(w.log10_variance or 0) * math.log(10) for w in found]
+    logs = [float(w.log10_variance or 0) * log(10) for w in found]
     growth = (logs[1] - logs[0]) / bench.size(40, 300)
     yield bench.at_most(
         growth, 2 * rho, "the growth of the variance by kcalc", about=PRINTED, growth=growth
     )
-    rates = np.array([math.log(closed.beta(1, a**k, k, w)) for a, k, w in _grid()])
+    rates = np.array([log(closed.beta(1, a**k, k, w)) for a, k, w in _grid()])
     yield bench.at_most(
         rates,
         [2 * (a * (1 + 5 / w)) ** k for a, k, w in _grid()],
         "log beta, normal weights, over a grid",
     )
     low = [
-        (0.5 * (a * a * (1 + 5 / w)) ** k, math.log(closed.beta(1, a**k, k, w)))
+        (0.5 * (a * a * (1 + 5 / w)) ** k, log(closed.beta(1, a**k, k, w)))
         for a, k, w in _grid()
         if a * a * (1 + 5 / w) < 1
     ]
     yield bench.at_most(
         [v[0] for v in low], [v[1] for v in low], "the lower exponent, where rho < 1"
     )
-    a, s = sp.symbols("a s", positive=True)
+    a, s = symbols("a s", positive=True)
     yield bench.exact(
         (1 + a * s) ** 2 - (1 + 2 * a * s + a**2 * s**2),
         "beta is at most $(1+a s)^2$, $s=(1+5/n)^m$, and so at most $e^{2as}$",
     )
     for L, m_, n_, value in ((3, 2, 6, 0.6), (3, 3, 10, 0.5)):
-        net = moments(resnet(L, m_, n_, sp.nsimplify(value)))
+        net = moments(resnet(L, m_, n_, nsimplify(value)))
         pairs = list(itertools.product(range(1, L + 1), range(1, m_ + 1)))
         truth = [closed.resnet_fourth(L, m_, n_, value, k, j) for k, j in pairs]
         yield bench.equal(
@@ -85,7 +87,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "kcalc: E|J|^4 of all",
             1e-10,
         )
-        _, J = draw(resnet(L, m_, n_, sp.nsimplify(value)), bench.size(6000, 30000), bench.rng)
+        _, J = draw(resnet(L, m_, n_, nsimplify(value)), bench.size(6000, 30000), bench.rng)
         yield from agree(bench, J, net.weights, f"drawn, L = {L}, m = {m_}")
 
 
@@ -106,7 +108,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             0.05,
         )
     deep = (
-        moments(resnet(100, 2, 10, sp.Rational(1, 10) ** sp.Rational(1, 2))).weights["W11"].mean
+        moments(resnet(100, 2, 10, Rational(1, 10) ** Rational(1, 2))).weights["W11"].mean
         / 10
         * 2
         * 0.1**0.5
@@ -115,11 +117,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         deep - 100, "kcalc's mean at L = 100 with $\\alpha^{2m}=1/L$", mean=deep
     )
     for L in (10, 100):
-        found = moments(resnet(L, 2, 20, sp.sqrt(sp.Rational(1, L)))).weights["W11"]
+        found = moments(resnet(L, 2, 20, sp.sqrt(Rational(1, L)))).weights["W11"]
         c = 2 * L**-0.5 / 20
         yield bench.at_most(
             [found.mean * c * L, found.fourth * c**2 * L**2],
-            [math.e, 3 * math.exp(2.3)],
+            [math.e, 3 * exp(2.3)],
             f"$L\\alpha^m=1$, L = {L}: bounded",
             0.0,
         )
@@ -133,7 +135,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     L, n, a = 4, 6, 0.25
     for k in (1, 2, 4):
-        cut = resnet(L, 2, n, sp.Rational(1, 2), without=k)
+        cut = resnet(L, 2, n, Rational(1, 2), without=k)
         y = draw(cut, bench.size(8000, 40000), bench.rng)[0][f"y{L}"]
         yield bench.statistical(y, a * (1 + a) ** (L - 1), f"drawn, k = {k}")
         yield bench.equal(moments(cut).out.mean, a * (1 + a) ** (L - 1), f"kcalc, k = {k}")
@@ -145,7 +147,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     for L, m, n, alpha in ((3, 2, 6, 0.7), (5, 3, 24, 0.5), (2, 4, 9, 1.0)):
-        full = moments(resnet(L, m, n, sp.nsimplify(alpha))).out
+        full = moments(resnet(L, m, n, nsimplify(alpha))).out
         factor = closed.beta(1, alpha**m, m, n)
         yield bench.equal(
             [full.mean, full.fourth],
@@ -153,14 +155,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"kcalc: the full network, {L}, {m}, {n}, {alpha}",
             1e-11,
         )
-        cut = [moments(resnet(i, m, n, sp.nsimplify(alpha), without=1)).out.fourth for i in (1, L)]
+        cut = [moments(resnet(i, m, n, nsimplify(alpha), without=1)).out.fourth for i in (1, L)]
         yield bench.equal(
             cut[1] / cut[0],
             factor ** (L - 1),
             "kcalc: the reduced network against its one block",
             1e-11,
         )
-    y = draw(resnet(3, 2, 6, sp.Rational(7, 10)), bench.size(10000, 60000), bench.rng)[0]["y3"]
+    y = draw(resnet(3, 2, 6, Rational(7, 10)), bench.size(10000, 60000), bench.rng)[0]["y3"]
     yield bench.statistical(y**2, closed.beta(1, 0.49, 2, 6) ** 3, "the full network drawn")
 
 
@@ -188,7 +190,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for L, n, alpha, k in ((5, 6, 0.8, 0), (4, 5, 1.0, 2), (4, 5, 1.2, 1)):
-        net = densenet(L, n, sp.nsimplify(alpha), without=k or None)
+        net = densenet(L, n, nsimplify(alpha), without=k or None)
         mu, C = closed.dense_levels(L, n, alpha, k)
         found = moments(net, jacobian=False)
         yield bench.equal(
@@ -217,8 +219,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for L, n, alpha, k in ((6, 8, 1.0, 2), (5, 6, 0.7, 1), (7, 12, 1.3, 4)):
-        net = densenet(L, n, sp.nsimplify(alpha))
-        cut = moments(densenet(L, n, sp.nsimplify(alpha), without=k)).out
+        net = densenet(L, n, nsimplify(alpha))
+        cut = moments(densenet(L, n, nsimplify(alpha), without=k)).out
         g, f = closed.dense_factors(L, n, alpha, k)
         c = 2 * alpha / (n * k)
         _, J = draw(net, bench.size(4000, 20000), bench.rng)
@@ -285,13 +287,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 )
             ends = np.log(_dense_fourth(10000, n, alpha, 0.0)[[999, 9999]])
             yield bench.equal(
-                (ends[1] - ends[0]) / math.log(10),
+                (ends[1] - ends[0]) / log(10),
                 2 * (alpha - 1),
                 f"the power of L, alpha = {alpha}, n = {n}",
                 2e-3,
             )
     for law, excess in EXCESS.items():
-        net = densenet(4, 5, sp.Rational(4, 5))
+        net = densenet(4, 5, Rational(4, 5))
         found = moments(net, weights=law)
         yield bench.equal(
             [found.nodes[f"y{i}"].fourth for i in range(1, 5)],
@@ -302,13 +304,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         y, J = draw(net, bench.size(30000, 120000), bench.rng, law)
         yield from agree(bench, y, found.nodes, f"|y| drawn, {law}")
         yield from agree(bench, J, found.weights, f"|J| drawn, {law}")
-    for alpha in (sp.Rational(7, 10), sp.Integer(1), sp.Rational(13, 10)):
+    for alpha in (Rational(7, 10), Integer(1), Rational(13, 10)):
         tops = [
             moments(densenet(L, 6, alpha)).weights["W2"].variance / L ** float(2 * (alpha - 1))
             for L in (8, 24)
         ]
         yield bench.at_most(
-            abs(math.log(tops[1] / tops[0])),
+            abs(log(tops[1] / tops[0])),
             0.5,
             f"kcalc: Var|J^2| over its power, L = 8 and 24, alpha = {alpha}",
         )
@@ -320,8 +322,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"at $\alpha=1$ DenseNets have constant mean and bounded variance at any depth",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    n = sp.Symbol("n", positive=True)
-    total = sp.summation(1 / sp.Symbol("l") ** 2, (sp.Symbol("l"), 1, sp.oo))
+    n = Symbol("n", positive=True)
+    total = summation(1 / Symbol("l") ** 2, (Symbol("l"), 1, oo))
     yield bench.exact(
         5 / n * total - 5 * sp.pi**2 / (6 * n), "$\\prod(1+5/(nl^2)) \\le \\exp(5\\pi^2/(6n))$"
     )
@@ -330,7 +332,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         variance = np.exp(np.cumsum(np.log1p(5 / (width * depths**2.0)))) - 1
         yield bench.at_most(
             variance,
-            math.expm1(5 * math.pi**2 / (6 * width)),
+            math.expm1(5 * pi**2 / (6 * width)),
             f"all L up to 10^4, n = {width}",
             last=float(variance[-1]),
         )
@@ -344,7 +346,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     found = moments(densenet(12, 10)).out
     yield bench.equal(
         [found.mean, found.variance],
-        [1, math.prod(1 + 5 / (10 * i * i) for i in range(1, 13)) - 1],
+        [1, prod(1 + 5 / (10 * i * i) for i in range(1, 13)) - 1],
         "kcalc, L = 12, n = 10",
         1e-11,
     )
@@ -360,7 +362,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     values = np.array(list(itertools.product([-2.0, -1.0, 1.0, 2.0], repeat=4)))
-    open_ = values @ np.array([1.0, math.sqrt(2), math.pi, math.e]) > 0
+    open_ = values @ np.array([1.0, sqrt(2), pi, math.e]) > 0
     for m, count in itertools.product((1, 2, 3, 4), (1, 2, 3)):
         if m % 2 == 0 or count % 2 == 0:
             truth = (1 + 2.0**m) ** count / 2 ** (count + 1) if m % 2 == 0 else 0.0

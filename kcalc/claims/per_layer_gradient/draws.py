@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Rational, sympify
 
 from ...network.layers import Affine, Concat, Input, Nonlinear, Scale, Sum
 from ...network.network import Network, sum_weights
@@ -32,7 +33,7 @@ def vanilla(widths: list[int], alpha: Any = 1, phi: str = "relu") -> Network:
         steps.append(
             (
                 f"W{i}",
-                Affine(n, sigma_w=sp.sqrt((2 if phi == "relu" else 1) * sp.sympify(alpha))),
+                Affine(n, sigma_w=sp.sqrt((2 if phi == "relu" else 1) * sympify(alpha))),
                 (f"y{i - 1}",),
             )
         )
@@ -50,11 +51,11 @@ def resnet(blocks: int, branch: int, n: int, alpha: Any = 1, without: int | None
         h = f"y{b - 1}"
         for j in range(1, branch):
             steps += [
-                (f"W{b}{j}", Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (h,)),
+                (f"W{b}{j}", Affine(n, sigma_w=sp.sqrt(2 * sympify(alpha))), (h,)),
                 (f"r{b}{j}", Nonlinear("relu"), (f"W{b}{j}",)),
             ]
             h = f"r{b}{j}"
-        steps.append((f"W{b}{branch}", Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), (h,)))
+        steps.append((f"W{b}{branch}", Affine(n, sigma_w=sp.sqrt(sympify(alpha))), (h,)))
         own = (f"W{b}{branch}",)
         steps.append(
             (
@@ -79,7 +80,7 @@ def densenet(count: int, n: int, alpha: Any = 1, without: int | None = None) -> 
         steps.append(
             (
                 f"W{i}",
-                Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha) * sp.Rational(len(read), i))),
+                Affine(n, sigma_w=sp.sqrt(2 * sympify(alpha) * Rational(len(read), i))),
                 (f"c{i}",),
             )
         )
@@ -91,7 +92,7 @@ def crelu(depth: int, n: int, alpha: Any = 1) -> Network:
     """W [relu(y), relu(-y)] repeated behind a first linear layer, entries of variance alpha/n."""
     steps: list[Any] = [
         ("y0", Input(n), ()),
-        ("W0", Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), ("y0",)),
+        ("W0", Affine(n, sigma_w=sp.sqrt(sympify(alpha))), ("y0",)),
     ]
     for i in range(1, depth + 1):
         steps += [
@@ -99,7 +100,7 @@ def crelu(depth: int, n: int, alpha: Any = 1) -> Network:
             (f"m{i}", Scale(-1), (f"W{i - 1}",)),
             (f"n{i}", Nonlinear("relu"), (f"m{i}",)),
             (f"c{i}", Concat(), (f"p{i}", f"n{i}")),
-            (f"W{i}", Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (f"c{i}",)),
+            (f"W{i}", Affine(n, sigma_w=sp.sqrt(2 * sympify(alpha))), (f"c{i}",)),
         ]
     return Network.from_steps(steps)
 

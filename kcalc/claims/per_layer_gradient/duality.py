@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
+from math import exp, prod
 
 import numpy as np
 import sympy as sp
+from sympy import Rational, oo, symbols
 
 from ...calculi.moments import moments
 from ..bench import Bench
@@ -29,7 +30,7 @@ def _families(bench: Bench) -> Iterator[tuple[str, str, object]]:
                 vanilla(bench.wholes(4, 9, L + 1), 0.9),
             )
         elif i % 3 == 1:
-            yield f"ResNet {i}", law, resnet(L, 2, n, sp.Rational(1, 2))
+            yield f"ResNet {i}", law, resnet(L, 2, n, Rational(1, 2))
         else:
             yield f"DenseNet {i}", law, densenet(L + 1, n)
 
@@ -45,8 +46,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         _, J = draw(net, bench.size(6000, 30000), bench.rng, law)  # type: ignore[arg-type]
         yield from agree(bench, J, found.weights, f"{name}, {law}", powers=(1,))
     for L, k in ((3, 1), (3, 2), (3, 3)):
-        full = resnet(L, 2, 6, sp.Rational(1, 2))
-        cut = resnet(L, 2, 6, sp.Rational(1, 2), without=k)
+        full = resnet(L, 2, 6, Rational(1, 2))
+        cut = resnet(L, 2, 6, Rational(1, 2), without=k)
         truth = moments(cut).out.mean / (1 / 6), moments(cut).out.mean / (0.5 / 6)
         own = moments(full).weights
         yield bench.equal(
@@ -101,8 +102,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     yield bench.at_most(left, right, "over random widths, depths and three laws", 1e-9)
     for n, L, k in ((6, 3, 1), (6, 3, 2), (8, 4, 3)):
-        net = moments(resnet(L, 2, n, sp.Rational(1, 2)))
-        cut = moments(resnet(L, 2, n, sp.Rational(1, 2), without=k)).out
+        net = moments(resnet(L, 2, n, Rational(1, 2)))
+        cut = moments(resnet(L, 2, n, Rational(1, 2), without=k)).out
         yield bench.at_most(
             net.weights[f"W{k}1"].variance, cut.variance * n**2, f"ResNet, n = {n}, k = {k}"
         )
@@ -149,7 +150,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(
         left, right, "$E|y|^4/c_4 \\le E|J|^4$, normal and Laplace weights, random networks", 1e-9
     )
-    fail = [math.prod([1 + 5 / 20] * (k - 1) + [1 - 1 / 20] * (6 - k)) < 1 for k in range(1, 6)]
+    fail = [prod([1 + 5 / 20] * (k - 1) + [1 - 1 / 20] * (6 - k)) < 1 for k in range(1, 6)]
     widths = [20] * 6
     last = closed.forward(widths, 0.0)[-1]
     below = [
@@ -217,13 +218,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1 - ratio.min(), "kcalc at width 10^6, L = 10, k = 1", ratio=float(ratio.min())
     )
     yield bench.equal(ratio, limit, "the ratios of all k at width 10^6", 1e-3)
-    N, K, D = sp.symbols("N k L", positive=True)
+    N, K, D = symbols("N k L", positive=True)
     top = (1 + 5 / N) ** D
     variance = top / 3 * (1 + 2 * ((N - 1) / (N + 5)) ** (D - K + 1)) - 1
-    slope = sp.limit(variance.subs({D: 10, K: 3}) / (top.subs(D, 10) - 1), N, sp.oo)
-    yield bench.exact(
-        slope - sp.Rational(10 + 8, 50), "the limit of the closed form, L = 10, k = 3"
-    )
+    slope = sp.limit(variance.subs({D: 10, K: 3}) / (top.subs(D, 10) - 1), N, oo)
+    yield bench.exact(slope - Rational(10 + 8, 50), "the limit of the closed form, L = 10, k = 3")
 
 
 @PAPER.claim(
@@ -246,13 +245,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
             through = branch if b == k - 1 else through + branch  # the masks are the full network's
             y = y + np.einsum("dij,dj->di", W[:, b, 1], mask * z)
-        truth = moments(resnet(L, 2, n, sp.Rational(1, 2), without=k), jacobian=False).out
+        truth = moments(resnet(L, 2, n, Rational(1, 2), without=k), jacobian=False).out
         norm = (through**2).sum(axis=1)
         yield bench.statistical(
             norm, truth.mean, f"m = 2, k = {k}: drawn paths against kcalc's reduced network"
         )
         yield bench.statistical(norm**2, truth.fourth, f"m = 4, k = {k}")
-        reduced, _ = draw(resnet(L, 2, n, sp.Rational(1, 2), without=k), draws // 2, bench.rng)
+        reduced, _ = draw(resnet(L, 2, n, Rational(1, 2), without=k), draws // 2, bench.rng)
         yield bench.statistical(
             reduced[f"y{L}"] ** 2, truth.fourth, f"m = 4, k = {k}: the reduced network drawn"
         )
@@ -278,15 +277,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
             found = closed.forward(widths, excess)[-1]
             ratio = found[1] / (widths[-1] / widths[0]) ** 2
             sum_ = sum(1 / n for n in widths[1:])
-            lower.append(math.exp(0.5 * (5 - abs(delta)) * sum_ - abs(delta) / 2 * (1 / widths[0])))
-            upper.append(math.exp((5 + abs(delta)) * sum_ + abs(delta) / widths[0]))
+            lower.append(exp(0.5 * (5 - abs(delta)) * sum_ - abs(delta) / 2 * (1 / widths[0])))
+            upper.append(exp((5 + abs(delta)) * sum_ + abs(delta) / widths[0]))
             value.append(ratio)
             data.append(delta)
     yield bench.at_most(
         lower, value, "$E|y|^4/(n_L/n_0)^2$ from below over random widths and laws", 1e-9
     )
     yield bench.at_most(value, upper, "and from above", 1e-9)
-    x = sp.Rational(-1, 2)
+    x = Rational(-1, 2)
     yield bench.counterexample(
         sp.exp(x / 2) - (1 + x),
         "the proof's $e^{x/2}\\le1+x$ for |x| <= 1, at x = -1/2 ($|\\Delta|>5$)",

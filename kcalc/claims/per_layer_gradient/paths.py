@@ -6,13 +6,13 @@ They are checked on small networks over all signs of the weights.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import prod, sqrt
 from typing import NamedTuple
 
 import numpy as np
-import sympy as sp
+from sympy import Rational
 
 from ...calculi.moments import moments
 from ..bench import Bench
@@ -133,7 +133,7 @@ def _networks(bench: Bench) -> Iterator[tuple[str, Signs, list[Unit]]]:
 
 def _square(route: Route, of: Moments) -> float:
     """The product of E q^2 over a path."""
-    return math.prod(of(step)[0] * (0.5 if step.gated else 1) for step in route)
+    return prod(of(step)[0] * (0.5 if step.gated else 1) for step in route)
 
 
 def _fourth(four: Sequence[Route], of: Moments) -> float:
@@ -246,7 +246,7 @@ def _summed(signs: Signs, units: list[Unit], of: Moments, entry: float) -> float
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     w = np.array(list(itertools.product([-1.0, 1.0], repeat=2)))
-    crossed = float((w[:, 0] ** 2 * w[:, 1] ** 2 * (w @ [1.0, math.sqrt(2)] > 0)).mean())
+    crossed = float((w[:, 0] ** 2 * w[:, 1] ** 2 * (w @ [1.0, sqrt(2)] > 0)).mean())
     yield bench.counterexample(
         crossed,
         "one relu unit of two inputs, $t_1=s_2$ along $w_1$, $t_2=s_1$ along $w_2$: "
@@ -278,7 +278,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ("vanilla 2-2-2", vanilla([2, 2, 2]), _vanilla(bench.rng, (2, 2, 2)), {1: 1.0, 2: 1.0}),
         (
             "ResNet, a block",
-            resnet(1, 2, 2, sp.Rational(1, 2)),
+            resnet(1, 2, 2, Rational(1, 2)),
             _resnet(bench.rng, 1, 2),
             {1: 0.5, 2: 0.25},
         ),

@@ -8,10 +8,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from math import log, prod, sqrt
 from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Symbol
 
 from ...activations import activation
 from ...calculi.moments import crelu_budget, moments, moments_at_depth
@@ -107,14 +109,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(10, 100):
         widths = bench.wholes(1, 50, bench.whole(2, 8))
-        truth = (widths[-1] / widths[0]) ** 2 * (math.prod(1 + 5 / n for n in widths[1:]) - 1)
+        truth = (widths[-1] / widths[0]) ** 2 * (prod(1 + 5 / n for n in widths[1:]) - 1)
         yield bench.equal(
             moments(vanilla(widths), jacobian=False).out.variance,
             truth,
             f"kcalc, {len(widths) - 1} layers",
             1e-11,
         )
-    n: Any = sp.Symbol("n", positive=True, integer=True)
+    n: Any = Symbol("n", positive=True, integer=True)
     block = chain(Input(n), Affine(n, sigma_w=sp.sqrt(2)), Nonlinear(activation("relu")))
     yield bench.exact(
         moments_at_depth(block).relative_factor - (1 + 5 / n),
@@ -157,14 +159,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         np.exp(logs[1] - logs[0]) - 1,
         "from L = 100 to L = 10^4, n = 10, it grows by this share",
     )
-    yield bench.equal(
-        logs[1] - logs[0], 5 / n * math.log(100), "the exponent of growth is 5/n", 5e-3
-    )
+    yield bench.equal(logs[1] - logs[0], 5 / n * log(100), "the exponent of growth is 5/n", 5e-3)
     found = [
         moments(vanilla([n, *[n * i for i in range(1, L + 1)]]), jacobian=False).out.relative
         for L in (10, 40)
     ]
-    rate = math.log((1 + found[1]) / (1 + found[0])) / math.log(4)
+    rate = log((1 + found[1]) / (1 + found[0])) / log(4)
     yield bench.equal(rate, 5 / n, "by kcalc, L = 10 to 40: near 5/n", 0.05)
 
 
@@ -179,7 +179,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(10, 100):
         widths = bench.wholes(1, 50, bench.whole(2, 8))
-        truth = (widths[-1] / widths[0]) ** 2 * (math.prod(1 + 2 / n for n in widths[1:]) - 1)
+        truth = (widths[-1] / widths[0]) ** 2 * (prod(1 + 2 / n for n in widths[1:]) - 1)
         found = moments(vanilla(widths, phi="identity"))
         yield bench.equal(found.out.variance, truth, "kcalc", 1e-11)
         J = [closed.jacobian_fourth(widths, k, 0.0, linear=True) for k in range(1, len(widths))]
@@ -235,12 +235,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$2\sqrt2/n$ per layer, below $5/n$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    n = sp.Symbol("n", positive=True)
+    n = Symbol("n", positive=True)
     yield bench.exact(2 * (n / sp.sqrt(2)) ** 2 - n**2, "the number of weights")
-    yield bench.at_most(2 * math.sqrt(2), 5, "the exponents times n")
+    yield bench.at_most(2 * sqrt(2), 5, "the exponents times n")
     for width, depth in ((40, 3), (100, 10)):
         budget = crelu_budget(width, depth)
-        truth = (1 + 2 * math.sqrt(2) / width) ** depth - 1, (1 + 5 / width) ** depth - 1
+        truth = (1 + 2 * sqrt(2) / width) ** depth - 1, (1 + 5 / width) ** depth - 1
         yield bench.equal(
             [budget.crelu_variance, budget.relu_variance],
             truth,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import sqrt
 from typing import Any
 
 import sympy as sp
+from sympy import symbols
 
 from ...calculi.scaling import scaling
 from ...network.layers import Affine, Concat, Input, Pool, Scale, Sum
@@ -26,7 +27,7 @@ def residual(a: float, c: float, s: float) -> Network:
         [
             ("in", Input(5), ()),
             ("x", Affine(WIDTH), ("in",)),
-            ("one", Affine(WIDTH, sigma_w=math.sqrt(2)), ("x",)),
+            ("one", Affine(WIDTH, sigma_w=sqrt(2)), ("x",)),
             ("relu", RELU, ("one",)),
             ("F", Affine(WIDTH, sigma_w=s), ("relu",)),
             ("S", Scale(a), ("x",)),
@@ -74,7 +75,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for beta in (0.6, 0.35):
-        alpha = math.sqrt(1 - beta**2)
+        alpha = sqrt(1 - beta**2)
         net = residual(alpha, beta, 1.0)
         s, run = scaling(net), Draws(net, bench.size(6000, 40000), bench.rng)
         zeta = s.tensors["x"].scaling
@@ -93,7 +94,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             truth,
             f"nu within the branch drawn, beta = {beta}",
         )
-        c = math.sqrt(beta)  # of the standard deviation
+        c = sqrt(beta)  # of the standard deviation
         scaled = net.map_layers(
             lambda v, layer, c=c, net=net: (
                 Affine(WIDTH, sigma_w=float(net.layer(v).sigma_w) * c)  # type: ignore
@@ -138,7 +139,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$\gamma_l = \varsigma_R/c_l^2 = (\beta^2/c^2)\varsigma$, and $c=\beta$ follows",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
-    z, b, c = sp.symbols("zeta beta c", positive=True)
+    z, b, c = symbols("zeta beta c", positive=True)
     inside = b**2 * z
     yield bench.exact(inside / c**2 - b**2 / c**2 * z, "with the scaling outside")
     yield bench.exact((inside / c**2).subs(c, b) - z, "c = beta equalises")
@@ -151,9 +152,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _conv(n: int, m: int, k: int, c: float) -> Affine:
-    return Affine(
-        m, kernel=k, padding="circular", sigma_w=math.sqrt(c / (k * math.sqrt(n * m)) * n * k * k)
-    )
+    return Affine(m, kernel=k, padding="circular", sigma_w=sqrt(c / (k * sqrt(n * m)) * n * k * k))
 
 
 def block(n: int, w: int, m: int, beta: float, last: float, down: float | None = None) -> Network:
@@ -161,25 +160,25 @@ def block(n: int, w: int, m: int, beta: float, last: float, down: float | None =
 
     ``last``: its final scalar; ``down``: c of a pooled shortcut.
     """
-    alpha = math.sqrt(1 - beta**2)
+    alpha = sqrt(1 - beta**2)
     c = alpha if down is None else down
     rows: list[Any] = [
         ("in", Input(4, (4, 4)), ()),
         ("x", _conv(4, n, 1, 1.0), ("in",)),
-        ("m0", Scale(math.sqrt(beta)), ("x",)),
+        ("m0", Scale(sqrt(beta)), ("x",)),
         ("x1", RELU, ("m0",)),
-        ("x3", Scale(math.sqrt(2 / beta)), ("x1",)),
+        ("x3", Scale(sqrt(2 / beta)), ("x1",)),
         ("W1", _conv(n, w, 1, beta), ("x3",)),
         ("x5", RELU, ("W1",)),
-        ("x7", Scale(math.sqrt(2 / (3 * beta))), ("x5",)),
+        ("x7", Scale(sqrt(2 / (3 * beta))), ("x5",)),
         ("W2", _conv(w, w, 3, beta), ("x7",)),
         ("x9", RELU, ("W2",)),
-        ("x11", Scale(math.sqrt(2 / beta)), ("x9",)),
+        ("x11", Scale(sqrt(2 / beta)), ("x9",)),
         ("W3", _conv(w, m, 1, beta), ("x11",)),
         ("F", Scale(last), ("W3",)),
         ("s0", Pool("mean", 2) if down is not None else Scale(1), ("x",)),
         ("WS", _conv(n, m, 1, c), ("s0",)),
-        ("S", Scale(1 / math.sqrt(alpha / (4 if down is not None else 1))), ("WS",)),
+        ("S", Scale(1 / sqrt(alpha / (4 if down is not None else 1))), ("WS",)),
     ]
     if down is not None:
         return Network.from_steps(
@@ -201,13 +200,13 @@ def block(n: int, w: int, m: int, beta: float, last: float, down: float | None =
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for n, w, m, beta in ((24, 12, 12, 0.6), (12, 12, 24, 0.45)):
-        net = block(n, w, m, beta, 1 / math.sqrt(beta))
+        net = block(n, w, m, beta, 1 / sqrt(beta))
         s = scaling(net)
         f = s.tensors["x"].forward
         found = [weight.gamma for weight in s.weights.values()]
         yield bench.equal(
             s.tensors["W3"].forward,
-            beta * math.sqrt(n / m) * f,
+            beta * sqrt(n / m) * f,
             "kcalc: the moment before the final scalar is beta sqrt(n/m) f",
         )
         yield bench.equal(
@@ -236,12 +235,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     beta, n, m = 0.6, 12, 24
     net = block(n, 8, m, beta, 1.0, down=0.8)
     s, run = scaling(net), Draws(net, bench.size(3000, 20000), bench.rng)
-    yield bench.statistical(
-        run.f("S") - math.sqrt(n / m) * run.f("x"), 0.0, "f of the shortcut drawn"
-    )
+    yield bench.statistical(run.f("S") - sqrt(n / m) * run.f("x"), 0.0, "f of the shortcut drawn")
     yield bench.equal(
         s.tensors["S"].forward / s.tensors["x"].forward,
-        math.sqrt(n / m),
+        sqrt(n / m),
         "the same by kcalc",
         1e-11,
     )
@@ -263,11 +260,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     n, w, m, beta = 24, 12, 6, 0.6
-    fourth = (m / n) ** 0.25 / math.sqrt(beta)
+    fourth = (m / n) ** 0.25 / sqrt(beta)
     for about, last, truth in (
-        (PRINTED, math.sqrt(m / (beta * n)), 1.0),
+        (PRINTED, sqrt(m / (beta * n)), 1.0),
         (None, fourth, 1.0),
-        (None, 1 / math.sqrt(beta), math.sqrt(n / m)),
+        (None, 1 / sqrt(beta), sqrt(n / m)),
     ):
         net = block(n, w, m, beta, last)
         s, run = scaling(net), Draws(net, bench.size(1000, 8000), bench.rng)
@@ -279,7 +276,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             about,
         )
         yield bench.statistical(run.f("F") - truth * run.f("x"), 0.0, "drawn", about)
-    b, r = sp.symbols("beta r", positive=True)  # r = sqrt(n/m)
+    b, r = symbols("beta r", positive=True)  # r = sqrt(n/m)
     yield bench.exact((1 / r) / b * b * r - 1, "$\\sqrt{m/n}/\\beta\\cdot\\beta\\sqrt{n/m} = 1$")
 
 
@@ -293,7 +290,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     n, w, m, beta = 24, 12, 12, 0.6
-    s = scaling(block(n, w, m, beta, 1 / math.sqrt(beta)))
+    s = scaling(block(n, w, m, beta, 1 / sqrt(beta)))
     run = Draws(s.network, bench.size(1000, 8000), bench.rng)
     unit = s.tensors["x"].scaling / (n * s.tensors["x"].forward ** 2)
 
@@ -322,17 +319,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$\beta^2\varsigma/v^4=\varsigma$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    z, b = sp.symbols("zeta beta", positive=True)
+    z, b = symbols("zeta beta", positive=True)
     yield bench.exact(b**2 * z / sp.sqrt(b) ** 4 - z, "by eq. 11")
     beta = 0.6
     net = residual(0.8, beta, 1.0).map_layers(
-        lambda v, layer: Affine(WIDTH, sigma_w=1 / math.sqrt(beta)) if v == "F" else layer
+        lambda v, layer: Affine(WIDTH, sigma_w=1 / sqrt(beta)) if v == "F" else layer
     )
     rows = [row for row in net.steps() if row[0] not in ("R", "y", "out")]
     net = Network.from_steps(
         [
             *rows,
-            ("v", Scale(math.sqrt(beta)), ("F",)),
+            ("v", Scale(sqrt(beta)), ("F",)),
             ("R", Scale(beta), ("v",)),
             ("y", Sum(), ("S", "R")),
             ("out", Affine(4), ("y",)),

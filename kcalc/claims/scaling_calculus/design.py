@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from itertools import pairwise
+from math import pi, sqrt
 from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Rational, symbols
 
 from ... import shaping
 from ...calculi.scaling import scaling
@@ -33,7 +34,7 @@ def stack(
     for i, (n, m, w) in enumerate(zip(widths[:-1], widths[1:], squares, strict=True)):
         k = 1 if kernels is None else kernels[i]
         parts += [RELU] * (i > 0) + [
-            Affine(m, kernel=k, padding="circular", sigma_w=math.sqrt(w * n * k * k))
+            Affine(m, kernel=k, padding="circular", sigma_w=sqrt(w * n * k * k))
         ]
     return chain(*parts)
 
@@ -61,7 +62,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             net = chain(Input(8, (size, size)), *parts, Pool("mean", k))
             s, run = scaling(net), Draws(net, bench.size(4000, 30000), bench.rng)
             above = net.parents("pool_1")[0]
-            ratio = 1 + (k * k - 1) / math.pi
+            ratio = 1 + (k * k - 1) / pi
             yield bench.equal(
                 s.tensors["pool_1"].scaling / s.tensors[above].scaling,
                 ratio,
@@ -107,7 +108,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     net = chain(Input(4, (4, 4)), Pool("max", 2), Flatten(), Affine(3))
     s, run = scaling(net), Draws(net, bench.size(8000, 60000), bench.rng)
     x, y = s.tensors["input"], s.tensors["pool_1"]
-    truth = 1 + math.sqrt(3) / math.pi
+    truth = 1 + sqrt(3) / pi
     yield bench.equal(y.scaling / x.scaling, truth, "kcalc", 1e-8)
     yield bench.statistical(run.f("pool_1"), truth, "f drawn")
     yield bench.statistical(run.b("input") - run.b("pool_1") / 4, 0.0, "b drawn: one of four")
@@ -140,7 +141,7 @@ def _corrected(bench: Bench) -> Evidence:
     r"where $\varsigma$ is",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    n, m, k, c, z = sp.symbols("n m k c zeta", positive=True)
+    n, m, k, c, z = symbols("n m k c zeta", positive=True)
     yield bench.exact(
         z / (n * m * k**2 * (c / (k * sp.sqrt(n * m))) ** 2) - z / c**2, "eq. 3 put into eq. 2"
     )
@@ -148,7 +149,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         widths, kernels = _shapes(bench)
         value = bench.uniform(0.3, 2)
         w = [
-            value / (k * math.sqrt(a * b))
+            value / (k * sqrt(a * b))
             for a, b, k in zip(widths[:-1], widths[1:], kernels, strict=True)
         ]
         s = scaling(stack(widths, w, kernels))
@@ -165,7 +166,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             np.array(values) / values[0], 1.0, f"kc.shape(method='geometric') {i}", 1e-9
         )
     yield _corrected(bench)
-    net = stack([6, 24, 12, 4], [1 / math.sqrt(a * b) for a, b in ((6, 24), (24, 12), (12, 4))])
+    net = stack([6, 24, 12, 4], [1 / sqrt(a * b) for a, b in ((6, 24), (24, 12), (12, 4))])
     run = Draws(net, bench.size(8000, 60000), bench.rng)
     base = run.nu["affine_1"]
     yield all_agree(
@@ -220,7 +221,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     n = 16
     for about, square in ((PRINTED, 2 / n), (None, 2 / (2 * n))):
-        linear = chain(Input(n), *[Affine(n, sigma_w=math.sqrt(square * n)) for _ in range(3)])
+        linear = chain(Input(n), *[Affine(n, sigma_w=sqrt(square * n)) for _ in range(3)])
         run = Draws(linear, bench.size(2000, 20000), bench.rng)
         yield bench.statistical(
             run.f("affine_3") - run.f("input"), 0.0, "a linear network keeps f", about
@@ -242,12 +243,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"typical: $\sqrt{k_{typ}/k}$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    k, t, n, m = sp.symbols("k t n m", positive=True)
+    k, t, n, m = symbols("k t n m", positive=True)
     factor = n * k**2 * (2 / t) / (k * sp.sqrt(n * m)) * (t / k) / 2
     yield bench.exact(
         factor - sp.sqrt(n / m), "f through alpha, relu and the layer is $\\sqrt{n/m}$"
     )
-    yield bench.exact(sp.sqrt(t / k).subs({t: 1, k: 3}) - sp.sqrt(sp.Rational(1, 3)), "the example")
+    yield bench.exact(sp.sqrt(t / k).subs({t: 1, k: 3}) - sp.sqrt(Rational(1, 3)), "the example")
     net = chain(
         Input(6, (4, 4)),
         Affine(8),
@@ -258,11 +259,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     s = shaping.shape(net, method="geometric", input_scaling=False)
     scale: Any = s.network.layer("affine_2: scale")
-    yield bench.equal(scale.factor, math.sqrt(1 / 3), "kc.shape puts it before the 3 x 3 layer")
+    yield bench.equal(scale.factor, sqrt(1 / 3), "kc.shape puts it before the 3 x 3 layer")
     run = Draws(s.network, bench.size(3000, 20000), bench.rng)
-    yield bench.statistical(
-        run.f("affine_2") - math.sqrt(8 / 12) * run.f("affine_1"), 0.0, "f drawn"
-    )
+    yield bench.statistical(run.f("affine_2") - sqrt(8 / 12) * run.f("affine_1"), 0.0, "f drawn")
     yield all_agree(
         bench,
         {
@@ -283,7 +282,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$2\sqrt{n_0/n_L}$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    n, m, k, f = sp.symbols("n m k f", positive=True)
+    n, m, k, f = symbols("n m k f", positive=True)
     yield bench.exact(
         k**2 * n * (2 / k) / (k * sp.sqrt(n * m)) * f / 2 - sp.sqrt(n / m) * f, "eq. 6"
     )
@@ -293,17 +292,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
             k_ = bench.whole(1, 4)
             net = stack(
                 widths,
-                [2 / k_ / (k_ * math.sqrt(a * b)) for a, b in pairwise(widths)],
+                [2 / k_ / (k_ * sqrt(a * b)) for a, b in pairwise(widths)],
                 [k_] * 3,
                 first,
             )
-            truth = math.sqrt(widths[0] / widths[-1]) * (1 if first else 2)
+            truth = sqrt(widths[0] / widths[-1]) * (1 if first else 2)
             yield bench.equal(
                 scaling(net).output_moment, truth, f"kcalc, relu first: {first}", 1e-10
             )
         net = stack(
             [9, 14, 12, 4],
-            [2 / math.sqrt(a * b) for a, b in ((9, 14), (14, 12), (12, 4))],
+            [2 / sqrt(a * b) for a, b in ((9, 14), (14, 12), (12, 4))],
             None,
             first,
         )
@@ -322,14 +321,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"with $c=2/k$, $n_{l+1}E[x_{l+1}^2]^2 = n_lE[x_l^2]^2$, so that biases are scaled alike",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    n, m, f = sp.symbols("n m f", positive=True)
+    n, m, f = symbols("n m f", positive=True)
     yield bench.exact(m * (sp.sqrt(n / m) * f) ** 2 - n * f**2, "from eq. 6")
     for _ in bench.rounds(5, 30):
         widths, _ = _shapes(bench, 4)
-        s = scaling(stack(widths, [2 / math.sqrt(a * b) for a, b in pairwise(widths)]))
+        s = scaling(stack(widths, [2 / sqrt(a * b) for a, b in pairwise(widths)]))
         values = np.array([s.biases[v] for v in s.biases])
         yield bench.equal(values / values[0], 1.0, "kcalc's scalings of biases", 1e-10)
-    net = stack([6, 24, 12, 8], [2 / math.sqrt(a * b) for a, b in ((6, 24), (24, 12), (12, 8))])
+    net = stack([6, 24, 12, 8], [2 / sqrt(a * b) for a, b in ((6, 24), (24, 12), (12, 8))])
     run = Draws(net, bench.size(8000, 60000), bench.rng)
     scaled = {v: run.b(v) / run.f(v).mean() for v in ("affine_1", "affine_2", "affine_3")}
     truth = float(scaling(net).biases["affine_1"])
@@ -345,16 +344,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"unit data are multiplied by $(n_0k_0^2)^{-1/4}$, and without it biases learn more slowly",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    n, k, q, p, b, y = sp.symbols("n k q p b y", positive=True)
+    n, k, q, p, b, y = symbols("n k q p b y", positive=True)
     weight, bias = n * k**2 * p * q**2 * b / y, p * b / y
     yield bench.exact((weight - bias).subs(q, 1 / sp.sqrt(n * k**2)), "equal there")
-    yield bench.equal([1 / math.sqrt(27), 27**-0.25], [0.19245, 0.43869], "3 channels, k = 3", 5e-6)
-    yield bench.at_most(abs(1 / math.sqrt(27) - 0.2), 0.01, "about 0.2")
+    yield bench.equal([1 / sqrt(27), 27**-0.25], [0.19245, 0.43869], "3 channels, k = 3", 5e-6)
+    yield bench.at_most(abs(1 / sqrt(27) - 0.2), 0.01, "about 0.2")
     for channels, kernel in ((3, 3), (1, 5), (4, 1)):
         conv = Affine(8, kernel=kernel, padding="circular")
         s = scaling(
             chain(Input(channels, (6, 6)), conv, RELU, conv),
-            input_moment=1 / math.sqrt(channels * kernel**2),
+            input_moment=1 / sqrt(channels * kernel**2),
         )
         yield bench.equal(
             s.weights["affine_1"].gamma / s.biases["affine_1"],

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from math import exp, pi, sqrt
 from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Rational, symbols
 
 from ... import activations
 from ...calculi.scaling import scaling
@@ -20,7 +22,7 @@ from .draws import Draws, all_agree, compared
 from .paper import PAPER
 
 RELU = Nonlinear(activations.activation("relu"))
-LEAKY = Nonlinear(activations.leaky_relu(sp.Rational(1, 5)))
+LEAKY = Nonlinear(activations.leaky_relu(Rational(1, 5)))
 ABS = Nonlinear(activations.activation("abs"))
 
 
@@ -79,11 +81,11 @@ def zetas(bench: Bench, network: Network, draws: int, what: str) -> Evidence:
     r"$x_{l+1}=ux_l$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    n, p, f, b = sp.symbols("n p f b", positive=True)
+    n, p, f, b = symbols("n p f b", positive=True)
     yield bench.exact(
         n * p * (b / 2) * (2 * f) - n * p * b * f, "doubling forward and halving back"
     )
-    for u in (sp.sqrt(2), sp.Rational(-3, 7)):
+    for u in (sp.sqrt(2), Rational(-3, 7)):
         s = scaling(chain(Input(4), Scale(u), Affine(3)))
         first, second = (s.tensors[node] for node in list(s.tensors)[:2])
         yield bench.equal(
@@ -153,7 +155,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     hypotheses="weights i.i.d., symmetric; borders periodic or none",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    n, m, k2, w, f, b, p, q = sp.symbols("n m k2 w f b p q", positive=True)
+    n, m, k2, w, f, b, p, q = symbols("n m k2 w f b p q", positive=True)
     yield bench.exact(
         m * q * (p * b / (q * m * k2 * w)) * (n * k2 * w * f) - n * p * b * f,
         "eqs. 9 and 10 put into eq. 1",
@@ -257,7 +259,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     "factor of relu is (1 - 2^-n)/2",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    a, f, b = sp.symbols("a f b", positive=True)
+    a, f, b = symbols("a f b", positive=True)
     half = (1 + a**2) / 2
     yield bench.exact(
         (half * f) * (b / half) - f * b,
@@ -279,8 +281,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             run.b("input") - factor * run.b("nonlinear_1"), 0.0, f"{name}: b drawn"
         )
     mu = 0.5
-    Phi = (1 + math.erf(mu / math.sqrt(2))) / 2
-    density = math.exp(-mu * mu / 2) / math.sqrt(2 * math.pi)
+    Phi = (1 + math.erf(mu / sqrt(2))) / 2
+    density = exp(-mu * mu / 2) / sqrt(2 * pi)
     ratio = 1 + mu * density / ((1 + mu * mu) * Phi)
     yield bench.counterexample(
         ratio - 1,

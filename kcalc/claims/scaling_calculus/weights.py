@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Rational, Symbol, symbols
 
 from ...calculi.scaling import scaling
 from ...network.combinators import chain
@@ -21,7 +22,7 @@ from .paper import PAPER
 from .propagation import LEAKY, RELU, dense, images
 
 # Q: locations of the output
-_N, _M, _K, _P, _Q, _W, _F, _B = sp.symbols("n m k P Q w f b", positive=True)
+_N, _M, _K, _P, _Q, _W, _F, _B = symbols("n m k P Q w f b", positive=True)
 _F_OUT = _N * _K**2 * _W * _F
 _B_IN = _Q / _P * _M * _K**2 * _W * _B
 _ZETA = _N * _P * _F * _B_IN
@@ -197,8 +198,8 @@ def _blocks(bench: Bench, n: int, m: int, p: int, draws: int) -> tuple[np.ndarra
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    n = sp.Symbol("n", positive=True)
-    fourth = n * sp.Rational(3, 2) + n * (n - 1) / 4
+    n = Symbol("n", positive=True)
+    fourth = n * Rational(3, 2) + n * (n - 1) / 4
     yield bench.exact(
         fourth / (n / 2) ** 2 - (1 + 5 / n), "$E\\|x\\|^4/(nE[x^2])^2$ for relu of normals"
     )
@@ -310,7 +311,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"of constant $c$ where $u=\sqrt c$, and one scalar per channel does not",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    u = sp.Symbol("u", positive=True)
+    u = Symbol("u", positive=True)
     yield bench.exact(
         _N * _P * _F**2 * (_B / (u**2 * _F)) - _N * _P * _F * (u**2 * _B) / u**4, "the two forms"
     )
@@ -330,7 +331,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"a scalar per channel, u = {value}",
         )
     c = 0.49
-    sides = sp.sqrt(c * sp.sqrt(sp.Rational(4, 4)))
+    sides = sp.sqrt(c * sp.sqrt(Rational(4, 4)))
     s = scaling(
         chain(
             Input(4),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from math import pi, sqrt
 
 import numpy as np
 
@@ -17,11 +18,11 @@ from ..bench import Bench
 from ..claim import Evidence
 
 STEEPEST = {  # sup |phi|, sup |phi'|, sup |phi''| over all x, by hand
-    "tanh": (1.0, 1.0, 4 / (3 * math.sqrt(3))),
+    "tanh": (1.0, 1.0, 4 / (3 * sqrt(3))),
     "sin": (1.0, 1.0, 1.0),
-    "sigmoid": (1.0, 0.25, 1 / (6 * math.sqrt(3))),
-    "atan": (math.pi / 2, 1.0, 3 * math.sqrt(3) / 8),
-    "erf": (1.0, 2 / math.sqrt(math.pi), 2 * math.sqrt(2 / (math.pi * math.e))),
+    "sigmoid": (1.0, 0.25, 1 / (6 * sqrt(3))),
+    "atan": (pi / 2, 1.0, 3 * sqrt(3) / 8),
+    "erf": (1.0, 2 / sqrt(pi), 2 * sqrt(2 / (pi * math.e))),
 }
 
 
@@ -87,7 +88,7 @@ def _one_neuron(bench: Bench) -> Iterator[Evidence]:
         )
         own = [s.parameter_lipschitz, s.parameter_curvature, s.beta]
         steep, bent = x * slope, x * x * curvature
-        truth = [steep, bent, steep**2 + math.sqrt(2 * level) * bent]
+        truth = [steep, bent, steep**2 + sqrt(2 * level) * bent]
         yield bench.equal(
             own, truth, f"one neuron, {name}: slope, curvature, and beta at loss {level:.3g}", 1e-8
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from math import acos, cos, exp, log, pi, sin, sqrt
 
 import numpy as np
-import sympy as sp
+from sympy import Rational, diff, symbols
 
 from ...calculi.smoothness import smoothness
 from ..bench import Bench
@@ -80,7 +81,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             loss[0] * (1 - mu * eta * (1 - beta * eta / 2)) ** np.arange(61),
             f"$x^2+3\\sin^2x$, not convex, eta = {eta}",
         )
-    b, e = sp.symbols("beta eta", positive=True)
+    b, e = symbols("beta eta", positive=True)
     yield bench.exact(
         (1 - b * e) ** 2 - (1 - 2 * b * e * (1 - b * e / 2)),
         "attained by $\\beta x^2/2$, for which $\\mu=2\\beta$",
@@ -108,10 +109,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
             left.append(mu * least(D) * half * (r @ r) / N)
             right.append(grad @ grad)
     yield bench.at_most(left, right, "random normalised residual networks", 1e-9)
-    theta, shift = sp.symbols("theta s", real=True)
+    theta, shift = symbols("theta s", real=True)
     loss = theta**2 / 2 + shift
     yield bench.exact(
-        sp.diff(loss, theta) ** 2 - 2 * (loss - shift),
+        diff(loss, theta) ** 2 - 2 * (loss - shift),
         "$\\theta^2/2+s$: equality for every least value s",
     )
     z = bench.normal(6)
@@ -144,7 +145,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$\alpha=\eta(1-\beta\eta/2)>0$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    b, e = sp.symbols("beta eta", positive=True)
+    b, e = symbols("beta eta", positive=True)
     yield bench.exact(
         e - b / 2 * e**2 - e * (1 - b * e / 2),
         "eq. 1 along a step: the loss falls by alpha |grad|^2",
@@ -192,15 +193,15 @@ def euler(C: float, eps: float, eta: float, steps: int) -> Array:
     r"t+1)^{1/4}$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    t, k = sp.symbols("t k", positive=True)
-    r = (4 * k * t + 1) ** sp.Rational(1, 4)
-    yield bench.exact(sp.diff(r, t) - k / r**3, "the flow")
+    t, k = symbols("t k", positive=True)
+    r = (4 * k * t + 1) ** Rational(1, 4)
+    yield bench.exact(diff(r, t) - k / r**3, "the flow")
     path = euler(1.0, 1.0, 0.5, bench.size(100000, 1000000))
     t_ = np.arange(path.size)
     yield bench.at_most(
         path, 1 + (2 * (t_ + 1.0)) ** 0.25, "the discrete steps, $\\eta C\\epsilon=1/2$"
     )
-    rate = math.log(path[-1] / path[path.size // 10]) / math.log(path.size / (path.size // 10))
+    rate = log(path[-1] / path[path.size // 10]) / log(path.size / (path.size // 10))
     yield bench.equal(rate, 0.25, "the power of t", 0.01)
 
 
@@ -219,7 +220,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     slope = (1 + path**2) ** -1.5
     t = np.arange(1, count + 1)
     tenth = count // 10
-    rates = [math.log(v[-1] / v[tenth]) / math.log(t[-1] / t[tenth]) for v in (slope, slope**2)]
+    rates = [log(v[-1] / v[tenth]) / log(t[-1] / t[tenth]) for v in (slope, slope**2)]
     yield bench.equal(rates, [-0.75, -1.5], "powers of t of sigma and of lambda", 0.03)
     scaled = slope**2 * t**0.75
     yield bench.counterexample(
@@ -256,7 +257,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 def _wave(t: float) -> tuple[float, float]:
     """phi and phi': phi' = .6 cos 6t + .4, at most 1."""
-    return 0.1 * math.sin(6 * t) + 0.4 * t, 0.6 * math.cos(6 * t) + 0.4
+    return 0.1 * sin(6 * t) + 0.4 * t, 0.6 * cos(6 * t) + 0.4
 
 
 def trap(w: Array) -> tuple[float, float, Array]:
@@ -269,7 +270,7 @@ def trap(w: Array) -> tuple[float, float, Array]:
     value, steep = _wave(a * u)
     f = u + b * value
     grad = np.array([3 * (1 + b * steep * a), 0.99 * b * steep * u, 0.99 * value]) * slope
-    return math.log1p(math.exp(-f)), a * u, -grad / (1 + math.exp(f))
+    return math.log1p(exp(-f)), a * u, -grad / (1 + exp(f))
 
 
 @PAPER.claim(
@@ -285,10 +286,10 @@ def trap(w: Array) -> tuple[float, float, Array]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     # where phi has its first maximum, and the minimum behind it
-    top = math.acos(-2 / 3) / 6
-    barrier = (2 * math.pi - math.acos(-2 / 3)) / 6
-    floor = math.log1p(math.exp(-(3 + 0.99 * _wave(top)[0])))
-    gate = math.log1p(math.exp(-(3 + 0.99 * _wave(barrier)[0])))
+    top = acos(-2 / 3) / 6
+    barrier = (2 * pi - acos(-2 / 3)) / 6
+    floor = math.log1p(exp(-(3 + 0.99 * _wave(top)[0])))
+    gate = math.log1p(exp(-(3 + 0.99 * _wave(barrier)[0])))
     w = np.array([[10.0, 0.131, 10.0], [10.0, 10.0, 10.0]])
     jump, loss = 0.0, np.zeros((2, 2))
     for i, start in enumerate(w):
@@ -296,7 +297,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         loss[i, 0] = trap(point)[0]
         for _ in bench.rounds(20000, 200000):
             step = 1.0 * trap(point)[2]  # eta = 1; smaller steps leap less still
-            jump = max(jump, float(np.abs(step).max()) * 2.97 * math.sqrt(2)) if i == 0 else jump
+            jump = max(jump, float(np.abs(step).max()) * 2.97 * sqrt(2)) if i == 0 else jump
             point = point - step
         loss[i, 1], t = trap(point)[:2]
         if i == 0:
@@ -354,7 +355,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     for eta in (0.1, 0.01):
         z = (0.75 * eta) ** 2
-        cycle = z - eta * 1.5 * math.sqrt(z)
+        cycle = z - eta * 1.5 * sqrt(z)
         yield bench.counterexample(
             z**1.5,
             f"$z=(3\\eta/4)^2$, eta = {eta}: one step leads to -z, and back",
@@ -387,7 +388,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     d, N = 3, 2
     net, X = Residual([d, d], 1, ("entry", "weight"), 1.0, 0.5), bench.normal(d, N)
-    reach = math.sqrt(d * d) * np.linalg.norm(X) + 0.5 * math.sqrt(d) * math.sqrt(d * N)
+    reach = sqrt(d * d) * np.linalg.norm(X) + 0.5 * sqrt(d) * sqrt(d * N)
     losses, sizes = [], []
     for _ in bench.rounds(500, 5000):
         z = net(bench.normal(net.size) * 10 ** bench.uniform(-1, 4), X)
@@ -395,7 +396,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         losses.append(
             np.mean(np.log(np.exp(z - z.max(axis=0)).sum(axis=0)) - (z - z.max(axis=0))[0])
         )
-    floor = math.log1p((d - 1) * math.exp(-math.sqrt(2) * reach))
+    floor = math.log1p((d - 1) * exp(-sqrt(2) * reach))
     yield bench.counterexample(
         floor,
         "a positive lower bound of the cross-entropy over all parameters",

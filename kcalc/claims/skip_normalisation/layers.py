@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import exp, prod, sin, sqrt
 from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Poly, Rational, Symbol, diff, symbols
 
 from ...calculi.smoothness import (
     BatchNormalisation,
@@ -124,22 +125,22 @@ def _(bench: Bench) -> Iterator[Evidence]:
         slope = [np.linalg.norm(b, 2) for b in B]
 
         def product(theta: float, A: np.ndarray = A, B: np.ndarray = B) -> np.ndarray:
-            return np.linalg.multi_dot([a + b * math.sin(theta) for a, b in zip(A, B, strict=True)])
+            return np.linalg.multi_dot([a + b * sin(theta) for a, b in zip(A, B, strict=True)])
 
         thetas = bench.uniform(-3, 3, bench.size(200, 3000), 2)
         thetas[::2, 1] = thetas[::2, 0] + 1e-4
-        lip = sum(c * math.prod(size[:i] + size[i + 1 :]) for i, c in enumerate(slope))
+        lip = sum(c * prod(size[:i] + size[i + 1 :]) for i, c in enumerate(slope))
         steps = [np.linalg.norm(product(s) - product(t), 2) / abs(s - t) for s, t in thetas]
         yield bench.at_most(
             [np.linalg.norm(product(s), 2) for s, _ in thetas],
-            math.prod(size),
+            prod(size),
             f"the bound, {count} factors",
         )
         yield bench.at_most(steps, lip, f"the Lipschitz constant, {count} factors", 1e-9)
-    b, c = sp.symbols("b c", positive=True)
-    t = sp.Symbol("t", positive=True)
+    b, c = symbols("b c", positive=True)
+    t = Symbol("t", positive=True)
     yield bench.exact(
-        sp.diff((b - c * t) ** 3, t).subs(t, 0) + 3 * c * b**2,
+        diff((b - c * t) ** 3, t).subs(t, 0) + 3 * c * b**2,
         "attained at theta = 0 by equal scalar functions $b-c\\theta$",
     )
 
@@ -154,8 +155,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(10, 60):
         N, eps = bench.whole(2, 6), float(np.exp(bench.normal()))
-        x = bench.normal(N) * math.exp(bench.normal())
-        s, root = N * eps + x @ x, math.sqrt(N)
+        x = bench.normal(N) * exp(bench.normal())
+        s, root = N * eps + x @ x, sqrt(N)
         first = root * s**-0.5 * (np.eye(N) - np.outer(x, x) / s)
         second = root * s**-1.5 * _delta(x, s)
         own = BatchNormalisation(eps)
@@ -191,7 +192,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(10, 60):
         d, eps = bench.whole(1, 6), float(np.exp(bench.normal()))
-        w = bench.normal(d) * math.exp(bench.normal())
+        w = bench.normal(d) * exp(bench.normal())
         s = eps + w @ w
         first, second = s**-0.5 * (np.eye(d) - np.outer(w, w) / s), s**-1.5 * _delta(w, s)
         yield bench.equal(first, jacobian(lambda v, e=eps: wn(v, e), w), "eq. 30", 1e-11)
@@ -226,11 +227,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"entry normalisation has the second derivative $-3\epsilon w(\epsilon+w^2)^{-5/2}$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    w, e = sp.symbols("w epsilon", positive=True)
-    second = sp.diff(w / sp.sqrt(e + w**2), w, 2)
-    yield bench.exact(
-        second + 3 * e * w * (e + w**2) ** sp.Rational(-5, 2), "with the exponent -5/2"
-    )
+    w, e = symbols("w epsilon", positive=True)
+    second = diff(w / sp.sqrt(e + w**2), w, 2)
+    yield bench.exact(second + 3 * e * w * (e + w**2) ** Rational(-5, 2), "with the exponent -5/2")
     x = bench.normal(50)
     numeric = np.diag(jacobian(lambda v: 0.7 * (0.7 + v * v) ** -1.5, x))
     yield bench.equal(
@@ -250,15 +249,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$\|wn\|_2<\sqrt{d_1}$, $\|en\|_2<\sqrt{d_1d_0}$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    u = sp.Symbol("u")  # t^2: the square of the inequality, a polynomial with a double root at 1/4
+    u = Symbol("u")  # t^2: the square of the inequality, a polynomial with a double root at 1/4
     whole, rest = sp.div(
-        sp.Rational(9, 4) * sp.Rational(4, 5) ** 5 * (1 + u) ** 5 - 9 * u,
-        (u - sp.Rational(1, 4)) ** 2,
+        Rational(9, 4) * Rational(4, 5) ** 5 * (1 + u) ** 5 - 9 * u,
+        (u - Rational(1, 4)) ** 2,
         u,
     )
     yield bench.exact(rest, "$\\tfrac94(4/5)^5(1+u)^5-9u$ has the factor $(u-1/4)^2$")
     yield bench.proved(
-        [float(c) for c in sp.Poly(whole, u).all_coeffs()],
+        [float(c) for c in Poly(whole, u).all_coeffs()],
         "the other factor has no negative coefficient, so that "
         "$3t(1+t^2)^{-5/2}$ is at most "
         "its value at 1/2",
@@ -268,7 +267,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(60, 600):
         d, eps = bench.whole(1, 5), float(np.exp(bench.normal()))
         w = bench.normal(d)
-        w *= math.sqrt(eps) * float(np.exp(0.5 * bench.normal())) / 2 / np.linalg.norm(w)
+        w *= sqrt(eps) * float(np.exp(0.5 * bench.normal())) / 2 / np.linalg.norm(w)
         for own, first, second, n in (
             (WeightNormalisation(eps), *_wn_derivatives(w, eps), 1),
             (BatchNormalisation(eps), *_bn_derivatives(w, eps), d),
@@ -281,11 +280,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 np.linalg.norm(np.einsum("jln,l,n->j", second, v, v)) / (v @ v) for v in (u, *other)
             ]
             bent.append(max(values) / told.second)
-            told_bounds.append((told.first * eps**0.5, told.second * math.sqrt(n) * eps / BOUND))
+            told_bounds.append((told.first * eps**0.5, told.second * sqrt(n) * eps / BOUND))
         W = bench.normal(3, d) * 10
         sizes += [
-            np.linalg.norm(wn(W, eps), 2) / math.sqrt(3),
-            np.linalg.norm(en(W, eps), 2) / math.sqrt(3 * d),
+            np.linalg.norm(wn(W, eps), 2) / sqrt(3),
+            np.linalg.norm(en(W, eps), 2) / sqrt(3 * d),
         ]
     yield bench.equal(told_bounds, 1.0, "kcalc's bounds")
     yield bench.at_most(steep, 1.0, "first derivatives over random points, over the bound", 1e-9)
@@ -359,7 +358,7 @@ def _worst(
     """(|DF|, |DF(s) - DF(t)|/|s - t|, s) over random pairs of parameters s, t, near and far."""
     first, bent, points = [], [], []
     for i in range(draws):
-        theta = bench.normal(net.size) * math.exp(1.5 * bench.normal())
+        theta = bench.normal(net.size) * exp(1.5 * bench.normal())
         other = theta + bench.normal(net.size) * (1e-3 if i % 2 else 1.0)
         D = [jacobian(lambda t: net(t, X), t) for t in (theta, other)]
         first.append(float(np.linalg.norm(D[0], 2)))
@@ -452,7 +451,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
         quotients = []
         for i in bench.rounds(30, 300):
-            theta = bench.normal(net.size) * math.exp(bench.normal())
+            theta = bench.normal(net.size) * exp(bench.normal())
             other = theta + bench.normal(net.size) * (1e-3 if i % 2 else 1.0)
             quotients.append(
                 np.linalg.norm(gradient(theta) - gradient(other)) / np.linalg.norm(theta - other)
@@ -505,7 +504,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ]
     yield bench.at_most(
         far,
-        1.0 * math.sqrt(3) / np.linalg.norm(centred(X)) * 1.0001,
+        1.0 * sqrt(3) / np.linalg.norm(centred(X)) * 1.0001,
         "batch normalisation of data with covariance: J bounded in A",
         1e-9,
     )

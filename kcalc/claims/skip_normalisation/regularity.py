@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import exp, log, pi, prod, sqrt
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         shrink = bench.uniform(0.2, 1.2)
         net = Residual([d0, d], 2, ("entry", "weight"), eps, shrink)
         X = bench.normal(d0, N)
-        theta = bench.normal(net.size) * math.exp(bench.normal())
+        theta = bench.normal(net.size) * exp(bench.normal())
         W = net.weights(theta)
         parts = np.split(theta, net.ends[:-1])
         z = W[0] @ X
@@ -165,7 +165,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(10, 80):
-        w = bench.normal(2, 3) * math.exp(bench.normal())
+        w = bench.normal(2, 3) * exp(bench.normal())
         eps = float(np.exp(bench.normal()))
         true = sigma(jacobian(lambda v, e=eps: en(v, e), w))
         yield bench.equal(
@@ -191,10 +191,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         N = bench.whole(1, d0 + 1)
         d = bench.whole(1, d0 + 1)
         eps = float(np.exp(bench.normal()))
-        shrink = 0.99 / math.sqrt(d)
+        shrink = 0.99 / sqrt(d)
         net = Residual([d0, d], 1 + i % 2, ("entry", "weight"), eps, shrink)
         X = bench.normal(d0, N)
-        theta = bench.normal(net.size) * math.exp(bench.normal())
+        theta = bench.normal(net.size) * exp(bench.normal())
         W = net.weights(theta)
         true = least(jacobian(lambda t, net=net, X=X: net(t, X), theta))
         slope = (eps * (eps + theta[: net.ends[0]] ** 2) ** -1.5).min()
@@ -202,7 +202,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             (1 - np.linalg.norm(A, 2) * np.linalg.norm(B, 2)) ** 2
             for A, B in zip(W[1::2], W[2::2], strict=True)
         ]
-        bound.append((sigma(X) * slope) ** 2 * math.prod(blocks))
+        bound.append((sigma(X) * slope) ** 2 * prod(blocks))
         margin.append(true)
         ratio.append(true / bound[-1])
     yield bench.at_most(1e-300, margin, "lambda(DF) is positive", 0.0, smallest=float(min(margin)))
@@ -218,7 +218,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         theta = np.concatenate([np.full(4, r), np.zeros(net.size - 4)])
         far.append(least(jacobian(lambda t: net(t, X), theta)[:, :4]))
     yield bench.equal(
-        np.diff(np.log(far)) / math.log(10),
+        np.diff(np.log(far)) / log(10),
         [-4.8, -6],
         "not uniformly: lambda of the first layer's part falls as $r^{-6}$",
         0.12,
@@ -252,13 +252,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"from $[0,2/\sqrt3]$ to $[1/(2\sqrt3),4\sqrt2/3]$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    n, t = 500, 1 / math.sqrt(3)
-    A = bench.uniform(-1, 1, n, n) / math.sqrt(n)
+    n, t = 500, 1 / sqrt(3)
+    A = bench.uniform(-1, 1, n, n) / sqrt(n)
     plain, shifted = (np.linalg.svd(M, compute_uv=False) for M in (A, np.eye(n) + A))
     law, bare = residual_spectrum(t), residual_spectrum(t, 0)
     yield bench.equal(
         [*law.support, *bare.support],
-        [1 / (2 * math.sqrt(3)), 4 * math.sqrt(2) / 3, 0, 2 * t],
+        [1 / (2 * sqrt(3)), 4 * sqrt(2) / 3, 0, 2 * t],
         "kcalc's supports",
     )
     yield bench.equal(
@@ -268,7 +268,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         0.03,
     )
     yield bench.equal(
-        [shifted.mean(), plain.mean()], [law.mean(), 8 * t / (3 * math.pi)], "the means", 0.01
+        [shifted.mean(), plain.mean()], [law.mean(), 8 * t / (3 * pi)], "the means", 0.01
     )
     yield bench.equal([(shifted**2).mean(), law.mean_square], 1 + 1 / 3, "mean squares", 0.02)
     quantiles = np.arange(0.1, 1, 0.1)
@@ -299,7 +299,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             a=a,
         )
     for width in (60, 200):
-        A = bench.normal(width, width) * 0.5 / math.sqrt(width)
+        A = bench.normal(width, width) * 0.5 / sqrt(width)
         mask = np.diag((bench.normal(width) > 0) * 1.0)
         for name, G in (("a matrix", A), ("weights, relu, weights", A @ mask @ A * 2)):
             shifted, plain = (

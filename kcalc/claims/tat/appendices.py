@@ -5,11 +5,12 @@ The equations of App. C are 21 to 24.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import sqrt
 
 import numpy as np
 import sympy as sp
+from sympy import Rational, Symbol, expand, integrate, oo, simplify, symbols
 
 from ...activations import activation
 from ...activations.gaussian_expectations import pair_expectation
@@ -37,7 +38,7 @@ _C = np.cos(np.linspace(0, np.pi, 31))
     r"Q_{\phi_0}(1)+2\alpha(1-\alpha)E[(cz_1+\sqrt{1-c^2}z_2)\phi_0(z_1)]]$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    a, x = sp.symbols("a x", positive=True)
+    a, x = symbols("a x", positive=True)
     yield bench.exact(x - (a * x + (1 - a) * x), "phi_a for x > 0")
     yield bench.exact(-a * x - a * (-x), "phi_a for x < 0, where phi_0 = 0")
     found, truth = [], []
@@ -65,7 +66,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     exact, t, a = exact_tailored_map()
     formula = (sp.sin(t) + (sp.pi - t) * sp.cos(t)) / sp.pi
     yield bench.exact(
-        sp.expand_trig(sp.expand(exact.subs(a, 0) - formula)),
+        sp.expand_trig(expand(exact.subs(a, 0) - formula)),
         "the angular integral at slope 0 less the formula",
     )
     q1, q2 = np.exp(bench.uniform(-3, 3, 2))
@@ -82,10 +83,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @PAPER.claim("TAT-eq23", "App. C, eq. 23", r"$E[(cz_1+\sqrt{1-c^2}z_2)\,\phi_0(z_1)]=c/2$")
 def _(bench: Bench) -> Iterator[Evidence]:
-    z = sp.Symbol("z", positive=True)
+    z = Symbol("z", positive=True)
     yield bench.exact(
-        sp.integrate(z**2 * sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi), (z, 0, sp.oo))
-        - sp.Rational(1, 2),
+        integrate(z**2 * sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi), (z, 0, oo)) - Rational(1, 2),
         "E[z^2; z > 0] = 1/2",
     )
     yield bench.equal(pair_expectation("identity", "relu", _C), _C / 2, "the calculus", 1e-13)
@@ -104,7 +104,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"c}{(1+\alpha^2)\pi}$ before rearranging",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    t, a = sp.symbols("t a", positive=True)
+    t, a = symbols("t a", positive=True)
     before = ((1 - a) ** 2 * (sp.sin(t) + sp.cos(t) * (sp.pi - t)) + 2 * sp.pi * a * sp.cos(t)) / (
         (1 + a**2) * sp.pi
     )
@@ -114,10 +114,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         + a * (1 - a) * sp.cos(t)
     )
     yield bench.exact(
-        sp.simplify(before - 2 / (1 + a**2) * inner),
+        simplify(before - 2 / (1 + a**2) * inner),
         "eq. 24 less eq. 21 with eqs. 22 and 23 put in",
     )
-    yield bench.exact(sp.simplify(before - printed_tailored_map(t, a)), "eq. 24 less Lemma 1")
+    yield bench.exact(simplify(before - printed_tailored_map(t, a)), "eq. 24 less Lemma 1")
     slopes = bench.uniform(-2, 3, bench.size(8, 60))
     numbers = [
         (
@@ -139,7 +139,7 @@ def _orthogonal(rng: np.random.Generator, m: int, k: int) -> np.ndarray:
     x = rng.normal(size=(min(m, k), max(m, k)))
     values, vectors = np.linalg.eigh(x @ x.T)
     w = vectors @ np.diag(values**-0.5) @ vectors.T @ x
-    return max(math.sqrt(m / k), 1.0) * (w if m <= k else w.T)
+    return max(sqrt(m / k), 1.0) * (w if m <= k else w.T)
 
 
 @PAPER.claim(
@@ -150,7 +150,7 @@ def _orthogonal(rng: np.random.Generator, m: int, k: int) -> np.ndarray:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     sizes = [(4, 4), (6, 4), (4, 6), (9, 2), (2, 9)]
-    factor = [max(math.sqrt(m / k), 1.0) for m, k in sizes]
+    factor = [max(sqrt(m / k), 1.0) for m, k in sizes]
     yield bench.equal(
         [f != 1 for f in factor],
         [k < m for m, k in sizes],
@@ -161,7 +161,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for m, k in sizes:
         noise = bench.normal(m, k)
         w = _orthogonal(bench.rng, m, k)
-        law = np.asarray(LAWS["orthogonal"].matrix(noise)) / math.sqrt(k)
+        law = np.asarray(LAWS["orthogonal"].matrix(noise)) / sqrt(k)
         z = bench.normal(k)
         gram = law @ law.T if m <= k else law.T @ law
         ours.append(np.abs(gram - max(m / k, 1.0) * np.eye(min(m, k))).max())
@@ -200,7 +200,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     errors = []
     theory: list[float] = [float("nan")]
     for width in widths:
-        x = np.eye(2, 30) * math.sqrt(30)
+        x = np.eye(2, 30) * sqrt(30)
         found = []
         for _ in range(draws):
             y = x
@@ -217,7 +217,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         if width == widths[-1]:
             final = np.array(found)[:, -1]
             # errors of the sample, and a bias of order 1/width
-            near = 4.5 * final.std() / math.sqrt(draws) + 10 / width
+            near = 4.5 * final.std() / sqrt(draws) + 10 / width
             yield bench.at_most(
                 abs(final.mean() - theory[-1]), near, "the mean of the last c value", width=width
             )

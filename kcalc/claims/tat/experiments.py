@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import sympy as sp
+from sympy import Rational
 
 from ..bench import Bench
 from ..claim import Evidence
@@ -34,7 +34,7 @@ TABLE_9 = {
 def _gap(bench: Bench, high: str, low: str, printed: str, what: str) -> Evidence:
     """Whether high - low = printed, in exact decimals."""
     return bench.exact(
-        sp.Rational(high) - sp.Rational(low) - sp.Rational(printed),
+        Rational(high) - Rational(low) - Rational(printed),
         f"{what}: {high} - {low} = {printed}",
     )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import sqrt
 
 import numpy as np
 import sympy as sp
+from sympy import diff, symbols
 
 from ...activations import activation
 from ...activations.gaussian_expectations import pair_expectation
@@ -39,13 +40,13 @@ NAMES = (
 def _inputs(bench: Bench, q1: float, q2: float, c: float, size: int = 16) -> np.ndarray:
     """Two inputs with exactly these q values and cosine."""
     basis = np.linalg.qr(bench.normal(size, 2))[0].T
-    return math.sqrt(size) * np.stack(
-        [math.sqrt(q1) * basis[0], math.sqrt(q2) * (c * basis[0] + math.sqrt(1 - c * c) * basis[1])]
+    return sqrt(size) * np.stack(
+        [sqrt(q1) * basis[0], sqrt(q2) * (c * basis[0] + sqrt(1 - c * c) * basis[1])]
     )
 
 
 def _square(phi: Function, q: float) -> float:
-    root = math.sqrt(q)
+    root = sqrt(q)
     return one(lambda z: phi(root * z) ** 2)
 
 
@@ -100,7 +101,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             found += [activation(name).q_map(q), q_map(vanilla(3, name))(q)]
             steps = [q]
             for _ in range(3):
-                root = math.sqrt(steps[-1])
+                root = sqrt(steps[-1])
                 steps.append(one(lambda z, phi=phi, root=root: phi(root * z) ** 2))
             truth += steps[1::2]
     yield bench.equal(
@@ -140,15 +141,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for c, q1, q2 in _points(bench, 2):
             sizes = [_square(phi, q) for q in (q1, q2)]
             found.append(activation(name).c_map(c, q1, q2))
-            truth.append(pair(phi, phi, c, q1, q2) / math.sqrt(sizes[0] * sizes[1]))
+            truth.append(pair(phi, phi, c, q1, q2) / sqrt(sizes[0] * sizes[1]))
     yield bench.equal(found, truth, "the C map at unequal q against a trapezoidal rule", 1e-9)
     q1, q2, c = 0.5, 2.0, 0.6
     x = _inputs(bench, q1, q2, c)
     cosine = float(x[0] @ x[1] / np.sqrt((x[0] @ x[0]) * (x[1] @ x[1])))
     phi = activation("tanh")
-    expected = float(phi.c_map(cosine, q1, q2)) * math.sqrt(
-        float(phi.q_map(q1)) * float(phi.q_map(q2))
-    )
+    expected = float(phi.c_map(cosine, q1, q2)) * sqrt(float(phi.q_map(q1)) * float(phi.q_map(q2)))
     samples = []
     for _ in bench.rounds(400, 4000):
         y = forward(bench.rng, np.tanh, x, (64,))
@@ -167,7 +166,7 @@ def _two_branches(first: str, second: str, w: float) -> Network:
         ("b", Affine(), ("x",)),
         ("g", Nonlinear(activation(second)), ("b",)),
         ("gb", Affine(), ("g",)),
-        ("sum", Sum((w, math.sqrt(1 - w * w))), ("fa", "gb")),
+        ("sum", Sum((w, sqrt(1 - w * w))), ("fa", "gb")),
     ]
     return Network.from_steps(steps)
 
@@ -175,7 +174,7 @@ def _two_branches(first: str, second: str, w: float) -> Network:
 def _branch_values(name: str, c: float, q1: float, q2: float) -> tuple[float, float, float]:
     phi = SMOOTH[name][0]
     sizes = [_square(phi, q) for q in (q1, q2)]
-    return sizes[0], sizes[1], pair(phi, phi, c, q1, q2) / math.sqrt(sizes[0] * sizes[1])
+    return sizes[0], sizes[1], pair(phi, phi, c, q1, q2) / sqrt(sizes[0] * sizes[1])
 
 
 @PAPER.claim(
@@ -189,9 +188,9 @@ def _branch_values(name: str, c: float, q1: float, q2: float) -> tuple[float, fl
 def _(bench: Bench) -> Iterator[Evidence]:
     w, c = 0.6, 0.3
     a, b = _branch_values("tanh", c, 0.25, 9.0), _branch_values("gelu", c, 0.25, 9.0)
-    true = (
-        w**2 * math.sqrt(a[0] * a[1]) * a[2] + (1 - w**2) * math.sqrt(b[0] * b[1]) * b[2]
-    ) / math.sqrt((w**2 * a[0] + (1 - w**2) * b[0]) * (w**2 * a[1] + (1 - w**2) * b[1]))
+    true = (w**2 * sqrt(a[0] * a[1]) * a[2] + (1 - w**2) * sqrt(b[0] * b[1]) * b[2]) / sqrt(
+        (w**2 * a[0] + (1 - w**2) * b[0]) * (w**2 * a[1] + (1 - w**2) * b[1])
+    )
     printed = [
         (w**2 * a[j] * a[2] + (1 - w**2) * b[j] * b[2]) / (w**2 * a[j] + (1 - w**2) * b[j])
         for j in (0, 1)
@@ -209,11 +208,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             net, w = _two_branches(first, second, 0.6), 0.6
             a, b = _branch_values(first, c, q1, q2), _branch_values(second, c, q1, q2)
             q = [w**2 * a[j] + (1 - w**2) * b[j] for j in (0, 1)]
-            cross = (
-                w**2 * math.sqrt(a[0] * a[1]) * a[2] + (1 - w**2) * math.sqrt(b[0] * b[1]) * b[2]
-            )
+            cross = w**2 * sqrt(a[0] * a[1]) * a[2] + (1 - w**2) * sqrt(b[0] * b[1]) * b[2]
             general += list(node_values(net, c, q1, q2)["sum"])
-            general_true += [q[0], q[1], cross / math.sqrt(q[0] * q[1])]
+            general_true += [q[0], q[1], cross / sqrt(q[0] * q[1])]
             a, b = _branch_values(first, c, q1, q1), _branch_values(second, c, q1, q1)
             uniform.append(c_map(net)(c, q1))
             uniform_true.append(
@@ -256,8 +253,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     x = _inputs(bench, 1, 1, c, width)
     samples = []
     for _ in bench.rounds(1500, 20000):
-        hidden = forward(bench.rng, leaky(0.0), x, (width,)) * math.sqrt(2)
-        y = w * x + math.sqrt(1 - w * w) * forward(bench.rng, lambda v: v, hidden, (width,))
+        hidden = forward(bench.rng, leaky(0.0), x, (width,)) * sqrt(2)
+        y = w * x + sqrt(1 - w * w) * forward(bench.rng, lambda v: v, hidden, (width,))
         samples.append(float(y[0] @ y[1]) / width)
     relu = chain(Affine(), Nonlinear(activation("relu")))
     expected = w**2 * c + (1 - w**2) * float(c_map(relu)(c))
@@ -267,7 +264,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _tailored_block(w: float, slope: float) -> Network:
-    scale = math.sqrt(2 / (1 + slope**2))
+    scale = sqrt(2 / (1 + slope**2))
     phi = abrelu(slope * scale, scale)
     branch = chain(Affine(), Nonlinear(phi), Affine(), Nonlinear(phi), Affine())
     return residual(branch, shortcut_weight=w)
@@ -280,7 +277,7 @@ def _moment(name: str, i: int, c: float, q1: float, q2: float) -> float:
     """The right-hand side of eq. 18."""
     f, phi = SMOOTH[name][i], SMOOTH[name][0]
     sizes = [_square(phi, q) for q in (q1, q2)]
-    return (q1 * q2) ** (i / 2) / math.sqrt(sizes[0] * sizes[1]) * pair(f, f, c, q1, q2)
+    return (q1 * q2) ** (i / 2) / sqrt(sizes[0] * sizes[1]) * pair(f, f, c, q1, q2)
 
 
 @PAPER.claim(
@@ -338,14 +335,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 else activation("sin").c_map(c, q1, q2)
             )
             truth.append(
-                (q1 * q2) ** (i / 2) / math.sqrt(sizes[0] * sizes[1]) * pair(wave, wave, c, q1, q2)
+                (q1 * q2) ** (i / 2) / sqrt(sizes[0] * sizes[1]) * pair(wave, wave, c, q1, q2)
             )
     yield bench.equal(found, truth, "i = 0 to 4 and more for the sine", 1e-9)
-    c, a, b = sp.symbols("c a b", positive=True)
+    c, a, b = symbols("c a b", positive=True)
     # E sin u sin v; E cos u cos v has cosh in its place
     exact = sp.exp(-(a + b) / 2) * sp.sinh(c * sp.sqrt(a * b))
     yield bench.exact(
-        sp.diff(exact, c) - sp.sqrt(a * b) * sp.exp(-(a + b) / 2) * sp.cosh(c * sp.sqrt(a * b)),
+        diff(exact, c) - sp.sqrt(a * b) * sp.exp(-(a + b) / 2) * sp.cosh(c * sp.sqrt(a * b)),
         "i = 1 for the sine, exactly",
     )
 
@@ -369,7 +366,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     found, truth = [], []
     for name in NAMES[: bench.size(6, 11)]:
         for _, q, _ in _points(bench, 2):
-            root = math.sqrt(q)
+            root = sqrt(q)
             series = np.asarray(activation(name).c_map.series(3, q), dtype=float) * [1, 1, 2]
             size = one(lambda z, r=root, f=SMOOTH[name][0]: f(r * z) ** 2)
             found += list(series)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import acos, sqrt
 
 import numpy as np
 import sympy as sp
 from scipy import integrate
+from sympy import Integer, Poly, Rational, Symbol, diff, expand, simplify, symbols
 
 from ...activations import activation
 from ...calculi.global_maps import c_map
@@ -46,7 +47,7 @@ def _resnet(square: float, depth: int) -> Network:
     ``square``: the squared shortcut weight.
     """
     branch = chain(Affine(), Nonlinear(tailored_rectifier(0.0)), Affine())
-    return repeat(residual(branch, shortcut_weight=math.sqrt(square)), depth)
+    return repeat(residual(branch, shortcut_weight=sqrt(square)), depth)
 
 
 @PAPER.claim(
@@ -65,14 +66,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.counterexample(
         abs(printed - true), "one layer of slope .37 at c = .2", printed=printed, rectifier=true
     )
-    t, s = sp.symbols("t a", positive=True)
-    relu = printed_tailored_map(t, sp.Integer(0))
+    t, s = symbols("t a", positive=True)
+    relu = printed_tailored_map(t, Integer(0))
     mixed = 2 * s / (1 + s**2) * sp.cos(t) + (1 - s) ** 2 / (1 + s**2) * relu
     yield bench.exact(
-        sp.simplify(mixed - printed_tailored_map(t, s)), "the block's C map less the rectifier's"
+        simplify(mixed - printed_tailored_map(t, s)), "the block's C map less the rectifier's"
     )
     yield bench.exact(
-        sp.simplify(2 * s / (1 + s**2) + (1 - s) ** 2 / (1 + s**2) - 1),
+        simplify(2 * s / (1 + s**2) + (1 - s) ** 2 / (1 + s**2) - 1),
         "the squared weights add up to 1",
     )
     plain, blocks, iterated = [], [], []
@@ -177,7 +178,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 def _psi(c: float, time: float) -> float:
     """The flow psi by a Runge-Kutta method in the angle: dt/ds = -(sin t - t cos t)/sin t."""
-    angle = math.acos(c)
+    angle = acos(c)
     run = integrate.solve_ivp(
         lambda _, t: -(np.sin(t) - t * np.cos(t)) / np.sin(t),
         (0, time),
@@ -253,9 +254,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$g(x)=\sqrt{1-x^2}-x\cos^{-1}x>0$ on $(-1,1)$, $g(1)=0$, $g'(x)=-\cos^{-1}x$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    x = sp.Symbol("x", real=True)
+    x = Symbol("x", real=True)
     g = sp.sqrt(1 - x**2) - x * sp.acos(x)
-    yield bench.exact(sp.diff(g, x) + sp.acos(x), "g' + arccos x")
+    yield bench.exact(diff(g, x) + sp.acos(x), "g' + arccos x")
     yield bench.exact(g.subs(x, 1), "g(1)")
     yield bench.certified(
         _direct, "0.5", "3.14159265358979323846264338328", "g(cos t)/t^3 for t in [1/2, pi]"
@@ -279,10 +280,10 @@ def _direct(t):
 
 @PAPER.claim("TAT-eq31", "App. C, eq. 31", r"$g(x)\ge\frac{2\sqrt2}{3}(1-x)^{3/2}$ on $[-1,1]$")
 def _(bench: Bench) -> Iterator[Evidence]:
-    t, x = sp.symbols("t x", positive=True)
-    half = 2 * sp.sqrt(2) / 3 * (2 * sp.sin(t / 2) ** 2) ** sp.Rational(3, 2)
+    t, x = symbols("t x", positive=True)
+    half = 2 * sp.sqrt(2) / 3 * (2 * sp.sin(t / 2) ** 2) ** Rational(3, 2)
     yield bench.exact(
-        sp.simplify(half.subs(t, x) - sp.Rational(8, 3) * sp.Abs(sp.sin(x / 2)) ** 3),
+        simplify(half.subs(t, x) - Rational(8, 3) * sp.Abs(sp.sin(x / 2)) ** 3),
         "at x = cos t the right side is (8/3) sin(t/2)^3",
     )
 
@@ -293,21 +294,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
         far, "0.5", "3.14159265358979323846264338328", "(difference)/t^5 for t in [1/2, pi]"
     )
     u = t / 2
-    near = sp.Poly(
-        sp.expand(
-            (t**3 / 3 - t**5 / 30 - sp.Rational(8, 3) * (u - u**3 / 6 + u**5 / 120) ** 3) / t**5
-        ),
+    near = Poly(
+        expand((t**3 / 3 - t**5 / 30 - Rational(8, 3) * (u - u**3 / 6 + u**5 / 120) ** 3) / t**5),
         t,
     )
     terms = [(int(n), c) for (n,), c in near.terms()]
-    yield bench.exact(near.eval(0) - sp.Rational(1, 120), "its value at t = 0 is 1/120")
+    yield bench.exact(near.eval(0) - Rational(1, 120), "its value at t = 0 is 1/120")
     yield bench.certified(
         lambda t: sum((t**n * int(c.p) / int(c.q) for n, c in terms), start=0 * t), 0, "0.5",
         "a lower bound of (difference)/t^5 for t in [0, 1/2], by alternating series",
     )  # fmt: skip
     slope = sp.sqrt(2) * sp.sqrt(1 - x)
     yield bench.exact(
-        sp.diff(2 * sp.sqrt(2) / 3 * (1 - x) ** sp.Rational(3, 2), x) + slope,
+        diff(2 * sp.sqrt(2) / 3 * (1 - x) ** Rational(3, 2), x) + slope,
         "h' = -arccos x + sqrt(2 - 2x)",
     )
 
@@ -320,14 +319,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"and lies below $\psi(0,t)$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    t = sp.Symbol("t", positive=True)
+    t = Symbol("t", positive=True)
     root = 3 / (sp.sqrt(2) * t + 3)
     yield bench.exact(
-        sp.diff(1 - root**2, t) - 2 * sp.sqrt(2) / 3 * root**3, "the differential equation"
+        diff(1 - root**2, t) - 2 * sp.sqrt(2) / 3 * root**3, "the differential equation"
     )
     yield bench.exact((1 - root**2).subs(t, 0), "the initial value")
     times = np.linspace(0, 60, 31)
-    below = 1 - (3 / (math.sqrt(2) * times + 3)) ** 2
+    below = 1 - (3 / (sqrt(2) * times + 3)) ** 2
     yield bench.at_most(
         below,
         [flow(0.0, float(s)) for s in times],
@@ -335,7 +334,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1e-11,
     )
     run = integrate.solve_ivp(
-        lambda _, x: 2 * math.sqrt(2) / 3 * (1 - x) ** 1.5,
+        lambda _, x: 2 * sqrt(2) / 3 * (1 - x) ** 1.5,
         (0, 7),
         [0.0],
         "DOP853",
@@ -343,7 +342,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         atol=1e-13,
     )
     yield bench.equal(
-        1 - (3 / (7 * math.sqrt(2) + 3)) ** 2, run.y[0, -1], "t = 7, by Runge-Kutta", 1e-10
+        1 - (3 / (7 * sqrt(2) + 3)) ** 2, run.y[0, -1], "t = 7, by Runge-Kutta", 1e-10
     )
 
 
@@ -359,7 +358,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    a, x = sp.symbols("a x", positive=True)
+    a, x = symbols("a x", positive=True)
     phi = {1: x, -1: -a * x}  # phi_a(x) and phi_a(-x) for x > 0
     yield bench.exact((phi[1] + a * phi[-1]) / (1 - a**2) - x, "x > 0")
     yield bench.exact((phi[-1] + a * phi[1]) / (1 - a**2), "x < 0")
@@ -387,7 +386,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     caveat=r"needs $\alpha\ne0$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    a, x = sp.symbols("a x", positive=True)
+    a, x = symbols("a x", positive=True)
     # the slope's sign does not matter: both sides are linear on each side of 0
     for sign in (
         1,

@@ -5,12 +5,13 @@ U_{f,r} is computed by the recipe of the appendix.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import sqrt
 from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Integer, Rational, Symbol, diff, simplify, sympify
 
 from ...activations import activation
 from ...calculi.global_maps import c_map
@@ -66,7 +67,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     size = one(lambda z: np.tanh(z) ** 2)
     psi = one(lambda z: (1 - np.tanh(z) ** 2) ** 2) / size
-    scaled = activation(sp.tanh(sp.Symbol("x", real=True)) / math.sqrt(size))  # pyright: ignore[reportArgumentType]
+    scaled = activation(sp.tanh(Symbol("x", real=True)) / sqrt(size))  # pyright: ignore[reportArgumentType]
     slopes, rule = [], []
     for _ in bench.rounds(8, 40):
         dag = random_dag(bench.rng, 6)
@@ -112,13 +113,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     hypotheses=r"$\mathcal C'(1)=1$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    x = sp.Symbol("x")
+    x = Symbol("x")
     a, b = sp.Function("a"), sp.Function("b")
-    y = sp.Symbol("y")
-    rule = sp.diff(a(y), y, 2).subs(y, b(x)) * sp.diff(b(x), x) ** 2 + sp.diff(a(y), y).subs(
-        y, b(x)
-    ) * sp.diff(b(x), x, 2)
-    yield bench.exact((sp.diff(a(b(x)), x, 2) - rule).doit(), "the chain rule of second order")
+    y = Symbol("y")
+    rule = diff(a(y), y, 2).subs(y, b(x)) * diff(b(x), x) ** 2 + diff(a(y), y).subs(y, b(x)) * diff(
+        b(x), x, 2
+    )
+    yield bench.exact((diff(a(b(x)), x, 2) - rule).doit(), "the chain rule of second order")
     found, multiple, truth = [], [], []
     for net in _networks(bench, bench.size(40, 200)):
         bend = bench.uniform(0.01, 1)
@@ -222,15 +223,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$\mu_f^0(\alpha)$ where it is not 0",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    a = sp.Symbol("a", real=True)
+    a = Symbol("a", real=True)
     k = (1 - a) ** 2 / (sp.pi * (1 + a**2))
     yield bench.exact(
-        sp.simplify(sp.diff(k, a) + 2 * (1 - a**2) / (sp.pi * (1 + a**2) ** 2)),
+        simplify(diff(k, a) + 2 * (1 - a**2) / (sp.pi * (1 + a**2) ** 2)),
         "dk/da = -2 (1 - a^2)/(pi (1 + a^2)^2) < 0",
     )
-    yield bench.exact(
-        sp.simplify(k.subs(a, 1 / a) - k), "k(1/a) = k(a): beyond a = 1 it rises again"
-    )
+    yield bench.exact(simplify(k.subs(a, 1 / a) - k), "k(1/a) = k(a): beyond a = 1 it rises again")
     grid = np.linspace(-1, 1, 41)
     c = np.array([-1.0, -0.4, 0.0, 0.7])
     values = np.array([np.asarray(tailored_rectifier(float(s)).c_map(c)) for s in grid])
@@ -259,10 +258,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         slope = bench.uniform(-1, 2)
         maps.append(c_map(dag.network(tailored_rectifier(slope)))(c))
         recipe.append(dag(c, lambda x, a=slope: tailored_map(a, x)))
-        psi = sp.Rational(bench.whole(5, 30), 10)
-        polynomial = sp.sympify(slope_polynomial(dag.network("tanh")))
+        psi = Rational(bench.whole(5, 30), 10)
+        polynomial = sympify(slope_polynomial(dag.network("tanh")))
         slopes.append(polynomial.subs(dict.fromkeys(polynomial.free_symbols, psi)))
-        powers.append(dag(sp.Integer(1), lambda x, p=psi: p * x, sp.Rational))
+        powers.append(dag(Integer(1), lambda x, p=psi: p * x, Rational))
     yield bench.equal(maps, recipe, "r = C: the global C maps of random networks")
     yield bench.equal(slopes, powers, "r(x) = psi x at 1: their slope polynomials", 1e-11)
 

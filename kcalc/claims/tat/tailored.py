@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import sqrt
 
 import numpy as np
 import sympy as sp
 from scipy import optimize
+from sympy import Expr, Symbol, diff, expand, symbols
 
 from ...activations import activation
 from ...activations.rectifiers import abrelu, leaky_relu
@@ -35,9 +36,9 @@ SHAPED = ("tanh", "softplus", "erf", "sin", "sigmoid", "swish", "gelu", "atan", 
 SLOPES = (0.0, 0.3, 0.9, 1.5, 3.0, -0.4)
 
 
-def exact_tailored_map() -> tuple[sp.Expr, sp.Symbol, sp.Symbol]:
+def exact_tailored_map() -> tuple[Expr, Symbol, Symbol]:
     """(map, t, a): C of a leaky ReLU of slope a at c = cos t, as an integral over the angle."""
-    t, a, u = sp.symbols("t a u", positive=True)
+    t, a, u = symbols("t a u", positive=True)
     primitive = u * sp.cos(t) / 2 + sp.sin(2 * u - t) / 4
     # both inputs positive; as much again both negative
     both = primitive.subs(u, sp.pi / 2) - primitive.subs(u, t - sp.pi / 2)
@@ -46,7 +47,7 @@ def exact_tailored_map() -> tuple[sp.Expr, sp.Symbol, sp.Symbol]:
     return ((1 + a**2) * both + 2 * a * mixed) / sp.pi * 2 / (1 + a**2), t, a
 
 
-def printed_tailored_map(t: sp.Symbol, a: sp.Expr) -> sp.Expr:
+def printed_tailored_map(t: Symbol, a: Expr) -> Expr:
     """Eq. 9 at c = cos t."""
     return sp.cos(t) + (1 - a) ** 2 / (sp.pi * (1 + a**2)) * (sp.sin(t) - t * sp.cos(t))
 
@@ -60,19 +61,19 @@ def printed_tailored_map(t: sp.Symbol, a: sp.Expr) -> sp.Expr:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     exact, t, a = exact_tailored_map()
-    u = sp.Symbol("u", positive=True)
+    u = Symbol("u", positive=True)
     yield bench.exact(
-        sp.diff(u * sp.cos(t) / 2 + sp.sin(2 * u - t) / 4, u) - sp.cos(u) * sp.cos(u - t),
+        diff(u * sp.cos(t) / 2 + sp.sin(2 * u - t) / 4, u) - sp.cos(u) * sp.cos(u - t),
         "the primitive of cos u cos(u - t)",
     )
     yield bench.exact(
-        sp.expand_trig(sp.expand(exact - printed_tailored_map(t, a))),
+        sp.expand_trig(expand(exact - printed_tailored_map(t, a))),
         "the angular integral less eq. 9, exactly",
     )
     c = np.cos(np.linspace(0, np.pi, bench.size(15, 201)))
     found, truth, squares, levels = [], [], [], []
     for slope in (*SLOPES, *bench.uniform(-2, 3, bench.size(4, 40))):
-        scale = math.sqrt(2 / (1 + slope**2))
+        scale = sqrt(2 / (1 + slope**2))
         phi = abrelu(float(slope * scale), scale)
         q1, q2 = np.exp(bench.uniform(-3, 3, 2))
         found.append(phi.c_map(c, q1, q2))
@@ -172,13 +173,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$\mathcal C''(1)=\tau/L$ gives $\tau$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    c, k, third = sp.symbols("c k d")
+    c, k, third = symbols("c k d")
     local = 1 + (c - 1) + k / 2 * (c - 1) ** 2 + third * (c - 1) ** 3
     whole = c
     for depth in range(1, 4):
         whole = local.subs(c, whole)
         yield bench.exact(
-            sp.diff(whole, c, 2).subs(c, 1) - depth * k,
+            diff(whole, c, 2).subs(c, 1) - depth * k,
             f"{depth} generic maps with slope 1, exactly",
         )
     found, tau = [], []
@@ -280,10 +281,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     hypotheses=r"$\alpha\ne1$ (the identity has $\mathcal C''=0$)",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    t, k = sp.symbols("t k", positive=True)
+    t, k = symbols("t k", positive=True)
     slope = 1 - k * t  # C'(cos t); d/dc = -(1/sin t) d/dt
     yield bench.exact(
-        -sp.diff(slope, t) / sp.sin(t) - k / sp.sin(t),
+        -diff(slope, t) / sp.sin(t) - k / sp.sin(t),
         "C'' = k/sqrt(1 - c^2), which grows without bound",
     )
     slopes = [*SLOPES, *bench.uniform(-1, 0.9, 10)]
@@ -348,10 +349,10 @@ def _edge(sigma_w: float, sigma_b: float) -> float:
     """
 
     def surplus(q: float) -> float:
-        return sigma_w**2 * one(lambda z: np.tanh(math.sqrt(q) * z) ** 2) + sigma_b**2 - q
+        return sigma_w**2 * one(lambda z: np.tanh(sqrt(q) * z) ** 2) + sigma_b**2 - q
 
     q = float(optimize.brentq(surplus, 1e-9, sigma_w**2 + sigma_b**2 + 1, xtol=1e-14))  # pyright: ignore[reportArgumentType]
-    return sigma_w**2 * one(lambda z: (1 - np.tanh(math.sqrt(q) * z) ** 2) ** 2)
+    return sigma_w**2 * one(lambda z: (1 - np.tanh(sqrt(q) * z) ** 2) ** 2)
 
 
 @PAPER.claim(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from math import log, pi, sqrt
 
 import numpy as np
 import sympy as sp
 from scipy import stats
+from sympy import Symbol
 
 from ...activations import Activation, activation
 from ...calculi.global_maps import node_values
@@ -37,9 +39,9 @@ def kernels(
         for _ in range(depth):
             u = rng.normal(size=width)
             v = rng.normal(size=width) if first * second > cross**2 else u
-            along = cross / math.sqrt(first) if first else 0.0
-            x = phi(math.sqrt(first) * u)
-            y = phi(along * u + math.sqrt(max(second - along**2, 0.0)) * v)
+            along = cross / sqrt(first) if first else 0.0
+            x = phi(sqrt(first) * u)
+            y = phi(along * u + sqrt(max(second - along**2, 0.0)) * v)
             first, cross, second = float(x @ x) / width, float(x @ y) / width, float(y @ y) / width
         out[i] = cross
     return out
@@ -52,7 +54,7 @@ def rarely(
 
     Undecided where there are so few draws that all of them could fail.
     """
-    error = math.sqrt(delta * (1 - delta) / draws)
+    error = sqrt(delta * (1 - delta) / draws)
     z = (failures / draws - delta) / error
     decides = delta + THRESHOLD * error < 1
     found = {"failures": failures, "draws": draws, "delta": delta, "z": z} | data
@@ -89,16 +91,16 @@ def _scan(
 
 def _bounded() -> list[tuple[str, Function, Activation, float]]:
     """Activations with E phi(z)^2 = 1, and C >= |phi|, |phi'|, |phi''|."""
-    x = sp.Symbol("x", real=True)
+    x = Symbol("x", real=True)
     size = one(lambda z: np.tanh(z) ** 2) ** -0.5
     wave = activation(sp.sqrt(2) * sp.sin(x + sp.pi / 4))  # pyright: ignore[reportArgumentType]
     bell = one(lambda z: SMOOTH["sigmoid"][0](z) ** 2) ** -0.5
     return [
         (
             "sqrt(2) sin(x + pi/4)",
-            lambda z: math.sqrt(2) * np.sin(z + math.pi / 4),
+            lambda z: sqrt(2) * np.sin(z + pi / 4),
             wave,
-            math.sqrt(2),
+            sqrt(2),
         ),
         ("tanh, scaled", lambda z: size * np.tanh(z), activation(size * sp.tanh(x)), size),  # pyright: ignore[reportArgumentType]
         (
@@ -126,7 +128,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     delta, draws, c = 0.2, bench.size(60, 400), 0.3
     for name, phi, local, bound in _bounded():
         for depth in (1, 2, 3)[: bench.size(2, 3) if bound > 1.45 else 3]:
-            rate, epsilon = (4 * bound**4) ** depth * math.log(8 * depth / delta), 0.9
+            rate, epsilon = (4 * bound**4) ** depth * log(8 * depth / delta), 0.9
             width = math.ceil(rate / epsilon**2)
             if width * draws * depth > bench.size(4e6, 6e7):
                 continue
@@ -147,9 +149,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         name, phi, local, bound = _bounded()[1]
         off = _scan(bench, phi, c, _limit(local, depth, c), depth, widths, bench.size(100, 300))
         measured = np.sqrt((off**2).mean(axis=1))
-        promised = [
-            math.sqrt((4 * bound**4) ** depth * math.log(8 * depth / delta) / n) for n in widths
-        ]
+        promised = [sqrt((4 * bound**4) ** depth * log(8 * depth / delta) / n) for n in widths]
         exponent = float(np.polyfit(np.log(widths), np.log(measured), 1)[0])
         curve = {
             "widths": widths,
@@ -175,7 +175,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     rate = float(np.polyfit([1, 2, 4], growth, 1)[0])
     yield bench.at_most(
         rate,
-        math.log(4 * _bounded()[1][3] ** 4),
+        log(4 * _bounded()[1][3] ** 4),
         "the measured growth of log width per layer against log 4C^4",
         measured=rate,
     )
@@ -208,7 +208,7 @@ def _one_layer(width: int, epsilon: float) -> float:
 def _(bench: Bench) -> Iterator[Evidence]:
     delta = 0.5
     for epsilon in (0.1, 0.01):
-        width = math.ceil(math.log(1 / delta) / epsilon**2)
+        width = math.ceil(log(1 / delta) / epsilon**2)
         chance = _one_layer(width, epsilon)
         yield bench.counterexample(
             1 - delta - chance,
@@ -218,25 +218,21 @@ def _(bench: Bench) -> Iterator[Evidence]:
             delta=delta,
             probability=chance,
         )
-    draws, width = bench.size(2000, 20000), math.ceil(math.log(1 / delta) / 0.1**2)
+    draws, width = bench.size(2000, 20000), math.ceil(log(1 / delta) / 0.1**2)
     inside = (
         np.abs(
-            kernels(
-                bench.rng, lambda z: math.sqrt(2) * leaky(0.0)(z), (1.0, 1.0, 1.0), width, 1, draws
-            )
+            kernels(bench.rng, lambda z: sqrt(2) * leaky(0.0)(z), (1.0, 1.0, 1.0), width, 1, draws)
             - 1
         )
         <= 0.1
     )
     yield bench.statistical(inside, _one_layer(width, 0.1), "that probability, drawn", width=width)
-    he = lambda z: math.sqrt(2) * np.maximum(z, 0)  # noqa: E731
+    he = lambda z: sqrt(2) * np.maximum(z, 0)  # noqa: E731
     for depth in (1, 2, 4, 8)[: bench.size(3, 4)]:
         for c, delta in ((1.0, 0.1), (0.0, 0.3)):
             epsilon, draws = 1 / depth, bench.size(60, 100) if depth < 4 else bench.size(20, 30)
-            width = math.ceil(16 * depth**2 * math.log(2 * depth / delta) / epsilon**2)
-            off = _scan(
-                bench, he, c, _limit("relu", depth, c, math.sqrt(2)), depth, [width], draws
-            )[0]
+            width = math.ceil(16 * depth**2 * log(2 * depth / delta) / epsilon**2)
+            off = _scan(bench, he, c, _limit("relu", depth, c, sqrt(2)), depth, [width], draws)[0]
             yield rarely(
                 bench,
                 int((off > epsilon).sum()),
@@ -253,13 +249,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
             bench,
             he,
             0.3,
-            _limit("relu", depth, 0.3, math.sqrt(2)),
+            _limit("relu", depth, 0.3, sqrt(2)),
             depth,
             widths,
             bench.size(80, 300),
         )
         measured = np.sqrt((off**2).mean(axis=1))
-        printed = [math.sqrt(depth**2 * math.log(depth / 0.1) / n) for n in widths]
+        printed = [sqrt(depth**2 * log(depth / 0.1) / n) for n in widths]
         exponent = float(np.polyfit(np.log(widths[1:]), np.log(measured[1:]), 1)[0])
         yield bench.equal(
             exponent,
