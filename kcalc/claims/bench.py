@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any, TypeVar
 
@@ -43,9 +43,9 @@ class Bench:
         """``quick`` or ``full``, by the budget."""
         return full if self.budget == "full" else quick
 
-    def rounds(self, quick: int, full: int) -> range:
-        """``quick`` or ``full`` rounds of a loop, by the budget."""
-        return range(self.size(quick, full))
+    def rounds(self, quick: int, full: int | None = None) -> range:
+        """``quick`` or ``full`` rounds of a loop, by the budget; without ``full``, ``quick``."""
+        return range(self.size(quick, quick if full is None else full))
 
     # -- random numbers ----------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class Bench:
 
     def counterexample(
         self,
-        violated_by: float,
+        violated_by: Any,
         what: str,
         about: str | None = None,
         tolerance: float = 1e-9,
@@ -214,7 +214,7 @@ class Bench:
     def statistical(
         self,
         samples: Any,
-        truth: float,
+        truth: Any,
         what: str,
         about: str | None = None,
         threshold: float = THRESHOLD,
@@ -254,6 +254,28 @@ class Bench:
         )
         holds = False if abs(z) > threshold else None if blurred and spread else True
         return self._say(about, Method.STATISTICAL, holds, what, threshold - abs(z), found | data)
+
+    def worst(
+        self,
+        samples: Mapping[Any, Any],
+        truths: Mapping[Any, float] | float,
+        what: str,
+        about: str | None = None,
+    ) -> Evidence:
+        """:meth:`statistical` for several means, of which the worst comparison is told.
+
+        A refuted one is worse than an undecided one; otherwise the margins decide. ``truths``: by
+        the keys of ``samples``, or one for all. The data has the number of comparisons.
+        """
+        if not isinstance(truths, Mapping):
+            truths = dict.fromkeys(samples, truths)
+        found = {
+            str(name): self.statistical(samples[name], truth, what, about)
+            for name, truth in truths.items()
+        }
+        name = min(found, key=lambda name: _rank(found[name]))
+        more = {"comparisons": len(found), "worst": name}
+        return replace(found[name], data={**found[name].data, **more})
 
     # -- enclosures --------------------------------------------------------------------------------
 
@@ -336,6 +358,14 @@ class Bench:
             highest if holds is False else least,
             {"cases": len(ends)} | data,
         )
+
+
+def _rank(found: Evidence) -> tuple[int, float]:
+    """Sort key of evidence: refuted first, then undecided, then by margin."""
+    return (
+        {False: 0, None: 1, True: 2}[found.holds],
+        -math.inf if found.margin is None else found.margin,
+    )
 
 
 def _ends(value: Any) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from ..activations import Activation, activation
 from ..network.combinators import chain, residual
 from ..network.layers import Affine, Concat, Input, Nonlinear, Sum
 from ..network.network import Network
+from .bench import Bench
 
 Array = np.ndarray
 
@@ -55,15 +56,23 @@ class PowerMap:
 
 
 def power_maps(
-    rng: np.random.Generator, count: int, degree: int = 12, zero: bool = False, odd: bool = False
+    bench: Bench,
+    quick: int,
+    full: int | None = None,
+    degree: int = 12,
+    zero: bool = False,
+    odd: bool = False,
 ) -> list[PowerMap]:
-    """Random positive definite C maps, sparse and dense; ``zero``: with C(0) = 0; ``odd``: odd."""
+    """Random positive definite C maps, sparse and dense, ``quick`` or ``full`` many by the budget.
+
+    ``zero``: with C(0) = 0; ``odd``: odd.
+    """
     out = []
-    for _ in range(count):
-        weights = rng.exponential(size=degree + 1) ** rng.uniform(0.5, 6) * (
-            rng.random(degree + 1) < rng.uniform(0.2, 1)
+    for _ in bench.rounds(quick, full):
+        weights = bench.rng.exponential(size=degree + 1) ** bench.uniform(0.5, 6) * (
+            bench.rng.random(degree + 1) < bench.uniform(0.2, 1)
         )
-        weights[1] += rng.exponential() * (rng.random() < 0.5)
+        weights[1] += bench.rng.exponential() * (bench.rng.random() < 0.5)
         if zero or odd:
             weights[0] = 0
         if odd:
@@ -75,29 +84,28 @@ def power_maps(
 
 
 def residual_network(
-    rng: np.random.Generator,
+    bench: Bench,
     phi: str | Activation = "tanh",
     blocks: int = 3,
-    normalised: bool = True,
 ) -> Network:
     """A random network of residual blocks, some of them nested, with normalised sums."""
     phi = activation(phi)
     parts = [chain(Input(), Affine())]
     for _ in range(blocks):
-        branch = chain(*[chain(Nonlinear(phi), Affine()) for _ in range(int(rng.integers(1, 4)))])
-        weight = float(rng.uniform(0.2, 0.9))
-        if rng.random() < 0.3:
-            inner = residual(branch, shortcut_weight=float(rng.uniform(0.2, 0.9)))
+        branch = chain(*[chain(Nonlinear(phi), Affine()) for _ in range(bench.whole(1, 4))])
+        weight = bench.uniform(0.2, 0.9)
+        if bench.rng.random() < 0.3:
+            inner = residual(branch, shortcut_weight=bench.uniform(0.2, 0.9))
             branch = chain(Nonlinear(phi), Affine(), inner, Nonlinear(phi), Affine())
         parts.append(residual(branch, shortcut_weight=weight))
-        if rng.random() < 0.4:
+        if bench.rng.random() < 0.4:
             parts.append(chain(Nonlinear(phi), Affine()))
     return chain(*parts, Nonlinear(phi), Affine())
 
 
-def unit_rows(rng: np.random.Generator, rows: int, columns: int) -> Array:
+def unit_rows(bench: Bench, rows: int, columns: int) -> Array:
     """Inputs of q = 1, (rows, columns)."""
-    x = rng.normal(size=(rows, columns))
+    x = bench.normal(rows, columns)
     return x / np.sqrt((x**2).mean(axis=1, keepdims=True))
 
 

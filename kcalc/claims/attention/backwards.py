@@ -29,7 +29,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     tokens, q, p, one, two, bias, draws = 6, 1.2, 0.5, 1.0, 0.3, 0.2, bench.size(4000, 40_000)
     K, gradient = alike(tokens, q, p), alike(tokens, one, two)
     G = 1.4 * K + bias
-    A = attention(bench.rng, draws, G, 0.9 * K)
+    A = attention(bench, draws, G, 0.9 * K)
     P = projector(A)
     variance, covariance = G[0, 0] * 0.9 * (q - p), G[0, 1] * 0.9 * (q - p)
     alone = Overlap(tokens, variance, variance, variance)

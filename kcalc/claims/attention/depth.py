@@ -46,7 +46,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             found[2] / (constant * gaps[2] ** 3), 1.0, f"kcalc, T = {tokens}: gap 0.0001", 3e-4
         )
     tokens, gap, draws = 4, 0.02, bench.size(20_000, 200_000)
-    A = attention(bench.rng, draws, alike(tokens, 1.0, 1 - gap), alike(tokens, gap, 0.0))
+    A = attention(bench, draws, alike(tokens, 1.0, 1 - gap), alike(tokens, gap, 0.0))
     D = A[:, 0] - A[:, 1]
     lost = gap * (D**2).sum(axis=1) / 2
     yield bench.statistical(lost, gap**3 * (tokens - 1) / tokens**2, "drawn matrices, gap 0.02")

@@ -63,7 +63,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, q, p, draws = 12, 1.3, 0.4, bench.size(6000, 60_000)
     K = alike(tokens, q, p)
-    A = attention(bench.rng, draws, 1.1 * K, 0.8 * K)
+    A = attention(bench, draws, 1.1 * K, 0.8 * K)
     out = A @ K @ A.transpose(0, 2, 1)
     net = layer(1.1, 0.8, 1.0)
     found = node_values(net, c=0.0, q=q, tokens=tokens, token_cosine=p / q)["attention"]
@@ -199,7 +199,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         [part, part],
         "kcalc's parts of queries and keys",
     )
-    a, b = rows(bench.rng, bench.size(10_000, 100_000), tokens, variance, variance, 1.3 * c * keys)
+    a, b = rows(bench, bench.size(10_000, 100_000), tokens, variance, variance, 1.3 * c * keys)
     traces = np.einsum("nij,nji->n", projector(a), projector(b))
     yield bench.statistical(
         0.9 * c * (1 - rho) * 1.3 * c * keys * traces,

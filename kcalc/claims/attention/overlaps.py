@@ -50,7 +50,7 @@ def tilt(tokens: int, beta: float) -> float:
 def _(bench: Bench) -> Iterator[Evidence]:
     for tokens, v1, v2, k in CASES:
         found = Overlap(tokens, v1, v2, k).value
-        a, b = rows(bench.rng, bench.size(20_000, 200_000), tokens, v1, v2, k)
+        a, b = rows(bench, bench.size(20_000, 200_000), tokens, v1, v2, k)
         yield bench.statistical(
             (a * b).sum(axis=1), found, f"drawn rows, T = {tokens}, covariance {k:g}"
         )
@@ -87,7 +87,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for tokens, truth in ((128, 0.0201917), (1024, 0.00263541), (8192, 0.000331514)):
         yield bench.equal(self_overlap(tokens, 1.0) / truth, 1.0, f"variance 1, T = {tokens}", 3e-6)
     for tokens, variance in ((3, 2.0), (50, 3.0)):
-        a, _ = rows(bench.rng, bench.size(20_000, 200_000), tokens, variance, variance, 0.0)
+        a, _ = rows(bench, bench.size(20_000, 200_000), tokens, variance, variance, 0.0)
         yield bench.statistical(
             (a * a).sum(axis=1), self_overlap(tokens, variance), f"drawn rows, T = {tokens}"
         )
@@ -109,14 +109,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     for tokens, v1, v2, k in CASES:
         found = Overlap(tokens, v1, v2, k).by_covariance
-        a, b = rows(bench.rng, bench.size(10_000, 100_000), tokens, v1, v2, k)
+        a, b = rows(bench, bench.size(10_000, 100_000), tokens, v1, v2, k)
         sums = (a * b).sum(axis=1)
         traces = sums - (a * a * b).sum(axis=1) - (a * b * b).sum(axis=1) + sums**2
         yield bench.statistical(traces, found, f"drawn rows, T = {tokens}")
         h = 1e-3
         up, down = (Overlap(tokens, v1, v2, k + sign * h).value for sign in (1, -1))
         yield bench.equal((up - down) / (2 * h), found, f"differences of S, T = {tokens}", 1e-7)
-    a, b = rows(bench.rng, 50, 6, 1.0, 1.0, 0.3)
+    a, b = rows(bench, 50, 6, 1.0, 1.0, 0.3)
     sums = (a * b).sum(axis=1)
     told = sums - (a * a * b).sum(axis=1) - (a * b * b).sum(axis=1) + sums**2
     yield bench.equal(

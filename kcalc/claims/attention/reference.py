@@ -12,6 +12,7 @@ from numpy.polynomial.hermite_e import hermegauss
 
 from ...network.layers import Affine, Attend, Input, Sum
 from ...network.network import Network
+from ..bench import Bench
 
 Array = np.ndarray
 
@@ -23,14 +24,14 @@ def softmax(scores: Array) -> Array:
 
 
 def rows(
-    rng: np.random.Generator, draws: int, tokens: int, v1: float, v2: float, covariance: float
+    bench: Bench, draws: int, tokens: int, v1: float, v2: float, covariance: float
 ) -> tuple[Array, Array]:
     """Pairs of softmax rows, (draws, tokens) each.
 
     Their scores have the variances ``v1``, ``v2`` and, at equal tokens, the covariance
     ``covariance``.
     """
-    z = rng.standard_normal((2, draws, tokens))
+    z = bench.normal(2, draws, tokens)
     first = np.sqrt(v1) * z[0]
     return softmax(first), softmax(
         covariance / np.sqrt(v1) * z[0] + np.sqrt(v2 - covariance**2 / v1) * z[1]
@@ -42,9 +43,9 @@ def alike(tokens: int, one: float, two: float) -> Array:
     return np.full((tokens, tokens), two) + (one - two) * np.eye(tokens)
 
 
-def attention(rng: np.random.Generator, draws: int, queries: Array, keys: Array) -> Array:
+def attention(bench: Bench, draws: int, queries: Array, keys: Array) -> Array:
     """Matrices of attention, (draws, rows, columns), for scores ``s = G^(1/2) Z H^(T/2)``."""
-    z = rng.standard_normal((draws, len(queries), len(keys)))
+    z = bench.normal(draws, len(queries), len(keys))
     return softmax(np.linalg.cholesky(queries) @ z @ np.linalg.cholesky(keys).T)
 
 

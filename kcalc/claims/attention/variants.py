@@ -208,7 +208,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "attention"
     ]
     K = alike(tokens, 1.0, p)
-    A = attention(bench.rng, bench.size(6000, 60_000), 2 * K, K) + a * np.eye(tokens) - c / tokens
+    A = attention(bench, bench.size(6000, 60_000), 2 * K, K) + a * np.eye(tokens) - c / tokens
     out = A @ K @ A.transpose(0, 2, 1)
     yield bench.statistical(
         np.diagonal(out, axis1=1, axis2=2).mean(axis=1), found.q1, "q', drawn matrices"
@@ -326,7 +326,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, keep, draws = 6, 0.8, bench.size(20_000, 200_000)
     K = alike(tokens, 1.0, 0.3)
-    A = attention(bench.rng, draws, K, K)
+    A = attention(bench, draws, K, K)
     kept = A * (bench.rng.random(A.shape) < keep) / keep
     more = kept @ K @ kept.transpose(0, 2, 1) - A @ K @ A.transpose(0, 2, 1)
     own = np.diagonal(more, axis1=1, axis2=2).mean(axis=1)

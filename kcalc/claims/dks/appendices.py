@@ -189,7 +189,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.proved(
         [int(v) for v in n - 2], "$\\sum_{i\\ge2}(i-1)b_i\\ge\\sum_{i\\ge2}b_i$: term by term"
     )
-    maps = power_maps(bench.rng, bench.size(500, 5000), zero=True)
+    maps = power_maps(bench, 500, 5000, zero=True)
     yield bench.at_most(
         [1 - C.weights[1] for C in maps],
         [slope(C) - 1 for C in maps],
@@ -277,7 +277,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     hypotheses="uniform q values",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    maps = [C for C in power_maps(bench.rng, bench.size(300, 3000)) if C.weights[1:].sum() > 1e-3]
+    maps = [C for C in power_maps(bench, 300, 3000) if C.weights[1:].sum() > 1e-3]
     size = np.abs(_POINTS)
     flat = np.array([np.polynomial.polynomial.polyval(size, C.weights[1:]) for C in maps])
     yield bench.equal([(C(size) - C(0)) / size for C in maps], flat, "D.4: the series of F", 1e-10)

@@ -46,7 +46,7 @@ def polynomial(weights: tuple[Rational, ...]) -> Activation:
 
 
 def rational_maps(
-    rng: np.random.Generator, count: int, kind: str, degree: int = 8
+    bench: Bench, kind: str, quick: int, full: int | None = None, degree: int = 8
 ) -> list[tuple[Rational, ...]]:
     """Random rational coefficients of C maps that are not affine.
 
@@ -54,8 +54,11 @@ def rational_maps(
     maps.
     """
     out = []
-    while len(out) < count:
-        whole = [int(v) for v in rng.integers(0, 9, degree + 1) * (rng.random(degree + 1) < 0.5)]
+    while len(out) < len(bench.rounds(quick, full)):
+        whole = [
+            int(v)
+            for v in bench.rng.integers(0, 9, degree + 1) * (bench.rng.random(degree + 1) < 0.5)
+        ]
         whole[0] = 0
         if kind == "odd":
             whole[::2] = [0] * len(whole[::2])
@@ -65,7 +68,7 @@ def rational_maps(
         weights = [Rational(v, total) for v in whole]
         steep = sum((n * b for n, b in enumerate(weights)), Integer(0))
         share = {"below": Rational(9, 10) / steep, "edge": 1 / steep}.get(kind, Integer(1))
-        if kind == "above" and rng.random() < 0.7:
+        if kind == "above" and bench.rng.random() < 0.7:
             share = (1 + 1 / steep) / 2
         mixed = [share * b for b in weights]
         mixed[0] += 1 - share
@@ -125,7 +128,7 @@ def _mirrored(n: int) -> co.Terms:
 def _(bench: Bench) -> Iterator[Evidence]:
     count = bench.size(12, 60)
     for kind, expected in (("below", 0), ("edge", 0), ("above", 0), ("odd", 1)):
-        found = [roots(b, -1, 0) - (b[0] == 0) for b in rational_maps(bench.rng, count, kind)]
+        found = [roots(b, -1, 0) - (b[0] == 0) for b in rational_maps(bench, kind, count)]
         yield bench.equal(
             found,
             expected,
@@ -165,7 +168,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             0.0,
         )
     left, right = [], []
-    for C in curved(power_maps(bench.rng, bench.size(300, 3000))):
+    for C in curved(power_maps(bench, 300, 3000)):
         left.append(C.weights[0] + C.weights[2::2].sum())
         right.append(C(-1.0) + 1)
     yield bench.equal(right, 2 * np.array(left), "$C(-1)+1$ is twice the even part")
@@ -180,7 +183,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 def _kinds(bench: Bench) -> Iterator[tuple[str, int, list[tuple[Rational, ...]]]]:
     for kind, number in (("below", 1), ("edge", 1), ("above", 2), ("odd", 3)):
-        yield kind, number, rational_maps(bench.rng, bench.size(15, 80), kind)
+        yield kind, number, rational_maps(bench, kind, 15, 80)
 
 
 @PAPER.claim(
@@ -199,7 +202,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.equal(
             found, number, f"{kind}: fixed points in [-1, 1] of random maps, counted exactly", 0.0
         )
-        for b in rational_maps(bench.rng, bench.size(1, 6), kind, 5):
+        for b in rational_maps(bench, kind, 1, 6, 5):
             library.append(len(polynomial(b).c_map.fixed_points()))
             truth.append(roots(b))
         if kind == "above":
@@ -266,7 +269,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found=[point.value, point.slope],
     )
     slopes, zero = [], []
-    for b in rational_maps(bench.rng, bench.size(60, 400), "above"):
+    for b in rational_maps(bench, "above", 60, 400):
         C = PowerMap(np.array([float(v) for v in b]))
         inner = star(C)
         slopes.append(float(C.derivative(1)(inner)))

@@ -75,7 +75,7 @@ def _networks(bench: Bench) -> np.ndarray:
     """The four numbers of :func:`_measured` for random residual networks of several activations."""
     rows = []
     for name in bench.size(("tanh", "relu"), ("tanh", "relu", "gelu", "softplus", "selu", "sin")):
-        C = c_map(residual_network(bench.rng, name))
+        C = c_map(residual_network(bench, name))
         slope = C.derivative(1)
         ends = float(slope(0.0)), float(slope(1.0))
         rows.append(
@@ -125,7 +125,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "the lower bound, by the lower ends of enclosures of C at one point of each activation, "
         "less $10^{-12}$ for rounding",
     )
-    maps = power_maps(bench.rng, bench.size(300, 4000))
+    maps = power_maps(bench, 300, 4000)
     far = _distances(maps)[0]
     linear = np.array([1 - C.weights[1] for C in maps])
     curved = linear > 1e-3
@@ -159,7 +159,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for what, family in sides:
         yield co.everywhere(family, 0, what, bench)
     yield from co.on_activations(bench, sides, 0)
-    maps = power_maps(bench.rng, bench.size(300, 4000))
+    maps = power_maps(bench, 300, 4000)
     steep = _distances(maps)[1]
     yield bench.at_most(
         steep,
@@ -200,7 +200,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for what, family in sides:
         yield co.everywhere(family, 2, what, bench)
     yield from co.on_activations(bench, sides, 2, centred=True)
-    maps = power_maps(bench.rng, bench.size(300, 4000), zero=True)
+    maps = power_maps(bench, 300, 4000, zero=True)
     excess = _slopes_at_one(maps) - 1
     yield bench.at_most(_distances(maps)[0], 2 * excess, "random C maps")
     _, one, away, _ = _library(_centred_names(bench), centred=True)
@@ -223,7 +223,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for what, family in sides:
         yield co.everywhere(family, 2, what, bench)
     yield from co.on_activations(bench, sides, 2, centred=True)
-    maps = power_maps(bench.rng, bench.size(300, 4000), zero=True)
+    maps = power_maps(bench, 300, 4000, zero=True)
     yield bench.at_most(_distances(maps)[1], 3 * (_slopes_at_one(maps) - 1), "random C maps")
     _, one, _, away = _library(_centred_names(bench), centred=True)
     yield bench.at_most(away, 3 * (one - 1), "activations without their mean", 1e-10)
@@ -253,7 +253,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     zero, one, _, _ = _library(_centred_names(bench), centred=True)
     yield bench.at_most(1.0, one, "the slope at 1 of activations without their mean")
     yield bench.at_most(zero, 1.0, "the slope at 0 of the same")
-    maps = power_maps(bench.rng, bench.size(300, 4000), zero=True)
+    maps = power_maps(bench, 300, 4000, zero=True)
     yield bench.at_most(1.0, _slopes_at_one(maps), "the slope at 1 of random C maps with C(0) = 0")
 
 

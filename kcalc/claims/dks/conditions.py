@@ -42,7 +42,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     off = []
     for _ in bench.rounds(5, 40):
         slope = Rational(bench.whole(1, 30), 7) * int(bench.rng.choice([-1, 1]))
-        net = random_network(bench.rng, slope * X, bench.whole(2, 7))
+        net = random_network(bench, slope * X, bench.whole(2, 7))
         c0, (p1, p2) = bench.uniform(-1, 1), bench.uniform(0.2, 4, 2)
         off.append([c_map(net)(c0, p1, p2) - c0, c_map(net)(c0) - c0])
     yield bench.equal(
@@ -105,7 +105,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1e-9,
     )
     yield bench.at_most(floor, truth, "the bound for these activations", 1e-10)
-    maps = power_maps(bench.rng, bench.size(300, 3000))
+    maps = power_maps(bench, 300, 3000)
     one = np.array([C.derivative(1)(1.0) for C in maps])
     zero = np.array([C.derivative(1)(0.0) for C in maps])
     some = one > 0
@@ -213,7 +213,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         excess=excess,
         deviation=far,
     )
-    maps = power_maps(bench.rng, bench.size(300, 3000), zero=True)
+    maps = power_maps(bench, 300, 3000, zero=True)
     one = np.array([C.derivative(1)(1.0) for C in maps]) - 1
     far_off = np.array([np.abs(C(GRID) - GRID).max() for C in maps])
     steep = np.array([np.abs(C.derivative(1)(GRID) - 1).max() for C in maps])
@@ -222,7 +222,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(steep, 3 * one, r"$\max|C'-1|$ of random maps, from above")
     rows = []
     for name in ("tanh", "softplus", "gelu", "swish")[: bench.size(2, 4)]:
-        net = random_network(bench.rng, name, 5)
+        net = random_network(bench, name, 5)
         shaped = c_map(shape(net, method="dks", zeta=bench.uniform(1.1, 3)).network)
         over = float(shaped.derivative(1)(1.0)) - 1
         rows.append(
@@ -246,7 +246,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(3, 16):
         name = str(bench.rng.choice(["tanh", "softplus", "swish", "gelu", "atan"]))
         zeta = bench.uniform(1.05, 1.4)
-        net = random_network(bench.rng, name, bench.whole(2, 7))
+        net = random_network(bench, name, bench.whole(2, 7))
         shaped = shape(net, method="dks", zeta=zeta)
         k = shaped.constants[name]
         own = KNOWN[name].at(k)

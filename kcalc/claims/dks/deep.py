@@ -243,10 +243,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     count = bench.size(150, 400)
     maps = [
-        C
-        for odd in (False, True)
-        for C in power_maps(bench.rng, count, odd=odd)
-        if C.weights[1] < 0.9
+        C for odd in (False, True) for C in power_maps(bench, count, odd=odd) if C.weights[1] < 0.9
     ]
     maps += [PowerMap(np.array([1 - s, s])) for s in (0.0, 0.3, 0.9)] + [
         PowerMap(np.eye(5)[n]) for n in (2, 3, 4)

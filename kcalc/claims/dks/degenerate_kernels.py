@@ -89,7 +89,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             slope=slope,
         )
     worst = []
-    for C in power_maps(bench.rng, bench.size(50, 500)):
+    for C in power_maps(bench, 50, 500):
         pulled = PowerMap(np.concatenate([[0.0], C.weights[1:]]))
         share = 0.8 * float(bench.rng.random()) / max(float(pulled.derivative(1)(1.0)), 1e-9)
         if share * C.weights[1:].sum() > 1:
@@ -108,7 +108,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def at_edge(bench: Bench, count: int) -> list[PowerMap]:
     """Random positive definite maps with C'(1) = 1 that are not the identity."""
     out = []
-    for C in power_maps(bench.rng, count):
+    for C in power_maps(bench, count):
         slope = float(C.derivative(1)(1.0))
         if slope > 1.05:
             weights = C.weights / slope
@@ -212,7 +212,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-8,
         )
     off = []
-    for C in power_maps(bench.rng, bench.size(30, 100)):
+    for C in power_maps(bench, 30, 100):
         slope = float(C.derivative(1)(1.0))
         if slope < 1.3 or C.weights[0] < 0.02:
             continue

@@ -74,14 +74,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         zero.append(C(0.0))
         means.append(reference.mean(phi.value, 1.0, phi.kinks) ** 2 / reference.second_moment(name))
     yield bench.equal(zero, means, "$C(0) = (E\\phi)^2/Q$, by quadrature", 1e-11)
-    net = c_map(residual_network(bench.rng, "gelu"))
+    net = c_map(residual_network(bench, "gelu"))
     values += [
         net(grid),
-        *(
-            C(grid)
-            for C in power_maps(bench.rng, bench.size(300, 3000))
-            if C.weights[1:].sum() > 1e-3
-        ),
+        *(C(grid) for C in power_maps(bench, 300, 3000) if C.weights[1:].sum() > 1e-3),
     ]
     rows = np.array(values)
     yield bench.equal(rows[:, -1], 1, "$C(1)=1$: activations, a random network, random C maps")
@@ -129,7 +125,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         [v - 1e-6 for v in higher],
         "activations: a coefficient beyond the linear one is positive, enclosed",
     )
-    maps = curved(power_maps(bench.rng, bench.size(400, 4000)))
+    maps = curved(power_maps(bench, 400, 4000))
     bends = [C(0.3) / 2 + C(0.9) / 2 - C(0.6) for C in maps]
     least = [
         sum(b * (0.3**n + 0.9**n - 2 * 0.6**n) / 2 for n, b in enumerate(C.weights) if n > 1)
@@ -160,7 +156,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             c**n - (n * c + 1 - n) - (1 - c) ** 2 * rest,
             f"$c^{{{n}}}$ less its tangent: no negative coefficient",
         )
-    maps = power_maps(bench.rng, bench.size(400, 4000))
+    maps = power_maps(bench, 400, 4000)
     lines = np.array([slope(C) * (T - 1) + 1 for C in maps])
     yield bench.at_most(lines, [C(T) for C in maps], "random C maps")
     left, right, mine, theirs = [], [], [], []
@@ -176,7 +172,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         theirs.append(steep)
     yield bench.at_most(left, right, "activations, with $C'(1)$ by quadrature", 1e-11)
     yield bench.equal(mine, theirs, "the slopes of the library", 1e-10)
-    C = c_map(residual_network(bench.rng, "softplus"))
+    C = c_map(residual_network(bench, "softplus"))
     yield bench.at_most(float(C.derivative(1)(1.0)) * (T - 1) + 1, C(T), "a random network", 1e-11)
 
 
@@ -202,7 +198,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(
         straight(-T) + straight(T), 1, "$(1+c)/2$ is the C map of $\\phi=(x+1)/\\sqrt2$"
     )
-    maps = power_maps(bench.rng, bench.size(400, 4000))
+    maps = power_maps(bench, 400, 4000)
     slack = np.array([C(-T) - 2 * C(0) + C(T) for C in maps])
     even = np.array(
         [2 * sum(b * T**n for n, b in enumerate(C.weights) if n and n % 2 == 0) for C in maps]
@@ -213,9 +209,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(
         lone, slack, "one positive even coefficient suffices for strict inequality", 1e-13
     )
-    odd = [
-        PowerMap(np.append(0.4, 0.6 * C.weights[1:])) for C in power_maps(bench.rng, 50, odd=True)
-    ]
+    odd = [PowerMap(np.append(0.4, 0.6 * C.weights[1:])) for C in power_maps(bench, 50, odd=True)]
     yield bench.equal(
         [C(-T) - 0.4 + C(T) - 0.4 for C in odd],
         0,
@@ -260,7 +254,7 @@ def _below(bench: Bench, share: Array | float) -> tuple[Array, Array]:
 def _(bench: Bench) -> Iterator[Evidence]:
     yield everywhere(bench, _secant, 1, "$(-c)^n+c\\,\\gamma^{n-1}\\ge0$ on $(0,\\gamma)$")
     left, right = [], []
-    for C in power_maps(bench.rng, bench.size(400, 4000)):
+    for C in power_maps(bench, 400, 4000):
         g = bench.uniform(0.02, 1)
         left.append(C(0) - (C(g) - C(0)) * T)
         right.append(C(-g * T))
@@ -282,12 +276,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     yield everywhere(bench, _secant, 1, "$(-c)^n+c\\ge0$ on $(0,1]$")
-    maps = power_maps(bench.rng, bench.size(400, 4000))
+    maps = power_maps(bench, 400, 4000)
     yield bench.at_most(
         [C(0) - (1 - C(0)) * T for C in maps], [C(-T) for C in maps], "random C maps"
     )
     yield bench.at_most(*_below(bench, 1.0), "activations", 1e-11)
-    C = c_map(residual_network(bench.rng, "gelu"))
+    C = c_map(residual_network(bench, "gelu"))
     yield bench.at_most(C(0.0) - (1 - C(0.0)) * T, C(-T), "a random network", 1e-11)
     at = np.array([0.3, 0.7])
     truth = [[reference.cosine(name, -float(c)) for c in at] for name in ("gelu", "relu", "tanh")]
@@ -316,7 +310,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     maps = [
         C
-        for C in power_maps(bench.rng, bench.size(400, 4000))
+        for C in power_maps(bench, 400, 4000)
         if C.weights[1:].sum() > 1e-3 and C.weights[1] < 0.999
     ]
     ratio = np.array([np.polynomial.polynomial.polyval(at, C.weights[1:]) for C in maps])

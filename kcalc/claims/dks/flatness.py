@@ -59,7 +59,7 @@ def _jensen(F: Array, c: Array) -> Array:
 
 def _random(bench: Bench, count: int) -> Iterator[tuple[float, float, float]]:
     """(c, F(c), |C'(c)|) of random C maps that are not constant, at random c."""
-    for C in power_maps(bench.rng, count):
+    for C in power_maps(bench, count):
         c = float(bench.rng.choice([-1, 1]) * bench.uniform(0.01, 0.99))
         F = float(_flatness(C, c))
         if F > 1e-200:
@@ -75,7 +75,7 @@ def _random(bench: Bench, count: int) -> Iterator[tuple[float, float, float]]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    maps = power_maps(bench.rng, bench.size(300, 4000))
+    maps = power_maps(bench, 300, 4000)
     quotients = [np.abs(np.polynomial.polynomial.polyval(_POINTS, C.weights[1:])) for C in maps]
     yield bench.at_most(quotients, [_flatness(C, _POINTS) for C in maps], "random C maps")
     left, right = [], []
@@ -85,7 +85,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         left.append(np.abs(values - zero) / np.abs(_POINTS))
         right.append((there - zero) / np.abs(_POINTS))
     yield bench.at_most(left, right, "the C maps of activations", 1e-11)
-    C = c_map(residual_network(bench.rng, "gelu"))
+    C = c_map(residual_network(bench, "gelu"))
     yield bench.at_most(
         np.abs(C(_POINTS) - C(0.0)),
         C(np.abs(_POINTS)) - C(0.0),
@@ -101,7 +101,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     grid = np.sort(np.abs(_POINTS))
-    flat = np.array([_flatness(C, grid) for C in power_maps(bench.rng, bench.size(300, 4000))])
+    flat = np.array([_flatness(C, grid) for C in power_maps(bench, 300, 4000)])
     yield bench.at_most(flat[:, :-1], flat[:, 1:], "random C maps: F does not fall")
     yield bench.at_most(flat, 1.0, "random C maps: F is at most 1")
     coarse = np.linspace(0.1, 1, 19)
@@ -172,7 +172,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"e^{-1/e}$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    maps = [C for C in power_maps(bench.rng, bench.size(300, 4000)) if C.weights[1:].any()]
+    maps = [C for C in power_maps(bench, 300, 4000) if C.weights[1:].any()]
     eps = bench.uniform(0.01, 0.99, len(maps))
     zero = np.array([C.weights[1] for C in maps])
     there = np.array([float(C.derivative(1)(e)) for C, e in zip(maps, eps, strict=True)])
@@ -216,7 +216,7 @@ def _slopes_of_iterates(weights: Array, start: float, depth: int) -> Array:
 def _collapsing(bench: Bench, count: int) -> list[PowerMap]:
     """C maps with C'(1) <= 1 (so c* = 1), mixtures with the constant 1; some are even."""
     out = []
-    for C in power_maps(bench.rng, count, degree=6):
+    for C in power_maps(bench, count, degree=6):
         weights = C.weights.copy()
         if bench.rng.random() < 0.3:
             weights[1::2] = 0
@@ -263,7 +263,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         maps=int((~even).sum()),
         depths=list(depths),
     )
-    general = power_maps(bench.rng, bench.size(300, 3000))
+    general = power_maps(bench, 300, 3000)
     table = np.array([C.weights for C in general])
     value = np.zeros(len(table))
     for _ in range(2000):
@@ -357,7 +357,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    maps = power_maps(bench.rng, bench.size(300, 4000))
+    maps = power_maps(bench, 300, 4000)
     eps = np.geomspace(1e-4, 0.999, 25)
     slopes = np.array([[float(C.derivative(1)(1.0))] for C in maps])
     bounds = np.array([(1 - C.weights[0] - _flatness(C, 1 - eps)) / eps for C in maps])

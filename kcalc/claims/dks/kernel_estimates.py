@@ -377,7 +377,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             c_map(network).derivative(1)(1.0), zeta, f"{name}: $C_f'(1)=\\zeta$", 1e-8
         )
         yield bench.equal(len(network.nodes_of(Affine)), depth, f"{name}: $D$ layers", 0.0)
-    maps = power_maps(bench.rng, bench.size(60, 600), zero=True)
+    maps = power_maps(bench, 60, 600, zero=True)
     grown = np.array([float(C.derivative(1)(1.0)) - 1 for C in maps])
     yield bench.at_most(
         [np.abs(C(c0) - c0).max() for C in maps],

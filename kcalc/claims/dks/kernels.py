@@ -29,24 +29,24 @@ Array = np.ndarray
 _NAMES = ("relu", "tanh", "gelu", "softplus")
 
 
-def polar(rng: np.random.Generator, draws: int, m: int, k: int) -> Array:
+def polar(bench: Bench, draws: int, m: int, k: int) -> Array:
     """Orthogonal weights (draws, m, k): (X X^T)^(-1/2) X for Gaussian X, times max(sqrt(m/k), 1).
 
     Rows and columns are exchanged where m > k.
     """
-    x = rng.normal(size=(draws, min(m, k), max(m, k)))
+    x = bench.normal(draws, min(m, k), max(m, k))
     values, vectors = np.linalg.eigh(x @ x.transpose(0, 2, 1))
     root = (vectors / np.sqrt(values)[:, None, :]) @ vectors.transpose(0, 2, 1)
     out = root @ x
     return (out if m <= k else out.transpose(0, 2, 1)) * max(sqrt(m / k), 1)
 
 
-def library_weights(law: str, rng: np.random.Generator, draws: int, m: int, k: int) -> Array:
+def library_weights(law: str, bench: Bench, draws: int, m: int, k: int) -> Array:
     """Weights (draws, m, k) by a law of the library, from NumPy's normals."""
     import jax
 
     rule, fan = initialiser(law), Fan((), k, m)
-    noise = rng.normal(size=(draws, k, m))
+    noise = bench.normal(draws, k, m)
     unit = np.asarray(jax.vmap(rule.matrix)(noise), dtype=float)
     return unit.transpose(0, 2, 1) * sqrt(rule.variance(fan)) * rule.multiplier(fan)
 
@@ -62,8 +62,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for m, k in ((3, 5), (6, 4)):
         scale2, n = max(m / k, 1.0), max(m, k)
         for source, w in (
-            ("as printed", polar(bench.rng, draws, m, k)),
-            ("library", library_weights("orthogonal", bench.rng, draws, m, k)),
+            ("as printed", polar(bench, draws, m, k)),
+            ("library", library_weights("orthogonal", bench, draws, m, k)),
         ):
             gram = w @ w.transpose(0, 2, 1) if m <= k else w.transpose(0, 2, 1) @ w
             yield bench.equal(
@@ -95,7 +95,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 def _factors(bench: Bench, m: int, k: int) -> Array:
     """The ratio of |Wz|^2/m and |z|^2/k for Gaussian weights of the library."""
-    w = library_weights("gaussian", bench.rng, bench.size(20000, 80000), m, k)
+    w = library_weights("gaussian", bench, bench.size(20000, 80000), m, k)
     z = bench.normal(k)
     return ((w @ z) ** 2).mean(axis=1) / np.mean(z**2)
 
@@ -129,8 +129,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     m, k = 8, 5
     chi = np.sqrt(bench.rng.chisquare(m, size=bench.size(20000, 80000)))
-    direct = library_weights("gaussian", bench.rng, chi.size, m, k)[:, 0, 0] ** 2
-    entries = polar(bench.rng, chi.size, m, k)[:, 0, 0]
+    direct = library_weights("gaussian", bench, chi.size, m, k)[:, 0, 0] ** 2
+    entries = polar(bench, chi.size, m, k)[:, 0, 0]
     yield bench.statistical(
         direct - (chi * entries) ** 2,
         0.0,
@@ -169,7 +169,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"{name}: the library against quadrature",
             1e-11,
         )
-        w = library_weights("gaussian", bench.rng, bench.size(2000, 40000), m, k)
+        w = library_weights("gaussian", bench, bench.size(2000, 40000), m, k)
         outputs = reference.FUNCTIONS[name].value(w @ z.T)
         yield bench.statistical(
             (outputs[..., 0] * outputs[..., 1]).mean(axis=1),
@@ -183,7 +183,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     spreads = []
     for m in (10, 160):
-        out = np.maximum(library_weights("gaussian", bench.rng, 1000, m, k) @ z.T, 0)
+        out = np.maximum(library_weights("gaussian", bench, 1000, m, k) @ z.T, 0)
         spreads.append(float((out[..., 0] * out[..., 1]).mean(axis=1).std()))
     yield bench.equal(
         spreads[0] / spreads[1], 4.0, "16 times the width: a quarter of the spread", 0.15

@@ -246,7 +246,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     square = activation("square").c_map
     low, mean, high = [], [], []
     maps = [
-        *power_maps(bench.rng, bench.size(200, 2000)),
+        *power_maps(bench, 200, 2000),
         *(activation(n).c_map for n in list(KNOWN)[: bench.size(6, 13)]),
     ]
     for C in maps:

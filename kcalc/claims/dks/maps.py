@@ -165,7 +165,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ball = activation(name).c_map.ball(-1, 2, 0.5, digits=15)
         balls.append(float(1 - abs(ball.mid) - ball.radius))
     yield bench.proved(balls, "enclosures at c = -1 and unequal q values")
-    C = c_map(residual_network(bench.rng, "selu"))
+    C = c_map(residual_network(bench, "selu"))
     yield bench.at_most(
         np.abs(C(grid, 0.7, 1.9)), 1.0, "a random network at unequal q values", 1e-14
     )

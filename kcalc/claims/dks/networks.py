@@ -98,7 +98,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(off, 0, "kcalc's inverse of vanilla networks")
     back = []
     for _ in bench.rounds(4, 30):
-        mu = maximal_slope(random_network(bench.rng, "tanh", 6))
+        mu = maximal_slope(random_network(bench, "tanh", 6))
         target = float(np.exp(bench.uniform(0.01, 3)))
         low, high = 1.0, 2.0
         while mu(high) < target:

@@ -210,7 +210,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     ends, stars = [], []
     start = np.array([-0.5, 0.0, 0.5, 0.95])
-    for C in power_maps(bench.rng, bench.size(100, 500)):
+    for C in power_maps(bench, 100, 500):
         slope = float(C.derivative(1)(1.0))
         if slope > 1.2 and C.weights[1] < 0.9:
             stars.append(C.iterate(start[1:], 200).max())
@@ -241,7 +241,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$C'(0)\ge2-C'(1)=2-\mu^{-1}(\zeta)$, which is $2-\zeta^{1/D}$ for $D$ layers in a row",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    maps = power_maps(bench.rng, bench.size(300, 3000), zero=True)
+    maps = power_maps(bench, 300, 3000, zero=True)
     zero, one = (np.array([float(C.derivative(1)(at)) for C in maps]) for at in (0.0, 1.0))
     yield bench.at_most(2 - one, zero, "random maps with $C(0)=0$")
     share = bench.uniform(0.1, 0.9)

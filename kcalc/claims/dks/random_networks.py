@@ -15,6 +15,7 @@ from ...activations import activation
 from ...network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Pool, Sum
 from ...network.network import Network
 from ...network.primitives import Fresh, Join, Mix, Norm, Post
+from ..bench import Bench
 from .normal_means import Phi
 
 Node = Hashable
@@ -27,7 +28,7 @@ def nonlinear(phi: Any) -> Nonlinear:
 
 
 def random_network(
-    rng: np.random.Generator, phi: Any, size: int, norms: bool = False, plain: bool = False
+    bench: Bench, phi: Any, size: int, norms: bool = False, plain: bool = False
 ) -> Network:
     """A random directed acyclic graph of layers with one input and one output.
 
@@ -51,25 +52,25 @@ def random_network(
         return add(f"affine_{i}", Affine(), add(f"phi_{i}", nonlinear(phi), source))
 
     def weights() -> tuple[Any, ...]:
-        a, b, c = PYTHAGOREAN[int(rng.integers(len(PYTHAGOREAN)))]
+        a, b, c = PYTHAGOREAN[bench.whole(0, len(PYTHAGOREAN))]
         return (
             Rational(a, c),
-            Rational(b, c) if not plain else Rational(int(rng.integers(1, 9)), 4),
+            Rational(b, c) if not plain else Rational(bench.whole(1, 9), 4),
         )
 
     for i in range(size):
-        u, v = (maps[-1 - int(rng.integers(min(3, len(maps))))] for _ in range(2))
-        kind = rng.random()
+        u, v = (maps[-1 - bench.whole(0, min(3, len(maps)))] for _ in range(2))
+        kind = bench.rng.random()
         if kind < 0.35:
             new = combined(str(i), u)
         elif kind < 0.7:
             new = add(f"sum_{i}", Sum(weights()), u, combined(str(i), v))
         elif kind < 0.85 or not norms:
-            channels = (int(rng.integers(1, 5)), int(rng.integers(1, 5)))
+            channels = (bench.whole(1, 5), bench.whole(1, 5))
             parts = (add(f"left_{i}", nonlinear(phi), u), add(f"right_{i}", nonlinear(phi), v))
             new = add(f"joined_{i}", Affine(), add(f"concat_{i}", Concat(channels), *parts))
         else:
-            layer = LayerNorm() if rng.random() < 0.5 else Pool("weighted_mean")
+            layer = LayerNorm() if bench.rng.random() < 0.5 else Pool("weighted_mean")
             new = add(f"affine_{i}", Affine(), add(f"norm_{i}", layer, u))
         maps.append(new)
         sinks.add(new)

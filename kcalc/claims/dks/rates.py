@@ -56,7 +56,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ]
     yield bench.proved(slack, "$1-c^i\\le i(1-c)$ on $[-1,1]$, divided by $1-c$: term by term")
     low, high = [], []
-    for b in rational_maps(bench.rng, bench.size(60, 500), "below"):
+    for b in rational_maps(bench, "below", 60, 500):
         C = PowerMap(np.array([float(v) for v in b]))
         for n in (1, 2, 5, 20):
             low.append(slope(C) ** n * (_GRID - 1) + 1)
@@ -88,7 +88,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 def _precise(bench: Bench, count: int) -> Iterator[tuple[list[Real], Real]]:
     """Random maps of Corollary 38 ii in 50 digits, with c*."""
-    for b in rational_maps(bench.rng, count, "above"):
+    for b in rational_maps(bench, "above", count):
         weights = [mpmath.mpf(int(v.p)) / int(v.q) for v in b]
         star = mpmath.mpf(star_of(PowerMap(np.array([float(v) for v in b]))))
         for _ in range(4):
@@ -211,7 +211,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     slack, used, alphas = [], 0, []
-    maps = power_maps(bench.rng, bench.size(400, 4000))
+    maps = power_maps(bench, 400, 4000)
     for C in [C for C in maps if slope(C) > 1 and C.weights[::2].sum() > 1e-6]:
         mixed = PowerMap(
             C.weights * np.where(np.arange(C.weights.size) % 2, 1.0, bench.uniform(0.01, 1))
@@ -268,7 +268,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     library = c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), 2)))(0.5)
     yield bench.equal(library, twice, "two layers of the library with that C map", 1e-9)
     excess, left, right = [], [], []
-    for C in curved(power_maps(bench.rng, bench.size(300, 3000), odd=True)):
+    for C in curved(power_maps(bench, 300, 3000, odd=True)):
         top = bench.uniform(0.05, 0.99)
         c = np.linspace(-top, top, 21)
         for n in (1, 2, 5, 20):

@@ -48,17 +48,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.equal(value, 0.0**k * (0.9 - 0.3) + 0.3, f"$\\alpha=0$, $n={k}$", 0.0)
 
 
-def _broken_line(rng: np.random.Generator, increasing: bool, knots: int = 12) -> Array:
+def _broken_line(bench: Bench, increasing: bool, knots: int = 12) -> Array:
     """The values of a random broken line at equidistant knots of [0, 1]."""
-    values = rng.random(knots) ** rng.uniform(0.3, 3)
+    values = bench.rng.random(knots) ** bench.uniform(0.3, 3)
     return np.sort(values) if increasing else values
 
 
-def _compared(rng: np.random.Generator, increasing: bool, times: int) -> float:
+def _compared(bench: Bench, increasing: bool, times: int) -> float:
     """The least f1^n(x) - f2^n(x) over starts x and n, for random f1 >= f2 on [0, 1]."""
     knots = np.linspace(0, 1, 12)
-    low = _broken_line(rng, increasing)
-    high = low + (1 - low) * rng.random(12) ** 3
+    low = _broken_line(bench, increasing)
+    high = low + (1 - low) * bench.rng.random(12) ** 3
     one = two = np.linspace(0, 1, 41)
     least = np.inf
     for _ in range(times):
@@ -96,11 +96,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "$f_1(0)$ is inside",
     )
     count = bench.size(300, 3000)
-    inside = [_compared(bench.rng, True, 8) for _ in range(count)]
+    inside = [_compared(bench, True, 8) for _ in range(count)]
     yield bench.at_most(
         0, inside, "random increasing $f_2$ of $[0,1]$ into itself, any $f_1\\ge f_2$", 1e-13
     )
-    other = [_compared(bench.rng, False, 8) for _ in range(count)]
+    other = [_compared(bench, False, 8) for _ in range(count)]
     yield bench.at_most(
         0.1 * count,
         int((np.array(other) < -1e-6).sum()),
@@ -134,7 +134,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "$b$ is the mixture of $x_0$ and 1 whose image lies under the chord",
     )
     ratios = []
-    for C in curved(power_maps(bench.rng, bench.size(300, 3000), zero=True)):
+    for C in curved(power_maps(bench, 300, 3000, zero=True)):
         start = float(bench.rng.choice([0.0, bench.normal(), 1 - bench.rng.exponential()]))
         start = start if start < 0.999 else 0.0
         at = start + (1 - start) * T[29:-1]

@@ -31,13 +31,9 @@ _GRID = np.cos(np.linspace(np.pi, 0, 41))
 # --- path weights ---------------------------------------------------------------------------------
 
 
-def _weights(
-    rng: np.random.Generator, sizes: tuple[int, ...], variance: float, draws: int
-) -> list[Array]:
+def _weights(bench: Bench, sizes: tuple[int, ...], variance: float, draws: int) -> list[Array]:
     """Matrices (draws, out, in) of variance over fan-in."""
-    return [
-        rng.normal(size=(draws, m, k)) * sqrt(variance / k) for k, m in itertools.pairwise(sizes)
-    ]
+    return [bench.normal(draws, m, k) * sqrt(variance / k) for k, m in itertools.pairwise(sizes)]
 
 
 def _gates(weights: list[Array], x: Array) -> list[Array]:
@@ -90,7 +86,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     draws = bench.size(60_000, 600_000)
     x = np.array([1.0, 0.7])
     other = np.array([0.4, 1.1])
-    W = _weights(bench.rng, sizes, 2.0, draws)
+    W = _weights(bench, sizes, 2.0, draws)
     gates, gates2 = _gates(W, x), _gates(W, other)
     paths = np.zeros(200)
     for path in itertools.product(*(range(n) for n in sizes)):
@@ -112,13 +108,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.statistical(
         forward**2 - own, 0.0, "$x'=x$: $f^2$ less $\\sigma^{2D}\\,A/P\\,|x|^2/k$"
     )
-    other_w = _weights(bench.rng, sizes, 2.0, draws)
+    other_w = _weights(bench, sizes, 2.0, draws)
     free, free2 = _gated(other_w, gates, x), _gated(other_w, gates2, other)
     expected = 8 * _share(gates, gates2) * float(x @ other) / 2
     yield bench.statistical(
         free * free2 - expected, 0.0, "$x'\\ne x$, with weights independent of the paths: eq. 29"
     )
-    small = _weights(bench.rng, (2, 4, 1), 2.0, draws)
+    small = _weights(bench, (2, 4, 1), 2.0, draws)
     a, b = np.array([1.0, 1.0]), np.array([sqrt(2), 0.0])
     product = _gated(small, _gates(small, a), a) * _gated(small, _gates(small, b), b)
     theta = math.pi / 4
@@ -151,7 +147,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(
         2**R * Rational(1, 4) ** R - Rational(1, 2) ** R, "$\\sigma^{2R}(1/4)^R=2^{-R}$"
     )
-    W = _weights(bench.rng, (3, 400, 1), 2.0, bench.size(200, 2000))
+    W = _weights(bench, (3, 400, 1), 2.0, bench.size(200, 2000))
     x, orthogonal, near = np.array([1.0, 2, 0]), np.array([-2.0, 1, 0]), np.array([1.0, 2, 0.4])
     gate = _gates(W, x)[0]
     yield bench.statistical(gate.ravel(), 0.5, "samples: half of the units are active")

@@ -60,8 +60,7 @@ def proved_above(bench: Bench, differences: list[Any], what: str) -> Evidence:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     nets = [
-        random_network(bench.rng, "tanh", bench.whole(1, 9), norms=True)
-        for _ in bench.rounds(15, 150)
+        random_network(bench, "tanh", bench.whole(1, 9), norms=True) for _ in bench.rounds(15, 150)
     ]
     polynomials = [expanded(net) for net in nets]
     yield bench.equal([p.eval(1) for p in polynomials], 1, "$p_f(1)$ over random networks", 0.0)
@@ -106,7 +105,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     grid = np.exp(np.linspace(0, 1.5, 31))
     steps, bends, back, brute = [], [], [], []
     for _ in bench.rounds(8, 60):
-        net = random_network(bench.rng, "tanh", bench.whole(1, 4))
+        net = random_network(bench, "tanh", bench.whole(1, 4))
         mu, subs = maximal_slope(net), parts(net) if len(net) <= 14 else []
         values = np.log(mu(grid))
         steps.append(np.diff(values).min())
@@ -136,7 +135,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     gaps, off = [], []
     for _ in bench.rounds(10, 100):
-        f, g = (random_network(bench.rng, "tanh", bench.whole(1, 6), norms=True) for _ in range(2))
+        f, g = (random_network(bench, "tanh", bench.whole(1, 6), norms=True) for _ in range(2))
         whole, one, other = expanded(chain(g, f)), expanded(f), expanded(g)
         off.append(max(abs(v) for v in (whole - one * other).all_coeffs()))
         gaps += [whole - one, whole - other]
@@ -191,7 +190,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     gaps = []
     for _ in bench.rounds(10, 100):
         one, two, three = (
-            expanded(random_network(bench.rng, "tanh", bench.whole(1, 6))) for _ in range(3)
+            expanded(random_network(bench, "tanh", bench.whole(1, 6))) for _ in range(3)
         )
         gaps.append(one * two * three - one)
     yield proved_above(
@@ -292,9 +291,9 @@ RECIPE = (
 )
 
 
-def polynomial_layer(rng: np.random.Generator) -> tuple[Expr, Phi, Any]:
+def polynomial_layer(bench: Bench) -> tuple[Expr, Phi, Any]:
     """(SymPy form, NumPy form, C'(1)) of a random odd cubic with mean 0 and second moment 1."""
-    share = Rational(int(rng.integers(1, 20)), 40)
+    share = Rational(bench.whole(1, 20), 40)
     a, b = sp.sqrt(1 - share), sp.sqrt(share)
     fa, fb = float(a), float(b) / 6**0.5
     own = Phi(lambda x: fa * x + fb * (x**3 - 3 * x), lambda x: fa + fb * (3 * x**2 - 3))
@@ -305,7 +304,7 @@ def polynomial_layer(rng: np.random.Generator) -> tuple[Expr, Phi, Any]:
 def _(bench: Bench) -> Iterator[Evidence]:
     off, true, apart = [], [], []
     for _ in bench.rounds(15, 150):
-        net = random_network(bench.rng, "tanh", bench.whole(1, 9), norms=True)
+        net = random_network(bench, "tanh", bench.whole(1, 9), norms=True)
         psi = Fraction(bench.whole(1, 60), 20)
         off.append(expanded(net).eval(rational(psi)) - rational(slopes(net, psi)[net.outputs[0]]))
     yield bench.equal(
@@ -315,8 +314,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         0.0,
     )
     for _ in bench.rounds(2, 10):
-        phi, own, psi = polynomial_layer(bench.rng)
-        net = random_network(bench.rng, phi, bench.whole(2, 6), norms=True)
+        phi, own, psi = polynomial_layer(bench)
+        net = random_network(bench, phi, bench.whole(2, 6), norms=True)
         exact = float(slope_polynomial(net).subs(kcalc_psi, psi))
         true.append(float(c_map(net).derivative(1)(1.0)) / exact - 1)
         h, end = 1e-3, net.outputs[0]
@@ -340,7 +339,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     own = Phi(lambda x: 0.8 * np.maximum(x, 0) ** 2, lambda x: 1.6 * np.maximum(x, 0), (0.0,))
     off, apart, differ = [], [], []
     for _ in bench.rounds(6, 40):
-        net = random_network(bench.rng, half, bench.whole(2, 6), plain=True)
+        net = random_network(bench, half, bench.whole(2, 6), plain=True)
         q = bench.uniform(0.6, 1.5)
         weighed = float(slope_polynomial(net, q=q).subs(kcalc_psi, Rational(4, 3)))
         off.append(float(c_map(net).derivative(1)(1.0, q)) / weighed - 1)

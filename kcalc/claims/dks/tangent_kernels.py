@@ -273,7 +273,7 @@ def theta(maps: list[tuple[Map, Map]], c: Array) -> Array:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     ratios = []
-    for C in power_maps(bench.rng, bench.size(250, 3000), zero=True):
+    for C in power_maps(bench, 250, 3000, zero=True):
         share = float(10 ** bench.uniform(-4, 0))
         weights = share * C.weights
         weights[1] += 1 - share

@@ -109,10 +109,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-def _series(rng: np.random.Generator, degree: int) -> list[Fraction]:
+def _series(bench: Bench, degree: int) -> list[Fraction]:
     return [
         Fraction(int(a), 7)
-        for a in rng.integers(0, 6, size=degree + 1) * (rng.random(degree + 1) < 0.7)
+        for a in bench.rng.integers(0, 6, size=degree + 1) * (bench.rng.random(degree + 1) < 0.7)
     ]
 
 
@@ -143,7 +143,7 @@ def _composed(a: list[Fraction], b: list[Fraction]) -> list[Fraction]:
 def _(bench: Bench) -> Iterator[Evidence]:
     composed, averaged, derived, values = [], [], [], []
     for _ in bench.rounds(20, 200):
-        a, b = _series(bench.rng, 5), _series(bench.rng, 4)
+        a, b = _series(bench, 5), _series(bench, 4)
         inner = _composed(a, b)
         point = Fraction(3, 8)
         values.append(_at(inner, point) - _at(a, _at(b, point)))
@@ -158,7 +158,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.proved(composed, "the least coefficients of compositions")
     yield bench.proved(averaged, "of averages")
     yield bench.proved(derived, "of derivatives")
-    for C in power_maps(bench.rng, bench.size(5, 40)):
+    for C in power_maps(bench, 5, 40):
         for order, what in ((0, "value"), (1, "slope"), (2, "curvature")):
             weights = C.derivative(order).weights
             yield bench.certified(
@@ -168,7 +168,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 f"the {what} of a random C map over [0, 1]",
             )
     for name in ("tanh", "gelu", "softplus"):
-        series = c_map(residual_network(bench.rng, name)).series(6)
+        series = c_map(residual_network(bench, name)).series(6)
         yield bench.at_most(
             0.0, series, f"the series of a random network of residual blocks with {name}"
         )

@@ -42,11 +42,11 @@ def _unit(name: str) -> tuple[Activation, Callable[[Array], Array], float]:
     )
 
 
-def _normals(covariance: Array, rng: np.random.Generator, width: int) -> Array:
+def _normals(covariance: Array, bench: Bench, width: int) -> Array:
     """Normals (draws, width, 2) with one covariance per draw: the law of W x for two vectors x."""
     a, b, d = covariance[:, 0, 0], covariance[:, 0, 1], covariance[:, 1, 1]
     root = np.sqrt(a)
-    x = rng.normal(size=(2, len(covariance), width))
+    x = bench.normal(2, len(covariance), width)
     rest = np.sqrt(np.maximum(d - b**2 / a, 0))
     return np.stack(
         [root[:, None] * x[0], (b / root)[:, None] * x[0] + rest[:, None] * x[1]], axis=2
@@ -58,13 +58,13 @@ def _gaussian_errors(
     limits: list[float],
     width: int,
     draws: int,
-    rng: np.random.Generator,
+    bench: Bench,
 ) -> Array:
     """Errors of the off-diagonal kernel after each layer of random networks, (depth, draws)."""
     covariance = np.broadcast_to(np.array([[1.0, _C], [_C, 1.0]]), (draws, 2, 2))
     out = []
     for limit in limits:
-        h = f(_normals(covariance, rng, width))
+        h = f(_normals(covariance, bench, width))
         covariance = h.transpose(0, 2, 1) @ h / width
         out.append(covariance[:, 0, 1] - limit)
     return np.array(out)
@@ -105,7 +105,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in bench.size(("tanh", "sin"), _BOUNDED):
         phi, f, largest = _unit(name)
         limits = _limits(phi, depth)
-        errors = [_gaussian_errors(f, limits, int(m), draws, bench.rng) for m in widths]
+        errors = [_gaussian_errors(f, limits, int(m), draws, bench) for m in widths]
         for d in (1, depth):
             own = [e[d - 1] for e in errors]
             quantiles = np.array([np.quantile(np.abs(e), 1 - _DELTA) for e in own])
@@ -134,7 +134,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"{name}, depth 1: the limit by the library is the mean over random layers",
         )
     phi, f, largest = _unit("tanh")
-    deep = _gaussian_errors(f, _limits(phi, 6), 512, bench.size(300, 2000), bench.rng)
+    deep = _gaussian_errors(f, _limits(phi, 6), 512, bench.size(300, 2000), bench)
     rms = np.sqrt((deep**2).mean(axis=1))
     growth = rms[1:] / rms[:-1]
     yield bench.at_most(
@@ -166,13 +166,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-def _frames(rng: np.random.Generator, draws: int, m: int, k: int) -> Array:
+def _frames(bench: Bench, draws: int, m: int, k: int) -> Array:
     """W x for SUO weights W and two vectors x with q = 1 and c = 0.4, (draws, m, 2).
 
     The law is exact: W is a uniform pair of orthonormal vectors.
     """
     n = max(m, k)
-    x = rng.normal(size=(2, draws, n))
+    x = bench.normal(2, draws, n)
     first = x[0] / np.linalg.norm(x[0], axis=1, keepdims=True)
     second = x[1] - (x[1] * first).sum(axis=1, keepdims=True) * first
     second = second / np.linalg.norm(second, axis=1, keepdims=True)
@@ -180,13 +180,13 @@ def _frames(rng: np.random.Generator, draws: int, m: int, k: int) -> Array:
     return size * np.stack([first, _C * first + sqrt(1 - _C**2) * second], axis=2)[:, :m]
 
 
-def _suo_errors(name: str, rng: np.random.Generator, draws: int, m: int, k: int) -> Array:
+def _suo_errors(name: str, bench: Bench, draws: int, m: int, k: int) -> Array:
     f = reference.FUNCTIONS[name].value
     phi = activation(name)
     limit = float(phi.c_map(_C)) * float(phi.q_map(1.0))
     parts = []
     for start in range(0, draws, 100):
-        h = f(_frames(rng, min(100, draws - start), m, k))
+        h = f(_frames(bench, min(100, draws - start), m, k))
         parts.append((h[..., 0] * h[..., 1]).mean(axis=1) - limit)
     return np.concatenate(parts)
 
@@ -218,7 +218,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in bench.size(("tanh", "sin"), ("tanh", "sin", "erf", "cos", "sigmoid")):
         largest = _slope_bound(name)
         for share in (0.5, 1.0, 1.25):
-            errors = [_suo_errors(name, bench.rng, draws, int(m), int(share * m)) for m in widths]
+            errors = [_suo_errors(name, bench, draws, int(m), int(share * m)) for m in widths]
             n = np.maximum(widths, (share * widths).astype(int))
             epsilon = 8 * sqrt(2) * largest**2 * widths**0.75 / (n - 1)
             delta = np.minimum(1, 2 * np.exp(-(widths**2.5) / (n + 1.0) ** 2))
@@ -242,8 +242,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
     z = np.array([[1.0, 1, 1, 1], [1, 1, 1, -1]])  # c = 1/2
     for m, k in ((6, 4), (3, 4)):
-        out = np.tanh(polar(bench.rng, bench.size(10000, 100000), m, k) @ z.T)
-        pair = np.tanh(_frames(bench.rng, len(out), m, k)[..., :1])
+        out = np.tanh(polar(bench, bench.size(10000, 100000), m, k) @ z.T)
+        pair = np.tanh(_frames(bench, len(out), m, k)[..., :1])
         yield bench.statistical(
             (out[..., 0] ** 2).mean(axis=1) - (pair[..., 0] ** 2).mean(axis=1),
             0.0,
@@ -279,9 +279,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(
         np.abs((sizes - 1) / sizes**0.75 / sizes**0.25 - 1), 1.01 / sizes, "the second within 1/m"
     )
-    spread = [
-        float(np.abs(_suo_errors("tanh", bench.rng, 100, m, m // 2)).max()) for m in (100, 6400)
-    ]
+    spread = [float(np.abs(_suo_errors("tanh", bench, 100, m, m // 2)).max()) for m in (100, 6400)]
     yield bench.at_most(
         4 * spread[1],
         spread[0],

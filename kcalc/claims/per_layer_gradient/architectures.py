@@ -87,7 +87,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "kcalc: E|J|^4 of all",
             1e-10,
         )
-        _, J = draw(resnet(L, m_, n_, nsimplify(value)), bench.size(6000, 30000), bench.rng)
+        _, J = draw(bench, resnet(L, m_, n_, nsimplify(value)), 6000, 30000)
         yield from agree(bench, J, net.weights, f"drawn, L = {L}, m = {m_}")
 
 
@@ -136,7 +136,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     L, n, a = 4, 6, 0.25
     for k in (1, 2, 4):
         cut = resnet(L, 2, n, Rational(1, 2), without=k)
-        y = draw(cut, bench.size(8000, 40000), bench.rng)[0][f"y{L}"]
+        y = draw(bench, cut, 8000, 40000)[0][f"y{L}"]
         yield bench.statistical(y, a * (1 + a) ** (L - 1), f"drawn, k = {k}")
         yield bench.equal(moments(cut).out.mean, a * (1 + a) ** (L - 1), f"kcalc, k = {k}")
 
@@ -162,7 +162,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "kcalc: the reduced network against its one block",
             1e-11,
         )
-    y = draw(resnet(3, 2, 6, Rational(7, 10)), bench.size(10000, 60000), bench.rng)[0]["y3"]
+    y = draw(bench, resnet(3, 2, 6, Rational(7, 10)), 10000, 60000)[0]["y3"]
     yield bench.statistical(y**2, closed.beta(1, 0.49, 2, 6) ** 3, "the full network drawn")
 
 
@@ -174,7 +174,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     n, m = 10, 2
     cut = resnet(1, m, n, 1, without=1)
-    y = draw(cut, bench.size(10000, 60000), bench.rng)[0]["y1"]
+    y = draw(bench, cut, 10000, 60000)[0]["y1"]
     right = (1 + 5 / n) ** (m - 1) * (1 + 2 / n)
     yield bench.statistical(y**2, right, "the same")
     yield bench.equal(moments(cut).out.fourth, right, "the same by kcalc")
@@ -202,7 +202,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"kcalc: fourth moments, k = {k}",
             1e-11,
         )
-        y, _ = draw(net, bench.size(8000, 40000), bench.rng)
+        y, _ = draw(bench, net, 8000, 40000)
         yield bench.statistical(
             y[f"y{L}"] * y[f"y{L - 1}"], C[L, L - 1], f"a mixed moment drawn, k = {k}"
         )
@@ -223,7 +223,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         cut = moments(densenet(L, n, nsimplify(alpha), without=k)).out
         g, f = closed.dense_factors(L, n, alpha, k)
         c = 2 * alpha / (n * k)
-        _, J = draw(net, bench.size(4000, 20000), bench.rng)
+        _, J = draw(bench, net, 4000, 20000)
         yield bench.statistical(
             J[f"W{k}"],
             g / c,
@@ -301,7 +301,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"kcalc, {law}",
             1e-11,
         )
-        y, J = draw(net, bench.size(30000, 120000), bench.rng, law)
+        y, J = draw(bench, net, 30000, 120000, law)
         yield from agree(bench, y, found.nodes, f"|y| drawn, {law}")
         yield from agree(bench, J, found.weights, f"|J| drawn, {law}")
     for alpha in (Rational(7, 10), Integer(1), Rational(13, 10)):
@@ -417,9 +417,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for law in bench.size(("gaussian", "uniform"), tuple(EXCESS)):
             found = moments(net, weights=law)
             # fourth moments have long tails
-            y, J = draw(
-                net, bench.size(20000, 240000 if law == "laplace" else 60000), bench.rng, law
-            )
+            y, J = draw(bench, net, 20000, 240000 if law == "laplace" else 60000, law)
             yield from agree(bench, y, found.nodes, f"{name}, |y|, {law}")
             yield from agree(bench, J, found.weights, f"{name}, |J|, {law}")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -111,15 +109,17 @@ def flat(n: int) -> Array:
 
 
 def draw(
+    bench: Bench,
     network: Network,
-    draws: int,
-    rng: np.random.Generator,
+    quick: int,
+    full: int | None = None,
     law: str = "gaussian",
     x: Array | None = None,
 ) -> tuple[Any, Any]:
     """({node: |y|^2}, {Affine: |J|^2}) of many draws, each an array (draws,)."""
     values: dict[Node, Array] = {}
     weights: dict[Node, Array] = {}
+    draws = len(bench.rounds(quick, full))
     steps = list(network.steps())
     for node, layer, parents in steps:
         below = [values[p] for p in parents]
@@ -127,7 +127,9 @@ def draw(
             case Affine():
                 n = below[0].shape[1]
                 weights[node] = (
-                    LAWS[law](rng, (draws, layer.features or 1, n)) * float(layer.sigma_w) / n**0.5
+                    LAWS[law](bench.rng, (draws, layer.features or 1, n))
+                    * float(layer.sigma_w)
+                    / n**0.5
                 )
                 values[node] = (weights[node] @ below[0][:, :, None])[:, :, 0]
             case Input():
@@ -197,29 +199,8 @@ def agree(
     One piece of evidence per power: for the node with the greatest deviation, or an undecided one
     if none is refuted.
     """
-    for power in powers:
-        items = []
-        for node, sample in found.items():
-            truth = float(table[node].mean if power == 1 else table[node].fourth)
-            if np.ptp(sample) > 1e-9 * truth:
-                items.append(
-                    (
-                        str(node),
-                        bench.statistical(
-                            sample**power,
-                            truth,
-                            f"{what}, {'means' if power == 1 else 'fourth moments'}",
-                        ),
-                    )
-                )
-        if items:
-            node, worst = min(items, key=_worse)
-            yield replace(worst, data=dict(worst.data) | {"comparisons": len(items), "worst": node})
-
-
-def _worse(item: tuple[str, Evidence]) -> tuple[int, float]:
-    """Sort key of evidence: refuted first, then undecided, then by margin."""
-    found = item[1]
-    return {False: 0, None: 1, True: 2}[
-        found.holds
-    ], -math.inf if found.margin is None else found.margin
+    for power, name in zip(powers, ("means", "fourth moments"), strict=False):
+        truths = {n: float(table[n].mean if power == 1 else table[n].fourth) for n in found}
+        drawn = {n: s**power for n, s in found.items() if np.ptp(s) > 1e-9 * truths[n]}
+        if drawn:
+            yield bench.worst(drawn, {n: truths[n] for n in drawn}, f"{what}, {name}")

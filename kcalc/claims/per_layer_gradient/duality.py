@@ -43,7 +43,7 @@ def _families(bench: Bench) -> Iterator[tuple[str, str, object]]:
 def _(bench: Bench) -> Iterator[Evidence]:
     for name, law, net in _families(bench):
         found = moments(net, weights=law)  # type: ignore[arg-type]
-        _, J = draw(net, bench.size(6000, 30000), bench.rng, law)  # type: ignore[arg-type]
+        _, J = draw(bench, net, 6000, 30000, law)  # type: ignore[arg-type]
         yield from agree(bench, J, found.weights, f"{name}, {law}", powers=(1,))
     for L, k in ((3, 1), (3, 2), (3, 3)):
         full = resnet(L, 2, 6, Rational(1, 2))
@@ -55,7 +55,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             truth,
             f"kcalc: ResNet against its reduced network, k = {k}",
         )
-        y, _ = draw(cut, bench.size(4000, 30000), bench.rng)
+        y, _ = draw(bench, cut, 4000, 30000)
         yield bench.statistical(y[f"y{L}"], truth[0] / 6, f"the reduced ResNet drawn, k = {k}")
         dense, reduced = densenet(L, 6), densenet(L, 6, without=k)
         c = 2 / (6 * k)
@@ -133,7 +133,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         variance=n / 4,
         bound=5 / n / c4,
     )
-    _, J = draw(vanilla([n, n]), bench.size(20000, 100000), bench.rng)
+    _, J = draw(bench, vanilla([n, n]), 20000, 100000)
     yield bench.statistical((J["W1"] - J["W1"].mean()) ** 2, n / 4, "that variance, drawn")
     yield bench.equal(
         moments(vanilla([n, n])).weights["W1"].variance, n / 4, "that variance by kcalc", 1e-10
@@ -178,7 +178,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "uniform weights, a flat input of 20 entries, one output: E|J|^4 = P(z > 0) = 1/2",
         bound=bound,
     )
-    y, J = draw(vanilla([20, 1]), bench.size(20000, 100000), bench.rng, "uniform")
+    y, J = draw(bench, vanilla([20, 1]), 20000, 100000, "uniform")
     yield bench.statistical(J["W1"] ** 2, 0.5, "the same drawn: E|J|^4")
     yield bench.statistical(y["y1"] ** 2 / (1.8 * c * c), 0.81667, "the same drawn: the bound")
     found = moments(vanilla([20, 1]), weights="uniform")
@@ -251,7 +251,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             norm, truth.mean, f"m = 2, k = {k}: drawn paths against kcalc's reduced network"
         )
         yield bench.statistical(norm**2, truth.fourth, f"m = 4, k = {k}")
-        reduced, _ = draw(resnet(L, 2, n, Rational(1, 2), without=k), draws // 2, bench.rng)
+        reduced, _ = draw(bench, resnet(L, 2, n, Rational(1, 2), without=k), draws // 2)
         yield bench.statistical(
             reduced[f"y{L}"] ** 2, truth.fourth, f"m = 4, k = {k}: the reduced network drawn"
         )
@@ -297,7 +297,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield from agree(
         bench,
-        draw(vanilla([6, 8, 5, 7]), bench.size(8000, 40000), bench.rng)[0],
+        draw(bench, vanilla([6, 8, 5, 7]), 8000, 40000)[0],
         moments(vanilla([6, 8, 5, 7])).nodes,
         "drawn",
     )

@@ -94,24 +94,24 @@ def _skip(below: list[Unit], branch: list[Unit]) -> list[Unit]:
     return [Unit(a.value + b.value, a.paths | b.paths) for a, b in zip(below, branch, strict=True)]
 
 
-def _vanilla(rng: np.random.Generator, widths: Sequence[int]) -> tuple[Signs, list[Unit]]:
-    signs = Signs(sum(a * b for a, b in itertools.pairwise(widths)), rng)
+def _vanilla(bench: Bench, widths: Sequence[int]) -> tuple[Signs, list[Unit]]:
+    signs = Signs(sum(a * b for a, b in itertools.pairwise(widths)), bench.rng)
     units = signs.inputs(widths[0])
     for n in widths[1:]:
         units = signs.affine(units, n)
     return signs, units
 
 
-def _resnet(rng: np.random.Generator, blocks: int, n: int) -> tuple[Signs, list[Unit]]:
-    signs = Signs(2 * blocks * n * n, rng)
+def _resnet(bench: Bench, blocks: int, n: int) -> tuple[Signs, list[Unit]]:
+    signs = Signs(2 * blocks * n * n, bench.rng)
     units = signs.inputs(n)
     for _ in range(blocks):
         units = _skip(units, signs.affine(signs.affine(units, n), n, gated=False))
     return signs, units
 
 
-def _densenet(rng: np.random.Generator, first: int, count: int, n: int) -> tuple[Signs, list[Unit]]:
-    signs = Signs(sum(n * (first + n * i) for i in range(count)), rng)
+def _densenet(bench: Bench, first: int, count: int, n: int) -> tuple[Signs, list[Unit]]:
+    signs = Signs(sum(n * (first + n * i) for i in range(count)), bench.rng)
     every = signs.inputs(first)
     units = every
     for _ in range(count):
@@ -124,11 +124,11 @@ def _networks(bench: Bench) -> Iterator[tuple[str, Signs, list[Unit]]]:
     for widths in bench.size(
         ((2, 2, 2), (3, 2, 1)), ((2, 2, 2), (3, 2, 1), (2, 2, 2, 2), (3, 3, 2))
     ):
-        yield f"vanilla {'-'.join(map(str, widths))}", *_vanilla(bench.rng, widths)
+        yield f"vanilla {'-'.join(map(str, widths))}", *_vanilla(bench, widths)
     for blocks, n in bench.size(((1, 2),), ((1, 2), (2, 2), (3, 1))):
-        yield f"ResNet, {blocks} blocks of width {n}", *_resnet(bench.rng, blocks, n)
+        yield f"ResNet, {blocks} blocks of width {n}", *_resnet(bench, blocks, n)
     for first, count, n in bench.size(((2, 2, 2),), ((2, 2, 2), (2, 3, 1))):
-        yield f"DenseNet, {count} layers of width {n}", *_densenet(bench.rng, first, count, n)
+        yield f"DenseNet, {count} layers of width {n}", *_densenet(bench, first, count, n)
 
 
 def _square(route: Route, of: Moments) -> float:
@@ -275,14 +275,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
             nonzero=int(np.count_nonzero(truth)),
         )
     for name, net, (signs, units), variances in (
-        ("vanilla 2-2-2", vanilla([2, 2, 2]), _vanilla(bench.rng, (2, 2, 2)), {1: 1.0, 2: 1.0}),
+        ("vanilla 2-2-2", vanilla([2, 2, 2]), _vanilla(bench, (2, 2, 2)), {1: 1.0, 2: 1.0}),
         (
             "ResNet, a block",
             resnet(1, 2, 2, Rational(1, 2)),
-            _resnet(bench.rng, 1, 2),
+            _resnet(bench, 1, 2),
             {1: 0.5, 2: 0.25},
         ),
-        ("DenseNet, two layers", densenet(2, 2), _densenet(bench.rng, 2, 2, 2), {1: 1.0, 2: 0.5}),
+        ("DenseNet, two layers", densenet(2, 2), _densenet(bench, 2, 2, 2), {1: 1.0, 2: 0.5}),
     ):
         for law, excess in EXCESS.items():
 

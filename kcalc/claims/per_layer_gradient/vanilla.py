@@ -37,7 +37,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found = moments(vanilla(widths, 0.8), weights=law)
         yield bench.equal(found.out.mean, 0.8**3 * widths[-1] / widths[0], f"kcalc, {law}")
         yield bench.statistical(
-            draw(vanilla(widths, 0.8), bench.size(6000, 40000), bench.rng, law)[0]["y3"],
+            draw(bench, vanilla(widths, 0.8), 6000, 40000, law)[0]["y3"],
             found.out.mean,
             f"drawn, {law}",
         )
@@ -70,7 +70,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 yield bench.at_most(
                     [ends[0], B / A], [B / A, ends[1]], f"{law}: between the two factors"
                 )
-        y, J = draw(vanilla([4, 6, 5, 7]), bench.size(24000, 60000), bench.rng, law)
+        y, J = draw(bench, vanilla([4, 6, 5, 7]), 24000, 60000, law)
         found = moments(vanilla([4, 6, 5, 7]), weights=law)
         yield from agree(bench, y, found.nodes, f"|y|, {law}")
         yield from agree(bench, J, found.weights, f"|J|, {law}")
@@ -133,7 +133,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         * 2
         / 5
     )
-    y, _ = draw(vanilla([5, 7]), bench.size(40000, 200000), bench.rng)
+    y, _ = draw(bench, vanilla([5, 7]), 40000, 200000)
     for power in (1, 2, 3):
         spread = math.hypot(
             np.std(chi**power) / len(chi) ** 0.5, np.std(y["y1"] ** power) / len(y["y1"]) ** 0.5
@@ -186,7 +186,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.equal([w.fourth for w in found.weights.values()], J, "kcalc's E|J|^4", 1e-11)
     for law in EXCESS:
         net = vanilla([5, 4, 6], phi="identity")
-        y, J = draw(net, bench.size(10000, 60000), bench.rng, law)
+        y, J = draw(bench, net, 10000, 60000, law)
         yield from agree(bench, y, moments(net, weights=law).nodes, f"|y|, {law}")
         yield from agree(bench, J, moments(net, weights=law).weights, f"|J|, {law}")
 
@@ -221,7 +221,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             [plain.weights[f"W{i + 1}"].fourth for i in range(1, depth + 1)],
             f"kcalc: |J|, depth {depth}",
         )
-        norms, J = draw(crelu(depth, n), bench.size(8000, 40000), bench.rng)
+        norms, J = draw(bench, crelu(depth, n), 8000, 40000)
         yield from agree(
             bench, {f"W{depth}": norms[f"W{depth}"]}, mixed.nodes, f"|y| drawn, depth {depth}"
         )

@@ -14,7 +14,7 @@ from ...network.layers import Affine, Concat, Input, Pool, Scale, Sum
 from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
-from .draws import Draws, all_agree
+from .draws import Draws, measured
 from .paper import PAPER
 from .propagation import RELU
 
@@ -50,7 +50,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for a, c, s in ((1.0, 1.0, 0.7), (1.0, 1.0, 1.0), (0.8, 0.6, 1.0), (0.5, 1.4, 0.6)):
         net = residual(a, c, s)
         found = scaling(net)
-        run = Draws(net, bench.size(5000, 40000), bench.rng)
+        run = Draws(bench, net, 5000, 40000)
         factor = a * a + c * c * s * s
         x, y = found.tensors["x"], found.tensors["y"]
         yield bench.equal(
@@ -77,7 +77,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for beta in (0.6, 0.35):
         alpha = sqrt(1 - beta**2)
         net = residual(alpha, beta, 1.0)
-        s, run = scaling(net), Draws(net, bench.size(6000, 40000), bench.rng)
+        s, run = measured(bench, net, 6000, 40000)
         zeta = s.tensors["x"].scaling
         yield bench.equal(
             [s.tensors[v].scaling / zeta for v in ("R", "F", "one", "S")],
@@ -88,11 +88,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             s.tensors["y"].splits or (), (alpha**2, beta**2), "kcalc's shares of the sum"
         )
         truth = {v: beta**2 * zeta / (WIDTH * WIDTH * run.variance[v] ** 2) for v in ("one", "F")}
-        yield all_agree(
-            bench,
-            {v: run.nu[v] for v in truth},
-            truth,
-            f"nu within the branch drawn, beta = {beta}",
+        yield bench.worst(
+            {v: run.nu[v] for v in truth}, truth, f"nu within the branch drawn, beta = {beta}"
         )
         c = sqrt(beta)  # of the standard deviation
         scaled = net.map_layers(
@@ -126,7 +123,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     s = scaling(residual(0.8, 0.6, 1.0))
-    run = Draws(residual(0.8, 0.6, 1.0), bench.size(6000, 40000), bench.rng)
+    run = Draws(bench, residual(0.8, 0.6, 1.0), 6000, 40000)
     zeta, out = s.tensors["x"].scaling, run.b("y").mean()
     main = WIDTH * run.f("R") * out
     shortcut = WIDTH * run.f("S") * out
@@ -215,11 +212,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"kcalc: gamma of all weights is zeta, {n}, {w}, {m}, beta = {beta}",
             1e-11,
         )
-        run = Draws(net, bench.size(1000, 8000), bench.rng)
-        yield all_agree(
-            bench,
-            {str(v): run.nu[v] for v in s.weights},
-            {str(v): s.tensors["out"].scaling for v in s.weights},
+        run = Draws(bench, net, 1000, 8000)
+        yield bench.worst(
+            {v: run.nu[v] for v in s.weights},
+            s.tensors["out"].scaling,
             "nu drawn",
         )
 
@@ -234,7 +230,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     beta, n, m = 0.6, 12, 24
     net = block(n, 8, m, beta, 1.0, down=0.8)
-    s, run = scaling(net), Draws(net, bench.size(3000, 20000), bench.rng)
+    s, run = measured(bench, net, 3000, 20000)
     yield bench.statistical(run.f("S") - sqrt(n / m) * run.f("x"), 0.0, "f of the shortcut drawn")
     yield bench.equal(
         s.tensors["S"].forward / s.tensors["x"].forward,
@@ -267,7 +263,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         (None, 1 / sqrt(beta), sqrt(n / m)),
     ):
         net = block(n, w, m, beta, last)
-        s, run = scaling(net), Draws(net, bench.size(1000, 8000), bench.rng)
+        s, run = measured(bench, net, 1000, 8000)
         yield bench.equal(
             s.tensors["F"].forward / s.tensors["x"].forward,
             truth,
@@ -291,7 +287,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     n, w, m, beta = 24, 12, 12, 0.6
     s = scaling(block(n, w, m, beta, 1 / sqrt(beta)))
-    run = Draws(s.network, bench.size(1000, 8000), bench.rng)
+    run = Draws(bench, s.network, 1000, 8000)
     unit = s.tensors["x"].scaling / (n * s.tensors["x"].forward ** 2)
 
     def of(node: str) -> float:
@@ -308,7 +304,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield bench.equal([of("x1"), of("x5"), of("x9")], 4.0, "behind relu: 4", 1e-11)
     drawn = {v: 16 * run.b(v) / s.tensors[v].forward / unit for v in ("x1", "x5", "x9")}
-    yield all_agree(bench, drawn, dict.fromkeys(drawn, 4.0), "behind relu, drawn")
+    yield bench.worst(drawn, 4.0, "behind relu, drawn")
 
 
 @PAPER.claim(
@@ -335,7 +331,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             ("out", Affine(4), ("y",)),
         ]
     )
-    s, run = scaling(net), Draws(net, bench.size(8000, 60000), bench.rng)
+    s, run = measured(bench, net, 8000, 60000)
     yield bench.equal(
         s.scalars["v"], s.tensors["x"].scaling, "kcalc's nu of the scalar against zeta", 1e-11
     )
@@ -359,7 +355,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             ("out", Affine(4), ("r",)),
         ]
     )
-    s, run = scaling(net), Draws(net, bench.size(8000, 60000), bench.rng)
+    s, run = measured(bench, net, 8000, 60000)
     parts = [s.tensors[v].scaling for v in ("a", "b")]
     yield bench.equal(s.tensors["c"].scaling, sum(parts), "kcalc")
     for v, channels in (("a", 6), ("b", 3)):

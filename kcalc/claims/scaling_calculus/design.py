@@ -18,7 +18,7 @@ from ...network.layers import Affine, Flatten, Input, Pool
 from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
-from .draws import Draws, all_agree, compared
+from .draws import Draws, compared, measured
 from .paper import PAPER
 from .propagation import RELU
 
@@ -60,7 +60,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for k in (2, 3):
             size = 2 * k
             net = chain(Input(8, (size, size)), *parts, Pool("mean", k))
-            s, run = scaling(net), Draws(net, bench.size(4000, 30000), bench.rng)
+            s, run = measured(bench, net, 4000, 30000)
             above = net.parents("pool_1")[0]
             ratio = 1 + (k * k - 1) / pi
             yield bench.equal(
@@ -106,7 +106,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     net = chain(Input(4, (4, 4)), Pool("max", 2), Flatten(), Affine(3))
-    s, run = scaling(net), Draws(net, bench.size(8000, 60000), bench.rng)
+    s, run = measured(bench, net, 8000, 60000)
     x, y = s.tensors["input"], s.tensors["pool_1"]
     truth = 1 + sqrt(3) / pi
     yield bench.equal(y.scaling / x.scaling, truth, "kcalc", 1e-8)
@@ -167,11 +167,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     yield _corrected(bench)
     net = stack([6, 24, 12, 4], [1 / sqrt(a * b) for a, b in ((6, 24), (24, 12), (12, 4))])
-    run = Draws(net, bench.size(8000, 60000), bench.rng)
+    run = Draws(bench, net, 8000, 60000)
     base = run.nu["affine_1"]
-    yield all_agree(
-        bench,
-        {str(v): run.nu[v] - base for v in ("affine_2", "affine_3")},
+    yield bench.worst(
+        {v: run.nu[v] - base for v in ("affine_2", "affine_3")},
         {"affine_2": 0, "affine_3": 0},
         "nu drawn: differences",
     )
@@ -222,7 +221,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     n = 16
     for about, square in ((PRINTED, 2 / n), (None, 2 / (2 * n))):
         linear = chain(Input(n), *[Affine(n, sigma_w=sqrt(square * n)) for _ in range(3)])
-        run = Draws(linear, bench.size(2000, 20000), bench.rng)
+        run = Draws(bench, linear, 2000, 20000)
         yield bench.statistical(
             run.f("affine_3") - run.f("input"), 0.0, "a linear network keeps f", about
         )
@@ -260,10 +259,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     s = shaping.shape(net, method="geometric", input_scaling=False)
     scale: Any = s.network.layer("affine_2: scale")
     yield bench.equal(scale.factor, sqrt(1 / 3), "kc.shape puts it before the 3 x 3 layer")
-    run = Draws(s.network, bench.size(3000, 20000), bench.rng)
+    run = Draws(bench, s.network, 3000, 20000)
     yield bench.statistical(run.f("affine_2") - sqrt(8 / 12) * run.f("affine_1"), 0.0, "f drawn")
-    yield all_agree(
-        bench,
+    yield bench.worst(
         {
             "2": run.nu["affine_2"] - run.nu["affine_1"],
             "3": run.nu["affine_3"] - run.nu["affine_1"],
@@ -306,7 +304,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             None,
             first,
         )
-        run = Draws(net, bench.size(6000, 40000), bench.rng)
+        run = Draws(bench, net, 6000, 40000)
         yield bench.statistical(
             run.f("affine_3"), 1.5 * (1 if first else 2), f"drawn, relu first: {first}"
         )
@@ -329,10 +327,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         values = np.array([s.biases[v] for v in s.biases])
         yield bench.equal(values / values[0], 1.0, "kcalc's scalings of biases", 1e-10)
     net = stack([6, 24, 12, 8], [2 / sqrt(a * b) for a, b in ((6, 24), (24, 12), (12, 8))])
-    run = Draws(net, bench.size(8000, 60000), bench.rng)
+    run = Draws(bench, net, 8000, 60000)
     scaled = {v: run.b(v) / run.f(v).mean() for v in ("affine_1", "affine_2", "affine_3")}
     truth = float(scaling(net).biases["affine_1"])
-    yield all_agree(bench, scaled, dict.fromkeys(scaled, truth), "drawn")
+    yield bench.worst(scaled, truth, "drawn")
 
 
 @PAPER.claim(

@@ -18,7 +18,7 @@ from ...network.layers import Affine, Dropout, Input, Nonlinear, Scale
 from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
-from .draws import Draws, all_agree, compared
+from .draws import Draws, compared, measured
 from .paper import PAPER
 
 RELU = Nonlinear(activations.activation("relu"))
@@ -26,30 +26,30 @@ LEAKY = Nonlinear(activations.leaky_relu(Rational(1, 5)))
 ABS = Nonlinear(activations.activation("abs"))
 
 
-def dense(rng: np.random.Generator, depth: int = 3) -> Network:
+def dense(bench: Bench, depth: int = 3) -> Network:
     """A random chain of weights and rectifiers with 12 channels, all 0 with probability 2^-12."""
-    parts: list[Any] = [Input(int(rng.integers(3, 9)))]
+    parts: list[Any] = [Input(bench.whole(3, 9))]
     for i in range(depth):
-        phi = [RELU, LEAKY, ABS][int(rng.integers(3))]
-        width = 12 if phi is RELU else int(rng.integers(3, 12))
-        parts += [Affine(width, sigma_w=float(rng.uniform(0.7, 1.6)))] + [phi] * (i < depth - 1)
+        phi = [RELU, LEAKY, ABS][bench.whole(0, 3)]
+        width = 12 if phi is RELU else bench.whole(3, 12)
+        parts += [Affine(width, sigma_w=bench.uniform(0.7, 1.6))] + [phi] * (i < depth - 1)
     return chain(*parts)
 
 
-def images(rng: np.random.Generator, depth: int = 3) -> Network:
+def images(bench: Bench, depth: int = 3) -> Network:
     """A random chain of convolutions, with strides below, equal to and above the kernel size."""
-    parts: list[Any] = [Input(int(rng.integers(2, 4)), (6, 6))]
+    parts: list[Any] = [Input(bench.whole(2, 4), (6, 6))]
     for i in range(depth):
-        phi = [RELU, LEAKY][int(rng.integers(2))]
-        stride, kernel = (int(rng.integers(1, 4)), int(rng.integers(1, 4))) if i < 2 else (1, 1)
-        width = 12 if phi is RELU and i < depth - 1 else int(rng.integers(2, 5))
+        phi = [RELU, LEAKY][bench.whole(0, 2)]
+        stride, kernel = (bench.whole(1, 4), bench.whole(1, 4)) if i < 2 else (1, 1)
+        width = 12 if phi is RELU and i < depth - 1 else bench.whole(2, 5)
         parts += [
             Affine(
                 width,
                 kernel=kernel,
                 stride=stride,
                 padding="circular",
-                sigma_w=float(rng.uniform(0.8, 1.5)),
+                sigma_w=bench.uniform(0.8, 1.5),
             )
         ]
         parts += [phi] * (i < depth - 1)
@@ -61,7 +61,7 @@ def zetas(bench: Bench, network: Network, draws: int, what: str) -> Evidence:
 
     Errors by the delta method.
     """
-    run = Draws(network, draws, bench.rng)
+    run = Draws(bench, network, draws)
     samples = {}
     for node, x in run.x.items():
         f, b = run.f(node), run.b(node)
@@ -69,8 +69,8 @@ def zetas(bench: Bench, network: Network, draws: int, what: str) -> Evidence:
             x.shape[1] * x.shape[2] * (f.mean() * b + f * b.mean() - f.mean() * b.mean())
         )
     out = samples.pop(str(network.outputs[0]))
-    return all_agree(
-        bench, {node: s - out for node, s in samples.items()}, dict.fromkeys(samples, 0.0), what
+    return bench.worst(
+        {node: s - out for node, s in samples.items()}, dict.fromkeys(samples, 0.0), what
     )
 
 
@@ -98,7 +98,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"kcalc: f, b and zeta through u = {u}",
             1e-13,
         )
-        run = Draws(s.network, bench.size(4000, 40000), bench.rng)
+        run = Draws(bench, s.network, 4000, 40000)
         ratio = run.b("input") / float(u) ** 2 - run.b("scale_1")
         yield bench.equal(ratio, 0.0, f"drawn gradients, u = {u}")
 
@@ -109,8 +109,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     for i in bench.rounds(4, 16):
-        net = [images, dense][i % 2](bench.rng)
-        s, run = scaling(net), Draws(net, bench.size(1500, 6000), bench.rng)
+        net = [images, dense][i % 2](bench)
+        s, run = measured(bench, net, 1500, 6000)
         samples, truths, own = {}, {}, []
         for node in net.nodes_of(Affine):
             (parent,) = net.parents(node)
@@ -121,7 +121,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 s.tensors[node].forward
                 / (n * taps * run.variance[node] * s.tensors[parent].forward)
             )
-        yield all_agree(bench, samples, truths, f"drawn network {i}")
+        yield bench.worst(samples, truths, f"drawn network {i}")
         yield bench.equal(own, 1.0, "kcalc's f")
 
 
@@ -135,8 +135,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for i in bench.rounds(4, 16):
-        net = [images, dense][i % 2](bench.rng)
-        s, run = scaling(net), Draws(net, bench.size(1500, 6000), bench.rng)
+        net = [images, dense][i % 2](bench)
+        s, run = measured(bench, net, 1500, 6000)
         samples, truths, own = {}, {}, []
         for node in net.nodes_of(Affine):
             (parent,) = net.parents(node)
@@ -144,7 +144,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             factor = p_out / p_in * m * int(net.layer(node).kernel) ** 2 * run.variance[node]
             samples[str(node)], truths[str(node)] = run.b(parent) - factor * run.b(node), 0.0
             own.append(s.tensors[parent].backward / (factor * s.tensors[node].backward))
-        yield all_agree(bench, samples, truths, f"drawn network {i}")
+        yield bench.worst(samples, truths, f"drawn network {i}")
         yield bench.equal(own, 1.0, "kcalc's b")
 
 
@@ -161,7 +161,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "eqs. 9 and 10 put into eq. 1",
     )
     for i in bench.rounds(4, 12):
-        net = [images, dense][i % 2](bench.rng)
+        net = [images, dense][i % 2](bench)
         yield zetas(bench, net, bench.size(2000, 8000), f"drawn network {i}: zeta at all nodes")
         found = [t.scaling for t in scaling(net).tensors.values()]
         yield bench.equal(
@@ -206,7 +206,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     conv = [Affine(4, kernel=3, padding="same", sigma_w=1.3) for _ in range(4)]
     net = chain(Input(3, (4, 4)), conv[0], RELU, conv[1], RELU, conv[2], RELU, conv[3])
     s = scaling(net)
-    run = Draws(net, bench.size(8000, 40000), bench.rng)
+    run = Draws(bench, net, 8000, 40000)
     f, b, average = 1.0, 1.0, {}
     nodes = list(net.nodes_of(Affine))
     valid = 100 / 16  # valid taps per position of a 4 x 4 image: (3 * 4 - 2)^2 over 16
@@ -220,24 +220,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
         b *= 4 * run.variance[node] * valid * (0.5 if node != nodes[0] else 1)
     for node, up, down in zip(nodes, forward, backward, strict=True):
         average[node] = 100 / 9 * up * down / run.variance[node]
-    yield all_agree(
-        bench,
-        {str(n): run.nu[n] for n in nodes},
-        {str(n): average[n] for n in nodes},
+    yield bench.worst(
+        {n: run.nu[n] for n in nodes},
+        {n: average[n] for n in nodes},
         "nu from averages over positions",
         PRINTED,
     )
-    yield all_agree(
-        bench,
-        {str(n): run.nu[n] for n in nodes},
-        {str(n): s.weights[n].gamma for n in nodes},
-        "nu from maps",
+    yield bench.worst(
+        {n: run.nu[n] for n in nodes}, {n: s.weights[n].gamma for n in nodes}, "nu from maps"
     )
     f_maps = {f"{n} {p}": (run.x[n][:, p] ** 2).mean(axis=1) for n in nodes for p in (0, 1, 5)}
     told = {
         f"{n} {p}": float(np.ravel(s.tensors[n].forward_map)[p]) for n in nodes for p in (0, 1, 5)
     }
-    yield all_agree(bench, f_maps, told, "f at a corner, an edge and inside")
+    yield bench.worst(f_maps, told, "f at a corner, an edge and inside")
     found = [t.scaling for t in s.tensors.values()]
     yield bench.equal(
         found,
@@ -273,7 +269,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         s = scaling(chain(Input(5), layer, Affine(3)))
         x, y = (s.tensors[node] for node in list(s.tensors)[:2])
         yield bench.equal([y.forward, x.backward / y.backward], factor, f"kcalc: {name}, f and b")
-        run = Draws(s.network, bench.size(4000, 40000), bench.rng)
+        run = Draws(bench, s.network, 4000, 40000)
         yield bench.statistical(
             run.f("nonlinear_1") - factor * run.f("input"), 0.0, f"{name}: f drawn"
         )
@@ -290,19 +286,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "\\mu\\varphi(\\mu)/((1+\\mu^2)\\Phi(\\mu))$",
         ratio=ratio,
     )
-    run = Draws(
-        chain(Input(5), RELU, Affine(3)),
-        bench.size(20000, 100000),
-        bench.rng,
-        mean=mu,
-    )
+    run = Draws(bench, chain(Input(5), RELU, Affine(3)), 20000, 100000, mean=mu)
     forward = (1 + mu * mu) * Phi + mu * density
     yield bench.statistical(run.f("nonlinear_1"), forward, "the same drawn: f behind relu")
     yield bench.statistical(
         run.b("input") - Phi * run.b("nonlinear_1"), 0.0, "the same drawn: b before it"
     )
     two = chain(Input(3), Affine(2), RELU, Affine(6), RELU, Affine(3))
-    narrow = Draws(two, bench.size(20000, 100000), bench.rng)
+    narrow = Draws(bench, two, 20000, 100000)
     back = narrow.b("affine_2"), narrow.b("nonlinear_2")
     yield bench.statistical(
         back[0] - back[1] / 2, 0.0, "relu behind weights that read 2 relu channels: b/2", PRINTED
@@ -327,7 +318,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     for rate in (0.1, 0.4, 0.75):
         net = chain(Input(6), Dropout(rate), Affine(4))
-        s, run = scaling(net), Draws(net, bench.size(4000, 40000), bench.rng)
+        s, run = measured(bench, net, 4000, 40000)
         x, y = s.tensors["input"], s.tensors["dropout_1"]
         yield bench.equal(
             [y.forward, x.backward / y.backward, y.scaling / x.scaling],
@@ -352,7 +343,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _ratio(bench: Bench, name: str, std: float, draws: int) -> tuple[float, np.ndarray]:
     """(kcalc's zeta_out/zeta_in, samples with this mean) of an activation at N(0, std^2)."""
     net = chain(Input(4), Nonlinear(activations.activation(name)), Affine(3))
-    s, run = scaling(net, input_moment=std**2), Draws(net, draws, bench.rng, std=std)
+    s, run = scaling(net, input_moment=std**2), Draws(bench, net, draws, std=std)
     slope = run.b("input").mean() / run.b("nonlinear_1").mean()
     return s.tensors["nonlinear_1"].scaling / s.tensors["input"].scaling, run.f("nonlinear_1") / (
         slope * std**2
@@ -387,13 +378,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
             away = abs(exact - 1)
             yield bench.at_most(0.1, away, f"{name}: zeta changes by more than 10 %")
             run = Draws(
+                bench,
                 chain(
                     Input(4),
                     Nonlinear(activations.activation(name)),
                     Affine(3),
                 ),
-                bench.size(8000, 60000),
-                bench.rng,
+                8000,
+                60000,
             )
             yield bench.statistical(
                 run.f("nonlinear_1") - weights @ value(nodes) ** 2, 0.0, f"{name}: E[phi^2] drawn"
@@ -411,7 +403,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(5, 30):
         u = bench.normal()
         net = chain(Input(5), Affine(4), Scale(u), Affine(3))
-        s, run = scaling(net), Draws(net, 50, bench.rng)
+        s, run = measured(bench, net, 50)
         x, y = s.tensors["affine_1"], s.tensors["scale_1"]
         yield bench.equal(
             [y.forward / x.forward, x.backward / y.backward, y.scaling / x.scaling],

@@ -17,7 +17,7 @@ from ...network.combinators import chain
 from ...network.layers import Affine, Flatten, Input, Scale
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
-from .draws import Draws, all_agree
+from .draws import Draws, measured
 from .paper import PAPER
 from .propagation import LEAKY, RELU, dense, images
 
@@ -34,11 +34,11 @@ def _family(
     bench: Bench, laws: tuple[str, ...] = ("gaussian", "laplace", "uniform")
 ) -> Iterator[Evidence]:
     for i in bench.rounds(6, 18):
-        net, law = [dense, images][i % 2](bench.rng), laws[i % len(laws)]
-        s, run = scaling(net, weights=law), Draws(net, bench.size(2500, 10000), bench.rng, law)
+        net, law = [dense, images][i % 2](bench), laws[i % len(laws)]
+        s, run = scaling(net, weights=law), Draws(bench, net, 2500, 10000, law)
         truths = {str(n): w.gamma for n, w in s.weights.items()}
-        yield all_agree(
-            bench, {str(n): v for n, v in run.nu.items()}, truths, f"network {i}, {law} weights"
+        yield bench.worst(
+            {str(n): v for n, v in run.nu.items()}, truths, f"network {i}, {law} weights"
         )
 
 
@@ -69,10 +69,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         LEAKY,
         Affine(3),
     )
-    run = Draws(net, bench.size(20000, 100000), bench.rng, "sparse")
+    run = Draws(bench, net, 20000, 100000, "sparse")
     s = scaling(net)
-    yield all_agree(
-        bench,
+    yield bench.worst(
         {str(n): v for n, v in run.nu.items()},
         {str(n): w.gamma for n, w in s.weights.items()},
         "weights that are 0 with probability 4/5: symmetric, but with an atom",
@@ -88,8 +87,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     for i in bench.rounds(8, 30):
-        net, law = dense(bench.rng, 2 + i % 4), ("gaussian", "laplace", "uniform")[i % 3]
-        s, run = scaling(net, weights=law), Draws(net, bench.size(2500, 20000), bench.rng, law)
+        net, law = dense(bench, 2 + i % 4), ("gaussian", "laplace", "uniform")[i % 3]
+        s, run = scaling(net, weights=law), Draws(bench, net, 2500, 20000, law)
         truths = {}
         for node, w in s.weights.items():  # eq. 2 from eqs. 9 and 10, written out anew
             above = [n for n in net.nodes_of(Affine) if list(net).index(n) > list(net).index(node)]
@@ -102,13 +101,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 f"kcalc's gamma, {len(above)} layers below the output",
                 1e-11,
             )
-        yield all_agree(
-            bench, {str(n): v for n, v in run.nu.items()}, truths, f"network {i}, {law} weights"
+        yield bench.worst(
+            {str(n): v for n, v in run.nu.items()}, truths, f"network {i}, {law} weights"
         )
     net = chain(Input(3), Affine(4), RELU, Affine(4), LEAKY, Affine(3))
-    run, s = Draws(net, bench.size(20000, 100000), bench.rng, "sparse"), scaling(net)
-    yield all_agree(
-        bench,
+    run, s = Draws(bench, net, 20000, 100000, "sparse"), scaling(net)
+    yield bench.worst(
         {str(n): v for n, v in run.nu.items()},
         {str(n): w.gamma for n, w in s.weights.items()},
         "sparse signs",
@@ -126,7 +124,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for kernel, stride in ((2, 2), (3, 2), (3, 1)):
         conv = Affine(4, kernel=kernel, stride=stride, padding="circular", sigma_w=1.1)
         net = chain(Input(3, (4, 4)), conv, Flatten(), Affine(3))
-        run, s = Draws(net, bench.size(6000, 40000), bench.rng), scaling(net)
+        run, s = Draws(bench, net, 6000, 40000), scaling(net)
         f = s.tensors["affine_1"].forward
         b = s.tensors["affine_1"].backward
         q = run.x["affine_1"].shape[1]
@@ -145,7 +143,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(_EXTRINSIC - _INTRINSIC, "by eqs. 9 and 10")
     for _ in bench.rounds(10, 60):
-        s = scaling([dense, images][bench.whole(0, 2)](bench.rng, bench.whole(2, 6)))
+        s = scaling([dense, images][bench.whole(0, 2)](bench, bench.whole(2, 6)))
         found = [(w.gamma, w.extrinsic) for w in s.weights.values()]
         yield bench.equal(
             [w[0] for w in found],
@@ -164,7 +162,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     for stride in (2, 3):
         net = chain(Input(2, (6, 6)), Affine(3, kernel=2, stride=stride, padding="circular"))
-        run = Draws(net, bench.size(4000, 40000), bench.rng)
+        run = Draws(bench, net, 4000, 40000)
         square, q = run.nu["affine_1"] * run.variance["affine_1"], (6 // stride) ** 2
         yield bench.statistical(square, q, f"stride {stride}: with those of the output")
         yield bench.equal(
@@ -264,7 +262,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     s = scaling(net)
     y = s.tensors["affine_1"]
-    run = Draws(net, bench.size(6000, 40000), bench.rng)
+    run = Draws(bench, net, 6000, 40000)
     over = run.b("affine_1") * 4 / y.forward
     yield bench.statistical(
         over, s.biases["affine_1"], "kcalc's scaling of the bias against drawn gradients"
@@ -289,7 +287,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(_P * _B / _F - (_N * _P * _F * _B) / (_N * _F**2), "by eq. 1")
     for _ in bench.rounds(6, 30):
-        s = scaling(dense(bench.rng, 4))
+        s = scaling(dense(bench, 4))
         pairs = [
             (
                 s.biases[n],
@@ -318,7 +316,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for value in (0.7, 1.9):
         conv = Affine(3, kernel=2, padding="circular")
         net = chain(Input(3, (3, 3)), conv, LEAKY, Scale(value), conv)
-        s, run = scaling(net), Draws(net, bench.size(8000, 60000), bench.rng)
+        s, run = measured(bench, net, 8000, 60000)
         products = run.x["nonlinear_1"] * run.g["scale_1"]
         zeta = s.tensors["scale_1"].scaling
         yield bench.equal(s.scalars["scale_1"], zeta / value**4, f"kcalc, u = {value}")

@@ -70,7 +70,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _shapeable(bench: Bench, phi: str) -> Network:
-    return random_dag(bench.rng, bench.whole(8, 14)).network(phi)
+    return random_dag(bench, bench.whole(8, 14)).network(phi)
 
 
 @PAPER.claim(
@@ -82,7 +82,7 @@ def _shapeable(bench: Bench, phi: str) -> Network:
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, values = [], [], []
     for _ in bench.rounds(5, 30):
-        net = small_network(bench.rng, 8)
+        net = small_network(bench, 8)
         most = greatest(net, 0.0, lambda c: tailored_map(0.0, c))
         if not most > 0.05:
             continue
@@ -100,7 +100,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1e-9,
     )
     for _ in bench.rounds(5, 30):
-        dag = random_dag(bench.rng, 14)
+        dag = random_dag(bench, 14)
         most = maximal_c_value(dag.network("relu"))
         eta = 0.8 * float(most(0.0))
         slope = float(
@@ -136,7 +136,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         reached.append(float(maximal(net, lambda x, k=curvature: x + k)(0.0)) / tau)
     yield bench.equal(conditions, 1.0, "Q(1) = Q'(1) = C'(1) = 1 by own quadrature", 1e-10)
     yield bench.equal(reached, 1.0, "the greatest C_g''(1) is tau, from E[phi''^2]", 1e-9)
-    small = [small_network(bench.rng, 7, "tanh") for _ in bench.rounds(3, 15)]
+    small = [small_network(bench, 7, "tanh") for _ in bench.rounds(3, 15)]
     values = []
     for net in small:
         if (

@@ -134,9 +134,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-def _orthogonal(rng: np.random.Generator, m: int, k: int) -> np.ndarray:
+def _orthogonal(bench: Bench, m: int, k: int) -> np.ndarray:
     """Orthogonal weights: (X X^T)^(-1/2) X, transposed for m > k, times max(sqrt(m/k), 1)."""
-    x = rng.normal(size=(min(m, k), max(m, k)))
+    x = bench.normal(min(m, k), max(m, k))
     values, vectors = np.linalg.eigh(x @ x.T)
     w = vectors @ np.diag(values**-0.5) @ vectors.T @ x
     return max(sqrt(m / k), 1.0) * (w if m <= k else w.T)
@@ -160,7 +160,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     norms, entries, ours = [], [], []
     for m, k in sizes:
         noise = bench.normal(m, k)
-        w = _orthogonal(bench.rng, m, k)
+        w = _orthogonal(bench, m, k)
         law = np.asarray(LAWS["orthogonal"].matrix(noise)) / sqrt(k)
         z = bench.normal(k)
         gram = law @ law.T if m <= k else law.T @ law
@@ -179,7 +179,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield bench.equal(ours, 0.0, "the law's rows (columns) are orthogonal and of equal norm", 1e-5)
     samples = [
-        float(np.sum(_orthogonal(bench.rng, 3, 6)[0, :2]) ** 2) for _ in bench.rounds(1500, 20000)
+        float(np.sum(_orthogonal(bench, 3, 6)[0, :2]) ** 2) for _ in bench.rounds(1500, 20000)
     ]
     yield bench.statistical(samples, 2 / 6, "rows are uniform on the sphere: E (w_1 + w_2)^2 = 2/k")
 
@@ -206,7 +206,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             y = x
             found.append([])
             for _ in range(depth):
-                y = forward(bench.rng, tailored(slope), y, (width,))
+                y = forward(bench, tailored(slope), y, (width,))
                 found[-1].append(
                     float(y[0] @ y[1]) / float(np.linalg.norm(y[0]) * np.linalg.norm(y[1]))
                 )
@@ -242,7 +242,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     c = np.linspace(0, 1, 101)
-    maps = power_maps(bench.rng, bench.size(300, 3000), zero=True)
+    maps = power_maps(bench, 300, 3000, zero=True)
     yield bench.at_most([C(c) for C in maps], c, "random positive definite maps with C(0) = 0")
     values = []
     for name, zeta in [

@@ -19,6 +19,7 @@ from ...activations.rectifiers import abrelu
 from ...network.layers import Affine, Input, Layer, Nonlinear, Sum
 from ...network.network import Network
 from ...network.primitives import Mix, Post
+from ..bench import Bench
 
 Array = np.ndarray
 Function = Callable[[Any], Any]
@@ -243,19 +244,19 @@ def chain_of(depth: int) -> Dag:
     return Dag(tuple(("phi", (i,), ()) for i in range(depth)))
 
 
-def random_dag(rng: np.random.Generator, size: int = 10) -> Dag:
+def random_dag(bench: Bench, size: int = 10) -> Dag:
     """Random combined layers and sums, all of which lead to the last node."""
     nodes: list[tuple[str, tuple[int, ...], tuple[Any, ...]]] = [("phi", (0,), ())]
     unread = {1}
     for i in range(2, size + 1):
         last = i == size
-        if len(unread) > 1 and (last or rng.random() < 0.5):
+        if len(unread) > 1 and (last or bench.rng.random() < 0.5):
             count = len(unread) if last else 2
             parents = sorted(unread)[:count]
-            parts = [int(rng.integers(1, 5)) for _ in parents]
+            parts = [bench.whole(1, 5) for _ in parents]
             nodes.append(("sum", tuple(parents), tuple(Rational(p, sum(parts)) for p in parts)))
         else:
-            parents = [int(rng.integers(max(0, i - 3), i))]
+            parents = [bench.whole(max(0, i - 3), i)]
             nodes.append(("phi", tuple(parents), ()))
         unread = (unread - set(parents)) | {i}
     if len(unread) > 1:
@@ -265,7 +266,7 @@ def random_dag(rng: np.random.Generator, size: int = 10) -> Dag:
     return Dag(tuple(nodes))
 
 
-def small_network(rng: np.random.Generator, layers: int = 8, phi: str = "relu") -> Network:
+def small_network(bench: Bench, layers: int = 8, phi: str = "relu") -> Network:
     """A random network with few layers, so that all subsets can be enumerated.
 
     It has affine and nonlinear layers, sums, and several outputs.
@@ -274,17 +275,17 @@ def small_network(rng: np.random.Generator, layers: int = 8, phi: str = "relu") 
     for i in range(layers):
         nodes = [step[0] for step in steps]
         unread = [n for n in nodes if not any(n in step[2] for step in steps)]
-        kind = rng.choice(["affine", "phi", "phi", "sum"])
+        kind = bench.rng.choice(["affine", "phi", "phi", "sum"])
         if i == layers - 1 and len(unread) > 1:
             kind, parents = "sum", unread
         elif kind == "sum":
             pool = (unread + nodes[-3:])[-4:]
-            parents = [str(pool[int(rng.integers(len(pool)))]) for _ in range(2)]
+            parents = [str(pool[bench.whole(0, len(pool))]) for _ in range(2)]
             parents[0] = unread[0]
         else:
-            parents = [str(rng.choice(unread if rng.random() < 0.5 else nodes[-3:]))]
+            parents = [str(bench.rng.choice(unread if bench.rng.random() < 0.5 else nodes[-3:]))]
         if kind == "sum":
-            parts = [int(rng.integers(1, 5)) for _ in parents]
+            parts = [bench.whole(1, 5) for _ in parents]
             layer: Layer = Sum(tuple(sp.sqrt(Rational(p, sum(parts))) for p in parts))
         else:
             layer = Affine() if kind == "affine" else Nonlinear(phi)  # pyright: ignore[reportArgumentType]
@@ -342,8 +343,8 @@ def greatest(net: Network, start: float, r: Function) -> float:
     )
 
 
-def forward(rng: np.random.Generator, phi: Function, x: Array, widths: Sequence[int]) -> Array:
+def forward(bench: Bench, phi: Function, x: Array, widths: Sequence[int]) -> Array:
     """phi(W ... phi(W x)) for rows x, Gaussian weights of variance 1/fan-in."""
     for width in widths:
-        x = phi(x @ rng.normal(size=(x.shape[1], width)) / sqrt(x.shape[1]))
+        x = phi(x @ bench.normal(x.shape[1], width) / sqrt(x.shape[1]))
     return x

@@ -80,7 +80,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         x = _inputs(bench, 0.7, 1.6, -0.4)
         samples = []
         for _ in bench.rounds(400, 4000):
-            y = forward(bench.rng, phi, x, (64,))
+            y = forward(bench, phi, x, (64,))
             samples.append(float(y[0] @ y[1]) / 64)
         expected = float(pair_expectation(name, name, -0.4, 0.7, 1.6))
         yield bench.statistical(
@@ -109,7 +109,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     x = _inputs(bench, 1.7, 1.0, 0.0)[:1]
     samples = [
-        float((forward(bench.rng, np.tanh, x, (64,)) ** 2).mean()) for _ in bench.rounds(400, 4000)
+        float((forward(bench, np.tanh, x, (64,)) ** 2).mean()) for _ in bench.rounds(400, 4000)
     ]
     yield bench.statistical(
         samples, activation("tanh").q_map(1.7), "one layer of 64 tanh units, |x|^2/d_0 = 1.7"
@@ -150,7 +150,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     expected = float(phi.c_map(cosine, q1, q2)) * sqrt(float(phi.q_map(q1)) * float(phi.q_map(q2)))
     samples = []
     for _ in bench.rounds(400, 4000):
-        y = forward(bench.rng, np.tanh, x, (64,))
+        y = forward(bench, np.tanh, x, (64,))
         samples.append(float(y[0] @ y[1]) / 64)
     yield bench.statistical(
         samples, expected, "C sqrt(Q Q) at c^0 = x_1.x_2/(|x_1||x_2|), weights drawn"
@@ -253,8 +253,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     x = _inputs(bench, 1, 1, c, width)
     samples = []
     for _ in bench.rounds(1500, 20000):
-        hidden = forward(bench.rng, leaky(0.0), x, (width,)) * sqrt(2)
-        y = w * x + sqrt(1 - w * w) * forward(bench.rng, lambda v: v, hidden, (width,))
+        hidden = forward(bench, leaky(0.0), x, (width,)) * sqrt(2)
+        y = w * x + sqrt(1 - w * w) * forward(bench, lambda v: v, hidden, (width,))
         samples.append(float(y[0] @ y[1]) / width)
     relu = chain(Affine(), Nonlinear(activation("relu")))
     expected = w**2 * c + (1 - w**2) * float(c_map(relu)(c))

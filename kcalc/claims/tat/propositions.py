@@ -140,9 +140,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "50 linear layers keep c = .2 and c = .8 apart",
         values=[float(C(0.2)), float(C(0.8))],
     )
-    weights = np.array(
-        [C.weights for C in power_maps(bench.rng, bench.size(100, 1000)) if C.weights[1] < 0.9]
-    )
+    weights = np.array([C.weights for C in power_maps(bench, 100, 1000) if C.weights[1] < 0.9])
     values = np.tile([-0.99, -0.5, 0.0, 0.3, 0.9, 0.999], (len(weights), 1))
     for _ in bench.rounds(3000, 20000):
         total = np.zeros_like(values)

@@ -36,7 +36,7 @@ from .paper import PAPER
 
 
 def _networks(bench: Bench, count: int) -> list[Network]:
-    return [small_network(bench.rng, bench.whole(2, 9)) for _ in range(count)]
+    return [small_network(bench, bench.whole(2, 9)) for _ in range(count)]
 
 
 def _curvature(net: Network, members: frozenset[Any], entry: Any, out: Any, bend: float) -> float:
@@ -70,7 +70,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     scaled = activation(sp.tanh(Symbol("x", real=True)) / sqrt(size))  # pyright: ignore[reportArgumentType]
     slopes, rule = [], []
     for _ in bench.rounds(8, 40):
-        dag = random_dag(bench.rng, 6)
+        dag = random_dag(bench, 6)
         slopes.append(c_map(dag.network(scaled)).derivative(1)(1.0))
         rule.append(dag(1.0, lambda x: psi * x))
     yield bench.equal(
@@ -98,7 +98,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(generic, truth, "M with r = C at 0")
     whole, recipe = [], []
     for _ in bench.rounds(6, 40):
-        dag, slope = random_dag(bench.rng, 7), bench.uniform(-1, 3)
+        dag, slope = random_dag(bench, 7), bench.uniform(-1, 3)
         whole.append(c_map(dag.network(tailored_rectifier(slope)))(0.0))
         recipe.append(dag(0.0, lambda c, a=slope: tailored_map(a, c)))
     yield bench.equal(whole, recipe, "C_f(0) by the calculus is U_{f,C}(0)")
@@ -254,7 +254,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     c = np.array([-1.0, -0.6, 0.0, 0.5, 1.0])
     maps, recipe, slopes, powers = [], [], [], []
     for _ in bench.rounds(15, 80):
-        dag = random_dag(bench.rng, bench.whole(2, 12))
+        dag = random_dag(bench, bench.whole(2, 12))
         slope = bench.uniform(-1, 2)
         maps.append(c_map(dag.network(tailored_rectifier(slope)))(c))
         recipe.append(dag(c, lambda x, a=slope: tailored_map(a, x)))
@@ -276,7 +276,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, second = [], [], []
     for i in bench.rounds(12, 60):
-        dag = random_dag(bench.rng, bench.whole(2, 12))
+        dag = random_dag(bench, bench.whole(2, 12))
         added = float(dag(0.0, lambda x: x + 1.0))
         jets = dag.derivatives(1.0, (lambda x: x, lambda x: 1.0 + 0 * x, lambda x: 1.0 + 0 * x))
         found.append(added)

@@ -23,7 +23,7 @@ def _pairs(bench: Bench, count: int) -> list[tuple[str, Dag]]:
     """(slope, network): chains first, then random networks."""
     out = []
     for i in range(count):
-        dag = chain_of(bench.whole(1, 12)) if i < 5 else random_dag(bench.rng, bench.whole(3, 12))
+        dag = chain_of(bench.whole(1, 12)) if i < 5 else random_dag(bench, bench.whole(3, 12))
         out.append((SLOPES[i % len(SLOPES)], dag))
     return out
 
@@ -96,7 +96,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield _against_calculus(bench, pairs)
     rows = []
     for _ in bench.rounds(100, 1000):
-        dag = random_dag(bench.rng, bench.whole(2, 30))
+        dag = random_dag(bench, bench.whole(2, 30))
         slope = float(bench.rng.choice([0.0, 1.0, 1.0]) * bench.uniform(0, 3))
         rows.append(_measured(dag, slope))
     zero, _, far, steep = np.array(rows).T
@@ -141,7 +141,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     far, ends, zeros = [], [], []
     for _ in bench.rounds(15, 150):
-        dag = random_dag(bench.rng, bench.whole(2, 20))
+        dag = random_dag(bench, bench.whole(2, 20))
         slope = bench.uniform(0, 3)
         zero, _, distance, _ = _measured(dag, slope)
         far.append(distance)
@@ -163,7 +163,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     bounds, cases, found, truth = [], [], [], []
     for i, name in enumerate(NAMES):
-        dag = chain_of(6) if i % 2 else random_dag(bench.rng, 7)
+        dag = chain_of(6) if i % 2 else random_dag(bench, 7)
         tau = (0.2, 0.3, 0.5)[i % 3]
         balls = SmoothBalls.of(name, dag, tau)
         bend = balls.curvature(dag)
@@ -218,7 +218,7 @@ def slope_one_maps(bench: Bench, count: int) -> list[PowerMap]:
     All such maps are mixtures of a map with C(0) = 0 and the constant 1.
     """
     out = []
-    for C in power_maps(bench.rng, count, zero=True):
+    for C in power_maps(bench, count, zero=True):
         share = 1 / float(C.derivative(1)(1.0))
         weights = share * C.weights
         weights[0] += 1 - share
@@ -234,7 +234,7 @@ def _series(bench: Bench) -> tuple[np.ndarray, np.ndarray]:
     """(b_0, b_1) of networks of tailored rectifiers, by the calculus."""
     rows = []
     for _ in bench.rounds(15, 100):
-        dag = random_dag(bench.rng, bench.whole(2, 12))
+        dag = random_dag(bench, bench.whole(2, 12))
         slope = bench.uniform(-1, 3)
         rows.append(
             np.asarray(c_map(dag.network(tailored_rectifier(slope))).series(2), dtype=float)
@@ -290,7 +290,7 @@ def _chain(bench: Bench, which: int) -> Iterator[Evidence]:
     yield bench.at_most(2 * (1 - b[1]), 4 * b[0], "the second step, random maps with slope 1 at 1")
     rows = []
     for _ in bench.rounds(20, 100):
-        dag = random_dag(bench.rng, bench.whole(2, 15))
+        dag = random_dag(bench, bench.whole(2, 15))
         slope = bench.uniform(-1, 3)
         C = c_map(dag.network(tailored_rectifier(slope)))
         off = np.abs(C(_GRID) - _GRID) if which == 0 else np.abs(C.derivative(1)(_GRID) - 1)

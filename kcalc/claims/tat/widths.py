@@ -21,7 +21,7 @@ from .paper import PAPER
 
 
 def kernels(
-    rng: np.random.Generator,
+    bench: Bench,
     phi: Function,
     start: Sequence[float],
     width: int,
@@ -37,8 +37,8 @@ def kernels(
     for i in range(draws):
         first, cross, second = start
         for _ in range(depth):
-            u = rng.normal(size=width)
-            v = rng.normal(size=width) if first * second > cross**2 else u
+            u = bench.normal(width)
+            v = bench.normal(width) if first * second > cross**2 else u
             along = cross / sqrt(first) if first else 0.0
             x = phi(sqrt(first) * u)
             y = phi(along * u + sqrt(max(second - along**2, 0.0)) * v)
@@ -85,7 +85,7 @@ def _scan(
     draws: int,
 ) -> np.ndarray:
     return np.array(
-        [np.abs(kernels(bench.rng, phi, (1.0, c, 1.0), n, depth, draws) - truth) for n in widths]
+        [np.abs(kernels(bench, phi, (1.0, c, 1.0), n, depth, draws) - truth) for n in widths]
     )
 
 
@@ -221,8 +221,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     draws, width = bench.size(2000, 20000), math.ceil(log(1 / delta) / 0.1**2)
     inside = (
         np.abs(
-            kernels(bench.rng, lambda z: sqrt(2) * leaky(0.0)(z), (1.0, 1.0, 1.0), width, 1, draws)
-            - 1
+            kernels(bench, lambda z: sqrt(2) * leaky(0.0)(z), (1.0, 1.0, 1.0), width, 1, draws) - 1
         )
         <= 0.1
     )
