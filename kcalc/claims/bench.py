@@ -143,7 +143,7 @@ class Bench:
                 what,
                 data={"note": "nothing to compare, or values that are not finite"} | data,
             )
-        error = float((np.abs(found - truth) / np.maximum(1.0, np.abs(truth))).max())
+        error = (np.abs(found - truth) / np.maximum(1.0, np.abs(truth))).max()
         return self._say(
             about,
             Method.NUMERIC,
@@ -188,7 +188,7 @@ class Bench:
             Method.NUMERIC,
             fails == 0,
             what,
-            float(slack.min()),
+            slack.min(),
             {"compared": int(left.size), "violations": fails} | data,
         )
 
@@ -231,11 +231,9 @@ class Bench:
         for a truth of 0.
         """
         values, truth = np.asarray(samples, dtype=float), float(truth)
-        mean = float(values.mean())
+        mean = values.mean()
         spread = (
-            float(values.std(ddof=1) / sqrt(values.size))
-            if error is None and values.size > 1
-            else error
+            (values.std(ddof=1) / sqrt(values.size)) if error is None and values.size > 1 else error
         )
         if spread is None or not np.isfinite([mean, spread, truth]).all():
             return self._say(
@@ -374,7 +372,7 @@ def _ends(value: Any) -> tuple[float, float]:
     Conversion to float keeps their signs.
     """
     if isinstance(value, float):
-        return float(value), math.inf
+        return value, math.inf
     if isinstance(value, int | np.integer | Rational):
         return float(value), float(value)
     low, high = float(value.lower()), float(value.upper())

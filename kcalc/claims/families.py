@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class PowerMap:
 
     weights: Array
 
-    def __call__(self, c: Array | float) -> Array:
+    def __call__(self, c: Array | float) -> Any:
         return np.polynomial.polynomial.polyval(np.asarray(c, dtype=float), self.weights)
 
     def derivative(self, order: int) -> PowerMap:

@@ -29,9 +29,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         rho = token_map(layer(queries, keys, 1.7), tokens)
         found = np.array(
             [
-                float(
-                    rho.gaps({"x": np.asarray(g)}, {"x": np.asarray(1.0)}, None, 0)["output"].value
-                )
+                rho.gaps({"x": np.asarray(g)}, {"x": np.asarray(1.0)}, None, 0)["output"].value
                 for g in gaps
             ]
         )
@@ -125,7 +123,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         rho = p / q
         pair = gelu(rho * x[:, None] + np.sqrt(1 - rho**2) * x)
-        q, p = q + float(weights @ gelu(x) ** 2), p + float(weights @ (gelu(x) * (pair @ weights)))
+        q, p = q + (weights @ gelu(x) ** 2), p + (weights @ (gelu(x) * (pair @ weights)))
         stream.append(q)
         cosines.append(p / q)
     sums = [found[f"block_{i}.mlp.sum"] for i in range(1, blocks + 1)]
@@ -136,6 +134,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1e-6,
     )
     yield bench.equal([v.token_cosine1 for v in sums], cosines, "its token cosines", 1e-6)
-    gains = np.diff([2.0, *(float(v.q1) for v in sums)])
+    gains = np.diff([2.0, *(v.q1 for v in sums)])
     yield bench.at_most(gains[:-1], gains[1:], "what a block adds grows with depth", 0.0)
-    yield bench.at_most(gains, 1 + float(weights @ gelu(x) ** 2), "and stays below v + Q_f(1)", 0.0)
+    yield bench.at_most(gains, 1 + (weights @ gelu(x) ** 2), "and stays below v + Q_f(1)", 0.0)

@@ -45,7 +45,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.statistical(s[:, i, j] * s[:, m, n] - truth, 0.0, f"scores {i}{j} and {m}{n}")
     shape = (s[:, 0, 1] / s[:, 0, 1].std()) ** 4
     yield bench.counterexample(
-        float(shape.mean()) - 3 - 4.5 * float(shape.std()) / draws**0.5,
+        shape.mean() - 3 - 4.5 * shape.std() / draws**0.5,
         "kurtosis above 3, less 4.5 errors",
     )
     yield bench.statistical(shape, 3 + 6 / width, "kurtosis of a score")
@@ -91,7 +91,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     scores = np.exp(np.linalg.cholesky(1.1 * K) @ z @ np.linalg.cholesky(0.8 * K).T + mask)
     weights = scores / scores.sum(axis=-1, keepdims=True)
     last = np.einsum("nj,jk,nk->n", weights[:, -1], K, weights[:, -1])
-    apart = float(q - last.mean() - 4.5 * last.std() / draws**0.5)
+    apart = q - last.mean() - 4.5 * last.std() / draws**0.5
     yield bench.counterexample(
         apart, "a causal mask: the first token keeps q, the last has less, by 4.5 errors and more"
     )
@@ -108,7 +108,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         node_values(layer(biases=b), tokens=9, token_cosine=0.2)["attention"]
         for b in ((0, 0), (0, 5), (0.7, 0))
     ]
-    read = [(float(v.q1), float(v.token_cosine1)) for v in values]
+    read = [(v.q1, v.token_cosine1) for v in values]
     yield bench.equal(read[1], read[0], "kcalc: a bias of the keys of variance 5", 1e-14)
     variance, covariance = (1 + 0.7) * 0.8, (0.2 + 0.7) * 0.8
     q, p = (
@@ -143,7 +143,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     found = node_values(layer(1.3, 1.1, 1.0), c=c, q1=q1, q2=q2, tokens=tokens, token_cosine=rho)[
         "attention"
     ]
-    same = float(found.c * np.sqrt(found.q1 * found.q2))
+    same = found.c * np.sqrt(found.q1 * found.q2)
     yield bench.statistical(
         np.diagonal(out, axis1=1, axis2=2).mean(axis=1),
         same,
@@ -209,7 +209,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     deep = block()
     K = ntk(deep, tokens=tokens, token_cosine=rho)
     g = gradients(deep, tokens=tokens, token_cosine=rho)
-    parts = [float(K.layers[node](1.0)) for node in K.layers]
+    parts = [K.layers[node](1.0) for node in K.layers]
     yield bench.equal(
         parts,
         [g.weights[node] for node in K.layers],

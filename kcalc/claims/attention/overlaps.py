@@ -191,7 +191,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         slopes = [
             Overlap(tokens, variance, variance, variance * (1 + t) / 2).by_covariance for t in x
         ]
-        whole = variance / 2 * float(weights @ slopes)
+        whole = variance / 2 * (weights @ slopes)
         yield bench.equal(
             whole * tokens, self_overlap(tokens, variance) * tokens - 1, f"T = {tokens}", 1e-10
         )

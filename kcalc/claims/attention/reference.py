@@ -88,7 +88,7 @@ def direct(tokens: int, v1: float, v2: float, covariance: float, nodes: int = 70
             second**power * np.exp(-second) @ weights
         ).T
 
-    return tokens * step**2 * float((averaged(1) * averaged(0) ** (tokens - 1)).sum())
+    return tokens * step**2 * (averaged(1) * averaged(0) ** (tokens - 1)).sum()
 
 
 def layer(

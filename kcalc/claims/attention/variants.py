@@ -83,9 +83,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     # a trapezoidal rule for chi-squared, whose density vanishes with 7 derivatives at 0
     x = np.linspace(1e-3, 60, 121)
     weights = np.exp((width / 2 - 1) * np.log(x) - x / 2)
-    averaged = float(
-        weights @ [self_overlap(tokens, variance * v / width) for v in x] / weights.sum()
-    )
+    averaged = weights @ [self_overlap(tokens, variance * v / width) for v in x] / weights.sum()
     yield bench.equal(
         [averaged, self_overlap(tokens, variance)], [0.027966, 0.027603], "by quadrature", 5e-7
     )
@@ -291,7 +289,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         value = node_values(Network.from_steps(steps), q=1.7, tokens=8, token_cosine=0.4)[
             "attention"
         ]
-        found.append((float(value.q1), float(value.token_cosine1)))
+        found.append((value.q1, value.token_cosine1))
     yield bench.equal(found[0], found[1], "kcalc, sigma = 0.3 and 4")
     q = 1.7 * (0.4 + 0.6 * self_overlap(8, 0.6))
     p = 1.7 * (0.4 + 0.6 * Overlap(8, 0.6, 0.6, 0.24).value)
@@ -313,7 +311,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     turned = [(x[..., : width // 2] + 1j * x[..., width // 2 :]) * turn for x in (q, k)]
     s = (turned[0] @ turned[1].conj().transpose(0, 2, 1)).real / sqrt(width)
     for i, j, m, n in ((0, 1, 0, 1), (0, 1, 2, 3), (0, 3, 1, 0), (3, 0, 3, 2)):
-        truth = G[i, m] * H[j, n] * float(np.cos((j - n - i + m) * theta).mean())
+        truth = G[i, m] * H[j, n] * np.cos((j - n - i + m) * theta).mean()
         yield bench.statistical(s[:, i, j] * s[:, m, n] - truth, 0.0, f"scores {i}{j} and {m}{n}")
 
 

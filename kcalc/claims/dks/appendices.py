@@ -89,10 +89,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     k, inputs = bench.size(100_000, 2_000_000), 30
     z = bench.normal(inputs)
     # W z with rows of variance 1/inputs
-    pre = bench.normal(k) * sqrt(float(z @ z) / inputs)
+    pre = bench.normal(k) * sqrt((z @ z) / inputs)
     wide = bench.normal(bench.size(3000, 30_000), inputs) @ z / sqrt(inputs)
     for name in ("relu", "softplus"):
-        value, q = reference.FUNCTIONS[name].value, float(z @ z) / inputs
+        value, q = reference.FUNCTIONS[name].value, (z @ z) / inputs
         yield bench.statistical(
             value(pre), activation(name).mean(q), f"{name}: the average of {k} outputs"
         )
@@ -140,7 +140,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             y_left.append((whole - at * left[-1]) / sqrt(1 - at**2))
             y_right.append(r2 * sqrt(1 - at**2) * curved)
             norm = sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
-            slopes.append(float(activation(name).c_map.derivative(1)(at, q1, q2)) * norm)
+            slopes.append(activation(name).c_map.derivative(1)(at, q1, q2) * norm)
             formula.append(r1 * r2 * straight)
     yield bench.equal(left, plus, "the step for x, by the joint density", 1e-9)
     yield bench.equal(y_left, y_right, "the step for y", 1e-9)
@@ -207,8 +207,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         right.append(reference.mean(lambda u, f=phi: f.slope(u) ** 2, 1.0, phi.kinks) / size - 1)
         own.append(
             [
-                float(C.derivative(1)(0.0)) - 1 + left[-1],
-                float(C.derivative(1)(1.0)) - 1 - right[-1],
+                C.derivative(1)(0.0) - 1 + left[-1],
+                C.derivative(1)(1.0) - 1 - right[-1],
             ]
         )
     yield bench.at_most(left, right, "centred activations, by quadrature")
@@ -254,14 +254,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         x, w = reference.line(phi.kinks)
         joint = w * reference.density(x)
         values, steep = phi.value(x), phi.slope(x)
-        centre, size = float(joint @ steep), float(joint @ steep**2)
-        found.append(float(joint @ (steep - centre) ** 2) / size)
+        centre, size = joint @ steep, joint @ steep**2
+        found.append((joint @ (steep - centre) ** 2) / size)
         formula.append(1 - centre**2 / size)
         C = activation(name).c_map.derivative(1)
-        library.append(1 - float(C(0.0)) / float(C(1.0)))
-        along = float(joint @ (values * x))
-        linear.append(float(joint @ (values - along * x) ** 2) / float(joint @ values**2))
-        plain.append(1 - along**2 / float(joint @ values**2))
+        library.append(1 - C(0.0) / C(1.0))
+        along = joint @ (values * x)
+        linear.append((joint @ (values - along * x) ** 2) / (joint @ values**2))
+        plain.append(1 - along**2 / (joint @ values**2))
     yield bench.equal(found, formula, "the distance of phi' from its mean", 1e-11)
     yield bench.equal(library, found, "$1-C'(0)/C'(1)$ in the library", 1e-9)
     yield bench.equal(linear, plain, "the distance of phi from linear functions", 1e-11)
@@ -284,7 +284,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     signed = [np.abs(np.polynomial.polynomial.polyval(_POINTS, C.weights[1:])) for C in maps]
     yield bench.at_most(signed, flat, "D.4: $|\\sum b_ic^{i-1}|\\le F$")
     eps = bench.uniform(0.01, 0.99, len(maps))
-    inner = np.array([float(C(1 - e)) for C, e in zip(maps, eps, strict=True)])
+    inner = np.array([C(1 - e) for C, e in zip(maps, eps, strict=True)])
     F = np.array([(v - C.weights[0]) / (1 - e) for C, v, e in zip(maps, inner, eps, strict=True)])
     yield bench.at_most(
         inner,
@@ -319,5 +319,5 @@ def _ends(C: PowerMap, copies: int) -> tuple[float, float]:
     """The slopes of C iterated ``copies`` times at 1 and at -1, by the chain rule."""
     steep, product, at = C.derivative(1), 1.0, -1.0
     for _ in range(copies):
-        product, at = product * float(steep(at)), float(C(at))
-    return float(steep(1.0)) ** copies, product
+        product, at = product * steep(at), C(at)
+    return steep(1.0) ** copies, product

@@ -272,7 +272,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for b in rational_maps(bench, "above", 60, 400):
         C = PowerMap(np.array([float(v) for v in b]))
         inner = star(C)
-        slopes.append(float(C.derivative(1)(inner)))
+        slopes.append(C.derivative(1)(inner))
         zero.append((slopes[-1] == 0, b[0] == 0 and b[1] == 0))
     yield bench.at_most(slopes, 1 - 1e-6, "random maps: below 1", 0.0, largest=max(slopes))
     yield bench.at_most(0, slopes, "and not negative", 0.0)
@@ -295,5 +295,5 @@ def star(C: PowerMap) -> float:
     """The fixed point in [0, 1) of a map with C'(1) > 1, by Newton's method from 0."""
     c = 0.0
     for _ in range(200):
-        c += (float(C(c)) - c) / (1 - float(C.derivative(1)(c)))
+        c += (C(c) - c) / (1 - C.derivative(1)(c))
     return c

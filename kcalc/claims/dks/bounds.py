@@ -50,15 +50,15 @@ def _measured(name: str, centred: bool) -> tuple[float, float, float, float]:
     """(C'(0), C'(1), max |C - c|, max |C' - 1|) as the library evaluates them."""
     phi = activation(name)
     if centred:
-        phi = phi.transformed(output_shift=-float(phi.mean()))
+        phi = phi.transformed(output_shift=-phi.mean())
     C = phi.c_map
     slope = C.derivative(1)
     inner = slope(_INSIDE)
     return (
-        float(slope(0.0)),
-        float(slope(1.0)),
-        float(np.abs(C(_GRID) - _GRID).max()),
-        float(np.abs(inner - 1).max()),
+        slope(0.0),
+        slope(1.0),
+        np.abs(C(_GRID) - _GRID).max(),
+        np.abs(inner - 1).max(),
     )
 
 
@@ -77,10 +77,8 @@ def _networks(bench: Bench) -> np.ndarray:
     for name in bench.size(("tanh", "relu"), ("tanh", "relu", "gelu", "softplus", "selu", "sin")):
         C = c_map(residual_network(bench, name))
         slope = C.derivative(1)
-        ends = float(slope(0.0)), float(slope(1.0))
-        rows.append(
-            (*ends, float(np.abs(C(_GRID) - _GRID).max()), float(np.abs(slope(_INSIDE) - 1).max()))
-        )
+        ends = slope(0.0), slope(1.0)
+        rows.append((*ends, np.abs(C(_GRID) - _GRID).max(), np.abs(slope(_INSIDE) - 1).max()))
     return np.array(rows).T
 
 
@@ -131,10 +129,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     curved = linear > 1e-3
     ratios = far[curved] / linear[curved]
     yield bench.at_most(
-        far, 2 * linear, "the upper bound over random C maps", largest_ratio=float(ratios.max())
+        far, 2 * linear, "the upper bound over random C maps", largest_ratio=ratios.max()
     )
     yield bench.at_most(
-        linear / 4, far, "the lower bound over random C maps", smallest_ratio=float(ratios.min())
+        linear / 4, far, "the lower bound over random C maps", smallest_ratio=ratios.min()
     )
     for what, (zero, _, away, _) in (
         ("activations", _library(_some(bench))),
@@ -180,8 +178,8 @@ def _centred_names(bench: Bench) -> list[str]:
 def _attained(bench: Bench, which: int, factor: int) -> Evidence:
     """The bound ``factor`` (C'(1) - 1) is attained by C = c^2, whose slope at 1 is 2."""
     square = PowerMap(np.array([0.0, 0.0, 1.0]))
-    found = float(_distances([square])[which][0])
-    bound = factor * float(square.derivative(1)(1.0) - 1)
+    found = _distances([square])[which][0]
+    bound = factor * (square.derivative(1)(1.0) - 1)
     return bench.equal(found, bound, "the bound is attained: $C = c^2$ at $c = -1$", 1e-14)
 
 
@@ -288,7 +286,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         off, root * 0.9**sizes, "the distance from a line over |c| <= 0.9 is $0.9^j/\\sqrt j$"
     )
     yield bench.at_most(
-        off[2:], 1e-5, "which is below $10^{-5}$ from $j = 100$ on", steepest=float(1 / root[-1])
+        off[2:], 1e-5, "which is below $10^{-5}$ from $j = 100$ on", steepest=1 / root[-1]
     )
 
 
@@ -336,7 +334,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         [reference.mean(lambda u, s=s: (np.tanh(s * u) - _projection(s) * u) ** 2) for s in a]
     )
     norm = np.array([reference.mean(lambda u, s=s: np.tanh(s * u) ** 2) for s in a])
-    slopes = np.array([float(activation("tanh").c_map.derivative(1)(0.0, s * s)) for s in a])
+    slopes = np.array([activation("tanh").c_map.derivative(1)(0.0, s * s) for s in a])
     yield bench.equal(
         1 - slopes, bent / norm, "tanh(a x) for random a: both tend to 0 with a", 1e-11
     )
@@ -374,12 +372,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     zero, one, _, _ = _library(names)
     yield bench.equal(1 - zero / one, [_shares(name)[1] for name in names], "at q = 1", 1e-10)
     C = activation("tanh").c_map.derivative(1)
-    off = abs(1 - float(C(0.0, 4.0)) / float(C(1.0, 4.0)) - _shares("tanh")[1])
+    off = abs(1 - C(0.0, 4.0) / C(1.0, 4.0) - _shares("tanh")[1])
     yield bench.counterexample(off, "tanh at q = 4 with the inner product at q = 1", q=4.0)
     found, truth = [], []
     for name in names:
         q = bench.uniform(0.2, 3) if name != "exp" else 0.5
         slope = activation(name).c_map.derivative(1)
-        found.append(1 - float(slope(0.0, q)) / float(slope(1.0, q)))
+        found.append(1 - slope(0.0, q) / slope(1.0, q))
         truth.append(_shares(name, q)[1])
     yield bench.equal(found, truth, "at random q with the inner product at that q", 1e-9)

@@ -61,10 +61,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     shifted = activation((Max(0, X + 12) - 12 + 1) / sp.sqrt(2))
     yield bench.counterexample(
-        abs(float(shifted.q_map(3.0)) - 3),
+        abs(shifted.q_map(3.0) - 3),
         "$q=3$: $Q$ is 2, not 3",
         q=3,
-        found=float(shifted.q_map(3.0)),
+        found=shifted.q_map(3.0),
     )
     own = Phi(
         lambda x: (np.maximum(x + 12, 0) - 11) / np.sqrt(2),
@@ -92,8 +92,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name, phi in KNOWN.items():
         alpha, beta = bench.uniform(0.2, 1.5), bench.uniform(-1, 1)
         own, C = phi.transformed(alpha, beta, 1, 0), activation(name).transformed(alpha, beta).c_map
-        slope = float(C.derivative(1)(1.0))
-        found.append(1 - float(C.derivative(1)(0.0)) / slope)
+        slope = C.derivative(1)(1.0)
+        found.append(1 - C.derivative(1)(0.0) / slope)
         truth.append(
             1 - own.integral(own.slopes) ** 2 / own.integral(lambda x, f=own.slopes: f(x) ** 2)
         )
@@ -133,11 +133,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         # q Q'/Q = k - (k + 1/2) 4 b q / (1 + 4 b q) < 0 for 2 b q > k
         phi = activation(_bump(k, b, 1.0))
         fixed = max(2.0, k) / b
-        scaled = activation(_bump(k, b, float(np.sqrt(fixed / phi.q_map(fixed)))))
+        scaled = activation(_bump(k, b, np.sqrt(fixed / phi.q_map(fixed))))
         found.append(scaled.q_map.derivative(1)(fixed))
         q = fixed * 1.05
         for _ in range(80):
-            q = float(scaled.q_map(q))
+            q = scaled.q_map(q)
         ends.append(q / fixed)
     yield bench.at_most(
         found, 0, "bumps $x^k e^{-bx^2}$ scaled to have a fixed point where $Q'<0$", 0.0
@@ -149,7 +149,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             spread = phi.integral(lambda x, f=phi.values, q=q: f(x) ** 2 * (x**2 / q - 1), q)
             rows.append(
                 [
-                    float(activation(name).q_map.derivative(1)(q)),
+                    activation(name).q_map.derivative(1)(q),
                     spread / (2 * q),
                     -phi.q_map(q) / (2 * q),
                 ]
@@ -178,12 +178,12 @@ def _attraction(bench: Bench) -> Iterator[Evidence]:
     ):
         phi = activation(name).transformed(output_scale=gain)
         for point in phi.q_map.fixed_points():
-            q, slope = point.value, float(phi.q_map.derivative(1)(point.value))
+            q, slope = point.value, phi.q_map.derivative(1)(point.value)
             if abs(abs(slope) - 1) < 0.02:
                 continue
             near = q * (1 + 1e-4)
             for _ in range(60):
-                near = float(phi.q_map(near)) if abs(near / q - 1) < 0.5 else near
+                near = phi.q_map(near) if abs(near / q - 1) < 0.5 else near
             (stays if abs(slope) < 1 else leaves).append(abs(near / q - 1) / 1e-4)
             missed += 0 <= slope < 1
     yield bench.at_most(
@@ -206,7 +206,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     weights = np.zeros(401)
     weights[[1, 400]] = 0.99, 0.01
     C = PowerMap(weights)
-    excess, far = float(C.derivative(1)(1.0)) - 1, float(np.abs(C(GRID) - GRID).max())
+    excess, far = C.derivative(1)(1.0) - 1, np.abs(C(GRID) - GRID).max()
     yield bench.counterexample(
         excess / far - 100,
         "$0.99c+0.01c^{400}$: the deviation is less than a hundredth of $C'(1)-1$",
@@ -224,7 +224,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in ("tanh", "softplus", "gelu", "swish")[: bench.size(2, 4)]:
         net = random_network(bench, name, 5)
         shaped = c_map(shape(net, method="dks", zeta=bench.uniform(1.1, 3)).network)
-        over = float(shaped.derivative(1)(1.0)) - 1
+        over = shaped.derivative(1)(1.0) - 1
         rows.append(
             [over, np.abs(shaped(GRID) - GRID).max(), np.abs(shaped.derivative(1)(GRID) - 1).max()]
         )
@@ -263,7 +263,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for part in nets:
             Q, C = q_map(part), c_map(part)
             whole.append([Q(1.0) - 1, Q.derivative(1)(1.0) - 1, C(0.0)])
-            tops.append(float(C.derivative(1)(1.0)))
+            tops.append(C.derivative(1)(1.0))
         largest.append(max(tops) / zeta - 1)
         end, c = shaped.network.outputs[0], bench.uniform(-1, 1)
         activations = set(shaped.network.activations)

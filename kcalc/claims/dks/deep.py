@@ -48,8 +48,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     direct, formula, own = [], [], []
     for c in _POINTS:
         for q in (0.2, 1.0, 7.0):
-            direct.append(reference.cosine("relu", float(c), q))
-            formula.append(value(float(c)))
+            direct.append(reference.cosine("relu", c, q))
+            formula.append(value(c))
             own.append(activation("relu").c_map(c, q))
     yield bench.equal(formula, direct, "the closed form against the joint density", 1e-11)
     yield bench.equal(own, formula, "the library against the closed form", 1e-14)
@@ -160,11 +160,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     q = bench.uniform(0.05, 9, bench.size(4, 20))
     yield bench.equal(
         [_erf_q(x) for x in q],
-        [reference.second_moment("erf", float(x)) for x in q],
+        [reference.second_moment("erf", x) for x in q],
         "Q against quadrature",
     )
     yield bench.equal(phi.q_map(q), [_erf_q(x) for x in q], "the library's Q", 1e-14)
-    pairs = [(float(c), float(x)) for c in _POINTS for x in q]
+    pairs = [(c, x) for c in _POINTS for x in q]
     formula = [_erf_c(c, x) for c, x in pairs]
     yield bench.equal(
         formula,
@@ -218,7 +218,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         images[2],
         0.09,
         "500 layers: |c| <= 0.99 goes to less than 0.09",
-        at_09=float(np.interp(0.9, grid, images[2])),
+        at_09=np.interp(0.9, grid, images[2]),
     )
     q = 1.0
     for _ in range(500):

@@ -52,8 +52,8 @@ def _saturating(bench: Bench, low: float, high: float) -> tuple[TangentKernel, P
 def _star(own: Phi) -> tuple[float, float]:
     """(c*, C'(c*)) from the Hermite series, by iteration from 0."""
     C = PowerMap(own.series(100))
-    star = _fixed(lambda c: float(C(c)))
-    return star, float(C.derivative(1)(star))
+    star = _fixed(lambda c: C(c))
+    return star, C.derivative(1)(star)
 
 
 @PAPER.claim(
@@ -91,13 +91,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     worst = []
     for C in power_maps(bench, 50, 500):
         pulled = PowerMap(np.concatenate([[0.0], C.weights[1:]]))
-        share = 0.8 * float(bench.rng.random()) / max(float(pulled.derivative(1)(1.0)), 1e-9)
+        share = 0.8 * bench.rng.random() / max(pulled.derivative(1)(1.0), 1e-9)
         if share * C.weights[1:].sum() > 1:
             continue
         weights = share * C.weights * (np.arange(13) > 0)
         weights[0] = 1 - weights.sum()
         map_ = PowerMap(weights)
-        slope = float(map_.derivative(1)(1.0))
+        slope = map_.derivative(1)(1.0)
         parts = theta([(map_, map_.derivative(1))] * 150, np.array([-0.7, 0.0, 0.6, 1.0]))
         worst.append(np.abs(parts.sum(axis=0) * (1 - slope) - 1).max())
     yield bench.equal(
@@ -109,7 +109,7 @@ def at_edge(bench: Bench, count: int) -> list[PowerMap]:
     """Random positive definite maps with C'(1) = 1 that are not the identity."""
     out = []
     for C in power_maps(bench, count):
-        slope = float(C.derivative(1)(1.0))
+        slope = C.derivative(1)(1.0)
         if slope > 1.05:
             weights = C.weights / slope
             weights[0] += 1 - 1 / slope
@@ -213,11 +213,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     off = []
     for C in power_maps(bench, 30, 100):
-        slope = float(C.derivative(1)(1.0))
+        slope = C.derivative(1)(1.0)
         if slope < 1.3 or C.weights[0] < 0.02:
             continue
-        star = _fixed(lambda v, C=C: float(C(v)))
-        inner = float(C.derivative(1)(star))
+        star = _fixed(lambda v, C=C: C(v))
+        inner = C.derivative(1)(star)
         if inner < 0.88:
             parts = theta([(C, C.derivative(1))] * 250, np.array([-0.6, 0.0, 0.6]))
             off.append(parts.sum(axis=0) - star / (1 - inner))
@@ -227,7 +227,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _fixed(C: Callable[[float], float], steps: int = 300) -> float:
     c = 0.0
     for _ in range(steps):
-        c = float(C(c))
+        c = C(c)
     return c
 
 

@@ -70,7 +70,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
             / root
         )
-        own.append(float(activation(name).q_map.derivative(1)(q)))
+        own.append(activation(name).q_map.derivative(1)(q))
         h = 1e-3 * q
         quotients.append(
             _central([reference.second_moment(name, q + s * h) for s in (-2, -1, 1, 2)], h)
@@ -105,7 +105,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             _central([reference.gamma(name, c + s * h, q1, q2) for s in (-2, -1, 1, 2)], h)
         )
         size = sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
-        own.append(float(activation(name).c_map.derivative(1)(c, q1, q2)) * size)
+        own.append(activation(name).c_map.derivative(1)(c, q1, q2) * size)
     scale = np.maximum(1, np.abs(formula))
     yield bench.equal(
         np.divide(quotients, scale),
@@ -155,9 +155,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(own, formula, "i = 1, functions with kinks", 1e-10)
     h = 2e-3
     curved = [
-        _central(
-            [float(activation("relu").c_map.derivative(1)(c + s * h)) for s in (-2, -1, 1, 2)], h
-        )
+        _central([activation("relu").c_map.derivative(1)(c + s * h) for s in (-2, -1, 1, 2)], h)
         for c in (0.0, 0.3)
     ]
     yield bench.counterexample(
@@ -192,7 +190,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         own / truth,
         1.0,
         "the library's second derivative at 1 - c = 0.1 ... 1e-12",
-        last=float(own[-1]),
+        last=own[-1],
     )
     yield bench.at_most(
         own[:-1], own[1:] / 3, "the second derivative grows by a factor above 3 with every digit"

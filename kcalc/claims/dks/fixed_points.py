@@ -111,8 +111,8 @@ def _agreeing(bench: Bench, names: list[str]) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     x = Symbol("x", real=True)
     C = activation((x + 1) / sp.sqrt(2)).c_map
-    bend = float((C(0.0) + C(1.0)) / 2 - C(0.5))
-    moved = float(abs(C(0.5) - 0.5)) > 0.1 and float(C(1.0) - C(0.0)) > 0.1
+    bend = (C(0.0) + C(1.0)) / 2 - C(0.5)
+    moved = abs(C(0.5) - 0.5) > 0.1 and (C(1.0) - C(0.0)) > 0.1
     yield bench.counterexample(
         moved and bend < 1e-12,
         "$\\phi=(x+1)/\\sqrt2$ has $C=(1+c)/2$: neither constant nor the identity, and straight",
@@ -173,7 +173,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(left, right, "activations, with $C'(1)$ by quadrature", 1e-11)
     yield bench.equal(mine, theirs, "the slopes of the library", 1e-10)
     C = c_map(residual_network(bench, "softplus"))
-    yield bench.at_most(float(C.derivative(1)(1.0)) * (T - 1) + 1, C(T), "a random network", 1e-11)
+    yield bench.at_most(C.derivative(1)(1.0) * (T - 1) + 1, C(T), "a random network", 1e-11)
 
 
 @PAPER.claim(
@@ -188,9 +188,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     for weights, what in (([0.5, 0.5], "(1+c)/2"), ([0.5, 0, 0, 0.5], "(1+c^3)/2")):
         C = PowerMap(np.array(weights))
-        equal = abs(float(C(-0.7) - 2 * C(0) + C(0.7))) < 1e-15
+        equal = abs(C(-0.7) - 2 * C(0) + C(0.7)) < 1e-15
         yield bench.counterexample(
-            float(C(-0.7) + C(0.7)) if equal else 0.0,
+            (C(-0.7) + C(0.7)) if equal else 0.0,
             f"$C={what}$: equality everywhere, and $C(-c)+C(c)=1$",
         )
     x = Symbol("x", real=True)
@@ -238,8 +238,8 @@ def _below(bench: Bench, share: Array | float) -> tuple[Array, Array]:
     for name in _names(bench):
         C = activation(name).c_map
         at = share * T[9::10]
-        zero = float(C(0.0))
-        left.append(zero - (float(C(share)) - zero) / share * at)
+        zero = C(0.0)
+        left.append(zero - (C(share) - zero) / share * at)
         right.append(C(-at))
     return np.array(left), np.array(right)
 
@@ -284,7 +284,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     C = c_map(residual_network(bench, "gelu"))
     yield bench.at_most(C(0.0) - (1 - C(0.0)) * T, C(-T), "a random network", 1e-11)
     at = np.array([0.3, 0.7])
-    truth = [[reference.cosine(name, -float(c)) for c in at] for name in ("gelu", "relu", "tanh")]
+    truth = [[reference.cosine(name, -c) for c in at] for name in ("gelu", "relu", "tanh")]
     own = [activation(name).c_map(-at) for name in ("gelu", "relu", "tanh")]
     yield bench.equal(own, truth, "C at negative c, by the joint density", 1e-10)
 
@@ -301,7 +301,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     identity, constant = activation("identity").c_map, PowerMap(np.array([1.0, 0.0]))
     at = T[:-1]
-    quotient = float((identity(0.5) - identity(0.0)) / 0.5)
+    quotient = (identity(0.5) - identity(0.0)) / 0.5
     yield bench.counterexample(
         float(quotient >= 1 - 1e-12), "the identity: the quotient is 1", quotient=quotient
     )

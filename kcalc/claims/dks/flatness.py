@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from math import exp
+from typing import Any
 
 import numpy as np
 import sympy as sp
@@ -43,7 +44,7 @@ _NAMES = (
 _SAFE = exp(-1 / math.e)  # for F up to this the printed bound is valid
 
 
-def _flatness(C: PowerMap, c: Array | float) -> Array:
+def _flatness(C: PowerMap, c: Array | float) -> Any:
     """F(c) = (C(|c|) - C(0))/|c|, without cancellation."""
     return np.polynomial.polynomial.polyval(np.abs(c), C.weights[1:])
 
@@ -60,10 +61,10 @@ def _jensen(F: Array, c: Array) -> Array:
 def _random(bench: Bench, count: int) -> Iterator[tuple[float, float, float]]:
     """(c, F(c), |C'(c)|) of random C maps that are not constant, at random c."""
     for C in power_maps(bench, count):
-        c = float(bench.rng.choice([-1, 1]) * bench.uniform(0.01, 0.99))
-        F = float(_flatness(C, c))
+        c = bench.rng.choice([-1, 1]) * bench.uniform(0.01, 0.99)
+        F = _flatness(C, c)
         if F > 1e-200:
-            yield c, F, abs(float(C.derivative(1)(c)))
+            yield c, F, abs(C.derivative(1)(c))
 
 
 @PAPER.claim(
@@ -127,7 +128,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.counterexample(
-        1.0 - float(_printed(np.ones(1), np.full(1, 0.5))[0]),
+        1.0 - _printed(np.ones(1), np.full(1, 0.5))[0],
         "$C = c$ has $F = 1$, so that the bound is 0, and $C' = 1$ (linear activations)",
     )
     c, F, slope = np.array(list(_random(bench, bench.size(1500, 20000)))).T
@@ -136,11 +137,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.counterexample(
         excess.max(),
         "random C maps at random c",
-        c=float(c[excess.argmax()]),
-        F=float(F[excess.argmax()]),
+        c=c[excess.argmax()],
+        F=F[excess.argmax()],
         violations=int(violated.sum()),
         of=int(c.size),
-        least_F=float(F[violated].min()) if violated.any() else None,
+        least_F=F[violated].min() if violated.any() else None,
     )
     yield bench.at_most(slope, _jensen(F, c), "random C maps at random c", 1e-11)
     small = _SAFE >= F
@@ -175,7 +176,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     maps = [C for C in power_maps(bench, 300, 4000) if C.weights[1:].any()]
     eps = bench.uniform(0.01, 0.99, len(maps))
     zero = np.array([C.weights[1] for C in maps])
-    there = np.array([float(C.derivative(1)(e)) for C, e in zip(maps, eps, strict=True)])
+    there = np.array([C.derivative(1)(e) for C, e in zip(maps, eps, strict=True)])
     yield bench.at_most(0.0, zero, "random C maps: the slope at 0 is not negative")
     yield bench.at_most(
         zero, there, "random C maps: the slope at 0 is not more than at $\\varepsilon$"
@@ -188,7 +189,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"{name}: the slope rises from a value that is not negative",
             1e-11,
         )
-    F = np.array([float(_flatness(C, e)) for C, e in zip(maps, eps, strict=True)])
+    F = np.array([_flatness(C, e) for C, e in zip(maps, eps, strict=True)])
     yield bench.counterexample(
         (zero - _printed(F, eps)).max(), "the bound on $C'(0)$ by Proposition 20 as printed"
     )
@@ -221,7 +222,7 @@ def _collapsing(bench: Bench, count: int) -> list[PowerMap]:
         if bench.rng.random() < 0.3:
             weights[1::2] = 0
             weights = weights / weights.sum() if weights.any() else np.eye(7)[0]
-        steep = float(weights @ np.arange(7))
+        steep = weights @ np.arange(7)
         share = min(1.0, bench.uniform(0.3, 1) / steep) if steep > 0 else 1.0
         weights = share * weights
         weights[0] += 1 - share
@@ -281,8 +282,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         if name in ("softplus", "cos"):
             slope, value = 1.0, -1.0
             for _ in range(12):
-                slope, value = slope * float(local(value)), float(activation(name).c_map(value))
-            truth = -(float(local(1.0)) ** 12) if is_even else 0.0
+                slope, value = slope * local(value), activation(name).c_map(value)
+            truth = -(local(1.0) ** 12) if is_even else 0.0
             yield bench.equal(
                 slope,
                 truth,
@@ -293,7 +294,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             whole = c_map(_deep(name, 40)).derivative(1)
             yield bench.equal(
                 whole(1.0),
-                float(local(1.0)) ** 40,
+                local(1.0) ** 40,
                 f"{name}, 40 layers: the slope at 1",
                 1e-10,
             )
@@ -359,7 +360,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     maps = power_maps(bench, 300, 4000)
     eps = np.geomspace(1e-4, 0.999, 25)
-    slopes = np.array([[float(C.derivative(1)(1.0))] for C in maps])
+    slopes = np.array([[C.derivative(1)(1.0)] for C in maps])
     bounds = np.array([(1 - C.weights[0] - _flatness(C, 1 - eps)) / eps for C in maps])
     yield bench.at_most(bounds, slopes, "random C maps", 1e-11)
     # C(1 - eps) = C(0) + (1 - eps) F, so the convex bound (1 - C(1 - eps))/eps <= C'(1) is larger
@@ -382,5 +383,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
         deep.derivative(1)(1.0),
         "60 erf layers",
         1e-9,
-        flatness=float(F),
+        flatness=F,
     )

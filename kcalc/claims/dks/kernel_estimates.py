@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import factorial, prod, sqrt
+from typing import Any
 
 import numpy as np
 import sympy as sp
@@ -62,19 +63,19 @@ def smooth(name: str, size: float, bias: float) -> Layer:
     z, w = reference.line()
     mass = w * reference.density(z)
     values = plain.value(size * z + bias)
-    norm = float(mass @ values**2)
+    norm = mass @ values**2
     rows = [np.ones_like(z), z]
     for n in range(1, 89):
         rows.append((z * rows[n] - sqrt(n) * rows[n - 1]) / sqrt(n + 1))
     b = (np.array(rows) @ (mass * values)) ** 2 / norm
-    steep = float(mass @ (size * plain.slope(size * z + bias)) ** 2) / norm
+    steep = (mass @ (size * plain.slope(size * z + bias)) ** 2) / norm
     phi = activation(name).transformed(size, bias, 1 / sqrt(norm))
     rising = np.polynomial.polynomial.polyder(b)
     return Layer(
         phi,
         lambda c: np.polynomial.polynomial.polyval(c, b),
         lambda c: np.polynomial.polynomial.polyval(c, rising),
-        steep,
+        float(steep),
     )
 
 
@@ -96,10 +97,11 @@ def rectifier() -> Layer:
 
 def kernels(layer: Layer, depth: int, c0: float) -> Array:
     """Theta_i = C_g(c0) C_h'(C_g(c0)), i = 1 ... D, of inputs of cosine c0; h has D - i layers."""
-    c, slopes = [c0], []
+    c: list[Any] = [c0]
+    slopes = []
     for _ in range(depth - 1):
-        slopes.append(float(layer.slope(np.asarray(c[-1]))))
-        c.append(float(layer.value(np.asarray(c[-1]))))
+        slopes.append(layer.slope(np.asarray(c[-1])))
+        c.append(layer.value(np.asarray(c[-1])))
     return np.array([c[i] * prod(slopes[i:]) for i in range(depth)])
 
 
@@ -135,7 +137,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ("edge", rectifier()),
     ):
         found = library(layer, depth, cosines)
-        truth = np.array([kernels(layer, depth, float(c)) for c in cosines[:-1]]).T
+        truth = np.array([kernels(layer, depth, c) for c in cosines[:-1]]).T
         scale = np.maximum(1.0, np.abs(truth))
         yield bench.equal(
             found[:, :-1] / scale,
@@ -157,7 +159,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
         elif name == "exploding":
             star = layer.star
-            at_star = float(layer.slope(np.asarray(star)))
+            at_star = layer.slope(np.asarray(star))
             yield bench.at_most(
                 [0.05, star, at_star],
                 [layer.steep - 1, 0.95, 0.95],
@@ -182,7 +184,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     deeper = library(rectifier(), 4 * depth, np.array([-0.5, 0.3]))
     near = library(rectifier(), depth, np.array([-0.5, 0.3]))
     spread = [
-        float(np.abs(rows[:, 0] - rows[:, 1]).max())
+        np.abs(rows[:, 0] - rows[:, 1]).max()
         for rows in (deeper[len(deeper) // 4 :], near[len(near) // 4 :])
     ]
     yield bench.at_most(
@@ -249,12 +251,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     layer = smooth(*EXPLODING)
     star = layer.star
-    at_star = float(layer.slope(np.asarray(star)))
+    at_star = layer.slope(np.asarray(star))
     found = library(layer, depth, c).sum(axis=0)
     yield bench.equal(
         found[-1] * (1 - layer.steep) / (1 - layer.steep**depth), 1, "exploding: the diagonal", 1e-6
     )
-    own = [kernels(layer, depth, float(v)).sum() for v in c[:-1]]
+    own = [kernels(layer, depth, v).sum() for v in c[:-1]]
     yield bench.equal(
         found[:-1], own, "exploding: off the diagonal, the library and our own iterates", 1e-6
     )
@@ -285,12 +287,12 @@ def _shaped(name: str, depth: int, zeta: float) -> tuple[Network, Array, Array]:
     """
     shaped = shape(vanilla(depth - 1, name), method="dks", zeta=zeta)
     k = shaped.constants[name]
-    own = KNOWN[name].transformed(*(float(v or 0) for v in (k.alpha, k.beta, k.gamma, k.delta)))
+    own = KNOWN[name].transformed(*((v or 0) for v in (k.alpha, k.beta, k.gamma, k.delta)))
     z, w = reference.line()
     mass = w * reference.density(z) * own.values(z)
     b = np.array(
         [
-            float(mass @ row) ** 2 / factorial(n)
+            (mass @ row) ** 2 / factorial(n)
             for n, row in enumerate(reference.hermite_polynomials(z, 40))
         ]
     )
@@ -371,14 +373,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
             11 * (zeta - 1),
             f"{name}: the last line",
             1e-9,
-            largest=float(off.max() / (zeta - 1)),
+            largest=off.max() / (zeta - 1),
         )
         yield bench.equal(
             c_map(network).derivative(1)(1.0), zeta, f"{name}: $C_f'(1)=\\zeta$", 1e-8
         )
         yield bench.equal(len(network.nodes_of(Affine)), depth, f"{name}: $D$ layers", 0.0)
     maps = power_maps(bench, 60, 600, zero=True)
-    grown = np.array([float(C.derivative(1)(1.0)) - 1 for C in maps])
+    grown = np.array([C.derivative(1)(1.0) - 1 for C in maps])
     yield bench.at_most(
         [np.abs(C(c0) - c0).max() for C in maps],
         2 * grown,

@@ -145,9 +145,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def library_layer(name: str, covariance: Array) -> float:
     """kappa(Sigma)_12 by the library's maps."""
     phi = activation(name)
-    q1, q2 = float(covariance[0, 0]), float(covariance[1, 1])
-    c = float(covariance[0, 1]) / sqrt(q1 * q2)
-    return float(phi.c_map(c, q1, q2)) * sqrt(float(phi.q_map(q1)) * float(phi.q_map(q2)))
+    q1, q2 = covariance[0, 0], covariance[1, 1]
+    c = covariance[0, 1] / sqrt(q1 * q2)
+    return phi.c_map(c, q1, q2) * sqrt(phi.q_map(q1) * phi.q_map(q2))
 
 
 @PAPER.claim(
@@ -184,7 +184,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     spreads = []
     for m in (10, 160):
         out = np.maximum(library_weights("gaussian", bench, 1000, m, k) @ z.T, 0)
-        spreads.append(float((out[..., 0] * out[..., 1]).mean(axis=1).std()))
+        spreads.append((out[..., 0] * out[..., 1]).mean(axis=1).std())
     yield bench.equal(
         spreads[0] / spreads[1], 4.0, "16 times the width: a quarter of the spread", 0.15
     )
@@ -241,7 +241,7 @@ def _patches(image: Array) -> Array:
 
 def _entry(name: str, covariance: Array, i: int, j: int) -> float:
     if i == j:
-        return reference.second_moment(name, float(covariance[i, i]))
+        return reference.second_moment(name, covariance[i, i])
     pair = covariance[np.ix_([i, j], [i, j])]
     return float(reference.layer(name, pair)[0, 1])
 
@@ -350,7 +350,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
     covariance = np.array([[1.4, 0.5], [0.5, 0.8]])
     first, second = reference.layer("relu", covariance), reference.layer("tanh", covariance)
     both = (k1 * first + k2 * second) / (k1 + k2)
-    own = float(c_map(net)(0.5 / sqrt(1.4 * 0.8), 1.4, 0.8)) * sqrt(
-        float(q_map(net)(1.4)) * float(q_map(net)(0.8))
-    )
+    own = c_map(net)(0.5 / sqrt(1.4 * 0.8), 1.4, 0.8) * sqrt(q_map(net)(1.4) * q_map(net)(0.8))
     yield bench.equal(own, both[0, 1], "a network, 3 and 8 channels", 1e-11)

@@ -95,7 +95,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.counterexample(
         abs(printed - true),
         "behind the concatenation of tanh (1/4) and softplus (3/4) of the channels, $c=1/2$",
-        printed=float(printed),
+        printed=printed,
         true=true,
     )
     yield bench.equal(c_map(net)(0.5), true, "kcalc there", 1e-11)
@@ -227,7 +227,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for cells in (50, 800):
         apart = bench.normal(cells, wide)
         draws = bench.normal(200, cells) / np.sqrt(cells)
-        spread.append(float((((draws @ apart) ** 2).mean(axis=1)).std()))
+        spread.append((((draws @ apart) ** 2).mean(axis=1)).std())
     yield bench.at_most(
         3 * spread[1],
         1.4 * spread[0],
@@ -258,8 +258,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(low, mean, "the lower bound: random maps and activations, random cosines")
     yield bench.at_most(mean, high, "the upper bound for these")
     pair = np.array([-0.9, 0.4])
-    fails = float(square(pair.mean())) - float(np.asarray(square(pair)).mean())
-    over = float(np.asarray(square(pair)).mean()) - float(square(pair.max()))
+    fails = square(pair.mean()) - np.asarray(square(pair)).mean()
+    over = np.asarray(square(pair)).mean() - square(pair.max())
     yield bench.at_most(
         [fails, -over],
         0,
@@ -293,7 +293,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.statistical(u**2, 1.0, f"samples at c = {v}")
     pooled = c_map(chain(Affine(), Pool("max"), Affine()))
     yield bench.equal(
-        [float(pooled(0.3)) - 0.3, float(not pooled.heuristic)],
+        [pooled(0.3) - 0.3, float(not pooled.heuristic)],
         0,
         "kcalc takes max pooling for the identity, and says so",
     )
@@ -333,7 +333,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         2 * np.log(counts),
         r"$E\max^2\le2\log n$ for $4\le n\le10^6$",
         0.0,
-        largest=float(sizes[-1]),
+        largest=sizes[-1],
     )
     yield bench.at_most(1.2, sizes, "$E\\max^2$ is above 1", 0.0)
     excess = []
@@ -344,7 +344,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         u = root @ bench.normal(root.shape[1], 4000)
         sample = u.max(axis=0) ** 2
         excess.append(
-            float(sample.mean() - 5 * sample.std() / 4000**0.5) / (4 * np.log(n) + 2 * np.log(2))
+            (sample.mean() - 5 * sample.std() / 4000**0.5) / (4 * np.log(n) + 2 * np.log(2))
         )
     yield bench.at_most(
         excess,

@@ -61,7 +61,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     found, truth = [], []
     for name in _names(bench):
         for q in (_q(bench, name), _q(bench, name)):
-            found.append(float(activation(name).q_map(q)))
+            found.append(activation(name).q_map(q))
             truth.append(reference.second_moment(name, q))
     yield bench.equal(
         np.divide(found, truth), 1.0, "Q maps against quadrature", activations=len(_names(bench))
@@ -98,18 +98,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in _names(bench):
         c, q1, q2 = random_c(bench), _q(bench, name), _q(bench, name)
         phi = activation(name)
-        found.append(
-            float(phi.c_map(c, q1, q2)) * sqrt(float(phi.q_map(q1)) * float(phi.q_map(q2)))
-        )
+        found.append(phi.c_map(c, q1, q2) * sqrt(phi.q_map(q1) * phi.q_map(q2)))
         truth.append(reference.gamma(name, c, q1, q2))
     yield bench.equal(found, truth, "the joint density on a product rule", 1e-11)
     for name in ("relu", "tanh", "gelu"):
         covariance = np.array([[1.3, -0.5], [-0.5, 0.6]])
         u = bench.rng.multivariate_normal([0, 0], covariance, size=bench.size(20000, 400000))
         phi = activation(name)
-        m = float(phi.c_map(-0.5 / sqrt(1.3 * 0.6), 1.3, 0.6)) * sqrt(
-            float(phi.q_map(1.3)) * float(phi.q_map(0.6))
-        )
+        m = phi.c_map(-0.5 / sqrt(1.3 * 0.6), 1.3, 0.6) * sqrt(phi.q_map(1.3) * phi.q_map(0.6))
         plain = reference.FUNCTIONS[name].value
         yield bench.statistical(
             plain(u[:, 0]) * plain(u[:, 1]), m, f"{name}: samples of the pair", draws=len(u)
@@ -232,7 +228,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"does not depend on $i$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    cosine = float(np.array([1, 2]) @ np.array([2, 1]) / 5)
+    cosine = np.array([1, 2]) @ np.array([2, 1]) / 5
     yield bench.counterexample(
         1 - cosine,
         "one channel each, vectors (1, 2) and (2, 1): $c_1 = c_2 = 1$ give $c = 1$; the cosine is "
@@ -252,12 +248,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         right = top / sqrt((k1 * one[0] + k2 * one[1]) * (k1 * two[0] + k2 * two[1]))
         C = c_map(_concatenated(k1, k2))
         off_printed.append(abs(top / sum(sizes) - right))
-        of_library.append(abs(float(C(c, q1, q2)) - right))
+        of_library.append(abs(C(c, q1, q2) - right))
         uniform, _, same = branches(("relu", "tanh"), c, q1, q1)
         averaged = (k1 * uniform[0] * same[0] + k2 * uniform[1] * same[1]) / (
             k1 * uniform[0] + k2 * uniform[1]
         )
-        off_right.append(abs(float(C(c, q1)) - averaged))
+        off_right.append(abs(C(c, q1) - averaged))
     yield bench.counterexample(max(off_printed), "ReLU and tanh side by side at unequal q values")
     yield bench.equal(of_library, 0.0, "networks at unequal q values", 1e-11)
     yield bench.equal(off_right, 0.0, "networks at uniform q values, where the two agree", 1e-11)
@@ -292,8 +288,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             *[layer for name in names for layer in (Affine(), Nonlinear(activation(str(name))))],
         )
         cosine = covariance[0, 1] / sqrt(covariance[0, 0] * covariance[1, 1])
-        cosines.append(float(c_map(whole)(0.4, q1, q2)) - cosine)
-        sizes.append(float(q_map(whole)(q1)) / covariance[0, 0] - 1)
+        cosines.append(c_map(whole)(0.4, q1, q2) - cosine)
+        sizes.append(q_map(whole)(q1) / covariance[0, 0] - 1)
     yield bench.equal(
         cosines, 0.0, "C maps of three layers against kernels of covariances, composed", 1e-10
     )
@@ -335,6 +331,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         there = reference.cosine("gelu", reference.cosine("gelu", 0.3, 0.9), inner)
         yield bench.equal(c_map(net)(0.3, 0.9), there, f"C with a factor {factor} inside")
     yield bench.counterexample(
-        2 * abs(float(cosine(x, y)[0])), "factors 1 and -1 on the two: c changes its sign"
+        2 * abs(cosine(x, y)[0]), "factors 1 and -1 on the two: c changes its sign"
     )
     yield bench.equal(cosine(scaled, -alpha[:, None] * y), -cosine(x, y), "opposite factors")

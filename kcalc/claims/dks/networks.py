@@ -43,11 +43,11 @@ def _rule(n: int) -> tuple[Array, Array]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     shift = bench.uniform(0.2, 0.8)
-    exact = float(special.ndtr(-shift))  # E 1[x > shift]
+    exact = special.ndtr(-shift)  # E 1[x > shift]
     x, w = _rule(10**5)
     yield bench.equal(w @ (x > shift), exact, "order $10^5$: the moments of the rule", 1e-4)
     smooth = [
-        [float(w @ phi.values(x) ** 2), phi.q_map()]
+        [w @ phi.values(x) ** 2, phi.q_map()]
         for phi in (KNOWN[n] for n in ("tanh", "softplus", "swish", "gelu"))
     ]
     yield bench.equal(
@@ -93,13 +93,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact((zeta ** (1 / d)) ** d - zeta, r"$(\zeta^{1/D})^D=\zeta$")
     off = []
     for _ in bench.rounds(10, 60):
-        depth, target = bench.whole(1, 300), float(np.exp(bench.uniform(0.01, 3)))
+        depth, target = bench.whole(1, 300), np.exp(bench.uniform(0.01, 3))
         off.append(maximal_slope(vanilla(depth, "tanh")).inverse(target) - target ** (1 / depth))
     yield bench.equal(off, 0, "kcalc's inverse of vanilla networks")
     back = []
     for _ in bench.rounds(4, 30):
         mu = maximal_slope(random_network(bench, "tanh", 6))
-        target = float(np.exp(bench.uniform(0.01, 3)))
+        target = np.exp(bench.uniform(0.01, 3))
         low, high = 1.0, 2.0
         while mu(high) < target:
             high *= 2
@@ -213,7 +213,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         at = bench.uniform(1.001, 1.3)
         net = resnet_v2(depth, residual_weight=sp.sqrt(w2))
         truth = float(_eq20(depth, w2).subs(psi, sp.Float(at, 30)))
-        off.append(float(slopes(net, at)[net.outputs[0]]) / truth - 1)
+        off.append(slopes(net, at)[net.outputs[0]] / truth - 1)
         largest.append(maximal_slope(net)(at) / truth - 1)
         inner = [part.network for part in subnetworks(net).nonlinear]
         proof.append(max(float(slope_polynomial(part).subs(psi, at)) for part in inner) / truth - 1)
@@ -298,7 +298,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         at = bench.uniform(1.001, 1.3)
         net = wide_resnet(depth, residual_weight=sp.sqrt(w2))
         truth = float(printed.subs({W: sp.sqrt(w2), psi: sp.Float(at, 30)}))
-        off.append(float(slopes(net, at)[net.outputs[0]]) / truth - 1)
+        off.append(slopes(net, at)[net.outputs[0]] / truth - 1)
         largest.append(maximal_slope(net)(at) / truth - 1)
     yield bench.equal(off, 0, "the chain rule on the graph, at random w and psi", 1e-11)
     yield bench.equal(largest, 0, r"kcalc's $\mu$", 1e-11)

@@ -131,14 +131,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.exact(mean - M.trace() / size, f"any M of size {size}, by moments")
     Z, other = _maps(bench, 6, 5)
     samples = _pooled(bench, Z, other, bench.size(200_000, 2_000_000))
-    yield bench.statistical(samples, float(np.trace(Z.T @ other)) / 5, "samples")
+    yield bench.statistical(samples, np.trace(Z.T @ other) / 5, "samples")
     images = bench.normal(2, 2, 3, 4)
     found = ntk(_network(), spatial="exact", image_shape=(2, 3)).nngp.matrix(images)
     truth = np.zeros((2, 2))
     for place in itertools.product(range(2), range(3)):
         a, b = images[0][place], images[1][place]
         q1, q2, c = a @ a / 4, b @ b / 4, a @ b / sqrt((a @ a) * (b @ b))
-        cross = reference.gamma("tanh", float(c), q1, q2)
+        cross = reference.gamma("tanh", c, q1, q2)
         truth += (
             np.array(
                 [
@@ -171,12 +171,12 @@ def _sides(Z: Array, other: Array) -> tuple[float, float, float, float, float]:
     M = Z.T @ other
     norms = np.outer(np.linalg.norm(Z, axis=0), np.linalg.norm(other, axis=0))
     c = np.abs(M / norms)[~np.eye(size, dtype=bool)]
-    q = max(float((Z**2).sum(axis=0).max()), float((other**2).sum(axis=0).max())) / k
+    q = max((Z**2).sum(axis=0).max(), (other**2).sum(axis=0).max()) / k
     scale = k**2 * size * q**2
-    parts = (float(c.mean()) ** 2, float((c**2).mean()), float(c.mean()))
+    parts = (c.mean() ** 2, (c**2).mean(), c.mean())
     return (
-        float(np.trace(M @ M)),
-        float((M**2).sum()),
+        np.trace(M @ M),
+        (M**2).sum(),
         *(scale * (1 + size * part) for part in parts),
     )  # pyright: ignore[reportReturnType]
 
@@ -232,7 +232,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         Z, other = _maps(bench, k, 6)
         other = Z if bench.rng.random() < 0.3 else other
         q = max((Z**2).mean(axis=0).max(), (other**2).mean(axis=0).max())
-        ratios.append(float(np.abs(Z.T @ other).max() / (k * q)))
+        ratios.append(np.abs(Z.T @ other).max() / (k * q))
     yield bench.at_most(ratios, 1, "random maps: entries over $k\\,q_{\\max}$", largest=max(ratios))
     yield bench.at_most(0.999, max(ratios), "which is attained", 0.0)
 
@@ -286,10 +286,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
             m1, m2 = bench.normal(2)
             s1, s2 = bench.uniform(0.2, 2, 2)
             case = (
-                float(m1),
-                float(m2),
-                float(s1),
-                float(s2),
+                m1,
+                m2,
+                s1,
+                s2,
                 bench.uniform(-0.95, 0.95),
             )
             errors.append(abs(_lemma(*case) - _by_difference(*case)) * mpmath.mpf(10) ** 18)
@@ -303,13 +303,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.statistical(u.max(axis=1) ** 2, _lemma(m1, m2, s1, s2, rho), "samples")
     rhos = np.linspace(0, 0.9, 7)
     yield bench.equal(
-        [_lemma(0, 0, 1, 1, float(r)) for r in rhos],
+        [_lemma(0, 0, 1, 1, r) for r in rhos],
         1,
         "$\\mu=0$, $\\sigma=1$: it is 1 for every correlation",
         1e-14,
     )
     yield bench.equal(
-        [maximum(2, None, 1.0, float(r), 2) for r in rhos],
+        [maximum(2, None, 1.0, r, 2) for r in rhos],
         1,
         "the library's maximum of windows of two",
         1e-7,

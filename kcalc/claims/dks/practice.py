@@ -132,7 +132,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     found = [phi.q_map(1.0), phi.c_map(0.0), phi.c_map.derivative(1)(1.0)]
     yield bench.equal(found, [1, 0, SELU_SLOPE], "kcalc", 1e-9)
-    yield bench.equal(SELU_SLOPE, 1.0716, "the printed digits", 5e-5, slope=float(SELU_SLOPE))
+    yield bench.equal(SELU_SLOPE, 1.0716, "the printed digits", 5e-5, slope=SELU_SLOPE)
     yield bench.at_most(
         phi.q_map.derivative(1)(1.0), 0.8, "$q=1$ is attractive: $Q'(1)=0.783$", 0.0
     )
@@ -153,7 +153,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         if depth > bench.size(100, 300):
             continue
-        found = float(c_map(vanilla(depth, "selu")).derivative(1)(1.0))
+        found = c_map(vanilla(depth, "selu")).derivative(1)(1.0)
         yield bench.equal(
             found / SELU_SLOPE**depth,
             1,
@@ -176,12 +176,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     c = np.array([-1.0, 0.5, 0.9])
     local = activation("selu").c_map
     C = c_map(vanilla(100, "selu"))
-    far = float(np.abs(C(GRID[::10]) - GRID[::10]).max())
+    far = np.abs(C(GRID[::10]) - GRID[::10]).max()
     yield bench.counterexample(
         far - 0.5,
         "the largest distance from the identity, which is at most 2 for any map, is near 1",
         far=far,
-        bound=float(bound),
+        bound=bound,
     )
     yield bench.at_most(
         2.0, bound, "the bound of Theorem 13 is no less than what holds for any map", 0.0
@@ -211,7 +211,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ends, stars = [], []
     start = np.array([-0.5, 0.0, 0.5, 0.95])
     for C in power_maps(bench, 100, 500):
-        slope = float(C.derivative(1)(1.0))
+        slope = C.derivative(1)(1.0)
         if slope > 1.2 and C.weights[1] < 0.9:
             stars.append(C.iterate(start[1:], 200).max())
             weights = C.weights * (0.8 / slope)
@@ -223,7 +223,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in ("tanh", "softplus", "selu", "relu", "erf")[: bench.size(3, 5)]:
         C = activation(name).c_map
         tops = [p.value for p in C.fixed_points() if p.stable]
-        slope = float(C.derivative(1)(1.0))
+        slope = C.derivative(1)(1.0)
         if abs(slope - 1) > 1e-6:
             found.append([float(max(tops) > 1 - 1e-9), float(slope < 1)])
     found = np.array(found)
@@ -242,7 +242,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     maps = power_maps(bench, 300, 3000, zero=True)
-    zero, one = (np.array([float(C.derivative(1)(at)) for C in maps]) for at in (0.0, 1.0))
+    zero, one = (np.array([C.derivative(1)(at) for C in maps]) for at in (0.0, 1.0))
     yield bench.at_most(2 - one, zero, "random maps with $C(0)=0$")
     share = bench.uniform(0.1, 0.9)
     C = PowerMap(np.array([0.0, 1 - share, share]))
@@ -256,7 +256,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             [
                 2 - zeta ** (1 / depth),
                 own.c_slope(0.0),
-                float(k.transformed.c_map.derivative(1)(0.0)),
+                k.transformed.c_map.derivative(1)(0.0),
             ]
         )
     floor, own, ours = np.array(rows).T
@@ -327,8 +327,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1,
         "the bias variance by quadrature, over the printed one",
         5e-7,
-        q=float(level),
-        variance=float(bias),
+        q=level,
+        variance=bias,
     )
     point = edge("tanh", sigma_w=1.01**0.5)
     yield bench.equal(
@@ -336,7 +336,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     q = root(lambda v: weight * tanh.q_map(v) + 1.654355e-7 - v, 4e-3, 6e-3)
     yield bench.equal(
-        slope(q), 1, "the slope at the fixed point of q for the printed variances", 1e-7, q=float(q)
+        slope(q), 1, "the slope at the fixed point of q for the printed variances", 1e-7, q=q
     )
 
 

@@ -162,7 +162,7 @@ class State:
     @property
     def c(self) -> float:
         """The cosine."""
-        return self.covariance / float(np.sqrt(self.q1 * self.q2))
+        return self.covariance / np.sqrt(self.q1 * self.q2)
 
     def mapped(
         self, f: Callable[[float], float], g: Callable[[float], float] | None = None
@@ -191,13 +191,13 @@ def values(
     for node, op, parents in network.operations:
         below = [found[p] for p in parents]
         if not parents:
-            found[node] = State(q1, q2, c * float(np.sqrt(q1 * q2)))
+            found[node] = State(q1, q2, c * np.sqrt(q1 * q2))
         elif isinstance(op, Fresh):
             gain, shift = float(op.sigma_w) ** 2, float(op.sigma_b) ** 2
             found[node] = below[0].mapped(lambda v, g=gain, b=shift: g * v + b, lambda _: 0.0)
         elif isinstance(op, Post):
             phi, b = known[op.activation], below[0]
-            moment = phi.moment(float(np.clip(b.c, -1, 1)), b.q1, b.q2)
+            moment = phi.moment(np.clip(b.c, -1, 1), b.q1, b.q2)
             found[node] = State(
                 phi.q_map(b.q1), phi.q_map(b.q2), moment, phi.mean(b.q1), phi.mean(b.q2)
             )

@@ -47,7 +47,7 @@ def _line(n: int) -> co.Terms:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     C = PowerMap(np.array([0.6, 0, 0.4]))
-    step = float(C(0.5)) - (slope(C) * 0.5 + 1 - slope(C))
+    step = C(0.5) - (slope(C) * 0.5 + 1 - slope(C))
     yield bench.counterexample(
         step, "the step: it needs $C(x)\\le C'(1)x+1-C'(1)$, and $0.6+0.4x^2$ is more at $x=1/2$"
     )
@@ -160,7 +160,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield _positive(ratios, "the ratio lies strictly between 0 and 1")
     for layer, q, n, network, star, _ in _exploding(bench, (1, 3, 8)):
         start = star + (1 - star) * np.array([0.2, 0.7])
-        one = np.array([own_map(*layer, q, float(c)) for c in start])
+        one = np.array([own_map(*layer, q, c) for c in start])
         ratio = (one - star) / (start - star)
         found = c_map(network)(start, q)
         yield bench.at_most(
@@ -219,12 +219,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         # a smaller even part: more steps below 0
         mixed = PowerMap(mixed.weights / mixed.weights.sum())
         start = bench.uniform(-0.99, -0.01)
-        zero = float(mixed(0.0))
-        alpha = (float(mixed(-start)) - zero) / -start
+        zero = mixed(0.0)
+        alpha = (mixed(-start) - zero) / -start
         alphas.append(alpha)
         c, line, n = start, start, 0
         while c <= 0 and n < 40:
-            c, line, n = float(mixed(c)), alpha * line + zero, n + 1
+            c, line, n = mixed(c), alpha * line + zero, n + 1
             slack.append(c - (alpha**n * (start - zero / (1 - alpha)) + zero / (1 - alpha)))
             used += n > 1
     yield bench.at_most(0, slack, "random maps", beyond_one_step=used)
@@ -238,7 +238,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         c, n = start, 0
         while c <= 0 and n < 9:
             n += 1
-            c = float(c_map(deep(name, weight, bias, n))(start, q))
+            c = c_map(deep(name, weight, bias, n))(start, q)
             bound = alpha**n * (start - zero / (1 - alpha)) + zero / (1 - alpha)
             yield bench.at_most(
                 bound,
@@ -273,9 +273,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         c = np.linspace(-top, top, 21)
         for n in (1, 2, 5, 20):
             found = np.abs(C.iterate(c, n))
-            excess.append(float((found - top**n).max()))
+            excess.append((found - top**n).max())
             left.append(found)
-            right.append((float(C(top)) / top) ** n * np.abs(c))
+            right.append((C(top) / top) ** n * np.abs(c))
     yield bench.counterexample(
         max(excess),
         "random odd maps",

@@ -63,7 +63,7 @@ def _compared(bench: Bench, increasing: bool, times: int) -> float:
     least = np.inf
     for _ in range(times):
         one, two = np.interp(one, knots, high), np.interp(two, knots, low)
-        least = min(least, float((one - two).min()))
+        least = min(least, (one - two).min())
     return least
 
 
@@ -110,7 +110,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     slack = []
     for _ in range(count):
         a, b, lift = bench.uniform(0, 1.5), bench.normal(), bench.rng.exponential()
-        one = two = float(bench.rng.random())
+        one = two = bench.rng.random()
         while 0 <= one <= 1 and len(slack) < 8 * count:
             one, two = a * one + b + lift * (1 + np.sin(20 * one)), a * two + b
             slack.append(one - two)
@@ -135,7 +135,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     ratios = []
     for C in curved(power_maps(bench, 300, 3000, zero=True)):
-        start = float(bench.rng.choice([0.0, bench.normal(), 1 - bench.rng.exponential()]))
+        start = bench.rng.choice([0.0, bench.normal(), 1 - bench.rng.exponential()])
         start = start if start < 0.999 else 0.0
         at = start + (1 - start) * T[29:-1]
         # convex, fixes start and 1

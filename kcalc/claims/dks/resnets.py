@@ -75,7 +75,7 @@ def _share(*gates: list[Array]) -> Array:
 def _(bench: Bench) -> Iterator[Evidence]:
     relu = activation("relu")
     # sigma^2 = 2, |x|^2 = k: sigma^4 E relu(u) relu(v), u, v independent
-    missing = 2 * float(relu.c_map(0.0) * relu.q_map(1.0)) * 2
+    missing = 2 * (relu.c_map(0.0) * relu.q_map(1.0)) * 2
     yield bench.counterexample(
         missing,
         "one hidden layer, $\\sigma^2=2$, orthogonal inputs with $|x|^2=k$: $2/\\pi$; the formula "
@@ -104,13 +104,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         one**2, 2.0**3 / 12, "$E[W_p^2]=\\sigma^{2D}/P$ with $P=2\\cdot3\\cdot2$"
     )
     yield bench.statistical(one * two, 0.0, "$E[W_pW_q]=0$ for paths that differ in one weight")
-    own = 8 * _share(gates) * float(x @ x) / 2
+    own = 8 * _share(gates) * (x @ x) / 2
     yield bench.statistical(
         forward**2 - own, 0.0, "$x'=x$: $f^2$ less $\\sigma^{2D}\\,A/P\\,|x|^2/k$"
     )
     other_w = _weights(bench, sizes, 2.0, draws)
     free, free2 = _gated(other_w, gates, x), _gated(other_w, gates2, other)
-    expected = 8 * _share(gates, gates2) * float(x @ other) / 2
+    expected = 8 * _share(gates, gates2) * (x @ other) / 2
     yield bench.statistical(
         free * free2 - expected, 0.0, "$x'\\ne x$, with weights independent of the paths: eq. 29"
     )
@@ -118,14 +118,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     a, b = np.array([1.0, 1.0]), np.array([sqrt(2), 0.0])
     product = _gated(small, _gates(small, a), a) * _gated(small, _gates(small, b), b)
     theta = math.pi / 4
-    formula = 4 * (math.pi - theta) / (2 * math.pi) * float(a @ b) / 2
+    formula = 4 * (math.pi - theta) / (2 * math.pi) * (a @ b) / 2
     yield bench.statistical(
         product, formula, "the network itself, $\\theta=\\pi/4$: eq. 29", PRINTED
     )
     yield bench.statistical(
         product, formula + 4 / (2 * math.pi) * sin(theta), "the same with the missing term"
     )
-    kernel = 4 * float(relu.c_map(cos(theta)) * relu.q_map(1.0))
+    kernel = 4 * (relu.c_map(cos(theta)) * relu.q_map(1.0))
     yield bench.equal(
         kernel,
         formula + 4 / (2 * math.pi) * sin(theta),
@@ -156,7 +156,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         0.25,
         "samples: a quarter of the units is co-active for orthogonal inputs",
     )
-    angle = acos(float(x @ near) / sqrt(float(x @ x) * float(near @ near)))
+    angle = acos((x @ near) / sqrt((x @ x) * (near @ near)))
     both = (gate * _gates(W, near)[0]).ravel()
     yield bench.statistical(
         both,
@@ -165,7 +165,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     relu = activation("relu")
     yield bench.equal(
-        float(relu.c_map.derivative(1)(cos(angle))) / 2,
+        relu.c_map.derivative(1)(cos(angle)) / 2,
         (math.pi - angle) / (2 * math.pi),
         "as the slope of C has it",
     )
@@ -319,7 +319,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found, truth = [], []
         for node, parents in blocks(network):
             source, transition = entry(network, parents)
-            q, before = round(float(sizes[source])), c[source]
+            q, before = round(sizes[source]), c[source]
             cubed = relu(relu(relu(before)))
             truth.append(
                 (cubed + relu(before)) / 2 if transition else (cubed + q * before) / (1 + q)
@@ -407,7 +407,7 @@ def _reweighted(network: Network, grows: bool) -> Network:
     weights: dict[Any, tuple[Any, ...]] = {}
     for node, parents in blocks(network):
         source, transition = entry(network, parents)
-        q = 1 if transition or not grows else round(float(sizes[source]))
+        q = 1 if transition or not grows else round(sizes[source])
         shares = [
             Rational(q, q + 1) if parent == source else Rational(1, q + 1) for parent in parents
         ]

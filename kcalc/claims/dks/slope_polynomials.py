@@ -110,7 +110,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         values = np.log(mu(grid))
         steps.append(np.diff(values).min())
         bends.append(np.diff(values, 2).min())
-        back.append([mu.inverse(float(mu(psi))) - psi for psi in (1.01, 1.7)])
+        back.append([mu.inverse(mu(psi)) - psi for psi in (1.01, 1.7)])
         if subs:
             psi = Fraction(bench.whole(11, 40), 10)
             brute.append(float(largest_slope(net, psi, subs)) / mu(float(psi)) - 1)
@@ -256,7 +256,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.counterexample(
         1.0 * (gap == 0 and lead.min() >= 0),
         r"$D=2$: the difference is $\psi(\psi-1)^2/2\ge0$",
-        least=float(lead.min()),
+        least=lead.min(),
     )
     both, crossings, pieces, off = [], [], [], []
     for depth in range(3, bench.size(9, 30)):
@@ -317,7 +317,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         phi, own, psi = polynomial_layer(bench)
         net = random_network(bench, phi, bench.whole(2, 6), norms=True)
         exact = float(slope_polynomial(net).subs(kcalc_psi, psi))
-        true.append(float(c_map(net).derivative(1)(1.0)) / exact - 1)
+        true.append(c_map(net).derivative(1)(1.0) / exact - 1)
         h, end = 1e-3, net.outputs[0]
         c = [values(net, 1 - i * h, 1.0, 1.0, {activation(phi): own})[end].c for i in range(1, 6)]
         stencil = (137 / 60 - 5 * c[0] + 5 * c[1] - 10 / 3 * c[2] + 5 / 4 * c[3] - c[4] / 5) / h
@@ -342,7 +342,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net = random_network(bench, half, bench.whole(2, 6), plain=True)
         q = bench.uniform(0.6, 1.5)
         weighed = float(slope_polynomial(net, q=q).subs(kcalc_psi, Rational(4, 3)))
-        off.append(float(c_map(net).derivative(1)(1.0, q)) / weighed - 1)
+        off.append(c_map(net).derivative(1)(1.0, q) / weighed - 1)
         apart.append(_weighed(net, q, own, half) / weighed - 1)
         differ.append(
             abs(

@@ -100,7 +100,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     total = k1 + k2
     concatenated = (k1 * w**2 * total / k1 * q1 + k2 * w2**2 * total / k2 * q2) / total
     yield bench.exact(concatenated - (w**2 * q1 + w2**2 * q2), "from equation 8")
-    a, b = (float(v) for v in bench.uniform(0.3, 2, 2))
+    a, b = (v for v in bench.uniform(0.3, 2, 2))
     inner = a**2 * reference.second_moment("relu", 1.2) + b**2 * reference.second_moment(
         "tanh", 1.2
     )
@@ -109,7 +109,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     x, y = bench.normal(4), bench.normal(7)
     draws = bench.size(20000, 400000)
     f, g = bench.normal(draws, 4) / 2, bench.normal(draws, 7) / sqrt(7)
-    truth = a**2 * float(np.mean(x**2)) + b**2 * float(np.mean(y**2))
+    truth = a**2 * np.mean(x**2) + b**2 * np.mean(y**2)
     yield bench.statistical((a * (f @ x) + b * (g @ y)) ** 2, truth, "random affine layers")
 
 
@@ -128,7 +128,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         sizes, _, inner = branches(("relu", "tanh"), c, q, q)
         total = a**2 * sizes[0] + b**2 * sizes[1]
         mixed = (a**2 * sizes[0] * inner[0] + b**2 * sizes[1] * inner[1]) / total
-        found.append(c_map(_weighted_sum((float(a), float(-b))))(c, q))
+        found.append(c_map(_weighted_sum((a, -b)))(c, q))
         truth.append(reference.cosine("gelu", mixed, total))
         means.append(min(mixed - min(inner), max(inner) - mixed))
     yield bench.equal(found, truth, "networks", 1e-11)
@@ -139,7 +139,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     draws = bench.size(20000, 400000)
     f, g = bench.normal(2, draws, 5) / sqrt(5)
     first, second = (0.8 * (f @ x[i]) + 1.5 * (g @ (2 * y[i])) for i in range(2))
-    m = 0.64 * float(np.mean(x[0] * x[1])) + 2.25 * 4 * float(np.mean(y[0] * y[1]))
+    m = 0.64 * np.mean(x[0] * x[1]) + 2.25 * 4 * np.mean(y[0] * y[1])
     yield bench.statistical(
         first * second, m, "random affine layers: the m value that it stands for"
     )

@@ -54,7 +54,7 @@ def _descent(
     start = bench.normal(n)
     start_test = bench.normal(m)
     K = J @ J.T
-    rate = float(bench.uniform(0.5, 1) / np.linalg.eigvalsh(K)[-1])
+    rate = bench.uniform(0.5, 1) / np.linalg.eigvalsh(K)[-1]
 
     def steps(t: int) -> tuple[Array, Array]:
         theta = np.zeros(width)
@@ -274,11 +274,11 @@ def theta(maps: list[tuple[Map, Map]], c: Array) -> Array:
 def _(bench: Bench) -> Iterator[Evidence]:
     ratios = []
     for C in power_maps(bench, 250, 3000, zero=True):
-        share = float(10 ** bench.uniform(-4, 0))
+        share = 10 ** bench.uniform(-4, 0)
         weights = share * C.weights
         weights[1] += 1 - share
         near, depth = PowerMap(weights), bench.whole(2, 40)
-        excess = (depth - 1) * log(float(near.derivative(1)(1.0)))
+        excess = (depth - 1) * log(near.derivative(1)(1.0))
         if 0 < excess < 20:
             off = np.abs(theta([(near, near.derivative(1))] * (depth - 1), GRID) - GRID).max()
             ratios.append(off / math.expm1(excess))
@@ -314,7 +314,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             parts = np.array(list(ntk(found.network).by_layer(GRID).values()))
             own = KNOWN[name].at(found.constants[name])
             c = GRID[8]
-            steep.append(depth * log(float(own.c_slope(1.0))) / log(zeta))
+            steep.append(depth * log(own.c_slope(1.0)) / log(zeta))
             told.append(log(found.global_targets["C_f'(1)"]) / log(zeta))
             layer = (np.vectorize(own.c_map), np.vectorize(own.c_slope))
             apart.append(np.abs(parts[:, 8] - theta([layer] * depth, np.array(c))).max())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy import optimize
@@ -38,12 +39,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in NAMES:
         alpha, beta = _constants(bench)
         gamma = bench.uniform(0.5, 3)
-        shift = float(bench.rng.choice([-1, 1]) * bench.uniform(0.2, 1))
+        shift = bench.rng.choice([-1, 1]) * bench.uniform(0.2, 1)
         delta = -KNOWN[name].transformed(alpha, beta, 1, 0).mean()
         zero.append(activation(name).transformed(alpha, beta, gamma, delta).c_map(0.0))
         off = KNOWN[name].transformed(alpha, beta, gamma, delta + shift)
         other.append(
-            float(activation(name).transformed(alpha, beta, gamma, delta + shift).c_map(0.0))
+            activation(name).transformed(alpha, beta, gamma, delta + shift).c_map(0.0)
             - (gamma * shift) ** 2 / off.q_map()
         )
     yield bench.equal(
@@ -71,7 +72,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         variance = plain.integral(lambda x, f=plain.values, m=mean: (f(x) - m) ** 2)
         gamma = bench.uniform(0.3, 3)
         off.append(
-            float(activation(name).transformed(alpha, beta, gamma, -mean).q_map(1.0))
+            activation(name).transformed(alpha, beta, gamma, -mean).q_map(1.0)
             / (gamma**2 * variance)
             - 1
         )
@@ -83,7 +84,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in ("tanh", "softplus", "relu"):
         k = shape(vanilla(20, name), method="dks", zeta=2.0).constants[name]
         solved.append(
-            KNOWN[name].shaped(float(k.alpha or 0), float(k.beta or 0)).values(np.zeros(1))[0]
+            KNOWN[name].shaped(k.alpha or 0, k.beta or 0).values(np.zeros(1))[0]
             / k.transformed(0.0)
             - 1
         )
@@ -106,8 +107,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         gamma = (own.values(np.ones(1)) - own.values(np.zeros(1)))[0] / (
             KNOWN[name].values(np.array([alpha + beta])) - KNOWN[name].values(np.array([beta]))
         )[0]
-        delta = float(own.values(np.zeros(1))[0] / gamma - KNOWN[name].values(np.array([beta]))[0])
-        phi = activation(name).transformed(alpha, beta, float(gamma), delta)
+        delta = own.values(np.zeros(1))[0] / gamma - KNOWN[name].values(np.array([beta]))[0]
+        phi = activation(name).transformed(alpha, beta, gamma, delta)
         square = own.integral(lambda x, f=own.slopes: f(x) ** 2)
         off.append(
             [phi.q_map.derivative(1)(1.0) - own.q_slope(), phi.c_map.derivative(1)(1.0) - square]
@@ -155,7 +156,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         beta = bench.uniform(0.2, 1.2)
         f, h = KNOWN[name].slopes, 1e-5
         first, second = (
-            float(v)
+            v
             for v in (
                 f(np.array([beta]))[0],
                 (f(np.array([beta + h])) - f(np.array([beta - h])))[0] / (2 * h),
@@ -165,9 +166,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for alpha in scales:
             own = KNOWN[name].shaped(alpha, beta)
             delta = -KNOWN[name].transformed(alpha, beta, 1, 0).mean()
-            found = float(
-                activation(name).transformed(alpha, beta, 1.0, delta).c_map.derivative(1)(1.0)
-            )
+            found = activation(name).transformed(alpha, beta, 1.0, delta).c_map.derivative(1)(1.0)
             off.append(found - own.slope())
             excess.append((found - 1) / alpha**2)
         rates.append(excess[1] - (second / first) ** 2 / 2)
@@ -186,7 +185,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ]
     yield bench.equal(kinked, 0, "kinked activations, away from the kink: alpha = 0.02")
     flat = [
-        activation("cos").transformed(a, 0, 1, -float(np.exp(-(a**2) / 2))).c_map.derivative(1)(1.0)
+        activation("cos").transformed(a, 0, 1, -np.exp(-(a**2) / 2)).c_map.derivative(1)(1.0)
         for a in (0.1, 0.03)
     ]
     yield bench.equal(
@@ -225,7 +224,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             alpha, beta, gamma, delta = bench.normal(4)
             size = abs(alpha)
             reduced = phi.transformed(
-                float(np.sign(alpha)), beta / size, size**degree * gamma, delta / size**degree
+                np.sign(alpha), beta / size, size**degree * gamma, delta / size**degree
             )
             off.append(reduced(x) - phi.transformed(alpha, beta, gamma, delta)(x))
         ranks.append(_dimensions(phi, np.array([0.7, 0.3, 1.1, 0.2])))
@@ -290,11 +289,11 @@ def _solved(name: str) -> tuple[float, ...]:
         alpha, beta = optimize.root(
             lambda p: _two(KNOWN[name].shaped(p[0], p[1])), start[:2], tol=1e-13
         ).x
-    own = KNOWN[name].transformed(float(alpha), float(beta), 1.0, 0.0)
+    own = KNOWN[name].transformed(alpha, beta, 1.0, 0.0)
     delta = -own.mean()
     return (
-        float(alpha),
-        float(beta),
+        alpha,
+        beta,
         delta,
         own.integral(lambda x: (own.values(x) + delta) ** 2) ** -0.5,
     )
@@ -316,7 +315,7 @@ def _kcalc(name: str, near: Array) -> Array:
     """kcalc's solution nearest to the given one."""
     found = shape(vanilla(DEPTH, name), method="dks", zeta=ZETA).all_solutions[name]
     sets = [np.array([k.alpha, k.beta, k.delta, k.gamma]) for k in found]
-    return min(sets, key=lambda v: float(np.abs(v - near).max()))
+    return min(sets, key=lambda v: np.abs(v - near).max())
 
 
 def _same(bench: Bench, name: str) -> Evidence:
@@ -326,7 +325,7 @@ def _same(bench: Bench, name: str) -> Evidence:
         1,
         "kcalc's constants against a solver and quadrature of our own",
         1e-8,
-        constants=[float(v) for v in solved],
+        constants=list(solved),
     )
 
 
@@ -339,7 +338,7 @@ def _digits(bench: Bench, name: str, about: str | None = None) -> Evidence:
         "the printed digits: units of the last one by which they are off",
         1e-3,
         about,
-        off=[float(v) for v in off],
+        off=list(off),
     )
 
 
@@ -362,11 +361,11 @@ def _unsplit() -> tuple[Array, Array]:
     return x, 10 * w * np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
 
 
-def _rough(name: str, alpha: float, beta: float) -> tuple[Array, Array, Array, float, float]:
+def _rough(name: str, alpha: float, beta: float) -> tuple[Any, ...]:
     x, w = _unsplit()
     f, d = KNOWN[name].values(alpha * x + beta), alpha * KNOWN[name].slopes(alpha * x + beta)
-    delta = -float(w @ f)
-    gamma = float(w @ (f + delta) ** 2) ** -0.5
+    delta = -(w @ f)
+    gamma = (w @ (f + delta) ** 2) ** -0.5
     return x * w, gamma * (f + delta), gamma * d, delta, gamma
 
 
@@ -377,14 +376,14 @@ def _by_unsplit_rule(name: str) -> Array:
     """
     w = _unsplit()[1]
 
-    def misses(p: Array) -> list[float]:
-        xw, f, d, _, _ = _rough(name, float(p[0]), 1.0 if name == "relu" else float(p[1]))
-        slope = float(w @ d**2) - SLOPE
-        return [slope] if name == "relu" else [float(xw @ (f * d)) - 1, slope]
+    def misses(p: Array) -> list[Any]:
+        xw, f, d, _, _ = _rough(name, p[0], 1.0 if name == "relu" else p[1])
+        slope = (w @ d**2) - SLOPE
+        return [slope] if name == "relu" else [(xw @ (f * d)) - 1, slope]
 
     start = _printed(name)[: 1 if name == "relu" else 2]
     found = optimize.root(misses, start).x
-    alpha, beta = float(found[0]), 1.0 if name == "relu" else float(found[1])
+    alpha, beta = found[0], 1.0 if name == "relu" else found[1]
     return np.array([alpha, beta, *_rough(name, alpha, beta)[3:]])
 
 
@@ -414,12 +413,12 @@ for _name in ("relu", "selu"):
             0.0,
         )
         near, exact, printed = _by_unsplit_rule(name), np.array(_solved(name)), _printed(name)
-        ratio = [float(np.abs(v / printed - 1).max()) for v in (near, exact)]
+        ratio = [np.abs(v / printed - 1).max() for v in (near, exact)]
         yield bench.at_most(
             2.5 * ratio[0],
             ratio[1],
             "the unsplit rule of order $10^5$ is nearer to the print than the exact one",
             0.0,
-            unsplit=[float(v) for v in near],
+            unsplit=list(near),
             distances=ratio,
         )

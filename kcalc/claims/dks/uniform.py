@@ -183,7 +183,7 @@ def _horner(weights: Array, c: Any) -> Any:
 
     out = arb(0)
     for weight in weights[::-1]:
-        out = out * c + arb(float(weight))
+        out = out * c + arb(weight)
     return out
 
 
@@ -211,18 +211,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
     }
     for name, dual in known.items():
         phi = activation(name)
-        yield bench.equal(
-            phi.c_map(c) * float(phi.q_map(1.0)), dual, f"{name}: a closed form", 1e-13
-        )
+        yield bench.equal(phi.c_map(c) * phi.q_map(1.0), dual, f"{name}: a closed form", 1e-13)
     for n in (1, 2, 3, 4):
         z, w = reference.line()
-        size = float(w @ (reference.density(z) * special.eval_hermitenorm(n, z) ** 2))
+        size = w @ (reference.density(z) * special.eval_hermitenorm(n, z) ** 2)
         yield bench.equal(size, factorial(n), f"the square of He_{n}", 1e-10)
         yield bench.equal(hermite(n).c_map(c), c**n, f"Hermite polynomial {n}: $c^{n}$", 1e-13)
     inside = c[1:-1]
     names = ("tanh", "gelu", "softplus", "selu")
-    direct = [[reference.gamma(name, float(x)) for x in inside] for name in names]
-    own = [activation(name).c_map(inside) * float(activation(name).q_map(1.0)) for name in names]
+    direct = [[reference.gamma(name, x) for x in inside] for name in names]
+    own = [activation(name).c_map(inside) * activation(name).q_map(1.0) for name in names]
     yield bench.equal(own, direct, "without a closed form: the joint density", 1e-10)
     phi = activation("gelu")
     unit = phi.transformed(output_scale=1 / sqrt(reference.second_moment("gelu")))

@@ -38,7 +38,7 @@ def _unit(name: str) -> tuple[Activation, Callable[[Array], Array], float]:
     return (
         activation(name).transformed(output_scale=scale),
         lambda u: scale * plain.value(u),
-        float(largest),
+        largest,
     )
 
 
@@ -73,7 +73,7 @@ def _gaussian_errors(
 def _limits(phi: Activation, depth: int) -> list[float]:
     """The library's m values after 1, ..., depth layers; all q values are 1."""
     return [
-        float(c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), d)))(_C))
+        c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), d)))(_C)
         for d in range(1, depth + 1)
     ]
 
@@ -118,7 +118,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 measured=quantiles.tolist(),
                 bound=curve.tolist(),
                 C=largest,
-                looseness=float((curve / quantiles).min()),
+                looseness=(curve / quantiles).min(),
             )
             slopes = _exponents(own, widths)
             yield bench.statistical(
@@ -157,7 +157,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         x = np.linspace(-9, 9, 2001)
         yield bench.equal(phi.q_map(1.0), 1.0, f"{name}: normalised")
         yield bench.at_most(1.0, np.abs(f(x)).max(), f"{name}: its largest value", C=largest)
-    steep = [1 / sqrt(float(activation("tanh").q_map(float(s) ** 2))) for s in (1, 10, 1000)]
+    steep = [1 / sqrt(activation("tanh").q_map(float(s) ** 2)) for s in (1, 10, 1000)]
     yield bench.at_most(
         1.0, steep, "tanh(s x), s = 1, 10, 1000: the sup after normalisation", sups=steep
     )
@@ -183,7 +183,7 @@ def _frames(bench: Bench, draws: int, m: int, k: int) -> Array:
 def _suo_errors(name: str, bench: Bench, draws: int, m: int, k: int) -> Array:
     f = reference.FUNCTIONS[name].value
     phi = activation(name)
-    limit = float(phi.c_map(_C)) * float(phi.q_map(1.0))
+    limit = phi.c_map(_C) * phi.q_map(1.0)
     parts = []
     for start in range(0, draws, 100):
         h = f(_frames(bench, min(100, draws - start), m, k))
@@ -234,7 +234,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 epsilon=epsilon.tolist(),
                 delta=delta.tolist(),
                 largest_error=worst.tolist(),
-                looseness=float((epsilon / worst).min()),
+                looseness=(epsilon / worst).min(),
             )
             slopes = _exponents(errors, widths)
             yield bench.statistical(
@@ -279,7 +279,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(
         np.abs((sizes - 1) / sizes**0.75 / sizes**0.25 - 1), 1.01 / sizes, "the second within 1/m"
     )
-    spread = [float(np.abs(_suo_errors("tanh", bench, 100, m, m // 2)).max()) for m in (100, 6400)]
+    spread = [np.abs(_suo_errors("tanh", bench, 100, m, m // 2)).max() for m in (100, 6400)]
     yield bench.at_most(
         4 * spread[1],
         spread[0],

@@ -53,7 +53,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         moments(resnet(L, m, n, Rational(1, 2))).weights["W11"]
         for L in bench.size((20, 60), (100, 400))
     ]
-    logs = [float(w.log10_variance or 0) * log(10) for w in found]
+    logs = [(w.log10_variance or 0) * log(10) for w in found]
     growth = (logs[1] - logs[0]) / bench.size(40, 300)
     yield bench.at_most(
         growth, 2 * rho, "the growth of the variance by kcalc", about=PRINTED, growth=growth
@@ -334,7 +334,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             variance,
             math.expm1(5 * pi**2 / (6 * width)),
             f"all L up to 10^4, n = {width}",
-            last=float(variance[-1]),
+            last=variance[-1],
         )
         yield bench.equal(
             variance[[9999]],

@@ -200,7 +200,7 @@ def agree(
     if none is refuted.
     """
     for power, name in zip(powers, ("means", "fourth moments"), strict=False):
-        truths = {n: float(table[n].mean if power == 1 else table[n].fourth) for n in found}
+        truths = {n: (table[n].mean if power == 1 else table[n].fourth) for n in found}
         drawn = {n: s**power for n, s in found.items() if np.ptp(s) > 1e-9 * truths[n]}
         if drawn:
             yield bench.worst(drawn, {n: truths[n] for n in drawn}, f"{what}, {name}")

@@ -215,7 +215,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     limit = np.array([(L + 4 * k - 4) / (5 * L) for k in range(1, L + 1)])
     yield bench.counterexample(
-        1 - ratio.min(), "kcalc at width 10^6, L = 10, k = 1", ratio=float(ratio.min())
+        1 - ratio.min(), "kcalc at width 10^6, L = 10, k = 1", ratio=ratio.min()
     )
     yield bench.equal(ratio, limit, "the ratios of all k at width 10^6", 1e-3)
     N, K, D = symbols("N k L", positive=True)

@@ -72,7 +72,7 @@ class Signs:
     def _unit(self, below: list[Unit], unit: int, gated: bool) -> Unit:
         columns, value = [], np.zeros(2**self.count)
         for read, source in enumerate(below):
-            bit, size = len(self.sizes), float(self.rng.uniform(0.5, 1.5))
+            bit, size = len(self.sizes), self.rng.uniform(0.5, 1.5)
             self.sizes[self.layers, read, unit] = size
             columns.append(size * (1 - 2 * (np.arange(2**self.count) >> bit & 1)))
             value = value + columns[-1] * source.value
@@ -195,7 +195,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-11,
         )
     w = np.array(list(itertools.product([-1.0, 1.0], repeat=2)))
-    crossed = float((w[:, 0] * w[:, 1] * (w.sum(axis=1) > 0)).mean())
+    crossed = (w[:, 0] * w[:, 1] * (w.sum(axis=1) > 0)).mean()
     yield bench.counterexample(
         crossed, "two signs and y = (1, 1): $E(w_1w_2z)=1/4$, not 0", value=crossed
     )
@@ -246,7 +246,7 @@ def _summed(signs: Signs, units: list[Unit], of: Moments, entry: float) -> float
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     w = np.array(list(itertools.product([-1.0, 1.0], repeat=2)))
-    crossed = float((w[:, 0] ** 2 * w[:, 1] ** 2 * (w @ [1.0, sqrt(2)] > 0)).mean())
+    crossed = (w[:, 0] ** 2 * w[:, 1] ** 2 * (w @ [1.0, sqrt(2)] > 0)).mean()
     yield bench.counterexample(
         crossed,
         "one relu unit of two inputs, $t_1=s_2$ along $w_1$, $t_2=s_1$ along $w_2$: "
@@ -261,7 +261,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             bench, units, bench.size(3000, 20000 if signs.count <= 12 else 500)
         ):
             found.append(
-                float((products[t][a] * products[t][b]) @ (products[s][c] * products[s][d]))
+                ((products[t][a] * products[t][b]) @ (products[s][c] * products[s][d]))
                 / 2**signs.count
             )
             truth.append(

@@ -94,9 +94,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         c = sqrt(beta)  # of the standard deviation
         scaled = net.map_layers(
             lambda v, layer, c=c, net=net: (
-                Affine(WIDTH, sigma_w=float(net.layer(v).sigma_w) * c)  # type: ignore
+                Affine(WIDTH, sigma_w=net.layer(v).sigma_w * c)  # type: ignore
                 if v in ("one", "F")
-                else Scale(float(layer.factor) / c**2)
+                else Scale(layer.factor / c**2)
                 if v == "R"
                 else layer
             )

@@ -329,7 +329,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     net = stack([6, 24, 12, 8], [2 / sqrt(a * b) for a, b in ((6, 24), (24, 12), (12, 8))])
     run = Draws(bench, net, 8000, 60000)
     scaled = {v: run.b(v) / run.f(v).mean() for v in ("affine_1", "affine_2", "affine_3")}
-    truth = float(scaling(net).biases["affine_1"])
+    truth = scaling(net).biases["affine_1"]
     yield bench.worst(scaled, truth, "drawn")
 
 

@@ -149,9 +149,7 @@ class Draws:
                 self.x[node] = float(layer.factor) * xs[0]
                 self._back[node] = lambda g: [float(layer.factor) * g]
             case Dropout():
-                mask = (self.bench.rng.uniform(size=xs[0].shape) >= float(layer.rate)) / (
-                    1 - float(layer.rate)
-                )
+                mask = (self.bench.rng.uniform(size=xs[0].shape) >= layer.rate) / (1 - layer.rate)
                 self.x[node] = mask * xs[0]
                 self._back[node] = lambda g: [g * mask]
             case Flatten():

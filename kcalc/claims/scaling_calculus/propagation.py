@@ -183,7 +183,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         name = f"kernel {kernel}, stride {stride}"
         s = scaling(net)
         found = np.array([t.scaling for t in s.tensors.values()])
-        off = float(np.abs(found / found[0] - 1).max())
+        off = np.abs(found / found[0] - 1).max()
         what = f"{name}: that zeta changes where the stride is not the size"
         yield bench.counterexample(
             1.0 if off <= 1e-6 else 1e-6 - off,
@@ -230,16 +230,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         {n: run.nu[n] for n in nodes}, {n: s.weights[n].gamma for n in nodes}, "nu from maps"
     )
     f_maps = {f"{n} {p}": (run.x[n][:, p] ** 2).mean(axis=1) for n in nodes for p in (0, 1, 5)}
-    told = {
-        f"{n} {p}": float(np.ravel(s.tensors[n].forward_map)[p]) for n in nodes for p in (0, 1, 5)
-    }
+    told = {f"{n} {p}": np.ravel(s.tensors[n].forward_map)[p] for n in nodes for p in (0, 1, 5)}
     yield bench.worst(f_maps, told, "f at a corner, an edge and inside")
     found = [t.scaling for t in s.tensors.values()]
     yield bench.equal(
         found,
         found[0],
         "zeta from maps at all nodes",
-        spread_of_averages=float(max(abs(average[n] / s.weights[n].gamma - 1) for n in nodes)),
+        spread_of_averages=max(abs(average[n] / s.weights[n].gamma - 1) for n in nodes),
     )
 
 

@@ -55,7 +55,7 @@ def _residuals(bench: Bench) -> Iterator[Evidence]:
 def _one_layer(bench: Bench) -> Iterator[Evidence]:
     """z = W x: the Hessian of the loss is X^T X/N for every output (twice that for the square)."""
     X, y = bench.normal(5, 3), bench.normal(5, 2)
-    top = float(np.linalg.norm(X, 2)) ** 2 / 5
+    top = np.linalg.norm(X, 2) ** 2 / 5
     for loss, factor in (("half_square", 1.0), ("square", 2.0)):
         s = smoothness(
             chain(Input(3), Affine(2)),

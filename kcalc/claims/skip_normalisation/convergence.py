@@ -72,7 +72,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     x = np.linspace(-20, 20, 200001)
     x = x[np.abs(x) > 1e-6]
     f, d = x * x + 3 * np.sin(x) ** 2, 2 * x + 3 * np.sin(2 * x)
-    mu, beta = float((d * d / f).min()) * 0.999, 8.0
+    mu, beta = (d * d / f).min() * 0.999, 8.0
     for eta in (0.05, 0.2):
         path = descend(lambda v: 2 * v + 3 * np.sin(2 * v), np.array([9.0]), eta, 60)[:, 0]
         loss = path**2 + 3 * np.sin(path) ** 2
@@ -224,7 +224,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(rates, [-0.75, -1.5], "powers of t of sigma and of lambda", 0.03)
     scaled = slope**2 * t**0.75
     yield bench.counterexample(
-        float(1 - scaled[-1] / scaled[tenth]) - 0.5,
+        (1 - scaled[-1] / scaled[tenth]) - 0.5,
         "$\\lambda t^{3/4}$ is bounded away from 0: it falls by this share per decade, less a half",
     )
     tail = np.cumsum(slope**2)
@@ -240,7 +240,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         product,
         "the product of $1-\\mu_t\\alpha$ stays away from 0",
         0.0,
-        product=float(product),
+        product=product,
     )
     net = Residual([1, 1], 1, ("entry", "weight"), 1.0, 0.5)
     D = [
@@ -297,7 +297,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         loss[i, 0] = trap(point)[0]
         for _ in bench.rounds(20000, 200000):
             step = 1.0 * trap(point)[2]  # eta = 1; smaller steps leap less still
-            jump = max(jump, float(np.abs(step).max()) * 2.97 * sqrt(2)) if i == 0 else jump
+            jump = max(jump, np.abs(step).max() * 2.97 * sqrt(2)) if i == 0 else jump
             point = point - step
         loss[i, 1], t = trap(point)[:2]
         if i == 0:
@@ -330,17 +330,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
     theta, eta, seen = 0.3 * bench.normal(net.size), 0.1, []
     for _ in bench.rounds(150, 1000):
         D, r = jacobian(lambda th: net(th, X), theta), (net(theta, X) - y).ravel()
-        seen.append((float(r @ r) / (2 * N), least(D), float(np.abs(theta[: net.ends[0]]).max())))
+        seen.append(((r @ r) / (2 * N), least(D), np.abs(theta[: net.ends[0]]).max()))
         theta = theta - eta * D.T @ r / N
     losses, lambdas, radius = (np.array(v) for v in zip(*seen, strict=True))
-    rate = 1 - 2 / N * float(lambdas.min()) * eta / 2  # 1 - beta eta / 2 is at least 1/2
+    rate = 1 - 2 / N * lambdas.min() * eta / 2  # 1 - beta eta / 2 is at least 1/2
     yield bench.at_most(
         losses,
         losses[0] * rate ** np.arange(len(losses)),
         "a run in a ball: the linear rate of the smallest lambda seen",
         1e-9,
-        radius=float(radius.max()),
-        smallest=float(lambdas.min()),
+        radius=radius.max(),
+        smallest=lambdas.min(),
     )
 
 
@@ -413,4 +413,4 @@ def _(bench: Bench) -> Iterator[Evidence]:
         scale={nodes[0]: 1.0, None: 0.5},
         biases=False,
     )
-    yield bench.at_most(sizes, s.size, "kcalc's bound of |F|", 0.0, bound=float(s.size))
+    yield bench.at_most(sizes, s.size, "kcalc's bound of |F|", 0.0, bound=s.size)

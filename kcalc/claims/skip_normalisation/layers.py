@@ -154,7 +154,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(10, 60):
-        N, eps = bench.whole(2, 6), float(np.exp(bench.normal()))
+        N, eps = bench.whole(2, 6), np.exp(bench.normal())
         x = bench.normal(N) * exp(bench.normal())
         s, root = N * eps + x @ x, sqrt(N)
         first = root * s**-0.5 * (np.eye(N) - np.outer(x, x) / s)
@@ -191,7 +191,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
              r"$\epsilon(\epsilon+w^2)^{-3/2}$", theorem=True)  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(10, 60):
-        d, eps = bench.whole(1, 6), float(np.exp(bench.normal()))
+        d, eps = bench.whole(1, 6), np.exp(bench.normal())
         w = bench.normal(d) * exp(bench.normal())
         s = eps + w @ w
         first, second = s**-0.5 * (np.eye(d) - np.outer(w, w) / s), s**-1.5 * _delta(w, s)
@@ -265,9 +265,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(3 * 0.5 * 1.25**-2.5, BOUND, "attained at t = 1/2", 1e-14)
     steep, bent, sizes, told_bounds = [], [], [], []
     for _ in bench.rounds(60, 600):
-        d, eps = bench.whole(1, 5), float(np.exp(bench.normal()))
+        d, eps = bench.whole(1, 5), np.exp(bench.normal())
         w = bench.normal(d)
-        w *= sqrt(eps) * float(np.exp(0.5 * bench.normal())) / 2 / np.linalg.norm(w)
+        w *= sqrt(eps) * np.exp(0.5 * bench.normal()) / 2 / np.linalg.norm(w)
         for own, first, second, n in (
             (WeightNormalisation(eps), *_wn_derivatives(w, eps), 1),
             (BatchNormalisation(eps), *_bn_derivatives(w, eps), d),
@@ -361,8 +361,8 @@ def _worst(
         theta = bench.normal(net.size) * exp(1.5 * bench.normal())
         other = theta + bench.normal(net.size) * (1e-3 if i % 2 else 1.0)
         D = [jacobian(lambda t: net(t, X), t) for t in (theta, other)]
-        first.append(float(np.linalg.norm(D[0], 2)))
-        bent.append(float(np.linalg.norm(D[0] - D[1], 2) / np.linalg.norm(theta - other)))
+        first.append(np.linalg.norm(D[0], 2))
+        bent.append(np.linalg.norm(D[0] - D[1], 2) / np.linalg.norm(theta - other))
         points.append(theta)
     return first, bent, points
 
@@ -407,10 +407,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     plain, X = Residual([2, 2], 1, (None, None), 1.0, 1.0), bench.normal(2, 2)
     sizes = [
-        float(
-            np.linalg.norm(
-                jacobian(lambda t: plain(t, X), r * np.repeat([0.0, 1.0], [4, plain.size - 4])), 2
-            )
+        np.linalg.norm(
+            jacobian(lambda t: plain(t, X), r * np.repeat([0.0, 1.0], [4, plain.size - 4])), 2
         )
         for r in (1.0, 10.0, 100.0)
     ]
@@ -460,7 +458,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             quotients,
             s.beta,
             f"{loss}: Lipschitz quotients of the gradient against kcalc's beta",
-            largest=float(max(quotients)),
+            largest=max(quotients),
         )
     yield from attained(bench)
 

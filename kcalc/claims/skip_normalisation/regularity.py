@@ -29,7 +29,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for i in bench.rounds(40, 400):
         d0, N = bench.whole(2, 5), bench.whole(1, 4)
         d = bench.whole(1, d0 + 1)
-        eps = float(np.exp(bench.normal()))
+        eps = np.exp(bench.normal())
         shrink = bench.uniform(0.2, 1.2)
         net = Residual([d0, d], 2, ("entry", "weight"), eps, shrink)
         X = bench.normal(d0, N)
@@ -101,7 +101,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         G = bench.normal(n, m)
         G *= bench.uniform(0.05, 0.99) / np.linalg.norm(G, 2)
         found.append(sigma(Q + G))
-        bound.append(1 - float(np.linalg.norm(G, 2)))
+        bound.append(1 - np.linalg.norm(G, 2))
     yield bench.at_most(bound, found, "random I with at most as many rows as columns")
     yield bench.equal(sigma(np.eye(3) - 0.4 * np.eye(3)), 0.6, "attained by $Jg=-0.4I$", 1e-14)
     graph, _ = kc_network([3, 3], 1)
@@ -166,7 +166,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(10, 80):
         w = bench.normal(2, 3) * exp(bench.normal())
-        eps = float(np.exp(bench.normal()))
+        eps = np.exp(bench.normal())
         true = sigma(jacobian(lambda v, e=eps: en(v, e), w))
         yield bench.equal(
             [(eps * (eps + w * w) ** -1.5).min(), EntryNormalisation(eps).smallest_slope(w)],
@@ -190,7 +190,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         d0 = bench.whole(2, 5)
         N = bench.whole(1, d0 + 1)
         d = bench.whole(1, d0 + 1)
-        eps = float(np.exp(bench.normal()))
+        eps = np.exp(bench.normal())
         shrink = 0.99 / sqrt(d)
         net = Residual([d0, d], 1 + i % 2, ("entry", "weight"), eps, shrink)
         X = bench.normal(d0, N)
@@ -205,7 +205,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         bound.append((sigma(X) * slope) ** 2 * prod(blocks))
         margin.append(true)
         ratio.append(true / bound[-1])
-    yield bench.at_most(1e-300, margin, "lambda(DF) is positive", 0.0, smallest=float(min(margin)))
+    yield bench.at_most(1e-300, margin, "lambda(DF) is positive", 0.0, smallest=min(margin))
     yield bench.at_most(
         np.ones(len(ratio)),
         ratio,

@@ -102,8 +102,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(5, 30):
         dag = random_dag(bench, 14)
         most = maximal_c_value(dag.network("relu"))
-        eta = 0.8 * float(most(0.0))
-        slope = float(
+        eta = 0.8 * most(0.0)
+        slope = (
             next(
                 iter(shape(dag.network("relu"), method="tat", eta=eta).constants.values())
             ).negative_slope
@@ -124,7 +124,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     reached, conditions = [], []
     for name in SHAPED[: bench.size(5, 10)]:
-        net, tau = _shapeable(bench, name), float(bench.rng.choice([0.2, 0.3, 0.5]))
+        net, tau = _shapeable(bench, name), bench.rng.choice([0.2, 0.3, 0.5])
         phi, slope, bend = transformed(name, shape(net, method="tat", tau=tau).constants[name])
         squares = (
             lambda z, f=phi: f(z) ** 2,
@@ -133,7 +133,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         conditions.append([one(square) for square in squares])
         curvature = one(lambda z, f=bend: f(z) ** 2)
-        reached.append(float(maximal(net, lambda x, k=curvature: x + k)(0.0)) / tau)
+        reached.append(maximal(net, lambda x, k=curvature: x + k)(0.0) / tau)
     yield bench.equal(conditions, 1.0, "Q(1) = Q'(1) = C'(1) = 1 by own quadrature", 1e-10)
     yield bench.equal(reached, 1.0, "the greatest C_g''(1) is tau, from E[phi''^2]", 1e-9)
     small = [small_network(bench, 7, "tanh") for _ in bench.rounds(3, 15)]
@@ -144,7 +144,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             and len(net.outputs) == 1
             and greatest(net, 0.0, lambda x: x + 1.0) > 0
         ):
-            bend = float(maximal_curvature(net).inverse(0.3))
+            bend = maximal_curvature(net).inverse(0.3)
             values.append(greatest(net, 0.0, lambda x, k=bend: x + k))
     yield bench.equal(
         values or [0.3], 0.3, "small networks: over all subsets of layers", networks=len(values)

@@ -43,7 +43,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(-a * x - a * (-x), "phi_a for x < 0, where phi_0 = 0")
     found, truth = [], []
     for slope in (-0.4, 0.0, 0.3, 1.5, *bench.uniform(-2, 3, bench.size(3, 30))):
-        found.append(leaky_relu(float(slope)).c_map(_C))
+        found.append(leaky_relu(slope).c_map(_C))
         square = [homogeneous_pair(leaky(0.0), leaky(0.0), c) for c in _C]  # C_0(c) Q_0(1)
         mixed = [homogeneous_pair(leaky(1.0), leaky(0.0), c) for c in _C]
         parts = (
@@ -128,7 +128,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for s in slopes
     ]
     yield bench.equal(
-        [leaky_relu(float(s)).c_map(_C) for s in slopes],
+        [leaky_relu(s).c_map(_C) for s in slopes],
         numbers,
         "the C map of the calculus, random slopes",
     )
@@ -167,7 +167,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ours.append(np.abs(gram - max(m / k, 1.0) * np.eye(min(m, k))).max())
         entries += [(w**2).mean() * k, (law**2).mean() * k]
         if m >= k:
-            norms += [float(v @ v) / m / (float(z @ z) / k) for v in (w @ z, law @ z)]
+            norms += [(v @ v) / m / ((z @ z) / k) for v in (w @ z, law @ z)]
     yield bench.equal(
         entries,
         1.0,
@@ -178,9 +178,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         norms, 1.0, "|Wz|^2/m = |z|^2/k for m >= k, by the recipe and by the law of kcalc", 1e-5
     )
     yield bench.equal(ours, 0.0, "the law's rows (columns) are orthogonal and of equal norm", 1e-5)
-    samples = [
-        float(np.sum(_orthogonal(bench, 3, 6)[0, :2]) ** 2) for _ in bench.rounds(1500, 20000)
-    ]
+    samples = [np.sum(_orthogonal(bench, 3, 6)[0, :2]) ** 2 for _ in bench.rounds(1500, 20000)]
     yield bench.statistical(samples, 2 / 6, "rows are uniform on the sphere: E (w_1 + w_2)^2 = 2/k")
 
 
@@ -195,7 +193,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"c^l=x_1^{l\top}x_2^l/(\|x_1^l\|\|x_2^l\|)$ is near $\mathcal C^l(0)$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    slope = float(shape(vanilla(30), method="tat", eta=0.9).constants["relu"].negative_slope or 0.0)
+    slope = shape(vanilla(30), method="tat", eta=0.9).constants["relu"].negative_slope or 0.0
     depth, widths, draws = 30, (30, 100, 300), bench.size(24, 200)
     errors = []
     theory: list[float] = [float("nan")]
@@ -207,13 +205,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             found.append([])
             for _ in range(depth):
                 y = forward(bench, tailored(slope), y, (width,))
-                found[-1].append(
-                    float(y[0] @ y[1]) / float(np.linalg.norm(y[0]) * np.linalg.norm(y[1]))
-                )
-        theory = [
-            float(chain_of(n)(0.0, lambda c: tailored_map(slope, c))) for n in range(1, depth + 1)
-        ]
-        errors.append(float(np.sqrt(np.mean((np.array(found) - theory) ** 2))))
+                found[-1].append((y[0] @ y[1]) / (np.linalg.norm(y[0]) * np.linalg.norm(y[1])))
+        theory = [chain_of(n)(0.0, lambda c: tailored_map(slope, c)) for n in range(1, depth + 1)]
+        errors.append(np.sqrt(np.mean((np.array(found) - theory) ** 2)))
         if width == widths[-1]:
             final = np.array(found)[:, -1]
             # errors of the sample, and a bias of order 1/width
@@ -221,7 +215,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield bench.at_most(
                 abs(final.mean() - theory[-1]), near, "the mean of the last c value", width=width
             )
-    order = float(np.polyfit(np.log(widths), np.log(errors), 1)[0])
+    order = np.polyfit(np.log(widths), np.log(errors), 1)[0]
     yield bench.equal(
         order,
         -0.5,
@@ -258,7 +252,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(
         values, np.tile(c, (len(values), 1)), "local and global maps of shaped networks", 1e-10
     )
-    without = float(leaky_relu(0.5).c_map(0.0))
+    without = leaky_relu(0.5).c_map(0.0)
     yield bench.equal(
         without, corner(0.5), "without C(0) = 0 it fails: a leaky ReLU has C(0) = k > 0"
     )

@@ -153,7 +153,7 @@ class SmoothBalls:
         constants = shape(dag.network(name), method="tat", tau=tau).constants[name]
         with working(53):
             alpha, beta, gamma, delta = (
-                arb(float(getattr(constants, k))) for k in ("alpha", "beta", "gamma", "delta")
+                arb(getattr(constants, k)) for k in ("alpha", "beta", "gamma", "delta")
             )
             root = (2 * arb.pi()).sqrt()
 

@@ -77,9 +77,7 @@ def transformed(name: str, constants: Any) -> list[Function]:
 
     ``constants``: the constants of a shaped activation.
     """
-    alpha, beta, gamma, delta = (
-        float(getattr(constants, k)) for k in ("alpha", "beta", "gamma", "delta")
-    )
+    alpha, beta, gamma, delta = (getattr(constants, k) for k in ("alpha", "beta", "gamma", "delta"))
     phi, slope, bend = SMOOTH[name]
     return [
         lambda x: gamma * (phi(alpha * x + beta) + delta),
@@ -153,7 +151,7 @@ def homogeneous_pair(f: Function, g: Function, c: float) -> float:
     total = 0.0
     for low, high in itertools.pairwise(kinks):
         angle = (low + high) / 2 + (high - low) / 2 * nodes
-        total += (high - low) / 2 * float(weights @ (f(np.cos(angle)) * g(np.cos(angle - t))))
+        total += (high - low) / 2 * (weights @ (f(np.cos(angle)) * g(np.cos(angle - t))))
     return total / pi
 
 

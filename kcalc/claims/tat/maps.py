@@ -54,8 +54,8 @@ def _points(bench: Bench, count: int) -> Iterator[tuple[float, float, float]]:
     for _ in range(count):
         yield (
             bench.uniform(-0.95, 0.95),
-            float(np.exp(bench.uniform(-1, 1))),
-            float(np.exp(bench.uniform(-1, 1))),
+            np.exp(bench.uniform(-1, 1)),
+            np.exp(bench.uniform(-1, 1)),
         )
 
 
@@ -81,8 +81,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         samples = []
         for _ in bench.rounds(400, 4000):
             y = forward(bench, phi, x, (64,))
-            samples.append(float(y[0] @ y[1]) / 64)
-        expected = float(pair_expectation(name, name, -0.4, 0.7, 1.6))
+            samples.append((y[0] @ y[1]) / 64)
+        expected = pair_expectation(name, name, -0.4, 0.7, 1.6)
         yield bench.statistical(
             samples, expected, f"one layer of 64 {name} units with weights drawn", width=64
         )
@@ -108,9 +108,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found, truth, "the Q map, and three layers of it, against a trapezoidal rule", 1e-10
     )
     x = _inputs(bench, 1.7, 1.0, 0.0)[:1]
-    samples = [
-        float((forward(bench, np.tanh, x, (64,)) ** 2).mean()) for _ in bench.rounds(400, 4000)
-    ]
+    samples = [(forward(bench, np.tanh, x, (64,)) ** 2).mean() for _ in bench.rounds(400, 4000)]
     yield bench.statistical(
         samples, activation("tanh").q_map(1.7), "one layer of 64 tanh units, |x|^2/d_0 = 1.7"
     )
@@ -127,7 +125,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     same = np.array([2.0, 2.0])
-    printed, cosine = float(same @ same) / 2, float(same @ same) / float(np.linalg.norm(same) ** 2)
+    printed, cosine = (same @ same) / 2, (same @ same) / (np.linalg.norm(same) ** 2)
     yield bench.counterexample(
         abs(printed - cosine),
         "x_1 = x_2 = (2, 2) has c = 1, and x_1.x_2/d_0 = 4",
@@ -145,13 +143,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(found, truth, "the C map at unequal q against a trapezoidal rule", 1e-9)
     q1, q2, c = 0.5, 2.0, 0.6
     x = _inputs(bench, q1, q2, c)
-    cosine = float(x[0] @ x[1] / np.sqrt((x[0] @ x[0]) * (x[1] @ x[1])))
+    cosine = x[0] @ x[1] / np.sqrt((x[0] @ x[0]) * (x[1] @ x[1]))
     phi = activation("tanh")
-    expected = float(phi.c_map(cosine, q1, q2)) * sqrt(float(phi.q_map(q1)) * float(phi.q_map(q2)))
+    expected = phi.c_map(cosine, q1, q2) * sqrt(phi.q_map(q1) * phi.q_map(q2))
     samples = []
     for _ in bench.rounds(400, 4000):
         y = forward(bench, np.tanh, x, (64,))
-        samples.append(float(y[0] @ y[1]) / 64)
+        samples.append((y[0] @ y[1]) / 64)
     yield bench.statistical(
         samples, expected, "C sqrt(Q Q) at c^0 = x_1.x_2/(|x_1||x_2|), weights drawn"
     )
@@ -255,9 +253,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(1500, 20000):
         hidden = forward(bench, leaky(0.0), x, (width,)) * sqrt(2)
         y = w * x + sqrt(1 - w * w) * forward(bench, lambda v: v, hidden, (width,))
-        samples.append(float(y[0] @ y[1]) / width)
+        samples.append((y[0] @ y[1]) / width)
     relu = chain(Affine(), Nonlinear(activation("relu")))
-    expected = w**2 * c + (1 - w**2) * float(c_map(relu)(c))
+    expected = w**2 * c + (1 - w**2) * c_map(relu)(c)
     yield bench.statistical(
         samples, expected, "a block with one layer of ReLUs and weights drawn, width 16"
     )
@@ -355,7 +353,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"C^{(i)}(0)=q^i\,E[\phi^{(i)}(\sqrt q z)]^2/\mathcal Q(q)$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    slope = float(abrelu(2, 2).c_map.derivative(1)(0.0))
+    slope = abrelu(2, 2).c_map.derivative(1)(0.0)
     printed = one(lambda z: 2.0 + 0 * z) ** 2
     yield bench.counterexample(
         abs(printed - slope),

@@ -62,7 +62,7 @@ def _resnet(square: float, depth: int) -> Network:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     a, c = 0.37, 0.2
-    printed, true = float(c_map(_resnet(a / (1 + a * a), 1))(c)), float(tailored_map(a, c))
+    printed, true = c_map(_resnet(a / (1 + a * a), 1))(c), tailored_map(a, c)
     yield bench.counterexample(
         abs(printed - true), "one layer of slope .37 at c = .2", printed=printed, rectifier=true
     )
@@ -79,11 +79,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     plain, blocks, iterated = [], [], []
     for slope in bench.uniform(0, 3, bench.size(6, 30)):
         depth = bench.whole(1, 12)
-        plain.append(c_map(vanilla(depth, tailored_rectifier(float(slope))))(_C))
+        plain.append(c_map(vanilla(depth, tailored_rectifier(slope)))(_C))
         blocks.append(c_map(_resnet(2 * slope / (1 + slope**2), depth))(_C))
         c = _C
         for _ in range(depth):
-            c = tailored_map(float(slope), c)
+            c = tailored_map(slope, c)
         iterated.append(c)
     yield bench.equal(
         plain, blocks, "global C maps of both networks, random slopes and depths", 1e-11
@@ -99,8 +99,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     squares = bench.uniform(0.01, 0.99, bench.size(8, 50))
-    found = [c_map(_resnet(float(w), 1))(_C) for w in squares]
-    integral = np.array([2 * homogeneous_pair(leaky(0.0), leaky(0.0), float(c)) for c in _C])
+    found = [c_map(_resnet(w, 1))(_C) for w in squares]
+    integral = np.array([2 * homogeneous_pair(leaky(0.0), leaky(0.0), c) for c in _C])
     yield bench.equal(
         found,
         squares[:, None] * _C + (1 - squares[:, None]) * integral,
@@ -136,9 +136,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     C = c_map(vanilla(50, "identity"))
     yield bench.counterexample(
-        abs(float(C(0.8) - C(0.2))),
+        abs(C(0.8) - C(0.2)),
         "50 linear layers keep c = .2 and c = .8 apart",
-        values=[float(C(0.2)), float(C(0.8))],
+        values=[C(0.2), C(0.8)],
     )
     weights = np.array([C.weights for C in power_maps(bench, 100, 1000) if C.weights[1] < 0.9])
     values = np.tile([-0.99, -0.5, 0.0, 0.3, 0.9, 0.999], (len(weights), 1))
@@ -233,8 +233,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             slope = shape(vanilla(depth), method="tat", eta=eta).constants["relu"].negative_slope
             c = np.array(starts)
             for _ in range(depth):
-                c = tailored_map(float(slope or 0.0), c)
-            errors.append(float(np.abs(c - limit).max()))
+                c = tailored_map(slope or 0.0, c)
+            errors.append(np.abs(c - limit).max())
         order = np.polyfit(np.log(depths), np.log(errors), 1)[0]
         yield bench.equal(
             order,
@@ -327,7 +327,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     below = 1 - (3 / (sqrt(2) * times + 3)) ** 2
     yield bench.at_most(
         below,
-        [flow(0.0, float(s)) for s in times],
+        [flow(0.0, s) for s in times],
         "it lies below psi(0, t) of the calculus",
         1e-11,
     )
@@ -366,7 +366,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         v = bench.normal(4, 5)
         hidden = np.maximum(np.maximum(v @ weights[0] + weights[1], 0) @ weights[2] + weights[3], 0)
         truth.append(hidden @ weights[4])
-        y, numeric = v, leaky(float(slope))
+        y, numeric = v, leaky(slope)
         for w, b in ((weights[0], weights[1]), (weights[2], weights[3])):
             doubled = numeric(y @ np.concatenate([w, -w], axis=1) + np.concatenate([b, -b]))
             # goes into the next weights
@@ -398,11 +398,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield bench.exact(sides[0] + slope * sides[1], f"{where}, slope of sign {sign}")
     v = bench.normal(200)
     slopes = np.append(bench.uniform(-3, 3, 20), [1e-3, -1.0, 1.0])
-    left = [leaky(float(s))(-v) for s in slopes]
-    yield bench.equal(
-        left, [-s * leaky(float(1 / s))(v) for s in slopes], "random x and slopes", 1e-11
-    )
-    zero = float(leaky(0.0)(np.array(1.0)))
+    left = [leaky(s)(-v) for s in slopes]
+    yield bench.equal(left, [-s * leaky(1 / s)(v) for s in slopes], "random x and slopes", 1e-11)
+    zero = leaky(0.0)(np.array(1.0))
     yield bench.counterexample(
         zero,
         "slope 0 at x = -1: the left side is 1, the right side 0 times something undefined",

@@ -206,9 +206,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     below = []
     # where r(x) < x, kcalc still finds the maximum
     for net in _networks(bench, bench.size(20, 100)):
-        below.append(
-            float(maximal(net, lambda v: 0.7 * v)(1.0)) - greatest(net, 1.0, lambda v: 0.7 * v)
-        )
+        below.append(maximal(net, lambda v: 0.7 * v)(1.0) - greatest(net, 1.0, lambda v: 0.7 * v))
     yield bench.equal(below, 0.0, "r(x) = .7x: the calculus finds the maximum over all subnetworks")
 
 
@@ -232,13 +230,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(simplify(k.subs(a, 1 / a) - k), "k(1/a) = k(a): beyond a = 1 it rises again")
     grid = np.linspace(-1, 1, 41)
     c = np.array([-1.0, -0.4, 0.0, 0.7])
-    values = np.array([np.asarray(tailored_rectifier(float(s)).c_map(c)) for s in grid])
+    values = np.array([np.asarray(tailored_rectifier(s).c_map(c)) for s in grid])
     yield bench.at_most(
         1e-9, -np.diff(values, axis=0), "C(c) of the calculus falls along a grid of slopes"
     )
     steps = []
     for net in _networks(bench, bench.size(20, 100)):
-        if net.nodes_of(Nonlinear) and float(maximal_c_value(net)(0.0)) > 0:
+        if net.nodes_of(Nonlinear) and maximal_c_value(net)(0.0) > 0:
             steps.append(-np.diff(np.asarray(maximal_c_value(net)(grid))))
     yield bench.at_most(1e-9, np.array(steps), "mu^0 of random networks falls along the same grid")
 
@@ -277,16 +275,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, second = [], [], []
     for i in bench.rounds(12, 60):
         dag = random_dag(bench, bench.whole(2, 12))
-        added = float(dag(0.0, lambda x: x + 1.0))
+        added = dag(0.0, lambda x: x + 1.0)
         jets = dag.derivatives(1.0, (lambda x: x, lambda x: 1.0 + 0 * x, lambda x: 1.0 + 0 * x))
         found.append(added)
         truth.append(jets[2])
         if i < bench.size(4, 12):
             whole = dag.network("tanh")
             shaped = shape(whole, method="tat", tau=0.3)
-            local = float(
-                next(iter(shaped.constants.values())).transformed.c_map.derivative(2)(1.0)
-            )
-            second.append(float(c_map(shaped.network).derivative(2)(1.0)) / local - added)
+            local = next(iter(shaped.constants.values())).transformed.c_map.derivative(2)(1.0)
+            second.append(c_map(shaped.network).derivative(2)(1.0) / local - added)
     yield bench.equal(found, truth, "the additive rules with 0 at the input against the chain rule")
     yield bench.equal(second, 0.0, "C_f''(1)/C''(1) of shaped networks, by the calculus", 1e-9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import sqrt
+from typing import Any
 
 import numpy as np
 import sympy as sp
@@ -74,7 +75,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, squares, levels = [], [], [], []
     for slope in (*SLOPES, *bench.uniform(-2, 3, bench.size(4, 40))):
         scale = sqrt(2 / (1 + slope**2))
-        phi = abrelu(float(slope * scale), scale)
+        phi = abrelu(slope * scale, scale)
         q1, q2 = np.exp(bench.uniform(-3, 3, 2))
         found.append(phi.c_map(c, q1, q2))
         truth.append([homogeneous_pair(leaky(slope), leaky(slope), x) * scale**2 for x in c])
@@ -118,7 +119,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         *([(1000, 0.9)] if bench.budget == "full" else []),
     ]:
         shaped = shape(vanilla(depth), method="tat", eta=eta)
-        slope = float(shaped.constants["relu"].negative_slope or 0.0)
+        slope = shaped.constants["relu"].negative_slope or 0.0
         etas.append(eta)
         found.append(reached(slope, depth))
         slopes.append(
@@ -127,7 +128,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 (lambda c, a=slope: tailored_map(a, c), lambda c, a=slope: tailored_slope(a, c)),
             )[1]
         )
-        q.append(float(q_map(shaped.network)(2.5)) - 2.5 + 1)
+        q.append(q_map(shaped.network)(2.5) - 2.5 + 1)
     yield bench.equal(
         found,
         etas,
@@ -289,7 +290,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     slopes = [*SLOPES, *bench.uniform(-1, 0.9, 10)]
     yield bench.equal(
-        [np.isinf(leaky_relu(float(a)).c_map.derivative(2)(1.0)) for a in slopes],
+        [np.isinf(leaky_relu(a).c_map.derivative(2)(1.0)) for a in slopes],
         1.0,
         "the calculus says infinite",
         0.0,
@@ -298,8 +299,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     found, truth = [], []
     for a in slopes:
         found.append(
-            np.asarray(leaky_relu(float(a)).c_map.derivative(2)(1 - gaps))
-            * np.sqrt(gaps * (2 - gaps))
+            np.asarray(leaky_relu(a).c_map.derivative(2)(1 - gaps)) * np.sqrt(gaps * (2 - gaps))
         )
         truth.append(np.full(len(gaps), corner(a)))
     yield bench.equal(found, truth, "C''(c) sqrt(1 - c^2) = k as c -> 1", 1e-4)
@@ -317,7 +317,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     found, biased, truth = [], [], []
     for _ in bench.rounds(6, 30):
-        w, b, q = (float(v) for v in np.exp(bench.uniform(-1, 1, 3)))
+        w, b, q = (v for v in np.exp(bench.uniform(-1, 1, 3)))
         found.append(c_map(vanilla(1, "relu", sigma_w=w, readout=False)).derivative(1)(1.0, q))
         # with a bias: c of the preactivations is (w^2 q c + b^2)/(w^2 q + b^2), and the slope w^2
         # q/(w^2 q + b^2) < 1
@@ -351,7 +351,7 @@ def _edge(sigma_w: float, sigma_b: float) -> float:
     def surplus(q: float) -> float:
         return sigma_w**2 * one(lambda z: np.tanh(sqrt(q) * z) ** 2) + sigma_b**2 - q
 
-    q = float(optimize.brentq(surplus, 1e-9, sigma_w**2 + sigma_b**2 + 1, xtol=1e-14))  # pyright: ignore[reportArgumentType]
+    q: Any = optimize.brentq(surplus, 1e-9, sigma_w**2 + sigma_b**2 + 1, xtol=1e-14)  # pyright: ignore[reportArgumentType]
     return sigma_w**2 * one(lambda z: (1 - np.tanh(sqrt(q) * z) ** 2) ** 2)
 
 
@@ -373,5 +373,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(_edge(1.302, 0.2), 0.9988, "chi_1 at (1.302, 0.2)", 5e-5)
     curve = []
     for sigma in bench.uniform(1.05, 1.8, bench.size(4, 20)):
-        curve.append(_edge(float(sigma), edge("tanh", sigma_w=float(sigma)).sigma_b))
+        curve.append(_edge(sigma, edge("tanh", sigma_w=sigma).sigma_b))
     yield bench.equal(curve, 1.0, "chi_1 along the edge that the calculus finds", 1e-8)

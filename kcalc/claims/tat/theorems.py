@@ -37,10 +37,10 @@ def _measured(dag: Dag, slope: float) -> tuple[float, float, float, float]:
     value, first = dag.derivatives(_GRID, _maps(slope))  # pyright: ignore[reportArgumentType]
     zero, flat = dag.derivatives(0.0, _maps(slope))  # pyright: ignore[reportArgumentType]
     return (
-        float(zero),
-        float(flat),
-        float(np.abs(value - _GRID).max()),
-        float(np.abs(first - 1).max()),
+        zero,
+        flat,
+        np.abs(value - _GRID).max(),
+        np.abs(first - 1).max(),
     )
 
 
@@ -86,7 +86,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found = bench.certified(slack, -1, 1, f"slope {slope}, {dag.depth} layers", digits=14)
         if not found.holds:
             yield found
-        bounds.append(float(found.margin or 0.0))
+        bounds.append(found.margin or 0.0)
         shapes.append([slope, dag.depth, len(dag.nodes)])
     yield bench.proved(
         bounds,
@@ -97,7 +97,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     rows = []
     for _ in bench.rounds(100, 1000):
         dag = random_dag(bench, bench.whole(2, 30))
-        slope = float(bench.rng.choice([0.0, 1.0, 1.0]) * bench.uniform(0, 3))
+        slope = bench.rng.choice([0.0, 1.0, 1.0]) * bench.uniform(0, 3)
         rows.append(_measured(dag, slope))
     zero, _, far, steep = np.array(rows).T
     yield bench.at_most(
@@ -127,7 +127,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found = bench.certified(slack, -1, 1, f"slope {slope}", digits=14)
         if not found.holds:
             yield found
-        bounds.append(float(found.margin or 0.0))
+        bounds.append(found.margin or 0.0)
     yield bench.proved(bounds, "0 <= C_f' <= 1 and |C_f| <= 1 (up to 1e-9 at c = 1) over [-1, 1]")
     yield _against_calculus(bench, pairs)
 
@@ -146,7 +146,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         zero, _, distance, _ = _measured(dag, slope)
         far.append(distance)
         zeros.append(zero)
-        ends.append(1 + float(c_map(dag.network(tailored_rectifier(slope)))(-1.0)))
+        ends.append(1 + c_map(dag.network(tailored_rectifier(slope)))(-1.0))
     yield bench.equal(far, ends, "the greatest distance from the identity is that at c = -1", 1e-11)
     yield bench.at_most(ends, 1 + np.array(zeros), "it is at most 1 + C_f(0)")
 
@@ -175,7 +175,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         proof = bench.certified(slack, -1, 1, f"{name}, {dag.depth} layers", digits=14)
         if not proof.holds:
             yield proof
-        bounds.append(float(proof.margin or 0.0))
+        bounds.append(proof.margin or 0.0)
         cases.append(
             {
                 "activation": name,
@@ -203,7 +203,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1e-11,
     )
     maps = slope_one_maps(bench, bench.size(300, 3000))
-    bends, far, steep = np.array([(float(C.derivative(2)(1.0)), *_deviations(C)) for C in maps]).T
+    bends, far, steep = np.array([(C.derivative(2)(1.0), *_deviations(C)) for C in maps]).T
     yield bench.at_most(
         far, 2 * bends, "the first bound for random positive definite maps with slope 1 at 1"
     )
@@ -219,7 +219,7 @@ def slope_one_maps(bench: Bench, count: int) -> list[PowerMap]:
     """
     out = []
     for C in power_maps(bench, count, zero=True):
-        share = 1 / float(C.derivative(1)(1.0))
+        share = 1 / C.derivative(1)(1.0)
         weights = share * C.weights
         weights[0] += 1 - share
         out.append(PowerMap(weights))
@@ -227,7 +227,7 @@ def slope_one_maps(bench: Bench, count: int) -> list[PowerMap]:
 
 
 def _deviations(C: PowerMap) -> tuple[float, float]:
-    return float(np.abs(C(_GRID) - _GRID).max()), float(np.abs(C.derivative(1)(_GRID) - 1).max())
+    return np.abs(C(_GRID) - _GRID).max(), np.abs(C.derivative(1)(_GRID) - 1).max()
 
 
 def _series(bench: Bench) -> tuple[np.ndarray, np.ndarray]:
@@ -312,7 +312,7 @@ def _chain(bench: Bench, which: int) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     maps = slope_one_maps(bench, bench.size(300, 3000))
     flat = np.array([C.weights[1] for C in maps])
-    bend = np.array([float(C.derivative(2)(1.0)) for C in maps])
+    bend = np.array([C.derivative(2)(1.0) for C in maps])
     yield bench.at_most(1 - bend, flat, "random maps with slope 1 at 1")
     bounds = []
     for name in NAMES[: bench.size(4, 10)]:

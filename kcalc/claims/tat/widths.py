@@ -42,7 +42,7 @@ def kernels(
             along = cross / sqrt(first) if first else 0.0
             x = phi(sqrt(first) * u)
             y = phi(along * u + sqrt(max(second - along**2, 0.0)) * v)
-            first, cross, second = float(x @ x) / width, float(x @ y) / width, float(y @ y) / width
+            first, cross, second = (x @ x) / width, (x @ y) / width, (y @ y) / width
         out[i] = cross
     return out
 
@@ -142,7 +142,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 width=width,
                 epsilon=epsilon,
                 C=bound,
-                quantile=float(np.quantile(off, 1 - delta)),
+                quantile=np.quantile(off, 1 - delta),
             )
     widths, growth = [64, 256, 1024, 4096], []
     for depth in (1, 2, 4):
@@ -150,7 +150,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         off = _scan(bench, phi, c, _limit(local, depth, c), depth, widths, bench.size(100, 300))
         measured = np.sqrt((off**2).mean(axis=1))
         promised = [sqrt((4 * bound**4) ** depth * log(8 * depth / delta) / n) for n in widths]
-        exponent = float(np.polyfit(np.log(widths), np.log(measured), 1)[0])
+        exponent = np.polyfit(np.log(widths), np.log(measured), 1)[0]
         curve = {
             "widths": widths,
             "measured": measured.tolist(),
@@ -171,8 +171,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "the 1 - delta quantile against the bound's epsilon",
             **curve,
         )
-        growth.append(float(np.mean(np.log(measured**2 * widths))))
-    rate = float(np.polyfit([1, 2, 4], growth, 1)[0])
+        growth.append(np.mean(np.log(measured**2 * widths)))
+    rate = np.polyfit([1, 2, 4], growth, 1)[0]
     yield bench.at_most(
         rate,
         log(4 * _bounded()[1][3] ** 4),
@@ -240,7 +240,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 f"{depth} layers, c = {c:g}, near 16 times the printed width",
                 width=width,
                 epsilon=epsilon,
-                quantile=float(np.quantile(off, 1 - delta)),
+                quantile=np.quantile(off, 1 - delta),
             )
     widths, spread = [64, 256, 1024, 4096], []
     for depth in (2, 8, 16):
@@ -255,7 +255,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         measured = np.sqrt((off**2).mean(axis=1))
         printed = [sqrt(depth**2 * log(depth / 0.1) / n) for n in widths]
-        exponent = float(np.polyfit(np.log(widths[1:]), np.log(measured[1:]), 1)[0])
+        exponent = np.polyfit(np.log(widths[1:]), np.log(measured[1:]), 1)[0]
         yield bench.equal(
             exponent,
             -0.5,
@@ -266,8 +266,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             printed_bound=printed,
             exponent=exponent,
         )
-        spread.append(float(measured[-1] ** 2 * widths[-1]))
-    power = float(np.polyfit(np.log([2, 8, 16]), np.log(spread), 1)[0])
+        spread.append(measured[-1] ** 2 * widths[-1])
+    power = np.polyfit(np.log([2, 8, 16]), np.log(spread), 1)[0]
     yield bench.at_most(
         power,
         2,
