@@ -84,11 +84,16 @@ def power_maps(
     return out
 
 
-def residual_network(
-    bench: Bench,
-    phi: str | Activation = "tanh",
-    blocks: int = 3,
-) -> Network:
+def graph(**nodes: Any) -> Network:
+    """A network from its nodes in order, each a layer with the names of its parents.
+
+    ``graph(x=Input(), a=(Affine(), "x"), b=(Affine(), "x"), y=(Sum(), "a", "b"))``.
+    """
+    rows = {name: node if isinstance(node, tuple) else (node,) for name, node in nodes.items()}
+    return Network.from_steps([(name, row[0], row[1:]) for name, row in rows.items()])
+
+
+def residual_network(bench: Bench, phi: str | Activation = "tanh", blocks: int = 3) -> Network:
     """A random network of residual blocks, some of them nested, with normalised sums."""
     phi = activation(phi)
     parts = [chain(Input(), Affine())]
@@ -117,6 +122,7 @@ __all__ = [
     "PowerMap",
     "Sum",
     "activations",
+    "graph",
     "power_maps",
     "residual_network",
     "unit_rows",

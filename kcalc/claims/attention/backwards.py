@@ -11,7 +11,7 @@ from ...gaussian.softmax import Overlap, self_overlap
 from ..bench import Bench
 from ..claim import Evidence
 from .paper import PAPER
-from .reference import alike, attention, layer, projector
+from .reference import alike, attention, averaged, layer, projector
 
 PLACE = "Gradients"
 
@@ -47,17 +47,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
         * (1.4 * gradient)
     )
     expected = 1.4 * 0.9 * 1.1 * (q - p) ** 2 * np.array([one * d_s, two * d_c])
-    yield bench.statistical(
-        np.diagonal(traced, axis1=1, axis2=2).mean(axis=1), expected[0], "queries, one token"
+    yield from averaged(
+        bench, traced, (expected[0], "queries, one token"), (expected[1], "queries, two tokens")
     )
-    yield bench.statistical(traced[:, 0, 1:].mean(axis=1), expected[1], "queries, two tokens")
     joined = np.tensordot(P, gradient * G, axes=(1, 1)).transpose(0, 3, 1, 2)
     back = 0.9 * (read_values @ joined).sum(axis=1)
     whole = 0.9 * 1.1 * (q - p) * (one * G[0, 0] * d_s + rest * two * G[0, 1] * d_c)
-    yield bench.statistical(
-        np.diagonal(back, axis1=1, axis2=2).mean(axis=1), whole, "keys, one token"
+    yield from averaged(
+        bench, back, (whole, "keys, one token"), (-whole / rest, "keys, two tokens")
     )
-    yield bench.statistical(back[:, 0, 1:].mean(axis=1), -whole / rest, "keys, two tokens")
     read = 1.1 * A.transpose(0, 2, 1) @ gradient @ A
     value = 1.1 * (one * s_s + rest * two * s_c)
     yield bench.statistical(

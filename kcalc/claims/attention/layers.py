@@ -19,7 +19,7 @@ from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
 from .paper import PAPER
-from .reference import alike, attention, layer, projector, rows
+from .reference import alike, attention, averaged, layer, projector, rows
 
 ALIKE, TWO, TANGENT = "Tokens that are alike", "Two inputs", "The tangent kernel"
 
@@ -45,8 +45,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.statistical(s[:, i, j] * s[:, m, n] - truth, 0.0, f"scores {i}{j} and {m}{n}")
     shape = (s[:, 0, 1] / s[:, 0, 1].std()) ** 4
     yield bench.counterexample(
-        shape.mean() - 3 - 4.5 * shape.std() / draws**0.5,
-        "kurtosis above 3, less 4.5 errors",
+        shape.mean() - 3 - 4.5 * shape.std() / draws**0.5, "kurtosis above 3, less 4.5 errors"
     )
     yield bench.statistical(shape, 3 + 6 / width, "kurtosis of a score")
 
@@ -67,12 +66,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     out = A @ K @ A.transpose(0, 2, 1)
     net = layer(1.1, 0.8, 1.0)
     found = node_values(net, c=0.0, q=q, tokens=tokens, token_cosine=p / q)["attention"]
-    own, cross = np.diagonal(out, axis1=1, axis2=2), out[:, 0, 1:]
-    yield bench.statistical(own.mean(axis=1), found.q1, "q', drawn matrices")
-    yield bench.statistical(
-        cross.mean(axis=1), found.q1 * found.token_cosine1, "p', drawn matrices"
+    yield from averaged(
+        bench,
+        out,
+        (found.q1, "q', drawn matrices"),
+        (found.q1 * found.token_cosine1, "p', drawn matrices"),
     )
-    yield bench.statistical(own[:, 0] - own[:, -1], 0.0, "the first token and the last have one q")
+    yield bench.statistical(
+        out[:, 0, 0] - out[:, -1, -1], 0.0, "the first token and the last have one q"
+    )
     yield bench.statistical(
         out[:, 0, 1] - out[:, 4, 9], 0.0, "two pairs of tokens have one covariance"
     )
@@ -167,11 +169,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 def block() -> Network:
     """Two residual layers of attention and one MLP, behind an Affine."""
-    steps = [*layer(1.2, 0.9, 1.1, skip=0.8, biases=(0.3, 0)).steps()]
-    first = Network.from_steps(steps)
     return chain(
         Affine(),
-        first,
+        layer(1.2, 0.9, 1.1, skip=0.8, biases=(0.3, 0)),
         LayerNorm(),
         layer(1.5, 1.2, 0.8, skip=1.0),
         Affine(sigma_b=0.2),

@@ -5,6 +5,7 @@ Drawn rows of softmax, and quadrature that needs no T-fold power of small number
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from ...network.layers import Affine, Attend, Input, Sum
 from ...network.network import Network
 from ..bench import Bench
+from ..claim import Evidence
 
 Array = np.ndarray
 
@@ -47,6 +49,17 @@ def attention(bench: Bench, draws: int, queries: Array, keys: Array) -> Array:
     """Matrices of attention, (draws, rows, columns), for scores ``s = G^(1/2) Z H^(T/2)``."""
     z = bench.normal(draws, len(queries), len(keys))
     return softmax(np.linalg.cholesky(queries) @ z @ np.linalg.cholesky(keys).T)
+
+
+def averaged(
+    bench: Bench, matrices: Array, one: tuple[float, str], two: tuple[float, str]
+) -> Iterator[Evidence]:
+    """Drawn matrices over tokens that are alike: entries at one token, and at two, in the mean.
+
+    ``one``, ``two``: the expected means and what they are.
+    """
+    yield bench.statistical(np.diagonal(matrices, axis1=1, axis2=2).mean(axis=1), *one)
+    yield bench.statistical(matrices[:, 0, 1:].mean(axis=1), *two)
 
 
 def projector(weights: Array) -> Array:

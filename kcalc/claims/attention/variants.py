@@ -17,11 +17,11 @@ from ...calculi.attention.values import SampledValues
 from ...calculi.global_maps import node_values
 from ...gaussian.softmax import Overlap, self_overlap
 from ...network.layers import Affine, Attend, Input, RMSNorm
-from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
+from ..families import graph
 from .paper import PAPER
-from .reference import alike, attention, layer, softmax
+from .reference import alike, attention, averaged, layer, softmax
 
 DIFFER, VARIANTS = "Tokens that differ", "Variants"
 
@@ -119,9 +119,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     A = softmax(sqrt(variance / width) * q @ k.transpose(0, 2, 1))
     out = A @ K @ A.transpose(0, 2, 1)
     yield bench.statistical(
-        out[:, 0, 1:].mean(axis=1),
-        found.q1 * found.token_cosine1,
-        "p', drawn queries and keys",
+        out[:, 0, 1:].mean(axis=1), found.q1 * found.token_cosine1, "p', drawn queries and keys"
     )
 
 
@@ -147,15 +145,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "attention"
         ]
         out = A @ K @ A.transpose(0, 2, 1)
-        yield bench.statistical(
-            np.diagonal(out, axis1=1, axis2=2).mean(axis=1),
-            found.q1,
-            f"q', {name}, drawn scores",
-        )
-        yield bench.statistical(
-            out[:, 0, 1:].mean(axis=1),
-            found.q1 * found.token_cosine1,
-            f"p', {name}, drawn scores",
+        yield from averaged(
+            bench,
+            out,
+            (found.q1, f"q', {name}, drawn scores"),
+            (found.q1 * found.token_cosine1, f"p', {name}, drawn scores"),
         )
 
     def arc(c: float) -> float:  # E relu relu at variance 1, the arc-cosine kernel
@@ -184,11 +178,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     powers = np.exp(sqrt(variance) * np.linalg.cholesky(K) @ z @ np.linalg.cholesky(K).T)
     A = powers / (1 + powers.sum(axis=-1, keepdims=True))
     out = A @ K @ A.transpose(0, 2, 1)
-    yield bench.statistical(
-        np.diagonal(out, axis1=1, axis2=2).mean(axis=1), found.q1, "q', drawn scores"
-    )
-    yield bench.statistical(
-        out[:, 0, 1:].mean(axis=1), found.q1 * found.token_cosine1, "p', drawn scores"
+    yield from averaged(
+        bench,
+        out,
+        (found.q1, "q', drawn scores"),
+        (found.q1 * found.token_cosine1, "p', drawn scores"),
     )
 
 
@@ -208,11 +202,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     K = alike(tokens, 1.0, p)
     A = attention(bench, bench.size(6000, 60_000), 2 * K, K) + a * np.eye(tokens) - c / tokens
     out = A @ K @ A.transpose(0, 2, 1)
-    yield bench.statistical(
-        np.diagonal(out, axis1=1, axis2=2).mean(axis=1), found.q1, "q', drawn matrices"
-    )
-    yield bench.statistical(
-        out[:, 0, 1:].mean(axis=1), found.q1 * found.token_cosine1, "p', drawn matrices"
+    yield from averaged(
+        bench,
+        out,
+        (found.q1, "q', drawn matrices"),
+        (found.q1 * found.token_cosine1, "p', drawn matrices"),
     )
     variance, rest = 2 * (1 - p), (2 * a * (1 - c) + c * c - 2 * c) / tokens
     q = (a + 1 - c) ** 2 * p + (1 - p) * (a * a + rest + self_overlap(tokens, variance))
@@ -277,18 +271,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     found = []
     for sigma in (0.3, 4.0):
-        steps: list[Any] = [
-            ("x", Input(), ()),
-            ("q", Affine(sigma_w=sigma), ("x",)),
-            ("qn", RMSNorm(), ("q",)),
-            ("k", Affine(sigma_w=sigma), ("x",)),
-            ("kn", RMSNorm(), ("k",)),
-            ("v", Affine(), ("x",)),
-            ("attention", Attend(), ("qn", "kn", "v")),
-        ]
-        value = node_values(Network.from_steps(steps), q=1.7, tokens=8, token_cosine=0.4)[
-            "attention"
-        ]
+        value = node_values(
+            graph(
+                x=Input(),
+                q=(Affine(sigma_w=sigma), "x"),
+                qn=(RMSNorm(), "q"),
+                k=(Affine(sigma_w=sigma), "x"),
+                kn=(RMSNorm(), "k"),
+                v=(Affine(), "x"),
+                attention=(Attend(), "qn", "kn", "v"),
+            ),
+            q=1.7,
+            tokens=8,
+            token_cosine=0.4,
+        )["attention"]
         found.append((value.q1, value.token_cosine1))
     yield bench.equal(found[0], found[1], "kcalc, sigma = 0.3 and 4")
     q = 1.7 * (0.4 + 0.6 * self_overlap(8, 0.6))
@@ -327,8 +323,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     A = attention(bench, draws, K, K)
     kept = A * (bench.rng.random(A.shape) < keep) / keep
     more = kept @ K @ kept.transpose(0, 2, 1) - A @ K @ A.transpose(0, 2, 1)
-    own = np.diagonal(more, axis1=1, axis2=2).mean(axis=1)
-    yield bench.statistical(
-        own, (1 / keep - 1) * self_overlap(tokens, 0.7), "what q' gains, drawn masks"
+    yield from averaged(
+        bench,
+        more,
+        ((1 / keep - 1) * self_overlap(tokens, 0.7), "what q' gains, drawn masks"),
+        (0.0, "what p' gains, drawn masks"),
     )
-    yield bench.statistical(more[:, 0, 1:].mean(axis=1), 0.0, "what p' gains, drawn masks")

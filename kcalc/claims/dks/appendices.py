@@ -205,12 +205,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         size = reference.second_moment(name) - centre**2
         left.append(1 - reference.mean(phi.slope, 1.0, phi.kinks) ** 2 / size)
         right.append(reference.mean(lambda u, f=phi: f.slope(u) ** 2, 1.0, phi.kinks) / size - 1)
-        own.append(
-            [
-                C.derivative(1)(0.0) - 1 + left[-1],
-                C.derivative(1)(1.0) - 1 - right[-1],
-            ]
-        )
+        own.append([C.derivative(1)(0.0) - 1 + left[-1], C.derivative(1)(1.0) - 1 - right[-1]])
     yield bench.at_most(left, right, "centred activations, by quadrature")
     yield bench.equal(own, 0, "the slopes of the library at 0 and 1", 1e-9)
     bad = PowerMap(np.array([0.5, 0.0, 0.5]))

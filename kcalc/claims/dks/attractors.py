@@ -97,7 +97,7 @@ def settled(name: str, weight: float, bias: float) -> tuple[Network, float]:
 
 def deep(name: str, weight: float, bias: float, depth: int) -> Network:
     """The layer of :func:`settled`, ``depth`` times."""
-    block = chain(Nonlinear(activation(name)), Affine(sigma_w=sqrt(weight), sigma_b=sqrt(bias)))
+    block = chain(Nonlinear(name), Affine(sigma_w=sqrt(weight), sigma_b=sqrt(bias)))
     return chain(Input(), Affine(), repeat(block, depth))
 
 

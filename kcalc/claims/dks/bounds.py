@@ -54,12 +54,7 @@ def _measured(name: str, centred: bool) -> tuple[float, float, float, float]:
     C = phi.c_map
     slope = C.derivative(1)
     inner = slope(_INSIDE)
-    return (
-        slope(0.0),
-        slope(1.0),
-        np.abs(C(_GRID) - _GRID).max(),
-        np.abs(inner - 1).max(),
-    )
+    return (slope(0.0), slope(1.0), np.abs(C(_GRID) - _GRID).max(), np.abs(inner - 1).max())
 
 
 def _some(bench: Bench) -> list[str]:

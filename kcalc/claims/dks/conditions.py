@@ -61,10 +61,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     shifted = activation((Max(0, X + 12) - 12 + 1) / sp.sqrt(2))
     yield bench.counterexample(
-        abs(shifted.q_map(3.0) - 3),
-        "$q=3$: $Q$ is 2, not 3",
-        q=3,
-        found=shifted.q_map(3.0),
+        abs(shifted.q_map(3.0) - 3), "$q=3$: $Q$ is 2, not 3", q=3, found=shifted.q_map(3.0)
     )
     own = Phi(
         lambda x: (np.maximum(x + 12, 0) - 11) / np.sqrt(2),
@@ -148,11 +145,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for q in (0.1, 7.0):
             spread = phi.integral(lambda x, f=phi.values, q=q: f(x) ** 2 * (x**2 / q - 1), q)
             rows.append(
-                [
-                    activation(name).q_map.derivative(1)(q),
-                    spread / (2 * q),
-                    -phi.q_map(q) / (2 * q),
-                ]
+                [activation(name).q_map.derivative(1)(q), spread / (2 * q), -phi.q_map(q) / (2 * q)]
             )
     slope, truth, floor = np.array(rows).T
     yield bench.equal(

@@ -31,7 +31,7 @@ _POINTS = np.array([-0.95, -0.5, 0.0, 0.3, 0.8, 0.95])
 
 
 def _layers(name: str, depth: int) -> Network:
-    return chain(Input(), repeat(chain(Affine(), Nonlinear(activation(name))), depth))
+    return chain(Input(), repeat(chain(Affine(), Nonlinear(name)), depth))
 
 
 def _relu(c: float) -> float:

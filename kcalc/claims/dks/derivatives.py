@@ -179,18 +179,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     c = Symbol("c", real=True)
     C = (sp.sqrt(1 - c**2) + (sp.pi - sp.acos(c)) * c) / sp.pi
     yield bench.exact(
-        diff(C, c, 2) - 1 / (sp.pi * sp.sqrt(1 - c**2)),
-        "the second derivative of the closed form",
+        diff(C, c, 2) - 1 / (sp.pi * sp.sqrt(1 - c**2)), "the second derivative of the closed form"
     )
     points = 1 - 10.0 ** -np.arange(1, 13)
     gaps = 1 - points
     own = activation("relu").c_map.derivative(2)(points)
     truth = 1 / (np.pi * np.sqrt(gaps * (2 - gaps)))
     yield bench.equal(
-        own / truth,
-        1.0,
-        "the library's second derivative at 1 - c = 0.1 ... 1e-12",
-        last=own[-1],
+        own / truth, 1.0, "the library's second derivative at 1 - c = 0.1 ... 1e-12", last=own[-1]
     )
     yield bench.at_most(
         own[:-1], own[1:] / 3, "the second derivative grows by a factor above 3 with every digit"

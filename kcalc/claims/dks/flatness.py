@@ -231,7 +231,7 @@ def _collapsing(bench: Bench, count: int) -> list[PowerMap]:
 
 
 def _deep(name: str, depth: int) -> Network:
-    return chain(Input(), repeat(chain(Affine(), Nonlinear(activation(name))), depth))
+    return chain(Input(), repeat(chain(Affine(), Nonlinear(name)), depth))
 
 
 @PAPER.claim(
@@ -293,16 +293,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         else:
             whole = c_map(_deep(name, 40)).derivative(1)
             yield bench.equal(
-                whole(1.0),
-                local(1.0) ** 40,
-                f"{name}, 40 layers: the slope at 1",
-                1e-10,
+                whole(1.0), local(1.0) ** 40, f"{name}, 40 layers: the slope at 1", 1e-10
             )
             yield bench.equal(
-                whole(-1.0),
-                -1.0 if is_even else 0.0,
-                f"{name}, 40 layers: the slope at -1",
-                1e-2,
+                whole(-1.0), -1.0 if is_even else 0.0, f"{name}, 40 layers: the slope at -1", 1e-2
             )
 
 
@@ -318,8 +312,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(diff(C, c).subs(c, 1) - n, "the slope at 1")
     yield bench.exact(C.subs(c, 1) - 1, "C(1) = 1")
     yield bench.exact(
-        limit(1 - 2 / n, n, oo) - 1,
-        "the least value over [-1, 1], $1 - 2/n$ or more, tends to 1",
+        limit(1 - 2 / n, n, oo) - 1, "the least value over [-1, 1], $1 - 2/n$ or more, tends to 1"
     )
     grid = np.linspace(-1, 1, 41)
     for size in (10, 101, 1000):
@@ -338,8 +331,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     c = Symbol("c", real=True)
     C = (sp.sqrt(1 - c**2) + (sp.pi - sp.acos(c)) * c) / sp.pi
     yield bench.exact(
-        limit(simplify(diff(C, c)), c, 1, "-") - 1,
-        "the limit of the derivative of the closed form",
+        limit(simplify(diff(C, c)), c, 1, "-") - 1, "the limit of the derivative of the closed form"
     )
     relu = activation("relu").c_map
     yield bench.equal(relu.derivative(1)(1.0), 1.0, "the library's slope at 1", 1e-14)
@@ -379,9 +371,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
     deep = c_map(_deep("erf", 60))
     F = (deep(0.9) - deep(0.0)) / 0.9
     yield bench.at_most(
-        (1 - deep(0.0) - F) / 0.1,
-        deep.derivative(1)(1.0),
-        "60 erf layers",
-        1e-9,
-        flatness=F,
+        (1 - deep(0.0) - F) / 0.1, deep.derivative(1)(1.0), "60 erf layers", 1e-9, flatness=F
     )

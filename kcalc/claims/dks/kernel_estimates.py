@@ -369,11 +369,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             off, 6 * (zeta - 1) + 3 * far + 2 * near, f"{name}: the fourth line", 1e-9
         )
         yield bench.at_most(
-            off,
-            11 * (zeta - 1),
-            f"{name}: the last line",
-            1e-9,
-            largest=off.max() / (zeta - 1),
+            off, 11 * (zeta - 1), f"{name}: the last line", 1e-9, largest=off.max() / (zeta - 1)
         )
         yield bench.equal(
             c_map(network).derivative(1)(1.0), zeta, f"{name}: $C_f'(1)=\\zeta$", 1e-8

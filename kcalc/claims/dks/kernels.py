@@ -19,9 +19,9 @@ from ...backend.initialisers import Fan, initialiser
 from ...calculi.global_maps import c_map, q_map
 from ...network.combinators import chain
 from ...network.layers import Affine, Concat, Input, Nonlinear
-from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
+from ..families import graph
 from . import reference
 from .paper import PAPER
 
@@ -177,9 +177,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"{name}: random layers, mean",
         )
         yield bench.statistical(
-            (outputs[..., 0] ** 2).mean(axis=1),
-            truth[0, 0],
-            f"{name}: random layers, diagonal",
+            (outputs[..., 0] ** 2).mean(axis=1), truth[0, 0], f"{name}: random layers, diagonal"
         )
     spreads = []
     for m in (10, 160):
@@ -217,9 +215,7 @@ def _image_covariances(
 
     They are computed by the library and have the shape (2, 2, locations, locations).
     """
-    network = chain(
-        Input(), Affine(kernel=kernel, padding=padding, stride=stride), Nonlinear(activation(phi))
-    )
+    network = chain(Input(), Affine(kernel=kernel, padding=padding, stride=stride), Nonlinear(phi))
     C = c_map(network, spatial="exact", image_shape=images.shape[1:3], weights=weights)
     (node,) = network.outputs
     q = C.q_values(images)[node].reshape(2, -1)
@@ -337,15 +333,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     z = np.concatenate([x, y])
     parts = k1 * (x.T @ x / k1) + k2 * (y.T @ y / k2)
     yield bench.equal(parts / (k1 + k2), z.T @ z / (k1 + k2), "random feature maps", 1e-13)
-    net = Network.from_steps(
-        [
-            ("x", Input(), ()),
-            ("a", Affine(features=k1), ("x",)),
-            ("b", Affine(features=k2), ("x",)),
-            ("f", Nonlinear(activation("relu")), ("a",)),
-            ("g", Nonlinear(activation("tanh")), ("b",)),
-            ("z", Concat(), ("f", "g")),
-        ]
+    net = graph(
+        x=Input(),
+        a=(Affine(features=k1), "x"),
+        b=(Affine(features=k2), "x"),
+        f=(Nonlinear("relu"), "a"),
+        g=(Nonlinear("tanh"), "b"),
+        z=(Concat(), "f", "g"),
     )
     covariance = np.array([[1.4, 0.5], [0.5, 0.8]])
     first, second = reference.layer("relu", covariance), reference.layer("tanh", covariance)

@@ -11,14 +11,13 @@ from sympy import Symbol
 from ...activations import activation
 from ...calculi.global_maps import c_map, q_map
 from ...network.combinators import chain, repeat
-from ...network.layers import Affine, Concat, Flatten, Input, LayerNorm, Pool
+from ...network.layers import Affine, Concat, Flatten, Input, LayerNorm, Nonlinear, Pool
 from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
-from ..families import power_maps
+from ..families import graph, power_maps
 from .normal_means import KNOWN, Phi, line
 from .paper import PAPER
-from .random_networks import nonlinear
 
 Array = np.ndarray
 IMAGE, CHANNELS = (2, 3), 4
@@ -27,16 +26,14 @@ LOCATIONS = IMAGE[0] * IMAGE[1]
 
 def _joined(first: str, second: str, channels: tuple[int, int]) -> Network:
     """A LayerNorm after the concatenation of two combined layers."""
-    return Network.from_steps(
-        [
-            ("x", Input(), ()),
-            ("a", Affine(), ("x",)),
-            ("b", Affine(), ("x",)),
-            ("f", nonlinear(first), ("a",)),
-            ("g", nonlinear(second), ("b",)),
-            ("cat", Concat(channels), ("f", "g")),
-            ("norm", LayerNorm(), ("cat",)),
-        ]
+    return graph(
+        x=Input(),
+        a=(Affine(), "x"),
+        b=(Affine(), "x"),
+        f=(Nonlinear(first), "a"),
+        g=(Nonlinear(second), "b"),
+        cat=(Concat(channels), "f", "g"),
+        norm=(LayerNorm(), "cat"),
     )
 
 
@@ -73,7 +70,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     c = bench.uniform(-0.9, 0.9)
     found, truth, lengths = [], [], []
     for name, own in KNOWN.items():
-        net = chain(Affine(), nonlinear(name), LayerNorm())
+        net = chain(Affine(), Nonlinear(name), LayerNorm())
         zero = own.mean() ** 2 / own.q_map()
         found.append(c_map(net)(c))
         truth.append((own.c_map(c) - zero) / (1 - zero))
@@ -101,7 +98,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(c_map(net)(0.5), true, "kcalc there", 1e-11)
     samples = _batches(bench, ["tanh", "softplus"], [1000, 3000], 0.5)
     yield bench.statistical(samples, true, "the same with 4000 channels")
-    deep = chain(repeat(chain(Affine(), nonlinear("relu")), 2), LayerNorm())
+    deep = chain(repeat(chain(Affine(), Nonlinear("relu")), 2), LayerNorm())
     relu = KNOWN["relu"]
     inner = relu.c_map(0.0)
     # the second layer has q = 1/2 times its input's

@@ -17,7 +17,7 @@ from ...network.layers import Affine, Concat, Input, Nonlinear, Scale
 from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
-from ..families import residual_network
+from ..families import graph, residual_network
 from . import reference
 from .paper import PAPER
 
@@ -168,19 +168,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _concatenated(k1: int, k2: int, first: str = "relu", second: str = "tanh") -> Network:
-    one, two = (
-        ("n" + str(i), Nonlinear(activation(name)), ("a" + str(i),))
-        for i, name in enumerate((first, second))
-    )
-    return Network.from_steps(
-        [
-            ("x", Input(), ()),
-            ("a0", Affine(features=k1), ("x",)),
-            ("a1", Affine(features=k2), ("x",)),
-            one,
-            two,
-            ("z", Concat(), ("n0", "n1")),
-        ]
+    return graph(
+        x=Input(),
+        a0=(Affine(features=k1), "x"),
+        a1=(Affine(features=k2), "x"),
+        n0=(Nonlinear(first), "a0"),
+        n1=(Nonlinear(second), "a1"),
+        z=(Concat(), "n0", "n1"),
     )
 
 
@@ -284,8 +278,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for name in names:  # kernels of wide layers, one after the other
             covariance = reference.layer(str(name), covariance)
         whole = chain(
-            Input(),
-            *[layer for name in names for layer in (Affine(), Nonlinear(activation(str(name))))],
+            Input(), *[layer for name in names for layer in (Affine(), Nonlinear(str(name)))]
         )
         cosine = covariance[0, 1] / sqrt(covariance[0, 0] * covariance[1, 1])
         cosines.append(c_map(whole)(0.4, q1, q2) - cosine)
@@ -315,12 +308,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(cosine(scaled, alpha[:, None] * y), cosine(x, y), "c of vectors")
     for factor in (-1.7, 0.3):
         net = chain(
-            Input(),
-            Affine(),
-            Nonlinear(activation("gelu")),
-            Scale(factor),
-            Affine(),
-            Nonlinear(activation("gelu")),
+            Input(), Affine(), Nonlinear("gelu"), Scale(factor), Affine(), Nonlinear("gelu")
         )
         inner = factor**2 * reference.second_moment("gelu", 0.9)
         yield bench.equal(

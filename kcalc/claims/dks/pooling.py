@@ -103,9 +103,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     samples = _pooled(bench, Z, other, bench.size(200_000, 2_000_000)) / k
     centred = (samples - np.trace(M) / size / k) ** 2
     yield bench.statistical(
-        centred,
-        (np.trace(M @ M) + (M**2).sum()) / (k * size) ** 2,
-        "samples: the corrected form",
+        centred, (np.trace(M @ M) + (M**2).sum()) / (k * size) ** 2, "samples: the corrected form"
     )
     yield bench.statistical(
         centred, 2 * np.trace(M @ M) / (k * size) ** 2, "samples: the printed form", PRINTED
@@ -114,11 +112,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 def _network() -> Network:
     return chain(
-        Input(4),
-        Affine(7, kernel=1),
-        Nonlinear(activation("tanh")),
-        Affine(6, kernel=1),
-        Pool("weighted_mean"),
+        Input(4), Affine(7, kernel=1), Nonlinear("tanh"), Affine(6, kernel=1), Pool("weighted_mean")
     )
 
 
@@ -174,11 +168,7 @@ def _sides(Z: Array, other: Array) -> tuple[float, float, float, float, float]:
     q = max((Z**2).sum(axis=0).max(), (other**2).sum(axis=0).max()) / k
     scale = k**2 * size * q**2
     parts = (c.mean() ** 2, (c**2).mean(), c.mean())
-    return (
-        np.trace(M @ M),
-        (M**2).sum(),
-        *(scale * (1 + size * part) for part in parts),
-    )  # pyright: ignore[reportReturnType]
+    return (np.trace(M @ M), (M**2).sum(), *(scale * (1 + size * part) for part in parts))  # pyright: ignore[reportReturnType]
 
 
 @PAPER.claim(
@@ -285,13 +275,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for _ in bench.rounds(6, 40):
             m1, m2 = bench.normal(2)
             s1, s2 = bench.uniform(0.2, 2, 2)
-            case = (
-                m1,
-                m2,
-                s1,
-                s2,
-                bench.uniform(-0.95, 0.95),
-            )
+            case = (m1, m2, s1, s2, bench.uniform(-0.95, 0.95))
             errors.append(abs(_lemma(*case) - _by_difference(*case)) * mpmath.mpf(10) ** 18)
     yield bench.equal(
         errors, 0, "against one integral over the difference; errors times $10^{18}$", 1.0

@@ -19,7 +19,7 @@ from ...activations import activation
 from ...calculi.global_maps import c_map, q_map
 from ...network.architectures import vanilla
 from ...network.combinators import chain
-from ...network.layers import Affine, LayerNorm
+from ...network.layers import Affine, LayerNorm, Nonlinear
 from ...shaping import shape
 from ...shaping.eoc import edge
 from ..bench import Bench
@@ -27,7 +27,6 @@ from ..claim import Evidence
 from ..families import PowerMap, power_maps
 from .normal_means import KNOWN, SELU_ALPHA, SELU_SCALE, root
 from .paper import PAPER
-from .random_networks import nonlinear
 
 GRID = np.cos(np.linspace(np.pi, 0.0, 201))
 # E phi'^2, by hand
@@ -74,10 +73,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     coin, half = [Fraction(-1), Fraction(1)], [Fraction(1, 2)] * 2
     left, right = variance([2 * v for v in coin], half), Fraction(0) + variance(coin, half)
     yield bench.equal(
-        [left, right],
-        [4, 1],
-        "a fair coin $x=y=\\pm1$: the left side is 4, the right side 1",
-        0.0,
+        [left, right], [4, 1], "a fair coin $x=y=\\pm1$: the left side is 4, the right side 1", 0.0
     )
     off = []
     for _ in bench.rounds(10, 100):
@@ -253,11 +249,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         k = shape(vanilla(depth, name), method="dks", zeta=zeta).constants[name]
         own = KNOWN[name].at(k)
         rows.append(
-            [
-                2 - zeta ** (1 / depth),
-                own.c_slope(0.0),
-                k.transformed.c_map.derivative(1)(0.0),
-            ]
+            [2 - zeta ** (1 / depth), own.c_slope(0.0), k.transformed.c_map.derivative(1)(0.0)]
         )
     floor, own, ours = np.array(rows).T
     yield bench.at_most(floor, ours, "networks that kcalc shapes", 1e-10)
@@ -290,7 +282,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     own = KNOWN["relu"]
     truth = own.slope() / (1 - own.mean() ** 2 / own.q_map())
-    C = c_map(chain(Affine(), nonlinear("relu"), LayerNorm()))
+    C = c_map(chain(Affine(), Nonlinear("relu"), LayerNorm()))
     yield bench.equal(
         truth, np.pi / (np.pi - 1), "the slope over the variance's share of q, by quadrature"
     )

@@ -11,7 +11,6 @@ import numpy as np
 import sympy as sp
 from sympy import Rational
 
-from ...activations import activation
 from ...network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Pool, Sum
 from ...network.network import Network
 from ...network.primitives import Fresh, Join, Mix, Norm, Post
@@ -20,11 +19,6 @@ from .normal_means import Phi
 
 Node = Hashable
 PYTHAGOREAN = ((3, 4, 5), (4, 3, 5), (5, 12, 13), (12, 5, 13), (8, 15, 17))
-
-
-def nonlinear(phi: Any) -> Nonlinear:
-    """A Nonlinear layer of an activation, given by name, expression or object."""
-    return Nonlinear(activation(phi))
 
 
 def random_network(
@@ -49,14 +43,11 @@ def random_network(
         return name
 
     def combined(i: str, source: str) -> str:
-        return add(f"affine_{i}", Affine(), add(f"phi_{i}", nonlinear(phi), source))
+        return add(f"affine_{i}", Affine(), add(f"phi_{i}", Nonlinear(phi), source))
 
     def weights() -> tuple[Any, ...]:
         a, b, c = PYTHAGOREAN[bench.whole(0, len(PYTHAGOREAN))]
-        return (
-            Rational(a, c),
-            Rational(b, c) if not plain else Rational(bench.whole(1, 9), 4),
-        )
+        return (Rational(a, c), Rational(b, c) if not plain else Rational(bench.whole(1, 9), 4))
 
     for i in range(size):
         u, v = (maps[-1 - bench.whole(0, min(3, len(maps)))] for _ in range(2))
@@ -67,7 +58,7 @@ def random_network(
             new = add(f"sum_{i}", Sum(weights()), u, combined(str(i), v))
         elif kind < 0.85 or not norms:
             channels = (bench.whole(1, 5), bench.whole(1, 5))
-            parts = (add(f"left_{i}", nonlinear(phi), u), add(f"right_{i}", nonlinear(phi), v))
+            parts = (add(f"left_{i}", Nonlinear(phi), u), add(f"right_{i}", Nonlinear(phi), v))
             new = add(f"joined_{i}", Affine(), add(f"concat_{i}", Concat(channels), *parts))
         else:
             layer = LayerNorm() if bench.rng.random() < 0.5 else Pool("weighted_mean")
@@ -218,4 +209,4 @@ def values(
     return found
 
 
-__all__ = ["State", "largest_slope", "nonlinear", "parts", "random_network", "slopes", "values"]
+__all__ = ["State", "largest_slope", "parts", "random_network", "slopes", "values"]

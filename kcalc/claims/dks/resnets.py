@@ -127,9 +127,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     kernel = 4 * (relu.c_map(cos(theta)) * relu.q_map(1.0))
     yield bench.equal(
-        kernel,
-        formula + 4 / (2 * math.pi) * sin(theta),
-        "the library's C map has the missing term",
+        kernel, formula + 4 / (2 * math.pi) * sin(theta), "the library's C map has the missing term"
     )
 
 

@@ -16,19 +16,20 @@ from ...calculi.slopes import slope_polynomial
 from ...calculi.subnetworks.slope_maxima import maximal_slope
 from ...foundation.symbols import psi as kcalc_psi
 from ...network.combinators import chain, repeat, residual
-from ...network.layers import Affine, Input, Sum
+from ...network.layers import Affine, Input, Nonlinear, Sum
 from ...network.network import Network
 from ...network.primitives import Mix, Post
 from ..bench import Bench
 from ..claim import Evidence
+from ..families import graph
 from .normal_means import Phi
 from .paper import PAPER
-from .random_networks import largest_slope, nonlinear, parts, random_network, slopes, values
+from .random_networks import largest_slope, parts, random_network, slopes, values
 
 PSI = Symbol("psi", positive=True)
 X = Symbol("x", real=True)
 HALF = sp.sqrt(2) / 2
-COMBINED = chain(nonlinear("tanh"), Affine())
+COMBINED = chain(Nonlinear("tanh"), Affine())
 
 
 def rational(value: Fraction) -> Any:
@@ -88,14 +89,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$\log\mu$ is convex in $\log\psi$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    idle = Network.from_steps(
-        [
-            ("x", Input(), ()),
-            ("a", Affine(), ("x",)),
-            ("phi", nonlinear("tanh"), ("a",)),
-            ("b", Affine(), ("phi",)),
-            ("s", Sum((1, 0)), ("a", "b")),
-        ]
+    idle = graph(
+        x=Input(),
+        a=(Affine(), "x"),
+        phi=(Nonlinear("tanh"), "a"),
+        b=(Affine(), "phi"),
+        s=(Sum((1, 0)), "a", "b"),
     )
     rise = float(slope_polynomial(idle).subs(kcalc_psi, 2)) - 1
     yield bench.counterexample(
@@ -152,7 +151,7 @@ def branches(polynomial: Any) -> Network:
     for (degree,), share in polynomial.terms():
         end = "stem"
         for i in range(degree):
-            steps.append((f"phi_{degree}_{i}", nonlinear("tanh"), (end,)))
+            steps.append((f"phi_{degree}_{i}", Nonlinear("tanh"), (end,)))
             end = f"affine_{degree}_{i}"
             steps.append((end, Affine(), (f"phi_{degree}_{i}",)))
         steps.append((f"own_{degree}", Affine(), (end,)))

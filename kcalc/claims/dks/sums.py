@@ -9,12 +9,12 @@ import numpy as np
 import sympy as sp
 from sympy import symbols
 
-from ...activations import activation
 from ...calculi.global_maps import c_map, q_map
 from ...network.layers import Affine, Concat, Input, Nonlinear, Scale, Sum
 from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
+from ..families import graph
 from . import reference
 from .maps import branches, random_c
 from .paper import PAPER
@@ -56,36 +56,32 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _weighted_sum(weights: tuple[float, float]) -> Network:
-    return Network.from_steps(
-        [
-            ("x", Input(), ()),
-            ("a0", Affine(), ("x",)),
-            ("a1", Affine(), ("x",)),
-            ("n0", Nonlinear(activation("relu")), ("a0",)),
-            ("n1", Nonlinear(activation("tanh")), ("a1",)),
-            ("b0", Affine(), ("n0",)),
-            ("b1", Affine(), ("n1",)),
-            ("s", Sum(weights=weights), ("b0", "b1")),
-            ("out", Nonlinear(activation("gelu")), ("s",)),
-        ]
+    return graph(
+        x=Input(),
+        a0=(Affine(), "x"),
+        a1=(Affine(), "x"),
+        n0=(Nonlinear("relu"), "a0"),
+        n1=(Nonlinear("tanh"), "a1"),
+        b0=(Affine(), "n0"),
+        b1=(Affine(), "n1"),
+        s=(Sum(weights=weights), "b0", "b1"),
+        out=(Nonlinear("gelu"), "s"),
     )
 
 
 def _simulated(weights: tuple[float, float], k: tuple[int, int]) -> Network:
     scales = [w * sqrt(sum(k) / n) for w, n in zip(weights, k, strict=True)]
-    return Network.from_steps(
-        [
-            ("x", Input(), ()),
-            ("a0", Affine(features=k[0]), ("x",)),
-            ("a1", Affine(features=k[1]), ("x",)),
-            ("n0", Nonlinear(activation("relu")), ("a0",)),
-            ("n1", Nonlinear(activation("tanh")), ("a1",)),
-            ("m0", Scale(scales[0]), ("n0",)),
-            ("m1", Scale(scales[1]), ("n1",)),
-            ("z", Concat(), ("m0", "m1")),
-            ("b", Affine(), ("z",)),
-            ("out", Nonlinear(activation("gelu")), ("b",)),
-        ]
+    return graph(
+        x=Input(),
+        a0=(Affine(features=k[0]), "x"),
+        a1=(Affine(features=k[1]), "x"),
+        n0=(Nonlinear("relu"), "a0"),
+        n1=(Nonlinear("tanh"), "a1"),
+        m0=(Scale(scales[0]), "n0"),
+        m1=(Scale(scales[1]), "n1"),
+        z=(Concat(), "m0", "m1"),
+        b=(Affine(), "z"),
+        out=(Nonlinear("gelu"), "b"),
     )
 
 
@@ -120,11 +116,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, means = [], [], []
     for _ in bench.rounds(6, 40):
-        a, b, c, q = (
-            *bench.uniform(0.3, 2, 2),
-            random_c(bench),
-            bench.uniform(0.3, 2),
-        )
+        a, b, c, q = (*bench.uniform(0.3, 2, 2), random_c(bench), bench.uniform(0.3, 2))
         sizes, _, inner = branches(("relu", "tanh"), c, q, q)
         total = a**2 * sizes[0] + b**2 * sizes[1]
         mixed = (a**2 * sizes[0] * inner[0] + b**2 * sizes[1] * inner[1]) / total

@@ -13,7 +13,7 @@ from sympy import Poly, Symbol, expand, symbols
 from ...calculi.ntk import ntk
 from ...network.architectures import vanilla
 from ...network.combinators import chain
-from ...network.layers import Affine
+from ...network.layers import Affine, Nonlinear
 from ...regression.dynamics import TrainingCurve
 from ...shaping import shape
 from ..bench import Bench
@@ -22,7 +22,6 @@ from ..families import PowerMap, power_maps
 from . import coefficients as co
 from .normal_means import KNOWN
 from .paper import PAPER
-from .random_networks import nonlinear
 
 Array = np.ndarray
 Map = Callable[[Array], Array]
@@ -222,7 +221,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         names = [str(n) for n in bench.rng.choice(list(KNOWN), bench.whole(1, 6))]
         c, q = bench.uniform(-0.95, 0.95), bench.uniform(0.3, 2.5)
         form, product, _ = _layers(names, c, q)
-        net = chain(*[piece for name in names for piece in (Affine(), nonlinear(name))], Affine())
+        net = chain(*[piece for name in names for piece in (Affine(), Nonlinear(name))], Affine())
         found = np.array(list(ntk(net).by_layer(c, q).values()))
         ours.append(np.abs(found - form).max() / np.abs(form).max())
         both.append(np.abs(product - form).max() / np.abs(form).max())
@@ -240,9 +239,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     draws = np.array([_finite(bench, names, c, width) for _ in bench.rounds(24, 60)])
     for i, truth in enumerate(_layers(names, c, 1.0)[0]):
         yield bench.statistical(
-            draws[:, i],
-            truth,
-            f"layer {i + 1} of networks of width {width}, by back-propagation",
+            draws[:, i], truth, f"layer {i + 1} of networks of width {width}, by back-propagation"
         )
 
 

@@ -291,12 +291,7 @@ def _solved(name: str) -> tuple[float, ...]:
         ).x
     own = KNOWN[name].transformed(alpha, beta, 1.0, 0.0)
     delta = -own.mean()
-    return (
-        alpha,
-        beta,
-        delta,
-        own.integral(lambda x: (own.values(x) + delta) ** 2) ** -0.5,
-    )
+    return (alpha, beta, delta, own.integral(lambda x: (own.values(x) + delta) ** 2) ** -0.5)
 
 
 def _two(phi: Phi) -> list[float]:

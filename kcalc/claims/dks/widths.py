@@ -54,11 +54,7 @@ def _normals(covariance: Array, bench: Bench, width: int) -> Array:
 
 
 def _gaussian_errors(
-    f: Callable[[Array], Array],
-    limits: list[float],
-    width: int,
-    draws: int,
-    bench: Bench,
+    f: Callable[[Array], Array], limits: list[float], width: int, draws: int, bench: Bench
 ) -> Array:
     """Errors of the off-diagonal kernel after each layer of random networks, (depth, draws)."""
     covariance = np.broadcast_to(np.array([[1.0, _C], [_C, 1.0]]), (draws, 2, 2))
@@ -267,8 +263,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         sp.limit(simplify(_FIRST / sp.sqrt(_M)), _M, oo) - 1, "the first, over $m^{1/2}$"
     )
     yield bench.exact(
-        sp.limit(simplify(_SECOND / _M ** Rational(1, 4)), _M, oo) - 1,
-        "the second, over $m^{1/4}$",
+        sp.limit(simplify(_SECOND / _M ** Rational(1, 4)), _M, oo) - 1, "the second, over $m^{1/4}$"
     )
     sizes = np.geomspace(10, 1e6, 6)
     yield bench.at_most(

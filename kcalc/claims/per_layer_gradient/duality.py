@@ -24,11 +24,7 @@ def _families(bench: Bench) -> Iterator[tuple[str, str, object]]:
         law = list(EXCESS)[i % 3 if i > 2 else 0]
         n, L = bench.whole(4, 8), bench.whole(2, 4)
         if i % 3 == 0:
-            yield (
-                f"vanilla {i}",
-                law,
-                vanilla(bench.wholes(4, 9, L + 1), 0.9),
-            )
+            yield (f"vanilla {i}", law, vanilla(bench.wholes(4, 9, L + 1), 0.9))
         elif i % 3 == 1:
             yield f"ResNet {i}", law, resnet(L, 2, n, Rational(1, 2))
         else:

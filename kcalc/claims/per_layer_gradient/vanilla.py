@@ -15,7 +15,6 @@ import numpy as np
 import sympy as sp
 from sympy import Symbol
 
-from ...activations import activation
 from ...calculi.moments import crelu_budget, moments, moments_at_depth
 from ...network.combinators import chain
 from ...network.layers import Affine, Input, Nonlinear
@@ -117,7 +116,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-11,
         )
     n: Any = Symbol("n", positive=True, integer=True)
-    block = chain(Input(n), Affine(n, sigma_w=sp.sqrt(2)), Nonlinear(activation("relu")))
+    block = chain(Input(n), Affine(n, sigma_w=sp.sqrt(2)), Nonlinear("relu"))
     yield bench.exact(
         moments_at_depth(block).relative_factor - (1 + 5 / n),
         "kcalc's factor of one layer in closed form",
@@ -156,8 +155,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     n = 10
     logs = np.array([sum(5 / (n * i) for i in range(1, L + 1)) for L in (100, 10000)])
     yield bench.counterexample(
-        np.exp(logs[1] - logs[0]) - 1,
-        "from L = 100 to L = 10^4, n = 10, it grows by this share",
+        np.exp(logs[1] - logs[0]) - 1, "from L = 100 to L = 10^4, n = 10, it grows by this share"
     )
     yield bench.equal(logs[1] - logs[0], 5 / n * log(100), "the exponent of growth is 5/n", 5e-3)
     found = [

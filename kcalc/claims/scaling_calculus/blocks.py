@@ -14,6 +14,7 @@ from ...network.layers import Affine, Concat, Input, Pool, Scale, Sum
 from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
+from ..families import graph
 from .draws import Draws, measured
 from .paper import PAPER
 from .propagation import RELU
@@ -23,18 +24,16 @@ WIDTH = 12
 
 def residual(a: float, c: float, s: float) -> Network:
     """a x + c F(x) between weights, F = weights, relu, weights with E[F^2] = s^2 E[x^2]."""
-    return Network.from_steps(
-        [
-            ("in", Input(5), ()),
-            ("x", Affine(WIDTH), ("in",)),
-            ("one", Affine(WIDTH, sigma_w=sqrt(2)), ("x",)),
-            ("relu", RELU, ("one",)),
-            ("F", Affine(WIDTH, sigma_w=s), ("relu",)),
-            ("S", Scale(a), ("x",)),
-            ("R", Scale(c), ("F",)),
-            ("y", Sum(), ("S", "R")),
-            ("out", Affine(4), ("y",)),
-        ]
+    return graph(
+        input=Input(5),
+        x=(Affine(WIDTH), "input"),
+        one=(Affine(WIDTH, sigma_w=sqrt(2)), "x"),
+        relu=(RELU, "one"),
+        F=(Affine(WIDTH, sigma_w=s), "relu"),
+        S=(Scale(a), "x"),
+        R=(Scale(c), "F"),
+        y=(Sum(), "S", "R"),
+        out=(Affine(4), "y"),
     )
 
 
@@ -213,11 +212,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-11,
         )
         run = Draws(bench, net, 1000, 8000)
-        yield bench.worst(
-            {v: run.nu[v] for v in s.weights},
-            s.tensors["out"].scaling,
-            "nu drawn",
-        )
+        yield bench.worst({v: run.nu[v] for v in s.weights}, s.tensors["out"].scaling, "nu drawn")
 
 
 @PAPER.claim(
@@ -233,10 +228,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     s, run = measured(bench, net, 3000, 20000)
     yield bench.statistical(run.f("S") - sqrt(n / m) * run.f("x"), 0.0, "f of the shortcut drawn")
     yield bench.equal(
-        s.tensors["S"].forward / s.tensors["x"].forward,
-        sqrt(n / m),
-        "the same by kcalc",
-        1e-11,
+        s.tensors["S"].forward / s.tensors["x"].forward, sqrt(n / m), "the same by kcalc", 1e-11
     )
     yield bench.equal(
         s.weights["WS"].gamma * 0.64,
@@ -345,15 +337,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"the scaling of a concatenation is the sum of its parts'",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    net = Network.from_steps(
-        [
-            ("in", Input(5), ()),
-            ("a", Affine(6, sigma_w=1.5), ("in",)),
-            ("b", Affine(3, sigma_w=0.5), ("in",)),
-            ("c", Concat(), ("a", "b")),
-            ("r", RELU, ("c",)),
-            ("out", Affine(4), ("r",)),
-        ]
+    net = graph(
+        input=Input(5),
+        a=(Affine(6, sigma_w=1.5), "input"),
+        b=(Affine(3, sigma_w=0.5), "input"),
+        c=(Concat(), "a", "b"),
+        r=(RELU, "c"),
+        out=(Affine(4), "r"),
     )
     s, run = measured(bench, net, 8000, 60000)
     parts = [s.tensors[v].scaling for v in ("a", "b")]

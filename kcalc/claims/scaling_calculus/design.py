@@ -249,12 +249,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield bench.exact(sp.sqrt(t / k).subs({t: 1, k: 3}) - sp.sqrt(Rational(1, 3)), "the example")
     net = chain(
-        Input(6, (4, 4)),
-        Affine(8),
-        RELU,
-        Affine(12, kernel=3, padding="circular"),
-        RELU,
-        Affine(5),
+        Input(6, (4, 4)), Affine(8), RELU, Affine(12, kernel=3, padding="circular"), RELU, Affine(5)
     )
     s = shaping.shape(net, method="geometric", input_scaling=False)
     scale: Any = s.network.layer("affine_2: scale")
@@ -289,20 +284,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
             widths, _ = _shapes(bench, 3)
             k_ = bench.whole(1, 4)
             net = stack(
-                widths,
-                [2 / k_ / (k_ * sqrt(a * b)) for a, b in pairwise(widths)],
-                [k_] * 3,
-                first,
+                widths, [2 / k_ / (k_ * sqrt(a * b)) for a, b in pairwise(widths)], [k_] * 3, first
             )
             truth = sqrt(widths[0] / widths[-1]) * (1 if first else 2)
             yield bench.equal(
                 scaling(net).output_moment, truth, f"kcalc, relu first: {first}", 1e-10
             )
         net = stack(
-            [9, 14, 12, 4],
-            [2 / sqrt(a * b) for a, b in ((9, 14), (14, 12), (12, 4))],
-            None,
-            first,
+            [9, 14, 12, 4], [2 / sqrt(a * b) for a, b in ((9, 14), (14, 12), (12, 4))], None, first
         )
         run = Draws(bench, net, 6000, 40000)
         yield bench.statistical(

@@ -377,11 +377,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield bench.at_most(0.1, away, f"{name}: zeta changes by more than 10 %")
             run = Draws(
                 bench,
-                chain(
-                    Input(4),
-                    Nonlinear(activations.activation(name)),
-                    Affine(3),
-                ),
+                chain(Input(4), Nonlinear(activations.activation(name)), Affine(3)),
                 8000,
                 60000,
             )

@@ -59,16 +59,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "$E[\\Delta W^2] = QE[x^2]E[\\Delta y^2]$ over $E[W^2]$, by eqs. 9 and 10",
     )
     yield from _family(bench)
-    net = chain(
-        Input(4),
-        Affine(5),
-        RELU,
-        Affine(5),
-        RELU,
-        Affine(5),
-        LEAKY,
-        Affine(3),
-    )
+    net = chain(Input(4), Affine(5), RELU, Affine(5), RELU, Affine(5), LEAKY, Affine(3))
     run = Draws(bench, net, 20000, 100000, "sparse")
     s = scaling(net)
     yield bench.worst(
@@ -256,9 +247,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     net = chain(
-        Input(3, (4, 4)),
-        Affine(5, kernel=3, stride=2, padding="circular", sigma_w=1.7),
-        Affine(2),
+        Input(3, (4, 4)), Affine(5, kernel=3, stride=2, padding="circular", sigma_w=1.7), Affine(2)
     )
     s = scaling(net)
     y = s.tensors["affine_1"]
@@ -332,11 +321,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     sides = sp.sqrt(c * sp.sqrt(Rational(4, 4)))
     s = scaling(
         chain(
-            Input(4),
-            Affine(4, sigma_w=sides),
-            LEAKY,
-            Scale(sp.sqrt(c)),
-            Affine(4, sigma_w=sides),
+            Input(4), Affine(4, sigma_w=sides), LEAKY, Scale(sp.sqrt(c)), Affine(4, sigma_w=sides)
         )
     )
     yield bench.equal(

@@ -58,12 +58,7 @@ def _one_layer(bench: Bench) -> Iterator[Evidence]:
     top = np.linalg.norm(X, 2) ** 2 / 5
     for loss, factor in (("half_square", 1.0), ("square", 2.0)):
         s = smoothness(
-            chain(Input(3), Affine(2)),
-            X=X,
-            radius=1.0,
-            biases=False,
-            loss=loss,
-            targets=y,
+            chain(Input(3), Affine(2)), X=X, radius=1.0, biases=False, loss=loss, targets=y
         )
         yield bench.equal(
             s.beta,
@@ -81,7 +76,7 @@ def _one_neuron(bench: Bench) -> Iterator[Evidence]:
     x = bench.uniform(0.5, 2.0)
     for name in ("tanh", "sin", "sigmoid"):
         _, slope, curvature = STEEPEST[name]
-        net = chain(Input(1), Affine(1), Nonlinear(activation(name)))
+        net = chain(Input(1), Affine(1), Nonlinear(name))
         level = bench.uniform(0.5, 2.0)
         s = smoothness(
             net, X=np.array([[x]]), radius=6 / x, biases=False, loss="half_square", level=level

@@ -236,11 +236,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     product = np.exp(np.log1p(-0.1 * slope**2).sum())
     yield bench.at_most(
-        0.1,
-        product,
-        "the product of $1-\\mu_t\\alpha$ stays away from 0",
-        0.0,
-        product=product,
+        0.1, product, "the product of $1-\\mu_t\\alpha$ stays away from 0", 0.0, product=product
     )
     net = Residual([1, 1], 1, ("entry", "weight"), 1.0, 0.5)
     D = [

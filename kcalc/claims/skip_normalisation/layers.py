@@ -251,9 +251,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     u = Symbol("u")  # t^2: the square of the inequality, a polynomial with a double root at 1/4
     whole, rest = sp.div(
-        Rational(9, 4) * Rational(4, 5) ** 5 * (1 + u) ** 5 - 9 * u,
-        (u - Rational(1, 4)) ** 2,
-        u,
+        Rational(9, 4) * Rational(4, 5) ** 5 * (1 + u) ** 5 - 9 * u, (u - Rational(1, 4)) ** 2, u
     )
     yield bench.exact(rest, "$\\tfrac94(4/5)^5(1+u)^5-9u$ has the factor $(u-1/4)^2$")
     yield bench.proved(

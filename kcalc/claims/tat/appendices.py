@@ -114,8 +114,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         + a * (1 - a) * sp.cos(t)
     )
     yield bench.exact(
-        simplify(before - 2 / (1 + a**2) * inner),
-        "eq. 24 less eq. 21 with eqs. 22 and 23 put in",
+        simplify(before - 2 / (1 + a**2) * inner), "eq. 24 less eq. 21 with eqs. 22 and 23 put in"
     )
     yield bench.exact(simplify(before - printed_tailored_map(t, a)), "eq. 24 less Lemma 1")
     slopes = bench.uniform(-2, 3, bench.size(8, 60))

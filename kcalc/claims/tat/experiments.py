@@ -34,8 +34,7 @@ TABLE_9 = {
 def _gap(bench: Bench, high: str, low: str, printed: str, what: str) -> Evidence:
     """Whether high - low = printed, in exact decimals."""
     return bench.exact(
-        Rational(high) - Rational(low) - Rational(printed),
-        f"{what}: {high} - {low} = {printed}",
+        Rational(high) - Rational(low) - Rational(printed), f"{what}: {high} - {low} = {printed}"
     )
 
 

@@ -19,6 +19,7 @@ from ...network.layers import Affine, Input, Nonlinear, Sum
 from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
+from ..families import graph
 from .independent import SMOOTH, Function, forward, homogeneous_pair, leaky, one, pair
 from .paper import PAPER
 
@@ -156,17 +157,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _two_branches(first: str, second: str, w: float) -> Network:
-    steps = [
-        ("x", Input(), ()),
-        ("a", Affine(), ("x",)),
-        ("f", Nonlinear(activation(first)), ("a",)),
-        ("fa", Affine(), ("f",)),
-        ("b", Affine(), ("x",)),
-        ("g", Nonlinear(activation(second)), ("b",)),
-        ("gb", Affine(), ("g",)),
-        ("sum", Sum((w, sqrt(1 - w * w))), ("fa", "gb")),
-    ]
-    return Network.from_steps(steps)
+    return graph(
+        x=Input(),
+        a=(Affine(), "x"),
+        f=(Nonlinear(first), "a"),
+        fa=(Affine(), "f"),
+        b=(Affine(), "x"),
+        g=(Nonlinear(second), "b"),
+        gb=(Affine(), "g"),
+        sum=(Sum((w, sqrt(1 - w * w))), "fa", "gb"),
+    )
 
 
 def _branch_values(name: str, c: float, q1: float, q2: float) -> tuple[float, float, float]:
@@ -254,7 +254,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         hidden = forward(bench, leaky(0.0), x, (width,)) * sqrt(2)
         y = w * x + sqrt(1 - w * w) * forward(bench, lambda v: v, hidden, (width,))
         samples.append((y[0] @ y[1]) / width)
-    relu = chain(Affine(), Nonlinear(activation("relu")))
+    relu = chain(Affine(), Nonlinear("relu"))
     expected = w**2 * c + (1 - w**2) * c_map(relu)(c)
     yield bench.statistical(
         samples, expected, "a block with one layer of ReLUs and weights drawn, width 16"

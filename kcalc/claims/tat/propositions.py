@@ -160,7 +160,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         size = one(lambda z, f=phi: f(z) ** 2)
         for _ in bench.rounds(60, 300):
             x = min(pair(phi, phi, x) / size, 1.0)
-        block = chain(Affine(), Nonlinear(activation(name)), Affine(sigma_w=size**-0.5))
+        block = chain(Affine(), Nonlinear(name), Affine(sigma_w=size**-0.5))
         limits.append(depth_limit(block, 1.0).c)
         iterated.append(x)
     yield bench.equal(
@@ -168,7 +168,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     refused = 0.0
     try:
-        depth_limit(chain(Affine(), Nonlinear(activation("identity")), Affine()))
+        depth_limit(chain(Affine(), Nonlinear("identity"), Affine()))
     except KcalcError:
         refused = 1.0
     yield bench.equal(refused, 1.0, "the calculus refuses to name a limit for linear layers", 0.5)
@@ -293,8 +293,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     u = t / 2
     near = Poly(
-        expand((t**3 / 3 - t**5 / 30 - Rational(8, 3) * (u - u**3 / 6 + u**5 / 120) ** 3) / t**5),
-        t,
+        expand((t**3 / 3 - t**5 / 30 - Rational(8, 3) * (u - u**3 / 6 + u**5 / 120) ** 3) / t**5), t
     )
     terms = [(int(n), c) for (n,), c in near.terms()]
     yield bench.exact(near.eval(0) - Rational(1, 120), "its value at t = 0 is 1/120")
@@ -326,10 +325,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     times = np.linspace(0, 60, 31)
     below = 1 - (3 / (sqrt(2) * times + 3)) ** 2
     yield bench.at_most(
-        below,
-        [flow(0.0, s) for s in times],
-        "it lies below psi(0, t) of the calculus",
-        1e-11,
+        below, [flow(0.0, s) for s in times], "it lies below psi(0, t) of the calculus", 1e-11
     )
     run = integrate.solve_ivp(
         lambda _, x: 2 * sqrt(2) / 3 * (1 - x) ** 1.5,
@@ -386,10 +382,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     a, x = symbols("a x", positive=True)
     # the slope's sign does not matter: both sides are linear on each side of 0
-    for sign in (
-        1,
-        -1,
-    ):
+    for sign in (1, -1):
         slope = sign * a
         for at, where in ((x, "x > 0"), (-x, "x < 0")):
             sides = [

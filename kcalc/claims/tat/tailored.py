@@ -180,8 +180,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for depth in range(1, 4):
         whole = local.subs(c, whole)
         yield bench.exact(
-            diff(whole, c, 2).subs(c, 1) - depth * k,
-            f"{depth} generic maps with slope 1, exactly",
+            diff(whole, c, 2).subs(c, 1) - depth * k, f"{depth} generic maps with slope 1, exactly"
         )
     found, tau = [], []
     for depth, name, target in [

@@ -36,12 +36,7 @@ def _measured(dag: Dag, slope: float) -> tuple[float, float, float, float]:
     """(C_f(0), C_f'(0), max |C_f - c|, max |C_f' - 1|) on a grid."""
     value, first = dag.derivatives(_GRID, _maps(slope))  # pyright: ignore[reportArgumentType]
     zero, flat = dag.derivatives(0.0, _maps(slope))  # pyright: ignore[reportArgumentType]
-    return (
-        zero,
-        flat,
-        np.abs(value - _GRID).max(),
-        np.abs(first - 1).max(),
-    )
+    return (zero, flat, np.abs(value - _GRID).max(), np.abs(first - 1).max())
 
 
 def _against_calculus(bench: Bench, pairs: list[tuple[str, Dag]]) -> Evidence:

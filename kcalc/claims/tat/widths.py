@@ -21,12 +21,7 @@ from .paper import PAPER
 
 
 def kernels(
-    bench: Bench,
-    phi: Function,
-    start: Sequence[float],
-    width: int,
-    depth: int,
-    draws: int,
+    bench: Bench, phi: Function, start: Sequence[float], width: int, depth: int, draws: int
 ) -> np.ndarray:
     """kappa^L(x_1, x_2) of random networks, (draws,).
 
@@ -96,12 +91,7 @@ def _bounded() -> list[tuple[str, Function, Activation, float]]:
     wave = activation(sp.sqrt(2) * sp.sin(x + sp.pi / 4))  # pyright: ignore[reportArgumentType]
     bell = one(lambda z: SMOOTH["sigmoid"][0](z) ** 2) ** -0.5
     return [
-        (
-            "sqrt(2) sin(x + pi/4)",
-            lambda z: sqrt(2) * np.sin(z + pi / 4),
-            wave,
-            sqrt(2),
-        ),
+        ("sqrt(2) sin(x + pi/4)", lambda z: sqrt(2) * np.sin(z + pi / 4), wave, sqrt(2)),
         ("tanh, scaled", lambda z: size * np.tanh(z), activation(size * sp.tanh(x)), size),  # pyright: ignore[reportArgumentType]
         (
             "sigmoid, scaled",
@@ -245,13 +235,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     widths, spread = [64, 256, 1024, 4096], []
     for depth in (2, 8, 16):
         off = _scan(
-            bench,
-            he,
-            0.3,
-            _limit("relu", depth, 0.3, sqrt(2)),
-            depth,
-            widths,
-            bench.size(80, 300),
+            bench, he, 0.3, _limit("relu", depth, 0.3, sqrt(2)), depth, widths, bench.size(80, 300)
         )
         measured = np.sqrt((off**2).mean(axis=1))
         printed = [sqrt(depth**2 * log(depth / 0.1) / n) for n in widths]
