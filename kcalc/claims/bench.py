@@ -74,7 +74,8 @@ class Bench:
         margin: float | None = None,
         data: dict[str, Any] | None = None,
     ) -> Evidence:
-        return Evidence(about or STATEMENT, method, holds, what, margin, data or {})
+        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in (data or {}).items()}
+        return Evidence(about or STATEMENT, method, holds, what, margin, plain)
 
     # -- exact -------------------------------------------------------------------------------------
 
@@ -143,7 +144,7 @@ class Bench:
                 what,
                 data={"note": "nothing to compare, or values that are not finite"} | data,
             )
-        error = (np.abs(found - truth) / np.maximum(1.0, np.abs(truth))).max()
+        error = float((np.abs(found - truth) / np.maximum(1.0, np.abs(truth))).max())
         return self._say(
             about,
             Method.NUMERIC,
@@ -188,7 +189,7 @@ class Bench:
             Method.NUMERIC,
             fails == 0,
             what,
-            slack.min(),
+            float(slack.min()),
             {"compared": int(left.size), "violations": fails} | data,
         )
 
@@ -207,7 +208,7 @@ class Bench:
         fails = bool(violated_by > tolerance)
         margin = -float(violated_by) + (0.0 if fails else tolerance)
         about = about or (PRINTED if self.amended else STATEMENT)
-        return Evidence(about, Method.COUNTEREXAMPLE, not fails, what, margin, dict(data))
+        return self._say(about, Method.COUNTEREXAMPLE, not fails, what, margin, data)
 
     # -- samples -----------------------------------------------------------------------------------
 
@@ -231,9 +232,11 @@ class Bench:
         for a truth of 0.
         """
         values, truth = np.asarray(samples, dtype=float), float(truth)
-        mean = values.mean()
+        mean = float(values.mean())
         spread = (
-            (values.std(ddof=1) / sqrt(values.size)) if error is None and values.size > 1 else error
+            float(values.std(ddof=1) / sqrt(values.size))
+            if error is None and values.size > 1
+            else error
         )
         if spread is None or not np.isfinite([mean, spread, truth]).all():
             return self._say(
@@ -372,7 +375,7 @@ def _ends(value: Any) -> tuple[float, float]:
     Conversion to float keeps their signs.
     """
     if isinstance(value, float):
-        return value, math.inf
+        return float(value), math.inf
     if isinstance(value, int | np.integer | Rational):
         return float(value), float(value)
     low, high = float(value.lower()), float(value.upper())

@@ -10,13 +10,13 @@ from ...calculi.gradients import gradients
 from ...gaussian.softmax import Overlap, self_overlap
 from ..bench import Bench
 from ..claim import Evidence
-from .paper import PAPER
+from .paper import claim
 from .reference import alike, attention, averaged, layer, projector
 
 PLACE = "Gradients"
 
 
-@PAPER.claim(
+@claim(
     "ATT-backward",
     PLACE,
     r"with gradients of covariance $g_s$ at one token and $g_d$ at two, queries hand back "
@@ -69,7 +69,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-general",
     PLACE,
     r"for general covariances, with $B = (AV)\circ(AH)$, $W = G^o\circ G$ and $C = "
@@ -100,7 +100,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-modes",
     PLACE,
     r"at $\rho = 1$ attention multiplies the mean mode $g_s + (T-1)g_d$ of gradients by $v$ and "
@@ -114,7 +114,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.equal(found.difference["x"], 0.0, f"difference mode, T = {tokens}")
 
 
-@PAPER.claim(
+@claim(
     "ATT-vanish",
     PLACE,
     r"the parts of the tangent kernel of $W_Q$ and $W_K$ vanish as $(1-\rho)^2$ where tokens "

@@ -13,13 +13,13 @@ from ...calculi.global_maps import node_values, token_map
 from ...network.architectures.transformers import gpt2
 from ..bench import Bench
 from ..claim import Evidence
-from .paper import PAPER
+from .paper import claim
 from .reference import alike, attention, direct, layer
 
 PLACE = "Blocks and depth"
 
 
-@PAPER.claim(
+@claim(
     "ATT-collapse", PLACE,
     r"attention alone takes a small gap $q - p$ to $v\sigma_Q^2\sigma_K^2\frac{T-1}{T^2}(q-p)^3$",
 )  # fmt: skip
@@ -50,7 +50,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.statistical(lost, gap**3 * (tokens - 1) / tokens**2, "drawn matrices, gap 0.02")
 
 
-@PAPER.claim(
+@claim(
     "ATT-draws-together",
     PLACE,
     r"attention alone raises the token cosine wherever $0 \le \rho < 1$: it has no fixed point "
@@ -77,7 +77,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-token-slope",
     PLACE,
     r"the token map of $a\,x + \mathrm{Attn}(x)$ has the slope $a^2/(a^2+v)$ at $\rho = 1$, "
@@ -93,7 +93,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.equal(found, a * a / (a * a + v), f"kcalc, a = {a:g}, v = {v:g}")
 
 
-@PAPER.claim(
+@claim(
     "ATT-stream",
     PLACE,
     r"a pre-norm stream gains $v[\rho + (1-\rho)S_{\mathrm{self}}] + \mathcal Q_f(1)$ per block, "

@@ -18,13 +18,13 @@ from ...network.layers import Affine, LayerNorm, Nonlinear
 from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
-from .paper import PAPER
+from .paper import claim
 from .reference import alike, attention, averaged, layer, projector, rows
 
 ALIKE, TWO, TANGENT = "Tokens that are alike", "Two inputs", "The tangent kernel"
 
 
-@PAPER.claim(
+@claim(
     "ATT-scores",
     "Setting",
     r"given the tokens, scores $s_{ij} = q_i\cdot k_j/\sqrt{d_k}$ have "
@@ -50,7 +50,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.statistical(shape, 3 + 6 / width, "kurtosis of a score")
 
 
-@PAPER.claim(
+@claim(
     "ATT-alike",
     ALIKE,
     r"$K_{st} = p + (q-p)[s=t]$ becomes $q' = v[p + (q-p)S_{\mathrm{self}}]$ and $p' = v[p + "
@@ -99,7 +99,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-biases",
     ALIKE,
     r"a bias of the keys changes nothing in softmax attention; a bias of the queries adds to $G$ "
@@ -125,7 +125,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(first, second, "what is common to a row cancels", 1e-14)
 
 
-@PAPER.claim(
+@claim(
     "ATT-two",
     TWO,
     r"two inputs with covariance $r_s$ at equal places and $r_d$ at different ones: "
@@ -180,7 +180,7 @@ def block() -> Network:
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-jet",
     TANGENT,
     r"kernel maps to first order in $(r_s, r_d)$ give the tangent kernel; $W_Q$ and $W_K$ each "

@@ -11,7 +11,7 @@ from numpy.polynomial.legendre import leggauss
 from ...gaussian.softmax import Overlap, overlap_gap, self_overlap
 from ..bench import Bench
 from ..claim import Evidence
-from .paper import PAPER
+from .paper import claim
 from .reference import direct, projector, rows, softmax, two_tokens
 
 PLACE = "The overlap of two rows"
@@ -41,7 +41,7 @@ def tilt(tokens: int, beta: float) -> float:
     return beta**2 * log(tokens)
 
 
-@PAPER.claim(
+@claim(
     "ATT-S",
     PLACE,
     r"$S = E\sum_jA_jB_j = T\iint\Phi_{uw}\Phi^{T-1}\,du\,dw$ with $\Phi(u,w) = E f(u+a)f(w+b)$, "
@@ -77,7 +77,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "ATT-Sself",
     PLACE,
     r"$S_{\mathrm{self}} = E\sum_jA_j^2 = T\int E[g(u+a)]\,(E f(u+a))^{T-1}du$, $g(x) = "
@@ -98,7 +98,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "ATT-slope",
     PLACE,
     r"$\partial S/\partial\kappa = T(T-1)\iint\Phi_{uw}\Phi^{T-3}[2\Phi_{uw}\Phi + "
@@ -133,7 +133,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "ATT-slope-variance",
     PLACE,
     r"at fixed $\kappa$, $\partial S/\partial\tau_1^2 = "
@@ -157,7 +157,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "ATT-monotone",
     PLACE,
     r"$S$ increases with $\kappa$ on $[-\tau_1\tau_2, \tau_1\tau_2]$, and $S = 1/T$ at $\kappa = "
@@ -180,7 +180,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "ATT-integral",
     PLACE,
     r"$\int_0^{\tau^2}\frac{\partial S}{\partial\kappa}\,d\kappa = S_{\mathrm{self}} - 1/T$",
@@ -197,7 +197,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "ATT-gap",
     PLACE,
     r"$S_{\mathrm{self}} - S(\kappa)$, integrated from $\partial S/\partial\kappa$, keeps its "
@@ -221,7 +221,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(1e-6, lost, "relative error of the difference at distance 1e-12", 0.0)
 
 
-@PAPER.claim(
+@claim(
     "ATT-lognormal",
     "Long sequences",
     r"$S_{\mathrm{self}} \approx e^{\tau^2}/T$",
@@ -246,7 +246,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-energy",
     "Long sequences",
     r"at $\tau^2 = \beta^2\ln T$, $S_{\mathrm{self}} \to \max(0, 1 - \sqrt2/\beta)$ for $T \to "

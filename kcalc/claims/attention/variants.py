@@ -20,13 +20,13 @@ from ...network.layers import Affine, Attend, Input, RMSNorm
 from ..bench import Bench
 from ..claim import Evidence
 from ..families import graph
-from .paper import PAPER
+from .paper import claim
 from .reference import alike, attention, averaged, layer, softmax
 
 DIFFER, VARIANTS = "Tokens that differ", "Variants"
 
 
-@PAPER.claim(
+@claim(
     "ATT-causal",
     DIFFER,
     r"rows over the first $T_1 \le T_2$ of alike tokens overlap by "
@@ -43,7 +43,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-sampled",
     DIFFER,
     r"one layer sampled as $s = G^{1/2}ZH^{\top/2}$ is without bias: its mean agrees with the "
@@ -70,7 +70,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.statistical(found, truth, name, error=error)
 
 
-@PAPER.claim(
+@claim(
     "ATT-width",
     VARIANTS,
     r"at key width $d_k$, $E\sum_jA_j^2$ is $S_{\mathrm{self}}$ averaged over "
@@ -102,7 +102,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(exact.q1, averaged, "kcalc, exact", 5e-7)
 
 
-@PAPER.claim(
+@claim(
     "ATT-wishart",
     VARIANTS,
     r"at key width $d_k$, two rows of softmax overlap by $S$ averaged over $QQ^\top/d_k$ of their "
@@ -123,7 +123,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-single",
     VARIANTS,
     r"weights $f(s_{ij})$ of single scores make $O_{ik} = T\,V_sF(G_{ik}H_s) + "
@@ -162,7 +162,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(found.q1, q, "kcalc and the arc-cosine kernel")
 
 
-@PAPER.claim(
+@claim(
     "ATT-sink",
     VARIANTS,
     r"with a sink, one more score 0, rows have $X = T\iint\Phi_{uw}\Phi^{T-1}N$ and $R = X + "
@@ -186,7 +186,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-shaped",
     VARIANTS,
     r"$aI + A - c\,11^\top/T$ makes $q' = (a+1-c)^2p + D[a^2 + (2a(1-c) + c^2 - 2c)/T + "
@@ -218,7 +218,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-linear",
     VARIANTS,
     r"scores $q_i\cdot k_j/d_k$ of independent queries and keys vanish as $d_k\to\infty$: every "
@@ -242,7 +242,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "ATT-scale",
     VARIANTS,
     r"a score scale $b$ multiplies the variance of scores by $b^2d_k$: T5's $b = 1$ with "
@@ -261,7 +261,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-norms",
     VARIANTS,
     r"norms on wide queries and keys make $\operatorname{Cov}(s_{ij}, s_{kl})$ the product of "
@@ -292,7 +292,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(found[0], (q, p / q), "scores of the cosines")
 
 
-@PAPER.claim(
+@claim(
     "ATT-rotary",
     VARIANTS,
     r"rotary embeddings make $\operatorname{Cov}(s_{ij}, s_{kl}) = "
@@ -311,7 +311,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.statistical(s[:, i, j] * s[:, m, n] - truth, 0.0, f"scores {i}{j} and {m}{n}")
 
 
-@PAPER.claim(
+@claim(
     "ATT-dropout",
     VARIANTS,
     r"dropout of attention weights adds $(1/\mathrm{keep} - 1)\,qS_{\mathrm{self}}$ to $q'$ and "

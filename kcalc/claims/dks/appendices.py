@@ -24,7 +24,7 @@ from ..families import PowerMap, power_maps
 from . import coefficients as co
 from . import reference
 from .fixed_points import slope
-from .paper import PAPER
+from .paper import PAPER, claim
 
 Array = np.ndarray
 Real = Any  # of mpmath
@@ -40,7 +40,7 @@ PAPER.undecidable(
 )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq24",
     "App. A, eq. 24",
     r"$\tfrac1k\mathbf 1^\top y\approx E_{x\sim N(0,1)}[\phi(\sqrt q\,x)]$ for a vector $y$ of "
@@ -116,7 +116,7 @@ BENDS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-@PAPER.claim(
+@claim(
     "DKS-appB",
     "App. B",
     r"$E[\phi(\sqrt{q_1}x)\phi'(u)x]=\sqrt{q_1}E[\phi'(\sqrt{q_1}x)\phi'(u)]+\sqrt{q_2}\,c\,E[\phi(\sqrt{q_1}x)\phi''(u)]$, "
@@ -155,7 +155,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 # --- Appendix D -----------------------------------------------------------------------------------
 
 
-@PAPER.claim("DKS-D1", "App. D.1", r"$\sum_{i=0}^\infty b_i=C_f(1)=1$")
+@claim("DKS-D1", "App. D.1", r"$\sum_{i=0}^\infty b_i=C_f(1)=1$")
 def _(bench: Bench) -> Iterator[Evidence]:
     sums, ends, first, one = [], [], [], []
     for name in ("sin", "exp", "gaussian", "erf", "square", "cube", "cos", "tanh")[
@@ -178,7 +178,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq27",
     "App. D.1, eq. 27",
     r"$C_f'(1)-1\ge1-C_f'(0)$ if $C_f(0)=0$",
@@ -214,7 +214,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq28",
     "App. D.2, eq. 28",
     r"$\tilde\varphi(c)=\sum_{i=0}^\infty\langle\varphi,h_i\rangle^2c^i$",
@@ -235,7 +235,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(library, direct, "the library and the joint density", 1e-9)
 
 
-@PAPER.claim(
+@claim(
     "DKS-D3",
     "App. D.3",
     r"$\mathrm{na}(\varphi)^2=1-\dfrac{\langle\varphi',h_0\rangle^2}{\|\varphi'\|^2}$, and "
@@ -262,7 +262,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(linear, plain, "the distance of phi from linear functions", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "DKS-D4-7",
     "App. D.4, D.6, D.7",
     r"The steps: $F_f(c)=\sum_{i\ge1}b_i|c|^{i-1}$; for $D$ copies with $c^*=1$: $C(-1)=1$ forces "

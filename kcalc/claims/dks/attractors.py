@@ -23,7 +23,7 @@ from ..families import PowerMap, power_maps
 from . import coefficients as co
 from . import reference
 from .fixed_points import curved
-from .paper import PAPER
+from .paper import claim
 
 Array = np.ndarray
 _C = Symbol("c")
@@ -118,7 +118,7 @@ def _mirrored(n: int) -> co.Terms:
     return {0: 2} if n == 0 else co.collected((0, 1), (n - 1, (-1) ** n))
 
 
-@PAPER.claim(
+@claim(
     "DKS-cor37",
     "App. C.2, Corollary 37",
     "$C$ has no fixed point in $[-1,0)$, or is odd",
@@ -186,7 +186,7 @@ def _kinds(bench: Bench) -> Iterator[tuple[str, int, list[tuple[Rational, ...]]]
         yield kind, number, rational_maps(bench, kind, 15, 80)
 
 
-@PAPER.claim(
+@claim(
     "DKS-cor38",
     "App. C.2, Corollary 38",
     r"i) 1 is the only fixed point, iff $C'(1)\le1$; ii) there are two, $c^*\in[0,1)$ and 1, iff "
@@ -251,7 +251,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-cor39",
     "App. C.2, Corollary 39",
     r"$0\le C'(c^*)<1$ at the fixed point $c^*$ of Corollary 38 ii, and $C'(c^*)=0$ iff $c^*=0$ "

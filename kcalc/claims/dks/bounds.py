@@ -21,7 +21,7 @@ from ..claim import Evidence
 from ..families import PowerMap, power_maps, residual_network
 from . import coefficients as co
 from . import reference
-from .paper import PAPER
+from .paper import claim
 
 _GRID = np.cos(np.linspace(np.pi, 0.0, 81))
 _INSIDE = _GRID[1:-1]
@@ -77,7 +77,7 @@ def _networks(bench: Bench) -> np.ndarray:
     return np.array(rows).T
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm13a",
     "Sec. 13.2, Theorem 13",
     r"$\tfrac14\,(1-C_f'(0)) \le \max_{c\in[-1,1]}|C_f(c)-c| \le 2\,(1-C_f'(0))$ for every "
@@ -137,7 +137,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.at_most((1 - zero) / 4, away, f"the lower bound over {what}")
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm13b",
     "Sec. 13.2, Theorem 13",
     r"$\max_{c\in[-1,1]}|C_f'(c)-1| \le 2\,(1-C_f'(0)) + (C_f'(1)-1)$ for every subnetwork $f$",
@@ -178,7 +178,7 @@ def _attained(bench: Bench, which: int, factor: int) -> Evidence:
     return bench.equal(found, bound, "the bound is attained: $C = c^2$ at $c = -1$", 1e-14)
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm13c",
     "Sec. 13.2, Theorem 13",
     r"$\max_{c\in[-1,1]}|C_f(c)-c| \le 2\,(C_f'(1)-1)$ where $C_f(0)=0$",
@@ -201,7 +201,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield _attained(bench, 0, 2)
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm13d",
     "Sec. 13.2, Theorem 13",
     r"$\max_{c\in[-1,1]}|C_f'(c)-1| \le 3\,(C_f'(1)-1)$ where $C_f(0)=0$",
@@ -223,7 +223,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield _attained(bench, 1, 3)
 
 
-@PAPER.claim(
+@claim(
     "DKS-rem14",
     "Sec. 13.2, Remark 14",
     r"$C_f'(1)\ge1$ where $C_f(0)=0$; and $C_f'(0)\le1$ always",
@@ -250,7 +250,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(1.0, _slopes_at_one(maps), "the slope at 1 of random C maps with C(0) = 0")
 
 
-@PAPER.claim(
+@claim(
     "DKS-rem15",
     "Sec. 13.2, Remark 15",
     r"$(1-1/\sqrt j)\,c + c^j/\sqrt j$ is a C map with a slope of at least $\sqrt j$ at $c=1$, "
@@ -302,7 +302,7 @@ def _shares(name: str, q: float = 1.0, measure: float | None = None) -> tuple[fl
     return bent / norm, spread / steep
 
 
-@PAPER.claim(
+@claim(
     "DKS-prop16",
     "Sec. 13.3, Proposition 16",
     r"$\mathrm{nl}(\phi)^2 = 1-C_f'(0)$ with $\mathrm{nl}(\phi) = \|\phi-\langle\phi,h_1\rangle "
@@ -339,7 +339,7 @@ def _projection(s: float) -> float:
     return reference.mean(lambda u: np.tanh(s * u) * u)
 
 
-@PAPER.claim(
+@claim(
     "DKS-nadef",
     "Sec. 13.4",
     r"$\phi$ is affine if and only if $\mathrm{na}(\phi)=0$, $\mathrm{na}(\phi) = "
@@ -354,7 +354,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(1e-3, shares, "na of functions that are not affine is positive", 0.0)
 
 
-@PAPER.claim(
+@claim(
     "DKS-prop18",
     "Sec. 13.4, Proposition 18",
     r"$\mathrm{na}(\phi)^2 = 1 - C_f'(0)/C_f'(1)$ for a nonlinear or combined layer $f$",

@@ -17,14 +17,14 @@ from ..bench import Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
 from .normal_means import KNOWN, Phi
-from .paper import PAPER
+from .paper import claim
 from .random_networks import random_network, values
 
 X = Symbol("x", real=True)
 GRID = np.cos(np.linspace(np.pi, 0.0, 101))
 
 
-@PAPER.claim(
+@claim(
     "DKS-lin",
     "Sec. 14.1",
     r"Combined layers with $\varphi(u)=au$, $a\ne0$, and weighted sums of such have the C map "
@@ -50,7 +50,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-143a",
     "Sec. 14.3",
     r"$\varphi(x)=(x+1)/\sqrt2$ on the inputs that occur gives $Q(q)=(q+1)/2$ and "
@@ -80,7 +80,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(shifted.c_map(GRID), (GRID + 1) / 2, "at $q=1$ the printed C map")
 
 
-@PAPER.claim(
+@claim(
     "DKS-143b", "Sec. 14.3", r"$\mathrm{na}(\varphi)^2 = 1-C'(0)/C'(1) \ge 1-1/C'(1)$",
     hypotheses="input q value 1; phi continuous and piecewise differentiable",
 )  # fmt: skip
@@ -115,7 +115,7 @@ def _bump(k: int, b: float, size: float) -> Expr:
     return size * X**k * sp.exp(-sp.Float(b) * X**2)
 
 
-@PAPER.claim(
+@claim(
     "DKS-151",
     "Sec. 15.1",
     r"A fixed point $q^*$ of a local Q map is attractive if $Q'(q^*)<0$",
@@ -188,7 +188,7 @@ def _attraction(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-164",
     "Sec. 16.4",
     r"If $C_f(0)=0$, then the deviation of $C_f$ from the identity is roughly $C_f'(1)-1$",
@@ -233,7 +233,7 @@ CONDITIONS = (
 )
 
 
-@PAPER.claim("DKS-173", "Sec. 17.3", CONDITIONS)
+@claim("DKS-173", "Sec. 17.3", CONDITIONS)
 def _(bench: Bench) -> Iterator[Evidence]:
     local, whole, largest, apart = [], [], [], []
     for _ in bench.rounds(3, 16):

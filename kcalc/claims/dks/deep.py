@@ -23,7 +23,7 @@ from ..bench import Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
 from . import reference
-from .paper import PAPER
+from .paper import claim
 
 _C = Symbol("c", real=True)
 _RELU = (sp.sqrt(1 - _C**2) + (sp.pi - sp.acos(_C)) * _C) / sp.pi
@@ -38,7 +38,7 @@ def _relu(c: float) -> float:
     return (sqrt(max(0.0, 1 - c * c)) + (math.pi - acos(min(1.0, max(-1.0, c)))) * c) / math.pi
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq15",
     "Sec. 12.1, eq. 15",
     r"ReLU: $C_f(c) = \bigl(\sqrt{1-c^2}+(\pi-\cos^{-1}c)\,c\bigr)/\pi$, for every input q value",
@@ -64,7 +64,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-relu1",
     "Sec. 12.1",
     r"ReLU: $C_f'(1)=1$, and $C_g'(1)=1^D=1$ for a composition $g$ of $D$ layers",
@@ -84,7 +84,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.equal(c_map(_layers("relu", depth)).derivative(1)(1.0), 1.0, f"{depth} layers")
 
 
-@PAPER.claim("DKS-relu100", "Sec. 12.1", r"100 ReLU layers map $[-1,1]$ to $[0.996,1]$")
+@claim("DKS-relu100", "Sec. 12.1", r"100 ReLU layers map $[-1,1]$ to $[0.996,1]$")
 def _(bench: Bench) -> Iterator[Evidence]:
     import flint
 
@@ -117,7 +117,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(direct, 0.996357, "iterated in floating point", 5e-7)
 
 
-@PAPER.claim(
+@claim(
     "DKS-hom",
     "Sec. 12.1",
     r"rectifiers are positively homogeneous: $\mathrm{RELU}(\lambda u) = "
@@ -149,7 +149,7 @@ def _erf_c(c: float, q: float) -> float:
     return 2 / math.pi * math.asin(2 * c * q / (1 + 2 * q)) / _erf_q(q)
 
 
-@PAPER.claim(
+@claim(
     "DKS-erf",
     "Sec. 12.2",
     r"erf: $Q_f(q)=\frac2\pi\sin^{-1}\frac{2q}{1+2q}$ and "
@@ -193,7 +193,7 @@ def _erf_iterated(c: np.ndarray, depth: int) -> np.ndarray:
     return c
 
 
-@PAPER.claim(
+@claim(
     "DKS-erfdeg",
     "Sec. 12.2",
     r"erf networks of depth 50, 150, 500: with depth ever more nearly all c values go to a small "
@@ -227,7 +227,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(q_map(_layers("erf", 500))(1.0), q, "the library's q value after 500 layers")
 
 
-@PAPER.claim(
+@claim(
     "DKS-prop10",
     "Sec. 12.3, Proposition 10",
     r"for a composition of $D$ subnetworks with one C map $C$: $\lim_{D\to\infty}C_f(c)=c^*$ for "
@@ -291,7 +291,7 @@ def _rows(weights: np.ndarray, c: np.ndarray) -> np.ndarray:
     return out
 
 
-@PAPER.claim(
+@claim(
     "DKS-dist2",
     "Sec. 12.4",
     r"$\|x-y\|/\bigl(\tfrac12(\|x\|+\|y\|)\bigr) = \|x-y\|/\sqrt{\|x\|\|y\|} = \sqrt{2(1-c)}$",

@@ -17,7 +17,7 @@ from ..bench import Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
 from .normal_means import KNOWN, Phi
-from .paper import PAPER
+from .paper import claim
 from .tangent_kernels import theta
 
 Array = np.ndarray
@@ -56,7 +56,7 @@ def _star(own: Phi) -> tuple[float, float]:
     return star, C.derivative(1)(star)
 
 
-@PAPER.claim(
+@claim(
     "DKS-ntktab1",
     "Sec. 24.5.2, tables",
     r"$c^*=1$, $C'(1)<1$: $K_i\approx0$ for early and middle layers, $C'(1)^{D-i}E$ for late ones; "
@@ -117,7 +117,7 @@ def at_edge(bench: Bench, count: int) -> list[PowerMap]:
     return out
 
 
-@PAPER.claim(
+@claim(
     "DKS-ntktab2",
     "Sec. 24.5.2, table",
     r"$c^*=1$, $C'(1)=1$: $K_i\approx I+\alpha_i(E-I)$ with $0=\alpha_1\le\dots\le\alpha_D=1$",
@@ -171,7 +171,7 @@ def _relu_slope(c: Array) -> Array:
     return 1 - np.arccos(c) / np.pi
 
 
-@PAPER.claim(
+@claim(
     "DKS-ntktab3",
     "Sec. 24.5.2, tables",
     r"$c^*<1$, $C'(1)>1$: $K_i\approx C'(1)^{D-i}I$, for late layers $+c^*C'(c^*)^{D-i}(E-I)$; "
@@ -254,7 +254,7 @@ def _relu_rate(u: float) -> float:
     return 1 - 2 * math.asin(sqrt(u / 2)) / pi
 
 
-@PAPER.claim(
+@claim(
     "DKS-abar",
     "Sec. 24.5.2, App. H.2",
     r"$C'(1)=1$: $K\approx D(I+\bar\alpha(E-I))$ with $\bar\alpha=\frac14$ for ReLU "
@@ -291,7 +291,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-xiao",
     "Sec. 24.5.4",
     r"For $C'(1)>1$ the second term of $K$ is $\frac{c^*}{1-C'(c^*)}(E-I)$, and not "

@@ -14,7 +14,7 @@ from ..bench import Bench
 from ..claim import Evidence
 from . import reference
 from .maps import random_c
-from .paper import PAPER
+from .paper import claim
 
 _SMOOTH = tuple(name for name, phi in reference.FUNCTIONS.items() if phi.smooth)
 _ALL = tuple(reference.FUNCTIONS)
@@ -53,7 +53,7 @@ def _central(values: list[float], h: float) -> float:
     return (a - 8 * b + 8 * c - d) / (12 * h)
 
 
-@PAPER.claim(
+@claim(
     "DKS-Qp",
     "Sec. 8.1.1",
     r"$Q_f'(q) = q^{-1/2}\,E[\phi(\sqrt q x)\,\phi'(\sqrt q x)\,x]$",
@@ -87,7 +87,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq10",
     "Sec. 8.1.2, eq. 10",
     r"$\partial_c\Gamma_\phi(c,q_1,q_2) = \sqrt{q_1q_2}\;\Gamma_{\phi'}(c,q_1,q_2)$",
@@ -122,7 +122,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq11",
     "Sec. 8.1.2, eq. 11",
     r"$C_f^{(i)}(c,q_1,q_2) = "
@@ -170,7 +170,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(own, right, "the library's second derivative has this term")
 
 
-@PAPER.claim(
+@claim(
     "DKS-rel2",
     "Sec. 8.1.2",
     r"for ReLU $C_f''(c,1,1)\to\infty$ as $c\to1$, where equation 11 would give 0",

@@ -15,7 +15,7 @@ from ..claim import Evidence
 from ..families import PowerMap, power_maps, residual_network
 from . import coefficients as co
 from . import reference
-from .paper import PAPER
+from .paper import claim
 
 Array = np.ndarray
 T = np.linspace(0.0, 1.0, 101)[1:]
@@ -45,7 +45,7 @@ def _names(bench: Bench) -> tuple[str, ...]:
     return bench.size(co.NAMES[::3], co.NAMES)
 
 
-@PAPER.claim(
+@claim(
     "DKS-prop31",
     "App. C.2, Proposition 31 i-iii",
     r"i) $C(1)=1$, $C(0)\ge0$; ii) $C$ is increasing and convex on $[0,1]$; iii) strictly "
@@ -100,7 +100,7 @@ def _agreeing(bench: Bench, names: list[str]) -> Iterator[Evidence]:
     yield bench.equal(own, truth, "the library's series against quadrature", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "DKS-prop31iv",
     "App. C.2, Proposition 31 iv",
     "a $C$ that is not affine is strictly increasing and strictly convex on $[0,1]$",
@@ -144,7 +144,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(1e-6, chords, "the C maps of activations: bend and rise", 0.0)
 
 
-@PAPER.claim(
+@claim(
     "DKS-cor32", "App. C.2, Corollary 32", r"$C(c)\ge C'(1)\,c+1-C'(1)$ on $[0,1]$", theorem=True,
     hypotheses="uniform q values; C nontrivial",
 )  # fmt: skip
@@ -176,7 +176,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(C.derivative(1)(1.0) * (T - 1) + 1, C(T), "a random network", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "DKS-lem33",
     "App. C.2, Lemma 33, eq. 26",
     r"$C(-c)\ge2C(0)-C(c)$ for $c\in(0,1]$; if equality holds for one such $c$, then $C-C(0)$ is "
@@ -244,7 +244,7 @@ def _below(bench: Bench, share: Array | float) -> tuple[Array, Array]:
     return np.array(left), np.array(right)
 
 
-@PAPER.claim(
+@claim(
     "DKS-cor34",
     "App. C.2, Corollary 34",
     r"for $\gamma\in(0,1)$: $C(-c)\ge-\dfrac{C(\gamma)-C(0)}{\gamma}\,c+C(0)$ for $c\in(0,\gamma)$",
@@ -267,7 +267,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-cor35",
     "App. C.2, Corollary 35",
     r"$C(-c)\ge-(1-C(0))\,c+C(0)$ for $c\in(0,1]$",
@@ -289,7 +289,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(own, truth, "C at negative c, by the joint density", 1e-10)
 
 
-@PAPER.claim(
+@claim(
     "DKS-lem36",
     "App. C.2, Lemma 36",
     r"$0<\dfrac{C(-c)-C(0)}{-c}<1$ for $c\in(-1,0)$ and every C map that is neither constant nor "

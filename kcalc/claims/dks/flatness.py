@@ -19,7 +19,7 @@ from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps, residual_network
-from .paper import PAPER
+from .paper import claim
 
 Array = np.ndarray
 _POINTS = np.concatenate([-np.geomspace(1e-3, 1, 40), np.geomspace(1e-3, 1, 40)])
@@ -67,7 +67,7 @@ def _random(bench: Bench, count: int) -> Iterator[tuple[float, float, float]]:
             yield c, F, abs(C.derivative(1)(c))
 
 
-@PAPER.claim(
+@claim(
     "DKS-prop19",
     "Sec. 13.5, Proposition 19",
     r"$\left|\dfrac{C_f(c)-C_f(0)}{c}\right| \le F_f(c) = \dfrac{C_f(|c|)-C_f(0)}{|c|}$ for "
@@ -94,7 +94,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-Fmono",
     "Sec. 13.5",
     r"$F_f(c') \le F_f(c) \le 1$ for $|c'|\le|c|$",
@@ -116,7 +116,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "DKS-prop20",
     "Sec. 13.5, Proposition 20",
     r"$|C_f'(c)| \le F\,\Bigl(1+\dfrac{\log F}{\log|c|}\Bigr)$ with $F=F_f(c)$, $0<|c|<1$; where "
@@ -163,7 +163,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(left, right, "the C maps of activations", 1e-10)
 
 
-@PAPER.claim(
+@claim(
     "DKS-rem21",
     "Sec. 13.5, Remark 21",
     r"$0 \le C_f'(0) \le C_f'(\varepsilon) = |C_f'(\varepsilon)|$ for $0<\varepsilon<1$, so that "
@@ -234,7 +234,7 @@ def _deep(name: str, depth: int) -> Network:
     return chain(Input(), repeat(chain(Affine(), Nonlinear(name)), depth))
 
 
-@PAPER.claim(
+@claim(
     "DKS-prop22",
     "Sec. 13.5, Proposition 22",
     r"for a composition of $D$ subnetworks with one C map $C$ and $c^*=1$: $C_f'(1) = C'(1)^D$ "
@@ -300,7 +300,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
 
 
-@PAPER.claim(
+@claim(
     "DKS-rem23",
     "Sec. 13.5, Remark 23",
     r"$C_{f_n}(c) = 1-1/n+c^{n^2}/n$ tends to 1 for all $c\in[-1,1]$ and $F_{f_n}(c)\to0$, while "
@@ -322,7 +322,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.at_most(F, 1 / size, f"n = {size}: F is at most 1/n")
 
 
-@PAPER.claim(
+@claim(
     "DKS-rem24",
     "Sec. 13.5, Remark 24",
     r"ReLU has $C'(1)=1$, so that $C'(1)\le1$ in Proposition 22 is tight",
@@ -342,7 +342,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-prop25",
     "Sec. 13.5, Proposition 25",
     r"$C_f'(1) \ge \dfrac{1-C_f(0)-F_f(1-\varepsilon)}{\varepsilon}$ for $0<\varepsilon<1$",

@@ -28,7 +28,7 @@ from ..claim import Evidence
 from ..families import power_maps
 from . import reference
 from .normal_means import KNOWN
-from .paper import PAPER
+from .paper import claim
 
 Array = np.ndarray
 Function = Callable[[Array], Array]
@@ -115,7 +115,7 @@ COLLAPSING = ("softplus", 1.0, 0.0)  # c* = 1, C'(1) < 1
 EXPLODING = ("tanh", 2.0, 0.3)  # c* < 1, C'(1) > 1
 
 
-@PAPER.claim(
+@claim(
     "DKS-H1",
     "App. H.1",
     r"$c^*=1$, $C'(1)<1$: $K_i\approx0$ for early and middle layers, $C'(1)^{D-i}E$ for late "
@@ -194,7 +194,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-H2a",
     "App. H.2",
     r"When $c^*=1$ and $C'(1)=1$: $K\approx D\,(I+\bar\alpha(E-I))$ with $0\le\bar\alpha\le1$",
@@ -219,7 +219,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(mean, 0.25, "and near 1/4", 0.03)
 
 
-@PAPER.claim(
+@claim(
     "DKS-H2b",
     "App. H.2",
     r"The sums: $\sum_{i=0}^{L-1}C'(1)^iE=\frac{1-C'(1)^L}{1-C'(1)}E\approx\frac{1}{1-C'(1)}E$; "
@@ -299,7 +299,7 @@ def _shaped(name: str, depth: int, zeta: float) -> tuple[Network, Array, Array]:
     return shaped.network, b, np.polynomial.polynomial.polyder(b)
 
 
-@PAPER.claim(
+@claim(
     "DKS-H3",
     "App. H.3",
     r"$C_{g_i}'(1)\le\zeta^{(i-1)/(D-1)}$, $C_{h_i}'(1)\le\zeta^{(D-i)/(D-1)}$; so "

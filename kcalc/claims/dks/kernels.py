@@ -23,7 +23,7 @@ from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from ..families import graph
 from . import reference
-from .paper import PAPER
+from .paper import claim
 
 Array = np.ndarray
 _NAMES = ("relu", "tanh", "gelu", "softplus")
@@ -51,7 +51,7 @@ def library_weights(law: str, bench: Bench, draws: int, m: int, k: int) -> Array
     return unit.transpose(0, 2, 1) * sqrt(rule.variance(fan)) * rule.multiplier(fan)
 
 
-@PAPER.claim(
+@claim(
     "DKS-suo",
     "Sec. 4.1",
     r"SUO weights: $(XX^\top)^{-1/2}X$ with Gaussian $m\times k$ $X$ for $m\le k$, transposed for "
@@ -100,7 +100,7 @@ def _factors(bench: Bench, m: int, k: int) -> Array:
     return ((w @ z) ** 2).mean(axis=1) / np.mean(z**2)
 
 
-@PAPER.claim(
+@claim(
     "DKS-gausspert",
     "Sec. 4.2",
     r"Gaussian weights multiply the output vector of SUO weights by an independent $\chi_m$ "
@@ -150,7 +150,7 @@ def library_layer(name: str, covariance: Array) -> float:
     return phi.c_map(c, q1, q2) * sqrt(phi.q_map(q1) * phi.q_map(q2))
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq1",
     "Sec. 5.1, eq. 1",
     r"a wide combined layer has $\kappa_f(z,z') \approx E_{u\sim "
@@ -188,7 +188,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-dist",
     "Sec. 5.3",
     r"distances from inner products: $\|x-y\| = \sqrt{x^\top x+y^\top y-2x^\top y}$",
@@ -242,7 +242,7 @@ def _entry(name: str, covariance: Array, i: int, j: int) -> float:
     return float(reference.layer(name, pair)[0, 1])
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq2",
     "Sec. 5.4, eq. 2",
     r"a convolutional combined layer with Gaussian fan-in weights has $\tilde\kappa_f = E_{u\sim "
@@ -281,7 +281,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq3",
     "Sec. 5.5, eq. 3",
     r"with strides or without padding $\tilde\kappa_f(\Sigma) = E_{u\sim "
@@ -321,7 +321,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq4",
     "Sec. 5.7, eq. 4",
     r"concatenation of $k_1$ and $k_2$ channels: $\Sigma_{Z,Z'} = "

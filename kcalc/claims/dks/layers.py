@@ -17,7 +17,7 @@ from ..bench import Bench
 from ..claim import Evidence
 from ..families import graph, power_maps
 from .normal_means import KNOWN, Phi, line
-from .paper import PAPER
+from .paper import claim
 
 Array = np.ndarray
 IMAGE, CHANNELS = (2, 3), 4
@@ -59,7 +59,7 @@ def _batches(bench: Bench, names: list[str], channels: list[int], c: float) -> A
     return np.array(out)
 
 
-@PAPER.claim(
+@claim(
     "DKS-194",
     "Sec. 19.2.1, eq. 17",
     r"Layer Normalization behind $g$: $Q(q)=1$ and $C(c)=\dfrac{c-C_g(0)}{1-C_g(0)}$",
@@ -112,7 +112,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(c_map(deep)(0.0), value, "kcalc there", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "DKS-ln2",
     "Sec. 19.2.1",
     r"For two q values: $(\sqrt{q_1q_2}\,c-\mu_1\mu_2)/\sqrt{(q_1-\mu_1^2)(q_2-\mu_2^2)}$",
@@ -154,7 +154,7 @@ def _pooled(kind: str, images: Array) -> Array:
     return C(images) * np.sqrt(q[:, None] * q)
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq18",
     "Sec. 20.1, eqs. 18-19",
     r"Mean pooling $f(Z)=Z\mathbf1/\ell$ has the kernel "
@@ -181,7 +181,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-convsim",
     "Sec. 20.1.2",
     r"A convolution over the whole feature map is mean pooling if its weights are $1/\ell$ "
@@ -203,7 +203,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(np.einsum("oil,il->o", weights, z), z.mean(axis=1), "random feature maps")
 
 
-@PAPER.claim(
+@claim(
     "DKS-wmp",
     "Sec. 20.1.2, App. E",
     r"$f(Z)=Zw$, $w\sim N(0,I/\ell)$: the kernel is $\frac1\ell\mathrm{tr}\big(\frac1kZ^\top "
@@ -233,7 +233,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-jens",
     "Sec. 20.1.2",
     r"$C_g\big(\frac1\ell\sum_ic_i\big)\le\frac1\ell\sum_iC_g(c_i)\le C_g(\max_ic_i)$ for "
@@ -265,7 +265,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-emax",
     "Sec. 20.2.1",
     r"$E\max\{u_1,u_2\}^2=1$ for standard normals of every correlation $c\in[-1,1]$",
@@ -306,7 +306,7 @@ def _largest_square(n: int) -> float:
     return float(weights @ (x**2 * density))
 
 
-@PAPER.claim(
+@claim(
     "DKS-emax3",
     "Sec. 20.2.1",
     r"For $n\ge3$ clusters $E\max^2\ne1$, but it grows slowly with $n$: $1+\frac{\sqrt3}{2\pi}$ "

@@ -19,7 +19,7 @@ from ..bench import Bench
 from ..claim import Evidence
 from ..families import graph, residual_network
 from . import reference
-from .paper import PAPER
+from .paper import claim
 
 _ALL = tuple(reference.FUNCTIONS)
 _FEW = (
@@ -52,7 +52,7 @@ def random_c(bench: Bench) -> float:
     return bench.uniform(-0.95, 0.95)
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq5",
     "Sec. 6.1, eq. 5",
     r"$q_{out} = Q_f(q_{in}) = E[\phi(u)^2]_{u\sim N(0,q_{in})} = E[\phi(\sqrt{q_{in}}\,x)^2]$",
@@ -87,7 +87,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq6",
     "Sec. 6.2, eq. 6",
     r"$m_{out} = E[\phi(u_1)\phi(u_2)]$ for $(u_1,u_2)$ normal with variances $q_1,q_2$ and "
@@ -112,7 +112,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq7",
     "Sec. 6.2, eq. 7",
     r"$C_f(c,q_1,q_2) = "
@@ -141,7 +141,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(found, truth, "the form with two independent normals", 1e-11)
 
 
-@PAPER.claim("DKS-range", "Sec. 6.2", r"$C_f(\cdot,q_1,q_2)$ maps $[-1,1]$ into $[-1,1]$")
+@claim("DKS-range", "Sec. 6.2", r"$C_f(\cdot,q_1,q_2)$ maps $[-1,1]$ into $[-1,1]$")
 def _(bench: Bench) -> Iterator[Evidence]:
     ratios = [
         abs(reference.cosine(name, random_c(bench), _q(bench, name), _q(bench, name)))
@@ -186,7 +186,7 @@ def branches(
     return one, two, [reference.cosine(name, c, q1, q2) for name in names]
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq8",
     "Sec. 7.2, eq. 8",
     r"concatenation of $k_1$ and $k_2$ channels: $q = (k_1q_1+k_2q_2)/(k_1+k_2)$",
@@ -211,7 +211,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(found, truth, "networks")
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq9",
     "Sec. 7.2, eq. 9",
     r"concatenation of $k_1$ and $k_2$ channels: $c = "
@@ -263,7 +263,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(formula, cosine, "random vectors")
 
 
-@PAPER.claim(
+@claim(
     "DKS-comp",
     "Sec. 7.2",
     r"for $h=g\circ f$: $Q_h(q)=Q_g(Q_f(q))$ and "
@@ -289,7 +289,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(sizes, 0.0, "Q maps of three layers against kernels of covariances", 1e-10)
 
 
-@PAPER.claim(
+@claim(
     "DKS-scal",
     "Sec. 7.2",
     r"multiplication by a constant $\alpha\ne0$: $q\mapsto\alpha^2q$, and $c$ does not change",

@@ -20,7 +20,7 @@ from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
 from .normal_means import KNOWN, asymptotic_legendre, line
-from .paper import PAPER
+from .paper import PAPER, claim
 from .random_networks import random_network, slopes
 
 Array = np.ndarray
@@ -34,7 +34,7 @@ def _rule(n: int) -> tuple[Array, Array]:
     return 10 * t, 10 * w * np.exp(-((10 * t) ** 2) / 2) / np.sqrt(2 * np.pi)
 
 
-@PAPER.claim(
+@claim(
     "DKS-222",
     "Sec. 22.2",
     "Gauss-Legendre quadrature of order $10^5$ on $[-10,10]$ estimates the Gaussian expectations "
@@ -83,7 +83,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal([w.sum(), w @ x**4], [1, 3], "the moments 0 and 4 of the panels", 1e-13)
 
 
-@PAPER.claim(
+@claim(
     "DKS-223",
     "Sec. 22.3",
     r"$\mu^{-1}$ has a closed form where $\mu(\psi)=\psi^D$: $\mu^{-1}(\zeta)=\zeta^{1/D}$",
@@ -116,7 +116,7 @@ def _count(network: Network, kind: type) -> int:
     return len(network.nodes_of(kind))
 
 
-@PAPER.claim(
+@claim(
     "DKS-Dparam",
     "Sec. 23.1",
     r"ResNet-V2 of depth $D\in\{50,101,152\}$: $D-1$ nonlinear layers, $(D-2)/3$ blocks, 4 of "
@@ -191,7 +191,7 @@ EQ20 = (
 )
 
 
-@PAPER.claim("DKS-eq20", "Sec. 23.4, eq. 20", EQ20)
+@claim("DKS-eq20", "Sec. 23.4, eq. 20", EQ20)
 def _(bench: Bench) -> Iterator[Evidence]:
     for depth in DEPTHS[: bench.size(2, 3)]:
         pairs = [
@@ -222,7 +222,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(proof, 0, "the largest of all maximal subnetworks, one by one", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "DKS-w01",
     "Sec. 23.4",
     r"$\mu(\psi)=\psi^5$ for $w=0$ and $\psi^{D-1}$ for $w=1$; else a polynomial of degree $D-1$ "
@@ -254,7 +254,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-235",
     "Sec. 23.5",
     r"Without shortcuts the polynomial is $\psi^{D-1}$, which is the case $w=1$ of eq. 20, $w$ "
@@ -271,7 +271,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "DKS-236",
     "Sec. 23.6",
     r"Wide ResNets: $\mu=(w^2\psi^2+1-w^2)^{(D-10)/2}(w^2\psi+1-w^2)^3\psi^4$; without shortcuts "

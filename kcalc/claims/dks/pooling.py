@@ -22,7 +22,7 @@ from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from . import reference
-from .paper import PAPER
+from .paper import claim
 
 Array = np.ndarray
 Real = Any  # of mpmath
@@ -67,7 +67,7 @@ def _pooled(bench: Bench, one: Array, two: Array, draws: int) -> Array:
     return np.sum((w @ one.T) * (w @ two.T), axis=1)
 
 
-@PAPER.claim(
+@claim(
     "DKS-appEv",
     "App. E",
     r"$\mathrm{Var}\bigl([\kappa_f(Z,Z')]_{1,2}\bigr) = "
@@ -116,9 +116,7 @@ def _network() -> Network:
     )
 
 
-@PAPER.claim(
-    "DKS-appEm", "App. E", r"$E[f(Z)^\top f(Z')]=\mathrm{tr}(Z^\top Z')/\ell$", hypotheses=_POOL
-)
+@claim("DKS-appEm", "App. E", r"$E[f(Z)^\top f(Z')]=\mathrm{tr}(Z^\top Z')/\ell$", hypotheses=_POOL)
 def _(bench: Bench) -> Iterator[Evidence]:
     for size in (2, 3, 4):
         M, mean, _ = _symbolic(size)
@@ -171,7 +169,7 @@ def _sides(Z: Array, other: Array) -> tuple[float, float, float, float, float]:
     return (np.trace(M @ M), (M**2).sum(), *(scale * (1 + size * part) for part in parts))  # pyright: ignore[reportReturnType]
 
 
-@PAPER.claim(
+@claim(
     "DKS-appEc",
     "App. E",
     r"$\mathrm{tr}(M^2)\le\|M\|_F^2\le k^2\ell\,q_{\max}^2(1+\ell\,\overline{c^2})\le "
@@ -211,7 +209,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(mean_square / mean, 1, "and that with the mean of |c|", 1e-10)
 
 
-@PAPER.claim(
+@claim(
     "DKS-appEq", "App. E", r"the entries of $Z^\top Z'$ are at most $k\,q_{\max}$ in size",
     hypotheses=r"$q_{\max}$: the largest $|z|^2/k$ of a column",
 )  # fmt: skip
@@ -260,7 +258,7 @@ def _by_difference(m1: float, m2: float, s1: float, s2: float, rho: float) -> Re
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-lem43",
     "App. G, Lemma 43",
     r"$E[\max\{u_1,u_2\}^2]=(\sigma_1^2+\mu_1^2)\Phi\bigl(\tfrac{\mu_1-\mu_2}\theta\bigr)+(\sigma_2^2+\mu_2^2)"
@@ -307,7 +305,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-Gvar",
     "App. G",
     r"$\mathrm{Var}(y_i^2)\le E[y_i^4]\le3+3=6$, so $\mathrm{Var}(s_k)\le6/k$, "

@@ -26,14 +26,14 @@ from ..bench import Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
 from .normal_means import KNOWN, SELU_ALPHA, SELU_SCALE, root
-from .paper import PAPER
+from .paper import PAPER, claim
 
 GRID = np.cos(np.linspace(np.pi, 0.0, 201))
 # E phi'^2, by hand
 SELU_SLOPE = SELU_SCALE**2 * (0.5 + SELU_ALPHA**2 * np.exp(2) * special.ndtr(-2))
 
 
-@PAPER.claim(
+@claim(
     "DKS-251",
     "Sec. 25.1",
     r"$h_1=x$, $h_2=-x$, $y=(h_1+h_2)/\sqrt2$: all weight vectors have norm 1, and $y=0$ for "
@@ -58,7 +58,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-varxy",
     "Sec. 25.5",
     r"$\mathrm{Var}(x+y)=E[\mathrm{Var}(y|x)]+\mathrm{Var}(x)$ is wrong for $x=y$",
@@ -94,7 +94,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-26.1",
     "Sec. 26.1",
     r"Glorot's variance $2/(k+m)$ at widths $n,2n,n,\dots$: q shrinks by $n(2n)(2/(n+2n))^2=8/9$ "
@@ -117,7 +117,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.statistical((second**2).mean(axis=1), 8 / 9, "random weights of widths 8, 16, 8")
 
 
-@PAPER.claim("DKS-selu", "Sec. 26.3", r"SELU: $Q(1)=1$, $C(0)=0$, $C'(1)\approx1.0716$, by eq. 11")
+@claim("DKS-selu", "Sec. 26.3", r"SELU: $Q(1)=1$, $C(0)=0$, $C'(1)\approx1.0716$, by eq. 11")
 def _(bench: Bench) -> Iterator[Evidence]:
     own, phi = KNOWN["selu"], activation("selu")
     yield bench.equal(
@@ -134,7 +134,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-selu100",
     "Sec. 26.3",
     r"SELU: $C_f'(1)\approx1.005\cdot10^3$ for 100 layers, $1.0157\cdot10^9$ for 300",
@@ -158,7 +158,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "DKS-selugood",
     "Sec. 26.3",
     r"For 100 SELU layers $C_f'(1)\approx1005$: the bound of Theorem 13 is 2008, where "
@@ -198,7 +198,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(C(c), iterated, "100 layers, one after the other", 1e-9)
 
 
-@PAPER.claim(
+@claim(
     "DKS-264",
     "Sec. 26.4",
     "$C'(1)<1$ indicates convergence of c values to 1, $C'(1)>1$ convergence to some $c_0<1$",
@@ -231,7 +231,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-fn21",
     "Sec. 26.4.1, footnote 21",
     r"$C'(0)\ge2-C'(1)=2-\mu^{-1}(\zeta)$, which is $2-\zeta^{1/D}$ for $D$ layers in a row",
@@ -256,7 +256,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(ours, own, "their $C'(0)$ by quadrature", 1e-10)
 
 
-@PAPER.claim(
+@claim(
     "DKS-LL",
     "Sec. 26.5",
     r"$\varphi(x)-\varphi(-x)=x$ for $\varphi=\mathrm{relu}$, so that "
@@ -274,7 +274,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(both.c_map(c, 0.7, 2.0), c, "kcalc's C map of the difference is the identity")
 
 
-@PAPER.claim(
+@claim(
     "DKS-267",
     "Sec. 26.7.1",
     r"Layer Normalization behind a ReLU layer: $C_{f\circ g}'(1)=\pi/(\pi-1)\approx1.467$",
@@ -300,7 +300,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(C(0.9), form, "kcalc there", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "DKS-eocxiao",
     "Sec. 28.5.6",
     r"tanh on the edge of chaos: weight variance $1.01/k$ and bias variance "

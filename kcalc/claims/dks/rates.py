@@ -24,7 +24,7 @@ from . import reference
 from .attractors import COLLAPSING, EXPLODING, deep, own_map, polynomial, rational_maps, settled
 from .attractors import star as star_of
 from .fixed_points import curved, slope
-from .paper import PAPER
+from .paper import claim
 
 Real = Any  # of mpmath
 _UNIFORM = "uniform q values; C nontrivial"
@@ -36,7 +36,7 @@ def _line(n: int) -> co.Terms:
     return {} if n == 0 else co.collected((0, n), *((k, -1) for k in range(n)))
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm40",
     "App. C.2, Theorem 40",
     r"if $C'(1)<1$: $C'(1)^n(c-1)+1\le C^n(c)\le1$ on $[-1,1]$",
@@ -135,7 +135,7 @@ def _exploding(
             yield (name, weight, bias), q, n, deep(name, weight, bias, n), star, at_star
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm41i",
     "App. C.2, Theorem 41 i",
     r"$c^*<C^n(c_0)\le c^*+\Bigl(\dfrac{C(c_0)-C(c^*)}{c_0-c^*}\Bigr)^n(c_0-c^*)$ for "
@@ -169,7 +169,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.at_most(star, found, f"{layer[0]}, {n} layers: lower bound", 1e-8)
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm41ii",
     "App. C.2, Theorem 41 ii",
     r"$c^*+C'(c^*)^n(c_0-c^*)<C^n(c_0)<c^*$ for $c_0\in[0,c^*)$",
@@ -200,7 +200,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.at_most(found, star, f"{name}, {n} layers: upper bound", 1e-8)
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm41iii",
     "App. C.2, Theorem 41 iii",
     r"$C^n(c_0)\ge\alpha^n\bigl(c_0-\tfrac{C(0)}{1-\alpha}\bigr)+\tfrac{C(0)}{1-\alpha}$ with "
@@ -248,7 +248,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm42",
     "App. C.2, Theorem 42",
     r"for odd $C$ and $0<\hat c<1$: $|C^n(c)|\le\bigl(C(\hat c)/\hat c\bigr)^n\,|c|$ on $[-\hat "

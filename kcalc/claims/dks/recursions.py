@@ -13,12 +13,12 @@ from ..bench import Bench
 from ..claim import Evidence
 from ..families import power_maps
 from .fixed_points import T, curved
-from .paper import PAPER
+from .paper import claim
 
 Array = np.ndarray
 
 
-@PAPER.claim(
+@claim(
     "DKS-lem28", "App. C.1, Lemma 28, eq. 25",
     r"for $f(x)=\alpha x+\beta$ with $\alpha\ne1$: $f^n(x) = "
     r"\alpha^n\bigl(x-\tfrac{\beta}{1-\alpha}\bigr)+\tfrac{\beta}{1-\alpha}$", theorem=True,
@@ -67,7 +67,7 @@ def _compared(bench: Bench, increasing: bool, times: int) -> float:
     return least
 
 
-@PAPER.claim(
+@claim(
     "DKS-lem29",
     "App. C.1, Lemma 29",
     r"if $f_1\ge f_2$ on $[x_1,x_2]$ and $f_2$ increases there, then $f_1^n(x)\ge f_2^n(x)$ as "
@@ -119,7 +119,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-lem30",
     "App. C.1, Lemma 30",
     r"$0<\dfrac{f(b)-x_0}{b-x_0}<1$ for $b\in(x_0,1)$",

@@ -21,7 +21,7 @@ from ...network.layers import Affine, Sum
 from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
-from .paper import PAPER
+from .paper import claim
 
 Array = np.ndarray
 STAGES = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
@@ -62,7 +62,7 @@ def _share(*gates: list[Array]) -> Array:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq29",
     "App. I, eq. 29",
     r"$f(x)=\sum_pW_px_p$ over active paths; $E[W_pW_q]=\sigma^{2D}/P$ for $p=q$, else 0; so "
@@ -131,7 +131,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-I2",
     "App. I",
     r"$R$ ReLU layers, $\sigma^2=2$: with half of the units active and a quarter co-active, "
@@ -239,7 +239,7 @@ def _stage_lengths(network: Network) -> tuple[int, ...]:
     return tuple(end - start for start, end in zip(starts, ends, strict=True))
 
 
-@PAPER.claim(
+@claim(
     "DKS-Jq",
     "App. J",
     r"$(q_1,q_2,q_3,q_4)$ is $(3,4,6,3)$ for $D=50$, $(3,4,23,3)$ for 101, $(3,8,36,3)$ for 152, "
@@ -270,7 +270,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "DKS-Jtr",
     "App. J",
     "the input q values of the transition blocks are $1$, $q_1+1$, $q_2+1$ and $q_3+1$; $q_4+1$ "
@@ -303,7 +303,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq30",
     "App. J, eq. 30",
     r"$B_q(c)=\dfrac{C(C(C(c)))+qc}{1+q}$, $T(c)=\dfrac{C(C(C(c)))+C(c)}2$, $C$ that of ReLU",
@@ -365,7 +365,7 @@ def _enclosed(depth: int) -> tuple[float, float]:
         return float(c.lower()), float(c.upper())
 
 
-@PAPER.claim(
+@claim(
     "DKS-J152",
     "App. J",
     "the ResNet with $D=152$ maps $[-1,1]$ to $[0.947,1]$; 100 ReLU layers map it to $[0.996,1]$",
@@ -413,7 +413,7 @@ def _reweighted(network: Network, grows: bool) -> Network:
     return network.map_layers(lambda node, layer: Sum(weights[node]) if node in weights else layer)
 
 
-@PAPER.claim(
+@claim(
     "DKS-Jq1",
     "App. J",
     r"with q values of 1 throughout, $B_q(c)=\tfrac12(C(C(C(c)))+c)$: clearly more compression "
@@ -455,7 +455,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "DKS-Jw",
     "App. J",
     r"normalised sums with $w=1/\sqrt{q+1}$ on the residual branch and $\sqrt{1-w^2}$ on the "

@@ -23,7 +23,7 @@ from ..bench import Bench
 from ..claim import Evidence
 from ..families import graph
 from .normal_means import Phi
-from .paper import PAPER
+from .paper import claim
 from .random_networks import largest_slope, parts, random_network, slopes, values
 
 PSI = Symbol("psi", positive=True)
@@ -54,7 +54,7 @@ def proved_above(bench: Bench, differences: list[Any], what: str) -> Evidence:
     return bench.proved([float(v) for v in least], what)
 
 
-@PAPER.claim(
+@claim(
     "DKS-171a",
     "Sec. 17.1",
     r"Slope polynomials have $p_f(1)=1$, coefficients $\ge0$, and $p_f(\psi)\ge1$ for $\psi\ge1$",
@@ -79,7 +79,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(list(off), 0, "the same by the chain rule on the graph, in fractions", 0.0)
 
 
-@PAPER.claim(
+@claim(
     "DKS-171b",
     "Sec. 17.1",
     r"$\mu$ is strictly increasing, continuous and invertible if the network has a nonlinear "
@@ -126,7 +126,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-172comp",
     "Sec. 17.2",
     r"$p_{f\circ g}=p_f\,p_g$, which is $\ge p_f$ and $\ge p_g$ for $\psi\ge1$",
@@ -160,7 +160,7 @@ def branches(polynomial: Any) -> Network:
     return Network.from_steps([*steps, ("sum", Sum(tuple(weights)), tuple(ends))])
 
 
-@PAPER.claim(
+@claim(
     "DKS-172fac",
     "Secs. 17.2, 21.3",
     r"a subnetwork $f$ whose slope polynomial $p_f$ is a factor of $p_h$ may be ignored if "
@@ -212,7 +212,7 @@ def skipping(depth: int, last: bool) -> Network:
     return chain(Affine(), body, COMBINED) if last else chain(Affine(), body)
 
 
-@PAPER.claim(
+@claim(
     "DKS-172ex1",
     "Sec. 17.2",
     r"$\frac12(1+\psi^D)$ is strictly smaller than $\psi^D$ for all $\psi>1$, and "
@@ -240,7 +240,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(largest, 0, r"$\mu(1.3)=1.3^D$")
 
 
-@PAPER.claim(
+@claim(
     "DKS-172ex2",
     "Sec. 17.2",
     r"$\mu(\psi)=\max\{\psi^D,\psi(1+\psi^D)/2\}$ is no polynomial: either is larger for some "
@@ -299,7 +299,7 @@ def polynomial_layer(bench: Bench) -> tuple[Expr, Phi, Any]:
     return a * X + b * (X**3 - 3 * X) / sp.sqrt(6), own, 1 + 2 * share
 
 
-@PAPER.claim("DKS-213", "Sec. 21.3", RECIPE)
+@claim("DKS-213", "Sec. 21.3", RECIPE)
 def _(bench: Bench) -> Iterator[Evidence]:
     off, true, apart = [], [], []
     for _ in bench.rounds(15, 150):
@@ -327,7 +327,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(apart, 0, "the same as a difference quotient of cosines by quadrature", 1e-7)
 
 
-@PAPER.claim(
+@claim(
     "DKS-fn10",
     "Sec. 21.3, footnote 10",
     r"With q values that vary, sums map to $\sum w_i^2q_ip_i/\sum w_i^2q_i$",

@@ -17,10 +17,10 @@ from ..claim import Evidence
 from ..families import graph
 from . import reference
 from .maps import branches, random_c
-from .paper import PAPER
+from .paper import claim
 
 
-@PAPER.claim(
+@claim(
     "DKS-sumsim",
     "Sec. 9",
     r"factors $\alpha_i = w_i\sqrt{\sum_jk_j}/\sqrt{k_i}$ before a concatenation give $\sum_i "
@@ -85,7 +85,7 @@ def _simulated(weights: tuple[float, float], k: tuple[int, int]) -> Network:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq12",
     "Sec. 9, eq. 12",
     r"a weighted sum has $q = \sum_i w_i^2q_i$",
@@ -109,7 +109,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.statistical((a * (f @ x) + b * (g @ y)) ** 2, truth, "random affine layers")
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq13", "Sec. 9, eq. 13", r"a weighted sum has $c = \sum_iw_i^2q_ic_i/\sum_iw_i^2q_i$",
     hypotheses="uniform q values; independent affine layers before the sum",
 )  # fmt: skip

@@ -21,7 +21,7 @@ from ..claim import Evidence
 from ..families import PowerMap, power_maps
 from . import coefficients as co
 from .normal_means import KNOWN
-from .paper import PAPER
+from .paper import PAPER, claim
 
 Array = np.ndarray
 Map = Callable[[Array], Array]
@@ -64,7 +64,7 @@ def _descent(
     return K, test @ J.T, y, start, start_test, rate, steps
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq21",
     "Sec. 24.3.1, eqs. 21-22",
     r"$f(x,\theta(t))=k(x)^\top K^{-1}(I-(I-\eta K)^t)(y-f(0))+f(x,\theta(0))$, and as "
@@ -107,7 +107,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(limit, 0, "eq. 22 against kcalc's curve after many steps", 1e-7)
 
 
-@PAPER.claim(
+@claim(
     "DKS-loss",
     "Sec. 24.3.2",
     r"$\frac12\|y-f(t)\|^2=\frac12\sum_i(1-\eta\lambda_i)^{2t}(v_i^\top(y-f(0)))^2$; "
@@ -141,7 +141,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 # -- the kernel through C maps ---------------------------------------------------------------------
 
 
-@PAPER.claim(
+@claim(
     "DKS-ntkchain",
     "Sec. 24.4",
     r"$q_{i-1}C_{g_i}(c_0)\prod_{j=i}^D\frac{q_j}{q_{j-1}}C_{f_j}'(C_{g_j}(c_0)) = "
@@ -208,7 +208,7 @@ def _finite(bench: Bench, names: list[str], c: float, width: int) -> Array:
     return np.array(found[::-1])
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq23",
     "Sec. 24.4, eq. 23",
     r"$\Theta_i(x,x')=q_D\,C_{g_i}(c_0)\,C_{h_i}'(C_{g_i}(c_0))$",
@@ -261,7 +261,7 @@ def theta(maps: list[tuple[Map, Map]], c: Array) -> Array:
 # -- Theorem 27 ------------------------------------------------------------------------------------
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm27",
     "Sec. 24.6, Theorem 27",
     r"Under DKS $|\Theta_i(x,x')-\frac1{d_0}x^\top x'|\le11(\zeta-1)$",

@@ -15,7 +15,7 @@ from ...shaping import shape
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from .normal_means import KNOWN, SMOOTH_NAMES, Phi, asymptotic_legendre, root
-from .paper import PAPER
+from .paper import claim
 
 Array = np.ndarray
 NAMES = tuple(KNOWN)
@@ -28,7 +28,7 @@ def _constants(bench: Bench) -> tuple[float, float]:
     return bench.uniform(0.2, 1.5), bench.uniform(-1, 1)
 
 
-@PAPER.claim(
+@claim(
     "DKS-184a",
     "Sec. 18.4",
     r"$C(0)=0$ for $\hat\varphi(u)=\gamma(\varphi(\alpha u+\beta)+\delta)$ iff "
@@ -57,7 +57,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(solved, 0, "the delta of kcalc's solutions")
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq16",
     "Sec. 18.4, eq. 16",
     r"$Q(1)=\gamma^2\,\mathrm{Var}\,\varphi(\alpha x+\beta)$, so $Q(1)=1$ iff "
@@ -93,7 +93,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-184c",
     "Sec. 18.4",
     r"Given $Q(1)=1$: $Q'(1)=E[\hat\varphi\hat\varphi'x]$, $C'(1)=E[\hat\varphi'^2]$, to be 1 and "
@@ -144,7 +144,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(solved, 0, "both conditions at kcalc's solutions, by quadrature", 1e-9)
 
 
-@PAPER.claim(
+@claim(
     "DKS-prop26",
     "Sec. 18.5, Prop. 26",
     r"If $\varphi'(\beta)\ne0$, then $C'(1)\to1$ as $\alpha\to0$",
@@ -207,7 +207,7 @@ def _dimensions(f: Callable[[Array], Array], point: Array) -> int:
     return int((singular > 1e-6 * singular[0]).sum())
 
 
-@PAPER.claim(
+@claim(
     "DKS-186",
     "Sec. 18.6",
     r"For positively homogeneous $\varphi$ of degree $k$: "
@@ -339,7 +339,7 @@ def _digits(bench: Bench, name: str, about: str | None = None) -> Evidence:
 
 for _name in ("tanh", "softplus", "swish"):
 
-    @PAPER.claim(f"DKS-tab-{_name}", "Sec. 18.7, table", _statement(_name))
+    @claim(f"DKS-tab-{_name}", "Sec. 18.7, table", _statement(_name))
     def _(bench: Bench, name: str = _name) -> Iterator[Evidence]:
         yield _digits(bench, name)
         yield _same(bench, name)
@@ -394,7 +394,7 @@ CAVEATS = {
 
 for _name in ("relu", "selu"):
 
-    @PAPER.claim(f"DKS-tab-{_name}", "Sec. 18.7, table", _statement(_name), caveat=CAVEATS[_name])
+    @claim(f"DKS-tab-{_name}", "Sec. 18.7, table", _statement(_name), caveat=CAVEATS[_name])
     def _(bench: Bench, name: str = _name) -> Iterator[Evidence]:
         yield _digits(bench, name, PRINTED)
         yield _same(bench, name)

@@ -18,12 +18,12 @@ from ..claim import Evidence
 from ..families import power_maps, residual_network
 from . import reference
 from .coefficients import NAMES, enclosed
-from .paper import PAPER
+from .paper import claim
 
 Array = np.ndarray
 
 
-@PAPER.claim(
+@claim(
     "DKS-pln",
     "Sec. 10.2",
     r"an extra channel $s$, $s^2=\frac1k E_j\|x_j\|^2$ over the locations (or $s=1$), and the "
@@ -63,7 +63,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(kept[..., :5] / kept[..., 5:], x, "with s = 1 the vector can be recovered")
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq14",
     "Sec. 11.1, eq. 14",
     r"$C_f^{(i)}(0) = \dfrac{q^i}{Q_f(q)}\,E[\phi^{(i)}(\sqrt q x)]^2 \ge 0$",
@@ -132,7 +132,7 @@ def _composed(a: list[Fraction], b: list[Fraction]) -> list[Fraction]:
     return out
 
 
-@PAPER.claim(
+@claim(
     "DKS-pd",
     "Sec. 11.2",
     r"positive definite functions $\sum b_ic^i$, $b_i\ge0$, are closed under derivatives, "
@@ -187,7 +187,7 @@ def _horner(weights: Array, c: Any) -> Any:
     return out
 
 
-@PAPER.claim(
+@claim(
     "DKS-dual",
     "Sec. 11.4",
     r"the dual activation is $\tilde\phi(c)=\Gamma_\phi(c,1,1)$, the C map without its "

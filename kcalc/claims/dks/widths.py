@@ -17,7 +17,7 @@ from ..bench import Bench
 from ..claim import Evidence
 from . import reference
 from .kernels import polar
-from .paper import PAPER
+from .paper import claim
 
 Array = np.ndarray
 _C = 0.4  # c value of the pair of inputs
@@ -82,7 +82,7 @@ def _exponents(errors: list[Array], widths: Array) -> Array:
     return np.array([np.polyfit(np.log(widths), np.log(column), 1)[0] for column in rms.T])
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm1",
     "Sec. 5.8, Theorem 1",
     r"with probability $1-\delta$ kernels of Gaussian fully-connected networks are within "
@@ -141,7 +141,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-rem3",
     "Sec. 5.8, Remark 3",
     r"$1 = \sqrt{E\phi(u)^2} \le \|\phi\|_\infty$, so that $C\ge1$ in Theorem 1",
@@ -193,7 +193,7 @@ def _slope_bound(name: str) -> float:
     return float(max(np.abs(plain.value(x)).max(), np.abs(plain.slope(x)).max()))
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm6",
     "Sec. 5.9, Theorem 6",
     r"with probability $1-\delta$ the kernel of a layer with SUO weights ($m\times k$, "
@@ -251,7 +251,7 @@ _M = Symbol("m", positive=True)
 _FIRST, _SECOND = _M ** Rational(5, 2) / (_M + 1) ** 2, (_M - 1) / _M ** Rational(3, 4)
 
 
-@PAPER.claim(
+@claim(
     "DKS-rem7",
     "Sec. 5.9, Remark 7",
     r"for $m\ge k$ the left sides of Theorem 6 are about $m^{1/2}$ and $m^{1/4}$, so that "
@@ -296,7 +296,7 @@ def _least_width(first: float, second: float) -> float:
     return high
 
 
-@PAPER.claim(
+@claim(
     "DKS-rem8",
     "Sec. 5.9, Remark 8",
     r"for $m\ge k$ the conditions of Theorem 6 are $m \gtrsim \max\bigl(\log(2/\delta)^2,\ "

@@ -21,14 +21,14 @@ from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from . import closed
 from .draws import EXCESS, agree, densenet, draw, resnet
-from .paper import PAPER
+from .paper import PAPER, claim
 
 
 def _grid() -> Iterator[tuple[float, int, int]]:
     yield from itertools.product((0.1, 0.3, 0.5, 0.7, 0.9, 1.0), (2, 3, 4), (5, 10, 40, 200))
 
 
-@PAPER.claim(
+@claim(
     "PLG-thm2",
     "Sec. 4.2, Theorem 2, eqs. 19 and 90 to 92",
     r"$C_1\rho_-^m\exp(\tfrac12L\rho_-^m)-C_2\mu^2 \le \mathrm{var}\,\|J^{k,k'}\|^2 \le "
@@ -91,7 +91,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield from agree(bench, J, net.weights, f"drawn, L = {L}, m = {m_}")
 
 
-@PAPER.claim(
+@claim(
     "PLG-sec4.2",
     "Sec. 4.2",
     r"keeping $L\alpha^m$ constant keeps $E\|J\|^2$ and $\mathrm{var}\,\|J\|^2$ bounded as "
@@ -127,7 +127,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "PLG-eq77",
     "Sec. 7.4, eq. 77",
     r"$E\|y^L_{(k)}\|^2 = \alpha^m\prod_{l\ne k}(1+\alpha^m) = \alpha^m(1+\alpha^m)^{L-1}$",
@@ -141,7 +141,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.equal(moments(cut).out.mean, a * (1 + a) ** (L - 1), f"kcalc, k = {k}")
 
 
-@PAPER.claim(
+@claim(
     "PLG-eq93", "Sec. 7.4, eqs. 93 and 94", r"$E\|y^L_{(k)}\|^4 = \rho\prod_{l\ne k}\beta$, "
     r"$\beta=1+2\alpha^m(1+2/n)+\alpha^{2m}(1+5/n)^{m-1}(1+2/n)$ for normal weights",
 )  # fmt: skip
@@ -166,7 +166,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.statistical(y**2, closed.beta(1, 0.49, 2, 6) ** 3, "the full network drawn")
 
 
-@PAPER.claim(
+@claim(
     "PLG-eq95",
     "Sec. 7.4, eq. 95",
     r"$\rho=\alpha^{2m}(1+5/n)^{m-1}(1+2/n)$: a branch has m - 1 relu layers",
@@ -180,7 +180,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(moments(cut).out.fourth, right, "the same by kcalc")
 
 
-@PAPER.claim(
+@claim(
     "PLG-eq96",
     "Sec. 7.5, eqs. 96, 98 and 102",
     r"in DenseNets $\mu_L = (\alpha/L)\sum\mu_l$, $C_{L,j} = (\alpha/L)\sum "
@@ -209,7 +209,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.statistical(y[f"y{L}"] ** 2, C[L, L], f"the last fourth moment drawn, k = {k}")
 
 
-@PAPER.claim(
+@claim(
     "PLG-eq121",
     "Sec. 7.5, eqs. 120 and 121",
     r"in the reduced DenseNet (k < L) $\mu_L=\frac\alpha{k+1}\prod_{l\ne k+1}(1+(\alpha-1)/l)$ and "
@@ -265,7 +265,7 @@ def _dense_fourth(L: int, n: int, alpha: float, excess: float) -> np.ndarray:
     return np.array(out)
 
 
-@PAPER.claim(
+@claim(
     "PLG-thm3",
     "Sec. 4.3, Theorem 3, eqs. 21 and 119",
     r"in DenseNets $L^{2(\alpha-1)}(C_1e^{-2|\Delta|L/n}-C_2) \le \mathrm{var} \le "
@@ -316,7 +316,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "PLG-dense-1",
     "Sec. 4.3",
     r"at $\alpha=1$ DenseNets have constant mean and bounded variance at any depth",
@@ -352,7 +352,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "PLG-prop1",
     "Sec. 7, Proposition 1, eqs. 26 to 31",
     r"$E[\prod_{i\le l}W_i^mZ] = (c_m)^l/2$ for even m, and 0 for odd m and even l, where "
@@ -374,7 +374,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(share, 0.25, "it is 1/4")
 
 
-@PAPER.claim(
+@claim(
     "PLG-B8",
     "Sec. 4, taken to other graphs",
     r"means and fourth moments of $\|y\|$ and $\|J\|$ in graphs with relu behind "

@@ -15,7 +15,7 @@ from ..bench import Bench
 from ..claim import Evidence
 from . import closed
 from .draws import EXCESS, agree, densenet, draw, resnet, vanilla
-from .paper import PAPER
+from .paper import claim
 
 
 def _families(bench: Bench) -> Iterator[tuple[str, str, object]]:
@@ -31,7 +31,7 @@ def _families(bench: Bench) -> Iterator[tuple[str, str, object]]:
             yield f"DenseNet {i}", law, densenet(L + 1, n)
 
 
-@PAPER.claim(
+@claim(
     "PLG-thm1-mean", "Sec. 4, Theorem 1, first "
     "equation", r"$E\|J^k\|^2 = E\|y^L_{(k)}\|^2/c_2^k$: the mean is that of the reduced network",
     caveat="for weights without atoms", hypotheses="weights i.i.d., symmetric", theorem=True,
@@ -73,7 +73,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "PLG-thm1-upper", "Sec. 4, Theorem 1, upper "
     "bound", r"$\mathrm{var}\,\|J^k\|^2 \le \mathrm{var}\,\|y^L_{(k)}\|^2/(c_2^k)^2$", theorem=True,
     hypotheses="weights i.i.d., symmetric, without atoms",
@@ -111,7 +111,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "PLG-thm1-lower",
     "Sec. 4, Theorem 1, lower bound",
     r"$E\|y^L_{(k)}\|^4/c_4^k - (E\|y^L_{(k)}\|^2/c_2^k)^2 \le \mathrm{var}\,\|J^k\|^2$ for "
@@ -158,7 +158,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "PLG-eq50",
     "Sec. 7.2, eqs. 49 and 50",
     r"$E\|J^k\|^4 \ge E\|y^L_{(k)}\|^4/c_4^k$ for weights of kurtosis at least 3; for normal "
@@ -195,7 +195,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.at_most([*(top / 3 / J4), *(J4 / top)], 1.0, "normal weights, both sides", 1e-9)
 
 
-@PAPER.claim(
+@claim(
     "PLG-eq57",
     "Sec. 7.2, eqs. 53 to 57",
     r"in wide vanilla networks of normal weights $\mathrm{var}\,\|J^k\|^2$ over "
@@ -221,7 +221,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(slope - Rational(10 + 8, 50), "the limit of the closed form, L = 10, k = 3")
 
 
-@PAPER.claim(
+@claim(
     "PLG-lem1",
     "Sec. 4, Lemma 1",
     r"$E\|y^L_{(k)}\|^m = E\|y^{L,k}\|^m$, m = 2, 4: the paths through $W^k$ of the full network",
@@ -253,7 +253,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "PLG-lem2",
     "Sec. 4.1, Lemma 2",
     r"for $\alpha=1$ $\mathrm{var}\,\|J^k\|^2$ lies between $C_1\exp\sum(5-|\Delta|)/(2n_l)-C_2$ "

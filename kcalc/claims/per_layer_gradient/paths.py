@@ -18,7 +18,7 @@ from ...calculi.moments import moments
 from ..bench import Bench
 from ..claim import Evidence
 from .draws import EXCESS, densenet, resnet, vanilla
-from .paper import PAPER
+from .paper import claim
 
 Array = np.ndarray
 
@@ -169,7 +169,7 @@ def _pair(a: Step | None, b: Step | None, of: Moments) -> float:
 _CAVEAT = "for weights without atoms: with signs as weights w.y = 0 may have a positive probability"
 
 
-@PAPER.claim(
+@claim(
     "PLG-prop2",
     "Sec. 7, Proposition 2, eqs. 32 to 36",
     r"for paths $\gamma_1,\gamma_2$ to one unit $E(Q_{\gamma_1}Q_{\gamma_2})$ is 0 "
@@ -232,7 +232,7 @@ def _summed(signs: Signs, units: list[Unit], of: Moments, entry: float) -> float
     return entry**4 * sum(_fourth((*first, *second), of) for first in pairs for second in pairs)
 
 
-@PAPER.claim(
+@claim(
     "PLG-prop3",
     "Sec. 7, Proposition 3, eqs. 37 and 38",
     r"for paths $t_1,t_2$ to one unit and $s_1,s_2$ to another "

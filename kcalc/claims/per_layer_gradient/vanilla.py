@@ -22,10 +22,10 @@ from ..bench import Bench
 from ..claim import Evidence
 from . import closed
 from .draws import EXCESS, agree, crelu, draw, vanilla
-from .paper import PAPER
+from .paper import claim
 
 
-@PAPER.claim(
+@claim(
     "PLG-eq62",
     "Sec. 7.3, eqs. 61 and 62",
     r"$E\|y^L\|^2 = n_L/n_0$ for $\alpha=1$ ($\alpha^Ln_L/n_0$)",
@@ -42,7 +42,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "PLG-eq72",
     "Sec. 7.3, eqs. 68 to 73, with Delta of sec. 3",
     r"$E\|y^l\|^4$ follows the recursion with factors between $n_l(n_l+5\mp|\Delta|)/n_{l-1}^2$, "
@@ -98,7 +98,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal([told.mean, told.fourth], state[:2], "the same by kcalc", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "PLG-eq76",
     "Sec. 7.3, eq. 76",
     r"$\mathrm{var}\,\|y^L\|^2 = (n_L/n_0)^2[\prod_{l=1}^L(1+5/n_l)-1]$ for normal weights; "
@@ -145,7 +145,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "PLG-sec4.1",
     "Sec. 4.1",
     r"with $n_l=nl$ the factor $\exp\sum_l5/n_l$ grows as $L^{5/n}$, polynomially",
@@ -166,7 +166,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(rate, 5 / n, "by kcalc, L = 10 to 40: near 5/n", 0.05)
 
 
-@PAPER.claim(
+@claim(
     "PLG-lem3",
     "Sec. 5, Lemma 3",
     r"linear networks: $\mathrm{var}\,\|y^L\|^2 = (n_L/n_0)^2[\prod(1+2/n_l)-1]$ for normal "
@@ -189,7 +189,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield from agree(bench, J, moments(net, weights=law).weights, f"|J|, {law}")
 
 
-@PAPER.claim(
+@claim(
     "PLG-lem4",
     "Sec. 5, Lemma 4",
     r"given $y^{l-1}$, $W_1^T\phi(y^{l-1})-W_2^T\phi(-y^{l-1})$ with normal weights is "
@@ -226,7 +226,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield from agree(bench, J, mixed.weights, f"|J| drawn, depth {depth}")
 
 
-@PAPER.claim(
+@claim(
     "PLG-sec5",
     "Sec. 5, budget",
     r"at equal numbers of weights ($n/\sqrt2$ channels) concatenated relu has the exponent "

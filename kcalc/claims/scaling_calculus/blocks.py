@@ -16,7 +16,7 @@ from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from ..families import graph
 from .draws import Draws, measured
-from .paper import PAPER
+from .paper import claim
 from .propagation import RELU
 
 WIDTH = 12
@@ -37,7 +37,7 @@ def residual(a: float, c: float, s: float) -> Network:
     )
 
 
-@PAPER.claim(
+@claim(
     "SC-B7",
     "App. B.7 and Table 1, skip connections",
     r"$x+R(x)$ with $E[R^2]=s^2E[x^2]$ multiplies both moments by $1+s^2$ and keeps $\varsigma$; "
@@ -65,7 +65,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "SC-11-zeta",
     "Sec. 11",
     r"within a block $\alpha x+\beta F(x)$, $\alpha^2+\beta^2=1$, the main branch has "
@@ -113,7 +113,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "SC-11-shortcut",
     "Sec. 11, two sentences",
     r"the shortcut's scaling factor is multiplied by $\alpha^2$, and its convolutions are scaled "
@@ -130,7 +130,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.statistical(shortcut / zeta, 0.64, "the shortcut against alpha^2")
 
 
-@PAPER.claim(
+@claim(
     "SC-11-last", "Sec. 11, last display of the general case",
     r"$\gamma_l = \varsigma_R/c_l^2 = (\beta^2/c^2)\varsigma$, and $c=\beta$ follows",
 )  # fmt: skip
@@ -185,7 +185,7 @@ def block(n: int, w: int, m: int, beta: float, last: float, down: float | None =
     )
 
 
-@PAPER.claim(
+@claim(
     "SC-11.1-main",
     "Sec. 11.1",
     r"in the pre-activation block (multipliers $\sqrt\beta$, $\sqrt{2/\beta}$, "
@@ -215,7 +215,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.worst({v: run.nu[v] for v in s.weights}, s.tensors["out"].scaling, "nu drawn")
 
 
-@PAPER.claim(
+@claim(
     "SC-11.1-y2",
     "Sec. 11.1, shortcut of a downsampling block",
     r"the convolution behind 2 x 2 mean pooling has $c=\alpha$; the moment is then "
@@ -238,7 +238,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SC-11.1-final",
     "Sec. 11.1, fixed scalar at the end",
     r"a fixed scalar $(m/n)^{1/4}/\sqrt\beta$ at the end makes $E[F^2]=E[x^2]$, and "
@@ -268,7 +268,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact((1 / r) / b * b * r - 1, "$\\sqrt{m/n}/\\beta\\cdot\\beta\\sqrt{n/m} = 1$")
 
 
-@PAPER.claim(
+@claim(
     "SC-11.1-bias",
     "Sec. 11.1, positions of the biases",
     r"where the text puts them, the biases of the block have the scalings $\beta^2$ and "
@@ -299,7 +299,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.worst(drawn, 4.0, "behind relu, drawn")
 
 
-@PAPER.claim(
+@claim(
     "SC-11.1-v",
     "Sec. 11.1",
     r"the learnable scalar $v/\sqrt\beta$ with $v=\sqrt\beta$ has the $\gamma$ of the weights "
@@ -331,7 +331,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.statistical(product, s.tensors["x"].scaling, "nu drawn")
 
 
-@PAPER.claim(
+@claim(
     "SC-concat",
     "Sec. 4, eq. 1, channels side by side",
     r"the scaling of a concatenation is the sum of its parts'",

@@ -19,7 +19,7 @@ from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from .draws import Draws, compared, measured
-from .paper import PAPER
+from .paper import PAPER, claim
 from .propagation import RELU
 
 
@@ -43,7 +43,7 @@ def _shapes(bench: Bench, depth: int = 4) -> tuple[list[int], list[int]]:
     return bench.wholes(2, 40, depth + 1), bench.wholes(1, 4, depth)
 
 
-@PAPER.claim(
+@claim(
     "SC-T1-avgpool",
     "Table 1 and App. B.3, average pooling",
     r"average pooling with stride equal to the kernel's size multiplies $\varsigma$ by "
@@ -98,7 +98,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SC-T1-maxpool",
     "Table 1, max pooling",
     r"max pooling changes $\varsigma$: by $E[\max^2]/E[x^2]$, $1+\sqrt3/\pi$ for 2 x 2 normal "
@@ -134,7 +134,7 @@ def _corrected(bench: Bench) -> Evidence:
     )
 
 
-@PAPER.claim(
+@claim(
     "SC-eq3",
     "Sec. 6, eq. 3",
     r"$E[W^2] = c/(k\sqrt{n_ln_{l+1}})$ gives $\gamma_l=\varsigma/c^2$, the same in every layer "
@@ -176,7 +176,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SC-eq4",
     "Sec. 6.1, eq. 4",
     r"$2/(nk^2)$ keeps forward moments through relu networks, $2/(mk^2)$ backward ones; $\gamma$ "
@@ -209,7 +209,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield from compared(bench, net, scaling(net), bench.size(4000, 30000), f"drawn, fan-{fan}")
 
 
-@PAPER.claim(
+@claim(
     "SC-eq5",
     "Sec. 6.1, eq. 5",
     "Xavier's rule with the arithmetic mean of fans, $2/((n_l+n_{l+1})k_l^2)$, keeps moments of "
@@ -234,7 +234,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SC-alpha",
     "Sec. 6.2",
     r"with $c=2/k$ a layer whose kernel differs is preceded by $\alpha$, $\sqrt{1/3}$ for 3 x 3 "
@@ -266,7 +266,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SC-eq6",
     "Sec. 7, eq. 6 and the product behind it",
     r"with $c=2/k$: $E[x_{l+1}^2] = \sqrt{n_l/n_{l+1}}\,E[x_l^2]$, and $E[x_L^2] = "
@@ -302,7 +302,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SC-bias-equal",
     "Sec. 8",
     r"with $c=2/k$, $n_{l+1}E[x_{l+1}^2]^2 = n_lE[x_l^2]^2$, so that biases are scaled alike",
@@ -322,7 +322,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.worst(scaled, truth, "drawn")
 
 
-@PAPER.claim(
+@claim(
     "SC-8.1",
     "Sec. 8.1",
     r"first weights and biases are scaled alike where $E[x_0^2] = 1/\sqrt{n_0k_0^2}$, about 0.2 "
@@ -382,7 +382,7 @@ PAPER.undecidable(
 )
 
 
-@PAPER.claim(
+@claim(
     "SC-table2",
     "Table 2",
     "the four methods are worst on 14, 3, 9, 0 and best on 3, 5, 12, 6 of 26 data sets: both add "

@@ -19,7 +19,7 @@ from ...network.network import Network
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from .draws import Draws, compared, measured
-from .paper import PAPER
+from .paper import claim
 
 RELU = Nonlinear(activations.activation("relu"))
 LEAKY = Nonlinear(activations.leaky_relu(Rational(1, 5)))
@@ -74,7 +74,7 @@ def zetas(bench: Bench, network: Network, draws: int, what: str) -> Evidence:
     )
 
 
-@PAPER.claim(
+@claim(
     "SC-eq1",
     "Sec. 4, Def. 1 and eq. 1",
     r"$\varsigma_l = n_l\rho_l^2E[\Delta x_l^2]E[x_l^2]$ is kept by $x_{l+1}=\sqrt2\,x_l$, as by "
@@ -103,7 +103,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.equal(ratio, 0.0, f"drawn gradients, u = {u}")
 
 
-@PAPER.claim(
+@claim(
     "SC-eq9", "App. A, eq. 9", r"$E[x_{l+1}^2] = n_lk_l^2E[W^2]E[x_l^2]$ through a convolution",
     hypotheses="weights i.i.d., symmetric; borders periodic or none", theorem=False,
 )  # fmt: skip
@@ -125,7 +125,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.equal(own, 1.0, "kcalc's f")
 
 
-@PAPER.claim(
+@claim(
     "SC-eq10",
     "App. A, eq. 10",
     r"$E[\Delta x_{l+1}^2] = \rho_l^2E[\Delta x_l^2]/(\rho_{l+1}^2n_{l+1}k_l^2E[W^2])$ through a "
@@ -148,7 +148,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.equal(own, 1.0, "kcalc's b")
 
 
-@PAPER.claim(
+@claim(
     "SC-B1",
     "App. B.1, B.2 and Table 1, rows 1 and 2",
     r"linear layers and convolutions keep $\varsigma$",
@@ -169,7 +169,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "SC-T1-conv",
     "Table 1, convolution",
     r"convolutions keep $\varsigma$ at any stride, kernels that overlap or leave gaps included, "
@@ -195,7 +195,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield from compared(bench, net, s, bench.size(2500, 20000), name)
 
 
-@PAPER.claim(
+@claim(
     "SC-A6-padding",
     "Sec. 4 and App. A, taken to zero padding",
     r"with zero padding too $\varsigma = n\sum_pf(p)b(p)$ is kept and $\nu=\varsigma/(nmk^2w^2)$",
@@ -241,7 +241,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SC-B4",
     "App. B.4 and Table 1, ReLU",
     r"relu, leaky relu and any positively homogeneous function of degree 1 keep $\varsigma$; "
@@ -306,7 +306,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(told, True, "kcalc reports inputs that are not symmetric", 0.0)
 
 
-@PAPER.claim(
+@claim(
     "SC-B5",
     "App. B.5 and Table 1, dropout",
     r"dropout multiplies both moments by $1-p$ ($1/(1-p)$ where outputs are divided "
@@ -348,7 +348,7 @@ def _ratio(bench: Bench, name: str, std: float, draws: int) -> tuple[float, np.n
     )
 
 
-@PAPER.claim(
+@claim(
     "SC-T1-smooth",
     "Table 1, sigmoid and tanh",
     r"sigmoid and tanh change $\varsigma$; tanh keeps it within its linear part",
@@ -388,7 +388,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield bench.statistical(back, 0.0, f"{name}: b drawn")
 
 
-@PAPER.claim(
+@claim(
     "SC-B6",
     "App. B.6",
     r"$x_{l+1}=u_lx_l$ multiplies both moments by $u_l^2$, which keeps $\varsigma$",

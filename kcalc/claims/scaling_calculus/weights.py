@@ -18,7 +18,7 @@ from ...network.layers import Affine, Flatten, Input, Scale
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from .draws import Draws, measured
-from .paper import PAPER
+from .paper import claim
 from .propagation import LEAKY, RELU, dense, images
 
 # Q: locations of the output
@@ -42,7 +42,7 @@ def _family(
         )
 
 
-@PAPER.claim(
+@claim(
     "SC-prop3",
     "Sec. 5, Proposition 3",
     r"$\nu_l = E[\Delta W_l^2]/E[W_l^2]$ equals $\gamma_l$ for linear layers and convolutions",
@@ -72,7 +72,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(told, True, "kcalc reports laws with atoms", 0.0)
 
 
-@PAPER.claim(
+@claim(
     "SC-prop6", "App. D, Proposition 6", r"$\nu_l=\gamma_l$ for multi-layer perceptrons",
     caveat="for weights without atoms", hypotheses="as for Proposition 3", theorem=True,
 )  # fmt: skip
@@ -105,7 +105,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SC-extrinsic",
     "Sec. 4, display behind eq. 2",
     r"$\gamma_l = n_lk_l^2\rho_{l+1}^2E[x_l^2]^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2]$",
@@ -126,7 +126,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.equal(s.weights["affine_1"].extrinsic, right, "kcalc's extrinsic form")
 
 
-@PAPER.claim(
+@claim(
     "SC-appC",
     "App. C, chain of displays",
     r"the extrinsic form with $\rho_{l+1}^2$ equals $\varsigma_l/(n_{l+1}n_lk^2E[W_l^2]^2)$, eq. 2",
@@ -144,7 +144,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "SC-appD-dW",
     "App. D, second display",
     r"$E[\Delta W_l^2] = \rho_{l+1}^2E[x_l^2]E[\Delta x_{l+1}^2]$, and the ratio that follows "
@@ -174,7 +174,7 @@ def _blocks(bench: Bench, n: int, m: int, p: int, draws: int) -> tuple[np.ndarra
     return (x**2).sum(axis=1) * (back**2).sum(axis=1) / (n * m), 1 + (m + 1) / p
 
 
-@PAPER.claim(
+@claim(
     "SC-prop4",
     "Sec. 5.1, Proposition 4; App. G, eqs. 13 to 16",
     r"the average squared singular value of a linear layer's Gauss-Newton block is "
@@ -218,7 +218,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SC-eq13",
     "App. G, eqs. 13 and 14",
     r"$E[(J_lr)^2] = n_lE[x_l^2]$ and $E[(J_l^Tu)^2] = E[u^2]E[x_l^2]$, $J_l = I\otimes x_l$",
@@ -238,7 +238,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SC-eq7",
     "Sec. 8, Def. 5, eq. 7",
     r"with $x_{l+1} = C_l(x_l)+b_l$ a bias has the scaling $\rho_{l+1}^2E[\Delta "
@@ -272,7 +272,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim("SC-eq8", "Sec. 8, eq. 8", r"$\gamma^b = \rho^2b/f = \varsigma/(nE[x^2]^2)$")
+@claim("SC-eq8", "Sec. 8, eq. 8", r"$\gamma^b = \rho^2b/f = \varsigma/(nE[x^2]^2)$")
 def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(_P * _B / _F - (_N * _P * _F * _B) / (_N * _F**2), "by eq. 1")
     for _ in bench.rounds(6, 30):
@@ -289,7 +289,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "SC-eq11",
     "App. E, eq. 11",
     r"a learnable scalar has $\nu = n\rho^2E[x_l^2]^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2] = "

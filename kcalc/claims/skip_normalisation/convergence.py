@@ -13,7 +13,7 @@ from ...calculi.smoothness import smoothness
 from ..bench import Bench
 from ..claim import Evidence
 from .layers import kc_network
-from .paper import PAPER
+from .paper import claim
 from .systems import Residual, jacobian, least
 
 Array = np.ndarray
@@ -27,7 +27,7 @@ def descend(gradient: Callable[[Array], Array], start: Array, eta: float, steps:
     return np.array(out)
 
 
-@PAPER.claim(
+@claim(
     "SKIP-eq1",
     "Sec. 2.1, eqs. 1 and 2",
     r"$\beta$-Lipschitz gradients give "
@@ -47,7 +47,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.at_most(f(y) - f(x), d(x) * (y - x) + beta / 2 * (y - x) ** 2, name, 1e-10)
 
 
-@PAPER.claim(
+@claim(
     "SKIP-thm2.3",
     "Sec. 2.1, Theorem 2.3, eq. 4",
     r"$\beta$-smooth, $\mu$-PL and $\eta<2/\beta$: "
@@ -88,7 +88,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SKIP-thm2.4",
     "Sec. 2.2, Theorem 2.4, eq. 7",
     r"$\|\nabla\ell\|^2\ge\mu\,\lambda(DF)\,(\ell-\gamma^*)$; $\mu=2/N$ for "
@@ -138,7 +138,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "SKIP-eq37",
     "Sec. 5, idea of proof, and eq. 37",
     r"for $\eta<2/\beta$ a step lowers the loss by at least $\alpha\,|\nabla\ell|^2$, "
@@ -156,7 +156,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SKIP-eq37-end",
     "Sec. 5, idea of proof, and App. B, eq. 37",
     r"$\ell_t-\ell^*\le\prod_{i=0}^{t-1}(1-\mu_i\alpha)\,(\ell_0-\ell^*)$ for $t\ge0$",
@@ -185,7 +185,7 @@ def euler(C: float, eps: float, eta: float, steps: int) -> Array:
     return out
 
 
-@PAPER.claim(
+@claim(
     "SKIP-eq42",
     "App. B, eqs. 41 to 43",
     r"the steps $C\epsilon r^{-3}$ lead to $r_t\le\gamma_1+\gamma_2(t+\gamma_3)^{1/4}$, and $\dot "
@@ -205,7 +205,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(rate, 0.25, "the power of t", 0.01)
 
 
-@PAPER.claim(
+@claim(
     "SKIP-eq44",
     "App. B, eqs. 43 to 45",
     r"in the worst case $\mu_t$ is proportional to $\lambda=\sigma^2\sim t^{-3/2}$ (Theorem 2.4), "
@@ -269,7 +269,7 @@ def trap(w: Array) -> tuple[float, float, Array]:
     return math.log1p(exp(-f)), a * u, -grad / (1 + exp(f))
 
 
-@PAPER.claim(
+@claim(
     "SKIP-thm5.1",
     "Sec. 5, Theorem 5.1",
     r"gradient descent on a normalised residual network with linearly independent data: as long "
@@ -340,7 +340,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SKIP-thm5.1-cost",
     "Sec. 5, Theorem 5.1",
     r"the gradient of the cost must be Lipschitz on sublevel sets: $|z-y|^{3/2}$ stalls in a "
@@ -373,7 +373,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "SKIP-intro",
     "Sec. 1 and 8",
     "F is bounded for normalised networks, so that the infimum of their cross-entropy is "

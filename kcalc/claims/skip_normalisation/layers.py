@@ -24,7 +24,7 @@ from ...network.layers import Affine, Input, Nonlinear
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from .attained import attained
-from .paper import PAPER
+from .paper import claim
 from .systems import Residual, bn_scale, centred, en, jacobian, wn
 
 BOUND = 1.5 * 0.8**2.5
@@ -53,7 +53,7 @@ def kc_network(widths: list[int], blocks: int) -> Any:
     return net, list(net.nodes_of(Affine))
 
 
-@PAPER.claim(
+@claim(
     "SKIP-eq17",
     "App. A, eqs. 17 and 18",
     r"$J\,\mathrm{aff} = A\otimes I_N$ and $D\,\mathrm{aff} = (I_{d_1}\otimes X^T,\ "
@@ -84,7 +84,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "SKIP-eq21",
     "App. A, eqs. 20 and 21",
     r"$J\,\mathrm{aff}_P = P(w)\otimes I_N$ and $D\,\mathrm{aff}_P = ((I\otimes X^T)DP(w),\ "
@@ -108,7 +108,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "SKIP-lemB1",
     "App. B, Lemma B.1",
     r"products of matrix functions bounded by $b_i$ and $c_i$-Lipschitz are bounded by "
@@ -145,7 +145,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SKIP-lemB2",
     "App. B, Lemma B.2, eqs. 25 to 29",
     r"batch normalisation is $v\circ m$, with the stated first and second derivatives of v and "
@@ -186,7 +186,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim("SKIP-lemB3", "App. B, Lemma B.3, eqs. 30 to "
+@claim("SKIP-lemB3", "App. B, Lemma B.3, eqs. 30 to "
     "32", r"first and second derivatives of weight normalisation; first of entry normalisation, "
              r"$\epsilon(\epsilon+w^2)^{-3/2}$", theorem=True)  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -221,7 +221,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "SKIP-eq33",
     "App. B, Lemma B.3, eq. 33",
     r"entry normalisation has the second derivative $-3\epsilon w(\epsilon+w^2)^{-5/2}$",
@@ -240,7 +240,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SKIP-bounds",
     "App. B, proof of Theorem 4.5",
     r"first and second derivatives of the normalisers are bounded over all parameters: "
@@ -301,7 +301,7 @@ def _bn_derivatives(w: np.ndarray, eps: float) -> tuple[np.ndarray, np.ndarray]:
     return len(w) ** 0.5 * first, len(w) ** 0.5 * second
 
 
-@PAPER.claim(
+@claim(
     "SKIP-prop4.2",
     "Sec. 4, Proposition 4.2, eqs. 10 and 11",
     r"$D_{\theta_l}F = (\prod_{j=L}^{l+1}Jf_j)\,Df_l$",
@@ -365,7 +365,7 @@ def _worst(
     return first, bent, points
 
 
-@PAPER.claim(
+@claim(
     "SKIP-prop4.3",
     "Sec. 4.1, Proposition 4.3",
     r"if $f_l, Df_l, Jf_l$ are bounded and Lipschitz on $S_l\times B_l$ for "
@@ -415,7 +415,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SKIP-cor4.4",
     "Sec. 4.1, Corollary 4.4",
     r"then $\ell=\gamma\circ F$ has Lipschitz gradients",
@@ -461,7 +461,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield from attained(bench)
 
 
-@PAPER.claim(
+@claim(
     "SKIP-thm4.5",
     "Sec. 4.1, Theorem 4.5",
     r"continuously differentiable nonlinearities, bias-free normalised affine layers and "

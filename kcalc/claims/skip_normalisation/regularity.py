@@ -14,11 +14,11 @@ from ...calculi.smoothness import EntryNormalisation, residual_spectrum, smoothn
 from ..bench import PRINTED, Bench
 from ..claim import Evidence
 from .layers import kc_network
-from .paper import PAPER
+from .paper import PAPER, claim
 from .systems import Residual, en, jacobian, least, sigma, wn
 
 
-@PAPER.claim(
+@claim(
     "SKIP-prop4.6",
     "Sec. 4.2, Proposition 4.6, eq. 12",
     r"$\lambda(DF)\ge\sum_l\lambda(Df_l)\prod_{j>l}\lambda(Jf_j)$",
@@ -87,7 +87,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SKIP-lemB4",
     "App. B, Lemma B.4, eq. 34",
     r"if $\|Jg\|_2<1-\delta$ and all singular values of I are 1, $\sigma(I+Jg)>\delta$",
@@ -119,7 +119,7 @@ def _b5(bench: Bench, p: int, N: int) -> tuple[float, float, float]:
     return sigma(D), sigma(X) * sigma(DP), least(D) - least(X.T) * least(DP)
 
 
-@PAPER.claim(
+@claim(
     "SKIP-lemB5",
     "App. B, Lemma B.5, eq. 35",
     r"$\sigma(D\,\mathrm{aff}_P)\ge\sigma(X)\sigma(DP(w))$ for $N\le d_0$ and $p\ge d_1d_0$; with "
@@ -158,7 +158,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(0.0, every, "lambda in place of sigma, all sizes", 1e-9)
 
 
-@PAPER.claim(
+@claim(
     "SKIP-eq36",
     "App. B, eq. 36",
     r"$\sigma(D\,en(w)) = \min_{ij}\epsilon(\epsilon+w_{ij}^2)^{-3/2}$",
@@ -176,7 +176,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "SKIP-thm4.7",
     "Sec. 4.2, Theorem 4.7",
     r"with $d_{l-1}\ge d_l$, $\|Jg_l\|<1$, $N\le d_0$, X and DP of full rank, $\lambda(DF)>0$ "
@@ -244,7 +244,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SKIP-fig1",
     "Sec. 6.1, Fig. 1",
     r"adding the identity to a 500 x 500 matrix of entries uniform on "
@@ -283,7 +283,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "SKIP-hyp6.1",
     "Sec. 6.1, Hypothesis 6.1",
     r"a skip connection with singular values 1 shifts the singular values of the "

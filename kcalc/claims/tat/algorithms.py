@@ -14,11 +14,11 @@ from ...shaping import shape
 from ..bench import Bench
 from ..claim import Evidence
 from .independent import greatest, one, random_dag, small_network, tailored_map, transformed
-from .paper import PAPER
+from .paper import claim
 from .tailored import SHAPED
 
 
-@PAPER.claim(
+@claim(
     "TAT-b5a",
     "App. B.5",
     r"rescaled ResNets: $\mu_f^2(\mathcal C''(1))=\max\{3,L(1-w^2)\}\,\mathcal C''(1)$",
@@ -39,7 +39,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(ours, formula, "one block (and two) against all subsets of the layers")
 
 
-@PAPER.claim(
+@claim(
     "TAT-b5b",
     "App. B.5, last display",
     r"ResNet with four transition blocks and a final layer: $\max\{(L-6)(1-w^2)+5,\,3\}\,\mathcal "
@@ -73,7 +73,7 @@ def _shapeable(bench: Bench, phi: str) -> Network:
     return random_dag(bench, bench.whole(8, 14)).network(phi)
 
 
-@PAPER.claim(
+@claim(
     "TAT-alg1",
     "App. B.6, Algorithm 1",
     r"binary search finds the slope $\alpha$ with $\mu_f^0(\alpha)=\eta$",
@@ -115,7 +115,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(values, 1.0, "shaped networks: the greatest C_g(0) is eta", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "TAT-alg2",
     "App. B.6, Algorithm 2",
     r"smooth activations: $\mathcal C''(1)$ from $\mu_f^2=\tau$, then "

@@ -23,13 +23,13 @@ from ..bench import Bench
 from ..claim import Evidence
 from ..families import power_maps
 from .independent import chain_of, corner, forward, homogeneous_pair, leaky, tailored, tailored_map
-from .paper import PAPER
+from .paper import claim
 from .tailored import exact_tailored_map, printed_tailored_map
 
 _C = np.cos(np.linspace(0, np.pi, 31))
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq21",
     "App. C, eq. 21",
     r"$\phi_\alpha(x)=\alpha x+(1-\alpha)\phi_0(x)$, so $\mathcal "
@@ -57,7 +57,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq22",
     "App. C, eq. 22",
     r"ReLU: $\mathcal C_{\phi_0}(c)=\frac1\pi(\sqrt{1-c^2}+(\pi-\cos^{-1}c)\,c)$",
@@ -81,7 +81,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim("TAT-eq23", "App. C, eq. 23", r"$E[(cz_1+\sqrt{1-c^2}z_2)\,\phi_0(z_1)]=c/2$")
+@claim("TAT-eq23", "App. C, eq. 23", r"$E[(cz_1+\sqrt{1-c^2}z_2)\,\phi_0(z_1)]=c/2$")
 def _(bench: Bench) -> Iterator[Evidence]:
     z = Symbol("z", positive=True)
     yield bench.exact(
@@ -97,7 +97,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq24",
     "App. C, eq. 24",
     r"$\mathcal C(c)=\frac{(1-\alpha)^2(\sqrt{1-c^2}+c(\pi-\cos^{-1}c))+2\pi\alpha "
@@ -141,7 +141,7 @@ def _orthogonal(bench: Bench, m: int, k: int) -> np.ndarray:
     return max(sqrt(m / k), 1.0) * (w if m <= k else w.T)
 
 
-@PAPER.claim(
+@claim(
     "TAT-suo",
     "App. D",
     r"orthogonal weights, $m\times k$: $(XX^\top)^{-1/2}X$ times $\max\{\sqrt{m/k},1\}$, which "
@@ -184,7 +184,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 # -- empirical c values ----------------------------------------------------------------------------
 
 
-@PAPER.claim(
+@claim(
     "TAT-e1",
     "App. E.1",
     r"inputs with $\|x_1^0\|^2=\|x_2^0\|^2=d_0$ and $x_1^{0\top}x_2^0=0$ are orthogonal inputs of "
@@ -227,7 +227,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(c_map(network)(0.0), theory[-1], "the calculus", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "TAT-e1b",
     "App. E.1",
     r"the conditions of DKS imply $\mathcal C(c)\le c$ on $[0,1]$",

@@ -21,7 +21,7 @@ from ..bench import Bench
 from ..claim import Evidence
 from ..families import graph
 from .independent import SMOOTH, Function, forward, homogeneous_pair, leaky, one, pair
-from .paper import PAPER
+from .paper import claim
 
 NAMES = (
     "tanh",
@@ -60,7 +60,7 @@ def _points(bench: Bench, count: int) -> Iterator[tuple[float, float, float]]:
         )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq3",
     "Sec. 2.1, eq. 3",
     r"$\Sigma^{l+1} = E_{z\sim N(0,\Sigma^l)}[\phi(z)\phi(z)^\top]$: the entries of the kernel of "
@@ -89,7 +89,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq4",
     "Sec. 2.2, eq. 4",
     r"$q^{l+1} = \mathcal Q(q^l) = E[\phi(\sqrt{q^l}\,z)^2]$ with $q^0 = \|x\|^2/d_0$",
@@ -115,7 +115,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq5",
     "Sec. 2.2, eq. 5",
     r"$c^{l+1} = \mathcal C(c^l,q_1^l,q_2^l) = E[\phi(z_1)\phi(z_2)]/\sqrt{\mathcal "
@@ -175,7 +175,7 @@ def _branch_values(name: str, c: float, q1: float, q2: float) -> tuple[float, fl
     return sizes[0], sizes[1], pair(phi, phi, c, q1, q2) / sqrt(sizes[0] * sizes[1])
 
 
-@PAPER.claim(
+@claim(
     "TAT-sum",
     "Sec. 2.3",
     r"a weighted sum has $q=\sum_i w_i^2 q_i$ and $c=\frac1q\sum_i w_i^2 q_i c_i$",
@@ -220,7 +220,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(uniform, uniform_true, "c of a sum at uniform q, as printed", 1e-9)
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq7",
     "Sec. 2.4, eq. 7",
     r"a block $w\,x + \sqrt{1-w^2}\,\mathcal R(x)$ has $c \mapsto w^2c+(1-w^2)\,\mathcal "
@@ -278,7 +278,7 @@ def _moment(name: str, i: int, c: float, q1: float, q2: float) -> float:
     return (q1 * q2) ** (i / 2) / sqrt(sizes[0] * sizes[1]) * pair(f, f, c, q1, q2)
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq17", "App. A.3, eq. 17",
     r"$\mathcal C'(c,q_1,q_2)=\frac{\sqrt{q_1q_2}}{\sqrt{\mathcal Q(q_1)\mathcal Q(q_2)}}"
     r"E[\phi'(\sqrt{q_1}z_1)\,\phi'(\sqrt{q_2}(cz_1+\sqrt{1-c^2}z_2))]$",
@@ -307,7 +307,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq18", "App. A.3, eq. 18",
     r"$\mathcal C^{(i)}(c,q_1,q_2)=\frac{(q_1q_2)^{i/2}}{\sqrt{\mathcal Q(q_1)\mathcal Q(q_2)}}"
     r"E[\phi^{(i)}(\sqrt{q_1}z_1)\,\phi^{(i)}(\sqrt{q_2}(cz_1+\sqrt{1-c^2}z_2))]$",
@@ -345,7 +345,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq19",
     "App. A.4, eq. 19",
     r"$\mathcal C^{(i)}(0)=E[\phi^{(i)}(z)]^2 \ge 0$",

@@ -31,7 +31,7 @@ from .independent import (
     tailored_map,
     tailored_rectifier,
 )
-from .paper import PAPER
+from .paper import claim
 from .tailored import printed_tailored_map
 
 _C = np.cos(np.linspace(0, np.pi, 41))
@@ -50,7 +50,7 @@ def _resnet(square: float, depth: int) -> Network:
     return repeat(residual(branch, shortcut_weight=sqrt(square)), depth)
 
 
-@PAPER.claim(
+@claim(
     "TAT-prop1",
     "Sec. 4.1 and App. C, Proposition 1",
     r"a network of tailored rectifiers has the C map of a rescaled ResNet of ReLUs with shortcut "
@@ -91,7 +91,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(blocks, iterated, "the blocks against iterates of eq. 9", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq25",
     "App. C, eq. 25",
     r"$\mathcal C_{\mathcal B}(c)=w^2c+(1-w^2)\,\mathcal C_{\phi_0}(c)$ for a block with one "
@@ -108,7 +108,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq26",
     "App. C, eq. 26",
     r"$\mathcal C_{\mathcal "
@@ -126,7 +126,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 # -- degenerate limits -----------------------------------------------------------------------------
 
 
-@PAPER.claim(
+@claim(
     "TAT-prop2",
     "App. A.2, Proposition 2",
     r"$\lim_{L\to\infty}\mathcal C_f(c)=c^*\in[0,1]$ for all $c\in(-1,1)$",
@@ -188,7 +188,7 @@ def _psi(c: float, time: float) -> float:
     return float(np.cos(run.y[0, -1]))
 
 
-@PAPER.claim(
+@claim(
     "TAT-prop3", "App. C, Proposition 3, eqs. 27-29",
     r"TReLU with $\mathcal C_f(0)=\eta$: $\mathcal C_f(c)\to\psi(c,T)$ as $L\to\infty$, where "
     r"$\dot x=\sqrt{1-x^2}-x\cos^{-1}x$, $\psi(0,T)=\eta$",
@@ -246,7 +246,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq30",
     "App. C, eq. 30",
     r"$g(x)=\sqrt{1-x^2}-x\cos^{-1}x>0$ on $(-1,1)$, $g(1)=0$, $g'(x)=-\cos^{-1}x$",
@@ -276,7 +276,7 @@ def _direct(t):
     return (t.sin() - t * t.cos()) / t**3
 
 
-@PAPER.claim("TAT-eq31", "App. C, eq. 31", r"$g(x)\ge\frac{2\sqrt2}{3}(1-x)^{3/2}$ on $[-1,1]$")
+@claim("TAT-eq31", "App. C, eq. 31", r"$g(x)\ge\frac{2\sqrt2}{3}(1-x)^{3/2}$ on $[-1,1]$")
 def _(bench: Bench) -> Iterator[Evidence]:
     t, x = symbols("t x", positive=True)
     half = 2 * sp.sqrt(2) / 3 * (2 * sp.sin(t / 2) ** 2) ** Rational(3, 2)
@@ -308,7 +308,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq31sol",
     "App. C, proof of Proposition 3",
     r"$\dot x=\frac{2\sqrt2}{3}(1-x)^{3/2}$, $x(0)=0$ has the solution "
@@ -343,7 +343,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 # -- rectifiers from rectifiers --------------------------------------------------------------------
 
 
-@PAPER.claim(
+@claim(
     "TAT-prop4",
     "App. C, Proposition 4, eqs. 38-39",
     r"$\phi_0(x)=\frac{1}{1-\alpha^2}(\phi_\alpha(x)+\alpha\phi_\alpha(-x))$, so that leaky ReLUs "
@@ -373,7 +373,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq40",
     "App. C, eq. 40",
     r"$\phi_\alpha(-x)=-\alpha\,\phi_{1/\alpha}(x)$ (used in the last step)",

@@ -32,7 +32,7 @@ from .independent import (
     tailored_map,
     tailored_rectifier,
 )
-from .paper import PAPER
+from .paper import claim
 
 
 def _networks(bench: Bench, count: int) -> list[Network]:
@@ -49,7 +49,7 @@ def _curvature(net: Network, members: frozenset[Any], entry: Any, out: Any, bend
     return float(read(net, members, entry, np.array([1.0, 0.0]), step)[out][1])
 
 
-@PAPER.claim(
+@claim(
     "TAT-mu1",
     "App. B.1",
     r"$\mu_f^1(\mathcal C'(1))=\max_{g\subseteq f}\mathcal C_g'(1)$, a function of $\mathcal "
@@ -81,7 +81,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-mu0",
     "App. B.1",
     r"$\mu_f^0(\alpha)=\max_{g\subseteq f}\mathcal C_g(0)$, and it is $M_{f,r_0}(0)$ with "
@@ -104,7 +104,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(whole, recipe, "C_f(0) by the calculus is U_{f,C}(0)")
 
 
-@PAPER.claim(
+@claim(
     "TAT-mu2",
     "App. B.1",
     r"$\mu_f^2(\mathcal C''(1))=\max_{g\subseteq f}\mathcal C_g''(1)$, a multiple of $\mathcal "
@@ -134,7 +134,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 # -- B.2 -------------------------------------------------------------------------------------------
 
 
-@PAPER.claim(
+@claim(
     "TAT-r2", "App. B.2", r"$\mu_f^2(\mathcal C''(1))=M_{f,r_2}(0)$ with $r_2(x)=x+\mathcal C''(1)$"
 )
 def _(bench: Bench) -> Iterator[Evidence]:
@@ -157,7 +157,7 @@ def _composes(pair: tuple[Any, Any], pairs: set[tuple[Any, Any]]) -> bool:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-mono",
     "App. B.2",
     r"for non-decreasing $r$ with $r(x)\ge x$ on the values that occur ($\mathcal C$ of leaky "
@@ -213,7 +213,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 # -- B.3, B.4 --------------------------------------------------------------------------------------
 
 
-@PAPER.claim(
+@claim(
     "TAT-b3",
     "App. B.3",
     r"$\mathcal C(c)$ of leaky ReLUs is a strictly decreasing function of $\alpha$, for "
@@ -241,7 +241,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(1e-9, np.array(steps), "mu^0 of random networks falls along the same grid")
 
 
-@PAPER.claim(
+@claim(
     "TAT-b4",
     "App. B.4, rules 1-5",
     r"$U_{f,r}$: compositions map to compositions, affine layers to the identity, nonlinear ones "
@@ -264,7 +264,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(slopes, powers, "r(x) = psi x at 1: their slope polynomials", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "TAT-b4b",
     "App. B.4, special rules",
     r"$U_{f,r_2}(0)$: compositions add, affine layers give 0, nonlinear ones $\mathcal C''(1)$, "

@@ -31,7 +31,7 @@ from .independent import (
     tailored_slope,
     transformed,
 )
-from .paper import PAPER
+from .paper import claim
 
 SHAPED = ("tanh", "softplus", "erf", "sin", "sigmoid", "swish", "gelu", "atan", "asinh", "gaussian")
 SLOPES = (0.0, 0.3, 0.9, 1.5, 3.0, -0.4)
@@ -53,7 +53,7 @@ def printed_tailored_map(t: Symbol, a: Expr) -> Expr:
     return sp.cos(t) + (1 - a) ** 2 / (sp.pi * (1 + a**2)) * (sp.sin(t) - t * sp.cos(t))
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq9",
     "Sec. 4.1, eq. 9 and App. C, Lemma 1 (eq. 20)",
     r"$\sqrt{2/(1+\alpha^2)}\,\phi_\alpha$ has $\mathcal Q(q)=q$ and "
@@ -87,7 +87,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(worst, 0.0, "the printed formula against the calculus", 1e-13)
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq11",
     "Sec. 4.1, eq. 11",
     r"TReLU: $\mathcal Q(q)=q$, $\mathcal C_f'(1)=1$, and $\mathcal C_f(0)=\eta$ for any "
@@ -138,7 +138,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(np.array([slopes, q]), 1.0, "C_f'(1) = 1, and Q_f(2.5) = 2.5", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq12",
     "Sec. 4.1, eq. 12",
     r"$\mathcal C_f(0)=\mathcal C\circ\mathcal C\circ\cdots\circ\mathcal C(0)$, $L$ times, for "
@@ -166,7 +166,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq14",
     "Sec. 4.2, eq. 14",
     r"$\mathcal C_f''(1)=L\,\mathcal C''(1)$ for $L$ layers with $\mathcal C(1)=\mathcal "
@@ -206,7 +206,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq15",
     "Sec. 4.2, eq. 15",
     r"$\gamma = E[(\phi(\alpha z+\beta)+\delta)^2]^{-1/2}$ gives $\mathcal Q(1)=1$",
@@ -234,7 +234,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(q, 1.0, "Q(1) of the transformed activations")
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq16",
     "Sec. 4.2, eq. 16",
     r"$E[\hat\phi\hat\phi'z]=\mathcal Q'(1)$, $E[\hat\phi''^2]=\mathcal C''(1)$, "
@@ -274,7 +274,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(found, truth, "the constants of shaping solve the system, tau/L = .03", 1e-10)
 
 
-@PAPER.claim(
+@claim(
     "TAT-lreluC2",
     "Sec. 4.2",
     r"leaky ReLUs have $\mathcal C''(1)=\infty$",
@@ -307,7 +307,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 # -- the edge of chaos -----------------------------------------------------------------------------
 
 
-@PAPER.claim(
+@claim(
     "TAT-eocrelu",
     "Sec. 5.4",
     r"ReLU networks have $\mathcal C'(1)=1$ whenever $\sigma_b=0$",
@@ -354,7 +354,7 @@ def _edge(sigma_w: float, sigma_b: float) -> float:
     return sigma_w**2 * one(lambda z: (1 - np.tanh(sqrt(q) * z) ** 2) ** 2)
 
 
-@PAPER.claim(
+@claim(
     "TAT-eoctanh",
     "Sec. 5.4",
     r"tanh with $\sigma_w=1.302$ is at the edge of chaos for $\sigma_b=.19783$; at $(1.302,0.2)$, "

@@ -12,7 +12,7 @@ from ..claim import Evidence
 from ..families import PowerMap, power_maps
 from .enclosures import SMOOTH_BALLS, SmoothBalls, least, rational, rectifier_balls
 from .independent import Dag, chain_of, random_dag, tailored_map, tailored_rectifier, tailored_slope
-from .paper import PAPER
+from .paper import claim
 
 SLOPES = ("1/50", "1/10", "3/10", "43/100", "57/100", "84/100", "9/10", "3/2", "3", "1/5")
 _GRID = np.cos(np.linspace(np.pi, 0.0, 301))
@@ -53,7 +53,7 @@ def _against_calculus(bench: Bench, pairs: list[tuple[str, Dag]]) -> Evidence:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq10",
     "Sec. 4.1, Theorem 1, eq. 10",
     r"$\max_c|\mathcal C_f(c)-c|\le\min\{4\mathcal C_f(0),1+\mathcal C_f(0)\}$ and "
@@ -103,7 +103,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-thm1txt",
     "App. C, proof of Theorem 1, after eq. 33",
     r"$0\le\mathcal C_f'(c)\le1$ and $|\mathcal C_f(c)|\le1$ for all $c\in[-1,1]$",
@@ -127,7 +127,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield _against_calculus(bench, pairs)
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq34",
     "App. C, eq. 34",
     r"$\max_c|\mathcal C_f(c)-c| = \mathcal C_f(-1)+1\le\mathcal C_f(0)+1$",
@@ -149,7 +149,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 # -- smooth activations ----------------------------------------------------------------------------
 
 
-@PAPER.claim(
+@claim(
     "TAT-thm2", "Sec. 4.2, Theorem 2, eq. 13",
     r"$\mathcal C_f'(1)=1$ implies $\max_c|\mathcal C_f(c)-c|\le2\,\mathcal C_f''(1)$ and "
     r"$\max_c|\mathcal C_f'(c)-1|\le2\,\mathcal C_f''(1)$",
@@ -237,7 +237,7 @@ def _series(bench: Bench) -> tuple[np.ndarray, np.ndarray]:
     return tuple(np.array(rows).T)  # pyright: ignore[reportReturnType]
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq32",
     "App. C, eq. 32",
     r"$\sum b_n=\sum nb_n=1$ gives $b_0=\sum_{n\ge2}(n-1)b_n$ and $2b_0+b_1\ge1$ for $\mathcal "
@@ -257,7 +257,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq33",
     "App. C, eq. 33",
     r"$\max_c|\mathcal C_f(c)-c|\le2(1-\mathcal C_f'(0))\le4\,\mathcal C_f(0)$ where $\mathcal "
@@ -267,7 +267,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield from _chain(bench, 0)
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq35",
     "App. C, eq. 35",
     r"$\max_c|\mathcal C_f'(c)-1|\le2(1-\mathcal C_f'(0))\le4\,\mathcal C_f(0)$ where $\mathcal "
@@ -297,7 +297,7 @@ def _chain(bench: Bench, which: int) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq36",
     "App. C, eqs. 36-37",
     r"$\mathcal C_f'(0)\ge\mathcal C_f'(1)-\mathcal C_f''(1)=1-\mathcal C_f''(1)$, hence "

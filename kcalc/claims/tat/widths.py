@@ -17,7 +17,7 @@ from ...network.architectures import vanilla
 from ..bench import THRESHOLD, Bench
 from ..claim import STATEMENT, Evidence, Method
 from .independent import SMOOTH, Function, leaky, one
-from .paper import PAPER
+from .paper import claim
 
 
 def kernels(
@@ -102,7 +102,7 @@ def _bounded() -> list[tuple[str, Function, Activation, float]]:
     ]
 
 
-@PAPER.claim(
+@claim(
     "TAT-thm3",
     "App. A.1, Theorem 3",
     r"width $\ge(4C^4)^L\log(8L/\delta)/\epsilon^2$ suffices for "
@@ -183,7 +183,7 @@ def _one_layer(width: int, epsilon: float) -> float:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-thm4",
     "App. A.1, Theorem 4",
     r"ReLUs with He initialisation: width $\gtrsim L^2\log(L/\delta)/\epsilon^2$ suffices up to a "
