@@ -385,4 +385,4 @@ def _ends(value: Any) -> tuple[float, float]:
     )
 
 
-__all__ = ["BUDGETS", "PRINTED", "THRESHOLD", "Bench"]
+__all__ = ["BUDGETS", "PRINTED", "THRESHOLD", "Array", "Bench"]

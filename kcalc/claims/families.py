@@ -11,9 +11,7 @@ from ..activations import Activation, activation
 from ..network.combinators import chain, residual
 from ..network.layers import Affine, Concat, Input, Nonlinear, Sum
 from ..network.network import Network
-from .bench import Bench
-
-Array = np.ndarray
+from .bench import Array, Bench
 
 SMOOTH = (
     "tanh",

@@ -13,10 +13,8 @@ from numpy.polynomial.hermite_e import hermegauss
 
 from ...network.layers import Affine, Attend, Input, Sum
 from ...network.network import Network
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
-
-Array = np.ndarray
 
 
 def softmax(scores: Array) -> Array:

@@ -18,7 +18,7 @@ from ...activations.gaussian_expectations import pair_expectation
 from ...calculi.global_maps import c_map
 from ...network.combinators import chain, repeat
 from ...network.layers import Affine, Input, Nonlinear
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
 from . import coefficients as co
@@ -26,7 +26,6 @@ from . import reference
 from .fixed_points import slope
 from .paper import PAPER, claim
 
-Array = np.ndarray
 Real = Any  # of mpmath
 _POINTS = np.array([-0.9, -0.5, -0.2, 0.2, 0.5, 0.9])
 

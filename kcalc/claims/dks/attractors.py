@@ -25,7 +25,6 @@ from . import reference
 from .fixed_points import curved
 from .paper import claim
 
-Array = np.ndarray
 _C = Symbol("c")
 _UNIFORM = "uniform q values; C nontrivial"
 

@@ -13,14 +13,12 @@ from sympy import Rational, Symbol, diff, symbols
 from ...activations import activation
 from ...calculi.ntk import TangentKernel, ntk
 from ...network.architectures import vanilla
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
 from .normal_means import KNOWN, Phi
 from .paper import claim
 from .tangent_kernels import theta
-
-Array = np.ndarray
 
 
 def _saturating(bench: Bench, low: float, high: float) -> tuple[TangentKernel, Phi, int]:

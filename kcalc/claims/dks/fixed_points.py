@@ -10,14 +10,13 @@ from sympy import Symbol
 
 from ...activations import activation
 from ...calculi.global_maps import c_map
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps, residual_network
 from . import coefficients as co
 from . import reference
 from .paper import claim
 
-Array = np.ndarray
 T = np.linspace(0.0, 1.0, 101)[1:]
 _UNIFORM = "uniform q values"
 

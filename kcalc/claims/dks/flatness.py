@@ -16,12 +16,11 @@ from ...calculi.global_maps import c_map
 from ...network.combinators import chain, repeat
 from ...network.layers import Affine, Input, Nonlinear
 from ...network.network import Network
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps, residual_network
 from .paper import claim
 
-Array = np.ndarray
 _POINTS = np.concatenate([-np.geomspace(1e-3, 1, 40), np.geomspace(1e-3, 1, 40)])
 _NAMES = (
     "tanh",

@@ -23,14 +23,13 @@ from ...network.architectures import vanilla
 from ...network.layers import Affine
 from ...network.network import Network
 from ...shaping import shape
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from ..families import power_maps
 from . import reference
 from .normal_means import KNOWN
 from .paper import claim
 
-Array = np.ndarray
 Function = Callable[[Array], Array]
 _SETTING = (
     "fully connected, $D$ equal layers with $Q(1)=1$, the last one linear; $E$ is the matrix of "

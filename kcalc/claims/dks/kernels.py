@@ -19,13 +19,12 @@ from ...backend.initialisers import Fan, initialiser
 from ...calculi.global_maps import c_map, q_map
 from ...network.combinators import chain
 from ...network.layers import Affine, Concat, Input, Nonlinear
-from ..bench import PRINTED, Bench
+from ..bench import PRINTED, Array, Bench
 from ..claim import Evidence
 from ..families import graph
 from . import reference
 from .paper import claim
 
-Array = np.ndarray
 _NAMES = ("relu", "tanh", "gelu", "softplus")
 
 

@@ -13,13 +13,12 @@ from ...calculi.global_maps import c_map, q_map
 from ...network.combinators import chain, repeat
 from ...network.layers import Affine, Concat, Flatten, Input, LayerNorm, Nonlinear, Pool
 from ...network.network import Network
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from ..families import graph, power_maps
 from .normal_means import KNOWN, Phi, line
 from .paper import claim
 
-Array = np.ndarray
 IMAGE, CHANNELS = (2, 3), 4
 LOCATIONS = IMAGE[0] * IMAGE[1]
 

@@ -17,13 +17,12 @@ from ...foundation.symbols import psi
 from ...network.architectures import resnet_v2, vanilla, wide_resnet
 from ...network.layers import Nonlinear, Pool, Sum
 from ...network.network import Network
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from .normal_means import KNOWN, asymptotic_legendre, line
 from .paper import PAPER, claim
 from .random_networks import random_network, slopes
 
-Array = np.ndarray
 DEPTHS = (50, 101, 152)
 W = Symbol("w", positive=True)
 

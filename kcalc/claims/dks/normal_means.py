@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import optimize, special
 
-Array = np.ndarray
+from ..bench import Array
+
 Function = Callable[[Array], Array]
 
 REACH = 9.0

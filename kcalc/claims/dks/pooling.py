@@ -19,12 +19,11 @@ from ...foundation.process_state import decimal_digits
 from ...network.combinators import chain
 from ...network.layers import Affine, Input, Nonlinear, Pool
 from ...network.network import Network
-from ..bench import PRINTED, Bench
+from ..bench import PRINTED, Array, Bench
 from ..claim import Evidence
 from . import reference
 from .paper import claim
 
-Array = np.ndarray
 Real = Any  # of mpmath
 _POOL = "$f(Z)=Zw$ with $w\\sim N(0,I/\\ell)$, $Z,Z'$ given, $M=Z^\\top Z'$"
 

@@ -9,13 +9,11 @@ import numpy as np
 from sympy import Symbol, symbols
 
 from ...activations import activation
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from ..families import power_maps
 from .fixed_points import T, curved
 from .paper import claim
-
-Array = np.ndarray
 
 
 @claim(

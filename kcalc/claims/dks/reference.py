@@ -12,7 +12,8 @@ from math import factorial, log, pi, sqrt
 import numpy as np
 from scipy import special
 
-Array = np.ndarray
+from ..bench import Array
+
 Function = Callable[[Array], Array]
 
 _REACH = 14.0  # standard deviations

@@ -19,11 +19,10 @@ from ...fields.balls import working
 from ...network.architectures import layernorm_resnet, vanilla
 from ...network.layers import Affine, Sum
 from ...network.network import Network
-from ..bench import PRINTED, Bench
+from ..bench import PRINTED, Array, Bench
 from ..claim import Evidence
 from .paper import claim
 
-Array = np.ndarray
 STAGES = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 _GRID = np.cos(np.linspace(np.pi, 0, 41))
 

@@ -16,14 +16,13 @@ from ...network.combinators import chain
 from ...network.layers import Affine, Nonlinear
 from ...regression.dynamics import TrainingCurve
 from ...shaping import shape
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
 from . import coefficients as co
 from .normal_means import KNOWN
 from .paper import PAPER, claim
 
-Array = np.ndarray
 Map = Callable[[Array], Array]
 GRID = np.linspace(-1, 1, 41)
 

@@ -12,12 +12,11 @@ from scipy import optimize
 from ...activations import activation
 from ...network.architectures import vanilla
 from ...shaping import shape
-from ..bench import PRINTED, Bench
+from ..bench import PRINTED, Array, Bench
 from ..claim import Evidence
 from .normal_means import KNOWN, SMOOTH_NAMES, Phi, asymptotic_legendre, root
 from .paper import claim
 
-Array = np.ndarray
 NAMES = tuple(KNOWN)
 DEPTH, ZETA = 100, 1.5
 SLOPE = ZETA ** (1 / DEPTH)

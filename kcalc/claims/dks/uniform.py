@@ -13,14 +13,12 @@ from scipy import special
 from ...activations import activation, hermite
 from ...backend.per_location import normalise_locations
 from ...calculi.global_maps import c_map
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from ..families import power_maps, residual_network
 from . import reference
 from .coefficients import NAMES, enclosed
 from .paper import claim
-
-Array = np.ndarray
 
 
 @claim(

@@ -13,13 +13,12 @@ from ...activations import Activation, activation
 from ...calculi.global_maps import c_map
 from ...network.combinators import chain, repeat
 from ...network.layers import Affine, Input, Nonlinear
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from . import reference
 from .kernels import polar
 from .paper import claim
 
-Array = np.ndarray
 _C = 0.4  # c value of the pair of inputs
 _DELTA = 0.05
 _GROUPS = 40

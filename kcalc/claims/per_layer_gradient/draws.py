@@ -11,10 +11,9 @@ from sympy import Rational, sympify
 
 from ...network.layers import Affine, Concat, Input, Nonlinear, Scale, Sum
 from ...network.network import Network, sum_weights
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 
-Array = np.ndarray
 Node = Hashable
 LAWS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
     "gaussian": lambda rng, shape: rng.standard_normal(shape),

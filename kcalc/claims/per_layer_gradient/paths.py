@@ -15,12 +15,10 @@ import numpy as np
 from sympy import Rational
 
 from ...calculi.moments import moments
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from .draws import EXCESS, densenet, resnet, vanilla
 from .paper import claim
-
-Array = np.ndarray
 
 
 class Step(NamedTuple):

@@ -10,10 +10,9 @@ import numpy as np
 from ...calculi.scaling import scaling
 from ...network.layers import Affine, Concat, Dropout, Flatten, Input, Nonlinear, Pool, Scale, Sum
 from ...network.network import Network
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 
-Array = np.ndarray
 Node = Hashable
 FUNCTIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
     "relu": (lambda x: np.maximum(x, 0), lambda x: (x > 0) * 1.0),

@@ -10,13 +10,11 @@ import numpy as np
 from sympy import Rational, diff, symbols
 
 from ...calculi.smoothness import smoothness
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from .layers import kc_network
 from .paper import claim
 from .systems import Residual, jacobian, least
-
-Array = np.ndarray
 
 
 def descend(gradient: Callable[[Array], Array], start: Array, eta: float, steps: int) -> Array:

@@ -19,9 +19,8 @@ from ...activations.rectifiers import abrelu
 from ...network.layers import Affine, Input, Layer, Nonlinear, Sum
 from ...network.network import Network
 from ...network.primitives import Mix, Post
-from ..bench import Bench
+from ..bench import Array, Bench
 
-Array = np.ndarray
 Function = Callable[[Any], Any]
 Node = Any
 
