@@ -16,7 +16,7 @@ from typing import Any
 from ..foundation.errors import KcalcError
 from ..network import primitives as P
 from ..network.compose import interpret, interpret_back, no_rule
-from ..network.layers import Embedding, Positions
+from ..network.layers import ClassToken, Embedding, Positions
 from ..network.network import Network
 from ..network.primitives import owner
 from .branches import Branch
@@ -121,7 +121,7 @@ class Forward:
         setting = self.setting
         channels = setting.channels[owner(node)]
         groups = setting.groups.get(owner(node), ONE)
-        table = isinstance(op.origin, Embedding | Positions)
+        table = isinstance(op.origin, Embedding | Positions | ClassToken)
         # an embedding reads one-hot vectors: one number that is not 0
         fan_in = ONE if table else read.channels / groups
         fan_out = channels / groups
@@ -163,6 +163,11 @@ class Forward:
             larger(*(f * s.of for f, s in zip(factors, inputs, strict=True))),
             larger(*(s.channels for s in inputs)),
         )
+
+    @rule.register
+    def _(self, op: P.Prefix, node: Node, inputs: list[Size]) -> Size:
+        """Tokens in front of others: the larger of the two."""
+        return Size(larger(*(s.of for s in inputs)), inputs[0].channels)
 
     @rule.register
     def _(self, op: P.Join, node: Node, inputs: list[Size]) -> Size:

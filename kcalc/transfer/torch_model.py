@@ -11,7 +11,7 @@ from ..interchange.model_reading import Reading
 from ..interchange.read import read
 from ..interchange.trace import Held, Linear, Lookup
 from ..network import primitives as P
-from ..network.layers import Opaque, Positions
+from ..network.layers import ClassToken, Opaque, Positions
 from ..network.network import Network
 from ..network.primitives import owner
 from .growth import Growth, growth_between, matching_name
@@ -76,7 +76,7 @@ def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
             yield op.parameter, made[op.name], "weight"
         if isinstance(op, Linear) and op.bias_parameter is not None and op.name in made:
             yield op.bias_parameter, made[op.name], "bias"
-        if op.name in network and isinstance(network.layer(op.name), Positions):
+        if op.name in network and isinstance(network.layer(op.name), Positions | ClassToken):
             for name in op.reads:
                 if name in held:
                     yield held[name], made[op.name], "weight"
