@@ -13,9 +13,9 @@ import numpy as np
 import sympy as sp
 
 from ...foundation.errors import KcalcError
+from ..rewriting.norms import with_norms
 from ..trace import Held, Linear, NotRead, Op, Pointwise
 from .jaxpr_values import Masked, Padded, Recipe, View, WindowSum
-from .norms import with_norms
 from .reader import Reader
 from .softmax import with_softmax
 

@@ -280,6 +280,15 @@ def pointwise(reader: Context, node: Node, label: str) -> Sequence[Value] | None
     return [_emit(reader, node, label, function, node.given(), shape, kind)]
 
 
+def multiplied(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
+    """Mul: hard swish, where a HardSigmoid gates its own input, else a product."""
+    for x, other in (node.given(), node.given()[::-1]):
+        gate = other.maker
+        if gate is not None and gate.op == "HardSigmoid" and gate.value(0) is x and is_sixth(gate):
+            return [_emit(reader, node, label, PLAIN["HardSwish"], (x,), x.shape, x.kind)]
+    return pointwise(reader, node, label)
+
+
 def infinite(reader: Context, node: Node, label: str) -> Sequence[Value]:
     """IsNaN and IsInf: false, as numbers are finite; exporters guard softmax with them."""
     return [constant(np.broadcast_to(np.False_, node.value(0).shape))]
@@ -411,5 +420,5 @@ def cast(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
 
 
 RULES = {("", name): pointwise for name in PLAIN} | dict.fromkeys(SET, pointwise)
-RULES |= {("", "Clip"): clip, ("", "Cast"): cast, ("", "CastLike"): cast}
+RULES |= {("", "Mul"): multiplied, ("", "Clip"): clip, ("", "Cast"): cast, ("", "CastLike"): cast}
 RULES |= dict.fromkeys([("", "IsNaN"), ("", "IsInf")], infinite)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..trace import Array, Normalise
+from . import shapes
 from .graph_values import Node, Value
 
 if TYPE_CHECKING:
@@ -173,6 +176,27 @@ def kind_by_axes(
     return ("layer", 1, tuple(axes)) if axes else None
 
 
+def in_groups(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
+    """Reshape: the last of a group normalisation, or the same numbers in another shape.
+
+    The group normalisation is an instance normalisation of groups of channels, reshaped back.
+    """
+    inner, shape = node.value(0).maker, shapes.target_shape(node, node.value(0).shape)
+    outer = inner.value(0).maker if inner and inner.op == "InstanceNormalization" else None
+    if inner is None or outer is None or outer.op != "Reshape":
+        return shapes.reshape(reader, node, label)
+    source, (batch, groups) = outer.value(0), inner.value(0).shape[:2]
+    (gain, bias), rank = _arrays(inner, (1, 2)) or (None, None), inner.value(0).rank
+    plain = gain is not None and bias is not None and np.all(gain == 1) and np.all(bias == 0)
+    same = source.shape == shape and len(shape) > 1 and rank == 3 and shape[0] == batch
+    if not plain or not same or source.shape[1] % groups:
+        return shapes.reshape(reader, node, label)
+    epsilon = inner.real("epsilon", 1e-5)
+    place = label.removesuffix(".reshape")
+    axes = range(1, len(source.shape))
+    return [normalised(reader, node, place, source, "group", axes, epsilon, groups=groups)]
+
+
 RULES: dict[tuple[str, str], Rule] = {
     ("", "BatchNormalization"): batch,
     ("", "LayerNormalization"): layer,
@@ -182,4 +206,5 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "InstanceNormalization"): instance,
     ("", "GroupNormalization"): group,
     ("", "MeanVarianceNormalization"): mean_variance,
+    ("", "Reshape"): in_groups,
 }

@@ -8,8 +8,8 @@ some axes. It normalises if, put ``x = m1 + s z`` and ``m2 = m1^2 + s^2 - epsilo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -19,7 +19,7 @@ import sympy as sp
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import lambdify
 from ..fusion import tidied
-from ..trace import Held, Normalise, Op, Pass, Pointwise, Pooling, Reshape
+from ..trace import Array, Held, Normalise, Op, Pass, Pointwise, Pooling, Reshape
 
 X, Z = sp.Symbol("x", real=True), sp.Symbol("z", real=True)
 M1 = sp.Symbol("m1", real=True)
@@ -44,12 +44,17 @@ class Found:
 
 
 def with_norms(ops: dict[str, Op], outputs: tuple[str, ...], channel_axis: int) -> dict[str, Op]:
-    """The operations, the last of every written-out normalisation replaced by a Normalise."""
+    """The operations, the last of every written-out normalisation replaced by a Normalise.
+
+    Gains and biases behind a Normalise without any become its own.
+    """
     ops = dict(ops)
     for name in list(ops):
         op = ops[name]
         if isinstance(op, Pooling) and op.kind == "mean" and op.window is None:
             _replace_norm(ops, op, outputs, channel_axis)
+        elif isinstance(op, Normalise) and op.gain is None and op.bias is None:
+            _written(ops, name, op.axes, outputs, channel_axis)
     return ops
 
 
@@ -57,9 +62,7 @@ def _replace_norm(
     ops: dict[str, Op], mean: Pooling, outputs: tuple[str, ...], channel_axis: int
 ) -> None:
     for base in _bases(ops, mean):
-        found = Search(ops, base, mean.axes, outputs).run()
-        if found is not None:
-            _write(ops, base, mean.axes, found, outputs, channel_axis)
+        if _written(ops, base, mean.axes, outputs, channel_axis):
             return
 
 
@@ -78,24 +81,39 @@ def _bases(ops: dict[str, Op], mean: Pooling) -> Iterator[str]:
         name = before[0]
 
 
+def _written(
+    ops: dict[str, Op], base: str, axes: tuple[int, ...], outputs: tuple[str, ...], channels: int
+) -> bool:
+    """Write the longest normalisation of ``base`` that can be; whether there was any."""
+    found = Search(ops, base, axes, outputs).run()
+    return any(_write(ops, base, axes, form, outputs, channels) for form in reversed(found))
+
+
 class Search:
     """Follows the expressions of operations behind ``base`` until one is a normalisation."""
 
     def __init__(
-        self, ops: dict[str, Op], base: str, axes: tuple[int, ...], outputs: tuple[str, ...]
+        self,
+        ops: dict[str, Op],
+        base: str,
+        axes: tuple[int, ...],
+        outputs: tuple[str, ...],
     ) -> None:
         self.ops, self.base, self.axes = ops, base, axes
         self.shape = ops[base].shape
         self.reduced = tuple(size for a, size in enumerate(self.shape) if a not in axes)
-        self.expr: dict[str, Any] = {base: X}
+        self.kept = tuple(1 if a in axes else size for a, size in enumerate(self.shape))
+        leading = axes == tuple(range(len(axes)))
+        self.beside = (self.kept, self.reduced) if leading else (self.kept,)
+        self.expr: dict[str, Any] = {base: Z if isinstance(ops[base], Normalise) else X}
         self.readers = Counter(r for op in ops.values() for r in op.reads) + Counter(outputs)
 
-    def run(self) -> Found | None:
-        """The normalisation, with its gain and bias, or None where there is none.
+    def run(self) -> list[Found]:
+        """The normalisation, and the same with its gain and bias; empty where there is none.
 
         Gain and bias are left out where other operations read the values before them.
         """
-        found: Found | None = None
+        found: list[Found] = []
         names = list(self.ops)
         start = names.index(self.base)
         for name in names[start + 1 : start + 1 + FAR]:
@@ -103,13 +121,15 @@ class Search:
             if expr is None:
                 continue
             self.expr[name] = expr
-            if self.ops[name].shape != self.shape or not expr.has(X) or not expr.has(M2):
+            whole = expr.has(Z) or (expr.has(X) and expr.has(M2))
+            if self.ops[name].shape != self.shape or not whole:
                 continue
-            if found is not None and (
-                found.end not in self.ops[name].reads or self.readers[found.end] != 1
-            ):
+            end = found[-1].end if found else self.base
+            further = found or expr.has(Z)
+            if further and (end not in self.ops[name].reads or self.readers[end] != 1):
                 continue
-            found = self._normalisation(name, expr) or found
+            form = self._normalisation(name, expr)
+            found += [] if form is None else [form]
         return found
 
     def _expression(self, op: Op) -> Any:
@@ -125,13 +145,17 @@ class Search:
             return self._mean(self.expr[op.reads[0]]) if same and op.reads[0] in self.expr else None
         if isinstance(op, Reshape | Pass):
             inner = self.expr.get(op.reads[0])
-            kept = tuple(1 if a in self.axes else size for a, size in enumerate(self.shape))
             return (
                 inner
-                if inner is not None and not inner.has(X) and op.shape in (kept, self.reduced)
+                if inner is not None and not inner.has(X) and op.shape in (self.kept, self.reduced)
                 else None
             )
-        if not isinstance(op, Pointwise) or not any(r in self.expr for r in op.reads):
+        inside = [r for r in op.reads if r in self.expr]
+        means = [r for r in inside if not self.expr[r].has(X, Z)]
+        shifted = len(means) < len(inside) and any(
+            self.ops[r].shape not in self.beside for r in means
+        )
+        if not isinstance(op, Pointwise) or not inside or shifted:
             return None
         values = [
             self.expr[r] if r in self.expr else sp.Symbol(f"held:{r}", real=True) for r in op.reads
@@ -163,6 +187,9 @@ class Search:
         return sp.expand(sum(c * (1, M1, M2)[power] for (power,), c in poly.terms()))
 
     def _normalisation(self, name: str, expr: Any) -> Found | None:
+        norm = self.ops[self.base]
+        if isinstance(norm, Normalise) and expr.has(Z):
+            return self._affine(name, norm.kind, norm.epsilon, expr)
         for root in expr.atoms(sp.Pow):
             if not (root.exp.is_Rational and root.exp.q == 2 and root.base.has(M2)):
                 continue
@@ -184,17 +211,15 @@ class Search:
         moved = sp.cancel(sp.expand(_settled(moved).subs(X, mean + S * Z)))
         if moved.has(S) or moved.has(M1) or not moved.has(Z):
             return None
-        gain: Any
-        bias: Any
-        gain, bias = sp.expand(moved).coeff(Z, 1), sp.expand(moved).coeff(Z, 0)
-        if (
-            sp.expand(moved - gain * Z - bias) != 0
-            or gain.has(Z)
-            or (gain.is_number and gain != 1)
-            or (bias.is_number and bias != 0)
-        ):
+        return self._affine(name, kind, float(epsilon), moved)
+
+    def _affine(self, name: str, kind: str, epsilon: float, expr: Any) -> Found | None:
+        """The normalisation whose output z is in an expression ``gain z + bias``."""
+        gain, bias = (sp.expand(expr).coeff(Z, power) for power in (1, 0))
+        numbers = (gain.is_number and gain != 1) or (bias.is_number and bias != 0)
+        if sp.expand(expr - gain * Z - bias) != 0 or gain.has(Z) or numbers:
             return None
-        return Found(name, kind, float(epsilon), gain, bias)
+        return Found(name, kind, epsilon, gain, bias)
 
 
 def _settled(expr: Any) -> Any:
@@ -227,61 +252,61 @@ def _write(
     found: Found,
     outputs: tuple[str, ...],
     channel_axis: int,
-) -> None:
-    end, shape, rank = ops[found.end], ops[base].shape, len(ops[base].shape)
+) -> bool:
+    """Put one operation in the place of a normalisation; whether its gains go by channel."""
+    end, before = ops[found.end], ops[base]
+    rank = len(before.shape)
     kept = [a for a in range(rank) if a not in axes]
+    grouped = _grouped(ops, base, axes, found, outputs)
+    own = found.gain.is_number and found.bias.is_number
+    if grouped is not None and own:
+        name, source, groups, over = grouped
+        ops[name] = _norm(ops[name], source, "group", over, groups, found.epsilon)
+        return True
+    if isinstance(before, Normalise):
+        norm = replace(before, name=end.name, source=end.source)
+    else:
+        kind, groups = found.kind, 1
+        if 0 in axes:
+            kind = "batch"
+            if len(kept) != 1 or found.kind != "layer":
+                return False
+        elif len(kept) == 2 and channel_axis % rank == kept[1] and rank > 3:
+            if kind != "layer":
+                return False
+            kind, groups, axes = "group", before.shape[kept[1]], tuple(range(1, rank))
+        norm = _norm(end, base, kind, axes, groups, found.epsilon)
+    channels = axes if norm.kind in ("layer", "rms") else (channel_axis % rank,)
     arrays = {
-        key: _array(ops, expr, shape, kept)
+        key: _array(ops, expr, rank, channels)
         for key, expr in (("gain", found.gain), ("bias", found.bias))
         if not expr.is_number
     }
-    grouped = _grouped(ops, base, axes, found, outputs)
-    if grouped is not None and not arrays:
-        name, source, groups, over = grouped
-        ops[name] = _norm(ops[name], source, "group", over, groups, found.epsilon, {})
-        return
-    kind, groups = found.kind, 1
-    if 0 in axes:
-        kind = "batch"
-        if len(kept) != 1 or found.kind != "layer":
-            return
-    elif kind == "layer" and len(kept) == 2 and channel_axis % rank == kept[1] and rank > 3:
-        kind, groups = "group", shape[kept[1]]
-    ops[found.end] = _norm(end, base, kind, axes, groups, found.epsilon, arrays)
+    fits = all(array is not None for array in arrays.values())
+    if fits:
+        ops[found.end] = replace(norm, **arrays)
+    return fits
 
 
 def _norm(
-    op: Op,
-    source: str,
-    kind: str,
-    axes: tuple[int, ...],
-    groups: int,
-    epsilon: float,
-    arrays: dict[str, Any],
+    op: Op, source: str, kind: str, axes: tuple[int, ...], groups: int, epsilon: float
 ) -> Normalise:
-    return Normalise(
-        name=op.name,
-        shape=op.shape,
-        reads=(source,),
-        source=op.source,
-        kind=kind,
-        axes=axes,
-        groups=groups,
-        epsilon=epsilon,
-        gain=arrays.get("gain"),
-        bias=arrays.get("bias"),
-    )
+    told = {"name": op.name, "shape": op.shape, "source": op.source}
+    fields = {"kind": kind, "axes": axes, "groups": groups, "epsilon": epsilon}
+    return Normalise(**told, reads=(source,), **fields)
 
 
-def _array(ops: dict[str, Op], expr: Any, shape: tuple[int, ...], kept: list[int]) -> np.ndarray:
-    """The values of an expression in held arrays, without axes of size 1."""
+def _array(ops: dict[str, Op], expr: Any, rank: int, channels: Sequence[int]) -> Array | None:
+    """The values of an expression in held arrays, without axes of size 1.
+
+    None where they differ along other axes than those of the channels.
+    """
     symbols = sorted(expr.free_symbols, key=str)
-    values = []
-    for symbol in symbols:
-        held = ops[str(symbol).removeprefix("held:")]
-        assert isinstance(held, Held)
-        values.append(np.asarray(held.value, dtype=np.float64))
-    return np.squeeze(np.asarray(lambdify(symbols, expr, "numpy")(*values)))
+    held: list[Any] = [ops[str(symbol).removeprefix("held:")] for symbol in symbols]
+    values = [np.asarray(op.value, dtype=np.float64) for op in held]
+    array = np.asarray(lambdify(symbols, expr, "numpy")(*values))
+    wide = [axis + rank - array.ndim for axis, size in enumerate(array.shape) if size != 1]
+    return np.squeeze(array) if set(wide) <= set(channels) else None
 
 
 def _grouped(ops: dict[str, Op], base: str, axes: tuple[int, ...], found: Found,
