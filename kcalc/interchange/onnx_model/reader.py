@@ -10,7 +10,7 @@ from typing import Any
 
 from ...foundation.errors import KcalcError
 from ..batches import of_batches
-from ..rewriting.norms import with_norms
+from ..rewriting.norms import Norms
 from ..trace import Entry, Names, Op, Trace
 from .context import Context
 from .entries import entry_shapes
@@ -141,7 +141,7 @@ class Reader(Context):
 
     def _with_norms(self, outputs: Iterable[str]) -> dict[str, Op]:
         """The operations, normalisations in one, each named for the module that it is."""
-        ops = with_norms(self.ops, tuple(outputs), 1)
+        ops = Norms(self.ops, tuple(outputs), 1).run().ops
         for name, op in ops.items():
             if op is not self.ops[name]:
                 self.wishes[name] = STEP.sub("", self.wishes[name])

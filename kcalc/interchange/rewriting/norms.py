@@ -1,15 +1,15 @@
-"""Normalisation written out in sums and square roots: proved to be one, or left as it is.
+"""Normalisation written by hand: (x - mean x) / sqrt(var x + epsilon), in any order of steps.
 
-An operation computes ``F(x, m1, m2)`` from a feature map x and its means m1 of x and m2 of x^2 over
-some axes. It normalises if, put ``x = m1 + s z`` and ``m2 = m1^2 + s^2 - epsilon``, it is
-``gain z + bias`` for all m1 and s (without m1: ``x = s z``).
+Or x / sqrt(mean x^2 + epsilon). An operation computes F(x, m, s) from a feature map x and its means
+m of x and s of x^2 over some axes. It normalises if it is linear in x, with a slope that depends
+on the variance (or on s alone) as factor / sqrt(variance + epsilon) does, and no shift at x = m.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -18,15 +18,19 @@ import sympy as sp
 
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import lambdify
-from ..fusion import tidied
-from ..trace import Array, Held, Normalise, Op, Pass, Pointwise, Pooling, Reshape
+from ..fusion import Fixed, tidied
+from ..trace import Array, Held, Moment, Normalise, Op, Pass, Pointwise, Pooling, Reshape, Trace
+from .editing import Edit
 
 X, Z = sp.Symbol("x", real=True), sp.Symbol("z", real=True)
-M1 = sp.Symbol("m1", real=True)
-M2 = sp.Symbol("m2", positive=True)
-S = sp.Symbol("s", positive=True)
-FAR = 60  # operations within which a normalisation is written
-LARGEST = 300
+M1, M2 = sp.Symbol("m", real=True), sp.Symbol("s", positive=True)
+V = sp.Symbol("v", positive=True)
+DEPTH = 3  # elementwise steps between an array and the moment taken of it
+STEPS = 60  # operations of one normalisation
+LARGEST = 300  # operations in one expression
+PLAIN = 1e-7  # by which a factor 1 may be rounded
+SMALL = 1e-2  # greatest epsilon that is taken for one
+REFUSED = (KcalcError, TypeError, ValueError, ArithmeticError, AttributeError, sp.PolynomialError)
 
 
 @dataclass(frozen=True)
@@ -39,253 +43,291 @@ class Found:
     end: str
     kind: str
     epsilon: float
+    factor: float
     gain: Any
     bias: Any
 
 
-def with_norms(ops: dict[str, Op], outputs: tuple[str, ...], channel_axis: int) -> dict[str, Op]:
-    """The operations, the last of every written-out normalisation replaced by a Normalise.
+def with_norms(trace: Trace) -> Edit:
+    """The operations with every normalisation by hand as one; its gains stay as they are.
 
-    Gains and biases behind a Normalise without any become its own.
+    The factor that an unbiased variance brings in stands behind it.
     """
-    ops = dict(ops)
-    for name in list(ops):
-        op = ops[name]
-        if isinstance(op, Pooling) and op.kind == "mean" and op.window is None:
-            _replace_norm(ops, op, outputs, channel_axis)
-        elif isinstance(op, Normalise) and op.gain is None and op.bias is None:
-            _written(ops, name, op.axes, outputs, channel_axis)
-    return ops
+    return Norms({op.name: op for op in trace.ops}, trace.outputs).run()
 
 
-def _replace_norm(
-    ops: dict[str, Op], mean: Pooling, outputs: tuple[str, ...], channel_axis: int
-) -> None:
-    for base in _bases(ops, mean):
-        if _written(ops, base, mean.axes, outputs, channel_axis):
-            return
+class Norms(Edit):
+    """A copy of the operations in which normalisations by hand become a Normalise each.
 
-
-def _bases(ops: dict[str, Op], mean: Pooling) -> Iterator[str]:
-    """Candidates for the array of whose power this is the mean.
-
-    Its input, and the inputs of that.
+    ``channel_axis``: where channels stand in an image. Gains and biases become those of the
+    normalisation, also behind one without any, and BatchNorm is recognised. None: neither.
     """
-    name = mean.reads[0]
-    for _ in range(4):
-        yield name
-        op = ops[name]
-        before = [r for r in dict.fromkeys(op.reads) if not isinstance(ops[r], Held)]
-        if not isinstance(op, Pointwise | Pass) or len(before) != 1:
-            return
-        name = before[0]
-
-
-def _written(
-    ops: dict[str, Op], base: str, axes: tuple[int, ...], outputs: tuple[str, ...], channels: int
-) -> bool:
-    """Write the longest normalisation of ``base`` that can be; whether there was any."""
-    found = Search(ops, base, axes, outputs).run()
-    return any(_write(ops, base, axes, form, outputs, channels) for form in reversed(found))
-
-
-class Search:
-    """Follows the expressions of operations behind ``base`` until one is a normalisation."""
 
     def __init__(
-        self,
-        ops: dict[str, Op],
-        base: str,
-        axes: tuple[int, ...],
-        outputs: tuple[str, ...],
+        self, ops: Mapping[str, Op], outputs: Sequence[str], channel_axis: int | None = None
     ) -> None:
-        self.ops, self.base, self.axes = ops, base, axes
-        self.shape = ops[base].shape
-        self.reduced = tuple(size for a, size in enumerate(self.shape) if a not in axes)
-        self.kept = tuple(1 if a in axes else size for a, size in enumerate(self.shape))
-        leading = axes == tuple(range(len(axes)))
-        self.beside = (self.kept, self.reduced) if leading else (self.kept,)
-        self.expr: dict[str, Any] = {base: Z if isinstance(ops[base], Normalise) else X}
-        self.readers = Counter(r for op in ops.values() for r in op.reads) + Counter(outputs)
+        super().__init__(ops, outputs)
+        self.channel_axis, self.whole = channel_axis or 0, channel_axis is not None
+        self.places = {name: i for i, name in enumerate(self.ops)}
+        self.behind = self.readers()
 
-    def run(self) -> list[Found]:
-        """The normalisation, and the same with its gain and bias; empty where there is none.
+    def run(self) -> Norms:
+        """Replace all normalisations."""
+        for name in self.places:
+            op = self.ops[name]
+            if self._starts(op):
+                any(self._replaced(base, op.axes) for base in self._bases(op.reads[0]))
+            elif self.whole and isinstance(op, Normalise) and op.gain is None and op.bias is None:
+                self._replaced(name, op.axes)
+        return self
 
-        Gain and bias are left out where other operations read the values before them.
-        """
-        found: list[Found] = []
-        names = list(self.ops)
-        start = names.index(self.base)
-        for name in names[start + 1 : start + 1 + FAR]:
-            expr = self._expression(self.ops[name])
-            if expr is None:
-                continue
-            self.expr[name] = expr
-            whole = expr.has(Z) or (expr.has(X) and expr.has(M2))
-            if self.ops[name].shape != self.shape or not whole:
-                continue
-            end = found[-1].end if found else self.base
-            further = found or expr.has(Z)
-            if further and (end not in self.ops[name].reads or self.readers[end] != 1):
-                continue
-            form = self._normalisation(name, expr)
-            found += [] if form is None else [form]
+    def _starts(self, op: Op) -> bool:
+        """Whether an operation is a moment over whole axes that a normalisation may begin with."""
+        mean = isinstance(op, Pooling) and op.kind == "mean" and op.window is None
+        return (mean or isinstance(op, Moment)) and (self.whole or 0 not in op.axes)
+
+    def _bases(self, name: str) -> list[str]:
+        """The arrays of which the moment may be taken, the nearest first."""
+        found = level = [self._same(name)]
+        shape = self.ops[name].shape
+        for _ in range(DEPTH):
+            steps = [op for n in level if isinstance(op := self.ops[n], Pointwise)]
+            level = [self._same(name) for op in steps for name in op.reads]
+            level = [n for n in level if self.ops[n].shape == shape]
+            level = [n for n in level if not isinstance(self.ops[n], Held)]
+            found = [*found, *(n for n in level if n not in found)]
         return found
 
-    def _expression(self, op: Op) -> Any:
-        if isinstance(op, Held):
-            return None
-        if isinstance(op, Pooling):
-            same = (
-                op.kind == "mean"
-                and op.window is None
-                and op.axes == self.axes
-                and self.ops[op.reads[0]].shape == self.shape
-            )
-            return self._mean(self.expr[op.reads[0]]) if same and op.reads[0] in self.expr else None
-        if isinstance(op, Reshape | Pass):
-            inner = self.expr.get(op.reads[0])
-            return (
-                inner
-                if inner is not None and not inner.has(X) and op.shape in (self.kept, self.reduced)
-                else None
-            )
-        inside = [r for r in op.reads if r in self.expr]
-        means = [r for r in inside if not self.expr[r].has(X, Z)]
-        shifted = len(means) < len(inside) and any(
-            self.ops[r].shape not in self.beside for r in means
-        )
-        if not isinstance(op, Pointwise) or not inside or shifted:
-            return None
-        values = [
-            self.expr[r] if r in self.expr else sp.Symbol(f"held:{r}", real=True) for r in op.reads
-        ]
-        if (
-            any(r not in self.expr and not isinstance(self.ops[r], Held) for r in op.reads)
-            or sum(map(sp.count_ops, values)) > LARGEST
-        ):
-            return None
-        try:
-            expr = tidied(op.function(*values))
-        except (KcalcError, TypeError, ValueError, ArithmeticError):
-            return None
-        return _unguarded(expr) if isinstance(expr, sp.Expr) else None
+    def _same(self, name: str) -> str:
+        """The array behind operations that only pass it on."""
+        while isinstance(op := self.ops[name], Pass):
+            name = op.reads[0]
+        return name
 
-    def _mean(self, expr: Any) -> Any:
-        """The mean of a polynomial in x of degree at most 2.
+    def _cone(self, base: str) -> Iterable[Op]:
+        """The operations of a possible normalisation that depend on an array, in order."""
+        seen, queue = set[str](), [base]
+        while queue and len(seen) < STEPS:
+            for name in self.behind.get(queue.pop(0), ()):
+                kinds = Pointwise | Pooling | Moment | Reshape | Pass
+                if name and name not in seen and isinstance(self.ops[name], kinds):
+                    seen.add(name)
+                    queue.append(name)
+        return [self.ops[name] for name in sorted(seen, key=self.places.__getitem__)]
 
-        Means in it count as constants, as they are the same for all values averaged over.
+    def _replaced(self, base: str, axes: tuple[int, ...]) -> bool:
+        """Write the longest normalisation of ``base`` that can be; whether there was any."""
+        found = self._followed(Steps(self, base, axes))
+        return any(self._written(base, axes, form) for form in reversed(found))
+
+    def _followed(self, steps: Steps) -> list[Found]:
+        """The normalisation of an array, and the same with gains; empty where there is none.
+
+        Gains and biases are left out where other operations read the values before them.
         """
-        if any(str(s).startswith("held:") for s in expr.free_symbols):
-            return None
-        try:
-            poly = sp.Poly(sp.expand(expr), X)
-        except sp.PolynomialError:
-            return None
-        if poly.degree() > 2 or poly.degree() < 1:
-            return None
-        return sp.expand(sum(c * (1, M1, M2)[power] for (power,), c in poly.terms()))
-
-    def _normalisation(self, name: str, expr: Any) -> Found | None:
-        norm = self.ops[self.base]
-        if isinstance(norm, Normalise) and expr.has(Z):
-            return self._affine(name, norm.kind, norm.epsilon, expr)
-        for root in expr.atoms(sp.Pow):
-            if not (root.exp.is_Rational and root.exp.q == 2 and root.base.has(M2)):
+        found: list[Found] = []
+        for op in self._cone(steps.base):
+            expr = steps.expression(op)
+            if expr is None:
                 continue
-            base = sp.expand(root.base)
-            centred = sp.expand(base - M2 + M1**2)
-            plain = sp.expand(base - M2)
-            for kind, epsilon in (("layer", centred), ("rms", plain)):
-                if epsilon.is_number and epsilon >= 0:
-                    found = self._proved(name, expr, kind, epsilon)
-                    if found is not None:
-                        return found
+            steps.known[op.name] = expr
+            whole = expr.has(Z) or (expr.has(X) and expr.has(M1, M2))
+            end = found[-1].end if found else steps.base
+            further = found or expr.has(Z)
+            alone = not further or (end in op.reads and len(self.behind[end]) == 1)
+            if not whole or not alone or op.shape != self.ops[steps.base].shape:
+                continue
+            form = self._form(steps.base, op.name, expr)
+            found += [] if form is None else [form]
+            if found and not self.whole:
+                break
+        return found
+
+    def _form(self, base: str, name: str, expr: Any) -> Found | None:
+        norm = self.ops[base]
+        if isinstance(norm, Normalise):
+            gain, bias = (sp.expand(expr).coeff(Z, power) for power in (1, 0))
+            plain = sp.expand(expr - gain * Z - bias) == 0 and not gain.has(Z)
+            known = (norm.kind, norm.epsilon, 1.0, gain, bias) if plain else None
+        else:
+            try:
+                known = _normal(expr)
+            except REFUSED:
+                return None
+        found = None if known is None else Found(name, *known)
+        if found is None or (found.bias.is_number and found.bias != 0):
+            return None
+        plain = abs(found.factor - 1) < PLAIN and (not found.gain.is_number or found.gain == 1)
+        return found if plain or not self.whole else None
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def _written(self, base: str, axes: tuple[int, ...], found: Found) -> bool:
+        """Put one operation in the place of a normalisation; whether its gains go by channel."""
+        end, before = self.ops[found.end], self.ops[base]
+        if not self.whole:
+            self._alone(_norm(end, base, found.kind, axes, 1, found.epsilon), found.factor)
+            return True
+        grouped = _grouped(self.ops, base, axes, found, self.outputs)
+        if grouped is not None and found.gain.is_number and found.bias.is_number:
+            name, source, groups, over = grouped
+            self.ops[name] = _norm(self.ops[name], source, "group", over, groups, found.epsilon)
+            return True
+        rank = len(end.shape)
+        if isinstance(before, Normalise):
+            norm = replace(before, name=end.name, source=end.source)
+        else:
+            named = _kind(found.kind, before.shape, axes, self.channel_axis % rank)
+            if named is None:
+                return False
+            norm = _norm(end, base, *named, found.epsilon)
+        channels = axes if norm.kind in ("layer", "rms") else (self.channel_axis % rank,)
+        arrays = {
+            key: _array(self.ops, expr, rank, channels)
+            for key, expr in (("gain", found.gain), ("bias", found.bias))
+            if not expr.is_number
+        }
+        fits = all(array is not None for array in arrays.values())
+        if fits:
+            self.ops[found.end] = replace(norm, **arrays)
+        return fits
+
+    def _alone(self, norm: Normalise, factor: float) -> None:
+        """Write a normalisation, and its factor behind it where it has one."""
+        if abs(factor - 1) < PLAIN:
+            self.ops[norm.name] = norm
+            return
+        last, number = self.ops[norm.name], sp.Float(factor)
+        name = self.names(f"{norm.name}.norm")
+        self.add(replace(norm, name=name), last)
+        told = {"name": last.name, "shape": last.shape, "source": last.source, "label": "mul"}
+        self.ops[last.name] = Pointwise(**told, reads=(name,), function=lambda x: number * x)
+
+
+class Steps:
+    """The expressions of operations behind ``base``, which is X, or Z where it is normalised."""
+
+    def __init__(self, norms: Norms, base: str, axes: tuple[int, ...]) -> None:
+        self.ops, self.held, self.base, self.axes = norms.ops, norms.whole, base, axes
+        self.shape = norms.ops[base].shape
+        self.count = prod(self.shape[a] for a in axes)
+        self.kept = tuple(1 if a in axes else size for a, size in enumerate(self.shape))
+        self.reduced = tuple(size for a, size in enumerate(self.shape) if a not in axes)
+        leading = axes == tuple(range(len(axes)))  # so that their means broadcast as they are
+        self.beside = (self.kept, self.reduced) if leading else (self.kept,)
+        self.known: dict[str, Any] = {base: Z if isinstance(norms.ops[base], Normalise) else X}
+
+    def expression(self, op: Op) -> Any:
+        """The expression of an operation, None for others."""
+        inner = self.known.get(op.reads[0])
+        try:
+            if isinstance(op, Pass):
+                return inner
+            if isinstance(op, Reshape):
+                mean = inner is not None and not inner.has(X, Z)
+                return inner if mean and op.shape in (self.kept, self.reduced) else None
+            if isinstance(op, Pooling | Moment):
+                mean = isinstance(op, Moment) or (op.kind == "mean" and op.window is None)
+                there = inner is not None and inner.has(X) and op.axes == self.axes
+                return _moment(op, inner, self.count) if mean and there else None
+            return self._elementwise(op) if isinstance(op, Pointwise) else None
+        except REFUSED:
+            return None
+
+    def _elementwise(self, op: Pointwise) -> Any:
+        inside = [n for n in op.reads if n in self.known]
+        means = [n for n in inside if not self.known[n].has(X, Z)]
+        full = len(means) < len(inside)
+        if full and any(self.ops[n].shape not in self.beside for n in means):
+            return None
+        values = [self._value(name) for name in op.reads]
+        if any(v is None for v in values) or sum(map(sp.count_ops, values)) > LARGEST:
+            return None
+        expr = tidied(op.function(*values))
+        return _without_floor(expr) if isinstance(expr, sp.Expr) else None
+
+    def _value(self, name: str) -> Any:
+        if name in self.known:
+            return self.known[name]
+        read = self.ops[name]
+        if not isinstance(read, Held):
+            return None
+        return sp.Symbol(f"held:{name}", real=True) if self.held else Fixed(read).number
+
+
+def _moment(op: Pooling | Moment, inner: Any, count: int) -> Any:
+    """The moment of a polynomial in X, by the mean M1 of X and the mean M2 of its square."""
+    if isinstance(op, Pooling):
+        return _mean(inner)
+    if op.kind == "norm":
+        return sp.sqrt(count * _mean(inner**2))
+    if count <= op.correction:
         return None
-
-    def _proved(self, name: str, expr: Any, kind: str, epsilon: Any) -> Found | None:
-        mean = M1 if kind == "layer" else sp.Integer(0)
-        if kind == "rms" and expr.has(M1):
-            return None
-        moved = expr.xreplace({M2: S**2 - epsilon + mean**2})
-        moved = sp.cancel(sp.expand(_settled(moved).subs(X, mean + S * Z)))
-        if moved.has(S) or moved.has(M1) or not moved.has(Z):
-            return None
-        return self._affine(name, kind, float(epsilon), moved)
-
-    def _affine(self, name: str, kind: str, epsilon: float, expr: Any) -> Found | None:
-        """The normalisation whose output z is in an expression ``gain z + bias``."""
-        gain, bias = (sp.expand(expr).coeff(Z, power) for power in (1, 0))
-        numbers = (gain.is_number and gain != 1) or (bias.is_number and bias != 0)
-        if sp.expand(expr - gain * Z - bias) != 0 or gain.has(Z) or numbers:
-            return None
-        return Found(name, kind, epsilon, gain, bias)
+    share = sp.Integer(count) / (count - sp.nsimplify(op.correction))
+    variance = share * sp.expand(_mean(inner**2) - _mean(inner) ** 2)
+    return variance if op.kind == "var" else sp.sqrt(variance)
 
 
-def _settled(expr: Any) -> Any:
-    """Powers with their bases expanded, so that roots of s^2 show."""
-    return expr.replace(
-        lambda e: e.is_Pow and e.exp.is_Rational and e.exp.q == 2,
-        lambda e: sp.Pow(sp.expand(e.base), e.exp),
-    )
+def _mean(expr: Any) -> Any:
+    """The mean of a polynomial of degree at most 2, whose other numbers are means themselves."""
+    poly = sp.Poly(sp.expand(expr), X)
+    if poly.degree() > 2 or any(str(s).startswith("held:") for s in expr.free_symbols):
+        raise ValueError
+    c = [poly.coeff_monomial(X**k) for k in range(3)]
+    return sp.expand(c[0] + c[1] * M1 + c[2] * M2)
 
 
-def _unguarded(expr: Any) -> Any:
-    """Without ``max(0, variance)``: variances are not negative."""
-    variance = M2 - M1**2
-
-    def is_guard(e: Any) -> bool:
-        return (
-            isinstance(e, sp.Max)
-            and len(e.args) == 2
-            and 0 in e.args
-            and sp.expand(sum(e.args) - variance) == 0  # pyright: ignore
-        )
-
-    return expr.replace(is_guard, lambda e: variance)
+def _without_floor(expr: Any) -> Any:
+    """Max(y, tiny) of means as y: it keeps a length or a variance from being 0."""
+    for top in expr.atoms(sp.Max):
+        numbers = [a for a in top.args if a.is_number and 0 <= float(a) <= SMALL]
+        rest = [a for a in top.args if a not in numbers]
+        if len(rest) == 1 and numbers and rest[0].has(M1, M2) and not rest[0].has(X, Z):
+            expr = expr.subs(top, rest[0])
+    return expr
 
 
-def _write(
-    ops: dict[str, Op],
-    base: str,
-    axes: tuple[int, ...],
-    found: Found,
-    outputs: tuple[str, ...],
-    channel_axis: int,
-) -> bool:
-    """Put one operation in the place of a normalisation; whether its gains go by channel."""
-    end, before = ops[found.end], ops[base]
-    rank = len(before.shape)
+@lru_cache(maxsize=1024)
+def _normal(expr: Any) -> tuple[str, float, float, Any, Any] | None:
+    """(kind, epsilon, factor, gain, bias) if the expression is a normalisation, else None.
+
+    The form is factor gain (X - M1) / sqrt(M2 - M1^2 + epsilon) + bias, or that without the mean;
+    gain and bias are made of held arrays.
+    """
+    expr = sp.expand(expr.subs(M2, V + M1**2)) if expr.has(M1) else expr
+    slope = sp.diff(expr, X)
+    if slope.has(X) or slope == 0:
+        return None
+    kind, spread = ("layer", V) if expr.has(M1) else ("rms", M2)
+    bias = sp.simplify(expr.subs(X, M1 if kind == "layer" else 0))
+    gain, rest = sp.simplify(slope).as_independent(spread, as_Add=False)
+    number, gain = (gain, sp.Integer(1)) if gain.is_number else (sp.Integer(1), gain)
+    inverse = sp.simplify(1 / (number * rest))
+    if bias.has(M1, spread) or gain.has(M1) or inverse.free_symbols != {spread}:
+        return None
+    floor = inverse.subs(spread, 0)
+    for root in (inverse, inverse - floor):  # epsilon under the root, or added to it
+        line = sp.expand(sp.simplify(root**2))
+        if line.is_polynomial(spread) and sp.Poly(line, spread).degree() == 1:
+            scale, left = (float(line.coeff(spread, k)) for k in (1, 0))
+            epsilon = left / scale if scale > 0 else -1.0
+            if scale > 0 and 0 <= epsilon <= SMALL and abs(float(floor)) / scale**0.5 <= SMALL**0.5:
+                at_one = float(inverse.subs(spread, 1))
+                return kind, epsilon, float(np.sign(at_one)) / scale**0.5, gain, bias
+    return None
+
+
+def _kind(
+    kind: str, shape: tuple[int, ...], axes: tuple[int, ...], channels: int
+) -> tuple[str, tuple[int, ...], int] | None:
+    """(kind, axes, groups) of a normalisation over axes, None for one that has no name."""
+    rank = len(shape)
     kept = [a for a in range(rank) if a not in axes]
-    grouped = _grouped(ops, base, axes, found, outputs)
-    own = found.gain.is_number and found.bias.is_number
-    if grouped is not None and own:
-        name, source, groups, over = grouped
-        ops[name] = _norm(ops[name], source, "group", over, groups, found.epsilon)
-        return True
-    if isinstance(before, Normalise):
-        norm = replace(before, name=end.name, source=end.source)
-    else:
-        kind, groups = found.kind, 1
-        if 0 in axes:
-            kind = "batch"
-            if len(kept) != 1 or found.kind != "layer":
-                return False
-        elif len(kept) == 2 and channel_axis % rank == kept[1] and rank > 3:
-            if kind != "layer":
-                return False
-            kind, groups, axes = "group", before.shape[kept[1]], tuple(range(1, rank))
-        norm = _norm(end, base, kind, axes, groups, found.epsilon)
-    channels = axes if norm.kind in ("layer", "rms") else (channel_axis % rank,)
-    arrays = {
-        key: _array(ops, expr, rank, channels)
-        for key, expr in (("gain", found.gain), ("bias", found.bias))
-        if not expr.is_number
-    }
-    fits = all(array is not None for array in arrays.values())
-    if fits:
-        ops[found.end] = replace(norm, **arrays)
-    return fits
+    if 0 in axes:
+        return ("batch", axes, 1) if len(kept) == 1 and kind == "layer" else None
+    if len(kept) == 2 and channels == kept[1] and rank > 3:
+        return ("group", tuple(range(1, rank)), shape[channels]) if kind == "layer" else None
+    return kind, axes, 1
 
 
 def _norm(
