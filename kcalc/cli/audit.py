@@ -40,7 +40,8 @@ def _options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--recipe",
         metavar="NAME",
-        help=f"the recipe that the model declares: {', '.join(RECIPES)}, or module:attribute with "
+        help=f"the recipe that the model declares: {', '.join(r for r in RECIPES if r != 'mup')}, "
+        "mup=module:builder with the builder of the base width, or module:attribute with "
         "{pattern: sigma}",
     )
     command.add_argument(
@@ -65,10 +66,11 @@ def _options(command: argparse.ArgumentParser) -> None:
         help="apply a criterion that is off by default: INIT-TRUNC",
     )
     command.add_argument(
-        "--predict",
-        action="store_true",
-        help="also predict the sizes of stream and logits by the kernel calculus, where it has "
-        "rules for every layer",
+        "--no-predict",
+        action="store_false",
+        dest="predict",
+        help="leave out the sizes of stream and logits by the kernel calculus, which are given "
+        "where it has rules for every layer",
     )
     command.add_argument("--lock", metavar="FILE", help="write laws and sigmas to a file")
     command.add_argument(
@@ -116,6 +118,8 @@ def _named(text: str, what: str) -> Any:
 
 
 def _recipe(text: str | None) -> Any:
+    if text is not None and text.startswith("mup="):
+        return "mup", _named(text.removeprefix("mup="), "the builder of the base width")
     return python_attribute(text) if text is not None and PYTHON.fullmatch(text) else text
 
 
