@@ -74,14 +74,14 @@ class Norms(Edit):
     def run(self) -> Norms:
         """Replace all normalisations."""
         for name in self.places:
-            op = self.ops[name]
+            op: Any = self.ops[name]
             if self._starts(op):
                 any(self._replaced(base, op.axes) for base in self._bases(op.reads[0]))
             elif self.whole and isinstance(op, Normalise) and op.gain is None and op.bias is None:
                 self._replaced(name, op.axes)
         return self
 
-    def _starts(self, op: Op) -> bool:
+    def _starts(self, op: Any) -> bool:
         """Whether an operation is a moment over whole axes that a normalisation may begin with."""
         mean = isinstance(op, Pooling) and op.kind == "mean" and op.window is None
         return (mean or isinstance(op, Moment)) and (self.whole or 0 not in op.axes)
@@ -177,7 +177,7 @@ class Norms(Edit):
         if isinstance(before, Normalise):
             norm = replace(before, name=end.name, source=end.source)
         else:
-            named = _kind(found.kind, before.shape, axes, self.channel_axis % rank)
+            named = kind_over(found.kind, before.shape, axes, self.channel_axis % rank)
             if named is None:
                 return False
             norm = _norm(end, base, *named, found.epsilon)
@@ -317,7 +317,7 @@ def _normal(expr: Any) -> tuple[str, float, float, Any, Any] | None:
     return None
 
 
-def _kind(
+def kind_over(
     kind: str, shape: tuple[int, ...], axes: tuple[int, ...], channels: int
 ) -> tuple[str, tuple[int, ...], int] | None:
     """(kind, axes, groups) of a normalisation over axes, None for one that has no name."""
