@@ -157,8 +157,10 @@ class Norms(Edit):
         found = None if known is None else Found(name, *known)
         if found is None or (found.bias.is_number and found.bias != 0):
             return None
+        if not self.whole:
+            return found if found.epsilon <= SMALL else None
         plain = abs(found.factor - 1) < PLAIN and (not found.gain.is_number or found.gain == 1)
-        return found if plain or not self.whole else None
+        return found if plain else None
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -306,12 +308,12 @@ def _normal(expr: Any) -> tuple[str, float, float, Any, Any] | None:
     if bias.has(M1, spread) or gain.has(M1) or inverse.free_symbols != {spread}:
         return None
     floor = inverse.subs(spread, 0)
-    for root in (inverse, inverse - floor):  # epsilon under the root, or added to it
-        line = sp.expand(sp.simplify(root**2))
+    for added in (sp.Integer(0), floor):  # epsilon under the root, or added to it
+        line = sp.expand(sp.simplify((inverse - added) ** 2))
         if line.is_polynomial(spread) and sp.Poly(line, spread).degree() == 1:
             scale, left = (float(line.coeff(spread, k)) for k in (1, 0))
             epsilon = left / scale if scale > 0 else -1.0
-            if scale > 0 and 0 <= epsilon <= SMALL and abs(float(floor)) / scale**0.5 <= SMALL**0.5:
+            if epsilon >= 0 and abs(float(added)) / scale**0.5 <= SMALL**0.5:
                 at_one = float(inverse.subs(spread, 1))
                 return kind, epsilon, float(np.sign(at_one)) / scale**0.5, gain, bias
     return None
