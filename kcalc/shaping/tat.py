@@ -39,7 +39,8 @@ DKS = "use method='dks'"
         {
             "eta": "relu and leaky_relu: the c value orthogonal inputs may reach, in (0, 1); "
             "default 0.9",
-            "tau": "smooth activations: the largest curvature C''(1), > 0; default 0.3",
+            "tau": "smooth activations, in place of eta: the largest curvature C''(1), > 0; "
+            "default 0.3",
             **TOKEN_TARGETS,
         },
         compared=True,
