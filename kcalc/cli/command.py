@@ -15,10 +15,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
-from ..foundation.files import destination
-from ..interchange.json_format import write_json
-from ..shaping import METHODS
-
 
 class Option:
     """An option: its help, its flags where its name does not give them, and what argparse takes.
@@ -51,18 +47,6 @@ KINDS: dict[type, dict[str, Any]] = {
 }
 Plot: TypeAlias = Annotated[
     str | None, Option("write a figure (.png, .pdf or .svg)", metavar="FILE")
-]
-Json: TypeAlias = Annotated[
-    str | None,
-    Option("also write the result as JSON, '-' for standard output alone", metavar="FILE"),
-]
-FirstMethod: TypeAlias = Annotated[
-    str | None,
-    Option(
-        "shape the network first, by a method of kcalc shape with its default targets",
-        metavar="METHOD",
-        choices=tuple(METHODS),
-    ),
 ]
 
 
@@ -124,17 +108,3 @@ def save_figure(axes: Any, path: str) -> None:
     from .. import plotting
 
     plotting.save(axes, path)
-
-
-def check_json(path: str | None) -> None:
-    """Refuse a file of ``--json`` that cannot be written. Raises: KcalcError naming it."""
-    if path and path != "-":
-        destination(path)
-
-
-def show(text: str, document: Callable[[], Any], path: str | None) -> None:
-    """Print a result, and write it as JSON where ``--json`` says so."""
-    if path:
-        write_json(document(), path)
-    if path != "-":
-        print(text)

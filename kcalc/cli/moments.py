@@ -13,8 +13,8 @@ from ..calculi.moments.laws import LAWS
 from ..foundation.errors import KcalcError
 from ..network.layers import Affine
 from ..shaping import shape
-from .command import FirstMethod, Option, Plot, save_figure
-from .networks import WeightsAlone, check_widths
+from .command import Option, Plot, save_figure
+from .networks import FirstMethod, WeightsAlone, check_widths
 from .text import assumption_lines, heading, table
 
 

@@ -19,6 +19,7 @@ from ..interchange.model_reading import Reading
 from ..network import architectures
 from ..network.layers import Affine, Nonlinear, Sum
 from ..network.network import Network
+from ..shaping import METHODS
 from ..shaping.base import replace_activations
 from .command import Option
 from .models import LONGEST, Inputs, is_model, model_named
@@ -197,6 +198,14 @@ def tokens_of(
 
 
 Tokens: TypeAlias = Annotated[dict[str, Any], tokens_of]
+FirstMethod: TypeAlias = Annotated[
+    str | None,
+    Option(
+        "shape the network first, by a method of kcalc shape with its default targets",
+        metavar="METHOD",
+        choices=tuple(METHODS),
+    ),
+]
 
 
 def check_widths(network: Network, features: int | None) -> None:

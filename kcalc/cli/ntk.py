@@ -15,8 +15,8 @@ from ..calculi.tangent import PARAMETERIZATIONS
 from ..foundation.errors import KcalcError
 from ..network.layers import Affine
 from ..shaping import shape
-from .command import FirstMethod, Option, Plot, save_figure
-from .networks import Named, Tokens, Weighted
+from .command import Option, Plot, save_figure
+from .networks import FirstMethod, Named, Tokens, Weighted
 from .text import assumption_lines, heading, mode_lines, table
 
 COSINES = [-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]

@@ -13,9 +13,9 @@ from ..activations import Activation
 from ..interchange.json_format import network_to_dict
 from ..interchange.model_reading import Reading
 from ..network.layers import Layer
-from .command import Option, check_json, show
+from .command import Option
 from .models import MODEL_HELP, Inputs, model_named
-from .text import table
+from .text import check_json, show, table
 
 ROWS = 60
 

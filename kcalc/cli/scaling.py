@@ -12,10 +12,10 @@ from ..calculi.scaling.tables import MOST, rows, violation_lines
 from ..foundation.errors import KcalcError
 from ..foundation.printing import cut
 from ..shaping.geometric import geometric
-from .command import Json, Option, Plot, check_json, save_figure, show
+from .command import Option, Plot, save_figure
 from .networks import Named, Net, SigmaW, check_widths, weighted
 from .targets import image_shape
-from .text import assumption_lines, heading, table
+from .text import Json, assumption_lines, check_json, heading, show, table
 
 
 def run(

@@ -17,10 +17,10 @@ from ..shaping import METHODS, Constants, RegionalShaping, record, shape
 from ..shaping.advice import OPTION
 from ..shaping.base import Shaping
 from ..shaping.geometric import GeometricShaping
-from .command import Json, Option, Plot, check_json, save_figure, show
+from .command import Option, Plot, save_figure
 from .networks import Named, Net, check_widths
 from .targets import TARGETS, flag, owners
-from .text import assumption_lines, heuristic_lines, table
+from .text import Json, assumption_lines, check_json, heuristic_lines, show, table
 
 REWEIGHTED = ("residual_weights", "nf")
 TAKING = {method for target in TARGETS if target != OPTION for method in owners(target)}

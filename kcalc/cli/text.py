@@ -1,12 +1,20 @@
-"""Results as aligned text: tables and lists of assumptions."""
+"""Results as aligned text, tables and lists of assumptions, and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeAlias
 
 from ..calculi.gradients import Gradients, table_texts
+from ..foundation.files import destination
+from ..interchange.json_format import write_json
 from ..network.network import Network
+from .command import Option
+
+Json: TypeAlias = Annotated[
+    str | None,
+    Option("also write the result as JSON, '-' for standard output alone", metavar="FILE"),
+]
 
 
 def table(rows: Sequence[Sequence[str]], indent: int = 0, right: bool = True) -> list[str]:
@@ -69,3 +77,17 @@ def heading(title: str, network: Network, *results: Any) -> list[str]:
     """The first lines of a result: how far it is approximate, its network, the activations."""
     names = list(dict.fromkeys(phi.name for phi in network.activations)) or ["none"]
     return [*heuristic_lines(*results), title, f"activations: {', '.join(names)}", ""]
+
+
+def check_json(path: str | None) -> None:
+    """Refuse a file of ``--json`` that cannot be written. Raises: KcalcError naming it."""
+    if path and path != "-":
+        destination(path)
+
+
+def show(text: str, document: Callable[[], Any], path: str | None) -> None:
+    """Print a result, and write it as JSON where ``--json`` says so."""
+    if path:
+        write_json(document(), path)
+    if path != "-":
+        print(text)

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 from ..foundation.errors import KcalcError
 from ..transfer import Transfer, transfer
 from ..transfer.optimizers import GAUGES, OPTIMIZERS
-from .command import Json, Option, check_json, show
+from .command import Option
 from .models import PYTHON, Inputs, python_attribute
 from .networks import named_network
-from .text import assumption_lines
+from .text import Json, assumption_lines, check_json, show
 
 NET_HELP = (
     "module:attribute, a function of the width (with --depth of width= and depth=) that builds a "
