@@ -256,6 +256,111 @@ class Divided(nn.Module):
         return self.head(y / (y.pow(2).mean(-1, keepdim=True) + self.epsilon).sqrt() + x)
 
 
+class Heads(nn.Module):
+    """Attention with layers of its own for queries, keys and values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+
+    def forward(self, x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        shape = (x.shape[0], -1, HEADS, WIDTH // HEADS)
+        q, k, v = (
+            layer(y).view(shape).transpose(1, 2)
+            for layer, y in ((self.q, x), (self.k, source), (self.v, source))
+        )
+        y = F.scaled_dot_product_attention(q, k, v)
+        return self.out(y.transpose(1, 2).reshape(x.shape))
+
+
+class Layer(nn.Module):
+    """A layer without norms: attention, attention to an encoder, and an MLP."""
+
+    def __init__(self, decodes: bool) -> None:
+        super().__init__()
+        self.own, self.other = Heads(), Heads() if decodes else None
+        self.fc1 = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
+        self.fc2 = nn.Linear(2 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor, source: torch.Tensor | None) -> torch.Tensor:
+        x = x + self.own(x, x)
+        if self.other is not None:
+            x = x + self.other(x, source)
+        return x + self.fc2(F.relu(self.fc1(x)))
+
+
+class Translator(nn.Module):
+    """An encoder and a decoder of one table, drawn by ``sigma(name, parameter)``."""
+
+    def __init__(self, sigma: Callable[[str, torch.Tensor], float]) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.encoder = nn.ModuleList(Layer(False) for _ in range(BLOCKS))
+        self.decoder = nn.ModuleList(Layer(True) for _ in range(BLOCKS))
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+        for name, parameter in self.named_parameters():
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, 0.0, sigma(name, parameter))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = y = self.tokens(ids)
+        for layer in self.encoder:
+            x = layer(x, None)
+        for layer in self.decoder:
+            y = layer(y, x)
+        return self.head(y)
+
+
+def t_fixup(decoder: float) -> Callable[[str, torch.Tensor], float]:
+    """Sigmas of T-Fixup, ``decoder`` the factor of decoder layers."""
+
+    def sigma(name: str, parameter: torch.Tensor) -> float:
+        if name == "tokens.weight":
+            return WIDTH**-0.5 * (9 * BLOCKS) ** -0.25
+        encoder = 0.67 * BLOCKS**-0.25
+        factor = {"encoder": encoder, "decoder": decoder, "head": 1.0}[name.split(".")[0]]
+        factor = 2**-0.5 if name.split(".")[-2] in ("q", "k") else factor
+        return factor * math.sqrt(2 / sum(parameter.shape))
+
+    return sigma
+
+
+def encoder_writers(name: str, parameter: torch.Tensor) -> float:
+    """0.02, in the writers of the encoder alone divided for its depth."""
+    writes = name.startswith("encoder") and name.split(".")[-2] in ("out", "fc2")
+    return 0.02 / math.sqrt(2 * BLOCKS) if writes else 0.02
+
+
+class Standardised(nn.Module):
+    """Convolutions of standardised weights, a gain per channel, and a readout of means."""
+
+    def __init__(self, variance: float) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(torch.empty(16, size, 3, 3) for size in (3, 16, 16))
+        self.gains = nn.ParameterList(torch.ones(16, 1, 1, 1) for _ in range(3))
+        self.head = nn.Linear(16, 5)
+        nn.init.normal_(self.head.weight, 0.0, 0.01)
+        for weight in self.weights:
+            nn.init.normal_(weight, 0.0, math.sqrt(variance / weight[0].numel()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for weight, gain in zip(self.weights, self.gains, strict=True):
+            variance, mean = torch.var_mean(weight, dim=(1, 2, 3), keepdim=True, unbiased=False)
+            scale = gain * (weight[0].numel() * variance + 1e-6).rsqrt()
+            x = F.relu(F.conv2d(x, (weight - mean) * scale, padding=1))
+        return self.head(x.mean((2, 3)))
+
+
+def wide(width: int, readout: float = 0.0) -> Any:
+    """A perceptron of any width by PyTorch's own laws, its readout of (16 / width)^readout."""
+    model = nn.Sequential(
+        nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 5)
+    )
+    with torch.no_grad():
+        model[4].weight *= (16 / width) ** readout
+    return model
+
+
 def groups(*names: str) -> Callable[[Any], Any]:
     """An optimiser of the parameters of some submodules."""
     return lambda model: torch.optim.SGD(
@@ -395,6 +500,19 @@ PAIRS: dict[str, Pair] = {
     "steps below the last bit": Pair(
         "PREC-STALL", "warning", "second.weight", narrow, narrow,
         broken_options={"optimizer": adam(1e-6)}, mended_options={"optimizer": adam(1e-2)},
+    ),
+    "the encoder's factor in a decoder": Pair(
+        "INIT-RECIPE", "error", "decoder.0.other.v.weight",
+        lambda: Translator(t_fixup(0.67 * BLOCKS**-0.25)),
+        lambda: Translator(t_fixup((9 * BLOCKS) ** -0.25)), IDS, {"recipe": "t-fixup"},
+    ),
+    "He's sigma under standardised weights": Pair(
+        "INIT-RECIPE", "error", "weights.1",
+        lambda: Standardised(2.0), lambda: Standardised(1.0), (4, 3, 8, 8), {"recipe": "nf-net"},
+    ),
+    "a readout of a wider model": Pair(
+        "INIT-RECIPE", "error", "4.weight", lambda: wide(64), lambda: wide(64, 0.5),
+        options={"recipe": ("mup", lambda: wide(16))},
     ),
     "a user's own recipe": Pair(
         "INIT-RECIPE", "error", "head.weight",

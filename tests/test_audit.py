@@ -168,6 +168,9 @@ def test_labels_go_in_a_dictionary() -> None:
         ({"recipe": {"first.weight": "hee"}}, "must be a standard deviation"),
         ({"recipe": {"nothing": 0.1}}, "no parameter has such a name"),
         ({"recipe": 3}, "recipe must be"),
+        ({"recipe": "mup"}, "a builder of the base width"),
+        ({"recipe": ("mup", 64)}, "give a torch.nn.Module"),
+        ({"recipe": ("mup", lambda: torch.nn.Linear(8, 8))}, "no parameter first.weight"),
         ({"optimizer": 3}, "optimizer must be"),
         ({"also": "INIT-TRUNK"}, "INIT-TRUNC"),
         ({"predict": 3}, "predict"),
@@ -307,5 +310,5 @@ def test_predicted_sizes_are_those_of_wide_models(
 
 def test_models_without_rules_say_that_nothing_is_predicted() -> None:
     model = PAIRS["layers of PyTorch's encoder"]
-    found = kc.audit(model.mended, model.inputs, predict=True)
+    found = kc.audit(model.mended, model.inputs)
     assert all(block.predicted is None for block in found.blocks) == bool(found.remarks)

@@ -8,11 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from audit_models import BLOCKS, Decoder  # noqa: E402
+from audit_models import BLOCKS, Decoder, Translator, encoder_writers  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from transformer_models import GPT2, T5, Bert, Llama, ViT  # noqa: E402
 
+from kcalc.audit import audit  # noqa: E402
 from kcalc.audit.program import run_recorded  # noqa: E402
 from kcalc.audit.structure import Structure, structure_of  # noqa: E402
 
@@ -133,3 +134,15 @@ def test_encoders_and_images() -> None:
     assert len(images.merges) == 4
     encoder = of(T5(2, 48, 4, 50), IDS)
     assert len(encoder.merges) == 4
+
+
+def test_the_branches_of_a_decoder_are_without_the_layers_of_its_encoder() -> None:
+    encoder, decoder = of(Translator(encoder_writers), IDS).streams()
+    assert (len(encoder), len(decoder)) == (2 * BLOCKS, 3 * BLOCKS)
+    inside = {n for merge in decoder for c in merge.inside for n in c.parameters}
+    assert len(inside) == 10 * BLOCKS
+    assert all(name.startswith("decoder.") for name in inside)
+
+
+def test_an_encoder_scaled_for_its_depth_is_no_fault_of_the_decoder() -> None:
+    assert not audit(lambda: Translator(encoder_writers), tuple(IDS.shape)).findings

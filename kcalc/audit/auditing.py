@@ -6,22 +6,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..foundation.errors import KcalcError, glimpse
+from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import truth
 from . import depth, initialisation, optimising, training  # noqa: F401  (they enter criteria)
-from .building import built, usable
+from .building import built
 from .findings import findings_of, known_codes
-from .laws import Law, estimated
+from .laws import Law
 from .measuring import measure
 from .predicted import Prediction
 from .predicted import predict as predicted
 from .recipes import checked
-from .recorder import recorded
+from .recorder import SEED, drawn
 from .result import Audit
 from .subject import Subject
 from .tables import block_rows, parameter_rows, totals
 
-SEED = 0
 PATCH = 0.02  # the sigma given, for the run alone, to parameters that nobody initialised
 
 
@@ -31,7 +30,7 @@ def audit(
     recipe: Any = None,
     optimizer: Any = None,
     also: tuple[str, ...] = (),
-    predict: bool = False,
+    predict: bool = True,
 ) -> Audit:
     """What the initialisation of a PyTorch model does, and what is wrong with it.
 
@@ -43,15 +42,16 @@ def audit(
     of these, or a dictionary of them by argument name. None for models of transformers, whose
     configuration says it.
 
-    recipe: "gpt2", "megatron", "olmo", "deepnorm", "fixup", or {pattern of parameter names: a
-    sigma, or "zeros", "lecun", "he", "xavier", "torch"}.
+    recipe: "gpt2", "megatron", "olmo", "deepnorm", "fixup", "t-fixup", "nf-net"; ("mup", the
+    builder or the model of a base width); or {pattern of parameter names: a sigma, or "zeros",
+    "lecun", "he", "xavier", "torch"}.
 
     optimizer: an optimizer of the model, or a function that takes the model and returns one.
 
     also: codes of criteria that are off by default, "INIT-TRUNC".
 
-    predict: also read the model with :func:`kcalc.read`, and predict the sizes of stream and logits
-    by the kernel calculus where it has rules for every layer.
+    predict: whether the model is also read with :func:`kcalc.read`, and the sizes of stream and
+    logits are predicted by the kernel calculus where it has rules for every layer.
 
     Returns: an :class:`kcalc.Audit` with ``.findings``, ``.parameters`` and ``.blocks``. The model
     is not changed.
@@ -97,19 +97,8 @@ def _subject(given: Any, example_inputs: Any) -> Subject:
 
     from ..interchange.torch_model.examples import copied
 
-    again = None
-    if isinstance(given, torch.nn.Module):
-        original = usable(given)
-        laws = {name: estimated(p) for name, p in original.named_parameters()}
-    elif callable(given):
-        torch.manual_seed(SEED)
-        original, laws = recorded(given)
-        again = partial(_again, given)
-    else:
-        raise KcalcError(
-            f"give a torch.nn.Module, or a function without arguments that returns one, got "
-            f"{glimpse(given)}"
-        )
+    original, laws = drawn(given)
+    again = None if isinstance(given, torch.nn.Module) else partial(_again, given)
     model = copied(original)
     _patched(model, laws)
     return Subject(model, laws, measure(model, example_inputs), original, again)

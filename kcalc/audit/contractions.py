@@ -58,9 +58,17 @@ def _contraction(value: Value, weight: Value, parameters: dict[str, Any]) -> Con
         fan_in = shape[dim]
         fan_out = prod(shape[-2:]) // max(fan_in, 1)
         dims = (dim,)
-    names = tuple(n for n in weight.weights if parameters[n].ndim > 1) or weight.weights
+    of = [n for n in weight.weights if parameters[n].ndim > 1]
+    of = [n for n in of if not _gain(tuple(parameters[n].shape), shape, dims)]
+    names = tuple(of) or weight.weights
     axes = {n: a for n in names if (a := _axes(weight.tensor, dims, parameters[n])) is not None}
     return Contraction(value, data, names, int(fan_in), int(fan_out), axes, transposed)
+
+
+def _gain(sizes: tuple[int, ...], weight: tuple[int, ...], dims: tuple[int, ...]) -> bool:
+    """Whether a parameter multiplies whole rows of a weight, as standardised weights have it."""
+    one = len(sizes) == len(weight) and all(sizes[d] == 1 for d in dims)
+    return one and any(weight[d] > 1 for d in dims)
 
 
 def _axes(weight: Any, dims: tuple[int, ...], parameter: Any) -> tuple[int, ...] | None:

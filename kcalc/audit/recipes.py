@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -11,6 +12,7 @@ from ..foundation.errors import KcalcError, glimpse, unknown
 from .depth import common_family, laws_of
 from .findings import Finding, criterion, named
 from .laws import differ
+from .recorder import drawn
 from .subject import Subject, families
 
 OFF = 0.02
@@ -104,12 +106,90 @@ def fixup(subject: Subject) -> Expected:
     return expected
 
 
-RECIPES: dict[str, Callable[[Subject], Expected]] = {
+def t_fixup(subject: Subject) -> Expected:
+    """Xavier's sigma times .67 N^-1/4 in N encoder layers, times (9N)^-1/4 in N decoder layers.
+
+    Those are the factors of values, outputs and MLPs; layers of a stream that reads another one are
+    a decoder's. Tables of a model with a decoder: width^-1/2 (9N)^-1/4. Queries and keys, whose
+    gain is 1 in the text and 2^-1/2 in the authors' code, are left out. [Huang et al. 2020, section
+    3.2]
+    """
+    expected: Expected = {}
+    for stack in subject.stacks:
+        decoder = stack.reads_another
+        factor = (9 * stack.depth) ** -0.25 if decoder else 0.67 * stack.depth**-0.25
+        for name in (n for names in stack.families.values() for n in names):
+            if not {"query", "key"} & set(subject.roles[name]):
+                used = subject.contracted[name]
+                expected[name] = factor * math.sqrt(2 / (used.fan_in + used.fan_out))
+        for name in _matrices(subject) if decoder else ():
+            if "embedding" in subject.roles[name]:
+                expected[name] = factor * subject.parameters[name].shape[-1] ** -0.5
+    return expected
+
+
+def nf_net(subject: Subject) -> Expected:
+    """Contractions fan_in^-1/2, the readout .01.
+
+    [Brock et al. 2021, High-performance large-scale image recognition, the authors' code]
+    """
+    return {
+        name: 0.01 if "readout" in subject.roles[name] else used.fan_in**-0.5
+        for name, used in subject.contracted.items()
+        if subject.parameters[name].ndim > 1
+    }
+
+
+def mup(subject: Subject, base: Any) -> Expected:
+    """Sigmas of the model of a base width over (fan_in / its fan_in)^1/2 where inputs grow.
+
+    Where only the outputs grow, as in tables, sigma stays. Where only the inputs grow, at the
+    readout, it is 0, it stays (the model then multiplies by 1 / width), or it is divided by the
+    growth: of these three, the nearest is expected. [Yang et al. 2022, Tensor Programs V, tables 3
+    and 8]
+    """
+    model, laws = drawn(base)
+    others = dict(model.named_parameters())
+    expected: Expected = {}
+    for name in _matrices(subject):
+        if name not in others or others[name].ndim != subject.parameters[name].ndim:
+            raise KcalcError(
+                f"recipe: the model of the base width has no parameter {name} of as many axes; "
+                f"build both by one function of the width"
+            )
+        law, before = subject.laws[name], laws[name]
+        inputs, outputs = _growth(subject, name, tuple(others[name].shape))
+        readout = outputs == 1 != inputs and "embedding" not in subject.roles[name]
+        factors = (0.0, 1.0, 1 / inputs) if readout else (inputs**-0.5,)
+        factor = min(factors, key=lambda f: abs(f * before.sigma - law.sigma))
+        sigma, error = factor * before.sigma, math.hypot(law.error, factor * before.error)
+        expected[name] = law.sigma if not differ(replace(law, error=error), sigma, OFF) else sigma
+    return expected
+
+
+def _growth(subject: Subject, name: str, base: tuple[int, ...]) -> tuple[float, float]:
+    """(growth of the fan of inputs, growth of the other axes) from the shape ``base``.
+
+    Tables have one input. A contraction whose axes are not known contracts one that grew as all.
+    """
+    ratios = [n / m for n, m in zip(subject.parameters[name].shape, base, strict=True)]
+    used = subject.contracted.get(name)
+    if used is None:
+        return 1.0, math.prod(ratios)
+    axes = used.axes.get(name)
+    inputs = ratios[0] if axes is None else math.prod(ratios[axis] for axis in axes)
+    return inputs, math.prod(ratios) / inputs
+
+
+RECIPES: dict[str, Callable[..., Expected]] = {
     "gpt2": gpt2,
     "megatron": gpt2,
     "olmo": olmo,
     "deepnorm": deepnorm,
     "fixup": fixup,
+    "t-fixup": t_fixup,
+    "nf-net": nf_net,
+    "mup": mup,
 }
 BY_FANS: dict[str, Callable[[int, int], float]] = {
     "zeros": lambda fan_in, fan_out: 0.0,
@@ -128,9 +208,15 @@ def checked(recipe: Any) -> Any:
     """A recipe, as given. Raises: KcalcError for a name or a law that there is not."""
     if recipe is None:
         return None
+    if isinstance(recipe, tuple) and len(recipe) == 2 and recipe[0] == "mup":
+        return recipe
     if isinstance(recipe, str):
         if recipe not in RECIPES:
             raise unknown("recipe", recipe, RECIPES)
+        if recipe == "mup":
+            raise KcalcError(
+                'the recipe "mup" compares two widths: give ("mup", a builder of the base width)'
+            )
         return recipe
     if not isinstance(recipe, Mapping):
         raise KcalcError(
@@ -183,8 +269,9 @@ def recipe(subject: Subject) -> Iterator[Finding]:
     if subject.recipe is None:
         yield from _known(subject)
         return
-    if isinstance(subject.recipe, str):
-        expected, title = RECIPES[subject.recipe](subject), subject.recipe
+    if isinstance(subject.recipe, str | tuple):
+        name, *base = [subject.recipe] if isinstance(subject.recipe, str) else subject.recipe
+        expected, title = RECIPES[name](subject, *base), name
     else:
         expected, title = _patterns(subject, subject.recipe), "given"
     off = [n for n, sigma in expected.items() if differ(subject.laws[n], sigma, OFF)]

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .building import built
+from ..foundation.errors import KcalcError, glimpse
+from .building import built, usable
 from .laws import Law, estimated, truncated_sigma
 
 UNINITIALISED = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
@@ -37,6 +38,7 @@ INITIALISERS = {
     "zeros_",
 }  # fmt: skip
 DEEPEST = 60  # frames looked at
+SEED = 0
 
 
 @dataclass
@@ -46,6 +48,22 @@ class Written:
     law: Law
     frame: Any
     size: int
+
+
+def drawn(given: Any) -> tuple[Any, dict[str, Law]]:
+    """A module as given, or as a builder draws it, and the law of each of its parameters."""
+    import torch
+
+    if isinstance(given, torch.nn.Module):
+        model = usable(given)
+        return model, {name: estimated(p) for name, p in model.named_parameters()}
+    if callable(given):
+        torch.manual_seed(SEED)
+        return recorded(given)
+    raise KcalcError(
+        f"give a torch.nn.Module, or a function without arguments that returns one, got "
+        f"{glimpse(given)}"
+    )
 
 
 def recorded(builder: Callable[[], Any]) -> tuple[Any, dict[str, Law]]:

@@ -24,7 +24,7 @@ from .tables import BlockRow, ParameterRow
 ROWS = 14
 PLURAL = {"gain": "gains", "bias": "biases", "unused": "unused"}
 HEAD = ("parameters", "count", "role", "law", "sigma", "fan_in", "emits", "gradient")
-BLOCK_HEAD = ("block", "stream", "branch", "cosine", "Var scores", "ln T", "gradient", "predicted")
+BLOCK_HEAD = ("block", "stream", "predicted", "branch", "cosine", "Var scores", "ln T", "gradient")
 
 
 @dataclass(frozen=True)
@@ -209,10 +209,10 @@ class Audit(Tabled):
     def _block_lines(self) -> list[tuple[str, ...]]:
         lines: list[tuple[str, ...]] = [BLOCK_HEAD]
         for b in self.blocks:
-            numbers = (b.stream, b.branch, b.token_cosine, b.score_variance, b.log_keys, b.gradient)
-            lines.append((b.name, *(shown(n, 3) for n in (*numbers, b.predicted))))
+            numbers = (b.branch, b.token_cosine, b.score_variance, b.log_keys, b.gradient)
+            lines.append((b.name, *(shown(n, 3) for n in (b.stream, b.predicted, *numbers))))
         if all(b.predicted is None for b in self.blocks):
-            return [line[:-1] for line in lines]
+            return [(*line[:2], *line[3:]) for line in lines]
         return lines
 
 

@@ -20,7 +20,7 @@ class Merge:
 
     ``stream``: the number of the stream; ``skip`` and ``branch``: its addends; ``writers``: the
     contractions that end the branch, ``normed`` whether a norm stands behind them; ``inside``: the
-    contractions of the branch.
+    contractions of the branch, without those of other streams that it reads.
     """
 
     value: Value
@@ -210,12 +210,6 @@ def _made(
     merges: dict[int, Merge],
 ) -> Merge:
     ends = {root: normed for root, normed in found.roots(branch).items() if root in by_value}
-    seen = skip.ancestors | 1 << skip.index
-    inside = tuple(
-        by_value[i]
-        for i in _bits((branch.ancestors | 1 << branch.index) & mask & ~seen)
-        if i in by_value
-    )
     before = [merges[root].stream for root in found.stream_roots(skip) if root in merges]
     if not before:
         own = [by_value[root] for root in found.roots(skip) if root in by_value]
@@ -224,6 +218,12 @@ def _made(
         ]  # fmt: skip
     stream = before[0] if before else 1 + max((m.stream for m in merges.values()), default=-1)
     writers = tuple(by_value[root] for root in ends)
+    made_of = branch.ancestors | 1 << branch.index
+    seen = skip.ancestors | 1 << skip.index
+    for merge in merges.values():
+        if merge.stream != stream and made_of >> merge.value.index & 1:
+            seen |= merge.value.ancestors  # the encoder, of which a decoder makes keys
+    inside = tuple(by_value[i] for i in _bits(made_of & mask & ~seen) if i in by_value)
     return Merge(value, stream, skip, branch, writers, any(ends.values()), inside)
 
 

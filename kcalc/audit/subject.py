@@ -100,6 +100,22 @@ class Stack:
         return any(name in self.written for name in self.families[family])
 
     @cached_property
+    def reads_another(self) -> bool:
+        """Whether its branches read another stream, as a decoder reads its encoder."""
+        structure = self.subject.measured.structure
+        others = {
+            merge.value.index
+            for stream in structure.streams()
+            for merge in stream
+            if merge.stream != self.merges[0].stream
+        }
+        return any(
+            others & structure.stream_roots(contraction.data)
+            for merge in self.merges
+            for contraction in merge.inside
+        )
+
+    @cached_property
     def depth(self) -> int:
         """The number of blocks: of the largest family of writers."""
         return max((len(n) for f, n in self.families.items() if self.writes(f)), default=0)

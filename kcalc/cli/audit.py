@@ -36,7 +36,8 @@ def run(
     recipe: Annotated[
         str | None,
         Option(
-            f"the recipe that the model declares: {', '.join(RECIPES)}, or module:attribute with "
+            f"the recipe that the model declares: {', '.join(r for r in RECIPES if r != 'mup')}, "
+            "mup=module:builder with the builder of the base width, or module:attribute with "
             "{pattern: sigma}",
             metavar="NAME",
         ),
@@ -61,10 +62,12 @@ def run(
     predict: Annotated[
         bool,
         Option(
-            "also predict the sizes of stream and logits by the kernel calculus, where it has "
-            "rules for every layer"
+            "leave out the sizes of stream and logits by the kernel calculus, which are given "
+            "where it has rules for every layer",
+            "--no-predict",
+            action="store_false",
         ),
-    ] = False,
+    ] = True,
     lock: Annotated[str | None, Option("write laws and sigmas to a file", metavar="FILE")] = None,
     baseline: Annotated[
         str | None, Option("report what differs from the file that --lock wrote", metavar="FILE")
@@ -122,4 +125,6 @@ def _named(text: str, what: str) -> Any:
 
 
 def _recipe(text: str | None) -> Any:
+    if text is not None and text.startswith("mup="):
+        return "mup", _named(text.removeprefix("mup="), "the builder of the base width")
     return python_attribute(text) if text is not None and PYTHON.fullmatch(text) else text
