@@ -226,7 +226,8 @@ def outlines(drawn: Plan, area: Area) -> list[Any]:
     Boxes with a margin, the space between a box and the next below, strips along edges.
     """
     reach = margin(area)
-    boxes = [drawn.boxes[node] for node in area.members]
+    # in the order of the plan: members are a set, whose order changes from run to run
+    boxes = [box for node, box in drawn.boxes.items() if node in area.members]
     found: list[Any] = [_rectangle(b, reach) for b in boxes]
     for route in drawn.routes:
         if route.source in area.members and route.target in area.members:
