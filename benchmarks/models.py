@@ -87,10 +87,10 @@ class Row:
 
     def texts(self) -> tuple[str, ...]:
         entry = self.architecture
-        place = entry.library or "here"
+        name = f"{entry.name} ({entry.library})" if entry.library else entry.name
         read = f"{self.seconds:.1f}"
         cells = (str(self.cells[column]) for column in COLUMNS)
-        return entry.name, place, read, self.fidelity, *cells, self.copy
+        return name, read, self.fidelity, *cells, self.copy
 
 
 def reason(error: Exception) -> str:
@@ -351,14 +351,15 @@ def counted(rows: Sequence[Row]) -> list[str]:
 def page(rows: Sequence[Row], taken: float) -> str:
     """The whole text."""
     table = Table(
-        "Exact and heuristic are said of the results as their `.assumptions` say it; in "
-        "parentheses stands how the network was edited first, or why a result is refused. "
-        "The last column is a shaped copy (the first of dks, tat, eoc that there is): q at the "
-        f"last node of at least {WIDTH} channels divided by its prediction, the mean of {DRAWS} "
-        "draws of the weights with its standard error, for inputs that are alike at all locations; "
-        "bold where that is off by more than 10 % and three standard errors (counted as 10 % at "
-        "most). Products, as of squeeze-and-excite gates, double deviations of q.",
-        ("architecture", "from", "read [s]", "nodes", *COLUMNS, "`apply_to`"),
+        "A result is exact or heuristic according to its `.assumptions`; parentheses give the edit "
+        "that the network needed first, or the reason of a refusal. The last column measures a "
+        "shaped copy of the model, by the first of the methods dks, tat, eoc that shapes it: the q "
+        f"value at the last node of at least {WIDTH} channels, divided by the predicted one; the "
+        f"mean over {DRAWS} draws of the weights, with its standard error, for inputs that are "
+        "equal at all locations. Bold: it differs from 1 by more than 10 %, and by more than three "
+        "standard errors (of 10 % at most). Products, such as squeeze-and-excite gates, double "
+        "relative deviations of q.",
+        ("architecture", "read [s]", "nodes", *COLUMNS, "`apply_to`"),
         [row.texts() for row in rows],
     )
     versions = ", ".join(

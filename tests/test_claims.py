@@ -460,6 +460,9 @@ def test_long_formulas_break_between_terms_and_primes_are_seen() -> None:
     assert text.count("<wbr>") == 2
     assert text.count("<math") == text.count("</math>") == 3
     assert re.search(r"<msub><mrow><mi>C</mi><mi[^>]*>\u2032</mi></mrow><mi>f</mi></msub>", text)
+    twice = mathml(r"2\,C_f''(1) + C_{f}''")
+    assert len(re.findall(r"<mi[^>]*>\u2033</mi></mrow>", twice)) == 2 and "\u2032" not in twice
+    assert "<mo>\u223c</mo>" in mathml(r"u \sim N(0, 1)") and "~" not in mathml(r"u \sim v")
     assert "<wbr>" not in mathml("a = b + c")
     assert mathml(r"\frac{") == r"<code>\frac{</code>" or "<math" in mathml(r"\frac{")
 

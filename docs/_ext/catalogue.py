@@ -78,11 +78,11 @@ class Activations(SphinxDirective):
 
 
 def _latex(sp: Any, expr: Any) -> str:
-    """LaTeX of an expression, in four digits where it is long."""
-    exact = sp.latex(expr)
-    return (exact if len(exact) <= LONG else sp.latex(expr.evalf(4))).replace(
-        r"\operatorname", r"\mathrm"
-    )
+    """LaTeX of an expression, in four digits where it is long; short decimals for odd fractions."""
+    expr = expr.replace(lambda e: e.is_Rational and e.q > 100, lambda e: sp.Float(e, 5))
+    exact = sp.latex(expr, inv_trig_style="full")
+    shown = exact if len(exact) <= LONG else sp.latex(expr.evalf(4), inv_trig_style="full")
+    return shown.replace(r"\operatorname", r"\mathrm")
 
 
 class ShapingMethods(SphinxDirective):

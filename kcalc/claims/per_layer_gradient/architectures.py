@@ -356,7 +356,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     "Sec. 7, Proposition 1, eqs. 26 to 31",
     r"$E[\prod_{i\le l}W_i^mZ] = (c_m)^l/2$ for even m, and 0 for odd m and even l, where "
     r"$Z|W=1-Z|-W$",
-    caveat="w.y = 0 has probability 0, which signs as weights do not give",
+    caveat=r"$w\cdot y=0$ has probability 0, which signs as weights do not give",
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:

@@ -166,7 +166,9 @@ def _pair(a: Step | None, b: Step | None, of: Moments) -> float:
     return of(a)[0] * of(b)[0] * gates
 
 
-_CAVEAT = "for weights without atoms: with signs as weights w.y = 0 may have a positive probability"
+_CAVEAT = (
+    r"for weights without atoms: with signs as weights $w\cdot y=0$ may have a positive probability"
+)
 
 
 @PAPER.claim(

@@ -204,7 +204,7 @@ def block(n: int, w: int, m: int, beta: float, last: float, down: float | None =
     r"$\sqrt{2/(3\beta)}$, "
     r"constants $c=\alpha$ and $\beta$) "
     r"all weights have the $\gamma$ of those outside",
-    hypotheses="E[F^2] = E[S^2], as the final scalar is to ensure",
+    hypotheses="$E[F^2]=E[S^2]$, as the final scalar is to ensure",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for n, w, m, beta in ((24, 12, 12, 0.6), (12, 12, 24, 0.45)):

@@ -257,8 +257,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"where its input is symmetric",
     caveat="the input must be symmetric and 0 with probability 0: behind weights that read n relu "
     "channels it is 0 with probability "
-    "2^-n, and the backward "
-    "factor of relu is (1 - 2^-n)/2",
+    "$2^{-n}$, and the backward "
+    "factor of relu is $(1-2^{-n})/2$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     a, f, b = sp.symbols("a f b", positive=True)
