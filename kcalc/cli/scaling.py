@@ -14,7 +14,7 @@ from ..foundation.printing import cut
 from ..shaping.geometric import geometric
 from .command import Option, Plot, save_figure
 from .networks import Named, Net, SigmaW, check_widths, weighted
-from .targets import image_shape
+from .targets import image_shape as shape_of_image
 from .text import Json, assumption_lines, check_json, heading, show, table
 
 
@@ -24,12 +24,11 @@ def run(
     features: Annotated[
         int | None, Option("width of layers (and inputs) that do not say theirs", metavar="N")
     ] = None,
-    shape: Annotated[
+    image_shape: Annotated[
         tuple[int, ...] | None,
         Option(
             "locations of inputs that do not say theirs",
-            "--image-shape",
-            type=image_shape,
+            type=shape_of_image,
             action="store",
             metavar="HxW",
         ),
@@ -63,7 +62,7 @@ def run(
     check_widths(named.network, features)
     given: dict[str, Any] = {
         "features": features,
-        "image_shape": shape,
+        "image_shape": image_shape,
         "input_moment": input_moment,
     }
     found = (
