@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 from ..foundation.errors import KcalcError, glimpse, unknown
 from ..interchange.model_reading import Reading
 from ..network.network import Network, require_network
-from .advice import OPTION
+from .advice import OPTION, Record, record
 from .base import Shaping
 from .comparison import Comparison
 from .constants import Constants, ConstantsTable
@@ -35,11 +35,11 @@ METHODS: dict[str, Callable[..., Shaping]] = {
     "dks": dks,
     "tat": tat,
     "eoc": eoc,
-    "normalisation": normalisation,
+    "nf": normaliser_free,
+    "residual_weights": residual_weights,
     "self_normalising": self_normalising,
     "looks_linear": looks_linear,
-    "residual_weights": residual_weights,
-    "nf": normaliser_free,
+    "normalisation": normalisation,
     "geometric": geometric,
     **WEIGHTS,
 }
@@ -60,6 +60,7 @@ __all__ = [
     "LooksLinear",
     "NormaliserFree",
     "PhaseDiagram",
+    "Record",
     "RegionalShaping",
     "ResidualBlock",
     "ResidualShaping",
@@ -83,6 +84,7 @@ __all__ = [
     "normalisation",
     "normaliser_free",
     "phase_diagram",
+    "record",
     "residual_blocks",
     "residual_weights",
     "self_normalising",

@@ -21,7 +21,7 @@ from ..foundation.plain_arguments import truth
 from ..maps.maps import Assumption
 from ..network.layers import Nonlinear, Product
 from ..network.network import Network
-from .advice import advised, either, shaping_method
+from .advice import Record, advised, either, shaping_method
 from .base import AT_TOKENS, Shaping, prepared, replace_activations
 from .conditions import OutOfReach, SlopeSystem, System, slope_text
 from .constants import Constants, ConstantsTable
@@ -31,7 +31,7 @@ from .measure import local_values
 from .residual_blocks import residual_blocks, with_residual_weights
 from .search import check_shapeable, default_end, solve, solve_least, solve_scale
 from .solver import ACCEPTED
-from .tokens import read_tokens, token_options, unmixed, with_tokens
+from .tokens import TOKEN_TARGETS, read_tokens, token_options, unmixed, with_tokens
 
 READINGS = {
     "strict": "zeta bounds the slopes of the strict subnetworks",
@@ -52,7 +52,25 @@ GATES = (
 )
 
 
-@shaping_method("dks")
+@shaping_method(
+    "dks",
+    Record(
+        "Deep Kernel Shaping: input scale and shift, output scale and shift of every activation, "
+        "so that no subnetwork's C map is steeper than zeta at c = 1. For nearly all activations "
+        "that are continuous and not affine, at any depth.",
+        {
+            "zeta": "bound on the slopes of all C maps at c = 1, > 1; default 1.5",
+            "subnetworks": "which slopes zeta bounds: strict (those of the papers' subnetworks; "
+            "default) or forward (from the inputs to every node)",
+            "q_slope": "Q'(1) asked for: a number (default 1), 'minimize' or 'none'",
+            "free_slope": "whether leaky_relu's negative slope is chosen too; default yes",
+            **TOKEN_TARGETS,
+            "gates": "activations that gate a product: shape (default), or normalise (kept, scaled "
+            "to Q(1) = 1)",
+        },
+        compared=True,
+    ),
+)
 def dks(
     network: Network,
     activation: Any = None,
