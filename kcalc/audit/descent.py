@@ -64,7 +64,8 @@ def dead(
             call = redrawn(call, step)
             gradients = differentiated(fresh(), call, classes, step, names, values)
             zero = {n for n in zero if gradients[n] is None or not bool(gradients[n].any())}
-        rounded = _rounded(fresh, call, gradients, classes, step, values, rounded)
+        known = {name: gradients[name] for name in rounded}
+        rounded = _rounded(fresh, call, known, classes, step, values)
         if not zero and not rounded:
             break
     return tuple(n for n in names if n in zero), tuple(n for n in names if n in rounded)
@@ -94,14 +95,13 @@ def _rounded(
     classes: bool,
     seed: int,
     values: Gradients,
-    names: set[str],
 ) -> set[str]:
-    """Those of some parameters whose gradient all but vanishes in 64 bits."""
+    """The parameters of some gradients, in 32 bits, that all but vanish in 64 bits."""
     import torch
     from torch.utils import _pytree as pytree
 
-    if not names:
-        return names
+    if not gradients:
+        return set()
 
     def wide(leaf: Any) -> Any:
         return (
@@ -110,11 +110,11 @@ def _rounded(
 
     try:
         found = differentiated(
-            fresh().double(), pytree.tree_map(wide, call), classes, seed, sorted(names), values
+            fresh().double(), pytree.tree_map(wide, call), classes, seed, list(gradients), values
         )
     except RuntimeError:  # of models that work in one precision alone
         return set()
-    return {n for n in names if _size(found[n]) < ROUNDING * _size(gradients[n])}
+    return {n for n in gradients if _size(found[n]) < ROUNDING * _size(gradients[n])}
 
 
 def _descend(values: Gradients, gradients: Gradients) -> None:
