@@ -45,7 +45,8 @@ def run(
     optimizer: Annotated[
         str | None,
         Option(
-            "a function that takes the model and returns its optimizer", metavar="MODULE:FUNCTION"
+            "a function that takes the model and returns its optimizer, or a list of optimizers",
+            metavar="MODULE:FUNCTION",
         ),
     ] = None,
     fail_on: Annotated[
@@ -54,7 +55,10 @@ def run(
             "the least severity that gives the exit status 1; default error", choices=SEVERITIES
         ),
     ] = "error",
-    ignore: Annotated[tuple[str, ...], Option("leave out findings of a code", metavar="CODE")] = (),
+    ignore: Annotated[
+        tuple[str, ...],
+        Option("leave out findings of some codes, with commas between", metavar="CODES"),
+    ] = (),
     also: Annotated[
         tuple[str, ...],
         Option("apply a criterion that is off by default: INIT-TRUNC", metavar="CODE"),
@@ -89,7 +93,7 @@ def run(
     severity of --fail-on or a worse one, 1 with them, 2 for bad input.
 
     """
-    known_codes(ignore, "--ignore")
+    ignored = known_codes([c.strip() for text in ignore for c in text.split(",")], "--ignore")
     for kind, path in files.items():
         if not path.endswith(f".{kind}"):
             raise KcalcError(f"--{kind}: {path} must end in .{kind}")
@@ -104,7 +108,7 @@ def run(
     )
     if baseline:
         found = replace(found, findings=(*found.findings, *found.changes(baseline)))
-    found = _without(found, ignore)
+    found = _without(found, ignored)
     if lock:
         found.lock(lock)
     for path in files.values():
