@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -224,13 +225,90 @@ def test_refusals(batch: tuple[Any, Any]) -> None:
     with pytest.raises(kc.KcalcError, match="two torch.nn.Modules"):
         kc.transfer(perceptron(8), x, base=3)
     found = kc.transfer(perceptron(32), x, base=perceptron(16))
-    with pytest.raises(kc.KcalcError, match="has a parameter '7.weight' without a rule|no param"):
-        found.param_groups(nn.Sequential(nn.Linear(3, 3)), 0.1)
+    with pytest.raises(kc.KcalcError, match="the model has no parameter"):
+        found.param_groups(nn.Sequential(nn.Linear(16, 32)), 0.1)
+    with pytest.raises(kc.KcalcError, match="has a parameter 'weight' without a rule"):
+        found.param_groups(nn.Linear(16, 32), 0.1)
     with pytest.raises(kc.KcalcError, match="lr must be >= 0"):
         found.param_groups(perceptron(32), -1)
     symbolic = kc.transfer(kc.chain(kc.layers.Input(16), kc.layers.Affine(), kc.layers.Affine(5)))
     with pytest.raises(kc.KcalcError, match="give base= and to="):
         symbolic.optax(0.1)
+
+
+def changed(middle: Callable[[int], nn.Module], end: Callable[[int], nn.Module]) -> Any:
+    """A perceptron by its width, with a module of the width in the middle and one at the end."""
+    return lambda w: nn.Sequential(nn.Linear(16, w), middle(w), nn.Linear(w, 5), end(w))
+
+
+class Factor(nn.Module):
+    """A number."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, x: Any) -> Any:
+        return x * self.number
+
+
+class Times(nn.Module):
+    """A number before or after a function."""
+
+    def __init__(self, before: float, after: float = 1.0) -> None:
+        super().__init__()
+        self.before, self.after = before, after
+
+    def forward(self, x: Any) -> Any:
+        return self.after * torch.tanh(self.before * x)
+
+
+def one(*modules: Any) -> Callable[[int], nn.Module]:
+    """A choice by the width: the first module for 16, the last for others."""
+    return lambda w: modules[0 if w == 16 else -1]()
+
+
+SAME = one(nn.Identity)
+RELU = one(nn.ReLU)
+CHANGED: dict[str, tuple[str, Any]] = {
+    "another function": ("in the base it computes Max", changed(one(nn.ReLU, nn.GELU), SAME)),
+    "no function": ("has no counterpart", changed(one(nn.ReLU, nn.Identity), SAME)),
+    "a factor before a function": (r"tanh\(4", changed(lambda w: Times(w**0.5), SAME)),
+    "a factor behind a function": ("tanh", changed(lambda w: Times(1.0, 1 / w), SAME)),
+    "a factor, 1 in the base": ("multiplies by", changed(RELU, lambda w: Factor(16 / w))),
+    "another rate": ("drops with", changed(lambda w: nn.Dropout(0.1 if w == 16 else 0.5), SAME)),
+    "another norm": (
+        "RMSNorm.*LayerNorm",
+        changed(lambda w: nn.LayerNorm(w) if w == 16 else nn.RMSNorm(w), SAME),
+    ),
+    "no norm": (
+        "has no counterpart",
+        changed(lambda w: nn.LayerNorm(w) if w == 16 else nn.Identity(), SAME),
+    ),
+    "another epsilon": (
+        "epsilon 1",
+        changed(lambda w: nn.LayerNorm(w, 1e-5 if w == 16 else 1.0), SAME),
+    ),
+    "a factor of the input": (
+        "input '.*goes through",
+        lambda w: nn.Sequential(Factor(float(w)), nn.Linear(16, w), nn.ReLU(), nn.Linear(w, 5)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "build"), CHANGED.values(), ids=CHANGED.keys())
+def test_what_changes_beside_the_width_is_named(
+    words: str, build: Any, batch: tuple[Any, Any]
+) -> None:
+    with pytest.raises(kc.KcalcError, match=words):
+        kc.transfer(build, batch[0], base=16, to=32)
+
+
+def test_rules_are_those_of_one_width(batch: tuple[Any, Any]) -> None:
+    found = kc.transfer(perceptron, batch[0], base=16, to=32)
+    for ask in (lambda m: found.param_groups(m, 0.1), found.rescale):
+        with pytest.raises(kc.KcalcError, match="shape .*give kc.transfer this model's width"):
+            ask(perceptron(64))
 
 
 # -- training --------------------------------------------------------------------------------------

@@ -25,7 +25,8 @@ class ParameterRule(Shown):
     ratios of all extents are known, else SymPy products of powers of ``n`` (the ratio of widths)
     and ``L`` (of depths). ``exponents``: these products. ``optimizer``: the optimiser that takes
     the parameter; Muon hands all but hidden matrices to AdamW. ``base_std``: the standard deviation
-    of the parameter in the base, None where that is no model.
+    of the parameter in the base, None where that is no model; ``shape``: its shape in the larger
+    PyTorch model, else empty.
     """
 
     name: str
@@ -37,6 +38,7 @@ class ParameterRule(Shown):
     weight_decay: Any
     exponents: Mapping[str, Power] = field(repr=False)
     base_std: float | None = field(default=None, repr=False)
+    shape: tuple[int, ...] = field(default=(), repr=False)
 
     def exponent(self, quantity: str, axis: str = "width") -> Any:
         """The exponent of the width or the depth in one of the four factors, exact.

@@ -163,6 +163,7 @@ class _Book:
             **numbers(powers, self.growth.ratios),
             exponents=powers,
             base_std=uses[0].base_std,
+            shape=uses[0].shape if uses[0].base_std is not None else (),
         )
 
     def _role(self, one: Placement) -> str:

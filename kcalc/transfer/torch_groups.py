@@ -70,9 +70,15 @@ def _matched(transfer: Transfer, model: Any) -> dict[str, Any]:
     if not hasattr(model, "named_parameters"):
         raise KcalcError(f"expected a torch.nn.Module, got a {type(model).__name__}")
     own = dict(model.named_parameters())
-    for name in own:
+    for name, parameter in own.items():
         if name not in transfer.parameters:
             raise KcalcError(f"the model has a parameter {name!r} without a rule")
+        shape = transfer.parameters[name].shape
+        if shape and shape != tuple(parameter.shape):
+            raise KcalcError(
+                f"{name!r} has the shape {tuple(parameter.shape)}, and the rules are those of "
+                f"{shape}: give kc.transfer this model's width, to="
+            )
     for name in transfer.parameters:
         if name not in own:
             raise KcalcError(f"the model has no parameter {name!r}, which has a rule")

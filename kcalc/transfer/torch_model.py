@@ -9,7 +9,7 @@ from typing import Any
 from ..foundation.errors import KcalcError
 from ..interchange.model_reading import Reading
 from ..interchange.read import read
-from ..interchange.trace import Held, Linear, Lookup
+from ..interchange.trace import Held, Linear, Lookup, Normalise
 from ..network import primitives as P
 from ..network.layers import Opaque, Positions
 from ..network.network import Network
@@ -47,7 +47,34 @@ def torch_transfer(
                 f"no exponents; see kc.read(model, ...).notes"
             )
     growth = growth_between(small.network, large.network, axes)
+    _check_inputs_and_epsilons(small, large)
     return derive(large.network, growth, chosen, _placed(base, model, large, growth))
+
+
+def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
+    """Raises: KcalcError where inputs go through other functions, or norms have another epsilon."""
+    for network in (small.network, large.network):
+        for node in network.inputs:
+            notes = [tuple(n.text for n in one.notes if n.node == node) for one in (large, small)]
+            if notes[0] != notes[1]:
+                own, base = (" and ".join(texts) or "no remark" for texts in notes)
+                raise KcalcError(
+                    f"input {node!r}: {own}; in the base: {base}. Keep functions of inputs as they "
+                    f"are in the base"
+                )
+    known = {op.name: op for op in _norms(small)}
+    for op in _norms(large):
+        for other in matching_name(op.name, known):
+            if not math.isclose(op.epsilon, other.epsilon, rel_tol=1e-6):
+                raise KcalcError(
+                    f"node {op.name!r} has the epsilon {op.epsilon:g}, in the base "
+                    f"{other.epsilon:g}: the base may differ in width and depth alone"
+                )
+
+
+def _norms(reading: Reading) -> list[Normalise]:
+    ops = reading.trace.ops if reading.trace is not None else ()
+    return [op for op in ops if isinstance(op, Normalise)]
 
 
 def _placed(base: Any, model: Any, reading: Reading, growth: Growth) -> list[Placement]:
