@@ -14,7 +14,7 @@ import kcalc as kc
 from kcalc.transfer.branches import branches
 from kcalc.transfer.growth import open_growth
 from kcalc.transfer.optimizers import GAUGES, OPTIMIZERS
-from kcalc.transfer.powers import WIDTH, degrees, larger
+from kcalc.transfer.powers import WIDTH, Order, degrees, order_of
 from kcalc.transfer.rules import Placement, abc_exponents, derive, options, setting
 from kcalc.transfer.sizes import sizes
 
@@ -331,6 +331,7 @@ def test_ratios_that_differ_are_symbols_of_their_own() -> None:
 
 def test_sizes_are_compared_by_degrees() -> None:
     depth = sp.Symbol("L", positive=True)
+    larger = Order().larger
     assert larger(1 / n, n**-HALF, 0 * n) == n**-HALF
     assert degrees(n**2 / depth) == (2, -1)
     assert larger(0, 0) == 0

@@ -17,7 +17,7 @@ from ..network import primitives as P
 from ..network.layers import Affine, Attend, Embedding, Positions
 from ..network.network import Network
 from ..network.primitives import owner
-from .branches import Branch, branches, refuse_nested
+from .branches import Branch, along_stream, branches, refuse_nested
 from .powers import DEPTH, HALF, ONE, WIDTH, ZERO, Power, width_symbols
 
 Node = Hashable
@@ -31,7 +31,8 @@ class Growth:
 
     ``channels``, ``groups``: by node with weights, or attention; ``scores``: {Attend: the factor
     that its scores need}; ``branches``: the residual branches where their number grows, else none;
-    ``ratios``: {symbol: its ratio}, of known ones.
+    ``ratios``: {symbol: its ratio}, of known ones; ``along``: nodes on the stream itself of which
+    there are as many as branches.
     """
 
     channels: Mapping[Node, Power]
@@ -39,6 +40,7 @@ class Growth:
     scores: Mapping[Node, Power]
     branches: tuple[Branch, ...]
     ratios: Mapping[sp.Symbol, float] = field(default_factory=dict)
+    along: frozenset[Node] = frozenset()
 
 
 def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = None) -> Growth:
@@ -67,7 +69,15 @@ def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = Non
     refuse_nested(deep)
     scores = {n: _open_scores(network.layer(n), width) for n in network.nodes_of(Attend)}
     known = {} if ratio is None else {WIDTH: float(ratio)}
-    return Growth(channels, {}, scores, deep, known)
+    along = along_stream(network, deep) if deep else frozenset()
+    for node, op, _ in network.operations:
+        if node in along and isinstance(op, P.Fresh):
+            raise KcalcError(
+                f"node {owner(node)!r} and others like it have weights on the stream between "
+                f"residual branches: depth has exponents where only branches grow in number; leave "
+                f"'depth' out of axes"
+            )
+    return Growth(channels, {}, scores, deep, known, along)
 
 
 def _open_scores(layer: Any, width: bool) -> Power:
@@ -119,6 +129,7 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
         scores,
         deep,
         known,
+        along_stream(network, deep, base) if deep else frozenset(),
     )
 
 

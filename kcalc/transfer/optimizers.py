@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..foundation.errors import KcalcError, unknown
-from .powers import HALF, ONE, Power, larger
+from .powers import HALF, ONE, Power
 from .sizes import Use
 
 OPTIMIZERS = ("sgd", "adamw", "adafactor", "muon", "muon-match-rms")
@@ -81,7 +81,7 @@ def rates(
     if chosen.startswith("muon"):
         rate = change * (use.fan_in * use.fan_out) ** HALF / _muon_factor(chosen, use, shape)
         return Rates(chosen, init, rate, factor * sloped * (use.fan_in * use.fan_out) ** HALF)
-    size = larger(init, change)
+    size = use.size / factor
     rate = _RATES[chosen](change, factor * sloped, size)
     return Rates(chosen, init, rate, size if chosen == "adafactor" else factor * sloped)
 

@@ -25,8 +25,8 @@ class ParameterRule(Shown):
     ratios of all extents are known, else SymPy products of powers of ``n`` (the ratio of widths)
     and ``L`` (of depths). ``exponents``: these products. ``optimizer``: the optimiser that takes
     the parameter; Muon hands all but hidden matrices to AdamW. ``base_std``: the standard deviation
-    of the parameter in the base, None where that is no model; ``shape``: its shape in the larger
-    PyTorch model, else empty.
+    of the parameter in the base, None where that is no model; ``base_entries``: how many entries it
+    has there; ``shape``: its shape in the larger PyTorch model, else empty.
     """
 
     name: str
@@ -38,6 +38,7 @@ class ParameterRule(Shown):
     weight_decay: Any
     exponents: Mapping[str, Power] = field(repr=False)
     base_std: float | None = field(default=None, repr=False)
+    base_entries: int = field(default=0, repr=False)
     shape: tuple[int, ...] = field(default=(), repr=False)
 
     def exponent(self, quantity: str, axis: str = "width") -> Any:
@@ -112,7 +113,10 @@ class Transfer(Shown):
         """Give the larger model the initial weights that the rules ask for, in place.
 
         Every parameter is multiplied so that its standard deviation is that of the base times
-        ``init_std``. Parameters that are constant (gains of norms, biases of zeros) stay.
+        ``init_std``; of one whose mean is not 0, as of gains near 1, the differences from the mean
+        are.
+        Parameters that are constant (gains of norms, biases of zeros) stay. The standard deviation
+        of fewer than 24 entries says little, so those are multiplied by ``init_std`` alone.
 
         ``model``: the larger model.
         Raises: KcalcError for a model whose parameters are not those of the rules, and where the

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..foundation.errors import KcalcError
 from ..interchange.model_reading import Reading
 from ..interchange.read import read
-from ..interchange.trace import Held, Linear, Lookup, Normalise
+from ..interchange.trace import Held, Linear, Lookup, Normalise, Op, Pointwise, Prefixed
 from ..network import primitives as P
 from ..network.layers import Opaque, Positions
-from ..network.network import Network
 from ..network.primitives import owner
-from .growth import Growth, growth_between, matching_name
+from .growth import growth_between, matching_name
 from .result import Transfer
 from .rules import Options, Placement, derive
+from .torch_groups import moments
 
 Node = Hashable
 
@@ -38,7 +40,7 @@ def torch_transfer(
             raise KcalcError(
                 f"expected two networks or two torch.nn.Modules, got a {type(one).__name__}"
             )
-    small, large = read(base, *inputs), read(model, *inputs)
+    small, large = (read(one, *inputs, sigmas=False) for one in (base, model))
     for network in (small.network, large.network):
         for node in network.nodes_of(Opaque):
             unread = network.layer(node)
@@ -48,7 +50,7 @@ def torch_transfer(
             )
     growth = growth_between(small.network, large.network, axes)
     _check_inputs_and_epsilons(small, large)
-    return derive(large.network, growth, chosen, _placed(base, model, large, growth))
+    return derive(large.network, growth, chosen, _placed(base, model, large))
 
 
 def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
@@ -73,22 +75,38 @@ def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
 
 
 def _norms(reading: Reading) -> list[Normalise]:
-    ops = reading.trace.ops if reading.trace is not None else ()
-    return [op for op in ops if isinstance(op, Normalise)]
+    return [op for op in _ops(reading) if isinstance(op, Normalise)]
 
 
-def _placed(base: Any, model: Any, reading: Reading, growth: Growth) -> list[Placement]:
-    """All uses of all parameters."""
+def _placed(base: Any, model: Any, reading: Reading) -> list[Placement]:
+    """All uses of all parameters, but of frozen ones whose place is not known."""
     small = dict(base.named_parameters())
     own = dict(model.named_parameters())
     uses = list(_uses(reading))
     met = {name for name, _, _ in uses}
-    uses += [_vector(n, p, small, reading.network) for n, p in own.items() if n not in met]
-    return [
-        Placement(name, node, kind, tuple(own[name].shape), _spread(name, small))
-        for name, node, kind in uses
-        if name in own
+    uses += [
+        (name, *use)
+        for name, p in own.items()
+        if name not in met and (use := _vector(name, p, small, reading)) is not None
     ]
+    counts = [Counter(re.sub(r"\d+", "*", name) for name in one) for one in (own, small)]
+    found = []
+    for name, node, kind in uses:
+        if name in own:
+            others = matching_name(name, small)
+            pattern = re.sub(r"\d+", "*", name)
+            found.append(
+                Placement(
+                    name,
+                    node,
+                    kind,
+                    tuple(own[name].shape),
+                    moments(others)[0] if others else None,
+                    sum(p.numel() for p in others),
+                    counts[0][pattern] > counts[1][pattern],
+                )
+            )
+    return found
 
 
 def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
@@ -96,7 +114,7 @@ def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
     network = reading.network
     made = {owner(node): node for node, op, _ in network.operations if isinstance(op, P.Fresh)}
     held: dict[str, str] = {}
-    for op in reading.trace.ops if reading.trace is not None else ():
+    for op in _ops(reading):
         if isinstance(op, Held) and op.parameter is not None:
             held[op.name] = op.parameter
         if isinstance(op, Linear | Lookup) and op.name in made:
@@ -110,36 +128,74 @@ def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
 
 
 def _vector(
-    name: str, parameter: Any, small: Mapping[str, Any], network: Network
-) -> tuple[str, Node, str]:
-    """The use of a gain or another vector: at the node of the module that holds it.
+    name: str, parameter: Any, small: Mapping[str, Any], reading: Reading
+) -> tuple[Node, str] | None:
+    """(node, kind) of a gain or another vector; None for frozen ones whose place is not known.
 
     Raises: KcalcError for anything but vectors with one extent that grows at most.
     """
-    grown = {
+    grown = [
         sum(a != b for a, b in zip(parameter.shape, other.shape, strict=True))
         for other in matching_name(name, small)
         if other.ndim == parameter.ndim
-    }
-    module = name.rpartition(".")[0]
-    nodes = [
-        n for n in network if str(n) == module or str(n).startswith((f"{module}.", f"{module}["))
     ]
-    if not grown or max(grown) > 1 or not nodes or not module:
-        raise KcalcError(
-            f"the place of parameter {name!r} in the network is not known: no layer that was read "
-            f"has it; freeze it, or write the operation that uses it as a module of its own"
-        )
-    return name, nodes[-1], "gain" if max(grown) else "shared"
-
-
-def _spread(name: str, small: Mapping[str, Any]) -> float | None:
-    """The standard deviation of a parameter in the base; of several counterparts, their mean."""
-    others = matching_name(name, small)
-    if not others:
+    place = _place(name, reading)
+    if grown and max(grown) <= 1 and place is not None:
+        node, factor = place
+        return node, ("gain" if max(grown) else "shared") if factor else "vector"
+    if not parameter.requires_grad:
         return None
-    squares = [float(p.detach().double().var(unbiased=False)) for p in others]
-    return math.sqrt(sum(squares) / len(squares))
+    takers = [op.name for op in _ops(reading) if _takes(op, name)]
+    told = (
+        f"{takers[0]!r} takes it in a way that has no rule; freeze it"
+        if takers
+        else "no operation that was read takes it; delete it if the model does not use it, or "
+        "freeze it"
+    )
+    raise KcalcError(
+        f"the place of parameter {name!r} in the network is not known: {told}, "
+        f"requires_grad_(False): frozen parameters need no rule"
+    )
+
+
+def _ops(reading: Reading) -> Sequence[Op]:
+    return reading.trace.ops if reading.trace is not None else ()
+
+
+def _takes(op: Op, name: str) -> bool:
+    """Whether an operation holds a parameter, or something computed from it."""
+    parameter = (getattr(op, "parameter", None) or "").partition(" #")[0]
+    return name in parameter.split(", ")
+
+
+def _place(name: str, reading: Reading) -> tuple[Node, bool] | None:
+    """(node, whether the parameter is a factor there) of a parameter that is no weight."""
+    ops = _ops(reading)
+    held = {op.name for op in ops if isinstance(op, Held) and _takes(op, name)}
+    readers = [op for op in ops if held.intersection(op.reads)]
+    tokens = [op for op in ops if isinstance(op, Prefixed) and _takes(op, name)]
+    if not readers and not tokens:
+        module = name.rpartition(".")[0]
+        norms = [op.name for op in ops if isinstance(op, Normalise) and op.name == module]
+        return (norms[0], True) if norms and norms[0] in reading.network else None
+    nodes = {_node(op, reading, held) for op in (*readers, *tokens)}
+    if len(nodes) > 1 or None in nodes or not all(isinstance(op, Pointwise) for op in readers):
+        return None
+    added = all(isinstance(op, Pointwise) and op.label in ("add", "sub") for op in readers)
+    return nodes.pop(), not added  # tokens alone are added, too
+
+
+def _node(op: Op, reading: Reading, arrays: Container[str]) -> Node | None:
+    """The node whose feature map an operation returns, or, alone, reads; None where none does."""
+    ops = {one.name: one for one in _ops(reading)}
+    made = {node for node, _, _ in reading.network.operations}
+    while (node := reading.places.get(op.name)) is None or node not in made:
+        sources = [read for read in op.reads if read not in arrays]
+        readers = [one for one in ops.values() if sources[0] in one.reads] if sources else []
+        if len(sources) != 1 or len(readers) != 1:
+            return None
+        op = ops[sources[0]]
+    return node
 
 
 __all__ = ["torch_transfer"]
