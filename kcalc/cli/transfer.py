@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..calculi.widths import open_nodes
 from ..foundation.errors import KcalcError
 from ..foundation.files import destination
+from ..foundation.plain_arguments import whole
 from ..interchange.json_format import write_json
 from ..transfer import Transfer, transfer
 from ..transfer.optimizers import GAUGES, OPTIMIZERS
@@ -42,7 +44,12 @@ def _options(command: argparse.ArgumentParser) -> None:
         ("--to-depth", "depth of the large model"),
     ):
         command.add_argument(flag, type=int, metavar="N", help=what)
-    command.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="default adamw")
+    command.add_argument(
+        "--optimizer",
+        default="adamw",
+        metavar="NAME",
+        help=f"one of {', '.join(OPTIMIZERS)}; default adamw",
+    )
     command.add_argument(
         "--gauge", choices=GAUGES, default="none", help="where sizes of weights stand; default none"
     )
@@ -84,6 +91,9 @@ def _transfer(options: argparse.Namespace) -> Transfer:
         "decay": options.decay,
         "branch_exponent": options.branch_exponent,
     }
+    for flag in ("width", "to", "depth", "to_depth"):
+        if getattr(options, flag) is not None:
+            whole(getattr(options, flag), f"--{flag.replace('_', '-')}", 1)
     sizes = {"width": (options.width, options.to), "depth": (options.depth, options.to_depth)}
     for name, (small, large) in sizes.items():
         if (small is None) != (large is None):
@@ -93,11 +103,18 @@ def _transfer(options: argparse.Namespace) -> Transfer:
         if options.depth is not None:
             raise KcalcError("--depth is for functions that build models; leave it out")
         network = named_network(options.network, None, None, options.input).network
+        if not open_nodes(network):
+            raise KcalcError(
+                f"{options.network} has fixed widths; name a network with open ones, such as "
+                f"vanilla-4, or a function of the width that builds a model, module:attribute"
+            )
         return transfer(network, base=options.width, to=options.to, **settings)
     build = python_attribute(options.network)
     if options.width is None:
         raise KcalcError("give the widths of both models, --width and --to")
     inputs = options.input
+    if not inputs:
+        raise KcalcError("give the sizes of the model's inputs, --input SIZES or --ids SIZES")
     if options.depth is None:
         return transfer(build, *inputs, base=options.width, to=options.to, **settings)
     base, to = ({name: pair[i] for name, pair in sizes.items()} for i in (0, 1))

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..foundation.errors import KcalcError, unknown
+from ..foundation.errors import KcalcError, glimpse
 from .powers import HALF, ONE, Power
 from .sizes import Use
 
@@ -34,7 +34,9 @@ def named_optimizer(name: Any) -> str:
             "exponent; use optimizer='adamw', which without decay is Adam"
         )
     if not isinstance(name, str) or name not in OPTIMIZERS:
-        raise unknown("optimizer", name, OPTIMIZERS)
+        raise KcalcError(
+            f"unknown optimizer {glimpse(name)}; there are rules for {', '.join(OPTIMIZERS)}"
+        )
     return name
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..foundation.errors import KcalcError, unknown
+from ..foundation.families import family
 from ..foundation.plain_arguments import is_key
 from ..foundation.printing import Shown, plain, shown
 from ..maps.maps import Assumption
@@ -53,9 +54,12 @@ class ParameterRule(Shown):
         return degrees(self.exponents[quantity])[AXES[axis]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data; exponents as text."""
+        """Everything as plain data; exponents as text. Epsilon is None without an epsilon."""
         own = {name: getattr(self, name) for name in ("name", "role", "optimizer", *QUANTITIES)}
-        return plain(own) | {"exponents": {k: str(v) for k, v in self.exponents.items()}}
+        powers = {k: str(v) for k, v in self.exponents.items()}
+        if self.optimizer not in EPSILONS:
+            own["epsilon"] = powers["epsilon"] = None
+        return plain(own) | {"exponents": powers}
 
 
 AXES = {"width": 0, "depth": 1}
@@ -68,7 +72,8 @@ class Transfer(Shown):
 
     ``parameters``: {name: :class:`ParameterRule`}; ``multipliers``: {operation: (factor, its power
     of width and depth)}; ``edits``: what parameter groups alone cannot do, in words; ``ratios``:
-    {symbol: ratio to the base}, of known ones.
+    {symbol: ratio to the base}, of known ones. In the table parameters with the same rule whose
+    names differ in the number of a block are one row, ``blocks.*.up.weight``.
     """
 
     optimizer: str
@@ -158,11 +163,14 @@ class Transfer(Shown):
 
     def _rows(self) -> list[tuple[str, ...]]:
         head = ("parameter", "role", "optimizer", "init std", "learning rate", "epsilon", "decay")
-        body = (
-            (rule.name, rule.role, rule.optimizer, *(self._cell(rule, q) for q in QUANTITIES))
-            for rule in self.parameters.values()
-        )
-        return [head, *body]
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for name, rule in self.parameters.items():
+            cells = (rule.role, rule.optimizer, *(self._cell(rule, q) for q in QUANTITIES))
+            alike.setdefault((family(name), *cells), []).append(name)
+        return [
+            head,
+            *((n[0] if len(n) == 1 else form, *cells) for (form, *cells), n in alike.items()),
+        ]
 
     @staticmethod
     def _cell(rule: ParameterRule, quantity: str) -> str:

@@ -181,8 +181,8 @@ class _Book:
         optimizer, gradient = self.chosen.optimizer, self.found.gradients[one.node]
         if gradient == 0:
             raise KcalcError(
-                f"{one.name} at node {owner(one.node)!r} does not reach any output, so it has no "
-                f"gradient; drop it"
+                f"{one.name} at node {owner(one.node)!r} reaches none of the outputs that were "
+                f"read, so it has no gradient; return what is computed from it, or delete it"
             )
         if one.kind != "weight":
             return bias_rates(optimizer, *self._vector(one, gradient))

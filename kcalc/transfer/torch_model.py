@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..foundation.errors import KcalcError
+from ..foundation.errors import KcalcError, glimpse
 from ..interchange.model_reading import Reading
 from ..interchange.read import read
 from ..interchange.trace import Held, Linear, Lookup, Normalise, Op, Pointwise, Prefixed
@@ -35,18 +35,31 @@ def torch_transfer(
     Raises: KcalcError for other objects, models that cannot be read, and parameters whose place in
     the network is not known.
     """
+    if isinstance(base, int | Mapping) and not hasattr(model, "named_parameters"):
+        raise KcalcError(
+            f"base={base} is a size, so that the model is a function that builds models: give the "
+            f"size of the larger one, too, to="
+        )
     for one in (base, model):
         if not hasattr(one, "named_parameters"):
-            raise KcalcError(
-                f"expected two networks or two torch.nn.Modules, got a {type(one).__name__}"
-            )
+            raise KcalcError(f"expected two networks or two torch.nn.Modules, got {glimpse(one)}")
+    if not inputs:
+        raise KcalcError(
+            "models of PyTorch are read by running them: give example inputs, or their shapes, "
+            "behind the model, kc.transfer(build, (2, 3, 32, 32), base=64, to=256)"
+        )
     small, large = (read(one, *inputs, sigmas=False) for one in (base, model))
     for network in (small.network, large.network):
         for node in network.nodes_of(Opaque):
             unread = network.layer(node)
+            advice = (
+                "one table may be an embedding and a readout; untie these"
+                if unread.name == "shared weights"
+                else "compute it by operations that are read"
+            )
             raise KcalcError(
                 f"node {node!r} was not read ({unread.name}: {unread.reason}), so its sizes have "
-                f"no exponents; see kc.read(model, ...).notes"
+                f"no exponents; {advice}"
             )
     growth = growth_between(small.network, large.network, axes)
     _check_inputs_and_epsilons(small, large)
