@@ -45,6 +45,8 @@ class ParameterRule(Shown):
     def exponent(self, quantity: str, axis: str = "width") -> Any:
         """The exponent of the width or the depth in one of the four factors, exact.
 
+        Where widths grow by several ratios, n_1, n_2, ..., it is the sum of their exponents.
+
         Raises: KcalcError for unknown names.
         """
         if not is_key(quantity, self.exponents):
