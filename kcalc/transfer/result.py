@@ -58,7 +58,7 @@ class ParameterRule(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data; exponents as text. Epsilon is None without an epsilon."""
         own = {name: getattr(self, name) for name in ("name", "role", "optimizer", *QUANTITIES)}
-        powers = {k: str(v) for k, v in self.exponents.items()}
+        powers: dict[str, str | None] = {k: str(v) for k, v in self.exponents.items()}
         if self.optimizer not in EPSILONS:
             own["epsilon"] = powers["epsilon"] = None
         return plain(own) | {"exponents": powers}
