@@ -38,7 +38,7 @@ layer = kc.chain(
 )  # weights of variance 2 / fan-in, then ReLU
 net = kc.chain(kc.repeat(layer, 10), L.Affine(sigma_w=2**0.5))  # ten of them, and a linear read-out
 C = kc.c_map(net)
-C.plot().set_title("Ten ReLU layers bring any two inputs close", fontsize=10);
+C.plot(label="ten ReLU layers").set_title("Ten ReLU layers bring any two inputs close", fontsize=10);
 
 # %% [markdown]
 # Change anything above: `kc.activations.names()` lists the activations, `kc.layers` the layers, and `kc.residual(branch)` puts a shortcut around a branch. The dashed line is the
@@ -165,10 +165,10 @@ ax.set_title("Ten layers are ten steps of a staircase,\nand ReLU's leads to c = 
 assert np.isclose(stairs[-1], C(-0.6), rtol=1e-13)
 
 # %% [markdown]
-# Local maps are objects with derivatives, series, fixed points, certified digits; where there is a formula, it is SymPy:
+# Local maps are objects with derivatives, series, fixed points, certified digits; where there is a formula, they show it (`local.closed_form` is the SymPy expression):
 
 # %%
-local.closed_form
+local
 
 # %%
 print("slope at 1:", local.derivative(1)(1.0), "  at 0:", local.derivative(1)(0.0))

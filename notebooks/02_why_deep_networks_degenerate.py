@@ -137,7 +137,7 @@ axes[1].set_title("... five hundred tear all inputs apart");
 limit = kc.depth_limit(kc.chain(L.Affine(), L.Nonlinear("erf")))
 slope = erf.c_map.derivative(1)(1.0, limit.q)
 print(
-    f"q -> {limit.q:.6f}, where C'(1) = {slope:.5f};  c -> {limit.c:.0f}, {limit.rate:.5f}-fold per layer"
+    f"q -> {limit.q:.6f}, where C'(1) = {slope:.5f};  c -> {limit.c:.0f} by a factor {limit.rate:.5f} per layer"
 )
 deepest = deep_erf["500 layers"]
 print(

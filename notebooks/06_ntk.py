@@ -43,7 +43,7 @@ plt.rcParams.update(
     {"figure.dpi": 110, "axes.titlesize": 10, "legend.frameon": False, "legend.fontsize": 8}
 )
 small = kc.ntk(kc.architectures.vanilla(1, "relu", sigma_w=sp.sqrt(2)))
-small.closed_form
+small
 
 # %% [markdown]
 # A network $f(x) = \sqrt{2/n}\; a\cdot\max(0, h)$ with $h = \sqrt{2/d}\; Wx$ has gradients that fit in one line each. Width 4000, once:

@@ -264,7 +264,7 @@ for (label, rule), colour in zip(rules.items(), (BLUE, RED)):
         for depth in blocks
     ]
     means, fourths = [float(one.mean) for one in found], [float(one.fourth) for one in found]
-    print(f"{label}: E|y|² at {blocks[-1]} blocks = {means[-1]:.4g}")
+    print(f"α = {rule(1000):.3g}: E|y|² at {blocks[-1]} blocks = {means[-1]:.4g}")
     ax.plot(blocks, means, color=colour, marker="o", ms=3.5, label=rf"{label}: $E|y|^2$")
     ax.plot(blocks, fourths, color=colour, ls="--", lw=1.2, label=r"$E|y|^4$")
 ax.set(
@@ -325,7 +325,7 @@ for (label, build), colour in zip(shapes.items(), (RED, GREEN, BLUE)):
         if not (label[0] == "r" and d == 2)
     ]
     ax.plot(depths[-len(values) :], values, color=colour, marker="o", ms=3.5, label=label)
-    print(f"{label:38s} relative variance at depth {depths[-1]}: {values[-1]:.4g}")
+    print(f"{label.split(',')[0]:9s} relative variance at depth {depths[-1]}: {values[-1]:.4g}")
 bound = np.expm1(5 * np.pi**2 / (6 * width))
 assert values[-1] < bound
 ax.axhline(bound, color=BLUE, ls="--", lw=1)

@@ -222,7 +222,7 @@ axes[1].legend(fontsize=8);
 # ## What can be proven: a bound on the tangent kernel
 #
 # `kc.smoothness` bounds derivatives of a network with respect to its parameters, on given data, over a stated set of parameters. Take a small residual network whose branches are *entry normalised* and contracting: each
-# weight is $w/\sqrt{1 + w^2}$ times a factor that keeps the matrix' norm below 1. Then $\lambda(DF)$, the smallest eigenvalue of $DF\,DF^\top$, has a positive lower bound at every point, given linearly independent
+# weight is $w/\sqrt{1 + w^2}$ times a factor that keeps the norm of the matrix below 1. Then $\lambda(DF)$, the smallest eigenvalue of $DF\,DF^\top$, has a positive lower bound at every point, given linearly independent
 # data. We compare the bound with $\lambda(DF)$ itself, by JAX from a network written out by hand.
 
 # %%
@@ -371,10 +371,10 @@ for skips, colour, label in (
         label=f"{label}: loss {found.losses[0]:.2f} → {found.losses[-1]:.2f}",
     )
     print(
-        f"{label}: smallest singular value {found.smallest:.3f}, mean {found.mean:.3f}, averaged over the steps"
+        f"{skips}: smallest singular value {found.smallest:.3f}, mean {found.mean:.3f}, averaged over the steps"
     )
 ax.set(
-    xlabel="singular values of d last feature map / d first convolution (dashed: the smallest)",
+    xlabel="singular values of ∂ last feature map / ∂ first convolution (dashed: the smallest)",
     ylabel=axis_names.DENSITY,
     xlim=(0, 1.2),
 )

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 12. Verify the theory
 #
-# kcalc rests on five papers. What they state is kept as *claims*: a statement in the form that holds, its place, its hypotheses, a check that yields evidence and, where the paper prints another mathematical statement, that one as well. `kcalc verify` runs them
+# kcalc rests on five papers and on a theory of attention that its own documentation states. Their statements are kept as *claims*: a statement in the form that holds, its place, its hypotheses, a check that yields evidence and, where the paper prints another mathematical statement, that one as well. `kcalc verify` runs them
 # all. This notebook shows the verdicts, takes apart by hand two printed statements that fail, and adds a claim of your own.
 
 # %%
@@ -58,8 +58,9 @@ TITLES = {
     "scaling": "Scaling calculus",
     "gradient": "Per-layer gradient",
     "skips": "Skips, normalisation",
+    "attention": "Attention (kcalc)",
 }
-fig, ax = plt.subplots(figsize=(7.6, 2.6), layout="constrained")
+fig, ax = plt.subplots(figsize=(7.6, 2.9), layout="constrained")
 left = np.zeros(len(TITLES))
 for verdict, colour in COLOURS.items():
     counts = np.array([sum(c.expected is verdict for c in claims.all(paper)) for paper in TITLES])
@@ -75,7 +76,7 @@ failing = sum(
 )
 ax.set(
     xlabel="claims",
-    title=f"{failing} of {sum(len(claims.all(paper)) for paper in TITLES)} mathematical statements fail as printed",
+    title=f"{failing} of {len(claims.all())} mathematical statements fail as printed",
 )
 ax.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.02));
 
@@ -95,7 +96,7 @@ Markdown(
 #
 # ## Running some
 #
-# A few theorem-level claims, with the small budget. `margin` says by how much the tightest finding holds; `method` says how it was decided.
+# A few theorem-level claims, with the small budget: the verdict, its margin (by how much the tightest finding holds) and the kinds of evidence.
 
 # %%
 chosen = [
@@ -109,7 +110,7 @@ chosen = [
 ]
 report = claims.verify(ids=chosen, processes=1)
 for f in report.findings:
-    print(f"{f.claim.id:15s} {f.verdict!s:41s} margin {f.margin:8.2g}   {f.methods}")
+    print(f"{f.claim.id:15s} {f.verdict!s:41s} {f.margin:5.2g}  {f.methods}")
 assert not report.contradictions
 
 # %% [markdown]
@@ -120,7 +121,7 @@ assert not report.contradictions
 # %%
 def shown(id):
     claim = claims.get(id)
-    parts = [f"**{claim.id}** ({claim.place}). {claim.statement}"] + (
+    parts = [f"**{claim.id}** ({claim.place}): {claim.statement}"] + (
         [f"*Printed:* {claim.printed}"] if claim.printed else []
     )
     return Markdown("\n\n".join(parts))

@@ -152,6 +152,7 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "layers.Embedding": lambda: good(),
     "layers.GatedUnit": lambda: good("swish"),
     "layers.Positions": lambda: good(),
+    "layers.ClassToken": lambda: good(),
     "activations.abrelu": lambda: good(1, 0.5),
     "activations.celu": lambda: good(),
     "activations.combine": lambda: good(
@@ -340,6 +341,7 @@ METHODS: dict[str, Callable[[], Good]] = {
     # shaping
     "Shaping.apply_to": lambda: good(torch_shaped(), (2, 8)),
     "Reading.cut": lambda: good(["1"]),
+    "RegionalShaping.export": lambda: good("json"),
     "RegionalShaping.apply_to": lambda: good(torch_sorted(), (2, 8)),
     "Shaping.compare": lambda: good(shaped()),
     "Shaping.export": lambda: good("numpy"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -38,12 +40,14 @@ def test_models_written_here_run(name: str) -> None:
 def test_a_row_says_what_there_is() -> None:
     row = models.measured(Architecture("stack", "", wide, ((2, 8),)))
     assert [row.cells[column].state for column in models.COLUMNS] == ["exact"] * 6
-    assert row.fidelity == "4 exact" and row.texts()[:2] == ("stack", "here")
+    assert row.fidelity == "4 exact" and row.texts()[:2] == ("stack", f"{row.seconds:.1f}")
     ratio, error = map(float, row.copy.split(" ± "))
     assert abs(ratio - 1) < max(5 * error, 0.1)
     text = models.page([row], 60.0)
     assert "1 have q and c at their outputs (100%), 1 a shaped copy" in text
-    assert "| stack | here |" in text
+    assert f"| stack | {row.seconds:.1f} | 4 exact |" in text
+    other = dataclasses.replace(row, architecture=Architecture("stack", "timm", wide, ((2, 8),)))
+    assert other.texts() == ("stack (timm)", *row.texts()[1:])
 
 
 def test_refusals_are_counted_by_reason() -> None:

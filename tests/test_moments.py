@@ -294,6 +294,10 @@ def test_depth_as_a_symbol():
         and "mean_factor" in found.to_dict()
         and "array" in found._repr_latex_()
     )
+    assert "exp(s)" in str(stable) and "exp(2*s*(n + 2)/n)" in str(stable)
+    layer = kc.chain(Affine(n, sigma_w=sp.sqrt(2)), Nonlinear("relu"))
+    kept = moments_at_depth(layer, features=n)
+    assert "|x|^2\\\\" in kept._repr_latex_() and str(kept).startswith("E|y|^2 = |x|^2\n")
     with pytest.raises(kc.KcalcError, match="no Affine"):
         found.jacobian("sum_1", 1)
     with pytest.raises(kc.KcalcError, match="whole number from 1"):

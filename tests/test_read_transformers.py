@@ -112,15 +112,15 @@ def weight_of(model: nn.Module, node: str) -> str:
     return next(name for name in wishes if name in names)
 
 
-def test_tied_readout_and_class_token_are_noted() -> None:
+def test_a_tied_readout_is_noted_and_a_class_token_is_a_node() -> None:
     gpt = kc.read(drawn(GPT2(1, 48, 4, VOCABULARY, T, readout=True)), IDS)
     assert any(
         "those of the embedding 'wte' (tied)" in note.text for note in gpt.notes
     ) and not gpt.network.nodes_of(L.Opaque)
     vit = kc.read(drawn(ViT(1, 48, 4, 32, 8)), (2, 3, 32, 32))
-    assert any(
-        "its class token" in note.text and "17 tokens" in note.text for note in vit.notes
-    ) and not vit.network.nodes_of(L.Opaque)
+    (front,) = vit.network.nodes_of(L.ClassToken)
+    assert vit.network.layer(front).count == 1 and not vit.network.nodes_of(L.Opaque)
+    assert not any("class token" in note.text for note in vit.notes)
     mean = kc.read(drawn(ViT(1, 48, 4, 32, 8, token=False)), (2, 3, 32, 32))
     assert mean.network.layer(mean.network.nodes_of(L.Positions)[0]).length == 16
     assert mean.fidelity.counts["exact"] == len(mean.network) - 1  # all but the mean over tokens

@@ -373,6 +373,16 @@ def test_weights_over_tokens_and_what_only_they_read_are_left_alone() -> None:
     assert torch.isfinite(shaped(torch.randn(7, 5, 6))).all()
 
 
+@pytest.mark.parametrize("target", ["onnx", "keras", "flax", "jax", "torch", "numpy", "latex"])
+def test_programs_of_a_model_shaped_in_parts_are_refused(target: str) -> None:
+    model = Middle(lambda h: h.sort(-1)[0])
+    shaping = kc.shape(kc.read(model, torch.ones(2, 8)), "tanh")
+    with pytest.raises(kc.KcalcError, match=r"was left alone .* use \.apply_to\(model\)"):
+        shaping.export(target)
+    (region, *_) = shaping.regions.values()
+    assert region.export("numpy") and json.loads(shaping.export("json")) == shaping.to_dict()
+
+
 def test_rows_of_all_tokens_and_a_class_token_behind_attention() -> None:
     class Rows(nn.Linear):
         def forward(self, input: torch.Tensor) -> torch.Tensor:

@@ -214,7 +214,7 @@ def test_tokens_factors_and_copies_have_rules() -> None:
     for optimizer, rate in (("sgd", 2), ("adamw", 1)):
         found = kc.transfer(lambda w: Vision(w, 2), image, base=16, to=32, optimizer=optimizer)
         roles = [found[name].role for name in ("token", "scale", "heat")]
-        assert roles == ["vector", "gain", "shared"]
+        assert roles == ["embedding", "gain", "shared"]
         assert [found[name].learning_rate for name in ("token", "scale", "heat")] == [rate, rate, 1]
         assert found["token"].exponent("epsilon") == found["places"].exponent("epsilon") == -1
         assert found["heat"].epsilon == 1

@@ -19,17 +19,18 @@ PRE = re.compile(
     re.DOTALL,
 )
 CODE = re.compile(r"highlight-(?:i?python3?|json|yaml|toml)\b")
-LONG_LINE = 60  # characters: a longer line of output is prose unless it has columns
-COMMANDS = re.compile(r"highlight-(?:bash|console)\b")
+LONG_LINE = 42  # characters: a longer line of output is prose unless it has columns
+LONG_CELL = 60  # characters: a longer last column is prose
+HYPHENATED = re.compile(r"(^|[>\s])([^\s<>]{0,18}-[^\s<>]{1,18})(?=[<\s]|$)")
 WIDEST_TABLE = 120  # characters of a line in columns
 LONG_HELP = 95  # characters of a line of ``--help``, whose columns stay
-LONG_COMMAND = 44  # characters of a line on a phone
 COLUMNS = re.compile(r"\S {3,}\S|\.{4}|[-=+|]{8}")
+GAP = re.compile(r"\S {2,}\S")
 WORD = re.compile(r'<span class="pre">([^<]{1,24})</span>')
 WIDE_IMAGE = re.compile(r'<img [^>]*class="wide"[^>]*>')
 SIZE = re.compile(r'<svg[^>]* width="([\d.]+)pt" height="([\d.]+)pt"')
 WIDE = 1.9  # width over height of a row of panels
-BROAD = 560.0  # points: the width of several rows of panels
+BROAD = 420.0  # points: a figure whose letters would be too small on a phone
 SHORT_CELL = 12  # characters: a number with its unit
 PROSE_CELL = 15  # characters: the mean cell, beyond the first column, of a table of prose
 
@@ -45,22 +46,40 @@ def _wrapped(found: re.Match[str]) -> str:
     """Long lines of prose, LaTeX and commands wrap; code and tables scroll."""
     if CODE.search(found["classes"]):
         return found[0]
-    commands = COMMANDS.search(found["classes"])
-    longest = LONG_COMMAND if commands else LONG_LINE
-    if found["body"].startswith("<span></span>usage: "):
-        longest = LONG_HELP
+    longest = LONG_HELP if found["body"].startswith("<span></span>usage: ") else LONG_LINE
+    lines = found["body"].split("\n")
+    tables = _in_columns([html.unescape(re.sub("<[^>]*>", "", line)) for line in lines])
     lines = [
-        f'<span class="long">{line}</span>' if _is_prose(line, longest) else line
-        for line in found["body"].split("\n")
+        f'<span class="long">{HYPHENATED.sub(_whole, line)}</span>'
+        if _is_prose(line, WIDEST_TABLE if table else longest)
+        else line
+        for line, table in zip(lines, tables, strict=True)
     ]
     return f"{found['head']}>{chr(10).join(lines)}</pre>"
 
 
+def _in_columns(lines: list[str]) -> list[bool]:
+    """Which lines are rows of a table: those with columns, and lines beside them with a gap."""
+    found = [
+        bool(COLUMNS.search(line.strip()))
+        and (len(line.split("   ")[-1]) < LONG_CELL or not line.strip("-=+| "))
+        for line in lines
+    ]
+    forward = [(i, i - 1) for i in range(1, len(lines))]
+    back = [(j, i) for i, j in reversed(forward)]
+    for here, beside in [*forward, *back]:
+        found[here] |= found[beside] and bool(GAP.search(lines[here].strip()))
+    return found
+
+
 def _is_prose(line: str, longest: int) -> bool:
     text = html.unescape(re.sub("<[^>]*>", "", line))
-    whole = line.count("<span") == line.count("</span")
-    wide = len(text) > (WIDEST_TABLE if COLUMNS.search(text.strip()) else longest)
-    return whole and wide
+    return line.count("<span") == line.count("</span") and len(text) > longest
+
+
+def _whole(found: re.Match[str]) -> str:
+    """A word with hyphens, numbers and options among them, that no line breaks within."""
+    return f'{found[1]}<span class="unbroken">{found[2]}</span>'
 
 
 def _scrolled(image: str) -> str:

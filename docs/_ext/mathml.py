@@ -23,6 +23,7 @@ SCRIPT = re.compile(r"<m(?:sub|sup)>(?:(?!</m(?:sub|sup)>).)*</m(?:sub|sup)>")
 PLAIN_SCRIPT = re.compile(
     r"<m(?:sub|sup)><mi>\w</mi>(?:<mrow>)?<m[ni]>(?:\d+|[a-fh-ik-or-xzA-Z]+)</m[ni]>(?:</mrow>)?</m"
 )
+TALL = '<mover accent="true"><mi>\u03d5</mi>'  # a letter that reaches up to its accent
 DROPPED = re.compile(r"\\(?:displaystyle|textstyle|limits|nolimits|,\s*$)")
 
 
@@ -84,6 +85,7 @@ def _checked(markup: str, latex: str, where: nodes.Node) -> str:
     if markup.startswith("<code>") or LEFT_OVER.search(re.sub(r"<[^>]*>", "", markup)):
         LOGGER.warning("a formula cannot be shown: %s", latex, location=where, type="mathml")
     markup = markup.replace("<mo>^</mo></mover>", "<mo>\u02c6</mo></mover>")  # a hat, not a caret
+    markup = markup.replace(TALL, TALL.replace("<mover", '<mover class="tall"'))
     return BAR.sub(
         r'<mo\1 lspace="0" rspace="0">\2</mo>', ROOT.sub(_low, markup)
     )  # bars of absolute values stand close to what they enclose

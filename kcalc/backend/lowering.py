@@ -250,6 +250,19 @@ class Lowering:
         )
 
     @rule.register
+    def _(self, layer: L.ClassToken, node: Node, inputs: Sequence[Shape]) -> Shape:
+        (below,) = inputs
+        count = math.prod(self._tokens(node, below))
+        size = self.parameterization.vector(float(layer.sigma))
+        return self.found(
+            node,
+            inputs,
+            Shape(below.channels, (layer.count + count, 1)),
+            numbers=(size.std, size.factor),
+            tensors={"weight": (layer.count, below.channels)},
+        )
+
+    @rule.register
     def _(self, layer: L.Attend, node: Node, inputs: Sequence[Shape]) -> Shape:
         queries, keys, values = inputs
         if layer.heads is None:

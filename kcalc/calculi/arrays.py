@@ -222,6 +222,16 @@ class Arrays:
         return x + vectors.reshape(-1, *(shape.locations or (1, 1))[1:], shape.channels)
 
     @rule.register
+    def _(self, layer: L.ClassToken, node: Node, inputs: Sequence[Array]) -> Array:
+        import jax.numpy as jnp
+
+        (x,), (_, scale) = inputs, self.number(node)
+        front = _scaled(self.params[node]["weight"], scale)[:, None, :]
+        front = jnp.broadcast_to(front, (*x.shape[:-3], *front.shape)).astype(x.dtype)
+        tokens = x.reshape(*x.shape[:-3], -1, 1, x.shape[-1])
+        return jnp.concatenate([front, tokens], axis=-3)
+
+    @rule.register
     def _(self, layer: L.Attend, node: Node, inputs: Sequence[Array]) -> Array:
         """``sum_j (identity I + A - centre / T)_ij v_j`` per head.
 

@@ -27,6 +27,7 @@ from ..maps.composition import Composition
 from ..maps.maps import INFINITE_WIDTH, Assumption, CMap, KernelMap, QMap
 from ..network.compose import interpret
 from ..network.network import Network, require_network
+from .attention.class_token_maps import PointReader, has_class_token
 from .attention.sampled import Sampling, read_sampling
 from .attention.structure import Tokens, given_tokens, read_tokens, tells_tokens_apart
 from .attention.values import sampled_values, several
@@ -106,7 +107,9 @@ def q_map(
     return NetworkQMap(network, assume_independent, read_tokens(tokens, token_cosine))
 
 
-def token_map(network: Network, tokens: int, assume_independent: bool = False) -> TokenMap:
+def token_map(
+    network: Network, tokens: int | None = None, assume_independent: bool = False
+) -> TokenMap:
     """The map ``R(rho)`` of the cosine between two tokens of one sequence.
 
     It is the map through a network with attention.
@@ -325,6 +328,10 @@ class _Reading:
         else:
             if field is not NUMPY:
                 self.refuse_tokens()
+            if has_class_token(self.network, self.tokens):
+                self.kernel = PointReader(self.network, self.tokens, self.assume)
+                with np.errstate(all="ignore"):
+                    return self.kernel.read(q1, second, gap)
             kernel = self._over_tokens(q2 is None, gap is not None)
             inputs = self.tokens.inputs(kernel, q1, second, gap)
         self.kernel = kernel
@@ -343,6 +350,10 @@ class _Reading:
     def run_sequence(self, q: dict[Node, Any], gap: dict[Node, Any]) -> dict[Node, Any]:
         """The state of every node for one sequence, whose tokens have the given gaps."""
         assert self.tokens is not None
+        if has_class_token(self.network, self.tokens):
+            self.kernel = PointReader(self.network, self.tokens, self.assume)
+            with np.errstate(all="ignore"):
+                return self.kernel.sequence(q, gap)
         self.kernel = self._over_tokens(True, False)
         with np.errstate(all="ignore"):
             return interpret(self.network, self.kernel, self.tokens.sequence(self.kernel, q, gap))
@@ -389,6 +400,11 @@ def sequence_states(
     network: Network, tokens: Tokens
 ) -> tuple[Kernel, dict[Node, Any], tuple[Assumption, ...]]:
     """The calculus of two tokens of one sequence of q = 1, all states, and the assumptions."""
+    if has_class_token(network, tokens):
+        raise KcalcError(
+            "this needs tokens that are alike, and the network has a class token; let its readout "
+            "take the mean of all tokens instead"
+        )
     reading = _Reading(network, False, tokens)
     one = dict.fromkeys(network.inputs, np.asarray(1.0))
     states = reading.run_sequence(

@@ -18,7 +18,7 @@ from ..activations import Activation
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
 from ..network.compose import no_rule
-from ..network.layers import Affine, Embedding, Positions
+from ..network.layers import Affine, ClassToken, Embedding, Positions
 from ..network.network import Network
 from ..network.primitives import Blend, Fresh, Post, Primitive, owner
 from .atoms import Pair
@@ -114,10 +114,10 @@ class Tangent:
 def parameter_nodes(network: Network) -> tuple[Node, ...]:
     """The nodes with trained parameters.
 
-    Affine layers, embeddings and learned positions, in order.
+    Affine layers, embeddings, learned positions and class tokens, in order.
     """
     tables = [n for n in network.nodes_of(Positions) if network.layer(n).kind != "sinusoidal"]
-    found = {*network.nodes_of(Affine), *network.nodes_of(Embedding), *tables}
+    found = {*network.nodes_of(Affine, Embedding, ClassToken), *tables}
     return tuple(node for node in network if node in found)
 
 

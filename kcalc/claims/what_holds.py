@@ -51,7 +51,7 @@ def _section(paper: Paper) -> list[str]:
 
 
 def _entry(claim: Claim) -> list[str]:
-    lines = [f"- **{claim.id}** ({claim.place}). {_flat(claim.statement)}"]
+    lines = [f"- **{claim.id}** ({claim.place}): {_flat(claim.statement)}"]
     for label, text in (
         ("Under", claim.hypotheses),
         ("Printed", claim.printed),

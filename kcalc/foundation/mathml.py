@@ -12,6 +12,7 @@ from functools import lru_cache
 
 # LaTeX sets f'^2, the converter does not
 _PRIMED = re.compile(r"((?:\\[a-z]+\s*)*\\?[A-Za-z]+)('+)\^")
+_DOUBLY_PRIMED = re.compile(r"(_(?:\w|\{[^{}]*\}))('{2,3})")  # C_f'' as C''_f
 _BARE = re.compile(r"\\(math[a-z]+)\s+([A-Za-z])")  # browsers set \mathbb{E}, and not \mathbb E
 _PRIMES = ("\u2032", "\u2033", "\u2034")
 _BREAKS = frozenset("=≤≥<>≈≠∼≲≳→⇒∝+−-∈;")
@@ -35,7 +36,8 @@ def tree(latex: str) -> ET.Element | None:
     from latex2mathml.converter import convert
 
     try:
-        text = _BARE.sub(r"\\\1{\2}", _PRIMED.sub(r"{\1\2}^", latex))
+        primed = _DOUBLY_PRIMED.sub(r"\2\1", _PRIMED.sub(r"{\1\2}^", latex))
+        text = _BARE.sub(r"\\\1{\2}", primed)
         root = ET.fromstring(re.sub(r' xmlns="[^"]*"', "", convert(text)))
     except Exception:  # the converter has no error of its own
         return None
@@ -118,6 +120,9 @@ def _set_operators(root: ET.Element) -> None:
             item.attrib |= {"lspace": "0", "rspace": "0"}
         elif text == "\u221e" or (_NAME.fullmatch(text)):
             item.tag = "mi"
+    for item in root.iter("mi"):
+        if (item.text or "").strip() == "~":  # the converter's \sim
+            item.tag, item.text = "mo", "\u223c"
     for row in root.iter():
         if row.tag in _ROWS:
             _set_names_apart(row)

@@ -329,9 +329,17 @@ class Recogniser(Elementwise):
         """Class tokens in front of the tokens of a transformer."""
         if not self.of_tokens or self.axes[op.reads[0]] in (None, op.axis) or op.axis == 0:
             return self.opaque(op, op.what, op.reason)
-        size = float(np.sqrt(np.square(np.asarray(op.value, np.float64)).mean()))
-        node = self.label(op.reads[0])
-        self.note(node, "approximate", CLASS.format(size, op.shape[op.axis]))
+        value, node = np.asarray(op.value, np.float64), self.label(op.reads[0])
+        size = float(np.sqrt(np.square(value).mean()))
+        channels, count = self.axes[op.reads[0]], op.shape[op.axis]
+        more = count - self.by_name[op.reads[0]].shape[op.axis]
+        front = len(op.shape) == 3 and not op.behind
+        if front and channels is not None and (size or not self.sigmas):
+            value = np.broadcast_to(value, [*(1,) * (3 - value.ndim), *value.shape])
+            rows = np.moveaxis(value, channels, -1)[0].reshape(more, -1)
+            sigma = self.spread(rows) if self.sigmas else 1
+            return self.node(op, L.ClassToken(sigma, more), [node])
+        self.note(node, "approximate", CLASS.format(size, count))
         self.shapes[node] = op.shape
         return Unary(node, X, node)
 

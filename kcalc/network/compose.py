@@ -193,6 +193,7 @@ OVER_TOKENS = (
 REWRITES = {
     "Positions": OVER_TOKENS,
     "Attend": OVER_TOKENS,
+    "ClassToken": OVER_TOKENS,
     "BatchNorm": "it couples the examples of a batch; drop it with net.without_normalization() and "
     "normalise the sums "
     "with net.normalised()",

@@ -28,6 +28,7 @@ __all__ = [
     "Affine",
     "Attend",
     "BatchNorm",
+    "ClassToken",
     "Concat",
     "Dropout",
     "Embedding",
@@ -638,6 +639,31 @@ class Positions(Layer):
 
 
 @dataclass(frozen=True)
+class ClassToken(Layer):
+    """Puts learned tokens, the same for all inputs, in front of the tokens of its input.
+
+    ``sigma``: the standard deviation of their independent entries; ``count``: how many they are,
+    such as 2 in DeiT, a class token and a distillation token.
+    """
+
+    sigma: Number = 1
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        _count(self, "count")
+        _positive(self, "sigma")
+
+    def lowered(self, reads: Reads) -> Program:
+        place = P.Positions(form="learned", length=None, count=self.count, origin=self)
+        table = Embedding(reads.channels[0], self.count, self.sigma).lowered(reads)
+        return [
+            (place, ()),
+            (replace(table, origin=self), (1,)),
+            (P.Prefix(origin=self), (0, 2)),
+        ]
+
+
+@dataclass(frozen=True)
 class Attend(Layer):
     """Attention over T tokens.
 
@@ -1048,6 +1074,7 @@ KINDS: dict[str, type[Layer]] = {
         Opaque,
         Embedding,
         Positions,
+        ClassToken,
         Attend,
     )
 }

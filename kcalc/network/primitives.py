@@ -93,9 +93,14 @@ class Mix(Primitive):
     weights: tuple[Any, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Prod(Primitive):
-    """The elementwise product of the inputs."""
+    """The elementwise product of the inputs.
+
+    ``slopes``: what the slopes of the inputs count in the product's, 1 each where it is None.
+    """
+
+    slopes: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,11 +275,18 @@ class Positions(Primitive):
 
     ``form``: "learned", vectors of different positions are orthogonal; "sinusoidal", their cosine
     is the mean of ``cos((s - t) theta_f)``; "constant", they are the same. ``length``: how many
-    there are; None: not said, or as many as one likes.
+    there are; None: not said, or as many as one likes. ``count``: how many of them are used; None:
+    one for every token of the input.
     """
 
     form: str
     length: Any = None
+    count: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefix(Primitive):
+    """The tokens of its second input in front of those of its first."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ KINDS = {
     "PixelShuffle": "pooling",
     "Embedding": "affine",
     "Positions": "join",
+    "ClassToken": "join",
     "Attend": "attention",
 }
 
@@ -111,6 +112,8 @@ def layer_text(layer: Any, node: Node = "", plain: bool = False) -> str:
         return "embedding" if layer.features is None else f"embedding {layer.features}"
     if kind == "Positions":
         return "+ constant" if layer.kind == "constant" else "+ positions"
+    if kind == "ClassToken":
+        return "class token" if layer.count == 1 else f"{layer.count} class tokens"
     if kind == "Resize":
         return f"resize {_sizes(layer.factor)} {layer.kind}"
     if kind == "PixelShuffle":

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
 
 from ..foundation.errors import FreshnessError, KcalcError
+from ..foundation.files import write_whole
+from ..foundation.plain_arguments import file_path
 from ..foundation.printing import Tabled, html_table, marked, plain, text_table
 from ..foundation.process_state import cached_property
 from ..interchange.model_reading import Reading
@@ -34,6 +38,7 @@ NOTHING = "it has no activations"
 NOT_WRITTEN = {
     L.Attend: "attention is left as it is",
     L.Positions: "added positional vectors are left as they are",
+    L.ClassToken: "class tokens are left as they are",
 }
 
 
@@ -108,6 +113,33 @@ class RegionalShaping(Approximable, Tabled):
         from ..interchange.apply import apply_to
 
         return apply_to(model, self, *example_inputs, **options)
+
+    def export(self, target: str, path: str | os.PathLike[str] | None = None) -> str:
+        """The shaping as a document, ``target="json"``; written to ``path`` too if it is given.
+
+        Code of other frameworks has one region each, ``regions[name].export(target)``.
+        Raises: KcalcError for other targets, naming an operation that was left alone; for missing
+        folders.
+        """
+        from ..interchange.writers import writer
+
+        writer(target)
+        if target != "json" and self.left_alone:
+            node, reason = next(iter(self.left_alone.items()))
+            raise KcalcError(
+                f"node {node!r} was left alone ({reason}), so that the whole is not written for "
+                f"{target!r}; use .apply_to(model) and export that copy with its own framework, "
+                f".regions[name].export({target!r}) for one region, or target='json'"
+            )
+        if target != "json":
+            raise KcalcError(
+                f"several regions are not one program; use .regions[name].export({target!r}) for "
+                f"each of them, or target='json'"
+            )
+        text = json.dumps(self.to_dict(), indent=1, allow_nan=False, default=str) + "\n"
+        if path is not None:
+            write_whole(file_path(path), text)
+        return text
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data, with a versioned schema."""

@@ -14,14 +14,14 @@ import sympy as sp
 
 from ..foundation.errors import KcalcError
 from ..network import primitives as P
-from ..network.layers import Affine, Attend, Embedding, Positions
+from ..network.layers import Affine, Attend, ClassToken, Embedding, Positions
 from ..network.network import Network
 from ..network.primitives import owner
 from .branches import Branch, along_stream, branches, refuse_nested
 from .powers import DEPTH, HALF, ONE, WIDTH, ZERO, Power, width_symbols
 
 Node = Hashable
-WEIGHTS = (Affine, Embedding, Positions)
+WEIGHTS = (Affine, Embedding, Positions, ClassToken)
 PROBES = np.linspace(-3.1, 2.9, 9)  # arguments at which activations are compared
 
 

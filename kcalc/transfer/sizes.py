@@ -16,7 +16,7 @@ from typing import Any
 from ..foundation.errors import KcalcError
 from ..network import primitives as P
 from ..network.compose import interpret, interpret_back, no_rule
-from ..network.layers import Embedding, Positions
+from ..network.layers import ClassToken, Embedding, Positions
 from ..network.network import Network
 from ..network.primitives import owner
 from .branches import Branch
@@ -127,7 +127,7 @@ class Forward:
         setting, order = self.setting, self.setting.order
         channels = setting.channels[owner(node)]
         groups = setting.groups.get(owner(node), ONE)
-        table = isinstance(op.origin, Embedding | Positions)
+        table = isinstance(op.origin, Embedding | Positions | ClassToken)
         # an embedding reads one-hot vectors: one number that is not 0
         fan_in = ONE if table else read.channels / groups
         fan_out = channels / groups
@@ -172,6 +172,11 @@ class Forward:
             self.setting.order.larger(*(f * s.of for f, s in zip(factors, inputs, strict=True))),
             self.setting.order.larger(*(s.channels for s in inputs)),
         )
+
+    @rule.register
+    def _(self, op: P.Prefix, node: Node, inputs: list[Size]) -> Size:
+        """Tokens in front of others: the larger of the two."""
+        return Size(self.setting.order.larger(*(s.of for s in inputs)), inputs[0].channels)
 
     @rule.register
     def _(self, op: P.Join, node: Node, inputs: list[Size]) -> Size:

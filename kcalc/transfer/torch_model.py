@@ -13,7 +13,7 @@ from ..interchange.model_reading import Reading
 from ..interchange.read import read
 from ..interchange.trace import Held, Linear, Lookup, Normalise, Op, Pointwise, Prefixed
 from ..network import primitives as P
-from ..network.layers import Opaque, Positions
+from ..network.layers import ClassToken, Opaque, Positions
 from ..network.primitives import owner
 from .growth import growth_between, matching_name
 from .result import Transfer
@@ -134,10 +134,11 @@ def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
             yield op.parameter, made[op.name], "weight"
         if isinstance(op, Linear) and op.bias_parameter is not None and op.name in made:
             yield op.bias_parameter, made[op.name], "bias"
-        if op.name in network and isinstance(network.layer(op.name), Positions):
-            for name in op.reads:
-                if name in held:
-                    yield held[name], made[op.name], "weight"
+        if op.name in network and isinstance(network.layer(op.name), Positions | ClassToken):
+            arrays = [held[name] for name in op.reads if name in held]
+            arrays += (op.parameter or "").split(", ") if isinstance(op, Prefixed) else []
+            for name in arrays:
+                yield name, made[op.name], "weight"
 
 
 def _vector(
@@ -162,8 +163,8 @@ def _vector(
     told = (
         f"{takers[0]!r} takes it in a way that has no rule; freeze it"
         if takers
-        else "no operation that was read takes it; delete it if the model does not use it, or "
-        "freeze it"
+        else "no operation that was read takes it, as where the output of a head is not returned; "
+        "delete it, or freeze it"
     )
     raise KcalcError(
         f"the place of parameter {name!r} in the network is not known: {told}, "

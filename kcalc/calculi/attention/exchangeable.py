@@ -37,7 +37,7 @@ ONE, TWO, SAME, OTHER = "one", "two", "same", "other"
 ANY = 0  # tokens of what is the same in every sequence
 ONE_BY_ONE = (
     "after which tokens are no longer alike; kc.node_values(net, tokens=...) follows them one by "
-    "one and samples the attention, as kc.ntk(net, tokens=ids) does for an array of token ids; "
+    "one and samples the attention, as kc.ntk does for an array of tokens; "
     "all else needs a network without"
 )
 HEADS = (
@@ -71,6 +71,8 @@ def unlike(op: P.Primitive | None, tokens: int) -> str:
     """What in a primitive tells as many tokens apart, in words; empty where nothing does."""
     if isinstance(op, P.Positions):
         return "sinusoidal positions" if op.form == "sinusoidal" else ""
+    if isinstance(op, P.Prefix):
+        return "a class token"
     if not isinstance(op, P.Attend):
         return ""
     windows = ((op.window, "a window of {} tokens"), (op.chunk, "chunks of {} tokens"))
@@ -342,6 +344,12 @@ class Exchangeable:
             for name, kernel in self.plain.items()
         }
         return TokenState(made, ANY)
+
+    @rule.register
+    def _(self, op: P.Prefix, node: Node, inputs: Sequence[TokenState]) -> TokenState:
+        """Refused: a class token is unlike others."""
+        apart = unlike(op, 1)
+        raise KcalcError(f"node {node!r} puts in front {apart}, {ONE_BY_ONE} {apart}")
 
     @rule.register
     def _(self, op: P.Window, node: Node, inputs: Sequence[TokenState]) -> TokenState:

@@ -40,6 +40,7 @@ from ..second_moments import Moments, is_zero
 from ..spatial.local import LocationMaps
 from ..tangent import Tangent
 from .causal import exact_mask, masked
+from .class_token import attended, exact_class_token
 from .closed import TIED, check_tied, closed_form, is_tied, linear_in_scores, mixed, tied
 from .exchangeable import (
     ONE,
@@ -55,6 +56,7 @@ from .exchangeable import (
 from .pairs import PairMoments
 from .rows import factor
 from .score_slopes import Blocks, Grams
+from .turning import turned, turns
 from .weights import visible, weights_of
 
 Node = Hashable
@@ -107,12 +109,14 @@ class Sampled:
 
     ``part``: the calculus of kernel maps, or of tangent kernels, over :func:`token_kernel`.
     ``sequences``: how many there are; ``chains``: those that are followed, by default all.
+    ``slopes``: follow derivatives of the covariances of different sequences as well.
     """
 
     part: Kernel | Tangent
     sampling: Sampling
     sequences: int
     chains: tuple[int, ...] = ()
+    slopes: bool = False
 
     def __post_init__(self) -> None:
         self.kernel = self.part.kernel if isinstance(self.part, Tangent) else self.part
@@ -122,11 +126,17 @@ class Sampled:
         self.sampled = False
         self.layers: dict[Node, int] = {}  # attention that is sampled, counted from 1
         self.length = 1
+        self.class_token = False  # whether one was met
 
-    def start(self, node: Node, covariance: Array) -> TokenState:
-        """The state of an Input node from the covariance of all tokens, (P, P)."""
-        self.length = len(covariance) // self.sequences
-        return self._state(node, covariance[None], self.length, raw=True)
+    def start(self, node: Node, covariance: Array | Jet) -> TokenState:
+        """The state of an Input node from the covariance of all tokens, (P, P).
+
+        A jet has the shape (1, P, P).
+        """
+        made = covariance if isinstance(covariance, Jet) else covariance[None]
+        table = made.value if isinstance(made, Jet) else made
+        self.length = table.shape[-1] // self.sequences
+        return self._state(node, made, self.length, raw=True)
 
     def _state(
         self,
@@ -151,7 +161,8 @@ class Sampled:
         gap = 1 - covariance / norm
         places = np.arange(q.shape[-1])
         gap[..., places, places] = 0.0
-        first = () if not self.tangent else (gap * 0,) if tangent is None else (-tangent / norm,)
+        followed = self.tangent or self.slopes
+        first = () if not followed else (gap * 0,) if tangent is None else (-tangent / norm,)
         moments = Moments(
             q[..., :, None], q[..., None, :], Jet((np.clip(gap, 0.0, 2.0), *first)), *means
         )
@@ -180,8 +191,9 @@ class Sampled:
 
     @rule.register
     def _(self, op: P.Positions, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        check_length(op, node, self.length)
-        apart = np.abs(np.subtract.outer(np.arange(self.length), np.arange(self.length)))
+        count = op.count or self.length
+        check_length(op, node, count)
+        apart = np.abs(np.subtract.outer(np.arange(count), np.arange(count)))
         own = (
             np.ones(apart.shape)
             if op.form == "constant"
@@ -189,9 +201,49 @@ class Sampled:
             if op.form == "sinusoidal"
             else (apart == 0).astype(float)
         )
+        return self._state(node, np.tile(own, (1, self.sequences, self.sequences)), count, raw=True)
+
+    @rule.register
+    def _(self, op: P.Prefix, node: Node, inputs: Sequence[TokenState]) -> TokenState:
+        """Class tokens in front of the tokens of every sequence, independent of them."""
+        tokens, front = inputs
+        count, more = tokens.count, front.count or 1
+        if count is None:
+            raise KcalcError(
+                f"node {node!r} puts a class token before tokens that were pooled; put it before "
+                f"the pooling"
+            )
+        places = self._places(count, more)
+        own, first = (self.joint(state).coefficients for state in (tokens, front))
+        parts = [_blocks(one, two, places) for one, two in zip(own, first, strict=True)]
+        pairs = [pair for state in inputs for pair in state.relations[ONE].pairs]
+        self.length, self.class_token = count + more, True
         return self._state(
-            node, np.tile(own, (1, self.sequences, self.sequences)), self.length, raw=True
+            node,
+            Jet(tuple(parts)),
+            self.length,
+            below=pairs,
+            means=self._prefixed_means(node, inputs, places),
+            gaussian=all(pair.gaussian for pair in pairs),
         )
+
+    def _places(self, count: int, more: int) -> tuple[Array, Array]:
+        """Where ``count`` tokens of every sequence stand behind ``more`` others, and these."""
+        every = np.arange(self.sequences * (count + more)).reshape(self.sequences, -1)
+        return every[:, more:].ravel(), every[:, :more].ravel()
+
+    def _prefixed_means(
+        self, node: Node, inputs: Sequence[TokenState], places: tuple[Array, Array]
+    ) -> tuple[Any, Any]:
+        """The channel means of tokens behind others, a column and a row."""
+        means = [self.kernel.statistics.means(state.relations[ONE], node)[0] for state in inputs]
+        if all(map(is_zero, means)):
+            return 0, 0
+        chains = max(np.shape(mean)[0] if np.ndim(mean) > 2 else 1 for mean in means)
+        column = np.zeros((chains, sum(map(len, places)), 1))
+        for place, mean in zip(places, means, strict=True):
+            column[:, place] = mean
+        return column, np.swapaxes(column, -1, -2)
 
     @rule.register
     def _(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> TokenState:
@@ -218,6 +270,11 @@ class Sampled:
         if is_tied(inputs):
             self.kernel.note(node, TIED, "convention")
             return tied(op, queries.value, values, self.sequences)
+        if self.class_token and exact_class_token(op):
+            made = attended(op, (queries, keys, values), self.sequences)
+            if made is not None:
+                self.kernel.note(node, assumed_of(op, None), "convention")
+                return made
         self.kernel.note(node, assumed_of(op, op.sampled_width), "convention")
         if exact_mask(op) and not self.tangent:
             made = masked(op, queries.value, keys.value, values.value, self.sequences)
@@ -333,11 +390,6 @@ class Sampled:
             raise KcalcError(
                 f"node {node!r} turns queries and keys (rotary), and the angles need key_width, "
                 f"the channels of a head"
-            )
-        if self.tangent and op.rotary is not None:
-            raise KcalcError(
-                f"node {node!r} turns queries and keys (rotary), for which there is no tangent "
-                f"kernel; use rotary=None"
             )
 
     @rule.register
@@ -458,16 +510,13 @@ class _Scores:
         ), grams
 
 
-def turns(base: float, width: int, count: int) -> Array:
-    """Angles of rotary embeddings, (positions, width / 2)."""
-    return np.arange(count)[:, None] * base ** (-2.0 * np.arange(width // 2) / width)
-
-
-def turned(x: Array, angles: Array) -> Array:
-    """Pairs of channels, the first half with the second, turned by angles."""
-    a, b = np.split(x, 2, axis=-1)
-    cos, sin = np.cos(angles), np.sin(angles)
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+def _blocks(one: Array, two: Array, places: tuple[Array, Array]) -> Array:
+    """Matrices with those of two independent groups of places in them, and 0 elsewhere."""
+    total = sum(map(len, places))
+    whole = np.zeros((max(len(one), len(two)), total, total))
+    for part, place in zip((one, two), places, strict=True):
+        whole[:, place[:, None], place] = part
+    return whole
 
 
 def _waves(apart: Array, width: int = 512) -> Array:

@@ -23,11 +23,13 @@ import numpy as np
 from ...network import primitives as P
 from ..backward import Backward, Groups
 from ..second_moments import is_zero
+from .class_token import exact_class_token, sent
 from .closed import closed_form, gradients, is_tied
 from .exchangeable import ONE, TokenState
 from .rows import factor
-from .sampled import Drawn, Sampled, mixing_of, root, turned, turns
+from .sampled import Drawn, Sampled, mixing_of, root
 from .score_slopes import pulled, response, slopes
+from .turning import turned, turns
 
 Node = Hashable
 Array = np.ndarray
@@ -76,6 +78,16 @@ class SampledBackward:
         return [self._shared(below, mixing.T @ sum(message) @ mixing)]
 
     @rule.register
+    def _(self, op: P.Prefix, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        """Every token has the gradient of its place."""
+        more = self.count(reads[1])
+        total = np.broadcast_to(sum(message), (1, self.count(node), self.count(node)))
+        return [
+            self._shared(read, total[:, cut, cut])
+            for read, cut in zip(reads, (slice(more, None), slice(more)), strict=True)
+        ]
+
+    @rule.register
     def _(self, op: P.Reshape, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
         """Channels that were tokens: each has a gradient of its own."""
         (below,) = reads
@@ -102,6 +114,10 @@ class SampledBackward:
         alike = is_tied([self.states[read] for read in reads])
         if closed_form(op, alike):
             return gradients(op, alike, read, scale, total)
+        if self.kernel.class_token and exact_class_token(op):
+            known = sent(op, read, total)
+            if known is not None:
+                return known
         counts, (chain,) = (len(queries), len(keys)), self.kernel.chains
         to_queries, to_keys, to_values = (np.zeros_like(part) for part in read)
         noise = np.random.default_rng(

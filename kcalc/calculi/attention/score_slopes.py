@@ -9,7 +9,8 @@ softmax, and a matrix W over keys, let
 
 By Price's theorem the tangent kernel of ``E A V B^T`` is
 ``A Theta_V B^T + Theta_G o R(H) + G o R(Theta_H)``. For heads of finite width G and H are the
-products of the queries and keys that were drawn, over that width. With a matrix N over the outputs,
+products of the queries and keys that were drawn, over that width; where heads are turned they
+depend on places as in :mod:`.turning`. With a matrix N over the outputs,
 the covariance of their gradients, gradients at values, queries and keys have the covariances
 
     A^T N A,    N o R(H),    R'(N o G)
@@ -28,6 +29,7 @@ import numpy as np
 
 from ...fields.jets import Jet
 from ...network import primitives as P
+from .turning import apart, by_angle, turns
 
 Array = np.ndarray
 Grams = tuple[Array, Array] | None
@@ -64,13 +66,35 @@ class Blocks:
         if drawn is not None:
             g, h = (x[:, one] @ x[:, two].swapaxes(-1, -2) / x.shape[-1] for x in drawn)
         v, values = (self._of(self.values, order, one, two) for order in (0, 1))
+        moved = self.factor * self._of(self.queries, 1, one, two)
+        keys = self._of(self.keys, 1, one, two)
         read = (weights[:, one] @ values @ weights[:, two].swapaxes(-1, -2)).sum(axis=0)
         a, b = softmax[:, one], softmax[:, two]
-        by_queries, by_keys = (
-            response(self.op, a, b, v, w) for w in (h, self._of(self.keys, 1, one, two))
-        )
-        moved = self.factor * self._of(self.queries, 1, one, two)
+        if self.op.rotary is not None and drawn is not None:
+            return read + self._turned(one, two, (a, b), v, drawn)
+        by_queries, by_keys = (response(self.op, a, b, v, w) for w in (h, keys))
         return read + moved * by_queries.sum(axis=0) + (g * by_keys).sum(axis=0)
+
+    def _turned(
+        self,
+        one: int,
+        two: int,
+        rows: tuple[Array, Array],
+        v: Array,
+        drawn: tuple[Array, Array],
+    ) -> Array:
+        """The same for queries and keys that are turned, angle by angle."""
+        queries, keys = drawn
+        moved = self.factor * self._of(self.queries, 1, one, two)
+        other, out = self._of(self.keys, 1, one, two), np.zeros(moved.shape)
+        speeds = turns(float(self.op.rotary or 1), queries.shape[-1], 2)[1]
+        by_keys, by_queries = (by_angle(x[:, one], x[:, two]) for x in (keys, queries))
+        for speed, of_keys, of_queries in zip(speeds, by_keys, by_queries, strict=True):
+            for turn, product, own in zip((np.cos, np.sin), of_keys, of_queries, strict=True):
+                rows_apart, keys_apart = (turn(speed * apart(x)) for x in (moved, other))
+                out += moved * rows_apart * response(self.op, *rows, v, product).sum(axis=0)
+                out += (own * response(self.op, *rows, v, other * keys_apart)).sum(axis=0)
+        return out
 
 
 def response(op: P.Attend, a: Array, b: Array, v: Array, w: Array) -> Array:

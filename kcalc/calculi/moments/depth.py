@@ -103,13 +103,17 @@ class DepthMoments:
         return _stability(self, parameter)
 
     def __str__(self) -> str:
-        powers = [f"({f})^({self.depth})" for f in (self.mean_factor, self.fourth_factor)]
-        return f"E|y|^2 = |x|^2 {powers[0]}\nE|y|^4 = |x|^4 {powers[1]}\ninput: {self.input}"
+        factors = (self.mean_factor, self.fourth_factor)
+        second, fourth = ("" if f == 1 else f" ({f})^({self.depth})" for f in factors)
+        return f"E|y|^2 = |x|^2{second}\nE|y|^4 = |x|^4{fourth}\ninput: {self.input}"
 
     def _repr_latex_(self) -> str:
         factors = (self.mean_factor, self.fourth_factor)
-        second, fourth = (sp.latex(sp.Pow(f, self.depth, evaluate=False)) for f in factors)
-        rows = rf"E|y|^2 = |x|^2\, {second}\\ E|y|^4 = |x|^4\, {fourth}"
+        second, fourth = (
+            "" if f == 1 else r"\, " + sp.latex(sp.Pow(f, self.depth, evaluate=False))
+            for f in factors
+        )
+        rows = rf"E|y|^2 = |x|^2{second}\\ E|y|^4 = |x|^4{fourth}"
         return rf"$\begin{{array}}{{l}}{rows}\end{{array}}$"
 
     @property
@@ -223,12 +227,13 @@ class Stability(Printed):
             f"{self.relative_factor}"
         ]
         if self.mean_power is not None:
-            scale = f"depth * {self.parameter}^{self.mean_power}"
+            power = "" if self.mean_power == 1 else f"^{self.mean_power}"
+            s = sp.Symbol("s")
+            second, fourth = (sp.exp(rate * s) for rate in (self.mean_rate, self.fourth_rate))
             lines.append(
-                f"bounded as depth grows if and only if s = {scale} is: then E|y|^2 -> "
-                f"exp({self.mean_rate} s), E|y|^4 -> "
+                f"bounded as depth grows if and only if s = depth * {self.parameter}{power} is: "
+                f"then E|y|^2 -> {second}, E|y|^4 -> {fourth}"
             )
-            lines[-1] += f"exp({self.fourth_rate} s)"
         elif self.critical:
             values = ", ".join(map(str, self.critical))
             lines.append(

@@ -51,9 +51,9 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
     Parameters
     ----------
     phi : Activation
-        A continuous activation given by a formula.
+        a continuous activation given by a formula.
     reach : float, optional
-        Bounds are wanted for |x| <= reach, by default for all x.
+        bounds are wanted for |x| <= reach, by default for all x.
 
     Returns
     -------

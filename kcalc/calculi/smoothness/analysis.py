@@ -55,37 +55,37 @@ def smoothness(
     Parameters
     ----------
     network
-        A network without symbols.
+        a network without symbols.
     features
-        The width of layers that state none, or {node: width, None: others}.
+        the width of layers that state none, or {node: width, None: others}.
     X
-        The examples, (N, features) or (N, height, width, features); {input: array} for several
+        the examples, (N, features) or (N, height, width, features); {input: array} for several
         inputs.
     examples, q
-        Instead of X: the number of examples and their mean square, a number or {input: number}.
+        instead of X: the number of examples and their mean square, a number or {input: number}.
     weights
         {node: array (fan-in, outputs) or a convolution kernel, or {"weight": ..., "bias": ...}}.
     radius
-        Every layer's parameters lie in a Frobenius ball of this radius about its weights, about 0
+        every layer's parameters lie in a Frobenius ball of this radius about its weights, about 0
         where none are given. By default 0 for layers with given weights; the bounds of a normalised
         layer without weights and radius hold for all w.
     normalisation
-        The layer's weights are W = P(w). None: P(w) = w. "entry": every entry x of w becomes
+        the layer's weights are W = P(w). None: P(w) = w. "entry": every entry x of w becomes
         scale x / sqrt(epsilon + x^2). "weight": the weights r into each output become
         scale r / sqrt(epsilon + |r|^2).
     epsilon
-        A number > 0; the value for all nodes is also that of BatchNorm.
+        a number > 0; the value for all nodes is also that of BatchNorm.
     scale
-        A factor, or "contracting", so that the spectral norm of P(w) is at most 0.99 for all w.
+        a factor, or "contracting", so that the spectral norm of P(w) is at most 0.99 for all w.
     biases
         False keeps biases constant at their given value, by default 0.
     loss
         "square", "half_square", "cross_entropy" or "logistic", the mean over the examples.
     targets, level
-        The curvature of the first two losses needs the targets, (N, outputs), or an upper bound
+        the curvature of the first two losses needs the targets, (N, outputs), or an upper bound
         ``level`` of the loss, for example its value at the start of descent.
     output
-        The output that enters the loss, where there are several.
+        the output that enters the loss, where there are several.
 
     Returns
     -------

@@ -388,10 +388,13 @@ class Emitter:
         return value if len(value.shape) == 2 else self.into.call(torch.movedim, value, -1, 1)
 
     @rule.register
-    def _(self, layer: L.Attend | L.Positions, node: Any, inputs: list[Value]) -> Value:
+    def _(
+        self, layer: L.Attend | L.Positions | L.ClassToken, node: Any, inputs: list[Value]
+    ) -> Value:
+        article = "an" if isinstance(layer, L.Attend) else "a"
         raise KcalcError(
-            f"node {node!r} is an {type(layer).__name__} of a transformer, which is not written "
-            f"anew; kc.shape(reading) leaves it alone"
+            f"node {node!r} is {article} {type(layer).__name__} of a transformer, which is not "
+            f"written anew; kc.shape(reading) leaves it alone"
         )
 
     @rule.register

@@ -10,7 +10,16 @@ from typing import Any
 from ...activations import Activation
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import cached_property
-from ...network.layers import Affine, Embedding, Layer, Nonlinear, Positions, Scale, Sum
+from ...network.layers import (
+    Affine,
+    ClassToken,
+    Embedding,
+    Layer,
+    Nonlinear,
+    Positions,
+    Scale,
+    Sum,
+)
 from ...network.network import Network, sum_weights
 
 Node = Hashable
@@ -97,7 +106,7 @@ def content_of(shaping: Any, version: str) -> Content:
         _sums(network),
         _grouped(network, Affine, lambda layer: (float(layer.sigma_w), float(layer.sigma_b))),
         _grouped(network, Scale, lambda layer: float(layer.factor)),
-        _grouped(network, (Embedding, Positions), lambda layer: float(layer.sigma)),
+        _grouped(network, (Embedding, Positions, ClassToken), lambda layer: float(layer.sigma)),
         tuple(
             node
             for node, layer, _ in network.steps()

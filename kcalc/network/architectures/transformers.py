@@ -260,11 +260,13 @@ def vit(
     activation: Any = "gelu",
     std: Any = 0.02,
     classes: int | None = 1000,
+    class_token: bool = False,
 ) -> Network:
-    """A vision transformer that reads the mean of its patches.
+    """A vision transformer that reads the mean of its patches, or its class token.
 
     Patches, learned positions, pre-norm blocks, mean, readout.
 
+    ``class_token``: a learned token stands before the patches, and the readout reads it alone.
     ``patch``: the side of a patch in pixels; the image has 3 channels. ``classes``: outputs of the
     readout; None: no readout. Other arguments as in :func:`gpt2`. [Dosovitskiy et al. 2021]
     """
@@ -278,11 +280,14 @@ def vit(
         raise KcalcError(f"patches of {side} pixels do not fit an image of {rows} x {columns}")
     below = stack.add("patches", L.Input(3 * side * side, (rows // side, columns // side)))
     below = stack.affine("embedding", below, 3 * side * side, features)
-    below = stack.add(
-        "positions", L.Positions("learned", stack.sigma(), rows * columns // side**2), below
-    )
+    tokens = rows * columns // side**2
+    if truth(class_token, "class_token"):
+        below = stack.add("class_token", L.ClassToken(stack.sigma()), below)
+        tokens += 1
+    below = stack.add("positions", L.Positions("learned", stack.sigma(), tokens), below)
     below = stack.blocks(below, blocks, _hidden(hidden, features), activation, False, 1, False)
-    below = stack.add("pool", L.Pool("mean"), stack.add("norm", L.LayerNorm(), below))
+    first = L.TokenMix([[1.0] + [0.0] * (tokens - 1)]) if class_token else L.Pool("mean")
+    below = stack.add("pool", first, stack.add("norm", L.LayerNorm(), below))
     if classes is not None:
         stack.affine("readout", below, features, whole(classes, "classes", 1))
     return stack.network("vit", blocks)
