@@ -221,6 +221,38 @@ def test_tokens_factors_and_copies_have_rules() -> None:
     assert "layers.layers.1.linear1.weight" in found.parameters
 
 
+class OwnNorm(nn.Module):
+    """A norm over the channels of a head, written out; the gain is read per head."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Any) -> Any:
+        return self.gain * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6))
+
+
+class Heads(nn.Module):
+    """Attention whose queries and keys are normed."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.stem, self.qkv = nn.Linear(16, width), nn.Linear(width, 3 * width)
+        self.norm, self.head = OwnNorm(8), nn.Linear(width, 5)
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x)
+        q, k, v = (p.unflatten(2, (-1, 8)).transpose(1, 2) for p in self.qkv(x).chunk(3, 2))
+        read = nn.functional.scaled_dot_product_attention(self.norm(q), k, v)
+        return self.head(x + read.transpose(1, 2).flatten(2))
+
+
+def test_gains_that_heads_share() -> None:
+    """Heads are added: the gain of a head's norm keeps its size, its gradient sums over heads."""
+    found = kc.transfer(Heads, torch.randn(2, 3, 16), base=16, to=32, optimizer="sgd")
+    assert (found["norm.gain"].role, found["norm.gain"].learning_rate) == ("shared", 1)
+
+
 class Gated(nn.Module):
     """Branches with a factor behind the weights that end them."""
 

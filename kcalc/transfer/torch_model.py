@@ -99,8 +99,8 @@ def _placed(base: Any, model: Any, reading: Reading) -> list[Placement]:
     met = {name for name, _, _ in uses}
     uses += [
         (name, *use)
-        for name, p in own.items()
-        if name not in met and (use := _vector(name, p, small, reading)) is not None
+        for name in own
+        if name not in met and (use := _vector(name, own, small, reading)) is not None
     ]
     counts = [Counter(re.sub(r"\d+", "*", name) for name in one) for one in (own, small)]
     found = []
@@ -142,18 +142,19 @@ def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
 
 
 def _vector(
-    name: str, parameter: Any, small: Mapping[str, Any], reading: Reading
+    name: str, own: Mapping[str, Any], small: Mapping[str, Any], reading: Reading
 ) -> tuple[Node, str] | None:
     """(node, kind) of a gain or another vector; None for frozen ones whose place is not known.
 
     Raises: KcalcError for anything but vectors with one extent that grows at most.
     """
+    parameter = own[name]
     grown = [
         sum(a != b for a, b in zip(parameter.shape, other.shape, strict=True))
         for other in matching_name(name, small)
         if other.ndim == parameter.ndim
     ]
-    place = _place(name, reading)
+    place = _place(name, own, reading)
     if grown and max(grown) <= 1 and place is not None:
         node, factor = place
         return node, ("gain" if max(grown) else "shared") if factor else "vector"
@@ -182,21 +183,28 @@ def _takes(op: Op, name: str) -> bool:
     return name in parameter.split(", ")
 
 
-def _place(name: str, reading: Reading) -> tuple[Node, bool] | None:
+def _place(name: str, own: Container[str], reading: Reading) -> tuple[Node, bool] | None:
     """(node, whether the parameter is a factor there) of a parameter that is no weight."""
     ops = _ops(reading)
     held = {op.name for op in ops if isinstance(op, Held) and _takes(op, name)}
     readers = [op for op in ops if held.intersection(op.reads)]
     tokens = [op for op in ops if isinstance(op, Prefixed) and _takes(op, name)]
     if not readers and not tokens:
-        module = name.rpartition(".")[0]
-        norms = [op.name for op in ops if isinstance(op, Normalise) and op.name == module]
+        norms = [op.name for op in ops if isinstance(op, Normalise) and _of_norm(name, op, own)]
         return (norms[0], True) if norms and norms[0] in reading.network else None
     nodes = {_node(op, reading, held) for op in (*readers, *tokens)}
     if len(nodes) > 1 or None in nodes or not all(isinstance(op, Pointwise) for op in readers):
         return None
     added = all(isinstance(op, Pointwise) and op.label in ("add", "sub") for op in readers)
     return nodes.pop(), not added  # tokens alone are added, too
+
+
+def _of_norm(name: str, op: Normalise, own: Container[str]) -> bool:
+    """Whether a norm is the module that holds a parameter, or is computed in it itself."""
+    module = name.rpartition(".")[0]
+    inner = op.name.removeprefix(f"{module}.")
+    here = inner != op.name and "." not in inner and f"{op.name}.weight" not in own
+    return op.name == module or here
 
 
 def _node(op: Op, reading: Reading, arrays: Container[str]) -> Node | None:
