@@ -371,8 +371,8 @@ def test_weights_on_the_stream_have_no_exponent_of_depth() -> None:
     assert kc.transfer(net, axes="width").parameters
 
 
-def test_rows_of_blocks_and_epsilons() -> None:
-    """Parameters with the same rule, in different blocks, are one row; SGD has no epsilon."""
+def test_no_epsilon_where_the_optimizer_has_none() -> None:
+    """Plain data has None where the table shows a dash."""
     found = kc.transfer(perceptron(), optimizer="sgd")
     rule = found.to_dict()["parameters"][0]
     assert rule["epsilon"] is None and rule["exponents"]["epsilon"] is None
