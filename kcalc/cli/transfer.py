@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+from ..calculi.widths import open_nodes
 from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import whole
 from ..transfer import Transfer, transfer
 from ..transfer.optimizers import GAUGES, OPTIMIZERS
 from .command import Option
@@ -30,7 +32,9 @@ def run(
     to: Annotated[int | None, Option("width of the large model", metavar="N")] = None,
     depth: Annotated[int | None, Option("depth of the small model", metavar="N")] = None,
     to_depth: Annotated[int | None, Option("depth of the large model", metavar="N")] = None,
-    optimizer: Annotated[str, Option("default adamw", choices=OPTIMIZERS)] = "adamw",
+    optimizer: Annotated[
+        str, Option(f"one of {', '.join(OPTIMIZERS)}; default adamw", metavar="NAME")
+    ] = "adamw",
     gauge: Annotated[
         str, Option("where sizes of weights stand; default none", choices=GAUGES)
     ] = "none",
@@ -79,16 +83,26 @@ def _transfer(
     for name, pair in sizes.items():
         if (pair[0] is None) != (pair[1] is None):
             raise KcalcError(f"{' and '.join(PAIRS[name])} belong together; give both or neither")
+        for flag, size in zip(PAIRS[name], pair, strict=True):
+            if size is not None:
+                whole(size, flag, 1)
     width, to = sizes["width"]
     deep = sizes["depth"][0] is not None
     if not PYTHON.fullmatch(network):
         if deep:
             raise KcalcError("--depth is for functions that build models; leave it out")
         found = named_network(network, None, None, inputs).network
+        if not open_nodes(found):
+            raise KcalcError(
+                f"{network} has fixed widths; name a network with open ones, such as vanilla-4, or "
+                f"a function of the width that builds a model, module:attribute"
+            )
         return transfer(found, base=width, to=to, **settings)
     build = python_attribute(network)
     if width is None:
         raise KcalcError("give the widths of both models, --width and --to")
+    if not inputs:
+        raise KcalcError("give the sizes of the model's inputs, --input SIZES or --ids SIZES")
     if not deep:
         return transfer(build, *inputs, base=width, to=to, **settings)
     base, large = ({name: pair[i] for name, pair in sizes.items()} for i in (0, 1))

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..calculi.attention.structure import tells_tokens_apart
 from ..calculi.global_maps import node_values, q_and_variances
 from ..foundation.errors import KcalcError
 from ..network import layers as L
@@ -98,6 +99,8 @@ def _of_one_token(network: Network) -> dict[Hashable, tuple[float, float]]:
     """q values over one token, also in place of variances: masks do nothing there."""
     void = {"causal": False, "rotary": None, "alibi": False, "window": None, "chunk": None}
     alone = network.map_layers(lambda _, layer: replace(layer, **void), L.Attend)
+    if tells_tokens_apart(alone, 1):  # beside a class token the token is not alone
+        return {}
     return {node: (v.q1, v.q1) for node, v in node_values(alone, tokens=1).items()}
 
 
