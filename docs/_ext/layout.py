@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import help_lines
 from docutils import nodes
 from sphinx.application import Sphinx
 
@@ -46,12 +47,13 @@ def _wrapped(found: re.Match[str]) -> str:
     """Long lines of prose, LaTeX and commands wrap; code and tables scroll."""
     if CODE.search(found["classes"]):
         return found[0]
-    longest = LONG_HELP if found["body"].startswith("<span></span>usage: ") else LONG_LINE
+    if found["body"].startswith(help_lines.START):
+        return f"{found['head']}>{help_lines.in_entries(found['body'], LONG_HELP)}</pre>"
     lines = found["body"].split("\n")
     tables = _in_columns([html.unescape(re.sub("<[^>]*>", "", line)) for line in lines])
     lines = [
         f'<span class="long">{HYPHENATED.sub(_whole, line)}</span>'
-        if _is_prose(line, WIDEST_TABLE if table else longest)
+        if _is_prose(line, WIDEST_TABLE if table else LONG_LINE)
         else line
         for line, table in zip(lines, tables, strict=True)
     ]
