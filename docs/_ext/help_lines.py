@@ -24,8 +24,9 @@ def _continues(line: str, entry: list[str]) -> bool:
         return False
     if _indent(line) > _indent(entry[0]):
         return _indent(entry[0]) > 0 or not entry[0].endswith(":")
-    full = len(html.unescape(entry[-1])) > FULL
-    return full and not _indent(line) and not _indent(entry[0]) and not LABEL.match(line)
+    if _indent(line) or _indent(entry[0]) or (LABEL.match(entry[0]) and LABEL.match(line)):
+        return False
+    return len(html.unescape(entry[-1])) > FULL
 
 
 def _joint(entry: list[str], number: int) -> str:
