@@ -28,6 +28,7 @@ LONG_HELP = 95  # characters of a line of ``--help``, whose columns stay
 COLUMNS = re.compile(r"\S {3,}\S|\.{4}|[-=+|]{8}")
 GAP = re.compile(r"\S {2,}\S")
 WORD = re.compile(r'<span class="pre">([^<]{1,24})</span>')
+NUMBER = re.compile(r"<[^>]*>|(?:(?<=[\s(])|(?<=<p>))\d[\d.]*e-\d+,?|(?<=>)&lt;= [\d.]+")
 WIDE_IMAGE = re.compile(r'<img [^>]*class="wide"[^>]*>')
 SIZE = re.compile(r'<svg[^>]* width="([\d.]+)pt" height="([\d.]+)pt"')
 WIDE = 1.9  # width over height of a row of panels
@@ -41,6 +42,11 @@ def _unbroken(found: re.Match[str]) -> str:
     if not found["before"] and not found["after"]:
         return found[0]
     return f'<span class="unbroken">{found[0]}</span>'
+
+
+def _whole_number(found: re.Match[str]) -> str:
+    """A number with an exponent or a bound, unless it is a tag."""
+    return found[0] if found[0][0] == "<" else f'<span class="unbroken">{found[0]}</span>'
 
 
 def _wrapped(found: re.Match[str]) -> str:
@@ -98,6 +104,7 @@ def arrange(app: Sphinx, pagename: str, template: str, context: Any, doctree: An
         return
     region = 'tabindex="0" role="region" aria-label="table"'
     body = FORMULA.sub(_unbroken, PRE.sub(_wrapped, context["body"]))
+    body = NUMBER.sub(_whole_number, body)
     body = WORD.sub(r'<span class="pre unbroken">\1</span>', body)
     for old, new in {
         "<pre": '<pre tabindex="0"',
