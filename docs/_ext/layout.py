@@ -28,7 +28,7 @@ LONG_HELP = 95  # characters of a line of ``--help``, whose columns stay
 COLUMNS = re.compile(r"\S {3,}\S|\.{4}|[-=+|]{8}")
 GAP = re.compile(r"\S {2,}\S")
 WORD = re.compile(r'<span class="pre">([^<]{1,24})</span>')
-NUMBER = re.compile(r"<[^>]*>|(?:(?<=[\s(])|(?<=<p>))\d[\d.]*e-\d+,?|(?<=>)&lt;= [\d.]+")
+NUMBER = re.compile(r"<[^>]*>|(?:(?<=[\s(])|(?<=<p>))\d[\d.]*(?:e-\d+,?| %)|(?<=>)&lt;= [\d.]+")
 WIDE_IMAGE = re.compile(r'<img [^>]*class="wide"[^>]*>')
 SIZE = re.compile(r'<svg[^>]* width="([\d.]+)pt" height="([\d.]+)pt"')
 WIDE = 1.9  # width over height of a row of panels
@@ -45,7 +45,7 @@ def _unbroken(found: re.Match[str]) -> str:
 
 
 def _whole_number(found: re.Match[str]) -> str:
-    """A number with an exponent or a bound, unless it is a tag."""
+    """A number with an exponent, a percentage or a bound; tags stay."""
     return found[0] if found[0][0] == "<" else f'<span class="unbroken">{found[0]}</span>'
 
 
