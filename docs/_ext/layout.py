@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import help_lines
 from docutils import nodes
 from sphinx.application import Sphinx
 
@@ -27,6 +28,7 @@ LONG_HELP = 95  # characters of a line of ``--help``, whose columns stay
 COLUMNS = re.compile(r"\S {3,}\S|\.{4}|[-=+|]{8}")
 GAP = re.compile(r"\S {2,}\S")
 WORD = re.compile(r'<span class="pre">([^<]{1,24})</span>')
+NUMBER = re.compile(r"<[^>]*>|(?:(?<=[\s(])|(?<=<p>))\d[\d.]*(?:e-\d+,?| %)|(?<=>)&lt;= [\d.]+")
 WIDE_IMAGE = re.compile(r'<img [^>]*class="wide"[^>]*>')
 SIZE = re.compile(r'<svg[^>]* width="([\d.]+)pt" height="([\d.]+)pt"')
 WIDE = 1.9  # width over height of a row of panels
@@ -42,16 +44,22 @@ def _unbroken(found: re.Match[str]) -> str:
     return f'<span class="unbroken">{found[0]}</span>'
 
 
+def _whole_number(found: re.Match[str]) -> str:
+    """A number with an exponent, a percentage or a bound; tags stay."""
+    return found[0] if found[0][0] == "<" else f'<span class="unbroken">{found[0]}</span>'
+
+
 def _wrapped(found: re.Match[str]) -> str:
     """Long lines of prose, LaTeX and commands wrap; code and tables scroll."""
     if CODE.search(found["classes"]):
         return found[0]
-    longest = LONG_HELP if found["body"].startswith("<span></span>usage: ") else LONG_LINE
+    if found["body"].startswith(help_lines.START):
+        return f"{found['head']}>{help_lines.in_entries(found['body'], LONG_HELP)}</pre>"
     lines = found["body"].split("\n")
     tables = _in_columns([html.unescape(re.sub("<[^>]*>", "", line)) for line in lines])
     lines = [
         f'<span class="long">{HYPHENATED.sub(_whole, line)}</span>'
-        if _is_prose(line, WIDEST_TABLE if table else longest)
+        if _is_prose(line, WIDEST_TABLE if table else LONG_LINE)
         else line
         for line, table in zip(lines, tables, strict=True)
     ]
@@ -96,6 +104,7 @@ def arrange(app: Sphinx, pagename: str, template: str, context: Any, doctree: An
         return
     region = 'tabindex="0" role="region" aria-label="table"'
     body = FORMULA.sub(_unbroken, PRE.sub(_wrapped, context["body"]))
+    body = NUMBER.sub(_whole_number, body)
     body = WORD.sub(r'<span class="pre unbroken">\1</span>', body)
     for old, new in {
         "<pre": '<pre tabindex="0"',

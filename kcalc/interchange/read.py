@@ -40,9 +40,10 @@ def read(
 
     example_inputs: one array, or the shape of one as a tuple of integers with the examples first,
     for every input of the model (for JAX models shapes for all of them: beside an array a tuple is
-    a setting). An Equinox module is called on one example, so that its array is one, without an
-    axis of examples; its shape has that axis, too. Keras models and files know theirs; ``shapes``
-    gives an ONNX file's open dimensions, {input name: shape}.
+    a setting). For an Equinox module, which is written for one example, give one example as an
+    array, such as one of shape (3, 32, 32), or the shape of a batch, such as (2, 3, 32, 32). Keras
+    models and files know theirs; ``shapes`` gives an ONNX file's open dimensions, {input name:
+    shape}.
 
     sigmas: weights give ``sigma_w = sqrt(fan_in mean W^2)``, biases ``sigma_b = sqrt(mean b^2)``:
     the standard deviations about 0 that the calculi take. False: 1 and 0 everywhere, the
